@@ -1,0 +1,70 @@
+# Every target works alone on a fresh checkout: it creates .venv and installs what it needs, once.
+#   make test PYTHON=/path/to/python3.12     another interpreter
+# On Linux PyPI's torch is a CUDA build of several GB; for the CPU build of the same version:
+#   PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make test
+
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+PYTHON ?=
+CANDIDATES := $(or $(PYTHON),python3.11 python3.12 python3.13 python3.14 python3)
+DEMO ?= dqn/demo
+DEMO_OUT := runs/demo
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-slow test-gpu lint format types bench clean
+
+help:
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.installed-base ## train a small agent with an intervention, into runs/demo
+	rm -rf $(DEMO_OUT)
+	$(BIN)/rlplast train $(DEMO) --out $(DEMO_OUT)
+
+test: $(VENV)/.installed-dev ## all tests that are neither slow nor need a GPU
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+test-slow: $(VENV)/.installed-dev ## the slow tests
+	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not gpu"
+
+test-gpu: $(VENV)/.installed-dev ## the tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu
+
+lint: $(VENV)/.installed-dev ## ruff: rules and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.installed-dev ## let ruff fix and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.installed-dev ## pyright
+	$(BIN)/pyright
+
+bench: $(VENV)/.installed-bench ## speed measurements
+	$(BIN)/python scripts/bench.py
+
+clean: ## remove .venv, caches and the demo run
+	rm -rf $(VENV) $(DEMO_OUT) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.installed-base: pyproject.toml constraints.txt | $(BIN)/pip
+	$(BIN)/python -m pip install -c constraints.txt -e .
+	@touch $@
+
+# Extras contain the base, so their stamp renews that of the base.
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/pip
+	$(BIN)/python -m pip install -c constraints.txt -e ".[$*]"
+	@touch $@ $(VENV)/.installed-base
+
+$(BIN)/pip:
+	@for python in $(CANDIDATES); do \
+		if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+			2>/dev/null; then \
+			echo "creating $(VENV) with $$python"; \
+			exec "$$python" -m venv $(VENV); \
+		fi; \
+	done; \
+	echo "error: none of '$(CANDIDATES)' is a Python >= 3.11 with the venv module;" \
+		"install one or name it: make PYTHON=/path/to/python3.11" >&2; \
+	exit 1

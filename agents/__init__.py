@@ -1,0 +1,1 @@
+"""Agents: reinforcement learning that the loop of rlplast drives."""

@@ -1,0 +1,265 @@
+"""DQN: Q-learning from replay with a target network, at any replay ratio.
+
+Source: Mnih et al. 2015; defaults of FIRE's DQN and Dopamine. The update is one function
+of static tensors (`td_loss`), eager or compiled.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import envs
+from agents.dqn_config import DQNConfig
+from agents.evaluation import Evaluation, FrameStack, evaluate_policy
+from agents.losses import huber, q_of, td_target
+from agents.networks import QNetwork, architecture
+from agents.replay import Batch, Replay
+from rlplast.core.clock import Clock
+from rlplast.core.network import Network
+from rlplast.core.rng import Streams, numpy_stream, torch_stream
+
+__all__ = ["DQN"]
+
+
+class DQN:
+    """A DQN agent with its environments and replay; a `Trainable`.
+
+    Args:
+        config: a checked config.
+        device: where networks live and updates run.
+    """
+
+    units = ("updates", "env_steps", "frames")
+
+    def __init__(self, config: DQNConfig, device: torch.device) -> None:
+        self.config, self.device = config, device
+        agent, seed = config.agent, config.seed
+        self.streams = Streams(seed)
+        n = config.env.num_envs
+        rngs = [numpy_stream(seed, "environment", i) for i in range(n)]
+        self.env = envs.make_vector(config.env.id, rngs, config.env.workers, **config.env.options)
+        self.spec = self.env.spec
+        self.online, self.target = self._q_network(), self._q_network()
+        self.target.requires_grad_(False)
+        self.optimizer = torch.optim.Adam(
+            self.online.parameters(), lr=agent.lr, eps=agent.adam_eps, fused=True
+        )
+        q = Network("q", self.online, self.optimizer, {"target": self.target})
+        q.initialise(torch_stream(seed, "init", "q"))
+        self.networks = {"q": q}
+        env_steps = config.env_steps_total() + n
+        self.replay = Replay(
+            capacity=min(agent.buffer_size, max(env_steps * 2, n * (agent.n_step + 8))),
+            num_envs=n,
+            obs_shape=self.spec.obs_shape,
+            obs_dtype=self.spec.obs_dtype,
+            frame_stack=self.spec.frame_stack,
+            n_step=agent.n_step,
+            gamma=agent.gamma,
+            batch_size=agent.batch_size,
+            rng=self.streams.numpy("replay"),
+            device=device,
+        )
+        self.clock = Clock()
+        self.after_update: Callable[[Clock], None] = lambda clock: None
+        self.credit = 0.0
+        self.returns: list[float] = []
+        self.sums = torch.zeros(2, dtype=torch.float64, device=device)
+        self.updates_summed = 0
+        self.stack = FrameStack(n, self.spec.frame_stack, self.spec.obs_shape, self.spec.obs_dtype)
+        compiled = agent.accelerate == "compile"
+        self._td_loss = torch.compile(self.td_loss, dynamic=False) if compiled else self.td_loss
+        obs = self.env.reset()
+        self.replay.start(obs)
+        self.stack.push(obs, True)
+
+    def _q_network(self) -> QNetwork:
+        spec, agent = self.spec, self.config.agent
+        stacked = (spec.frame_stack, *spec.obs_shape) if spec.frame_stack > 1 else spec.obs_shape
+        scale = 1 / 255 if spec.id.startswith("atari/") else 1.0
+        arch = architecture(agent.network, stacked)
+        network = QNetwork(arch, stacked, spec.num_actions, scale, agent.init).to(self.device)
+        return network.to(memory_format=torch.channels_last) if arch.convs else network
+
+    # One step: a vector environment step, or one update.
+
+    def step(self) -> None:
+        """Do one update if one is owed, else one step of every environment."""
+        if self.owes():
+            self._update()
+        else:
+            self._environment_step()
+
+    def owes(self) -> bool:
+        """Whether replay_ratio × transitions stored after initial_steps exceeds the updates."""
+        return self.credit > 1 - 1e-9
+
+    def _environment_step(self) -> None:
+        config = self.config
+        actions = self._act(self.stack.obs(), self.epsilon(), self.streams.numpy("exploration"))
+        step = self.env.step(actions)
+        clip = config.agent.clip_rewards
+        clip = config.env.id.startswith("atari/") if clip is None else clip
+        self.replay.add(
+            actions,
+            np.sign(step.reward) if clip else step.reward,
+            step.terminated,
+            step.truncated,
+            step.obs,
+            step.obs_final,
+        )
+        ended = step.terminated | step.truncated
+        self.stack.push(step.obs, ended)
+        self.returns += step.episode_return[ended].tolist()
+        before, n = self.clock.env_steps, len(actions)
+        self.clock = self.clock.advance(env_steps=n, frames=step.frames)
+        counted = min(n, self.clock.env_steps - config.agent.initial_steps)
+        self.credit += config.replay_ratio * max(0, counted)
+        every = config.agent.target_every
+        if self.clock.env_steps // every > before // every:
+            self._sync_target()
+
+    @torch.no_grad()
+    def _sync_target(self) -> None:
+        mine, theirs = list(self.online.parameters()), list(self.target.parameters())
+        torch._foreach_copy_(theirs, mine)
+
+    def epsilon(self) -> float:
+        """Return the exploration rate now: linear after initial_steps, then constant."""
+        agent = self.config.agent
+        length = agent.epsilon_decay * self.config.env_steps_total()
+        passed = max(0, self.clock.env_steps - agent.initial_steps)
+        share = 1.0 if length == 0 else min(1.0, passed / length)
+        return agent.epsilon_start + share * (agent.epsilon_end - agent.epsilon_start)
+
+    @torch.no_grad()
+    def _act(self, obs: np.ndarray, epsilon: float, rng: np.random.Generator) -> np.ndarray:
+        """Return one ε-greedy action per observation; draws do not depend on ε."""
+        explore = rng.random(len(obs)) < epsilon
+        random = rng.integers(self.spec.num_actions, size=len(obs))
+        if explore.all():
+            return random
+        network = self.target if self.config.agent.policy == "target" else self.online
+        greedy = network(torch.from_numpy(obs).to(self.device)).argmax(1).cpu().numpy()
+        return np.where(explore, random, greedy)
+
+    def td_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the mean Huber loss and the mean Q(s, a) of a batch; writes nothing."""
+        agent = self.config.agent
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=agent.precision == "bf16"):
+            q = q_of(self.online(batch.obs), batch.action)
+            with torch.no_grad():
+                q_next = self.target(batch.obs_next)
+                best = self.online(batch.obs_next) if agent.double else None
+        target = td_target(batch.reward, batch.discount, q_next.float(), best)
+        return huber(q.float() - target, agent.huber_delta).mean(), q.mean()
+
+    def _update(self) -> None:
+        batch = self.replay.sample()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss, q = self._td_loss(batch)
+        loss.backward()
+        if self.config.agent.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(
+                self.online.parameters(), self.config.agent.max_grad_norm
+            )
+        self.optimizer.step()
+        self.sums[0] += loss.detach()
+        self.sums[1] += q.detach()
+        self.updates_summed += 1
+        self.credit -= 1
+        self.clock = self.clock.advance(updates=1)
+        self.after_update(self.clock)
+
+    # What the loop asks for.
+
+    def evaluate(self, number: int, episodes: int) -> dict[str, float]:
+        """Return scores of unclipped full episodes."""
+        return self.play(number, episodes).scores()
+
+    def play(
+        self, number: int, episodes: int, on_frame: Callable[[np.ndarray], None] | None = None
+    ) -> Evaluation:
+        """Play full episodes with the evaluation's ε; see `evaluate_policy`."""
+        seed, epsilon = self.config.seed, self.config.agent.epsilon_eval
+        rng = numpy_stream(seed, "evaluation", number, "policy")
+        return evaluate_policy(
+            self.config.env,
+            lambda obs: self._act(obs, epsilon, rng),
+            episodes,
+            lambda i: numpy_stream(seed, "evaluation", number, i),
+            on_frame,
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Return means since the last call: loss, Q(s, a), return of finished episodes."""
+        values = {"train/epsilon": self.epsilon(), "train/episodes": float(len(self.returns))}
+        if self.updates_summed:
+            loss, q = (self.sums / self.updates_summed).tolist()
+            values |= {"train/loss": loss, "train/q": q}
+        if self.returns:
+            values["train/return"] = float(np.mean(self.returns))
+        self.returns = []
+        self.sums.zero_()
+        self.updates_summed = 0
+        return values
+
+    def sample(self, size: int, number: int) -> Batch | None:
+        """Return a probe batch from a stream of its own, or None before there is data."""
+        if self.replay.size == 0:
+            return None
+        return self.replay.sample_from(size, numpy_stream(self.config.seed, "probe", number))
+
+    def loss(self, network: str, batch: Batch) -> Tensor:
+        """Return the TD loss of a batch."""
+        return self.td_loss(batch)[0]
+
+    @torch.no_grad()
+    def taps(self, network: str, batch: Batch) -> dict[str, Tensor]:
+        """Return hidden activations of the online network on a batch's observations."""
+        return self.online.forward_taps(batch.obs)[1]
+
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        """Return greedy actions for observations (batch, ...), stacked as in training."""
+        return self._act(obs, 0.0, numpy_stream(self.config.seed, "act"))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return streams, environments, frame stacks, counters and sums."""
+        return {
+            "streams": self.streams.state_dict(),
+            "env": self.env.state_dict(),
+            "replay": self.replay.state_dict(),
+            "stack": self.stack.frames,
+            "credit": self.credit,
+            "returns": self.returns,
+            "sums": self.sums,
+            "updates_summed": self.updates_summed,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; the replay follows in `load_files`."""
+        self.streams.load_state_dict(state["streams"])
+        self.env.load_state_dict(state["env"])
+        self.stack.frames[:] = state["stack"]
+        self.credit = state["credit"]
+        self.returns = list(state["returns"])
+        self.sums.copy_(state["sums"])
+        self.updates_summed = state["updates_summed"]
+        self._replay_state = state["replay"]
+
+    def save_files(self, folder: Path, previous: Path | None) -> None:
+        """Write the replay; unchanged segments become links to those of `previous`."""
+        before = None if previous is None else previous / "replay"
+        self.replay.save(folder / "replay", before)
+
+    def load_files(self, folder: Path) -> None:
+        """Read the replay."""
+        self.replay.load(folder / "replay", self._replay_state)
+
+    def close(self) -> None:
+        """Close the environments and their processes."""
+        self.env.close()

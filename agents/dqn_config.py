@@ -1,0 +1,165 @@
+"""The config of a DQN run."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from agents.networks import ARCHITECTURES, INIT_LAWS
+from rlplast.core.clock import Clock, Time
+from rlplast.core.config import RunConfig
+from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.registry import check_range
+
+__all__ = ["DQNAgentConfig", "DQNConfig", "EnvConfig"]
+
+
+@dataclass
+class EnvConfig:
+    """Which environment, and how many of it.
+
+    Attributes:
+        id: such as ``atari/Asterix``, ``minatar/breakout``, ``gym/CartPole-v1``.
+        num_envs: instances stepped together; changes speed, not the meaning of any number.
+        workers: processes they are split over; 0 for this one.
+        options: options of the environment, see `rlplast list envs`.
+    """
+
+    id: str = "atari/Asterix"
+    num_envs: int = 4
+    workers: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class DQNAgentConfig:
+    """The agent; defaults are FIRE's and Dopamine's for Atari.
+
+    Attributes:
+        network: auto, nature, minatar or mlp.
+        init: xavier_uniform (zero biases) or torch.
+        lr: learning rate of Adam, per update.
+        adam_eps: Adam's ε.
+        batch_size: transitions per update.
+        buffer_size: transitions kept.
+        initial_steps: env_steps before the first update.
+        gamma: discount per env_step.
+        n_step: env_steps summed into a target.
+        double: whether targets are double Q-learning's.
+        huber_delta: where the loss turns linear.
+        target_every: env_steps between copies to the target network.
+        epsilon_start: exploration at the first update.
+        epsilon_end: exploration at the end of its decay.
+        epsilon_decay: share of the run over which it decays linearly, after initial_steps.
+        epsilon_eval: exploration during evaluation.
+        policy: online or target: the network that acts.
+        clip_rewards: whether the agent learns from the sign of rewards; null: on Atari only.
+        max_grad_norm: bound on the gradient's norm; null for none.
+        precision: fp32, or bf16 for autocast in forward passes.
+        accelerate: off, or compile for torch.compile.
+    """
+
+    network: str = "auto"
+    init: str = "xavier_uniform"
+    lr: float = 6.25e-5
+    adam_eps: float = 1.5e-4
+    batch_size: int = 32
+    buffer_size: int = 1_000_000
+    initial_steps: int = 20_000
+    gamma: float = 0.99
+    n_step: int = 1
+    double: bool = False
+    huber_delta: float = 1.0
+    target_every: int = 2000
+    epsilon_start: float = 1.0
+    epsilon_end: float = 0.01
+    epsilon_decay: float = 0.1
+    epsilon_eval: float = 0.001
+    policy: str = "online"
+    clip_rewards: bool | None = None
+    max_grad_norm: float | None = None
+    precision: str = "fp32"
+    accelerate: str = "off"
+
+
+RANGES = {
+    "lr": "(0, inf)",
+    "adam_eps": "(0, inf)",
+    "batch_size": "[1, inf)",
+    "buffer_size": "[1, inf)",
+    "initial_steps": "[1, inf)",
+    "gamma": "[0, 1]",
+    "n_step": "[1, 1000]",
+    "huber_delta": "(0, inf)",
+    "target_every": "[1, inf)",
+    "epsilon_start": "[0, 1]",
+    "epsilon_end": "[0, 1]",
+    "epsilon_decay": "[0, 1]",
+    "epsilon_eval": "[0, 1]",
+    "precision": "fp32 | bf16",
+    "accelerate": "off | compile",
+    "policy": "online | target",
+    "init": " | ".join(INIT_LAWS),
+}
+
+
+@dataclass
+class DQNConfig(RunConfig):
+    """A DQN run.
+
+    Attributes:
+        env: the environment.
+        replay_ratio: updates per env_step, after initial_steps; fractions accumulate.
+        agent: the agent.
+    """
+
+    kind: str = "dqn"
+    env: EnvConfig = field(default_factory=EnvConfig)
+    replay_ratio: float = 1.0
+    agent: DQNAgentConfig = field(default_factory=DQNAgentConfig)
+
+    def check(self) -> None:
+        """Check values against their ranges and against each other.
+
+        Raises:
+            ConfigError: naming key, value and what is allowed.
+        """
+        agent = self.agent
+        for key, allowed in RANGES.items():
+            value = getattr(agent, key)
+            check_range(f"agent.{key}", value, value, allowed)
+        if agent.max_grad_norm is not None:
+            check_range("agent.max_grad_norm", agent.max_grad_norm, 1.0, "(0, inf)")
+        check_range("replay_ratio", self.replay_ratio, 1.0, "(0, inf)")
+        check_range("env.num_envs", self.env.num_envs, 1, "[1, inf)")
+        check_range("env.workers", self.env.workers, 0, "[0, inf)")
+        names = ("auto", *ARCHITECTURES)
+        if agent.network not in names:
+            raise ConfigError(f"agent.network = {agent.network!r}: {did_you_mean(agent.network, names)}")
+        least = self.env.num_envs * (agent.n_step + 1)
+        if agent.initial_steps < least:
+            raise ConfigError(
+                f"agent.initial_steps = {agent.initial_steps}: allowed is at least num_envs * "
+                f"(n_step + 1) = {least}, so that there is something to sample"
+            )
+        total = self.total_time()
+        if total.unit == "env_steps" and agent.initial_steps >= total.value:
+            raise ConfigError(
+                f"agent.initial_steps = {agent.initial_steps}: allowed is less than the total, "
+                f"{total}, or nothing is ever learnt"
+            )
+        if total.unit not in ("env_steps", "updates"):
+            raise ConfigError(f"total = {self.total!r}: a dqn run counts env_steps or updates")
+
+    def env_steps_total(self) -> int:
+        """Return the env_steps the run takes; of an extended run, those first planned."""
+        return self._env_steps(self.reference_time())
+
+    def _env_steps(self, total: Time) -> int:
+        if total.unit == "env_steps":
+            return int(total.value)
+        return self.agent.initial_steps + int(total.value / self.replay_ratio)
+
+    def horizon(self) -> Clock:
+        """Return the clock at the end of the run; frames are not known in advance."""
+        env_steps = self._env_steps(self.total_time())
+        updates = int(self.replay_ratio * (env_steps - self.agent.initial_steps))
+        return Clock(updates=updates, env_steps=env_steps)

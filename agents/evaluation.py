@@ -1,0 +1,108 @@
+"""Evaluation on full episodes with true scores."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import envs
+
+if TYPE_CHECKING:
+    from agents.dqn_config import EnvConfig
+
+__all__ = ["Evaluation", "FrameStack", "evaluate_policy"]
+
+
+class FrameStack:
+    """The newest frames of every environment, zeros before an episode's start.
+
+    Args:
+        num_envs: number of environments.
+        frame_stack: frames per observation.
+        obs_shape: shape of one frame.
+        dtype: NumPy type of a frame.
+    """
+
+    def __init__(
+        self, num_envs: int, frame_stack: int, obs_shape: tuple[int, ...], dtype: str
+    ) -> None:
+        self.frames = np.zeros((num_envs, frame_stack, *obs_shape), dtype)
+
+    def push(self, obs: np.ndarray, first: np.ndarray | bool) -> None:
+        """Append frames (num_envs, ...); `first` marks the environments that began anew."""
+        self.frames[:, :-1] = self.frames[:, 1:].copy()
+        self.frames[:, -1] = obs
+        self.frames[:, :-1][np.broadcast_to(first, len(obs))] = 0
+
+    def obs(self) -> np.ndarray:
+        """Return observations (num_envs, frame_stack, ...), or without that axis if it is 1."""
+        return self.frames if self.frames.shape[1] > 1 else self.frames[:, 0]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of full episodes.
+
+    Attributes:
+        returns: unclipped, undiscounted return of each episode.
+        lengths: env_steps of each episode.
+    """
+
+    returns: np.ndarray
+    lengths: np.ndarray
+
+    def scores(self) -> dict[str, float]:
+        """Return mean, median and standard deviation of returns, and the mean length."""
+        return {
+            "return_mean": float(self.returns.mean()),
+            "return_median": float(np.median(self.returns)),
+            "return_std": float(self.returns.std(ddof=1)) if len(self.returns) > 1 else 0.0,
+            "length_mean": float(self.lengths.mean()),
+            "episodes": float(len(self.returns)),
+        }
+
+
+def evaluate_policy(
+    config: "EnvConfig",
+    act: Callable[[np.ndarray], np.ndarray],
+    episodes: int,
+    rng: Callable[[int], np.random.Generator],
+    on_frame: Callable[[np.ndarray], None] | None = None,
+) -> Evaluation:
+    """Play full episodes in fresh environments.
+
+    Each environment plays its own fixed share of the episodes: counting whichever end
+    first would favour short ones.
+
+    Args:
+        config: the environment; its workers are not used.
+        act: actions for stacked observations (num_envs, ...).
+        episodes: how many, at least 1.
+        rng: generator of the i-th environment.
+        on_frame: called with each picture of the first environment, for videos.
+    """
+    n = min(episodes, max(1, config.num_envs))
+    env = envs.make_vector(config.id, [rng(i) for i in range(n)], 0, **config.options)
+    spec = env.spec
+    stack = FrameStack(n, spec.frame_stack, spec.obs_shape, spec.obs_dtype)
+    quota = np.array([episodes // n + (i < episodes % n) for i in range(n)])
+    returns: list[list[float]] = [[] for _ in range(n)]
+    lengths: list[list[int]] = [[] for _ in range(n)]
+    stack.push(env.reset(), True)
+    try:
+        while any(len(r) < q for r, q in zip(returns, quota, strict=True)):
+            step = env.step(act(stack.obs()))
+            ended = step.terminated | step.truncated
+            stack.push(step.obs, ended)
+            if on_frame is not None:
+                on_frame(env.render())
+            for i in np.flatnonzero(ended):
+                if len(returns[i]) < quota[i]:
+                    returns[i].append(float(step.episode_return[i]))
+                    lengths[i].append(int(step.episode_length[i]))
+    finally:
+        env.close()
+    return Evaluation(
+        np.array([r for own in returns for r in own]), np.array([x for own in lengths for x in own])
+    )

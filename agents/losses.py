@@ -1,0 +1,38 @@
+"""Losses and targets as pure functions of tensors."""
+
+import torch
+from torch import Tensor
+
+__all__ = ["huber", "td_target"]
+
+
+def td_target(
+    reward: Tensor, discount: Tensor, q_target_next: Tensor, q_online_next: Tensor | None = None
+) -> Tensor:
+    """Return r + discount · max_a Q_target(s', a), or double Q-learning's variant.
+
+    Args:
+        reward: (batch,), the n-step discounted sum.
+        discount: (batch,), γ^k, 0 after a termination.
+        q_target_next: (batch, actions), the target network's values of the next observation.
+        q_online_next: (batch, actions): if given, it picks the action and the target
+            network values it (van Hasselt et al. 2016); None takes the maximum (Mnih 2015).
+    """
+    if q_online_next is None:
+        value = q_target_next.amax(dim=1)
+    else:
+        best = q_online_next.argmax(dim=1, keepdim=True)
+        value = q_target_next.gather(1, best).squeeze(1)
+    return reward + discount * value
+
+
+def huber(error: Tensor, delta: float = 1.0) -> Tensor:
+    """Return Huber's loss element by element: quadratic below `delta`, linear above."""
+    size = error.abs()
+    quadratic = size.clamp(max=delta)
+    return 0.5 * quadratic.square() + delta * (size - quadratic)
+
+
+def q_of(q: Tensor, action: Tensor) -> Tensor:
+    """Return Q(s, a), (batch,), from (batch, actions) values and (batch,) actions."""
+    return torch.gather(q, 1, action.unsqueeze(1)).squeeze(1)

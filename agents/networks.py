@@ -1,0 +1,134 @@
+"""Networks of the agents: described as data, initialised by Block.
+
+A network declares the forward order of its layers (``forward_order``) and the law that
+initialises each Block (``init_block``), and returns its hidden activations as taps.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.network import Block, torch_default
+
+__all__ = ["ARCHITECTURES", "Architecture", "QNetwork", "architecture"]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A trunk as data.
+
+    Attributes:
+        convs: (channels, kernel, stride) of each convolution, no padding.
+        hidden: widths of the fully-connected layers before the head.
+    """
+
+    convs: tuple[tuple[int, int, int], ...] = ()
+    hidden: tuple[int, ...] = (256, 256)
+
+
+ARCHITECTURES = {
+    "nature": Architecture(((32, 8, 4), (64, 4, 2), (64, 3, 1)), (512,)),  # Mnih et al. 2015
+    "minatar": Architecture(((16, 3, 1),), (128,)),  # Young & Tian 2019
+    "mlp": Architecture((), (256, 256)),
+}
+INIT_LAWS = ("xavier_uniform", "torch")
+
+
+def architecture(name: str, obs_shape: Sequence[int]) -> Architecture:
+    """Return a named architecture; ``auto`` picks by the observation's shape.
+
+    Args:
+        name: a key of `ARCHITECTURES`, or ``auto``.
+        obs_shape: shape of a stacked observation.
+
+    Raises:
+        ConfigError: for an unknown name, or convolutions on flat observations.
+    """
+    if name == "auto":
+        name = "mlp" if len(obs_shape) != 3 else "nature" if obs_shape[-1] >= 36 else "minatar"
+    if name not in ARCHITECTURES:
+        raise ConfigError(f"agent.network = {name!r}: {did_you_mean(name, ARCHITECTURES)}")
+    found = ARCHITECTURES[name]
+    if found.convs and len(obs_shape) != 3:
+        raise ConfigError(
+            f"agent.network = {name!r} needs image observations, this environment gives "
+            f"shape {tuple(obs_shape)}: allowed is mlp"
+        )
+    return found
+
+
+class QNetwork(nn.Module):
+    """Action values of an observation: convolutions, fully-connected layers, linear head.
+
+    Args:
+        arch: the trunk.
+        obs_shape: shape of one (stacked) observation.
+        num_actions: number of discrete actions.
+        obs_scale: factor on observations, 1/255 for frames.
+        init: ``xavier_uniform`` with zero biases (FIRE's DQN), or ``torch``.
+    """
+
+    def __init__(
+        self,
+        arch: Architecture,
+        obs_shape: Sequence[int],
+        num_actions: int,
+        obs_scale: float = 1.0,
+        init: str = "xavier_uniform",
+    ) -> None:
+        super().__init__()
+        if init not in INIT_LAWS:
+            raise ConfigError(f"agent.init = {init!r}: {did_you_mean(init, INIT_LAWS)}")
+        self.obs_scale = obs_scale
+        self.init = init
+        self.order: list[str] = []
+        shape = tuple(obs_shape)
+        for i, (channels, kernel, stride) in enumerate(arch.convs, 1):
+            self._add(f"conv{i}", nn.Conv2d(shape[0], channels, kernel, stride))
+            side = [(s - kernel) // stride + 1 for s in shape[1:]]
+            shape = (channels, *side)
+        width = math.prod(shape)
+        for i, hidden in enumerate(arch.hidden, 1):
+            self._add(f"fc{i}", nn.Linear(width, hidden))
+            width = hidden
+        self._add("head", nn.Linear(width, num_actions))
+
+    def _add(self, name: str, layer: nn.Module) -> None:
+        self.add_module(name, layer)
+        self.order.append(name)
+
+    def forward_order(self) -> list[str]:
+        """Return the layers' names in forward order."""
+        return self.order
+
+    def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
+        """Draw one Block by this network's law."""
+        if self.init == "torch":
+            return torch_default(block, generator)
+        if block.role == "bias":
+            return torch.zeros(block.view.shape)
+        bound = math.sqrt(6 / (block.spec.fan_in + block.spec.fan_out))
+        return torch.empty(block.view.shape).uniform_(-bound, bound, generator=generator)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return action values, (batch, actions)."""
+        return self.forward_taps(obs)[0]
+
+    def forward_taps(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return action values and the activations after each hidden layer's ReLU."""
+        layout = torch.channels_last if obs.ndim == 4 else torch.preserve_format
+        x = obs.to(torch.float32, memory_format=layout)
+        if self.obs_scale != 1.0:
+            x = x * self.obs_scale
+        taps: dict[str, Tensor] = {}
+        for name in self.order[:-1]:
+            layer = self.get_submodule(name)
+            if isinstance(layer, nn.Linear) and x.ndim > 2:
+                x = x.flatten(1)
+            x = taps[name] = F.relu(layer(x))
+        return self.get_submodule(self.order[-1])(x.flatten(1)), taps

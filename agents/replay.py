@@ -1,0 +1,424 @@
+"""Replay memory of single frames: stacks and n-step returns are built when sampling.
+
+A memory of stacked Atari transitions stores every frame up to eight times (28 GB for one
+million); this one stores each frame once, in one ring of rows per environment, and keeps
+what is needed to put transitions together again without ever mixing two episodes.
+
+- `Batch`: the tensors an update reads.
+- `Replay`: the memory: `start`, `add`, `sample`, `sample_from`, `save`, `load`.
+
+Rows are counted from the first one ever written (`row`), so comparisons need no care at the
+ring's seam; `row % rows_per_env` is where a row lies. The newest row of each ring is the
+*head*: an observation on which no action has been taken yet.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from agents import replay_files
+from rlplast.core.errors import ConfigError
+
+__all__ = ["Batch", "Replay"]
+
+# What a row holds besides its frame. `discount` is 0 where the episode terminated, else 1;
+# `age` is how many earlier frames of its episode a stack ending here may use; `sampleable`
+# is false for the head and for the final observation of a truncated episode.
+_RECORD = np.dtype(
+    [("action", "<i4"), ("reward", "<f4"), ("discount", "<f4"), ("age", "u1"), ("sampleable", "?")]
+)
+
+
+class Batch(NamedTuple):
+    """Transitions for one update; B transitions, stacks with the oldest frame first.
+
+    Attributes:
+        obs: `[B, frame_stack, *obs_shape]`, or `[B, *obs_shape]` without stacking.
+        action: `[B]`, int64.
+        reward: `[B]`, float32: sum of gamma^i * reward_i over the k <= n steps of the window.
+        discount: `[B]`, float32: gamma^k, or 0 where the episode terminated in the window.
+        obs_next: the observation k steps later, shaped like `obs`: at a truncation the final
+            one of the episode. Where `discount` is 0 by termination it is the first
+            observation of the next episode and means nothing.
+    """
+
+    obs: torch.Tensor
+    action: torch.Tensor
+    reward: torch.Tensor
+    discount: torch.Tensor
+    obs_next: torch.Tensor
+
+
+class _Windows(NamedTuple):
+    """The n-step windows that begin at some rows; every array is `[B]`."""
+
+    valid: npt.NDArray[np.bool_]
+    steps: npt.NDArray[np.int64]
+    reward: npt.NDArray[np.float64]
+    discount: npt.NDArray[np.float64]
+
+
+class Replay:
+    """Uniform n-step replay that stores each frame once.
+
+    Args:
+        capacity: rows in all, at least `num_envs * (n_step + frame_stack)`. A transition
+            takes one row, a truncation one more for the final observation.
+        num_envs: environments; each has a ring of `capacity // num_envs` rows.
+        obs_shape: shape of a single frame.
+        obs_dtype: numpy name of the frames' type, one that torch has too.
+        frame_stack: frames in an observation, in [1, 256].
+        n_step: longest number of steps between `obs` and `obs_next`, at least 1.
+        gamma: discount per step, in [0, 1].
+        batch_size: transitions in the batch of `sample`.
+        rng: the stream `sample` draws from; saved by `state_dict`, so its state must be
+            plain integers, as that of numpy's default PCG64 is.
+        device: where batches live.
+        segment_rows: rows per file on disk.
+
+    Raises:
+        ConfigError: if an argument is outside what is allowed.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> replay = Replay(8, 1, (2,), "float32", 1, 1, 0.9, batch_size=3, rng=rng)
+        >>> frames, no = np.ones((3, 1, 2), "float32"), np.array([False])
+        >>> replay.start(frames[0])
+        >>> replay.add(np.array([1]), np.array([0.5]), no, no, frames[1], frames[2])
+        >>> replay.size, replay.sample().reward
+        (1, tensor([0.5000, 0.5000, 0.5000]))
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        num_envs: int,
+        obs_shape: tuple[int, ...],
+        obs_dtype: str,
+        frame_stack: int,
+        n_step: int,
+        gamma: float,
+        batch_size: int,
+        rng: np.random.Generator,
+        device: torch.device | str = "cpu",
+        segment_rows: int = 4096,
+    ) -> None:
+        sizes = {f"obs_shape[{axis}]": length for axis, length in enumerate(obs_shape)}
+        sizes |= {"num_envs": num_envs, "frame_stack": frame_stack, "n_step": n_step}
+        sizes |= {"batch_size": batch_size, "segment_rows": segment_rows}
+        for name, value in sizes.items():
+            if value < 1:
+                raise ConfigError(f"{name} = {value}: allowed is a whole number from 1 on")
+        _check_limits(capacity, num_envs * (n_step + frame_stack), frame_stack, gamma)
+        self._num_envs, self._rows = num_envs, capacity // num_envs
+        self._obs_shape, self._obs_dtype = tuple(obs_shape), _frame_dtype(obs_dtype)
+        self._frame_stack, self._n_step = frame_stack, n_step
+        self._segment_rows, self._rng = segment_rows, rng
+        # Zeros from the system are committed page by page as rows are written.
+        self._frames = np.zeros((num_envs * self._rows, *self._obs_shape), self._obs_dtype)
+        self._records = np.zeros(num_envs * self._rows, _RECORD)
+        self._written = np.zeros(num_envs, np.int64)
+        self._sampleable = np.zeros(num_envs, np.int64)  # rows in each ring, for `size`
+        self._gammas = np.power(float(gamma), np.arange(n_step + 1))
+        self._back = np.arange(frame_stack - 1, -1, -1)  # frame j of a stack is so many rows back
+        self._device = torch.device(device)
+        self._host = self._new_batch(batch_size, pinned=self._device.type == "cuda")
+        self._batch = _to(self._host, self._device)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the full memory takes."""
+        return self._frames.nbytes + self._records.nbytes
+
+    @property
+    def size(self) -> int:
+        """Number of transitions that can be sampled now."""
+        oldest, head = self._oldest(), self._written - 1
+        # Only rows at a ring's two ends can be sampleable and yet unusable: the first ones may
+        # have lost frames of their stack, the last ones may miss the end of their window.
+        first = oldest[:, None] + np.arange(self._frame_stack - 1)
+        last = head[:, None] - 1 - np.arange(self._n_step - 1)
+        inside = [first < head[:, None], last >= oldest[:, None] + self._frame_stack - 1]
+        env, column = np.nonzero(np.concatenate(inside, axis=1))
+        row = np.concatenate([first, last], axis=1)[env, column]
+        unusable = self._records["sampleable"][self._at(env, row)] & ~self._windows(env, row).valid
+        return int(self._sampleable.sum() - np.count_nonzero(unusable))
+
+    def start(self, obs: npt.NDArray[Any]) -> None:
+        """Open an episode in every environment.
+
+        Called again later (after environments were reset from outside) it closes the running
+        episodes as truncated at their last observation.
+
+        Args:
+            obs: first observations, `[num_envs, *obs_shape]`.
+
+        Raises:
+            ConfigError: if `obs` has another shape or a type that does not fit.
+        """
+        self._check_frames("obs", obs)
+        self._write(np.arange(self._num_envs), obs, np.zeros(self._num_envs, np.uint8))
+
+    def add(
+        self,
+        action: npt.NDArray[Any],
+        reward: npt.NDArray[Any],
+        terminated: npt.NDArray[Any],
+        truncated: npt.NDArray[Any],
+        obs_next: npt.NDArray[Any],
+        obs_final: npt.NDArray[Any],
+    ) -> None:
+        """Store one transition of every environment.
+
+        Args:
+            action: discrete actions taken on the newest observation, `[num_envs]`.
+            reward: `[num_envs]`.
+            terminated: `[num_envs]`, bool; wins where both flags are set.
+            truncated: `[num_envs]`, bool.
+            obs_next: what the next action will be taken on, `[num_envs, *obs_shape]`: where an
+                episode ended, the first observation of the next one.
+            obs_final: last observation of each ended episode; read only where truncated.
+
+        Raises:
+            ConfigError: before `start`, or if an argument has another shape or does not fit.
+        """
+        if not self._written.all():
+            raise ConfigError("replay has no observation to act on: call start(obs) before add")
+        given = {"action": (action, np.int32), "reward": (reward, np.float32)}
+        given |= {"terminated": (terminated, np.bool_), "truncated": (truncated, np.bool_)}
+        for name, (array, dtype) in given.items():
+            _check_array(name, array, (self._num_envs,), np.dtype(dtype))
+        self._check_frames("obs_next", obs_next)
+        self._check_frames("obs_final", obs_final)
+        envs = np.arange(self._num_envs)
+        now = self._at(envs, self._written - 1)
+        self._records["action"][now] = action
+        self._records["reward"][now] = reward
+        self._records["discount"][now] = ~terminated
+        self._records["sampleable"][now] = True
+        self._sampleable += 1
+        age = np.minimum(self._records["age"][now].astype(np.int64) + 1, self._frame_stack - 1)
+        cut = np.flatnonzero(truncated & ~terminated)
+        self._write(cut, obs_final[cut], age[cut])
+        self._write(envs, obs_next, np.where(terminated | truncated, 0, age))
+
+    def sample(self) -> Batch:
+        """Draw `batch_size` transitions uniformly, with replacement.
+
+        Returns:
+            The same tensors at every call, filled anew.
+
+        Raises:
+            ConfigError: if there is nothing to sample yet.
+        """
+        self._fill(self._host, self._rng)
+        if self._batch is not self._host:
+            for target, source in zip(self._batch, self._host, strict=True):
+                target.copy_(source)
+        return self._batch
+
+    def sample_from(self, count: int, rng: np.random.Generator) -> Batch:
+        """Draw `count` transitions from another stream into new tensors, as probes do.
+
+        Raises:
+            ConfigError: if there is nothing to sample yet.
+        """
+        batch = self._new_batch(count)
+        self._fill(batch, rng)
+        return _to(batch, self._device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `load` needs besides the folder of `save`: plain values for JSON."""
+        return {
+            "layout": self._layout(),
+            "rows_written": self._written.tolist(),
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def save(self, folder: Path, previous: Path | None = None) -> None:
+        """Write the rings in segments; what has not changed since `previous` is hard-linked.
+
+        Args:
+            folder: a new or empty folder.
+            previous: folder of an earlier `save` of this run, or of the run it went on from.
+
+        Raises:
+            ConfigError: if `folder` has files in it (they may be shared with other saves).
+        """
+        replay_files.save(folder, previous, self._arrays(), self._segments())
+
+    def load(self, folder: Path, state: dict[str, Any]) -> None:
+        """Restore memory and stream, so that sampling goes on as if never interrupted.
+
+        After an error the content is undefined until another `load` succeeds.
+
+        Args:
+            folder: the folder `save` wrote.
+            state: what `state_dict` returned at that moment.
+
+        Raises:
+            ConfigError: if the saved memory has another layout than this one.
+            DamagedFile: if a segment is missing, short or of another shape.
+        """
+        for key, value in self._layout().items():
+            if state["layout"][key] != value:
+                raise ConfigError(
+                    f"replay {key} = {value}: the saved replay has {state['layout'][key]}; "
+                    "resume with the configuration it was saved with"
+                )
+        self._written[:] = state["rows_written"]
+        self._records[:] = np.zeros((), _RECORD)
+        replay_files.load(folder, self._arrays(), self._segments())
+        sampleable = self._records["sampleable"].reshape(self._num_envs, self._rows)
+        self._sampleable[:] = np.count_nonzero(sampleable, axis=1)
+        self._rng.bit_generator.state = state["rng"]
+
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        return {"frames": self._frames, "records": self._records}
+
+    def _segments(self) -> list[replay_files.Segment]:
+        return replay_files.segments(self._written.tolist(), self._rows, self._segment_rows)
+
+    def _layout(self) -> dict[str, Any]:
+        return {
+            "num_envs": self._num_envs,
+            "rows_per_env": self._rows,
+            "obs_shape": list(self._obs_shape),
+            "obs_dtype": self._obs_dtype.str,
+            "frame_stack": self._frame_stack,
+            "segment_rows": self._segment_rows,
+            "bit_generator": type(self._rng.bit_generator).__name__,
+        }
+
+    def _at(self, env: npt.NDArray[Any], row: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        return env * self._rows + row % self._rows
+
+    def _oldest(self) -> npt.NDArray[np.int64]:
+        return np.maximum(self._written - self._rows, 0)
+
+    def _write(
+        self, envs: npt.NDArray[np.int64], frames: npt.NDArray[Any], age: npt.NDArray[Any]
+    ) -> None:
+        """Append a row that cannot be sampled (yet) to the rings of `envs`."""
+        at = self._at(envs, self._written[envs])
+        self._sampleable[envs] -= self._records["sampleable"][at]
+        self._frames[at] = frames
+        self._records["age"][at] = age
+        self._records["sampleable"][at] = False
+        self._written[envs] += 1
+
+    def _windows(self, env: npt.NDArray[np.int64], row: npt.NDArray[np.int64]) -> _Windows:
+        """Look at the n rows from each `row` on: what they add up to, and whether they may."""
+        head = self._written[env] - 1
+        rows = row[:, None] + np.arange(self._n_step)
+        records = self._records[self._at(env[:, None], rows)]
+        goes_on = records["discount"] != 0
+        inside = records["sampleable"]  # false for the head, so no window passes it
+        inside[:, 1:] &= goes_on[:, :-1]
+        inside = np.logical_and.accumulate(inside, axis=1)
+        steps = inside.sum(axis=1)
+        terminated = (inside & ~goes_on).any(axis=1)
+        # A window may be short where its episode ended, not where it ran into the head.
+        complete = (steps == self._n_step) | terminated | (row + steps < head)
+        whole_stack = row - records["age"][:, 0] >= self._oldest()[env]
+        reward = np.where(inside, records["reward"], 0) * self._gammas[:-1]
+        discount = np.where(terminated, 0, self._gammas[steps])
+        valid = (steps > 0) & complete & whole_stack
+        return _Windows(valid, steps, reward.sum(axis=1), discount)
+
+    def _fill(self, batch: Batch, rng: np.random.Generator) -> None:
+        """Draw transitions into the host tensors of `batch`; invalid draws are drawn again."""
+        if self.size == 0:
+            raise ConfigError(
+                f"replay has no transition to sample after {int(self._written.sum())} rows "
+                f"(n_step {self._n_step}, {self._num_envs} environments): add more first"
+            )
+        env, row = self._candidates(len(batch.action), rng)
+        windows = self._windows(env, row)
+        while not windows.valid.all():
+            redraw = np.flatnonzero(~windows.valid)
+            env[redraw], row[redraw] = self._candidates(len(redraw), rng)
+            windows = self._windows(env, row)
+        batch.action.numpy()[:] = self._records["action"][self._at(env, row)]
+        batch.reward.numpy()[:] = windows.reward
+        batch.discount.numpy()[:] = windows.discount
+        self._stack(env, row, batch.obs.numpy())
+        self._stack(env, row + windows.steps, batch.obs_next.numpy())
+
+    def _candidates(
+        self, count: int, rng: np.random.Generator
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Draw environments and rows uniformly over all rows behind the heads."""
+        oldest = self._oldest()
+        ends = np.cumsum(self._written - 1 - oldest)
+        drawn = rng.integers(ends[-1], size=count)
+        env = np.searchsorted(ends, drawn, side="right")
+        return env, (self._written - 1)[env] - (ends[env] - drawn)
+
+    def _stack(
+        self, env: npt.NDArray[np.int64], row: npt.NDArray[np.int64], out: npt.NDArray[Any]
+    ) -> None:
+        """Write the stacks that end at `row` to `out`; frames before an episode are zero."""
+        stacks = out.reshape(-1, self._frame_stack, *self._obs_shape)
+        used = self._back <= self._records["age"][self._at(env, row)][:, None]
+        rows = row[:, None] - np.where(used, self._back, 0)
+        # mode="clip" because numpy buffers `out` in the default mode; no index needs clipping.
+        np.take(self._frames, self._at(env[:, None], rows), axis=0, out=stacks, mode="clip")
+        if not used.all():
+            stacks[~used] = 0
+
+    def _new_batch(self, count: int, pinned: bool = False) -> Batch:
+        frames = torch.from_numpy(np.empty(0, self._obs_dtype)).dtype
+        stack = (self._frame_stack,) if self._frame_stack > 1 else ()
+        obs_shape, scalar = (count, *stack, *self._obs_shape), (count,)
+        return Batch(
+            torch.zeros(obs_shape, dtype=frames, pin_memory=pinned),
+            torch.zeros(scalar, dtype=torch.int64, pin_memory=pinned),
+            torch.zeros(scalar, dtype=torch.float32, pin_memory=pinned),
+            torch.zeros(scalar, dtype=torch.float32, pin_memory=pinned),
+            torch.zeros(obs_shape, dtype=frames, pin_memory=pinned),
+        )
+
+    def _check_frames(self, name: str, frames: npt.NDArray[Any]) -> None:
+        _check_array(name, frames, (self._num_envs, *self._obs_shape), self._obs_dtype)
+
+
+def _check_limits(capacity: int, least: int, frame_stack: int, gamma: float) -> None:
+    if frame_stack > 256:
+        raise ConfigError(f"frame_stack = {frame_stack}: allowed is [1, 256]")
+    if not 0 <= gamma <= 1:
+        raise ConfigError(f"gamma = {gamma}: allowed is [0, 1]")
+    if capacity < least:
+        raise ConfigError(
+            f"replay capacity = {capacity}: allowed is at least num_envs * (n_step + "
+            f"frame_stack) = {least}; raise the capacity"
+        )
+
+
+def _check_array(
+    name: str, array: npt.NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> None:
+    if array.shape != shape:
+        raise ConfigError(f"{name} has shape {array.shape}: the replay needs {shape}")
+    # Narrower is fine (float64 as float32); scaled frames cut to whole numbers are not.
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise ConfigError(f"{name} has type {array.dtype}: the replay stores {dtype}")
+
+
+def _frame_dtype(name: str) -> np.dtype[Any]:
+    try:
+        dtype = np.dtype(name)
+        torch.from_numpy(np.empty(0, dtype))
+    except TypeError as error:
+        raise ConfigError(
+            f"obs_dtype = {name!r}: allowed is a type that numpy and torch share, "
+            "such as uint8 or float32"
+        ) from error
+    return dtype
+
+
+def _to(batch: Batch, device: torch.device) -> Batch:
+    return batch if device.type == "cpu" else Batch(*(tensor.to(device) for tensor in batch))

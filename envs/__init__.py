@@ -1,0 +1,25 @@
+"""Environments with exact state, made by id: `atari/…`, `minatar/…`, `gym/…`.
+
+- `make`, `make_vector`, `spec`, `list_envs`: environments by id.
+- `Env`, `EnvSpec`, `VectorEnv`, `VectorStep`: what they return.
+- `UnknownEnv`, `MissingPackage`: what they raise.
+
+Needs numpy; each family imports its own package only when one of its environments is built.
+"""
+
+from envs.base import Env, EnvSpec, MissingPackage, UnknownEnv
+from envs.registry import list_envs, make, make_vector, spec
+from envs.vector import VectorEnv, VectorStep
+
+__all__ = [
+    "Env",
+    "EnvSpec",
+    "MissingPackage",
+    "UnknownEnv",
+    "VectorEnv",
+    "VectorStep",
+    "list_envs",
+    "make",
+    "make_vector",
+    "spec",
+]

@@ -1,0 +1,297 @@
+"""Atari 2600 games on the Arcade Learning Environment, with exact state.
+
+Built on a single `ALEInterface`, because ale-py's vector environment cannot save its state.
+Grey frames, the maximum of the last two, shrunk to 84×84 (Mnih et al. 2015); four frames a step;
+sticky actions drawn **per frame** from our own stream, because ALE's copy of its state leaves out
+the action they repeat (Machado et al. 2018, arXiv:1709.06009). Episodes are whole games: no end on
+a lost life, no no-op or fire start, no reward clipping.
+
+Options: `sticky` probability of repeating the previous frame's action; `frame_skip` frames a step;
+`full_action_space` all actions, 18 in most games, instead of the game's minimal set; `max_episode_steps` steps
+until truncation (27 000 steps of four frames are half an hour of play).
+
+A restored environment continues bit for bit for a `frame_skip` of 3 or more. Below that, games
+that do not redraw the whole screen in every frame (Yars' Revenge) can differ in the first
+observation after a restore, since ALE's state has no screen; for the same reason `render` is
+right again only after the next step.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from envs.base import EnvSpec, EpisodicEnv, State, require
+from envs.options import Family, Option, count, probability, switch
+from envs.resize import area_resize, box_taps
+
+__all__ = ["FAMILY", "MINIMAL_ACTIONS", "AtariSimulator"]
+
+_SIZE = 84
+_NOOP = 0
+
+# ROM name in ale-py: size of its minimal action set. The four ROMs without a one-player game
+# (combat, joust, maze_craze, warlords) are left out: ALE cannot run them.
+MINIMAL_ACTIONS = {
+    "adventure": 18,
+    "air_raid": 6,
+    "alien": 18,
+    "amidar": 10,
+    "assault": 7,
+    "asterix": 9,
+    "asteroids": 14,
+    "atlantis": 4,
+    "atlantis2": 4,
+    "backgammon": 3,
+    "bank_heist": 18,
+    "basic_math": 6,
+    "battle_zone": 18,
+    "beam_rider": 9,
+    "berzerk": 18,
+    "blackjack": 4,
+    "bowling": 6,
+    "boxing": 18,
+    "breakout": 4,
+    "carnival": 6,
+    "casino": 4,
+    "centipede": 18,
+    "chopper_command": 18,
+    "crazy_climber": 9,
+    "crossbow": 18,
+    "darkchambers": 18,
+    "defender": 18,
+    "demon_attack": 6,
+    "donkey_kong": 18,
+    "double_dunk": 18,
+    "earthworld": 18,
+    "elevator_action": 18,
+    "enduro": 9,
+    "entombed": 18,
+    "et": 18,
+    "fishing_derby": 18,
+    "flag_capture": 18,
+    "freeway": 3,
+    "frogger": 5,
+    "frostbite": 18,
+    "galaxian": 6,
+    "gopher": 8,
+    "gravitar": 18,
+    "hangman": 18,
+    "haunted_house": 18,
+    "hero": 18,
+    "human_cannonball": 18,
+    "ice_hockey": 18,
+    "jamesbond": 18,
+    "journey_escape": 16,
+    "kaboom": 4,
+    "kangaroo": 18,
+    "keystone_kapers": 14,
+    "king_kong": 6,
+    "klax": 18,
+    "koolaid": 9,
+    "krull": 18,
+    "kung_fu_master": 14,
+    "laser_gates": 18,
+    "lost_luggage": 9,
+    "mario_bros": 18,
+    "miniature_golf": 18,
+    "montezuma_revenge": 18,
+    "mr_do": 10,
+    "ms_pacman": 9,
+    "name_this_game": 6,
+    "othello": 10,
+    "pacman": 5,
+    "phoenix": 8,
+    "pitfall": 18,
+    "pitfall2": 18,
+    "pong": 6,
+    "pooyan": 6,
+    "private_eye": 18,
+    "qbert": 6,
+    "riverraid": 18,
+    "road_runner": 18,
+    "robotank": 18,
+    "seaquest": 18,
+    "sir_lancelot": 6,
+    "skiing": 3,
+    "solaris": 18,
+    "space_invaders": 6,
+    "space_war": 18,
+    "star_gunner": 18,
+    "superman": 18,
+    "surround": 5,
+    "tennis": 18,
+    "tetris": 5,
+    "tic_tac_toe_3d": 10,
+    "time_pilot": 10,
+    "trondead": 18,
+    "turmoil": 12,
+    "tutankham": 8,
+    "up_n_down": 6,
+    "venture": 18,
+    "video_checkers": 5,
+    "video_chess": 10,
+    "video_cube": 18,
+    "video_pinball": 9,
+    "wizard_of_wor": 10,
+    "word_zapper": 18,
+    "yars_revenge": 18,
+    "zaxxon": 18,
+}
+
+
+# ROMs whose full action set is not the joystick's 18 actions.
+_LEGAL_ACTIONS = {"lost_luggage": 9, "skiing": 9}
+
+
+def _env_id(rom: str) -> str:
+    return "atari/" + rom.title().replace("_", "")
+
+
+_ROMS = {_env_id(rom): rom for rom in MINIMAL_ACTIONS}
+
+
+class AtariSimulator:
+    """One game, `frame_skip` frames a step, observed as (84, 84) uint8."""
+
+    def __init__(
+        self,
+        rom: str,
+        rng: np.random.Generator,
+        frame_skip: int,
+        sticky: float,
+        full_action_space: bool,
+    ) -> None:
+        """Load a ROM by its name in ale-py; ALE's own seed is drawn from `rng`."""
+        ale_py = require("ale_py", "ale-py")
+        roms = require("ale_py.roms", "ale-py")
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner
+        ale = ale_py.ALEInterface()
+        ale.setInt("random_seed", int(rng.integers(2**31 - 1)))
+        ale.setFloat("repeat_action_probability", 0.0)
+        ale.loadROM(roms.get_rom_path(rom))
+        self._ale = ale
+        self._make_state = ale_py.ALEState
+        self._ale_actions = {int(action.value): action for action in ale.getLegalActionSet()}
+        minimal = [int(action.value) for action in ale.getMinimalActionSet()]
+        self._actions = list(self._ale_actions) if full_action_space else minimal
+        self._rng = rng
+        self._frame_skip = frame_skip
+        self._sticky = sticky
+        height, width = ale.getScreenDims()
+        self._taps = box_taps(height, _SIZE), box_taps(width, _SIZE)
+        self._frames = np.zeros((2, height, width), dtype=np.uint8)  # the last two, grey
+        self._executed = _NOOP  # the value of the last frame's action
+        self.step_frames = 0
+
+    def reset(self) -> np.ndarray:
+        """Start a game and return its first observation."""
+        self._ale.reset_game()
+        self._executed = _NOOP
+        self._ale.getScreenGrayscale(self._frames[1])
+        self._frames[0] = self._frames[1]
+        return self._observe()
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool]:
+        """Run up to `frame_skip` frames; a game that ends cuts them short.
+
+        The observation of a game that ended before the last frame is that frame alone.
+        """
+        ale, frames = self._ale, self._frames
+        chosen, last = self._actions[action], self._frame_skip - 1
+        draws = self._rng.random(self._frame_skip)
+        reward, game_over, frame = 0, False, 0
+        for frame in range(self._frame_skip):
+            if draws[frame] >= self._sticky:
+                self._executed = chosen
+            reward += ale.act(self._ale_actions[self._executed])
+            game_over = ale.game_over(with_truncation=False)
+            if game_over or frame >= last - 1:
+                frames[0] = frames[1]
+                ale.getScreenGrayscale(frames[1])
+            if game_over:
+                break
+        if frame < last:
+            frames[0] = frames[1]
+        self.step_frames = frame + 1
+        return self._observe(), float(reward), game_over
+
+    def _observe(self) -> np.ndarray:
+        return area_resize(np.maximum(self._frames[0], self._frames[1]), *self._taps)
+
+    def render(self) -> np.ndarray:
+        """Return the screen in colour, (height, width, 3)."""
+        return self._ale.getScreenRGB()
+
+    def state_dict(self) -> State:
+        """Return ALE's state with its random stream, and what ALE leaves out of it."""
+        serialized = self._ale.cloneState(include_rng=True).serialize()
+        return {
+            "ale": np.frombuffer(serialized, dtype=np.uint8).copy(),
+            "executed_action": self._executed,
+            "frames": self._frames.copy(),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore ALE and what it leaves out of its state."""
+        ale_state = self._make_state(state["ale"].tobytes())
+        self._executed = state["executed_action"]
+        # ALE's state also leaves out the console's switches, which the first frame after a reset
+        # sets: without that frame Q*bert and Tetris go on differently.
+        self._ale.reset_game()
+        if ale_state.getEpisodeFrameNumber() > 0:
+            self._ale.act(self._ale_actions[self._executed])
+        self._ale.restoreState(ale_state)
+        self._frames[...] = state["frames"]
+
+    def close(self) -> None:
+        """Do nothing: ALE frees itself."""
+
+
+def _options(env_id: str) -> dict[str, Option]:
+    del env_id  # all games share them
+    return {
+        "sticky": probability(0.25),
+        "frame_skip": count(4),
+        "full_action_space": switch(False),
+        "max_episode_steps": count(27_000, none_means="no limit"),
+    }
+
+
+def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
+    rom, full = _ROMS[env_id], options["full_action_space"]
+    num_actions = _LEGAL_ACTIONS.get(rom, 18) if full else MINIMAL_ACTIONS[rom]
+    return EnvSpec(
+        id=env_id,
+        obs_shape=(_SIZE, _SIZE),
+        obs_dtype="uint8",
+        frame_stack=4,
+        num_actions=num_actions,
+        frames_per_step=options["frame_skip"],
+        max_episode_steps=options["max_episode_steps"],
+    )
+
+
+def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
+    simulator = AtariSimulator(
+        _ROMS[env_id],
+        rng,
+        frame_skip=options["frame_skip"],
+        sticky=options["sticky"],
+        full_action_space=options["full_action_space"],
+    )
+    return EpisodicEnv(_spec(env_id, options), simulator, rng)
+
+
+def _summary(env_id: str) -> str:
+    rom = _ROMS[env_id]
+    return f"Atari 2600 {rom.replace('_', ' ')}: 84x84 grey, {MINIMAL_ACTIONS[rom]} actions"
+
+
+FAMILY = Family(
+    ids=tuple(_ROMS),
+    options=_options,
+    summary=_summary,
+    source="Bellemare et al. 2013, arXiv:1207.4708; Machado et al. 2018, arXiv:1709.06009",
+    spec=_spec,
+    make=_make,
+)

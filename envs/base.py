@@ -1,0 +1,276 @@
+"""What every environment is: its description, its contract, its state and its errors.
+
+- `UnknownEnv`, `MissingPackage`: what `make` raises for an id it cannot serve.
+- `EnvSpec`: shapes, dtypes and counts of one environment.
+- `Env`: the contract of one environment; `EpisodicEnv` implements it over a `Simulator`.
+- `plain`, `rng_state`, `load_rng_state`: the leaf types of a state, and a random stream as one.
+- `require`: import an optional package or say how to install it.
+
+A state is a nested dict or list whose leaves are numpy arrays, ints of any size, floats, strings,
+bools or None, so that it can be written without pickle (arrays to one file, the rest to JSON).
+"""
+
+import importlib
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+__all__ = [
+    "Env",
+    "EnvSpec",
+    "EpisodicEnv",
+    "MissingPackage",
+    "Simulator",
+    "State",
+    "UnknownEnv",
+    "load_rng_state",
+    "plain",
+    "require",
+    "rng_state",
+]
+
+State: TypeAlias = dict[str, Any]
+
+
+class UnknownEnv(ValueError):
+    """Raised when an environment id is not in the list; the message names the nearest one."""
+
+
+class MissingPackage(ImportError):
+    """Raised when an environment needs a package that is not installed."""
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What an agent has to know about an environment before it sees it.
+
+    Attributes:
+        id: family and name, such as `atari/Asterix`.
+        obs_shape: shape of one observation as the environment returns it, without any stack.
+        obs_dtype: `uint8` or `float32`.
+        frame_stack: how many successive observations the agent should see at once.
+        num_actions: actions are the integers 0 … num_actions − 1.
+        frames_per_step: simulator frames of a full step.
+        max_episode_steps: steps after which an episode is truncated; None for no limit.
+    """
+
+    id: str
+    obs_shape: tuple[int, ...]
+    obs_dtype: str
+    frame_stack: int
+    num_actions: int
+    frames_per_step: int
+    max_episode_steps: int | None
+
+
+class Env(Protocol):
+    """One environment. All its randomness comes from the generator it was built with.
+
+    Attributes:
+        spec: its description.
+    """
+
+    spec: EnvSpec
+
+    @property
+    def step_frames(self) -> int:
+        """Simulator frames that the last `step` used; an episode's end cuts a skip short."""
+        ...
+
+    def reset(self) -> np.ndarray:
+        """Start an episode and return its first observation."""
+        ...
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
+        """Return the next observation, the unclipped reward, terminated and truncated.
+
+        The two flags are never both true: what terminates at the limit has terminated.
+        """
+        ...
+
+    def render(self) -> np.ndarray:
+        """Return the picture as uint8 (height, width, 3)."""
+        ...
+
+    def state_dict(self) -> State:
+        """Return everything that decides the future, as a copy."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue exactly where `state` was taken."""
+        ...
+
+    def close(self) -> None:
+        """Free what the simulator holds."""
+        ...
+
+
+class Simulator(Protocol):
+    """The part of an environment that differs: dynamics and pictures, no episode counting.
+
+    Attributes:
+        step_frames: simulator frames that the last `step` used.
+    """
+
+    step_frames: int
+
+    def reset(self) -> np.ndarray:
+        """Start an episode and return its first observation."""
+        ...
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool]:
+        """Return the next observation, the reward and whether the episode terminated."""
+        ...
+
+    def render(self) -> np.ndarray:
+        """Return the picture as uint8 (height, width, 3)."""
+        ...
+
+    def state_dict(self) -> State:
+        """Return the simulator's state, without the generator's."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore the simulator's state."""
+        ...
+
+    def close(self) -> None:
+        """Free what the simulator holds."""
+        ...
+
+
+class EpisodicEnv:
+    """An `Env` made of a simulator, a step limit and the generator both of them share.
+
+    A step limit truncates: the episode's last observation is still worth a bootstrap, which is
+    what separates `truncated` from `terminated` (Pardo et al. 2018, arXiv:1712.00378).
+    """
+
+    def __init__(self, spec: EnvSpec, simulator: Simulator, rng: np.random.Generator) -> None:
+        """Own `simulator` and `rng`, which must be the generator the simulator draws from."""
+        self.spec = spec
+        self._simulator = simulator
+        self._rng = rng
+        self._steps = 0
+        self._running = False
+
+    @property
+    def step_frames(self) -> int:
+        """Simulator frames that the last `step` used."""
+        return self._simulator.step_frames
+
+    def reset(self) -> np.ndarray:
+        """Start an episode and return its first observation."""
+        self._steps = 0
+        self._running = True
+        return self._simulator.reset()
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
+        """Return the next observation, the unclipped reward, terminated and truncated.
+
+        Raises:
+            RuntimeError: when no episode is running.
+            ValueError: when the action is out of range.
+        """
+        if not self._running:
+            raise RuntimeError(f"env '{self.spec.id}' has no episode running: call reset() first")
+        if not 0 <= action < self.spec.num_actions:
+            raise ValueError(
+                f"action {action} of env '{self.spec.id}' is out of range: "
+                f"allowed are 0 to {self.spec.num_actions - 1}"
+            )
+        obs_next, reward, terminated = self._simulator.step(int(action))
+        self._steps += 1
+        limit = self.spec.max_episode_steps
+        truncated = not terminated and limit is not None and self._steps >= limit
+        self._running = not (terminated or truncated)
+        return obs_next, reward, terminated, truncated
+
+    def render(self) -> np.ndarray:
+        """Return the picture as uint8 (height, width, 3)."""
+        return self._simulator.render()
+
+    def state_dict(self) -> State:
+        """Return everything that decides the future, as a copy."""
+        return {
+            "id": self.spec.id,
+            "steps": self._steps,
+            "running": self._running,
+            "rng": rng_state(self._rng),
+            "simulator": self._simulator.state_dict(),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue exactly where `state` was taken.
+
+        Raises:
+            ValueError: when the state belongs to another environment.
+        """
+        if state["id"] != self.spec.id:
+            raise ValueError(f"a state of env '{state['id']}' cannot continue '{self.spec.id}'")
+        self._simulator.load_state_dict(state["simulator"])
+        load_rng_state(self._rng, state["rng"])
+        self._steps = state["steps"]
+        self._running = state["running"]
+
+    def close(self) -> None:
+        """Free what the simulator holds."""
+        self._simulator.close()
+
+
+def plain(value: Any) -> Any:
+    """Copy a value into the types that a state may hold; numpy scalars become Python ones.
+
+    Raises:
+        TypeError: for anything that could not be written without pickle.
+
+    Examples:
+        >>> plain({"cars": [[np.int64(3), True], None]})
+        {'cars': [[3, True], None]}
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: plain(item) for key, item in value.items()}
+    raise TypeError(f"a state cannot hold {value!r} of type {type(value).__name__}")
+
+
+def rng_state(rng: np.random.Generator) -> State:
+    """Return the state of a generator, whatever its bit generator."""
+    return plain(rng.bit_generator.state)
+
+
+def load_rng_state(rng: np.random.Generator, state: State) -> None:
+    """Put a generator, in place, where `state` was taken.
+
+    Raises:
+        ValueError: when the state is of another bit generator.
+    """
+    name = type(rng.bit_generator).__name__
+    if state["bit_generator"] != name:
+        raise ValueError(f"a {state['bit_generator']} state cannot continue a {name} generator")
+    rng.bit_generator.state = plain(state)
+
+
+def require(module: str, install: str) -> ModuleType:
+    """Import a package that only some environments need; `install` is pip's name for it.
+
+    Raises:
+        MissingPackage: naming the command that installs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise  # the package is there, one of its own dependencies is not
+        raise MissingPackage(
+            f"the package '{module}' is not installed: pip install '{install}'"
+        ) from error

@@ -1,0 +1,132 @@
+"""Gymnasium's classic control tasks with discrete actions, with exact state.
+
+Towers et al. 2024, arXiv:2407.17032. Observations are float32 vectors.
+
+Options: `max_episode_steps` steps until truncation, by default the task's own.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain, require
+from envs.options import Family, Option, count
+
+__all__ = ["FAMILY", "GymSimulator"]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A task: its sizes, its step limit, and the attributes that are its whole state."""
+
+    obs_size: int
+    num_actions: int
+    max_episode_steps: int
+    state_names: tuple[str, ...]
+
+
+_TASKS = {
+    "CartPole-v1": _Task(4, 2, 500, ("state", "steps_beyond_terminated")),
+    "Acrobot-v1": _Task(6, 3, 500, ("state",)),
+    "MountainCar-v0": _Task(2, 3, 200, ("state",)),
+}
+
+
+class GymSimulator:
+    """One task, one frame a step, observed as a float32 vector."""
+
+    def __init__(self, name: str, rng: np.random.Generator, state_names: tuple[str, ...]) -> None:
+        """Build a task without wrappers; its attributes `state_names` are its state."""
+        gymnasium = require("gymnasium", "gymnasium")
+        made = gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True)
+        self._task = made.unwrapped
+        # The task draws from our generator itself, so there is no second stream to seed or save.
+        self._task.np_random = rng
+        self._state_names = state_names
+        self._not_installed = require("gymnasium.error", "gymnasium").DependencyNotInstalled
+        self.step_frames = 1
+
+    def reset(self) -> np.ndarray:
+        """Start an episode and return its first observation."""
+        obs, _ = self._task.reset()
+        return obs
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool]:
+        """Run one step of the task; the step limit is not the task's."""
+        obs_next, reward, terminated, _, _ = self._task.step(action)
+        return obs_next, float(reward), bool(terminated)
+
+    def render(self) -> np.ndarray:
+        """Return the picture.
+
+        Raises:
+            MissingPackage: when pygame, which draws it, is not installed.
+        """
+        try:
+            return self._task.render()
+        except self._not_installed as error:
+            raise MissingPackage(
+                "pictures of gym tasks need pygame: pip install 'gymnasium[classic-control]'"
+            ) from error
+
+    def state_dict(self) -> State:
+        """Return the task's state; before the first reset its members are None."""
+        state = {name: getattr(self._task, name, None) for name in self._state_names}
+        # A task may hold its state as an array, and after a step as a tuple of numbers.
+        return {
+            name: plain(np.array(value) if isinstance(value, tuple) else value)
+            for name, value in state.items()
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore the task's state."""
+        for name in self._state_names:
+            setattr(self._task, name, plain(state[name]))
+
+    def close(self) -> None:
+        """Close the window that rendering may have opened."""
+        self._task.close()
+
+
+def _task(env_id: str) -> _Task:
+    return _TASKS[env_id.removeprefix("gym/")]
+
+
+def _options(env_id: str) -> dict[str, Option]:
+    limit = _task(env_id).max_episode_steps
+    return {"max_episode_steps": count(limit, none_means="no limit")}
+
+
+def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
+    task = _task(env_id)
+    return EnvSpec(
+        id=env_id,
+        obs_shape=(task.obs_size,),
+        obs_dtype="float32",
+        frame_stack=1,
+        num_actions=task.num_actions,
+        frames_per_step=1,
+        max_episode_steps=options["max_episode_steps"],
+    )
+
+
+def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
+    simulator = GymSimulator(env_id.removeprefix("gym/"), rng, _task(env_id).state_names)
+    return EpisodicEnv(_spec(env_id, options), simulator, rng)
+
+
+def _summary(env_id: str) -> str:
+    task = _task(env_id)
+    name = env_id.removeprefix("gym/")
+    return f"Gymnasium {name}: {task.obs_size} numbers, {task.num_actions} actions"
+
+
+FAMILY = Family(
+    ids=tuple(f"gym/{name}" for name in _TASKS),
+    options=_options,
+    summary=_summary,
+    source="Towers et al. 2024, arXiv:2407.17032",
+    spec=_spec,
+    make=_make,
+)

@@ -1,0 +1,180 @@
+"""The five MinAtar games: Atari dynamics on a 10×10 grid, with exact state.
+
+Young & Tian 2019, arXiv:1903.03176. Observations are uint8 (channels, 10, 10) of zeros and ones.
+
+Options: `sticky` probability of repeating the previous action; `ramping` whether games get harder
+as they go on; `full_action_space` all six actions (MinAtar's v0 ids) instead of the game's minimal
+set (its v1 ids); `max_episode_steps` steps until truncation. MinAtar itself sets no limit, and a
+Seaquest agent that stays at the surface plays for ever, so the default of 10 000 only ends
+episodes that would stall an evaluation. Freeway's own limit of 2500 steps terminates, as there.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from envs.base import EnvSpec, EpisodicEnv, State, plain, require
+from envs.options import Family, Option, count, probability, switch
+
+__all__ = ["FAMILY", "MinAtarSimulator"]
+
+_NUM_ACTIONS = 6
+
+# Game: its channels and the size of its minimal action set.
+_GAMES = {
+    "asterix": (4, 5),
+    "breakout": (4, 3),
+    "freeway": (7, 3),
+    "seaquest": (10, 6),
+    "space_invaders": (6, 4),
+}
+
+# Attributes of a game that never change, or that it shares with its wrapper.
+_NOT_STATE = frozenset({"channels", "action_map", "ramping", "random"})
+
+_BACKGROUND = (0, 0, 0)
+_COLOURS = np.array(
+    [
+        _BACKGROUND,
+        (31, 119, 180),
+        (255, 127, 14),
+        (120, 120, 120),
+        (214, 39, 40),
+        (148, 103, 189),
+        (140, 86, 75),
+        (227, 119, 194),
+        (44, 160, 44),
+        (188, 189, 34),
+        (23, 190, 207),
+    ],
+    dtype=np.uint8,
+)
+_CELL = 16  # pixels of a rendered cell
+
+
+class MinAtarSimulator:
+    """One game, one frame a step, observed as (channels, 10, 10) uint8."""
+
+    def __init__(
+        self,
+        game: str,
+        rng: np.random.Generator,
+        sticky: float,
+        ramping: bool,
+        full_action_space: bool,
+    ) -> None:
+        """Build a game that draws from `rng` and from nothing else."""
+        minatar = require("minatar", "rlplast[minatar]")
+        self._wrapper = minatar.Environment(
+            game, sticky_action_prob=sticky, difficulty_ramping=ramping
+        )
+        # One legacy stream over our generator's bits, shared by wrapper and game as in MinAtar's
+        # own `seed`: restoring the generator in place restores both, and they stay shared.
+        shared = np.random.RandomState(rng.bit_generator)
+        self._wrapper.random = self._wrapper.env.random = shared
+        self._wrapper.reset()  # its constructor drew the first episode from an unseeded stream
+        minimal = self._wrapper.minimal_action_set()
+        self._actions = list(range(_NUM_ACTIONS)) if full_action_space else minimal
+        self.step_frames = 1
+
+    def reset(self) -> np.ndarray:
+        """Start an episode; as in MinAtar, the action that may be repeated is kept."""
+        self._wrapper.reset()
+        return self._observe()
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool]:
+        """Run one frame."""
+        reward, terminated = self._wrapper.act(self._actions[action])
+        return self._observe(), float(reward), bool(terminated)
+
+    def _observe(self) -> np.ndarray:
+        return np.ascontiguousarray(self._wrapper.state().transpose(2, 0, 1), dtype=np.uint8)
+
+    def render(self) -> np.ndarray:
+        """Return the grid in colour, (160, 160, 3); of several objects the last channel shows."""
+        obs = self._observe()
+        order = np.arange(1, len(obs) + 1)[:, None, None]
+        grid = (obs * order).max(axis=0)
+        return _COLOURS[grid].repeat(_CELL, axis=0).repeat(_CELL, axis=1)
+
+    def state_dict(self) -> State:
+        """Return every attribute of the game, and the action that may be repeated."""
+        game = {name: plain(value) for name, value in self._game_state().items()}
+        return {"game": game, "last_action": int(self._wrapper.last_action)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore the game.
+
+        Raises:
+            ValueError: when the attributes are not those of the installed MinAtar.
+        """
+        ours, theirs = set(self._game_state()), set(state["game"])
+        if ours != theirs:
+            raise ValueError(
+                f"the state of MinAtar's {self._wrapper.game_name()} has other attributes than "
+                f"the installed version: {sorted(ours ^ theirs)}"
+            )
+        for name, value in state["game"].items():
+            setattr(self._wrapper.env, name, plain(value))
+        self._wrapper.last_action = state["last_action"]
+
+    def _game_state(self) -> dict[str, Any]:
+        attributes = vars(self._wrapper.env)
+        return {name: value for name, value in attributes.items() if name not in _NOT_STATE}
+
+    def close(self) -> None:
+        """Do nothing: no display was opened."""
+
+
+def _options(env_id: str) -> dict[str, Option]:
+    del env_id  # all games share them
+    return {
+        "sticky": probability(0.1),
+        "ramping": switch(True),
+        "full_action_space": switch(False),
+        "max_episode_steps": count(10_000, none_means="no limit"),
+    }
+
+
+def _game(env_id: str) -> str:
+    return env_id.removeprefix("minatar/")
+
+
+def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
+    channels, minimal_actions = _GAMES[_game(env_id)]
+    return EnvSpec(
+        id=env_id,
+        obs_shape=(channels, 10, 10),
+        obs_dtype="uint8",
+        frame_stack=1,
+        num_actions=_NUM_ACTIONS if options["full_action_space"] else minimal_actions,
+        frames_per_step=1,
+        max_episode_steps=options["max_episode_steps"],
+    )
+
+
+def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
+    simulator = MinAtarSimulator(
+        _game(env_id),
+        rng,
+        sticky=options["sticky"],
+        ramping=options["ramping"],
+        full_action_space=options["full_action_space"],
+    )
+    return EpisodicEnv(_spec(env_id, options), simulator, rng)
+
+
+def _summary(env_id: str) -> str:
+    channels, minimal_actions = _GAMES[_game(env_id)]
+    name = _game(env_id).replace("_", " ")
+    return f"MinAtar {name}: {channels}x10x10 planes, {minimal_actions} actions"
+
+
+FAMILY = Family(
+    ids=tuple(f"minatar/{game}" for game in _GAMES),
+    options=_options,
+    summary=_summary,
+    source="Young & Tian 2019, arXiv:1903.03176",
+    spec=_spec,
+    make=_make,
+)

@@ -1,0 +1,100 @@
+"""Options of environments: their defaults, their ranges and the errors about them.
+
+- `Option`: one option; `probability`, `count`, `switch` build the kinds there are.
+- `Family`: what the registry knows about all environments of one kind.
+- `resolve_options`: defaults overridden by what was given, checked.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from envs.base import Env, EnvSpec
+
+__all__ = ["Family", "Option", "count", "probability", "resolve_options", "switch"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of an environment.
+
+    Attributes:
+        default: its value when none is given.
+        range: what is allowed, in words.
+        allowed: whether a value is.
+    """
+
+    default: Any
+    range: str
+    allowed: Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class Family:
+    """All environments of one kind.
+
+    Attributes:
+        ids: every id, available or not.
+        options: the options of an id.
+        summary: one line about an id.
+        source: the paper or package the environments come from.
+        spec: the description of an id under resolved options.
+        make: builds an id under resolved options, drawing from the generator.
+    """
+
+    ids: tuple[str, ...]
+    options: Callable[[str], dict[str, Option]]
+    summary: Callable[[str], str]
+    source: str
+    spec: Callable[[str, dict[str, Any]], EnvSpec]
+    make: Callable[[str, np.random.Generator, dict[str, Any]], Env]
+
+
+def probability(default: float) -> Option:
+    """Return an option in [0, 1)."""
+
+    def allowed(value: Any) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
+
+    return Option(default, "[0, 1)", allowed)
+
+
+def count(default: int | None, none_means: str = "") -> Option:
+    """Return an option that is an integer from 1, or None where that means something."""
+
+    def allowed(value: Any) -> bool:
+        if value is None:
+            return bool(none_means)
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+    return Option(
+        default, "integer >= 1" + (f", null: {none_means}" if none_means else ""), allowed
+    )
+
+
+def switch(default: bool) -> Option:
+    """Return an option that is true or false."""
+    return Option(default, "true or false", lambda value: isinstance(value, bool))
+
+
+def resolve_options(
+    env_id: str, given: Mapping[str, Any], options: Mapping[str, Option]
+) -> dict[str, Any]:
+    """Return every option's value: the default, or what was given.
+
+    Raises:
+        ValueError: for an unknown option (naming the nearest) or a value out of its range.
+    """
+    for name, value in given.items():
+        if name not in options:
+            near = difflib.get_close_matches(name, options, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"allowed: {', '.join(options)}"
+            raise ValueError(f"option '{name}' of env '{env_id}' is unknown: {hint}")
+        if not options[name].allowed(value):
+            raise ValueError(
+                f"option '{name}' of env '{env_id}' is {value!r}: allowed is {options[name].range}"
+            )
+    return {name: given.get(name, option.default) for name, option in options.items()}

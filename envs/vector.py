@@ -1,0 +1,270 @@
+"""Several environments stepped together, here or in worker processes, with exact state.
+
+- `VectorEnv`: N environments in lockstep; an episode that ends restarts within the same step.
+- `VectorStep`: what one step of all of them returns.
+
+The restart (gymnasium's SAME_STEP mode) stores no transition whose action is ignored, and the
+observation an episode ended with is kept beside the first one of the next, because a truncated
+episode still bootstraps from it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from envs.base import Env, EnvSpec, State
+from envs.workers import WorkerGroups
+
+__all__ = ["EnvGroup", "GroupStep", "VectorEnv", "VectorStep"]
+
+MakeEnv = Callable[[np.random.Generator], Env]
+
+
+@dataclass(frozen=True)
+class VectorStep:
+    """One step of N environments.
+
+    Attributes:
+        obs: (N, *obs_shape) what to act on next: where an episode ended, the next one's first.
+        obs_final: (N, *obs_shape) what the actions led to; equals `obs` where none ended.
+        reward: (N,) float32, unclipped.
+        terminated: (N,) bool; never true together with `truncated`.
+        truncated: (N,) bool.
+        frames: simulator frames used, summed over environments.
+        episode_return: (N,) float64, unclipped; NaN except where an episode ended.
+        episode_length: (N,) int64 in steps; 0 except where an episode ended.
+    """
+
+    obs: np.ndarray
+    obs_final: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    frames: int
+    episode_return: np.ndarray
+    episode_length: np.ndarray
+
+
+@dataclass(frozen=True)
+class GroupStep:
+    """One step of the environments of one process; `finals` maps a position to `obs_final`."""
+
+    obs: np.ndarray
+    finals: dict[int, np.ndarray]
+    reward: list[float]
+    terminated: list[bool]
+    truncated: list[bool]
+    frames: int
+
+
+class EnvGroup:
+    """The environments of one process."""
+
+    def __init__(self, make_env: MakeEnv, rngs: Sequence[np.random.Generator]) -> None:
+        """Build one environment per generator."""
+        self._envs = [make_env(rng) for rng in rngs]
+
+    def reset(self) -> np.ndarray:
+        """Start an episode everywhere; returns (n, *obs_shape)."""
+        return np.stack([env.reset() for env in self._envs])
+
+    def step(self, actions: Sequence[int]) -> GroupStep:
+        """Step every environment and restart those whose episode ended."""
+        obs, finals, frames = [], {}, 0
+        reward, terminated, truncated = [], [], []
+        for position, (env, action) in enumerate(zip(self._envs, actions, strict=True)):
+            obs_next, env_reward, env_terminated, env_truncated = env.step(action)
+            frames += env.step_frames
+            if env_terminated or env_truncated:
+                finals[position] = obs_next
+                obs_next = env.reset()
+            obs.append(obs_next)
+            reward.append(env_reward)
+            terminated.append(env_terminated)
+            truncated.append(env_truncated)
+        return GroupStep(np.stack(obs), finals, reward, terminated, truncated, frames)
+
+    def get_states(self) -> list[State]:
+        """Return every environment's state."""
+        return [env.state_dict() for env in self._envs]
+
+    def set_states(self, states: Sequence[State]) -> None:
+        """Restore every environment's state."""
+        for env, state in zip(self._envs, states, strict=True):
+            env.load_state_dict(state)
+
+    def close(self) -> None:
+        """Close every environment."""
+        for env in self._envs:
+            env.close()
+
+
+class _Groups(Protocol):
+    """Calls a method of every group, one argument tuple each; closes them."""
+
+    def call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]: ...
+
+    def close(self) -> None: ...
+
+
+class _LocalGroup:
+    """The one group of this process."""
+
+    def __init__(self, group: EnvGroup) -> None:
+        self._group = group
+
+    def call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        return [getattr(self._group, method)(*arguments[0])]
+
+    def close(self) -> None:
+        self._group.close()
+
+
+class VectorEnv:
+    """N environments in lockstep.
+
+    Attributes:
+        spec: description of each of them.
+        num_envs: how many there are.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        make_env: MakeEnv,
+        rngs: Sequence[np.random.Generator],
+        workers: int = 0,
+    ) -> None:
+        """Build the environments, here or split over processes.
+
+        Args:
+            spec: what `make_env` builds.
+            make_env: builds one environment from a generator; with workers, picklable.
+            rngs: a generator of its own for each environment.
+            workers: number of processes, at most one per environment; 0 for this process.
+
+        Raises:
+            ValueError: for no generators, one used twice, or a bad number of workers.
+        """
+        if not rngs or len({id(rng.bit_generator) for rng in rngs}) < len(rngs):
+            raise ValueError(
+                f"rngs holds {len(rngs)} generators, none or one twice: "
+                "each environment needs one of its own"
+            )
+        if not 0 <= workers <= len(rngs):
+            raise ValueError(f"workers is {workers}: allowed are 0 to num_envs = {len(rngs)}")
+        self.spec = spec
+        self.num_envs = len(rngs)
+        bounds = [self.num_envs * i // max(workers, 1) for i in range(max(workers, 1) + 1)]
+        self._slices = [slice(a, b) for a, b in pairwise(bounds)]
+        self._groups: _Groups
+        if workers == 0:
+            self._groups = _LocalGroup(EnvGroup(make_env, rngs))
+        else:
+            self._groups = WorkerGroups(EnvGroup, [(make_env, rngs[part]) for part in self._slices])
+        self._obs: np.ndarray | None = None
+        self._return = np.zeros(self.num_envs)
+        self._length = np.zeros(self.num_envs, dtype=np.int64)
+
+    @property
+    def obs(self) -> np.ndarray:
+        """The observations to act on, (N, *obs_shape).
+
+        Raises:
+            RuntimeError: before `reset` or `load_state_dict`.
+        """
+        if self._obs is None:
+            raise RuntimeError("no episode is running: call reset() or load_state_dict() first")
+        return self._obs
+
+    def reset(self) -> np.ndarray:
+        """Start an episode everywhere; call it once, at the start of a run."""
+        parts = self._groups.call("reset", [()] * len(self._slices))
+        self._obs = np.concatenate(parts)
+        self._return[:] = 0
+        self._length[:] = 0
+        return self._obs
+
+    def step(self, actions: np.ndarray) -> VectorStep:
+        """Step every environment; an episode that ends restarts within the step.
+
+        Raises:
+            ValueError: unless the actions are N integers in range; nothing has moved then.
+            RuntimeError: before `reset` or `load_state_dict`, or when a worker failed.
+        """
+        chosen = self._checked(actions)
+        parts: list[GroupStep] = self._groups.call(
+            "step", [(chosen[part].tolist(),) for part in self._slices]
+        )
+        obs = np.concatenate([part.obs for part in parts])
+        obs_final = obs.copy()
+        for group, part in zip(self._slices, parts, strict=True):
+            for position, final in part.finals.items():
+                obs_final[group.start + position] = final
+        reward = np.array([value for part in parts for value in part.reward])
+        terminated = np.array([flag for part in parts for flag in part.terminated])
+        truncated = np.array([flag for part in parts for flag in part.truncated])
+        self._obs = obs
+        self._return += reward
+        self._length += 1
+        ended = terminated | truncated
+        episode_return = np.where(ended, self._return, np.nan)
+        episode_length = np.where(ended, self._length, 0)
+        self._return[ended] = 0
+        self._length[ended] = 0
+        return VectorStep(
+            obs=obs,
+            obs_final=obs_final,
+            reward=reward.astype(np.float32),
+            terminated=terminated,
+            truncated=truncated,
+            frames=sum(part.frames for part in parts),
+            episode_return=episode_return,
+            episode_length=episode_length,
+        )
+
+    def _checked(self, actions: np.ndarray) -> np.ndarray:
+        _ = self.obs  # raises before the first reset
+        chosen = np.asarray(actions)
+        if chosen.shape != (self.num_envs,) or not np.issubdtype(chosen.dtype, np.integer):
+            raise ValueError(
+                f"actions are {chosen.dtype} of shape {chosen.shape}: "
+                f"allowed are {self.num_envs} integers"
+            )
+        if chosen.min() < 0 or chosen.max() >= self.spec.num_actions:
+            raise ValueError(
+                f"actions {chosen.tolist()} of env '{self.spec.id}' are out of range: "
+                f"allowed are 0 to {self.spec.num_actions - 1}"
+            )
+        return chosen
+
+    def state_dict(self) -> State:
+        """Return everything that decides the future, as a copy; it fits any number of workers."""
+        parts = self._groups.call("get_states", [()] * len(self._slices))
+        return {
+            "envs": [state for part in parts for state in part],
+            "obs": self.obs.copy(),
+            "episode_return": self._return.copy(),
+            "episode_length": self._length.copy(),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue exactly where `state` was taken, without a reset.
+
+        Raises:
+            ValueError: when the state has another number of environments or other ones.
+        """
+        states = state["envs"]
+        if len(states) != self.num_envs:
+            raise ValueError(f"a state of {len(states)} environments cannot fill {self.num_envs}")
+        self._groups.call("set_states", [(states[part],) for part in self._slices])
+        self._obs = state["obs"].copy()
+        self._return[:] = state["episode_return"]
+        self._length[:] = state["episode_length"]
+
+    def close(self) -> None:
+        """Close the environments and end the workers; harmless when repeated."""
+        self._groups.close()

@@ -1,0 +1,149 @@
+"""Objects that live in worker processes and are called over pipes.
+
+- `WorkerGroups`: builds one object per process and calls all of them at once.
+
+Processes are spawned, so that they inherit no threads and no locks. They ignore SIGINT and
+SIGTERM: the parent, which gets the same signals, first saves its state through them. They end
+when the parent closes its pipes, which dying in any way does.
+"""
+
+import multiprocessing
+import signal
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing import util
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from envs.base import MissingPackage, UnknownEnv
+
+__all__ = ["WorkerGroups"]
+
+# Rebuilt in the parent as themselves; every other type becomes a RuntimeError.
+_RERAISED = {kind.__name__: kind for kind in (ValueError, UnknownEnv, MissingPackage)}
+
+# Told to the parent; anything else ends the worker, with its traceback on stderr.
+_REPORTED = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+_JOIN_SECONDS = 5.0
+
+
+def _attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Return (None, result), or ((type, message, traceback), None) when the call failed."""
+    try:
+        return None, function(*arguments)
+    except _REPORTED as error:
+        return (type(error).__name__, str(error), traceback.format_exc()), None
+
+
+def _serve(pipe: Connection, build: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Build the object and answer calls until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    failure, target = _attempt(build, arguments)
+    try:
+        pipe.send((failure, None))
+        while failure is None:
+            method, call_arguments = pipe.recv()
+            pipe.send(_attempt(getattr(target, method), call_arguments))
+    except (EOFError, OSError):
+        return  # the parent closed its end or died
+
+
+def _end(pipes: list[Connection], processes: list[BaseProcess]) -> None:
+    """Close the pipes, which ends the workers; kill one that does not end."""
+    for pipe in pipes:
+        pipe.close()
+    for process in processes:
+        process.join(_JOIN_SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+class WorkerGroups:
+    """One object per worker process."""
+
+    def __init__(self, build: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> None:
+        """Start a process per argument tuple and build `build(*arguments)` in each.
+
+        Raises:
+            ValueError: as the object's constructor does.
+            MissingPackage: as the object's constructor does.
+            RuntimeError: for any other failure in a worker, with its traceback as a note.
+        """
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Connection] = []
+        self._processes: list[BaseProcess] = []
+        # Runs at the latest when the interpreter exits, before it waits for its children.
+        self._finalizer = util.Finalize(
+            self, _end, args=(self._pipes, self._processes), exitpriority=10
+        )
+        for group_arguments in arguments:
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_serve, args=(theirs, build, group_arguments), daemon=True
+            )
+            self._pipes.append(ours)
+            self._processes.append(process)
+            process.start()
+            theirs.close()  # so that the worker's death closes the pipe for us
+        try:
+            self._receive_all()
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call a method of every object at once, with one argument tuple each.
+
+        Raises:
+            ValueError: as the method does.
+            RuntimeError: for any other failure in a worker, with its traceback as a note.
+        """
+        for index, (pipe, call_arguments) in enumerate(zip(self._pipes, arguments, strict=True)):
+            try:
+                pipe.send((method, call_arguments))
+            except OSError as error:
+                raise self._died(index) from error
+        return self._receive_all()
+
+    def _receive_all(self) -> list[Any]:
+        answers, first_error = [], None
+        for index, pipe in enumerate(self._pipes):
+            try:
+                failure, answer = pipe.recv()
+            except (EOFError, OSError) as error:
+                raise self._died(index) from error
+            answers.append(answer)
+            if failure is not None and first_error is None:
+                name, message, trace = failure
+                known = _RERAISED.get(name)
+                first_error = known(message) if known else RuntimeError(f"{name}: {message}")
+                first_error.add_note(f"in environment worker {index}:\n{trace}")
+        if first_error is not None:
+            raise first_error  # only now: every pipe is ready for the next call
+        return answers
+
+    def _died(self, index: int) -> RuntimeError:
+        process = self._processes[index]
+        process.join(_JOIN_SECONDS)
+        return RuntimeError(
+            f"environment worker {index} (process {process.pid}) ended with exit code "
+            f"{process.exitcode}: resume the run from its last checkpoint"
+        )
+
+    def close(self) -> None:
+        """End the workers; harmless when repeated."""
+        self._finalizer()

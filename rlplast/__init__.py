@@ -1,0 +1,64 @@
+"""rlplast: interventions against plasticity loss, for anything that trains.
+
+A hook plans, one function writes, and one loop drives everything that trains.
+
+- `fire`, `shrink_perturb`, `full_reset`, `head_reset`, `swr`: methods as plain functions.
+- `Network`, `Hooks`: the same methods as scheduled hooks in your own loop.
+- `train`, `load`: run a config, and use what it trained.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from rlplast.core.clock import Clock, Time
+from rlplast.core.edits import Receipt
+from rlplast.core.hook import Hooks, Intervention
+from rlplast.core.network import Network
+from rlplast.interventions import fire, full_reset, head_reset, shrink_perturb, swr
+
+if TYPE_CHECKING:
+    from rlplast.cli.api import Run
+
+__all__ = [
+    "Clock",
+    "Hooks",
+    "Intervention",
+    "Network",
+    "Receipt",
+    "Time",
+    "fire",
+    "full_reset",
+    "head_reset",
+    "load",
+    "shrink_perturb",
+    "swr",
+    "train",
+]
+__version__ = "0.1.0"
+
+
+def train(config: Any, out: str | None = None, **overrides: Any) -> "Run":
+    """Run a config to its end; `rlplast train` in Python.
+
+    Args:
+        config: a path, a shipped name such as ``dqn/asterix``, or a mapping of keys.
+        out: the run's folder; default: a new one below ``runs/``.
+        **overrides: keys to set, nested ones with double underscores, such as
+            ``agent__lr=1e-4``.
+
+    Returns:
+        The finished run.
+    """
+    from rlplast.cli import api
+
+    return api.train(config, out, **overrides)
+
+
+def load(run: str) -> "Run":
+    """Open a run's folder to use its agent: ``rlplast.load(run).act(obs)``.
+
+    Args:
+        run: the run's folder.
+    """
+    from rlplast.cli import api
+
+    return api.load(run)

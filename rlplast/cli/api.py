@@ -1,0 +1,405 @@
+"""From a config to a run: what `rlplast train`, `resume`, `evaluate` and Python share.
+
+- `read_config`: YAML and overrides → a checked dataclass.
+- `build`: a config → a Trainable and its hooks.
+- `train`, `resume`, `load`: whole runs.
+"""
+
+import dataclasses
+import json
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jsonargparse
+import numpy as np
+import torch
+import yaml
+
+import rlplast.interventions
+import rlplast.metrics  # noqa: F401 - registers
+from rlplast.cli.shipped import find_config
+from rlplast.core import checkpoint
+from rlplast.core.clock import Time
+from rlplast.core.config import RunConfig, check_keys, read_yaml
+from rlplast.core.errors import ConfigError, DamagedFile, Interrupted, did_you_mean
+from rlplast.core.hook import Hooks
+from rlplast.core.loop import Loop
+from rlplast.core.run_folder import RunFolder, write_json
+from rlplast.core.trainable import Trainable
+from rlplast.metrics.probe import check_names, measure_run
+
+__all__ = ["Run", "build", "load", "read_config", "resume", "train"]
+
+KINDS = ("dqn",)
+PACKAGES = ("rlplast", "torch", "numpy", "gymnasium", "ale-py", "safetensors")
+
+
+def _classes(kind: str) -> tuple[type[RunConfig], Callable[[Any, torch.device], Trainable]]:
+    """Return the config and the Trainable of a kind, imported only when needed."""
+    if kind == "dqn":
+        from agents.dqn import DQN
+        from agents.dqn_config import DQNConfig
+
+        return DQNConfig, DQN
+    raise ConfigError(f"kind = {kind!r}: {did_you_mean(str(kind), KINDS)}")
+
+
+def _set(data: Any, dotted: str, value: Any) -> None:
+    """Set ``a.b.c`` in nested mappings and lists; intermediate mappings are created."""
+    *parents, last = dotted.split(".")
+    for key in parents:
+        if isinstance(data, list) and key.isdigit() and int(key) < len(data):
+            data = data[int(key)]
+        elif isinstance(data, dict):
+            if not isinstance(data.get(key), dict | list):
+                data[key] = {}
+            data = data[key]
+        else:
+            raise ConfigError(f"--{dotted}: there is no {key!r} to set")
+    if isinstance(data, list):
+        if not last.isdigit() or int(last) >= len(data):
+            raise ConfigError(f"--{dotted}: allowed is an index below {len(data)}")
+        data[int(last)] = value
+    else:
+        data[last] = value
+
+
+def read_config(
+    source: str | Path | Mapping[str, Any], overrides: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """Return a checked config.
+
+    Args:
+        source: a path, a shipped name such as ``dqn/asterix``, or a mapping.
+        overrides: values by dotted key, applied last.
+
+    Raises:
+        ConfigError: naming the key, its value, and what is allowed.
+    """
+    data = dict(source) if isinstance(source, Mapping) else read_yaml(find_config(str(source)))
+    if not isinstance(data, dict):
+        raise ConfigError(f"config {source} holds {type(data).__name__}: allowed is a mapping")
+    data = json.loads(json.dumps(data))  # a copy, and nothing but plain values
+    for dotted, value in (overrides or {}).items():
+        _set(data, dotted, value)
+    cls, _ = _classes(data.get("kind", "dqn"))
+    check_keys(data, cls)
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--config", type=cls, default=cls())
+    try:
+        config = parser.instantiate_classes(parser.parse_object({"config": data})).config
+    except jsonargparse.ArgumentError as error:
+        raise ConfigError(_short(str(error))) from error
+    config.cadence()
+    config.check()
+    return config
+
+
+def _short(message: str) -> str:
+    """Return jsonargparse's message without its wrapping."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return "config: " + " ".join(lines)
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the torch device a config asks for.
+
+    Raises:
+        ConfigError: if it is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        known = device.type in ("cpu", "cuda")
+    except RuntimeError:
+        known, device = False, torch.device("cpu")
+    if not known:
+        raise ConfigError(f"device = {name!r}: allowed are auto, cpu, cuda, cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise ConfigError(
+            f"device = {name!r} is not there: torch sees {count} CUDA devices; use auto or cpu"
+        )
+    return device
+
+
+def build(config: RunConfig) -> tuple[Trainable, Hooks]:
+    """Return the Trainable of a config and its hooks, everything checked.
+
+    Raises:
+        ConfigError: for whatever the config asks that is not there.
+    """
+    torch.set_num_threads(config.threads)
+    torch.backends.cudnn.deterministic = True
+    device = choose_device(config.device)
+    check_names(config.metrics.names)
+    _check_env(config)
+    trainable = _classes(config.kind)[1](config, device)
+    try:
+        hooks = Hooks(
+            config.hooks,
+            trainable.networks,
+            config.reference_time(),
+            config.seed,
+            trainable.units,
+            config.horizon(),
+        )
+    except ConfigError:
+        trainable.close()
+        raise
+    return trainable, hooks
+
+
+def _check_env(config: Any) -> None:
+    """Turn what is wrong with an environment's id or options into a ConfigError."""
+    import envs
+
+    if not hasattr(config, "env"):
+        return
+    try:
+        envs.spec(config.env.id, **config.env.options)
+        env = envs.make(config.env.id, np.random.default_rng(0), **config.env.options)
+        env.close()
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"env: {error}") from error
+
+
+def _loop(config: RunConfig, path: Path, observer: Callable[[Loop], None] | None) -> Loop:
+    trainable, hooks = build(config)
+    names, size = config.metrics.names, config.metrics.batch_size
+    try:
+        folder = RunFolder(path, config.tensorboard)
+    except (ConfigError, OSError) as error:
+        trainable.close()
+        if isinstance(error, OSError):
+            raise ConfigError(f"{path} cannot be written: {error}") from error
+        raise
+    return Loop(
+        trainable=trainable,
+        hooks=hooks,
+        total=config.total_time(),
+        folder=folder,
+        cadence=config.cadence(),
+        measure=lambda t, number: measure_run(t, names, size, number),
+        observer=observer or (lambda loop: None),
+    )
+
+
+@contextmanager
+def _status(path: Path, info: dict[str, Any]) -> Iterator[None]:
+    """Keep run.json's status true, whatever ends the run."""
+    write_json(path / "run.json", info | {"status": "running"})
+    status = "failed"
+    try:
+        yield
+        status = "done"
+    except Interrupted:
+        status = "interrupted"
+        raise
+    finally:
+        write_json(path / "run.json", info | {"status": status})
+
+
+def _info(config: RunConfig) -> dict[str, Any]:
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "versions": versions,
+        "git_revision": _git_revision(),
+        "host": socket.gethostname(),
+        "seed": config.seed,
+        "threads": config.threads,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def _git_revision() -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def dump_config(config: RunConfig) -> str:
+    """Return a config as YAML that `read_config` reads back to an equal one."""
+    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
+
+
+@dataclasses.dataclass
+class Run:
+    """A run on disk, opened to look at it or to use what it trained.
+
+    Attributes:
+        path: its folder.
+        config: its config.
+    """
+
+    path: Path
+    config: RunConfig
+    _trainable: Any = None
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What run.json says: command, versions, status and so on."""
+        return json.loads((self.path / "run.json").read_text())
+
+    def lines(self, name: str = "metrics") -> list[dict[str, Any]]:
+        """Return the rows of ``metrics.jsonl`` or ``receipts.jsonl``."""
+        text = (self.path / f"{name}.jsonl").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+    def agent(self) -> Any:
+        """Return the Trainable with the newest checkpoint's weights; built once."""
+        if self._trainable is None:
+            trainable, _ = build(self.config)
+            path, _ = checkpoint.newest(self.path / "checkpoints")
+            tensors, _ = checkpoint.load(path)
+            for network in trainable.networks.values():
+                checkpoint.load_network_tensors(network, tensors)
+            self._trainable = trainable
+        return self._trainable
+
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        """Return greedy actions for a batch of observations, stacked as in training.
+
+        Args:
+            obs: (batch, frame_stack, …), or (batch, …) without stacking.
+        """
+        return self.agent().act(obs)
+
+
+def train(
+    config: Any,
+    out: str | Path | None = None,
+    *,
+    observer: Callable[[Loop], None] | None = None,
+    **overrides: Any,
+) -> Run:
+    """Run a config to its end; see `rlplast.train`.
+
+    Raises:
+        ConfigError: for a bad config, or a folder that is not empty.
+        Interrupted: after a signal, with a checkpoint saved.
+    """
+    if not isinstance(config, RunConfig):
+        keys = {key.replace("__", "."): value for key, value in overrides.items()}
+        config = read_config(config, keys)
+    path = Path(out) if out is not None else _new_folder(config)
+    if path.exists() and (not path.is_dir() or any(p.name != ".lock" for p in path.iterdir())):
+        if (path / "run.json").exists():
+            remedy = f"`rlplast resume {path}` continues it"
+        else:
+            remedy = "choose another --out"
+        raise ConfigError(f"--out {path} is not empty: {remedy}")
+    loop = _loop(config, path, observer)
+    try:
+        (path / "config.yaml").write_text(dump_config(config))
+        with _status(path, _info(config)):
+            loop.run()
+    finally:
+        loop.trainable.close()
+        loop.folder.close()
+    return Run(path, config)
+
+
+def _new_folder(config: Any) -> Path:
+    name = config.env.id.replace("/", "-") if hasattr(config, "env") else config.kind
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    base = Path("runs") / f"{name}-seed{config.seed}-{stamp}"
+    number = 1
+    path = base
+    while path.exists():
+        number += 1
+        path = base.with_name(f"{base.name}-{number}")
+    return path
+
+
+def resume(
+    run: str | Path,
+    total: str | None = None,
+    *,
+    observer: Callable[[Loop], None] | None = None,
+    report: Callable[[str], None] = lambda text: None,
+) -> Run:
+    """Continue a run from its newest undamaged checkpoint.
+
+    Args:
+        run: the run's folder.
+        total: a new, longer total; percentages keep referring to the old one.
+        observer: called after every step.
+        report: told what was found, such as a damaged checkpoint passed over.
+
+    Raises:
+        ConfigError: if it is no run's folder, or the new total lies behind.
+        DamagedFile: if no checkpoint is usable.
+    """
+    opened = load(run)
+    config, path = opened.config, opened.path
+    if total is not None:
+        config = _extended(config, total)
+    elif opened.info.get("status") == "done":
+        report(f"{path} is done: nothing to resume (a longer run: --total)")
+        return opened
+    loop = _loop(config, path, observer)
+    try:
+        found, problems = checkpoint.newest(loop.folder.checkpoints)
+        for problem in problems:
+            report(f"passed over: {problem}")
+        loop.load(found)
+        report(f"resuming {path} from {found.name}")
+        reached = loop.trainable.clock[loop.total.unit]
+        if total is not None and loop.total.value <= reached:
+            raise ConfigError(f"--total {total}: the run is already at {reached} {loop.total.unit}")
+        (path / "config.yaml").write_text(dump_config(config))
+        with _status(path, opened.info | {"resumed": time.strftime("%Y-%m-%dT%H:%M:%S%z")}):
+            loop.run()
+    finally:
+        loop.trainable.close()
+        loop.folder.close()
+    return Run(path, config)
+
+
+def _extended(config: RunConfig, total: str) -> RunConfig:
+    old, new = config.total_time(), Time.parse(total, "--total")
+    if new.unit != old.unit:
+        raise ConfigError(f"--total {total}: allowed is the unit of the run, {old.unit}")
+    reference = config.percentages_of or config.total
+    return dataclasses.replace(config, total=total, percentages_of=reference)
+
+
+def load(run: str | Path) -> Run:
+    """Open a run's folder.
+
+    Raises:
+        ConfigError: if it is none.
+    """
+    path = Path(run)
+    if not (path / "config.yaml").is_file() or not (path / "run.json").is_file():
+        raise ConfigError(f"{path} is no run's folder: it has no config.yaml and run.json")
+    try:
+        json.loads((path / "run.json").read_text())
+    except ValueError as error:
+        raise DamagedFile(f"{path / 'run.json'} is no valid JSON: {error}") from error
+    return Run(path, read_config(path / "config.yaml"))

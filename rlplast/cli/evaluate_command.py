@@ -1,0 +1,64 @@
+"""Evaluate: play unclipped full episodes with what a run trained."""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from rlplast.cli import api
+from rlplast.core.errors import ConfigError
+from rlplast.core.rng import numpy_stream
+
+__all__ = ["add_arguments", "run"]
+
+RESAMPLES = 10_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("folder", metavar="RUN", help="the run's folder")
+    parser.add_argument("--episodes", type=int, default=10, help="full episodes (default 10)")
+    parser.add_argument("--video", type=Path, help="write the first environment's play as .gif")
+
+
+def interval(values: np.ndarray, rng: np.random.Generator) -> tuple[float, float]:
+    """Return the 95% percentile-bootstrap interval of the mean."""
+    picks = rng.integers(len(values), size=(RESAMPLES, len(values)))
+    low, high = np.quantile(values[picks].mean(1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    if args.episodes < 1:
+        raise ConfigError(f"--episodes {args.episodes}: allowed is at least 1")
+    if args.video is not None and args.video.suffix != ".gif":
+        raise ConfigError(f"--video {args.video}: allowed is a file that ends with .gif")
+    opened = api.load(args.folder)
+    agent = opened.agent()
+    frames: list[np.ndarray] = []
+    keep = frames.append if args.video is not None else None
+    played = agent.play(0, args.episodes, keep)
+    agent.close()
+    low, high = interval(played.returns, numpy_stream(opened.config.seed, "bootstrap"))
+    Console().print(
+        f"{args.episodes} episodes: mean {played.returns.mean():.2f} "
+        f"(95% interval {low:.2f} to {high:.2f}), median {np.median(played.returns):.2f}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if args.video is not None:
+        _write_gif(args.video, frames)
+    return 0
+
+
+def _write_gif(path: Path, frames: list[np.ndarray]) -> None:
+    from PIL import Image
+
+    pictures = [Image.fromarray(f) for f in frames]
+    temporary = path.with_name(f".{path.name}.tmp")
+    pictures[0].save(
+        temporary, format="GIF", save_all=True, append_images=pictures[1:], duration=66, loop=0
+    )
+    temporary.rename(path)

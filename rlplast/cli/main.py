@@ -1,0 +1,80 @@
+"""The command line's entry point: one subcommand per file, errors turned into exit codes.
+
+Exit 0 done, 1 failed run or damaged file, 2 bad usage or config, 130 interrupted with a
+checkpoint saved.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from rlplast import __version__
+from rlplast.cli import (
+    apply_command,
+    evaluate_command,
+    list_command,
+    measure_command,
+    resume_command,
+    train_command,
+)
+from rlplast.core.errors import RlplastError
+
+__all__ = ["main"]
+
+COMMANDS = {
+    "train": train_command,
+    "resume": resume_command,
+    "evaluate": evaluate_command,
+    "apply": apply_command,
+    "measure": measure_command,
+    "list": list_command,
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    root = argparse.ArgumentParser(prog="rlplast", description="Plasticity interventions.")
+    root.add_argument("--version", action="version", version=f"rlplast {__version__}")
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in COMMANDS.items():
+        summary = (module.__doc__ or "").splitlines()[0]
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=module.__doc__,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return root
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: arguments without the program's name; default: the process's own.
+
+    Returns:
+        The exit code.
+    """
+    root = parser()
+    arguments, rest = root.parse_known_args(argv)
+    if rest and not getattr(arguments, "takes_overrides", False):
+        root.error(f"unrecognized arguments: {' '.join(rest)}")
+    arguments.overrides = rest
+    try:
+        return arguments.run(arguments)
+    except RlplastError as error:
+        print(f"rlplast: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("rlplast: interrupted before anything was saved", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""Resume: continue a run from its newest complete checkpoint."""
+
+import argparse
+import sys
+
+from rlplast.cli import api
+from rlplast.cli.finish import finish
+from rlplast.cli.progress import progress
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("folder", metavar="RUN", help="the run's folder")
+    parser.add_argument("--total", help="a new, longer total, such as '400k env_steps'")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    said: list[str] = []
+
+    def report(text: str) -> None:
+        said.append(text)
+        print(text, file=sys.stderr)
+
+    with progress() as observer:
+        finished = api.resume(args.folder, args.total, observer=observer, report=report)
+    if not any("nothing to resume" in text for text in said):
+        finish(finished)
+    return 0

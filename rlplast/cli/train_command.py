@@ -1,0 +1,58 @@
+"""Train: run a config to its end.
+
+CONFIG is a file, or the name of a shipped one such as dqn/asterix (`rlplast list configs`).
+Any key of it can be set with --dotted.key VALUE, such as --agent.lr 1e-4.
+"""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from rlplast.cli import api
+from rlplast.cli.finish import finish
+from rlplast.cli.progress import progress
+from rlplast.core.config import parse_yaml
+from rlplast.core.errors import ConfigError
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("config", metavar="CONFIG", help="file or shipped name")
+    parser.add_argument("--out", help="the run's folder; default: a new one below runs/")
+    parser.add_argument("--print_config", action="store_true", help="print the config and exit")
+    parser.set_defaults(takes_overrides=True)
+
+
+def overrides(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return ``--dotted.key VALUE`` and ``--dotted.key=VALUE`` pairs, values read as YAML.
+
+    Raises:
+        ConfigError: for a word that is no key, or a key without a value.
+    """
+    found: dict[str, Any] = {}
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            raise ConfigError(f"unexpected argument {word!r}: keys are set with --dotted.key VALUE")
+        key, equals, value = word[2:].partition("=")
+        if not equals:
+            if not words:
+                raise ConfigError(f"{word} has no value")
+            value = words.pop(0)
+        found[key] = parse_yaml(value, word)
+    return found
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    config = api.read_config(args.config, overrides(args.overrides))
+    if args.print_config:
+        print(api.dump_config(config), end="")
+        return 0
+    with progress() as observer:
+        finished = api.train(config, args.out, observer=observer)
+    finish(finished)
+    return 0

@@ -1,0 +1,1 @@
+"""Core: clock, schedules, networks, edits, hooks, streams, checkpoints and the loop."""

@@ -1,0 +1,114 @@
+"""Clock: counters that only grow, and times with units.
+
+- `Clock`: how far a run is, in every unit at once.
+- `Time`: a number with a unit, such as ``250k env_steps`` or ``50%``.
+"""
+
+import dataclasses
+import re
+from dataclasses import dataclass
+
+from rlplast.core.errors import ConfigError, did_you_mean
+
+__all__ = ["UNITS", "Clock", "Time"]
+
+UNITS = ("updates", "env_steps", "frames", "tokens", "epochs", "phase")
+_MULTIPLIERS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9}
+_NUMBER = re.compile(r"([0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?)\s*([kMB]?)")
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Counters of one run; all start at 0 and never go back.
+
+    Attributes:
+        updates: optimizer updates done.
+        env_steps: agent decisions = transitions stored, summed over environments.
+        frames: simulator steps, summed over environments.
+        tokens: tokens a language model was trained on.
+        epochs: passes over the data.
+        phase: index of the current phase (task, data set) of the run.
+    """
+
+    updates: int = 0
+    env_steps: int = 0
+    frames: int = 0
+    tokens: int = 0
+    epochs: int = 0
+    phase: int = 0
+
+    def advance(self, **counts: int) -> "Clock":
+        """Return this clock with `counts` added, by unit."""
+        return dataclasses.replace(
+            self, **{unit: getattr(self, unit) + count for unit, count in counts.items()}
+        )
+
+    def __getitem__(self, unit: str) -> int:
+        """Return the counter of `unit`."""
+        return getattr(self, unit)
+
+
+@dataclass(frozen=True)
+class Time:
+    """A point or a length in one unit; ``%`` is resolved against a run's total."""
+
+    value: float
+    unit: str
+
+    @classmethod
+    def parse(cls, text: "str | int | float | Time", key: str = "time") -> "Time":
+        """Read ``250k env_steps``, ``1M updates``, ``phase 1`` or ``50%``.
+
+        Args:
+            text: the text of a config.
+            key: what the error message calls it.
+
+        Raises:
+            ConfigError: if the text is no number with one of the units.
+
+        Examples:
+            >>> Time.parse("250k env_steps")
+            Time(value=250000, unit='env_steps')
+            >>> str(Time.parse("50 %"))
+            '50%'
+        """
+        if isinstance(text, Time):
+            return text
+        words = str(text).strip()
+        if words.startswith("phase "):
+            words = f"{words[6:]} phase"
+        match = _NUMBER.match(words)
+        unit = words[match.end() :].strip() if match else ""
+        if match is None or unit == "":
+            raise ConfigError(
+                f"{key} = {text!r}: allowed is a number with a unit, such as '50%' or "
+                f"'250k env_steps' (units: %, {', '.join(UNITS)})"
+            )
+        if unit + "s" in UNITS:
+            unit += "s"  # "1 update"
+        if unit not in (*UNITS, "%"):
+            raise ConfigError(f"{key} = {text!r}: unit {unit!r}: {did_you_mean(unit, UNITS)}")
+        value = float(match[1]) * _MULTIPLIERS[match[2]]
+        if unit != "%":
+            if value != int(value):
+                raise ConfigError(f"{key} = {text!r}: allowed is a whole number of {unit}")
+            value = int(value)
+        return cls(value, unit)
+
+    def resolve(self, total: "Time") -> "Time":
+        """Return this time with a percentage turned into counts of `total`, rounded.
+
+        Raises:
+            ConfigError: if `total` is itself a percentage.
+        """
+        if total.unit == "%":
+            raise ConfigError(f"total = {total}: allowed is a number with a unit, not a percentage")
+        if self.unit != "%":
+            return self
+        return Time(round(self.value * total.value / 100), total.unit)
+
+    def __str__(self) -> str:
+        """Return the text that `parse` reads back."""
+        if self.unit == "%":
+            return f"{self.value:g}%"
+        return f"{self.value} {self.unit}"

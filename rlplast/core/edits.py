@@ -1,0 +1,324 @@
+"""Edits, the one function that writes them, and the receipt it leaves.
+
+An intervention plans: it returns `Assign` and `Scale` edits and writes nothing. `apply`
+checks the whole plan, writes it in place, then treats the optimizer's state and the
+network's followers as the firing's policies say. Nothing else in this library writes
+weights or optimizer state outside training itself.
+
+- `Assign`, `Scale`: an edit of a Block or of a state tensor.
+- `apply`: check, write, follow up, and report what happened.
+- `write`: only the writing, without host synchronisation; for every-update methods.
+- `Receipt`: what one firing did to one network.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlplast.core.clock import Clock
+from rlplast.core.errors import BadWeights, ConfigError, did_you_mean
+from rlplast.core.network import Block, Network
+from rlplast.core.optim_state import moments, zero
+
+__all__ = [
+    "FOLLOWER_POLICIES",
+    "OPTIMIZER_POLICIES",
+    "Assign",
+    "Edit",
+    "Receipt",
+    "Scale",
+    "apply",
+    "check_policy",
+    "write",
+]
+
+OPTIMIZER_POLICIES = ("keep", "touched", "parameter", "network")
+FOLLOWER_POLICIES = ("copy", "same_edit", "leave")
+
+
+@dataclass(frozen=True, eq=False)
+class Assign:
+    """Write `value` where `mask` holds, or everywhere.
+
+    Attributes:
+        target: a Block, or a state tensor of a method.
+        value: tensor of the target's shape.
+        mask: boolean tensor of the target's shape; None for all entries.
+        dfi: distance from orthogonality of one weight; set by methods that orthogonalise,
+            so that receipts report what they reached.
+    """
+
+    target: Block | Tensor
+    value: Tensor
+    mask: Tensor | None = None
+    dfi: Callable[[Tensor], Tensor] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """Multiply by one factor.
+
+    Attributes:
+        target: a Block, or a state tensor of a method.
+        factor: 0-d tensor.
+        norm: Frobenius norm of the target before, if the plan knows it; saves every-update
+            methods from measuring it twice.
+    """
+
+    target: Block | Tensor
+    factor: Tensor
+    norm: Tensor | None = None
+
+
+Edit = Assign | Scale
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What one firing of a method did to one network.
+
+    Attributes:
+        method: registry name.
+        network: network name.
+        clock: the run's clock at the firing.
+        crossings: how many due points this firing stands for.
+        entries_touched: number of entries the plan wrote.
+        sfe: squared Frobenius error Σ‖before − after‖² over the plan's tensors.
+        dfi_before: Σ `dfi_scaled` over the tensors the method orthogonalises, else None.
+        dfi_after: the same after the edit.
+        norm_before: root of summed squares over all trainable tensors of the network.
+        norm_after: the same after the edit.
+        optimizer_policy: what was done to the optimizer's state.
+        followers: what was done to followers, by name.
+        seconds: wall-clock time of planning and writing.
+        firings: for every-update methods, how many updates the receipt sums up.
+        log_factor: for every-update methods that scale, Σ log of all factors.
+    """
+
+    method: str
+    network: str
+    clock: Clock
+    crossings: int
+    entries_touched: int
+    sfe: float
+    dfi_before: float | None
+    dfi_after: float | None
+    norm_before: float | None
+    norm_after: float | None
+    optimizer_policy: str
+    followers: dict[str, str]
+    seconds: float
+    firings: int = 1
+    log_factor: float | None = None
+
+    def row(self) -> dict[str, Any]:
+        """Return the flat line of ``receipts.jsonl``; wall-clock under ``time/``."""
+        row = dataclasses.asdict(self)
+        row["time/seconds"] = row.pop("seconds")
+        # JSON has no NaN; a reset may well start from weights that are not finite.
+        return {
+            k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()
+        }
+
+
+def check_policy(optimizer: str, followers: str, key: str = "hook") -> None:
+    """Check the two policies of a firing.
+
+    Raises:
+        ConfigError: naming the nearest allowed policy.
+    """
+    for name, value, allowed in (
+        ("optimizer", optimizer, OPTIMIZER_POLICIES),
+        ("followers", followers, FOLLOWER_POLICIES),
+    ):
+        if value not in allowed:
+            raise ConfigError(f"{key}.{name} = {value!r}: {did_you_mean(str(value), allowed)}")
+
+
+def _tensor(edit: Edit) -> Tensor:
+    return edit.target.view if isinstance(edit.target, Block) else edit.target
+
+
+def _label(network: Network, edit: Edit) -> str:
+    if isinstance(edit.target, Block):
+        return network.qualified(edit.target)
+    return f"a state tensor of {network.name}"
+
+
+def _check(network: Network, edits: Sequence[Edit]) -> None:
+    """Check a whole plan before its first write; one host synchronisation."""
+    known = {id(b) for b in network.blocks}
+    seen: set[int] = set()
+    finite = []
+    for edit in edits:
+        if isinstance(edit.target, Block) and id(edit.target) not in known:
+            raise ConfigError(f"{edit.target.name} is no Block of network {network.name!r}")
+        shape = _tensor(edit).shape
+        value = edit.value if isinstance(edit, Assign) else edit.factor
+        expected = shape if isinstance(edit, Assign) else torch.Size([])
+        mask = edit.mask if isinstance(edit, Assign) else None
+        if value.shape != expected or (mask is not None and mask.shape != shape):
+            raise ConfigError(
+                f"plan for {_label(network, edit)}: value {tuple(value.shape)}, mask "
+                f"{None if mask is None else tuple(mask.shape)}; needed is {tuple(expected)}"
+            )
+        if mask is None and isinstance(edit, Assign):
+            if id(edit.target) in seen:
+                raise ConfigError(f"plan writes {_label(network, edit)} twice")
+            seen.add(id(edit.target))
+        written = value if mask is None else torch.where(mask, value, torch.zeros_like(value))
+        finite.append(written.isfinite().all().cpu())
+    if finite and not torch.stack(finite).all():
+        bad = [_label(network, e) for e, f in zip(edits, finite, strict=True) if not f]
+        raise BadWeights(f"plan has non-finite values for {', '.join(bad)}; nothing was written")
+
+
+@torch.no_grad()
+def write(edits: Sequence[Edit]) -> None:
+    """Write edits in place, grouped, without host synchronisation.
+
+    Low-precision copies of a master are refreshed after their master.
+    """
+    scales = [e for e in edits if isinstance(e, Scale)]
+    assigns = [e for e in edits if isinstance(e, Assign)]
+    if scales:
+        views = [_tensor(e) for e in scales]
+        if len({(v.dtype, v.device) for v in views}) == 1:
+            torch._foreach_mul_(views, [e.factor.to(views[0]) for e in scales])
+        else:
+            for view, edit in zip(views, scales, strict=True):
+                view.mul_(edit.factor.to(view))
+    for edit in assigns:
+        view = _tensor(edit)
+        value = edit.value.to(view)
+        view.copy_(value if edit.mask is None else torch.where(edit.mask, value, view))
+    for edit in edits:
+        if isinstance(edit.target, Block):
+            for low in edit.target.copies:
+                low.copy_(edit.target.view)
+
+
+def _zero_moments(network: Network, edits: Sequence[Edit], policy: str) -> None:
+    edited = [e.target for e in edits if isinstance(e.target, Block)]
+    if policy == "network":
+        zero(network, {id(b.param): b.param for b in network.trainable()}.values())
+    elif policy == "parameter":
+        zero(network, {id(b.param): b.param for b in edited}.values())
+    elif policy == "touched":
+        for edit in edits:
+            if not isinstance(edit.target, Block):
+                continue
+            mask = edit.mask if isinstance(edit, Assign) else None
+            for name, moment in moments(network, edit.target.param).items():
+                if name != "step":  # shared by all entries of the tensor: it stays
+                    view = edit.target.like(moment)
+                    view.zero_() if mask is None else view.masked_fill_(mask, 0)
+
+
+def _total_norm(blocks: Sequence[Block]) -> float:
+    if not blocks:
+        return 0.0
+    squares = [b.view.detach().double().square().sum().cpu() for b in blocks]
+    return math.sqrt(float(torch.stack(squares).sum()))
+
+
+def _copy_to_followers(network: Network) -> None:
+    for follower in network.followers.values():
+        write(
+            [
+                Assign(theirs, mine.view)
+                for mine, theirs in zip(network.blocks, follower.blocks, strict=True)
+            ]
+        )
+
+
+@torch.no_grad()
+def apply(
+    network: Network,
+    edits: Sequence[Edit],
+    *,
+    method: str,
+    clock: Clock | None = None,
+    crossings: int = 1,
+    optimizer: str = "network",
+    followers: str = "copy",
+    replan: Callable[[Network], Sequence[Edit]] | None = None,
+    started: float | None = None,
+) -> Receipt:
+    """Check a plan, write it, treat optimizer state and followers, and report.
+
+    Args:
+        network: the network the plan is for.
+        edits: the complete plan.
+        method: registry name, for the receipt.
+        clock: the run's clock, for the receipt.
+        crossings: how many due points this firing stands for.
+        optimizer: ``keep``; ``touched`` zeroes the moments of the entries written and
+            keeps ``step``; ``parameter`` zeroes all state of each tensor written;
+            ``network`` all state of the network's parameters.
+        followers: ``copy`` makes each follower equal to the network, buffers included;
+            ``same_edit`` gives it the same method on its own weights; ``leave``.
+        replan: makes the plan for a follower; needed for ``same_edit``.
+        started: ``time.perf_counter()`` when planning began.
+
+    Raises:
+        BadWeights: if a value is not finite; nothing is written then.
+        ConfigError: if the plan does not fit the network, or a policy is unknown.
+        UnsupportedOptimizer: if state is to be zeroed that has no rule; before writing.
+    """
+    started = time.perf_counter() if started is None else started
+    check_policy(optimizer, followers)
+    _check(network, edits)
+    plans: list[Sequence[Edit]] = []
+    if followers == "same_edit" and network.followers:
+        if replan is None:
+            raise ConfigError("followers = 'same_edit' needs a replan function")
+        for follower in network.followers.values():
+            plans.append(replan(follower))
+            _check(follower, plans[-1])
+    if optimizer != "keep":  # a state without a rule must stop us before the first write
+        for block in network.trainable():
+            moments(network, block.param)
+
+    blocks = {id(e.target): e.target for e in edits if isinstance(e.target, Block)}
+    before = {key: b.view.clone() for key, b in blocks.items()}
+    dfi_before = _dfi(edits)
+    norm_before = _total_norm(network.trainable())
+    write(edits)
+    _zero_moments(network, edits, optimizer)
+    if followers == "copy":
+        _copy_to_followers(network)
+    for plan in plans:
+        write(plan)
+    differences = [(b.view - before[key]).double().square().sum() for key, b in blocks.items()]
+    return Receipt(
+        method=method,
+        network=network.name,
+        clock=clock or Clock(),
+        crossings=crossings,
+        entries_touched=sum(_entries(e) for e in edits if isinstance(e.target, Block)),
+        sfe=float(sum(d.cpu() for d in differences)),
+        dfi_before=dfi_before,
+        dfi_after=_dfi(edits),
+        norm_before=norm_before,
+        norm_after=_total_norm(network.trainable()),
+        optimizer_policy=optimizer,
+        followers=dict.fromkeys(network.followers, followers),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _dfi(edits: Sequence[Edit]) -> float | None:
+    found = [e.dfi(_tensor(e)) for e in edits if isinstance(e, Assign) and e.dfi is not None]
+    return float(sum(float(d) for d in found)) if found else None
+
+
+def _entries(edit: Edit) -> int:
+    mask = edit.mask if isinstance(edit, Assign) else None
+    return _tensor(edit).numel() if mask is None else int(mask.sum())

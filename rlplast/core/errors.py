@@ -1,0 +1,68 @@
+"""Errors that name the thing, its value, what is allowed and the remedy.
+
+- `RlplastError`: base class; the command line exits with its `exit_code`.
+- `ConfigError`: a bad option, key or combination (exit 2).
+- `DamagedFile`: a file that is cut, altered or of another layout (exit 1).
+- `UnsupportedOptimizer`: an optimizer whose state we have no rule for.
+- `BadWeights`: a weight a method cannot work on (zero, non-finite, meta).
+- `Interrupted`: a run that stopped on a signal after saving (exit 130).
+"""
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "BadWeights",
+    "ConfigError",
+    "DamagedFile",
+    "Interrupted",
+    "RlplastError",
+    "UnsupportedOptimizer",
+    "did_you_mean",
+]
+
+
+class RlplastError(Exception):
+    """Base of every error this library raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(RlplastError, ValueError):
+    """Raised when an option, key or value is not allowed."""
+
+    exit_code = 2
+
+
+class DamagedFile(RlplastError):
+    """Raised when a file on disk is incomplete, altered or of another layout."""
+
+
+class UnsupportedOptimizer(RlplastError, TypeError):
+    """Raised when an optimizer's state has no reset rule here."""
+
+
+class BadWeights(RlplastError, ValueError):
+    """Raised when a method meets a weight it cannot work on; nothing is written."""
+
+
+class Interrupted(RlplastError):
+    """Raised when a signal ended a run after its checkpoint was saved."""
+
+    exit_code = 130
+
+
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    """Return the end of an error message: the nearest allowed name, or all of them.
+
+    Examples:
+        >>> did_you_mean("iteratons", ["iterations", "scope"])
+        "did you mean 'iterations'?"
+        >>> did_you_mean("x", ["iterations", "scope"])
+        'allowed: iterations, scope'
+    """
+    names = sorted(allowed)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if not near:  # a wrong case or a missing prefix is still recognised
+        near = [n for n in names if name.lower() in n.lower() and len(name) > 3][:1]
+    return f"did you mean '{near[0]}'?" if near else f"allowed: {', '.join(names) or 'nothing'}"

@@ -1,0 +1,463 @@
+"""Hooks: interventions at scheduled points of a run.
+
+- `Intervention`: what a method implements: `plan`, and `setup` if it keeps state.
+- `Context`: what a plan may read.
+- `Hook`: a method with its schedule, networks, scope and policies.
+- `Hooks`: all hooks of a run; fires those that are due and returns receipts.
+"""
+
+import abc
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from rlplast.core.clock import Clock, Time
+from rlplast.core.edits import Assign, Edit, Receipt, Scale, apply, check_policy, write
+from rlplast.core.errors import BadWeights, ConfigError, did_you_mean
+from rlplast.core.network import Block, Network
+from rlplast.core.registry import build, get, register
+from rlplast.core.rng import torch_stream
+from rlplast.core.schedule import KEYS, Schedule
+from rlplast.core.scope import Scope, scope
+
+__all__ = ["Context", "Hook", "Hooks", "Intervention", "fire_once", "intervention"]
+
+State = dict[str, Tensor]
+HOOK_KEYS = ("method", *KEYS, "networks", "scope", "optimizer", "followers", "params")
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a plan may read; it writes nothing.
+
+    Attributes:
+        network: the network to plan for.
+        blocks: its Blocks inside the firing's scope.
+        clock: the run's clock.
+        crossings: how many due points this firing stands for.
+        stream: returns the firing's own generator, always from its beginning.
+    """
+
+    network: Network
+    blocks: tuple[Block, ...]
+    clock: Clock = Clock()
+    crossings: int = 1
+    stream: Callable[[], torch.Generator] = lambda: torch_stream(0, "plan")
+
+
+class Intervention(abc.ABC):
+    """A method that edits weights at scheduled points, between updates.
+
+    Subclasses are frozen dataclasses whose fields are the method's parameters. Register
+    them with `intervention`; see docs/how-to-add-a-method.md.
+    """
+
+    name: ClassVar[str] = ""
+    policies: ClassVar[tuple[str, str]] = ("network", "copy")
+
+    @property
+    def uses_initial(self) -> bool:
+        """Whether plans read the initial weights θ0."""
+        return False
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+        """Return the method's own tensors for one network, allocated once and saved."""
+        return {}
+
+    @abc.abstractmethod
+    def plan(self, context: Context, state: State) -> list[Edit]:
+        """Return the complete plan of one firing; write nothing."""
+
+
+def intervention(name: str, *, source: str) -> Callable[[Any], Any]:
+    """Register a frozen dataclass derived from `Intervention` under `name`."""
+
+    def add(cls: Any) -> Any:
+        cls.name = name
+        return register("interventions", name, source=source)(cls)
+
+    return add
+
+
+@dataclass
+class Hook:
+    """One entry of a run's hook list, ready to fire.
+
+    Attributes:
+        method: the method with its parameters.
+        schedule: when it fires.
+        networks: the networks it fires on.
+        scope: which layers.
+        optimizer: optimizer policy of each firing.
+        followers: follower policy of each firing.
+        key: name of its random streams and of its entry in checkpoints.
+        states: the method's own tensors, by network.
+        sums: [Σ sfe, Σ log factor] of every-update firings since the last flush, by network.
+        firings: number of every-update firings since the last flush.
+    """
+
+    method: Intervention
+    schedule: Schedule
+    networks: tuple[Network, ...]
+    scope: Scope
+    optimizer: str
+    followers: str
+    key: str
+    states: dict[str, State] = field(default_factory=dict)
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    firings: int = 0
+
+    def __post_init__(self) -> None:
+        """Allocate the method's state, before anything is compiled or captured.
+
+        Raises:
+            ConfigError: if the scope is empty on one of the networks.
+            BadWeights: if an every-update method meets low precision without a master.
+        """
+        self.edited = {n.name: self.scope.edited(n) for n in self.networks}
+        self.restored = {n.name: self.scope.restored(n) for n in self.networks}
+        for network in self.networks:
+            blocks = self.edited[network.name]
+            if not blocks and not self.restored[network.name]:
+                raise ConfigError(
+                    f"{self.method.name} finds nothing to edit in network {network.name!r}: its "
+                    "scope selects no trainable layer there"
+                )
+            self.states[network.name] = self.method.setup(network, blocks)
+            if self.schedule.every_update:
+                self.sums[network.name] = torch.zeros(
+                    2, dtype=torch.float64, device=network.blocks[0].view.device
+                )
+                for block in blocks:
+                    _refuse_low_precision(network, block)
+
+    def plan(self, owner: Network, target: Network, context: Context) -> list[Edit]:
+        """Return the plan for `target`, which is `owner` or one of its followers."""
+        restored = self.restored[owner.name]
+        if target is not owner:
+            restored = _namesakes(target, restored)
+        edits = self.method.plan(context, self.states[owner.name])
+        return edits + [Assign(b, owner.initial[b.name]) for b in restored]
+
+    def fire(self, clock: Clock, crossings: int, seed: int) -> list[Receipt]:
+        """Plan and apply one firing on each network; see `rlplast.core.edits.apply`."""
+        number = self.schedule.count(clock)
+        return [self._fire_on(n, clock, crossings, (seed, number)) for n in self.networks]
+
+    def _fire_on(
+        self, network: Network, clock: Clock, crossings: int, draw: tuple[int, int]
+    ) -> Receipt:
+        started = time.perf_counter()
+        seed, number = draw
+
+        def stream() -> torch.Generator:
+            return torch_stream(seed, "hook", self.key, network.name, number)
+
+        def replan(target: Network) -> list[Edit]:
+            blocks = self.edited[network.name]
+            blocks = blocks if target is network else _namesakes(target, blocks)
+            return self.plan(network, target, Context(target, blocks, clock, crossings, stream))
+
+        return apply(
+            network,
+            replan(network),
+            method=self.method.name,
+            clock=clock,
+            crossings=crossings,
+            optimizer=self.optimizer,
+            followers=self.followers,
+            replan=replan,
+            started=started,
+        )
+
+    def after_update(self, clock: Clock) -> None:
+        """Fire inside an update: no checks, no host synchronisation, sums on the device."""
+        for network in self.networks:
+            edits = self.plan(network, network, Context(network, self.edited[network.name], clock))
+            _accumulate(self.sums[network.name], edits)
+            write(edits)
+        self.firings += 1
+
+    def flush(self, clock: Clock) -> list[Receipt]:
+        """Return one receipt per network for the updates since the last flush."""
+        if self.firings == 0:
+            return []
+        receipts = []
+        for network in self.networks:
+            sums = self.sums[network.name]
+            sfe, log_factor = (float(x) for x in sums.cpu())
+            sums.zero_()
+            touched = sum(b.view.numel() for b in self.edited[network.name])
+            receipts.append(
+                Receipt(
+                    method=self.method.name,
+                    network=network.name,
+                    clock=clock,
+                    crossings=self.firings,
+                    entries_touched=touched,
+                    sfe=sfe,
+                    dfi_before=None,
+                    dfi_after=None,
+                    norm_before=None,
+                    norm_after=None,
+                    optimizer_policy=self.optimizer,
+                    followers=dict.fromkeys(network.followers, self.followers),
+                    seconds=0.0,
+                    firings=self.firings,
+                    log_factor=log_factor,
+                )
+            )
+        self.firings = 0
+        return receipts
+
+
+def _namesakes(network: Network, blocks: Iterable[Block]) -> tuple[Block, ...]:
+    names = {b.name for b in blocks}
+    return network.select(lambda b: b.name in names)
+
+
+@torch.no_grad()
+def _accumulate(sums: Tensor, edits: Sequence[Edit]) -> None:
+    scales = [e for e in edits if isinstance(e, Scale) and isinstance(e.target, Block)]
+    if scales:
+        factors = torch.stack([e.factor for e in scales]).double()
+        norms = torch.stack(
+            [
+                e.norm if e.norm is not None else torch.linalg.vector_norm(e.target.view)
+                for e in scales
+            ]
+        )
+        sums[0] += ((factors - 1) * norms).square().sum()
+        sums[1] += factors.log().sum()
+    for edit in edits:
+        if isinstance(edit, Assign) and isinstance(edit.target, Block):
+            change = (edit.value - edit.target.view).double().square()
+            sums[0] += (change if edit.mask is None else change.where(edit.mask, 0)).sum()
+
+
+def _refuse_low_precision(network: Network, block: Block) -> None:
+    if block.view.dtype in (torch.bfloat16, torch.float16):
+        raise BadWeights(
+            f"{network.qualified(block)} is {block.view.dtype} without an fp32 master: a change "
+            "made every update would round to nothing; pass masters= to its Network"
+        )
+
+
+class Hooks:
+    """All hooks of a run.
+
+    Args:
+        configs: the config's hook list; each a mapping with the keys of `HOOK_KEYS`.
+        networks: the run's networks by name.
+        total: the run's length, such as ``"200k env_steps"``; percentages refer to it.
+        seed: the run's seed; each firing draws from a stream of its own.
+        units: units the run's clock counts; a schedule in another one is refused.
+        horizon: the clock at the run's end, 0 where it is not known in advance.
+
+    Raises:
+        ConfigError: for unknown keys, methods, networks or parameters, and for schedules
+            that could never fire.
+    """
+
+    def __init__(
+        self,
+        configs: Iterable[Mapping[str, Any]],
+        networks: Mapping[str, Network] | Network,
+        total: Time | str,
+        seed: int = 0,
+        units: Iterable[str] | None = None,
+        horizon: Clock | None = None,
+    ) -> None:
+        if isinstance(networks, Network):
+            networks = {networks.name: networks}
+        self.seed = seed
+        self.total = Time.parse(total, "total")
+        self.clock: Clock | None = None
+        self.hooks: list[Hook] = []
+        seen: dict[str, int] = {}
+        for i, config in enumerate(configs):
+            label = f"hooks[{i}]"
+            if not isinstance(config, Mapping):
+                raise ConfigError(f"{label} = {config!r}: allowed is a mapping with a method")
+            schedule = _schedule(label, config, self.total, units, horizon)
+            hook = _parse(label, config, networks, schedule, seen)
+            self.hooks.append(hook)
+        self.scheduled = [h for h in self.hooks if not h.schedule.every_update]
+        self.every_update = [h for h in self.hooks if h.schedule.every_update]
+
+    def fire(self, previous: Clock | None, clock: Clock) -> list[Receipt]:
+        """Fire the hooks due after `previous` and at or before `clock`, in list order."""
+        receipts = []
+        for hook in self.scheduled:
+            crossings = hook.schedule.crossings(previous, clock)
+            if crossings:
+                receipts += hook.fire(clock, crossings, self.seed)
+        return receipts
+
+    def after_update(self, clock: Clock) -> None:
+        """Fire the every-update hooks; `clock` already counts the update."""
+        for hook in self.every_update:
+            if hook.schedule.crossings(clock.advance(updates=-1), clock):
+                hook.after_update(clock)
+
+    def flush(self, clock: Clock) -> list[Receipt]:
+        """Return the summary receipts of every-update hooks since the last flush."""
+        return [r for hook in self.every_update for r in hook.flush(clock)]
+
+    def step(self, **counts: int) -> list[Receipt]:
+        """Tell the hooks where a hand-written loop is; fire what has become due.
+
+        Args:
+            **counts: the loop's counters by unit, such as ``updates=step + 1``.
+
+        Returns:
+            The receipts of scheduled firings.
+        """
+        previous, self.clock = self.clock, Clock(**counts)
+        before = previous.updates if previous else 0
+        for update in range(before + 1, self.clock.updates + 1):
+            self.after_update(Clock(**{**counts, "updates": update}))
+        return self.fire(previous, self.clock)
+
+    def next_due(self, clock: Clock) -> tuple[str, Time] | None:
+        """Return the method and time of the scheduled hook that is due next."""
+        times = [(h.method.name, h.schedule.next_due(clock)) for h in self.scheduled]
+        ahead = [(name, t) for name, t in times if t is not None]
+        return min(ahead, key=lambda nt: nt[1].value - clock[nt[1].unit]) if ahead else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return methods' state and the sums not yet flushed."""
+        return {
+            h.key: {"states": h.states, "sums": h.sums, "firings": h.firings} for h in self.hooks
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copy what `state_dict` returned into the tensors allocated at construction."""
+        for hook in self.hooks:
+            saved = state[hook.key]
+            hook.firings = saved["firings"]
+            for name, tensors in hook.states.items():
+                for key, tensor in tensors.items():
+                    tensor.copy_(saved["states"][name][key])
+            for name, sums in hook.sums.items():
+                sums.copy_(saved["sums"][name])
+
+
+def _schedule(
+    key: str,
+    config: Mapping[str, Any],
+    total: Time,
+    units: Iterable[str] | None,
+    horizon: Clock | None,
+) -> Schedule:
+    for name in config:
+        if name not in HOOK_KEYS:
+            raise ConfigError(f"{key} has an unknown key {name!r}: {did_you_mean(name, HOOK_KEYS)}")
+    if "method" not in config:
+        raise ConfigError(f"{key} has no 'method': name one, see `rlplast list interventions`")
+    key = f"{key} ({config['method']})"
+    get("interventions", config["method"])
+    schedule = Schedule.parse({k: config.get(k) for k in KEYS}, total, key, horizon)
+    counted = set(units) if units is not None else schedule.units()
+    for unit in schedule.units() - counted:
+        raise ConfigError(f"{key} counts {unit}: this run counts {', '.join(sorted(counted))}")
+    return schedule
+
+
+def _parse(
+    key: str,
+    config: Mapping[str, Any],
+    networks: Mapping[str, Network],
+    schedule: Schedule,
+    seen: dict[str, int],
+) -> Hook:
+    name = config["method"]
+    label = f"{key} ({name})"
+    params = config.get("params") or {}
+    if not isinstance(params, Mapping):
+        raise ConfigError(f"{label}.params = {params!r}: allowed is a mapping")
+    method: Intervention = build("interventions", name, params)
+    chosen = config.get("networks") or list(networks)
+    for network in chosen:
+        if network not in networks:
+            raise ConfigError(f"{label}.networks: {network!r}: {did_you_mean(network, networks)}")
+    every = schedule.every_update
+    optimizer, followers = ("keep", "leave") if every else method.policies
+    optimizer = config.get("optimizer") or optimizer
+    followers = config.get("followers") or followers
+    check_policy(optimizer, followers, label)
+    if every and (optimizer, followers) != ("keep", "leave"):
+        raise ConfigError(
+            f"{label} fires at every update: allowed are optimizer 'keep' and followers 'leave', "
+            f"not {optimizer!r} and {followers!r}"
+        )
+    seen[name] = seen.get(name, 0) + 1
+    return Hook(
+        method=method,
+        schedule=schedule,
+        networks=tuple(networks[n] for n in chosen),
+        scope=scope(config.get("scope") or "all", f"{label}.scope"),
+        optimizer=optimizer,
+        followers=followers,
+        key=f"{name}#{seen[name]}",
+    )
+
+
+def fire_once(
+    method: str,
+    model: torch.nn.Module | Network,
+    optimizer: Any = None,
+    *,
+    scope_name: str = "all",
+    target: torch.nn.Module | None = None,
+    initial: Mapping[str, Tensor] | None = None,
+    optimizer_policy: str | None = None,
+    follower_policy: str | None = None,
+    seed: int = 0,
+    **params: Any,
+) -> Receipt:
+    """Apply a method once to anybody's model; the functions `rlplast.fire` and so on call this.
+
+    Args:
+        method: registry name.
+        model: a module, or a ready `Network`.
+        optimizer: the optimizer (or several) that trains it; its state is treated by the
+            optimizer policy. None leaves no state to treat.
+        scope_name: which layers; see `rlplast.core.scope.SCOPES`.
+        target: a target network or average that follows the model.
+        initial: θ0 by parameter name, such as a state dict saved before training; needed
+            by methods and scopes that return to it, since here θ0 is else the model as it is.
+        optimizer_policy: default: the method's own.
+        follower_policy: default: the method's own.
+        seed: seed of the firing's stream.
+        **params: the method's parameters.
+
+    Raises:
+        ConfigError: for a parameter that does not exist or is out of range, if the method needs θ0 and none was given, or a policy is unknown.
+    """
+    chosen = scope(scope_name)
+    intervention: Intervention = build("interventions", method, params)
+    if isinstance(model, Network):
+        network = model
+    else:
+        followers = {} if target is None else {"target": target}
+        network = Network("model", model, optimizer, followers, initial=initial)
+        if initial is None and (intervention.uses_initial or network.select(chosen.restore)):
+            raise ConfigError(
+                f"{method} returns to initial weights: pass initial=, a state dict saved before "
+                "training"
+            )
+    hook = Hook(
+        method=intervention,
+        schedule=Schedule(at=(Time(0, "updates"),)),
+        networks=(network,),
+        scope=chosen,
+        optimizer=optimizer_policy or intervention.policies[0],
+        followers=follower_policy or intervention.policies[1],
+        key=method,
+    )
+    return hook.fire(Clock(), 1, seed)[0]

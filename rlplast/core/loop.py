@@ -1,0 +1,245 @@
+"""The loop: drives anything that trains, fires hooks, logs, evaluates, checkpoints.
+
+After each step of the Trainable, in this order: scheduled hooks that became due,
+metrics, evaluation, log line, checkpoint. Every-update hooks fire inside the update.
+"""
+
+import dataclasses
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rlplast.core import checkpoint
+from rlplast.core.clock import Clock, Time
+from rlplast.core.errors import Interrupted, RlplastError
+from rlplast.core.hook import Hooks
+from rlplast.core.rng import preserve_global_rng
+from rlplast.core.run_folder import RunFolder, clock_fields
+from rlplast.core.schedule import Schedule
+from rlplast.core.trainable import Trainable
+
+__all__ = ["Cadence", "Loop"]
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """How often a run does what does not change its training.
+
+    Attributes:
+        log: one line of training metrics.
+        evaluate: an evaluation, or None.
+        metrics: plasticity metrics, or None.
+        checkpoint: a checkpoint.
+        episodes: episodes per evaluation.
+        keep: checkpoints kept.
+    """
+
+    log: Schedule
+    evaluate: Schedule | None
+    metrics: Schedule | None
+    checkpoint: Schedule
+    episodes: int = 10
+    keep: int = 2
+
+
+@dataclass
+class Loop:
+    """One run.
+
+    Attributes:
+        trainable: what trains.
+        hooks: its interventions.
+        total: the run's length.
+        folder: where everything is written.
+        cadence: how often.
+        measure: returns plasticity metrics by name, given the Trainable and a number that
+            seeds the probe.
+        observer: called after every step, for progress bars.
+    """
+
+    trainable: Trainable
+    hooks: Hooks
+    total: Time
+    folder: RunFolder
+    cadence: Cadence
+    measure: Callable[[Trainable, int], dict[str, float]] = lambda trainable, number: {}
+    observer: Callable[["Loop"], None] = lambda loop: None
+    latest: dict[str, float] = field(default_factory=dict)
+    started: bool = False
+    _logged: Clock | None = None
+    _signal: int | None = None
+    _seconds: float = 0.0
+    _since: float = 0.0
+
+    def run(self) -> None:
+        """Run to the end; the final state is checkpointed.
+
+        Raises:
+            Interrupted: after SIGINT or SIGTERM, once a checkpoint is saved.
+            RlplastError: if the loss is no longer finite; the last checkpoint is kept.
+        """
+        trainable = self.trainable
+        trainable.after_update = self.hooks.after_update
+        self._since = time.perf_counter()
+        with self._signals():
+            if not self.started:
+                self.started = True
+                self._checkpoint()
+                self._receipts(self.hooks.fire(None, trainable.clock))
+            while not self.done():
+                previous = trainable.clock
+                trainable.step()
+                self._after_step(previous, trainable.clock)
+                self.observer(self)
+                if self._signal is not None:
+                    self._checkpoint()
+                    self.folder.flush()
+                    name = signal.Signals(self._signal).name
+                    raise Interrupted(
+                        f"stopped by {name}; checkpoint saved: `rlplast resume {self.folder.path}`"
+                    )
+            if self._logged != trainable.clock:
+                self._log(trainable.clock)
+            self._checkpoint()
+            self.folder.flush()
+
+    def done(self) -> bool:
+        """Whether the total is reached and no update is owed."""
+        reached = self.trainable.clock[self.total.unit] >= self.total.value
+        return reached and (self.total.unit == "updates" or not self.trainable.owes())
+
+    def _after_step(self, previous: Clock, clock: Clock) -> None:
+        cadence = self.cadence
+        self._receipts(self.hooks.fire(previous, clock))
+        if _due(cadence.metrics, previous, clock):
+            with preserve_global_rng():
+                self._write(clock, self.measure(self.trainable, _number(clock)))
+        if _due(cadence.evaluate, previous, clock):
+            with preserve_global_rng():
+                scores = self.trainable.evaluate(_number(clock), cadence.episodes)
+            self._write(clock, {f"eval/{name}": value for name, value in scores.items()})
+        if _due(cadence.log, previous, clock):
+            self._log(clock)
+        ended = clock[self.total.unit] >= self.total.value  # run() saves the end itself
+        if _due(cadence.checkpoint, previous, clock) and not ended:
+            self._checkpoint()
+
+    def _log(self, clock: Clock) -> None:
+        self._logged = clock
+        self._receipts(self.hooks.flush(clock))
+        values = self.trainable.metrics()
+        for name, value in values.items():
+            if name.startswith("train/loss") and not math.isfinite(value):
+                self._write(clock, values)
+                self.folder.flush()
+                raise RlplastError(
+                    f"{name} = {value} at {clock}: training diverged; the last checkpoint is kept "
+                    "(lower agent.lr, or look at receipts.jsonl for a hook just before)"
+                )
+        values["time/seconds"] = self.seconds()
+        self._write(clock, values)
+        self.folder.flush()
+
+    def seconds(self) -> float:
+        """Return the wall-clock seconds this run has taken, over all its processes."""
+        return self._seconds + time.perf_counter() - self._since
+
+    def _write(self, clock: Clock, values: Mapping[str, float]) -> None:
+        if values:
+            self.latest.update(values)
+            self.folder.metrics(clock_fields(clock, self.trainable.units), values)
+
+    def _receipts(self, receipts: list[Any]) -> None:
+        for receipt in receipts:
+            row = receipt.row()
+            row["clock"] = clock_fields(receipt.clock, self.trainable.units)
+            self.folder.receipt(row)
+
+    def _checkpoint(self) -> None:
+        trainable, root = self.trainable, self.folder.checkpoints
+        clock = trainable.clock
+        position = (clock[self.total.unit], clock.updates, clock.env_steps)
+        existing = checkpoint.complete(root)
+        name = f"step-{clock[self.total.unit]}"
+        if (root / name).exists():
+            name = f"{name}-{clock.updates}"
+        if (root / name).exists():
+            return  # this very state has been saved already
+        tensors = {}
+        for network in trainable.networks.values():
+            tensors.update(checkpoint.network_tensors(network))
+            for block in network.blocks:
+                if not block.view.isfinite().all():
+                    raise RlplastError(
+                        f"{network.qualified(block)} is not finite at {clock}: training diverged; "
+                        "nothing was saved over the last good checkpoint"
+                    )
+        state = {
+            "clock": dataclasses.asdict(clock),
+            "trainable": trainable.state_dict(),
+            "hooks": self.hooks.state_dict(),
+            "lengths": self.folder.lengths(),
+            "logged": dataclasses.asdict(self._logged) if self._logged else None,
+            "aliases": [checkpoint.aliases(n) for n in trainable.networks.values()],
+            "time/seconds": self.seconds(),
+        }
+        previous = existing[0] if existing else None
+        checkpoint.save(
+            root / name,
+            position,
+            tensors,
+            state,
+            lambda folder: trainable.save_files(folder, previous),
+        )
+        checkpoint.prune(root, self.cadence.keep)
+
+    def load(self, path: Path) -> None:
+        """Continue from a checkpoint: networks, streams, environments, files cut to length."""
+        tensors, state = checkpoint.load(path)
+        for network in self.trainable.networks.values():
+            checkpoint.load_network_tensors(network, tensors)
+        self.trainable.clock = Clock(**state["clock"])
+        self.trainable.load_state_dict(state["trainable"])
+        self.trainable.load_files(path)
+        self.hooks.load_state_dict(state["hooks"])
+        self.folder.cut(state["lengths"])
+        self._seconds = state["time/seconds"]
+        self._logged = Clock(**state["logged"]) if state["logged"] else None
+        self.started = any(v > 0 for v in state["clock"].values())
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Note SIGINT and SIGTERM for the end of the step; a second one acts at once."""
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self._signal = number
+            for s in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(s, signal.SIG_DFL)
+
+        before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            for s in before:
+                signal.signal(s, note)
+        except ValueError:  # not the main thread: signals are the host's affair
+            yield
+            return
+        try:
+            yield
+        finally:
+            for s, handler in before.items():
+                signal.signal(s, handler)
+
+
+def _due(schedule: Schedule | None, previous: Clock, clock: Clock) -> bool:
+    return schedule is not None and schedule.crossings(previous, clock) > 0
+
+
+def _number(clock: Clock) -> int:
+    """Return a number that differs at every point of a run, to seed what happens there."""
+    return clock.updates + clock.env_steps + clock.tokens

@@ -1,0 +1,398 @@
+"""Network and Block: the handle on what hooks may read and edit.
+
+A `Network` is a module together with its optimizer, its followers (target networks,
+averages), the law that initialised it and its initial weights. It presents every
+tensor as `Block`s: views that no method has to second-guess. A stacked parameter gives
+one Block per slot, a packed q/k/v projection one per part, a tied tensor only one.
+
+- `Block`, `BlockSpec`: a view with its role; what a module declares about itself.
+- `Network`: the handle.
+- `torch_default`: the initialisation laws of torch's own layers.
+- `unwrap`: the raw module under DDP or compile wrappers.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from rlplast.core.errors import BadWeights, ConfigError
+
+__all__ = ["Block", "BlockSpec", "Network", "blocks_of", "torch_default", "unwrap"]
+
+TRAINABLE_ROLES = ("weight", "bias", "scale", "shift", "embedding", "other")
+NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)
+PACKED_NAMES = ("qkv", "c_attn", "in_proj")  # one linear that holds query, key and value
+_WRAPPERS = ("module", "_orig_mod")
+
+
+@dataclass(frozen=True)
+class BlockSpec:
+    """What a module says about one view of one of its tensors.
+
+    Modules with a layout of their own (stacked, packed) return these from a method
+    ``block_specs()``; see `rlplast.layers.stacked.StackedLinear`.
+
+    Attributes:
+        tensor: attribute name of the parameter or buffer in the module.
+        role: weight, bias, scale, shift (of a norm layer), embedding, buffer or other.
+        kind: linear, conv, norm, embedding or other: what the layer is.
+        part: name of the view inside a packed tensor, such as ``q``; empty if none.
+        slot: index of the member of a stacked (ensemble) parameter; None if not stacked.
+        index: what selects the view from the tensor.
+        fan_in: inputs feeding one output unit of the layer.
+        fan_out: outputs fed by one input unit of the layer.
+        transposed: whether a weight is stored (d_in, d_out).
+    """
+
+    tensor: str
+    role: str
+    kind: str
+    part: str = ""
+    slot: int | None = None
+    index: tuple[Any, ...] = ()
+    fan_in: int = 0
+    fan_out: int = 0
+    transposed: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One editable view; compares by identity.
+
+    Attributes:
+        name: unique in its network, such as ``fc1.weight`` or ``[0].fc1.weight``.
+        layer: name without its last part; weight and bias of one layer share it.
+        path: path of the module in the network, without slot and part.
+        spec: what the module declared.
+        param: the tensor the optimizer holds (the fp32 master where there is one).
+        view: `param` at `spec.index`, detached; in torch's (d_out, d_in, ...) layout.
+        module: the module the tensor belongs to.
+        copies: low-precision views kept equal to `view` (parameters that have a master).
+        aliases: other names of the same tensor (tied weights).
+    """
+
+    name: str
+    layer: str
+    path: str
+    spec: BlockSpec
+    param: Tensor
+    view: Tensor
+    module: nn.Module
+    copies: tuple[Tensor, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def role(self) -> str:
+        """Role of the tensor in its layer."""
+        return self.spec.role
+
+    @property
+    def kind(self) -> str:
+        """Kind of the layer."""
+        return self.spec.kind
+
+    @property
+    def trainable(self) -> bool:
+        """Whether this is a parameter that training moves (a buffer or a frozen one is not)."""
+        return self.spec.role != "buffer" and (self.param.requires_grad or bool(self.copies))
+
+    def like(self, tensor: Tensor) -> Tensor:
+        """Return the view of `tensor`, laid out as `param` is, that belongs to this Block."""
+        return _view(tensor, self.spec)
+
+
+def _view(tensor: Tensor, spec: BlockSpec) -> Tensor:
+    view = tensor.detach()[spec.index] if spec.index else tensor.detach()
+    return view.mT if spec.transposed else view
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """Return the raw module below DistributedDataParallel and torch.compile wrappers."""
+    while True:
+        inner = [module._modules[w] for w in _WRAPPERS if w in module._modules]
+        wrapped = type(module).__name__ in ("DistributedDataParallel", "OptimizedModule")
+        if not wrapped or not inner or inner[0] is None:
+            return module
+        module = inner[0]
+
+
+def _layer_specs(kind: str, fan_in: int, fan_out: int) -> list[BlockSpec]:
+    return [
+        BlockSpec("weight", "weight", kind, fan_in=fan_in, fan_out=fan_out),
+        BlockSpec("bias", "bias", kind, fan_in=fan_in, fan_out=fan_out),
+    ]
+
+
+def _attention_specs(module: nn.MultiheadAttention) -> list[BlockSpec]:
+    d = module.embed_dim
+    specs = []
+    for i, part in enumerate("qkv"):
+        rows = (slice(i * d, (i + 1) * d),)
+        specs += [
+            BlockSpec("in_proj_weight", "weight", "linear", part, None, rows, d, d),
+            BlockSpec("in_proj_bias", "bias", "linear", part, None, rows, d, d),
+        ]
+    sizes = {"q": d, "k": module.kdim, "v": module.vdim}
+    specs += [
+        BlockSpec(f"{part}_proj_weight", "weight", "linear", part, None, (), size, d)
+        for part, size in sizes.items()
+    ]
+    return [*specs, BlockSpec("bias_k", "other", "other"), BlockSpec("bias_v", "other", "other")]
+
+
+def _packed_specs(module: nn.Linear) -> list[BlockSpec]:
+    d = module.in_features
+    return [
+        BlockSpec(role, role, "linear", part, None, (slice(i * d, (i + 1) * d),), d, d)
+        for i, part in enumerate("qkv")
+        for role in ("weight", "bias")
+    ]
+
+
+def _specs(module: nn.Module, path: str) -> list[BlockSpec]:
+    """Return what is known of a module's own tensors; absent ones are dropped later."""
+    declared = getattr(module, "block_specs", None)
+    if declared is not None:
+        return list(declared())
+    if isinstance(module, nn.Linear):
+        packed = path.rpartition(".")[2] in PACKED_NAMES
+        if packed and module.out_features == 3 * module.in_features:
+            return _packed_specs(module)
+        return _layer_specs("linear", module.in_features, module.out_features)
+    if isinstance(module, _ConvNd) and not isinstance(module, _ConvTransposeNd):
+        area = math.prod(module.kernel_size)
+        groups = module.groups
+        return _layer_specs(
+            "conv", module.in_channels // groups * area, module.out_channels // groups * area
+        )
+    if isinstance(module, NORMS):
+        return [
+            BlockSpec("weight", "scale", "norm"),
+            BlockSpec("bias", "shift", "norm"),
+            *_buffer_specs(module, "norm"),
+        ]
+    if isinstance(module, nn.Embedding):
+        return [BlockSpec("weight", "embedding", "embedding")]
+    if isinstance(module, nn.MultiheadAttention):
+        return _attention_specs(module)
+    parameters = [BlockSpec(name, "other", "other") for name in module._parameters]
+    return parameters + _buffer_specs(module, "other")
+
+
+def _buffer_specs(module: nn.Module, kind: str) -> list[BlockSpec]:
+    transient = module._non_persistent_buffers_set
+    return [BlockSpec(name, "buffer", kind) for name in module._buffers if name not in transient]
+
+
+def _name(path: str, spec: BlockSpec) -> str:
+    parts = [f"[{spec.slot}]" if spec.slot is not None else "", path, spec.part]
+    suffix = spec.role if spec.part else spec.tensor
+    return ".".join([p for p in parts if p] + [suffix])
+
+
+def blocks_of(
+    module: nn.Module, masters: Mapping[Tensor, Tensor] | None = None
+) -> tuple[Block, ...]:
+    """Return a module's Blocks, in registration order, each tensor's view once.
+
+    Args:
+        module: the module; wrappers are taken off.
+        masters: parameter → its fp32 master, for parameters kept in low precision.
+
+    Raises:
+        BadWeights: if a tensor is on the ``meta`` device.
+    """
+    masters = masters or {}
+    found: dict[tuple[int, str], Block] = {}
+    aliases: dict[tuple[int, str], list[str]] = {}
+    for path, layer in unwrap(module).named_modules():
+        for spec in _specs(layer, path):
+            tensor = layer._parameters.get(spec.tensor)
+            if tensor is None:
+                tensor = layer._buffers.get(spec.tensor)
+            if tensor is None:
+                continue
+            name = _name(path, spec)
+            if tensor.is_meta:
+                raise BadWeights(f"{name} is on the meta device: load or initialise it first")
+            key = (id(tensor), repr(spec.index))
+            if key in found:
+                aliases.setdefault(key, []).append(name)
+                continue
+            owner = masters.get(tensor, tensor)
+            copies = () if owner is tensor else (_view(tensor, spec),)
+            found[key] = Block(
+                name, name.rpartition(".")[0], path, spec, owner, _view(owner, spec), layer, copies
+            )
+    return tuple(
+        Block(**{**vars(b), "aliases": tuple(aliases[key])}) if key in aliases else b
+        for key, b in found.items()
+    )
+
+
+def torch_default(block: Block, generator: torch.Generator) -> Tensor:
+    """Draw a Block anew by torch's law for its layer, on the CPU in float32.
+
+    Linear and conv: weight and bias U(−1/√fan_in, 1/√fan_in); the packed attention
+    projection: Xavier-uniform over the whole packed matrix with zero bias; norm layers
+    1 and 0 with running statistics at their start; embeddings N(0, 1).
+
+    Raises:
+        ConfigError: for a tensor whose law is unknown; give the network an `init`.
+    """
+    shape = block.view.shape
+    if block.role == "buffer":
+        return torch.ones(shape) if block.spec.tensor == "running_var" else torch.zeros(shape)
+    if block.role in ("scale", "shift"):
+        return torch.full(shape, 1.0 if block.role == "scale" else 0.0)
+    if block.role == "embedding":
+        return torch.randn(shape, generator=generator)
+    if isinstance(block.module, nn.MultiheadAttention) and block.spec.part:
+        if block.role == "bias":
+            return torch.zeros(shape)
+        packed = block.module.in_proj_weight
+        rows = block.spec.fan_out if packed is None else packed.shape[0]
+        bound = math.sqrt(6 / (block.spec.fan_in + rows))
+        return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+    if block.kind in ("linear", "conv"):
+        bound = 1 / math.sqrt(block.spec.fan_in) if block.spec.fan_in else 0.0
+        return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+    raise ConfigError(
+        f"{block.name}: no initialisation law is known for a {type(block.module).__name__}; "
+        "pass init= to its Network, or use init='stored'"
+    )
+
+
+Init = Callable[[Block, torch.Generator], Tensor]
+
+
+class Network:
+    """A module with everything a hook may need to know about it.
+
+    Args:
+        name: what configs and receipts call it.
+        module: the raw module, or one wrapped in DDP or torch.compile.
+        optimizer: the optimizer (or several) that trains it; None for inspection only.
+        followers: networks that follow this one, such as ``{"target": module}``.
+        init: law that draws a fresh value for a Block; default: the module's own
+            ``init_block``, else `torch_default`.
+        initial: θ0 by Block name; default: a copy of the weights as they are now.
+        masters: parameter → fp32 master, for parameters trained in low precision.
+        order: names of the layers in forward order, for methods that need it;
+            default: the module's own ``forward_order()``, else traced.
+
+    Raises:
+        ConfigError: if a trainable parameter is in no optimizer or in two, if a follower
+            is built differently, or if `initial` lacks a tensor.
+        BadWeights: if a tensor is on the ``meta`` device.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
+        followers: Mapping[str, nn.Module] | None = None,
+        *,
+        init: Init | None = None,
+        initial: Mapping[str, Tensor] | None = None,
+        masters: Mapping[Tensor, Tensor] | None = None,
+        order: Sequence[str] | None = None,
+    ) -> None:
+        self.name = name
+        self.module = unwrap(module)
+        self.optimizers: tuple[torch.optim.Optimizer, ...] = (
+            ()
+            if optimizer is None
+            else (optimizer,)
+            if isinstance(optimizer, torch.optim.Optimizer)
+            else tuple(optimizer)
+        )
+        self.blocks = blocks_of(self.module, masters)
+        self.init: Init = init or getattr(self.module, "init_block", None) or torch_default
+        self.order = order
+        self.initial = self._initial(initial)
+        self.followers = {
+            key: Network(f"{name}.{key}", follower, init=self.init, initial=self.initial)
+            for key, follower in (followers or {}).items()
+        }
+        if self.optimizers:
+            self._check_optimizers()
+        for key, follower in self.followers.items():
+            if [b.name for b in follower.blocks] != [b.name for b in self.blocks]:
+                raise ConfigError(f"follower {key!r} of {name!r} has other layers than {name!r}")
+
+    def _initial(self, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+        if given is None:
+            return {b.name: b.view.clone() for b in self.blocks}
+        initial = {}
+        for block in self.blocks:
+            value = given.get(block.name)
+            if value is None or value.shape != block.view.shape:
+                found = "absent" if value is None else f"of shape {tuple(value.shape)}"
+                raise ConfigError(
+                    f"initial value of {self.name}.{block.name} is {found}: "
+                    f"needed is shape {tuple(block.view.shape)}"
+                )
+            initial[block.name] = value.detach()
+        return initial
+
+    def _check_optimizers(self) -> None:
+        groups = [g for o in self.optimizers for g in o.param_groups]
+        held = Counter(id(p) for g in groups for p in g["params"])
+        for block in self.blocks:
+            times = held[id(block.param)]
+            if block.trainable and times != 1:
+                where = "no optimizer" if times == 0 else f"{times} optimizers"
+                raise ConfigError(
+                    f"{self.name}.{block.name} is trainable and in {where}: every trainable "
+                    "parameter belongs to exactly one (pass all of them, or freeze it)"
+                )
+
+    def qualified(self, block: Block) -> str:
+        """Return a Block's name with the network's, such as ``critic[0].fc1.weight``."""
+        dot = "" if block.name.startswith("[") else "."
+        return f"{self.name}{dot}{block.name}"
+
+    def select(self, rule: Callable[[Block], bool]) -> tuple[Block, ...]:
+        """Return the Blocks for which `rule` holds, in registration order."""
+        return tuple(b for b in self.blocks if rule(b))
+
+    def trainable(self) -> tuple[Block, ...]:
+        """Return the Blocks of parameters that require a gradient."""
+        return self.select(lambda b: b.trainable)
+
+    def layers(self, blocks: Iterable[Block] | None = None) -> dict[str, dict[str, Block]]:
+        """Group Blocks by layer: ``{layer: {role: block}}``, in registration order."""
+        grouped: dict[str, dict[str, Block]] = {}
+        for block in self.blocks if blocks is None else blocks:
+            grouped.setdefault(block.layer, {})[block.role] = block
+        return grouped
+
+    def fresh(self, block: Block, generator: torch.Generator) -> Tensor:
+        """Return a new draw of a Block by this network's law, on its device and in its dtype.
+
+        Buffers other than a norm layer's running statistics have no law: they return to θ0.
+        """
+        if block.role == "buffer" and block.kind != "norm":
+            return self.initial[block.name].clone()
+        return self.init(block, generator).to(block.view)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw every Block anew and take the result as θ0; followers become copies."""
+        with torch.no_grad():
+            for block in self.blocks:
+                block.view.copy_(self.fresh(block, generator))
+                for low in block.copies:
+                    low.copy_(block.view)
+                self.initial[block.name].copy_(block.view)
+            for follower in self.followers.values():
+                for mine, theirs in zip(self.blocks, follower.blocks, strict=True):
+                    theirs.view.copy_(mine.view)

@@ -1,0 +1,75 @@
+"""The forward order of a network's layers, for methods that walk along it.
+
+Declared (`Network(order=...)` or the module's own ``forward_order()``), or read off an
+`nn.Sequential`, or traced. A traced network that branches or reuses a layer is refused:
+its order would be a guess.
+"""
+
+import torch
+from torch import nn
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.network import NORMS, Network
+
+__all__ = ["forward_order"]
+
+_SHAPE_METHODS = ("size", "dim", "numel", "stride")
+
+
+def forward_order(network: Network) -> list[str]:
+    """Return the paths of the modules that hold parameters or normalise, in forward order.
+
+    Raises:
+        ConfigError: if the order is not declared and tracing finds branches, a reused
+            layer, or code it cannot follow; or if a declared layer does not exist.
+    """
+    modules = dict(network.module.named_modules())
+    declared = getattr(network.module, "forward_order", None)
+    if network.order is not None or declared is not None:
+        names = list(network.order if network.order is not None else declared())
+        for name in names:
+            if name not in modules:
+                raise ConfigError(f"{network.name}: declared order names no module {name!r}")
+        return names
+    if _is_chain(network.module):
+        return [name for name, m in modules.items() if _counts(m)]
+    return _traced(network, modules)
+
+
+def _counts(module: nn.Module) -> bool:
+    return isinstance(module, NORMS) or next(module.parameters(recurse=False), None) is not None
+
+
+def _is_chain(module: nn.Module) -> bool:
+    if isinstance(module, nn.Sequential):
+        return all(_is_chain(child) for child in module)
+    known = type(module).__module__.startswith("torch.nn.modules")
+    return known and next(module.children(), None) is None
+
+
+def _traced(network: Network, modules: dict[str, nn.Module]) -> list[str]:
+    remedy = "pass order=[...] to its Network to declare the forward order"
+    try:
+        graph = torch.fx.symbolic_trace(network.module).graph
+    except (torch.fx.proxy.TraceError, TypeError, RuntimeError, AttributeError) as error:
+        raise ConfigError(f"{network.name} could not be traced ({error}): {remedy}") from error
+    order: list[str] = []
+    data: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        sources = [n for n in node.all_input_nodes if n in data]
+        if node.op != "output" and len(sources) > 1:
+            names = ", ".join(n.name for n in sources)
+            raise ConfigError(f"{network.name} branches: {node.name} joins {names}; {remedy}")
+        if node.op == "placeholder" or (sources and not _asks_shape(node)):
+            data.add(node)
+        if node.op == "call_module" and _counts(modules[str(node.target)]):
+            if str(node.target) in order:
+                raise ConfigError(f"{network.name} uses {node.target} twice; {remedy}")
+            order.append(str(node.target))
+    return order
+
+
+def _asks_shape(node: torch.fx.Node) -> bool:
+    if node.op == "call_method":
+        return node.target in _SHAPE_METHODS
+    return node.op == "call_function" and node.target is getattr

@@ -1,0 +1,181 @@
+"""One table of everything a config can name: interventions, metrics and so on.
+
+A method registers itself where it is defined; its parameters, defaults and ranges
+are read from the definition, so `rlplast list`, validation and docs never disagree.
+
+- `param`: a dataclass field with a checked range.
+- `register`: decorator that adds a class or function to the table.
+- `get`, `rows`, `build`: look up, list, and construct with validated parameters.
+"""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field
+from typing import Any
+
+from rlplast.core.errors import ConfigError, did_you_mean
+
+__all__ = ["FAMILIES", "Info", "build", "check_range", "get", "param", "register", "rows"]
+
+FAMILIES = ("interventions", "penalties", "layers", "metrics", "optimizers", "envs", "configs")
+
+
+@dataclass(frozen=True)
+class Info:
+    """One row of the registry."""
+
+    name: str
+    family: str
+    summary: str
+    params: Mapping[str, Mapping[str, Any]]
+    source: str
+    target: Callable[..., Any]
+
+    def row(self) -> dict[str, Any]:
+        """Return what `rlplast list --json` prints for this entry."""
+        params = {name: dict(p) for name, p in self.params.items()}
+        return {
+            "name": self.name,
+            "family": self.family,
+            "summary": self.summary,
+            "params": params,
+            "source": self.source,
+        }
+
+
+_TABLE: dict[str, dict[str, Info]] = {family: {} for family in FAMILIES}
+
+
+def param(default: Any, range: str) -> Any:  # noqa: A002 - the word users see in `list`
+    """Declare a dataclass field with a checked range.
+
+    Args:
+        default: the default; its type is the type of the parameter. None stays allowed
+            where it is the default.
+        range: an interval such as ``"[0, 1]"`` or ``"(0, inf)"`` (a round bracket
+            excludes the end), or choices such as ``"cubic | quintic | exact"``.
+    """
+    return field(default=default, metadata={"range": range})
+
+
+def check_range(key: str, value: Any, default: Any, range: str) -> Any:  # noqa: A002
+    """Return `value` as the parameter's type if it lies in `range`.
+
+    Args:
+        key: what the error message calls the parameter.
+        value: the value a user gave.
+        default: the parameter's default; decides the type.
+        range: an interval or choices, as in `param`.
+
+    Raises:
+        ConfigError: for a wrong type or a value outside the range.
+    """
+    if value is None and default is None:
+        return None
+    wrong = ConfigError(f"{key} = {value!r}: allowed is {range or type(default).__name__}")
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise wrong
+        return value
+    if range[:1] in ("[", "("):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise wrong
+        low, high = (float(end) for end in range[1:-1].split(","))
+        inside = (low < value or (low == value and range[0] == "[")) and (
+            value < high or (high == value and range[-1] == "]")
+        )
+        if not inside or math.isnan(value):
+            raise wrong
+        if isinstance(default, int):
+            if value != int(value):
+                raise ConfigError(f"{key} = {value!r}: allowed is a whole number in {range}")
+            return int(value)
+        return float(value)
+    if range and value not in range.split(" | "):
+        raise ConfigError(f"{key} = {value!r}: {did_you_mean(str(value), range.split(' | '))}")
+    return value
+
+
+def _params_of(target: Callable[..., Any], ranges: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    if dataclasses.is_dataclass(target):
+        return {
+            f.name: {"default": f.default, "range": f.metadata.get("range", "")}
+            for f in dataclasses.fields(target)
+            if f.init and f.default is not MISSING
+        }
+    keyword_only = [
+        p for p in inspect.signature(target).parameters.values() if p.kind is p.KEYWORD_ONLY
+    ]
+    return {p.name: {"default": p.default, "range": ranges.get(p.name, "")} for p in keyword_only}
+
+
+def register(
+    family: str, name: str, *, source: str, ranges: Mapping[str, str] | None = None
+) -> Callable[[Any], Any]:
+    """Add the decorated dataclass or function to the registry.
+
+    Args:
+        family: one of `FAMILIES`.
+        name: the name configs use.
+        source: paper, equation or table the definition comes from.
+        ranges: for functions, the range of each keyword-only parameter.
+
+    Raises:
+        ConfigError: if the family is unknown or the name is taken.
+    """
+    if family not in _TABLE:
+        raise ConfigError(f"family {family!r}: {did_you_mean(family, FAMILIES)}")
+
+    def add(target: Any) -> Any:
+        taken = _TABLE[family].get(name)
+        here = (target.__module__, target.__qualname__)
+        # The same definition may be imported twice, by a reload or a test collector.
+        if taken and (taken.target.__module__, taken.target.__qualname__) != here:
+            raise ConfigError(f"{family} already has a {name!r}: choose another name")
+        summary = (inspect.getdoc(target) or name).splitlines()[0]
+        params = _params_of(target, ranges or {})
+        _TABLE[family][name] = Info(name, family, summary, params, source, target)
+        return target
+
+    return add
+
+
+def get(family: str, name: str) -> Info:
+    """Return the registry row of `name`.
+
+    Raises:
+        ConfigError: naming the nearest entry if there is no such one.
+    """
+    if name not in _TABLE[family]:
+        raise ConfigError(f"{family[:-1]} {name!r} is unknown: {did_you_mean(name, _TABLE[family])}")
+    return _TABLE[family][name]
+
+
+def rows(family: str | None = None) -> list[Info]:
+    """Return the registry's rows, of one family or of all, sorted by name.
+
+    Raises:
+        ConfigError: if the family is unknown.
+    """
+    if family is not None and family not in _TABLE:
+        raise ConfigError(f"family {family!r}: {did_you_mean(family, FAMILIES)}")
+    families = FAMILIES if family is None else (family,)
+    return [_TABLE[f][name] for f in families for name in sorted(_TABLE[f])]
+
+
+def build(family: str, name: str, params: Mapping[str, Any] | None = None) -> Any:
+    """Construct an entry from a config's `params`, every one of them checked.
+
+    Raises:
+        ConfigError: for an unknown name, an unknown parameter or a value out of range.
+    """
+    info = get(family, name)
+    checked = {}
+    for key, value in (params or {}).items():
+        if key not in info.params:
+            raise ConfigError(f"{name} has no parameter {key!r}: {did_you_mean(key, info.params)}")
+        spec = info.params[key]
+        checked[key] = check_range(f"{name}.{key}", value, spec["default"], spec["range"])
+    return info.target(**checked)

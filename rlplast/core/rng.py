@@ -1,0 +1,84 @@
+"""Named random streams, all derived from one seed.
+
+Every draw comes from a stream with a name, so switching one consumer on or off moves
+no other. Three kinds:
+
+- long-lived ones (`Streams.numpy`): environment, exploration, replay; their state is saved;
+- derived ones (`torch_stream`, `numpy_stream`): hooks, evaluations, probes; made anew from
+  (seed, name, number) whenever needed, so there is no state to save;
+- torch's global generators, the stream ``model`` (dropout and the like): seeded once,
+  saved, and put back after evaluations and probes by `preserve_global_rng`.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["Streams", "derive_seed", "numpy_stream", "preserve_global_rng", "torch_stream"]
+
+
+def derive_seed(seed: int, *names: object) -> int:
+    """Return a 63-bit seed for the stream called `names` of a run seeded `seed`."""
+    text = "/".join([str(seed), *map(str, names)])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+def torch_stream(seed: int, *names: object) -> torch.Generator:
+    """Return a fresh CPU generator for a derived stream.
+
+    Draws are made on the CPU and moved, so that a run draws the same on every device.
+    """
+    return torch.Generator("cpu").manual_seed(derive_seed(seed, *names))
+
+
+def numpy_stream(seed: int, *names: object) -> np.random.Generator:
+    """Return a fresh NumPy generator for a derived stream."""
+    return np.random.Generator(np.random.PCG64(derive_seed(seed, *names)))
+
+
+@contextmanager
+def preserve_global_rng() -> Iterator[None]:
+    """Put torch's global generators back as they were when the block ends."""
+    with torch.random.fork_rng():
+        yield
+
+
+class Streams:
+    """The long-lived streams of one run, by name, with their state.
+
+    Args:
+        seed: the run's seed; also seeds torch's global generators (stream ``model``).
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._numpy: dict[str, np.random.Generator] = {}
+        torch.manual_seed(derive_seed(seed, "model"))
+
+    def numpy(self, name: str) -> np.random.Generator:
+        """Return the long-lived generator `name`; the same object at every call."""
+        if name not in self._numpy:
+            self._numpy[name] = numpy_stream(self.seed, name)
+        return self._numpy[name]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of every stream used so far and of torch's global generators."""
+        state: dict[str, Any] = {
+            "numpy": {name: g.bit_generator.state for name, g in self._numpy.items()},
+            "model": torch.get_rng_state(),
+        }
+        if torch.cuda.is_available():
+            state["model_cuda"] = torch.cuda.get_rng_state_all()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned, into the generators already handed out."""
+        for name, stored in state["numpy"].items():
+            self.numpy(name).bit_generator.state = stored
+        torch.set_rng_state(state["model"])
+        if "model_cuda" in state and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all(state["model_cuda"])

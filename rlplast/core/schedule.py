@@ -1,0 +1,178 @@
+"""Schedules: when a hook, an evaluation or a checkpoint is due.
+
+A schedule is data. `count(clock)` says how often it has been due since the run began,
+and `crossings(previous, clock)` how often between two clocks: both are pure, so there
+is no counter to save and none that a resumed run could get wrong. A jump over several
+due points (several environments, say) is one firing that knows how many it stands for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlplast.core.clock import Clock, Time
+from rlplast.core.errors import ConfigError, did_you_mean
+
+__all__ = ["KEYS", "Schedule"]
+
+KEYS = ("at", "every", "on", "from", "until")
+EVENTS = ("phase_start",)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When something is due; exactly one of `at`, `every`, `on` is set.
+
+    Attributes:
+        at: points in time, ascending.
+        every: a period; due at its multiples.
+        on: an event, ``phase_start``.
+        start: first clock at which `every` or `on` may be due (config key ``from``).
+        until: last clock at which they may be due.
+    """
+
+    at: tuple[Time, ...] = ()
+    every: Time | None = None
+    on: str | None = None
+    start: Time | None = None
+    until: Time | None = None
+
+    @classmethod
+    def parse(
+        cls,
+        config: Mapping[str, Any],
+        total: Time,
+        key: str = "schedule",
+        horizon: Clock | None = None,
+    ) -> "Schedule":
+        """Read a schedule's keys from a config, percentages resolved against `total`.
+
+        Args:
+            config: a mapping with the keys of `KEYS`; None counts as absent.
+            total: what percentages refer to, the run's length.
+            key: what error messages call the schedule.
+            horizon: the clock at the run's end, 0 where it is not known in advance;
+                default: the total alone.
+
+        Raises:
+            ConfigError: for an unknown key, a missing or double rule, a point at or past
+                the end, or a period of zero.
+
+        Examples:
+            >>> s = Schedule.parse({"at": ["25%", "50%"]}, Time(1000, "updates"))
+            >>> s.crossings(Clock(updates=200), Clock(updates=600))
+            2
+        """
+        given = {k: v for k, v in config.items() if v is not None}
+        for name in given:
+            if name not in KEYS:
+                raise ConfigError(f"{key} has an unknown key {name!r}: {did_you_mean(name, KEYS)}")
+        rules = [k for k in ("at", "every", "on") if k in given]
+        if len(rules) != 1:
+            raise ConfigError(
+                f"{key} has {' and '.join(rules) or 'no rule'}: exactly one of at, every, on is needed"
+            )
+
+        def time(name: str, value: Any) -> Time:
+            return Time.parse(value, f"{key}.{name}").resolve(total)
+
+        points = given.get("at", [])
+        points = points if isinstance(points, list | tuple) else [points]
+        schedule = cls(
+            at=tuple(sorted((time("at", p) for p in points), key=lambda t: (t.unit, t.value))),
+            every=time("every", given["every"]) if "every" in given else None,
+            on=given.get("on"),
+            start=time("from", given["from"]) if "from" in given else None,
+            until=time("until", given["until"]) if "until" in given else None,
+        )
+        schedule._check(horizon or Clock(**{total.unit: int(total.value)}), key)
+        return schedule
+
+    def _check(self, horizon: Clock, key: str) -> None:
+        if self.on is not None and self.on not in EVENTS:
+            raise ConfigError(f"{key}.on = {self.on!r}: {did_you_mean(str(self.on), EVENTS)}")
+        if self.every is not None and self.every.value < 1:
+            unit = self.every.unit
+            raise ConfigError(f"{key}.every = {self.every}: allowed is at least 1 {unit}")
+        if self.at and (self.start or self.until):
+            raise ConfigError(f"{key}: from and until go with every or on, not with at")
+        points = [("at", t) for t in self.at] + [("from", self.start)] * (self.start is not None)
+        for name, time in points:
+            if time is not None and 0 < horizon[time.unit] <= time.value:
+                raise ConfigError(
+                    f"{key}.{name} = {time} is at or past the end of the run "
+                    f"({horizon[time.unit]} {time.unit}): it would change nothing; allowed is less"
+                )
+        every = self.every
+        if every is not None and 0 < horizon[every.unit] < every.value:
+            raise ConfigError(
+                f"{key}.every = {every} is longer than the run ({horizon[every.unit]} "
+                f"{every.unit}): it would never be due; allowed is at most that"
+            )
+        start, until = self.start, self.until
+        if start and until and start.unit == until.unit and until.value < start.value:
+            raise ConfigError(f"{key}: until = {until} comes before from = {start}")
+
+    def count(self, clock: Clock | None) -> int:
+        """Return how many due points lie at or before `clock`; None is before the run.
+
+        `at 0%` is due at the first clock of a run, hence between None and that clock.
+        """
+        if clock is None:
+            return 0
+        if self.at:
+            return sum(clock[t.unit] >= t.value for t in self.at)
+        period, unit = self._period()
+        now, before = clock[unit], 0
+        if self.start is not None and self.start.unit == unit:
+            before = max(0, int(self.start.value) - 1) // period
+        if self.until is not None and self.until.unit == unit:
+            now = min(now, int(self.until.value))
+        return max(0, now // period - before)
+
+    def crossings(self, previous: Clock | None, clock: Clock) -> int:
+        """Return how many due points lie after `previous` and at or before `clock`.
+
+        `from` and `until` in another unit than the period open and close a gate that is
+        read at `clock`.
+        """
+        return (self.count(clock) - self.count(previous)) if self.is_open(clock) else 0
+
+    def is_open(self, clock: Clock) -> bool:
+        """Say whether `clock` lies between `from` and `until`."""
+        after = self.start is None or clock[self.start.unit] >= self.start.value
+        # In the period's own unit `count` has already stopped at `until`, and a jump over
+        # `until` must still deliver what was due before it.
+        until = self.until
+        before = (
+            until is None or until.unit == self._period()[1] or clock[until.unit] <= until.value
+        )
+        return after and before
+
+    def _period(self) -> tuple[int, str]:
+        return (1, "phase") if self.every is None else (int(self.every.value), self.every.unit)
+
+    @property
+    def every_update(self) -> bool:
+        """Whether this is due after each single update, as part of the update itself."""
+        return self.every is not None and self.every == Time(1, "updates")
+
+    def next_due(self, clock: Clock) -> Time | None:
+        """Return the next due point after `clock`, or None; for progress displays."""
+        ahead = [t for t in self.at if clock[t.unit] < t.value]
+        if ahead:
+            return ahead[0]
+        if self.every is None:
+            return None
+        period, unit = self._period()
+        following = (clock[unit] // period + 1) * period
+        if self.start is not None and self.start.unit == unit:
+            following = max(following, -(-int(self.start.value) // period) * period)
+        if self.until is not None and self.until.unit == unit and following > self.until.value:
+            return None
+        return Time(following, unit)
+
+    def units(self) -> set[str]:
+        """Return the units this schedule reads, to check them against a Trainable's."""
+        times = (*self.at, self.every, self.start, self.until)
+        return {t.unit for t in times if t is not None} | ({"phase"} if self.on else set())

@@ -1,0 +1,83 @@
+"""Trainable: what the loop needs of anything that trains.
+
+A DQN, a SAC agent, a classifier and a language model all look like this to the loop, so
+hooks, schedules, checkpoints and metrics are written once.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from rlplast.core.clock import Clock
+from rlplast.core.network import Network
+
+__all__ = ["Taps", "Trainable"]
+
+Taps = Mapping[str, Tensor]
+
+
+class Trainable(Protocol):
+    """Something that trains, one step at a time.
+
+    Attributes:
+        networks: the networks hooks may touch, by name.
+        clock: counters so far.
+        units: the units its clock counts.
+        after_update: called inside each update with the clock that counts it, after the
+            optimizer step and before targets and averages follow.
+    """
+
+    networks: dict[str, Network]
+    clock: Clock
+    units: tuple[str, ...]
+    after_update: Callable[[Clock], None]
+
+    def step(self) -> None:
+        """Do exactly one thing: one vector environment step, or one update."""
+        ...
+
+    def owes(self) -> bool:
+        """Whether an update is due before the next environment step."""
+        ...
+
+    def evaluate(self, number: int, episodes: int) -> dict[str, float]:
+        """Return scores; draws come from the evaluation stream `number` alone."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Return what training measured since the last call, under ``train/`` names."""
+        ...
+
+    def sample(self, size: int, number: int) -> Any:
+        """Return a probe batch drawn from a stream of its own, or None if there is no data."""
+        ...
+
+    def loss(self, network: str, batch: Any) -> Tensor:
+        """Return the loss of a network on a batch; pure, for probes."""
+        ...
+
+    def taps(self, network: str, batch: Any) -> Taps:
+        """Return hidden activations by layer on a batch, after the nonlinearity."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything but networks and files: streams, environments, counters."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        ...
+
+    def save_files(self, folder: Path, previous: Path | None) -> None:
+        """Write bulk data (a replay) into `folder`; may link to files of `previous`."""
+        ...
+
+    def load_files(self, folder: Path) -> None:
+        """Read what `save_files` wrote; called after `load_state_dict`."""
+        ...
+
+    def close(self) -> None:
+        """Release environments and processes."""
+        ...

@@ -1,0 +1,209 @@
+"""FIRE: replace weights by the nearest orthogonal matrix, suitably scaled.
+
+Source: FIRE paper, Sec. 4, Algorithm 1 and Appendix A.2.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlplast.core.edits import Assign, Edit, Receipt
+from rlplast.core.errors import BadWeights
+from rlplast.core.hook import Context, Intervention, fire_once, intervention
+from rlplast.core.network import Block
+from rlplast.core.registry import param
+
+__all__ = ["Fire", "fire", "orthogonalise"]
+
+GRAM_ASPECT = 2  # from this ratio of the sides on, work on the small Gram matrix
+
+
+def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic") -> Tensor:
+    """Move matrices towards their nearest orthogonal ones by Newton–Schulz.
+
+    From X0 = W/‖W‖ each singular value σ goes to 1.5σ − 0.5σ³ (``cubic``, Algorithm 1) or
+    2σ − 1.5σ³ + 0.5σ⁵ (``quintic``, Appendix A.2) per iteration; ``exact`` sets all to 1.
+    Wide matrices are handled as their transpose. With an aspect ratio of at least 2 the
+    same polynomial is applied to the eigenvalues of the small Gram matrix in float64,
+    which costs two products with W whatever the number of iterations.
+
+    Args:
+        slices: finite, non-zero matrices, shape (batch, d_out, d_in).
+        iterations: number of Newton–Schulz steps; unused by ``exact``.
+        polynomial: ``cubic``, ``quintic`` or ``exact``.
+
+    Returns:
+        A new tensor of the same shape in at least float32.
+    """
+    work = slices if slices.dtype == torch.float64 else slices.float()
+    wide = work.shape[-2] < work.shape[-1]
+    x = work.mT if wide else work
+    x = x / torch.linalg.matrix_norm(x, keepdim=True)
+    if polynomial == "exact":
+        u, _, vh = torch.linalg.svd(x.double(), full_matrices=False)
+        x = (u @ vh).to(work.dtype)
+    elif x.shape[-2] >= GRAM_ASPECT * x.shape[-1]:
+        x = _on_gram_side(x, iterations, polynomial)
+    else:
+        for _ in range(iterations):
+            x = _step(x, polynomial)
+    return x.mT if wide else x
+
+
+def _step(x: Tensor, polynomial: str) -> Tensor:
+    gram = x.mT @ x
+    if polynomial == "cubic":
+        return torch.baddbmm(x, x, gram, beta=1.5, alpha=-0.5)
+    inner = torch.baddbmm(gram, gram, gram, beta=-1.5, alpha=0.5)
+    return torch.baddbmm(x, x, inner, beta=2.0)
+
+
+def _on_gram_side(x: Tensor, iterations: int, polynomial: str) -> Tensor:
+    """Return X·P with P the product of all steps, a function of the Gram matrix alone."""
+    tall = x.double()
+    eigenvalues, vectors = torch.linalg.eigh(tall.mT @ tall)
+    squared = eigenvalues.clamp(min=0)  # σ²; rounding makes null directions slightly negative
+    gain = torch.ones_like(squared)
+    for _ in range(iterations):
+        factor = 1.5 - 0.5 * squared
+        if polynomial == "quintic":
+            factor = 2.0 - 1.5 * squared + 0.5 * squared.square()
+        gain = gain * factor
+        squared = squared * factor.square()
+    return (tall @ (vectors * gain.unsqueeze(-2)) @ vectors.mT).to(x.dtype)
+
+
+def _groups(block: Block) -> int:
+    return int(getattr(block.module, "groups", 1)) if block.kind == "conv" else 1
+
+
+def matrices(weight: Tensor, groups: int = 1) -> Tensor:
+    """Return the matrices FIRE works on: the weight, or each spatial slice of each group.
+
+    Returns:
+        Shape (slices, d_out, d_in): one slice for a linear (d_out, d_in); groups·kh·kw
+        for a conv (C_out, C_in/groups, kh, kw).
+    """
+    if weight.ndim == 2:
+        return weight.unsqueeze(0)
+    grouped = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
+    return grouped.permute(0, 3, 1, 2).flatten(0, 1)
+
+
+def weights(slices: Tensor, shape: torch.Size, groups: int = 1) -> Tensor:
+    """Undo `matrices`."""
+    if len(shape) == 2:
+        return slices.squeeze(0)
+    grouped = slices.unflatten(0, (groups, -1)).permute(0, 2, 3, 1)
+    return grouped.reshape(shape)
+
+
+def scale(shape: Sequence[int], groups: int = 1) -> float:
+    """Return the factor on orthogonal slices: √(d_out/d_in), for convs over kh·kw as well."""
+    return math.sqrt(shape[0] / groups / shape[1]) / math.prod(shape[2:])
+
+
+def distance(weight: Tensor, groups: int = 1) -> Tensor:
+    """Return `dfi_scaled`: Σ over slices ‖Gram − I‖² of W over FIRE's scale, smaller Gram.
+
+    0 exactly for what an exact FIRE leaves, for every shape (0-d float64 tensor).
+    """
+    x = matrices(weight, groups).double() / scale(weight.shape, groups)
+    x = x.mT if x.shape[-2] < x.shape[-1] else x
+    gram = x.mT @ x
+    return (gram - torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)).square().sum()
+
+
+@intervention("fire", source="FIRE Sec. 4, Algorithm 1; Appendix A.2 (quintic)")
+@dataclass(frozen=True)
+class Fire(Intervention):
+    """Replace each weight matrix by the nearest orthogonal one, scaled by √(d_out/d_in).
+
+    Linear weights as one matrix, convs slice by slice with √(C_out/C_in)/(kh·kw), grouped
+    convs per group. Biases, norm layers and embeddings are untouched; heads are edited;
+    a tied tensor only with `include_tied`, and then once. The optimizer's state is zeroed
+    and followers become copies unless the hook says otherwise. How close to orthogonal the
+    result is depends on `iterations`: the receipt says (`dfi_after`).
+
+    Attributes:
+        iterations: Newton–Schulz steps (paper: 5 for GPT; official code elsewhere: 10).
+        polynomial: ``cubic`` (Algorithm 1), ``quintic`` (Appendix A.2), ``exact`` (SVD).
+        include_tied: whether tied tensors (a head tied to an embedding) are edited.
+    """
+
+    iterations: int = param(10, "[1, 1000]")
+    polynomial: str = param("cubic", "cubic | quintic | exact")
+    include_tied: bool = param(False, "")
+
+    def plan(self, context: Context, state: dict[str, Tensor]) -> list[Edit]:
+        """Plan the projection of every weight in scope, layers of one shape together."""
+        batches: dict[tuple[Any, ...], list[tuple[Block, Tensor]]] = {}
+        for block in context.blocks:
+            if not self._edits(block):
+                continue
+            slices = matrices(block.view, _groups(block))
+            key = (slices.shape[1:], slices.dtype, slices.device)
+            batches.setdefault(key, []).append((block, slices))
+        edits: list[Edit] = []
+        for batch in batches.values():
+            stacked = torch.cat([slices for _, slices in batch])
+            _refuse_bad(context, batch, stacked)
+            projected = orthogonalise(stacked, self.iterations, self.polynomial)
+            sizes = [slices.shape[0] for _, slices in batch]
+            for (block, _), part in zip(batch, projected.split(sizes), strict=True):
+                edits.append(_edit(block, part))
+        return edits
+
+    def _edits(self, block: Block) -> bool:
+        matrix = block.role == "weight" and block.kind in ("linear", "conv")
+        tied_head = block.role == "embedding" and block.aliases and self.include_tied
+        return bool((matrix and not block.aliases) or (matrix and self.include_tied) or tied_head)
+
+
+def _edit(block: Block, part: Tensor) -> Edit:
+    groups, shape = _groups(block), block.view.shape
+    value = weights(part, shape, groups) * scale(shape, groups)
+    return Assign(block, value, dfi=lambda w: distance(w, groups))
+
+
+def _refuse_bad(context: Context, batch: list[tuple[Block, Tensor]], stacked: Tensor) -> None:
+    norms = torch.linalg.matrix_norm(stacked.double())
+    good = ((norms > 0) & norms.isfinite()).cpu()
+    if good.all():
+        return
+    start = 0
+    for block, slices in batch:
+        part, values = good[start : start + len(slices)], norms[start : start + len(slices)]
+        start += len(slices)
+        if not part.all():
+            index = int((~part).nonzero()[0])
+            what = "zero" if float(values[index]) == 0 else "not finite"
+            raise BadWeights(
+                f"fire: {context.network.qualified(block)} is {what} (slice {index} of "
+                f"{len(slices)}): a matrix has no nearest orthogonal one then; reset this layer "
+                "(full_reset, head_reset) or leave it out of the scope"
+            )
+
+
+def fire(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any) -> Receipt:
+    """Orthogonalise a model's weights in place, once.
+
+    Args:
+        model: a module or a `rlplast.Network`.
+        optimizer: the optimizer (or several) that trains it.
+        scope: which layers, see `rlplast.core.scope.SCOPES`.
+        **options: the parameters of `Fire`, and the keyword arguments of
+            `rlplast.core.hook.fire_once`.
+
+    Examples:
+        >>> import torch, rlplast
+        >>> layer = torch.nn.Linear(4, 4, bias=False)
+        >>> receipt = rlplast.fire(layer, polynomial="exact")
+        >>> torch.allclose(layer.weight @ layer.weight.T, torch.eye(4), atol=1e-5)
+        True
+    """
+    return fire_once("fire", model, optimizer, scope_name=scope, **options)

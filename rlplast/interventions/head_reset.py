@@ -1,0 +1,99 @@
+"""Head reset: reinitialise the last linear layers only.
+
+Source: Nikishin et al. 2022; S&P and SWR papers use it as a baseline (SWR D.2).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from rlplast.core.edits import Assign, Edit, Receipt
+from rlplast.core.errors import ConfigError
+from rlplast.core.hook import Context, Intervention, fire_once, intervention
+from rlplast.core.network import Block, Network
+from rlplast.core.registry import param
+
+__all__ = ["HeadReset", "head_reset"]
+
+
+@intervention("head_reset", source="Nikishin et al. 2022; SWR D.2")
+@dataclass(frozen=True)
+class HeadReset(Intervention):
+    """Reinitialise the head: the linear layers after the convs, or an MLP's last layer.
+
+    Weights and biases of the chosen linear layers are edited, nothing else; of a stacked
+    ensemble the layers of every member; a tied head is refused. Layers count in
+    registration order. The optimizer's state is zeroed and followers become copies unless
+    the hook says otherwise.
+
+    Attributes:
+        layers: how many linear layers, counted from the last; None for all of them in a
+            network with convs, else one.
+        init: ``fresh`` draws from the layer's law, ``stored`` returns to θ0.
+    """
+
+    layers: int | None = param(None, "[1, inf)")
+    init: str = param("fresh", "fresh | stored")
+
+    @property
+    def uses_initial(self) -> bool:
+        """Whether plans read θ0."""
+        return self.init == "stored"
+
+    def plan(self, context: Context, state: dict[str, Tensor]) -> list[Edit]:
+        """Plan new values for the head's weights and biases."""
+        generator = context.stream()
+        network = context.network
+        edits: list[Edit] = []
+        for block in head_blocks(network, context.blocks, self.layers):
+            if block.aliases:
+                raise ConfigError(
+                    f"{network.qualified(block)} is tied to {', '.join(block.aliases)}: "
+                    "head_reset would reset both"
+                )
+            stored = self.init == "stored"
+            value = network.initial[block.name] if stored else network.fresh(block, generator)
+            edits.append(Assign(block, value))
+        return edits
+
+
+def head_blocks(
+    network: Network, blocks: tuple[Block, ...], layers: int | None
+) -> list[Block]:
+    """Return the Blocks of the head; of every slot in a stacked network.
+
+    Raises:
+        ConfigError: if there are fewer linear layers than asked for.
+    """
+    by_slot: dict[int | None, dict[str, list[Block]]] = {}
+    for block in blocks:
+        head_of_tie = bool(block.aliases) and block.role == "embedding"
+        if block.kind == "linear" or head_of_tie:
+            name = block.aliases[0].rpartition(".")[0] if head_of_tie else block.layer
+            by_slot.setdefault(block.spec.slot, {}).setdefault(name, []).append(block)
+    chosen: list[Block] = []
+    for linears in by_slot.values():
+        has_convs = any(b.kind == "conv" for b in network.blocks)
+        count = layers or (len(linears) if has_convs else 1)
+        if count > len(linears):
+            raise ConfigError(
+                f"head_reset.layers = {count}: {network.name} has {len(linears)} linear layers"
+            )
+        chosen += [b for name in list(linears)[-count:] for b in linears[name]]
+    if not chosen:
+        raise ConfigError(f"head_reset finds no linear layer in network {network.name!r}")
+    return chosen
+
+
+def head_reset(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any) -> Receipt:
+    """Reset the head of a model in place, once.
+
+    Args:
+        model: a module or a `rlplast.Network`.
+        optimizer: the optimizer (or several) that trains it.
+        scope: which layers, see `rlplast.core.scope.SCOPES`.
+        **options: the parameters of `HeadReset`, and the keyword arguments of
+            `rlplast.core.hook.fire_once`.
+    """
+    return fire_once("head_reset", model, optimizer, scope_name=scope, **options)

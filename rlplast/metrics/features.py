@@ -1,0 +1,294 @@
+"""Metrics of activations ("taps") and of gradients.
+
+- `dormant_ratio`, `dormant_ratio_per_layer`, `active_fraction`: dead and active units.
+- `saturation`, `saturation_percentile`: how far tanh units sit on their asymptotes.
+- `feature_norm`, `feature_covariance_distance`: size and change of a representation.
+- `last_features`: the last tap as a matrix, for `srank` and `effective_rank`.
+- `gradient_norm`, `effective_lr`: sizes of a gradient.
+
+Taps are an ordered mapping from layer name to post-activation tensor, first hidden layer
+first: ``[batch, units]``, or ``[batch, channels, *space]`` where the channel is the unit.
+
+All metrics are 0-d float64 tensors, without branches on values and without host
+synchronisation. A tap with a value that is not finite makes a share or a count NaN; it
+never passes for a healthy number.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.registry import register
+from rlplast.metrics.ranks import as_matrix, at_least_float32
+
+__all__ = [
+    "active_fraction",
+    "dormant_ratio",
+    "dormant_ratio_per_layer",
+    "effective_lr",
+    "feature_covariance_distance",
+    "feature_norm",
+    "gradient_norm",
+    "last_features",
+    "saturation",
+    "saturation_percentile",
+]
+
+
+def _checked(taps: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    if not taps:
+        raise ConfigError("taps are empty: feature metrics need at least one hidden layer")
+    for name, tap in taps.items():
+        if tap.ndim < 2:
+            raise ConfigError(
+                f"tap {name!r} of shape {list(tap.shape)}: allowed is [batch, units] or "
+                "[batch, channels, *space]"
+            )
+    return {name: at_least_float32(tap) for name, tap in taps.items()}
+
+
+def _nan_unless_finite(value: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+    finite = torch.stack([tensor.isfinite().all() for tensor in tensors]).all()
+    return torch.where(finite, value.double(), torch.nan)
+
+
+def _share(counts: Sequence[Tensor], tensors: Sequence[Tensor], total: int) -> Tensor:
+    return _nan_unless_finite(torch.stack(list(counts)).sum().double() / total, tensors)
+
+
+def _dormant_units(tap: Tensor, threshold: float) -> Tensor:
+    """Return which units of one layer are dormant, shape ``[units]``."""
+    activity = tap.abs().transpose(0, 1).flatten(1).mean(1)
+    # The score's denominator is multiplied out: an all-zero layer (0 <= 0) is dormant.
+    return activity <= threshold * activity.mean()
+
+
+@register(
+    "metrics",
+    "dormant_ratio",
+    source="Sokar et al. 2023, 'The Dormant Neuron Phenomenon', definitions 3.1 and 3.2",
+    ranges={"threshold": "[0, inf)"},
+)
+def dormant_ratio(taps: Mapping[str, Tensor], *, threshold: float = 0.025) -> Tensor:
+    """Share of dormant units among all units of all layers.
+
+    A unit's score is its mean |h| over batch and space, divided by the mean of that over
+    its layer; at or below the threshold it is dormant, and in an all-zero layer every unit
+    is. Large layers weigh more: this is no mean of layer ratios.
+
+    Args:
+        taps: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
+        threshold: largest score of a dormant unit, at least 0.
+
+    Returns:
+        0-d float64 tensor in ``[0, 1]``.
+
+    Raises:
+        ConfigError: if there are no taps or one has fewer than two dimensions.
+
+    Examples:
+        >>> taps = {"fc1": torch.tensor([[1.0, 0.0]]), "fc2": torch.ones(1, 2)}
+        >>> dormant_ratio(taps).item()
+        0.25
+    """
+    layers = list(_checked(taps).values())
+    counts = [_dormant_units(tap, threshold).sum() for tap in layers]
+    return _share(counts, layers, sum(tap.shape[1] for tap in layers))
+
+
+def dormant_ratio_per_layer(
+    taps: Mapping[str, Tensor], *, threshold: float = 0.025
+) -> dict[str, Tensor]:
+    """Return each layer's share of dormant units, defined as in `dormant_ratio`.
+
+    Args:
+        taps: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
+        threshold: largest score of a dormant unit, at least 0.
+
+    Raises:
+        ConfigError: if there are no taps or one has fewer than two dimensions.
+    """
+    layers = _checked(taps)
+    return {name: dormant_ratio({name: tap}, threshold=threshold) for name, tap in layers.items()}
+
+
+@register("metrics", "active_fraction", source="share of positive activations after the ReLU")
+def active_fraction(taps: Mapping[str, Tensor]) -> Tensor:
+    """Share of positive entries among all entries of all layers.
+
+    Args:
+        taps: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
+
+    Returns:
+        0-d float64 tensor in ``[0, 1]``.
+
+    Raises:
+        ConfigError: if there are no taps or one has fewer than two dimensions.
+    """
+    layers = list(_checked(taps).values())
+    return _share([(tap > 0).sum() for tap in layers], layers, sum(t.numel() for t in layers))
+
+
+@register(
+    "metrics",
+    "saturation",
+    source="Glorot & Bengio 2010, section 3.2; the bound is this library's choice",
+    ranges={"bound": "(0, 1)"},
+)
+def saturation(taps: Mapping[str, Tensor], *, bound: float = 0.99) -> Tensor:
+    """Share of entries whose magnitude exceeds the bound, over all layers, for tanh units.
+
+    `saturation_percentile` is the companion value, the 98th percentile of the magnitude.
+
+    Args:
+        taps: tanh outputs, ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
+        bound: magnitude above which an entry is saturated, in (0, 1).
+
+    Returns:
+        0-d float64 tensor in ``[0, 1]``.
+
+    Raises:
+        ConfigError: if there are no taps or one has fewer than two dimensions.
+    """
+    layers = list(_checked(taps).values())
+    counts = [(tap.abs() > bound).sum() for tap in layers]
+    return _share(counts, layers, sum(tap.numel() for tap in layers))
+
+
+@register(
+    "metrics",
+    "saturation_percentile",
+    source="Glorot & Bengio 2010, figure 3: 98th percentile of the activation",
+    ranges={"quantile": "[0, 1]"},
+)
+def saturation_percentile(taps: Mapping[str, Tensor], *, quantile: float = 0.98) -> Tensor:
+    """98th percentile of the magnitude of all entries of all layers.
+
+    Linear interpolation between order statistics, NumPy's default. For one layer's value,
+    pass that layer's tap alone.
+
+    Args:
+        taps: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
+        quantile: which quantile to take, in [0, 1].
+
+    Returns:
+        0-d float64 tensor in ``[0, inf)``.
+
+    Raises:
+        ConfigError: if there are no taps or one has fewer than two dimensions.
+    """
+    layers = list(_checked(taps).values())
+    magnitudes = torch.cat([tap.abs().flatten().double() for tap in layers])
+    position = quantile * (magnitudes.numel() - 1)
+    # Order statistics, because torch.quantile stops at 16 M entries.
+    below = magnitudes.kthvalue(math.floor(position) + 1).values
+    above = magnitudes.kthvalue(math.ceil(position) + 1).values
+    return _nan_unless_finite(below + (above - below) * (position % 1), layers)
+
+
+def last_features(taps: Mapping[str, Tensor]) -> Tensor:
+    """Return the last tap as a matrix ``[batch, features]``, space flattened.
+
+    `srank` and `effective_rank` of it are the feature ranks of the literature.
+
+    Args:
+        taps: ``[batch, units]`` or ``[batch, channels, *space]`` by layer, in order.
+
+    Raises:
+        ConfigError: if there are no taps or one has fewer than two dimensions.
+    """
+    return as_matrix(list(_checked(taps).values())[-1])
+
+
+@register("metrics", "feature_norm", source="mean norm of the last hidden layer's rows")
+def feature_norm(taps: Mapping[str, Tensor]) -> Tensor:
+    """Euclidean norm of a sample's features in the last tap, averaged over the batch.
+
+    Args:
+        taps: ``[batch, units]`` or ``[batch, channels, *space]`` by layer, in order.
+
+    Returns:
+        0-d float64 tensor in ``[0, inf)``.
+
+    Raises:
+        ConfigError: if there are no taps or one has fewer than two dimensions.
+    """
+    return torch.linalg.vector_norm(last_features(taps), dim=1, dtype=torch.float64).mean()
+
+
+@register(
+    "metrics",
+    "feature_covariance_distance",
+    source="FIRE: Frobenius-Isometry Reinitialization, Theorem 1",
+)
+def feature_covariance_distance(features: Tensor, reference: Tensor) -> Tensor:
+    """Frobenius distance of two normalized feature covariances, C = H H^T / ||H||^2.
+
+    C is ``[batch, batch]``, so the two representations may differ in width. Unchanged by
+    rotating or scaling a representation; undefined (NaN) for features that are all zero.
+
+    Args:
+        features: H, shape ``[batch, units]`` or ``[batch, channels, *space]``.
+        reference: features of the other network on the same batch.
+
+    Returns:
+        0-d float64 tensor in ``[0, sqrt(2)]``.
+
+    Raises:
+        ConfigError: if the batch sizes differ or there are fewer than two dimensions.
+    """
+    if features.shape[:1] != reference.shape[:1]:
+        raise ConfigError(
+            f"features of shape {list(features.shape)} against a reference of shape "
+            f"{list(reference.shape)}: both must be of the same batch"
+        )
+
+    def covariance(hidden: Tensor) -> Tensor:
+        matrix = as_matrix(hidden).double()
+        matrix = matrix / torch.linalg.vector_norm(matrix)
+        return matrix @ matrix.T
+
+    return torch.linalg.vector_norm(covariance(features) - covariance(reference))
+
+
+@register("metrics", "gradient_norm", source="root of summed squares over all parameters")
+def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """Norm of all gradients together, as of one long vector.
+
+    Args:
+        gradients: any shapes, all on one device; parameters without a gradient left out.
+
+    Returns:
+        0-d float64 tensor in ``[0, inf)``.
+
+    Raises:
+        ConfigError: if there are no gradients.
+    """
+    return _joint_norm(gradients, "gradients")
+
+
+@register("metrics", "effective_lr", source="gradient norm over parameter norm")
+def effective_lr(gradients: Sequence[Tensor], parameters: Sequence[Tensor]) -> Tensor:
+    """Norm of all gradients over the norm of all parameters.
+
+    Args:
+        gradients: any shapes, all on one device.
+        parameters: the parameters these are the gradients of.
+
+    Returns:
+        0-d float64 tensor in ``[0, inf)``; not finite if all parameters are zero.
+
+    Raises:
+        ConfigError: if there are no gradients or no parameters.
+    """
+    return _joint_norm(gradients, "gradients") / _joint_norm(parameters, "parameters")
+
+
+def _joint_norm(tensors: Sequence[Tensor], what: str) -> Tensor:
+    if not tensors:
+        raise ConfigError(f"{what} are empty: pass at least one tensor")
+    norms = [torch.linalg.vector_norm(at_least_float32(t), dtype=torch.float64) for t in tensors]
+    return torch.linalg.vector_norm(torch.stack(norms))

@@ -1,0 +1,339 @@
+"""Metrics of one weight tensor in torch's layout, and of a whole state dict.
+
+- `weight_norm`, `weight_difference`: Frobenius norms, of any shape.
+- `sfe`, `sfe_normalized`: squared Frobenius error against a reference, of any shape.
+- `dfi`, `dfi_scaled`: deviation from isometry, of linear and conv weights.
+- `matrix_slices`, `fire_scale`: the matrices of a weight and the scale FIRE gives them.
+- `measure`: every weight metric of every tensor, and their totals.
+
+A linear weight is ``[d_out, d_in]``, a conv weight ``[C_out, C_in, *kernel]`` with one to
+three kernel dimensions. A grouped conv weight is ``[C_out, C_in / groups, *kernel]``; the
+tensor does not tell its groups, so its slices are measured as they are stored. A stacked
+parameter must be passed one slot at a time.
+
+All metrics are 0-d float64 tensors, without branches on values and without host
+synchronisation. Half precision is worked on in float32, the rest in its own precision;
+sums of squares run in float64, because float32 norms drift by 1e-4 at 20 M entries.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from rlplast.core.errors import BadWeights, ConfigError
+from rlplast.core.registry import register
+from rlplast.metrics.ranks import at_least_float32, spectral_summary
+
+__all__ = [
+    "Measurement",
+    "dfi",
+    "dfi_scaled",
+    "fire_scale",
+    "matrix_slices",
+    "measure",
+    "sfe",
+    "sfe_normalized",
+    "weight_difference",
+    "weight_norm",
+]
+
+_FIRE = "FIRE: Frobenius-Isometry Reinitialization"
+_SUMMED = ("sfe", "dfi", "dfi_scaled")
+_NORMS = ("weight_norm", "weight_difference")
+
+
+class Measurement(TypedDict):
+    """What `measure` returns; None stands for a value that is undefined."""
+
+    tensors: dict[str, dict[str, float | None]]
+    total: dict[str, float | None]
+
+
+def _check_kernel_shape(shape: Sequence[int]) -> None:
+    if len(shape) < 2 or 0 in shape:
+        raise ConfigError(
+            f"weight of shape {list(shape)}: allowed is [d_out, d_in] or [C_out, C_in, *kernel], "
+            "not empty; leave biases and norm parameters out"
+        )
+
+
+def matrix_slices(weight: Tensor) -> Tensor:
+    """Return the matrices of a weight, stacked: ``[slices, d_out, d_in]``.
+
+    A linear weight has one slice; a conv weight one per kernel position, in row-major
+    order. The result is a view wherever strides allow it, and they do for contiguous and
+    channels-last weights, so writing to it writes to the weight.
+
+    Args:
+        weight: shape ``[d_out, d_in]`` or ``[C_out, C_in, *kernel]``.
+
+    Raises:
+        ConfigError: for a tensor of fewer than two dimensions or without entries.
+    """
+    _check_kernel_shape(weight.shape)
+    if weight.ndim == 2:
+        return weight.unsqueeze(0)
+    return weight.flatten(2).permute(2, 0, 1)
+
+
+def fire_scale(weight_shape: Sequence[int]) -> float:
+    """Return the singular value FIRE gives every matrix of a weight of this shape.
+
+    sqrt(d_out / d_in) for a linear weight, sqrt(C_out / C_in) / (kh * kw) for each spatial
+    slice of a conv weight.
+
+    Args:
+        weight_shape: ``(d_out, d_in)`` or ``(C_out, C_in, *kernel)``.
+
+    Raises:
+        ConfigError: for a shape of fewer than two dimensions or with a 0.
+
+    Examples:
+        >>> fire_scale((64, 16)), fire_scale((64, 16, 2, 2))
+        (2.0, 0.5)
+    """
+    _check_kernel_shape(weight_shape)
+    d_out, d_in, *kernel = weight_shape
+    return math.sqrt(d_out / d_in) / math.prod(kernel)
+
+
+def _squared_norm(tensor: Tensor) -> Tensor:
+    return tensor.double().square().sum()
+
+
+def _difference(weight: Tensor, reference: Tensor) -> Tensor:
+    if weight.shape != reference.shape:
+        raise ConfigError(
+            f"weight of shape {list(weight.shape)} against a reference of shape "
+            f"{list(reference.shape)}: both must have the same shape"
+        )
+    return at_least_float32(weight) - at_least_float32(reference)
+
+
+def _isometry_gap(matrices: Tensor) -> Tensor:
+    """Sum over slices ``[slices, n, m]`` of the smaller Gram's squared distance to I."""
+    wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
+    gram = wide @ wide.mT
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    return _squared_norm(gram - identity)
+
+
+@register("metrics", "weight_norm", source="root of summed squares")
+def weight_norm(weight: Tensor) -> Tensor:
+    """Frobenius norm of the weight.
+
+    Args:
+        weight: any shape.
+
+    Returns:
+        0-d float64 tensor in ``[0, inf)``.
+    """
+    return torch.linalg.vector_norm(at_least_float32(weight), dtype=torch.float64)
+
+
+@register("metrics", "weight_difference", source="root of summed squared differences")
+def weight_difference(weight: Tensor, reference: Tensor) -> Tensor:
+    """Frobenius norm of weight - reference.
+
+    Args:
+        weight: any shape.
+        reference: the same shape.
+
+    Returns:
+        0-d float64 tensor in ``[0, inf)``.
+
+    Raises:
+        ConfigError: if the shapes differ.
+    """
+    return weight_norm(_difference(weight, reference))
+
+
+@register("metrics", "sfe", source=f"{_FIRE}, eq. 1")
+def sfe(weight: Tensor, reference: Tensor) -> Tensor:
+    """Squared Frobenius error: sum of (weight - reference)^2.
+
+    Args:
+        weight: the weight after an edit, any shape.
+        reference: the weight before it, the same shape.
+
+    Returns:
+        0-d float64 tensor in ``[0, inf)``.
+
+    Raises:
+        ConfigError: if the shapes differ.
+    """
+    return _squared_norm(_difference(weight, reference))
+
+
+@register("metrics", "sfe_normalized", source=f"{_FIRE}, eq. 1, over the squared norm before")
+def sfe_normalized(weight: Tensor, reference: Tensor) -> Tensor:
+    """Squared Frobenius error as a share of the reference's squared norm.
+
+    The equation's W is `reference`, the weight before an edit; its W-tilde is `weight`,
+    the weight after. Dividing by the norm before is this library's choice.
+
+    Args:
+        weight: the weight after an edit, any shape.
+        reference: the weight before it, the same shape.
+
+    Returns:
+        0-d float64 tensor in ``[0, inf)``; 0 if nothing changed, inf if a zero tensor did.
+
+    Raises:
+        ConfigError: if the shapes differ.
+    """
+    error = sfe(weight, reference)
+    return torch.where(error == 0, error, error / _squared_norm(reference))
+
+
+@register("metrics", "dfi", source=f"{_FIRE}, eq. 2, in torch's layout")
+def dfi(weight: Tensor) -> Tensor:
+    """Deviation from isometry: ||W W^T - I||^2, summed over the slices of a conv weight.
+
+    W is d_out x d_in as torch stores it (the equation writes its transpose). The identity is
+    d_out x d_out, so a slice with d_out > d_in has the floor d_out - d_in. Does not divide by
+    FIRE's scale, and can rise under a correct FIRE: see `dfi_scaled`.
+
+    Args:
+        weight: shape ``[d_out, d_in]`` or ``[C_out, C_in, *kernel]``.
+
+    Returns:
+        0-d float64 tensor in ``[0, inf)``.
+
+    Raises:
+        ConfigError: for a tensor of fewer than two dimensions or without entries.
+
+    Examples:
+        >>> dfi(torch.eye(3)).item(), dfi(torch.eye(3)[:, :2]).item()
+        (0.0, 1.0)
+    """
+    slices = matrix_slices(at_least_float32(weight))
+    count, d_out, d_in = slices.shape
+    # ||W W^T - I||^2 = ||W^T W - I||^2 + d_out - d_in: the smaller Gram is enough.
+    return _isometry_gap(slices) + count * max(0, d_out - d_in)
+
+
+@register("metrics", "dfi_scaled", source=f"{_FIRE}, eq. 2 and the scale of Algorithm 1")
+def dfi_scaled(weight: Tensor) -> Tensor:
+    """Deviation from isometry after dividing by FIRE's scale, on the smaller Gram.
+
+    With X = W / `fire_scale`, ||X X^T - I||^2 if d_out <= d_in, else ||X^T X - I||^2, summed
+    over the slices of a conv weight: 0 after an exact FIRE, whatever the shape.
+
+    Args:
+        weight: shape ``[d_out, d_in]`` or ``[C_out, C_in, *kernel]``.
+
+    Returns:
+        0-d float64 tensor in ``[0, inf)``.
+
+    Raises:
+        ConfigError: for a tensor of fewer than two dimensions or without entries.
+
+    Examples:
+        >>> dfi_scaled(2 * torch.eye(4)[:, :1]).item()
+        0.0
+    """
+    return _isometry_gap(matrix_slices(at_least_float32(weight)) / fire_scale(weight.shape))
+
+
+@torch.no_grad()
+def measure(
+    tensors: Mapping[str, Tensor], reference: Mapping[str, Tensor] | None = None
+) -> Measurement:
+    """Measure every floating tensor with two or more dimensions, in float64.
+
+    Other tensors, and tensors without entries, are left out. The total holds sums for `sfe`,
+    `dfi` and `dfi_scaled`, the root of summed squares for `weight_norm` and
+    `weight_difference`, the quotient of the two sums for `sfe_normalized`, and None for the
+    ranks and the spectral norm, which have no total.
+
+    Args:
+        tensors: weights by name; after the edit if there is a reference.
+        reference: weights before it; adds `weight_difference`, `sfe` and `sfe_normalized`.
+
+    Raises:
+        BadWeights: naming the first tensor with a value that is not finite.
+        ConfigError: naming the first tensor that `tensors` and `reference` do not share,
+            or share with different shapes.
+    """
+    weights = _measurable(tensors, "")
+    if reference is None:
+        rows = {name: _row(weight, None) for name, weight in weights.items()}
+        return {"tensors": rows, "total": _total(rows, None)}
+    before = _measurable(reference, "reference ")
+    _check_match(weights, before)
+    rows = {name: _row(weight, before[name]) for name, weight in weights.items()}
+    squares_before = sum(float(_squared_norm(weight.double())) for weight in before.values())
+    return {"tensors": rows, "total": _total(rows, squares_before)}
+
+
+def _measurable(tensors: Mapping[str, Tensor], role: str) -> dict[str, Tensor]:
+    chosen = {
+        name: tensor
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point() and tensor.ndim >= 2 and tensor.numel() > 0
+    }
+    for name, tensor in chosen.items():
+        bad = int((~at_least_float32(tensor).isfinite()).sum())
+        if bad:
+            raise BadWeights(
+                f"{role}tensor {name!r}: {bad} of {tensor.numel()} values are not finite; "
+                "measure a checkpoint from before the divergence"
+            )
+    return chosen
+
+
+def _check_match(weights: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:
+    for name in [*weights, *before]:
+        shapes = [list(side[name].shape) if name in side else None for side in (weights, before)]
+        if shapes[0] != shapes[1]:
+            found, expected = (f"of shape {s}" if s else "missing" for s in shapes)
+            raise ConfigError(
+                f"tensor {name!r} is {found} in the file and {expected} in the reference: "
+                "both must hold the same tensors"
+            )
+
+
+def _row(weight: Tensor, before: Tensor | None) -> dict[str, float | None]:
+    weight = weight.double()
+    values = {
+        "weight_norm": weight_norm(weight),
+        **spectral_summary(weight),
+        "dfi": dfi(weight),
+        "dfi_scaled": dfi_scaled(weight),
+    }
+    if before is not None:
+        before = before.double()
+        values["weight_difference"] = weight_difference(weight, before)
+        values["sfe"] = sfe(weight, before)
+        values["sfe_normalized"] = sfe_normalized(weight, before)
+    return {metric: _finite(float(value)) for metric, value in values.items()}
+
+
+def _total(
+    rows: Mapping[str, Mapping[str, float | None]], squares_before: float | None
+) -> dict[str, float | None]:
+    metrics = ["weight_norm", "spectral_norm", "srank", "effective_rank", "stable_rank"]
+    metrics += ["dfi", "dfi_scaled"]
+    metrics += [] if squares_before is None else ["weight_difference", "sfe", "sfe_normalized"]
+    total: dict[str, float | None] = dict.fromkeys(metrics)
+
+    def values(metric: str) -> list[float]:
+        found = (row[metric] for row in rows.values())
+        return [math.nan if value is None else value for value in found]
+
+    for metric in metrics:
+        if metric in _SUMMED:
+            total[metric] = _finite(math.fsum(values(metric)))
+        elif metric in _NORMS:
+            total[metric] = _finite(math.hypot(*values(metric)))
+    if squares_before:
+        total["sfe_normalized"] = _finite(math.fsum(values("sfe")) / squares_before)
+    return total
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,297 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.replay import Replay
+from rlplast.core.errors import ConfigError
+from tests.agents.replay_episodes import FRAME, Episodes, assert_equal, copy, fill, make
+from tests.naive.replay import NaiveReplay
+
+
+def newest_frames(obs: torch.Tensor, frame_stack: int) -> np.ndarray:
+    return obs.numpy().reshape(-1, frame_stack, *FRAME)[:, -1]
+
+
+def assert_same_as_naive(replay: Replay, naive: NaiveReplay, rng: np.random.Generator) -> None:
+    expected = naive.transitions()
+    assert replay.size == len(expected)
+    if not expected:
+        with pytest.raises(ConfigError, match="no transition to sample"):
+            replay.sample_from(1, rng)
+        return
+    # So many draws that leaving one out is less likely than 1e-11.
+    batch = replay.sample_from(30 * len(expected), rng)
+    frames = newest_frames(batch.obs, naive.frame_stack)
+    keys, first = np.unique(frames, axis=0, return_index=True)
+    assert {tuple(key) for key in keys.tolist()} == set(expected)
+    for key, index in zip(keys.tolist(), first, strict=True):
+        want = expected[tuple(key)]
+        shape = batch.obs.shape[1:]
+        np.testing.assert_array_equal(batch.obs[index], want.obs.reshape(shape))
+        np.testing.assert_array_equal(batch.obs_next[index], want.obs_next.reshape(shape))
+        assert batch.action[index] == want.action
+        assert float(batch.reward[index]) == pytest.approx(want.reward, rel=1e-6, abs=1e-6)
+        assert float(batch.discount[index]) == pytest.approx(want.discount, rel=1e-6)
+
+
+# --- what is sampled ------------------------------------------------------------------------
+
+
+@settings(max_examples=120)
+@given(
+    num_envs=st.integers(1, 3),
+    frame_stack=st.sampled_from([1, 2, 4]),
+    n_step=st.integers(1, 5),
+    spare_rows=st.integers(0, 20),
+    odd_rows=st.integers(0, 2),
+    gamma=st.sampled_from([0.0, 0.9, 1.0]),
+    p_terminated=st.sampled_from([0.0, 0.05, 0.4]),
+    p_truncated=st.sampled_from([0.0, 0.05, 0.4]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_every_transition_agrees_with_the_naive_replay(
+    num_envs: int,
+    frame_stack: int,
+    n_step: int,
+    spare_rows: int,
+    odd_rows: int,
+    gamma: float,
+    p_terminated: float,
+    p_truncated: float,
+    seed: int,
+) -> None:
+    rows = n_step + frame_stack + spare_rows
+    rng = np.random.default_rng(seed)
+    replay = Replay(
+        capacity=rows * num_envs + min(odd_rows, num_envs - 1),
+        num_envs=num_envs,
+        obs_shape=FRAME,
+        obs_dtype="int32",
+        frame_stack=frame_stack,
+        n_step=n_step,
+        gamma=gamma,
+        batch_size=4,
+        rng=rng,
+    )
+    naive = NaiveReplay(rows, num_envs, frame_stack, n_step, gamma)
+    episodes = Episodes(num_envs, seed, p_terminated, p_truncated)
+    for memory in (replay, naive):
+        memory.start(episodes.start())
+    steps = 4 * rows
+    compared = {*rng.integers(0, steps, 4).tolist(), int(rng.integers(0, rows)), steps - 1}
+    restart = int(rng.integers(0, 2 * steps))  # in half of the cases
+    for step in range(steps):
+        transition = episodes.step()
+        replay.add(*transition)
+        naive.add(*transition)
+        if step == restart:
+            first = episodes.reset()
+            replay.start(first)
+            naive.start(first)
+        if step in compared:
+            assert_same_as_naive(replay, naive, rng)
+
+
+def one_episode(replay: Replay, length: int, terminated: bool, truncated: bool) -> None:
+    """Store an episode of frames (1, 1, 1), (1, 1, 2) … and begin the next at (1, 2, 1)."""
+    replay.start(np.array([[1, 1, 1]], np.int32))
+    for step in range(1, length + 1):
+        last = step == length
+        final = np.array([[1, 1, step + 1]], np.int32)
+        following = np.array([[1, 2, 1]], np.int32) if last else final
+        ends = np.array([terminated and last]), np.array([truncated and last])
+        replay.add(np.array([step]), np.array([1.0]), *ends, following, final)
+
+
+def draw(replay: Replay, step: int) -> dict[str, np.ndarray]:
+    """The transition of the first episode that begins at `step`."""
+    batch = replay.sample_from(400, np.random.default_rng(0))
+    frames = newest_frames(batch.obs, batch.obs.shape[1] if batch.obs.dim() == 3 else 1)
+    index = np.flatnonzero((frames == [1, 1, step]).all(axis=1))[0]
+    return {name: tensor[index].numpy() for name, tensor in batch._asdict().items()}
+
+
+def test_truncated_window_bootstraps_from_the_final_observation() -> None:
+    replay = make(n_step=3, frame_stack=2)
+    one_episode(replay, length=4, terminated=False, truncated=True)
+    drawn = draw(replay, step=3)
+    assert drawn["reward"] == pytest.approx(1 + 0.9)
+    assert drawn["discount"] == pytest.approx(0.9**2)
+    np.testing.assert_array_equal(drawn["obs_next"], [[1, 1, 4], [1, 1, 5]])
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+def test_terminated_window_does_not_bootstrap_even_if_also_truncated(truncated: bool) -> None:
+    replay = make(n_step=3)
+    one_episode(replay, length=4, terminated=True, truncated=truncated)
+    drawn = draw(replay, step=3)
+    assert drawn["reward"] == pytest.approx(1 + 0.9)
+    assert drawn["discount"] == 0
+    assert replay.size == 4
+
+
+def test_stack_at_an_episode_start_is_blank_before_it() -> None:
+    replay = make(frame_stack=4)
+    one_episode(replay, length=4, terminated=True, truncated=False)
+    fill(replay, Episodes(1, seed=0, p_terminated=0, p_truncated=0), 1)
+    stacks = replay.sample_from(100, np.random.default_rng(0)).obs.numpy()
+    (of_second,) = np.unique(stacks[stacks[:, -1, 1] == 2], axis=0)
+    np.testing.assert_array_equal(of_second, [[0, 0, 0], [0, 0, 0], [0, 0, 0], [1, 2, 1]])
+
+
+def test_starting_again_stitches_no_transition() -> None:
+    replay = make()
+    one_episode(replay, length=3, terminated=False, truncated=False)
+    replay.start(np.array([[1, 7, 1]], np.int32))
+    batch = replay.sample_from(100, np.random.default_rng(0))
+    assert replay.size == 3
+    assert 7 not in batch.obs_next.numpy()[:, 1]
+
+
+def test_window_that_is_not_finished_is_not_sampled() -> None:
+    replay = make(n_step=3)
+    episodes = Episodes(1, seed=0, p_terminated=0, p_truncated=0)
+    replay.start(episodes.start())
+    sizes = []
+    for _ in range(5):
+        fill(replay, episodes, 1)
+        sizes.append(replay.size)
+    assert sizes == [0, 0, 1, 2, 3]
+
+
+def test_draws_are_uniform_over_transitions() -> None:
+    replay = make(rows=40, num_envs=3, frame_stack=4, n_step=3)
+    episodes = Episodes(3, seed=1, p_truncated=0.3)
+    replay.start(episodes.start())
+    fill(replay, episodes, 37)  # some rings have wrapped around, others have not
+    batch = replay.sample_from(100_000, np.random.default_rng(2))
+    _, counts = np.unique(newest_frames(batch.obs, 4), axis=0, return_counts=True)
+    assert len(counts) == replay.size
+    expected = counts.sum() / len(counts)
+    chi_square, freedom = ((counts - expected) ** 2 / expected).sum(), len(counts) - 1
+    # Mean and standard deviation of the chi-square distribution; too even is wrong as well.
+    assert abs(chi_square - freedom) < 4 * np.sqrt(2 * freedom)
+
+
+# --- batches --------------------------------------------------------------------------------
+
+
+def test_batch_has_the_shapes_and_types_an_update_expects() -> None:
+    replay = make(frame_stack=4, batch_size=5, obs_dtype="uint8", obs_shape=(6, 7))
+    frames = np.ones((1, 6, 7), np.uint8)
+    replay.start(frames)
+    no = np.array([False])
+    replay.add(np.array([2]), np.array([1]), no, no, frames, frames)
+    found = {name: (t.shape, t.dtype) for name, t in replay.sample()._asdict().items()}
+    assert found == {
+        "obs": ((5, 4, 6, 7), torch.uint8),
+        "action": ((5,), torch.int64),
+        "reward": ((5,), torch.float32),
+        "discount": ((5,), torch.float32),
+        "obs_next": ((5, 4, 6, 7), torch.uint8),
+    }
+
+
+def test_sample_fills_the_same_tensors_every_time() -> None:
+    replay = make()
+    episodes = Episodes(1, seed=0)
+    replay.start(episodes.start())
+    fill(replay, episodes, 30)
+    first = replay.sample()
+    addresses, values = [t.data_ptr() for t in first], copy(first)
+    second = replay.sample()
+    assert [t.data_ptr() for t in second] == addresses
+    assert any((a != b).any() for a, b in zip(values, copy(second), strict=True))
+
+
+def test_sample_from_uses_the_other_stream_and_new_tensors() -> None:
+    replay, same = make(seed=5), make(seed=5)
+    for memory in (replay, same):
+        episodes = Episodes(1, seed=0)
+        memory.start(episodes.start())
+        fill(memory, episodes, 50)
+    probe = replay.sample_from(16, np.random.default_rng(5))
+    assert_equal(probe, same.sample())
+    assert_equal(replay.sample(), probe)
+    assert not {t.data_ptr() for t in probe} & {t.data_ptr() for t in replay.sample()}
+
+
+@pytest.mark.gpu
+def test_batches_on_a_gpu_equal_those_on_the_cpu() -> None:
+    host, device = make(frame_stack=4), make(frame_stack=4, device="cuda")
+    for memory in (host, device):
+        episodes = Episodes(1, seed=0)
+        memory.start(episodes.start())
+        fill(memory, episodes, 50)
+    addresses = [t.data_ptr() for t in device.sample()]
+    host.sample()
+    for _ in range(5):
+        batch = device.sample()
+        assert [t.data_ptr() for t in batch] == addresses
+        assert all(t.is_cuda for t in batch)
+        assert_equal(batch, host.sample())
+
+
+def test_atari_transition_takes_at_most_7300_bytes() -> None:
+    replay = make(rows=250, num_envs=4, obs_shape=(84, 84), obs_dtype="uint8", frame_stack=4)
+    assert replay.nbytes / 1000 <= 7300
+
+
+# --- wrong use ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rows": 4, "num_envs": 3, "n_step": 3, "frame_stack": 2}, "capacity = 12.*= 15"),
+        ({"num_envs": 0}, "num_envs = 0"),
+        ({"n_step": 0}, "n_step = 0"),
+        ({"frame_stack": 0}, "frame_stack = 0"),
+        ({"frame_stack": 257, "rows": 300}, "frame_stack = 257"),
+        ({"batch_size": 0}, "batch_size = 0"),
+        ({"segment_rows": 0}, "segment_rows = 0"),
+        ({"gamma": 1.01}, "gamma = 1.01"),
+        ({"gamma": float("nan")}, "gamma = nan"),
+        ({"obs_shape": (84, 0)}, r"obs_shape\[1\] = 0"),
+        ({"obs_dtype": "datetime64[s]"}, "obs_dtype = 'datetime64"),
+        ({"obs_dtype": "pixels"}, "obs_dtype = 'pixels'"),
+    ],
+)
+def test_impossible_arguments_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make(**options)
+
+
+@pytest.mark.parametrize(
+    ("position", "wrong", "message"),
+    [
+        (0, np.array([1]), r"action has shape \(1,\)"),
+        (0, np.array([0.5, 1.5]), "action has type float64"),
+        (1, np.zeros((2, 1)), r"reward has shape \(2, 1\)"),
+        (2, np.array([0, 1]), "terminated has type int64"),
+        (3, np.array([0.0, 1.0]), "truncated has type float64"),
+        (4, np.zeros(3, np.int32), r"obs_next has shape \(3,\)"),
+        (5, np.zeros((2, 3), np.float32), "obs_final has type float32"),
+    ],
+)
+def test_arrays_that_would_be_broadcast_or_cut_are_refused(
+    position: int, wrong: np.ndarray, message: str
+) -> None:
+    replay, episodes = make(num_envs=2), Episodes(2, seed=0)
+    replay.start(episodes.start())
+    arguments = list(episodes.step())
+    arguments[position] = wrong
+    with pytest.raises(ConfigError, match=message):
+        replay.add(*arguments)
+
+
+def test_first_observations_come_before_transitions() -> None:
+    replay, episodes = make(), Episodes(1, seed=0)
+    with pytest.raises(ConfigError, match=r"call start\(obs\)"):
+        replay.add(*episodes.step())
+    with pytest.raises(ConfigError, match="no transition to sample"):
+        replay.sample()

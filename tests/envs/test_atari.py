@@ -1,0 +1,254 @@
+from typing import Any
+
+import ale_py
+import cv2
+import numpy as np
+import pytest
+from ale_py import roms
+
+import envs
+from envs.atari import MINIMAL_ACTIONS, AtariSimulator
+from tests.envs.checks import (
+    assert_continues_after_restore,
+    generator,
+    play,
+    random_actions,
+)
+
+NO_ONE_PLAYER_GAME = {"combat", "joust", "maze_craze", "warlords"}
+
+
+def load(rom: str, seed: int = 0) -> Any:
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    ale = ale_py.ALEInterface()
+    ale.setInt("random_seed", seed)
+    ale.setFloat("repeat_action_probability", 0.0)
+    path = roms.get_rom_path(rom)
+    assert path is not None
+    ale.loadROM(path)
+    return ale
+
+
+class SlowTwin:
+    """The same game from the written rules, one frame at a time, resized by OpenCV."""
+
+    def __init__(self, rom: str, seed: int, frame_skip: int, sticky: float) -> None:
+        self.rng = generator(seed)
+        self.ale = load(rom, int(self.rng.integers(2**31 - 1)))
+        self.actions = self.ale.getMinimalActionSet()
+        self.frame_skip, self.sticky = frame_skip, sticky
+        self.executed = [ale_py.Action.NOOP]
+        self.screens: list[np.ndarray] = []
+
+    def reset(self) -> np.ndarray:
+        self.ale.reset_game()
+        self.executed = [ale_py.Action.NOOP]
+        self.screens = [self.ale.getScreenGrayscale()] * 2
+        return self.observe()
+
+    def observe(self) -> np.ndarray:
+        newest = np.maximum(self.screens[-1], self.screens[-2])
+        return cv2.resize(newest, (84, 84), interpolation=cv2.INTER_AREA)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, int]:
+        reward = 0.0
+        for frame, draw in enumerate(self.rng.random(self.frame_skip)):
+            repeat = draw < self.sticky
+            self.executed.append(self.executed[-1] if repeat else self.actions[action])
+            reward += self.ale.act(self.executed[-1])
+            self.screens.append(self.ale.getScreenGrayscale())
+            if self.ale.game_over():
+                if frame < self.frame_skip - 1:
+                    self.screens.append(self.screens[-1])
+                return self.observe(), reward, True, frame + 1
+        return self.observe(), reward, False, self.frame_skip
+
+
+@pytest.mark.parametrize(
+    ("rom", "options"),
+    [
+        ("breakout", {}),
+        ("asterix", {"sticky": 0.0}),
+        ("pong", {"frame_skip": 1}),
+        ("space_invaders", {"frame_skip": 3, "sticky": 0.5}),
+    ],
+)
+def test_steps_equal_a_slow_twin_that_replays_the_draws(rom: str, options: dict[str, Any]) -> None:
+    env_id = "atari/" + rom.title().replace("_", "")
+    env = envs.make(env_id, generator(5), **options)
+    twin = SlowTwin(rom, 5, **({"frame_skip": 4, "sticky": 0.25} | options))
+    np.testing.assert_allclose(env.reset().astype(int), twin.reset(), atol=1)
+    for action in random_actions(env_id, 500, seed=6):
+        obs, reward, terminated, _ = env.step(action)
+        obs_twin, *expected = twin.step(action)
+        assert [reward, terminated, env.step_frames] == expected
+        np.testing.assert_allclose(obs.astype(int), obs_twin, atol=1)
+        if terminated:
+            np.testing.assert_allclose(env.reset().astype(int), twin.reset(), atol=1)
+
+
+class ActionRecorder:
+    """Passes everything on to ALE and keeps the actions it executed."""
+
+    def __init__(self, ale: Any) -> None:
+        self.ale = ale
+        self.actions: list[int] = []
+
+    def act(self, action: Any) -> int:
+        self.actions.append(int(action.value))
+        return self.ale.act(action)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.ale, name)
+
+
+@pytest.mark.parametrize("sticky", [0.0, 0.25, 0.6])
+def test_each_frame_repeats_the_executed_action_with_the_sticky_probability(sticky: float) -> None:
+    simulator = AtariSimulator(
+        "pong", generator(0), frame_skip=4, sticky=sticky, full_action_space=True
+    )
+    simulator.reset()
+    recorder = ActionRecorder(simulator._ale)
+    simulator._ale = recorder
+    chosen = [step % 18 for step in range(700)]  # less than a whole game
+    for action in chosen:
+        simulator.step(action)
+    executed = np.array(recorder.actions).reshape(-1, 4)
+    # Not once was an action executed that is neither the chosen nor the previous one.
+    previous = np.concatenate([[0], executed.ravel()[:-1]]).reshape(-1, 4)
+    asked = np.array(chosen)[:, None]
+    assert ((executed == asked) | (executed == previous)).all()
+    # A new action starts late by k frames with probability sticky ** k.
+    for late in range(3):
+        fraction = np.mean(executed[1:, late] != asked[1:, 0])
+        assert fraction == pytest.approx(sticky ** (late + 1), abs=0.04)
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_restored_asterix_continues_bit_for_bit(used: bool) -> None:
+    assert_continues_after_restore("atari/Asterix", 211, 500, min_ends=1, used=used)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options"),
+    [
+        ("atari/Breakout", {}),
+        ("atari/Breakout", {"frame_skip": 1, "max_episode_steps": 100}),
+        ("atari/YarsRevenge", {"max_episode_steps": 100}),
+        ("atari/AirRaid", {"max_episode_steps": 100, "sticky": 0.5}),
+        ("atari/Qbert", {"max_episode_steps": 100}),
+        ("atari/Tetris", {"max_episode_steps": 100}),
+    ],
+)
+def test_restored_games_continue_bit_for_bit(env_id: str, options: dict[str, Any]) -> None:
+    assert_continues_after_restore(env_id, 137, 300, min_ends=1, **options)
+
+
+@pytest.mark.parametrize("env_id", ["atari/Qbert", "atari/DoubleDunk"])
+@pytest.mark.parametrize("used", [False, True])
+def test_a_first_observation_can_be_restored(env_id: str, used: bool) -> None:
+    options = {"max_episode_steps": 30}
+    assert_continues_after_restore(env_id, 0, 60, min_ends=1, used=used, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rom", MINIMAL_ACTIONS)
+@pytest.mark.parametrize("before", [0, 1, 137])
+@pytest.mark.parametrize("used", [False, True])
+def test_every_restored_game_continues_bit_for_bit(rom: str, before: int, used: bool) -> None:
+    env_id = "atari/" + rom.title().replace("_", "")
+    assert_continues_after_restore(
+        env_id, before, 200, min_ends=1, used=used, max_episode_steps=110
+    )
+
+
+def test_a_state_of_another_game_is_refused() -> None:
+    env = envs.make("atari/Pong", generator(0))
+    state = envs.make("atari/Breakout", generator(0)).state_dict()
+    with pytest.raises(ValueError, match="'atari/Breakout' cannot continue 'atari/Pong'"):
+        env.load_state_dict(state)
+
+
+def test_an_episode_is_a_whole_game_with_unclipped_rewards() -> None:
+    env = envs.make("atari/Asterix", generator(0))
+    ale = env._simulator._ale  # type: ignore[attr-defined]
+    env.reset()
+    lives, rewards, terminated = [ale.lives()], [], False
+    for action in random_actions("atari/Asterix", 1000, seed=0):
+        _, reward, terminated, truncated = env.step(action)
+        assert not truncated
+        rewards.append(reward)
+        lives.append(ale.lives())
+        if terminated:
+            break
+    assert terminated
+    assert lives[0] == 3 and lives[-1] == 0  # lost lives ended nothing
+    assert set(rewards) == {0.0, 50.0}  # the game's own points
+
+
+def test_the_limit_truncates_and_the_next_step_needs_a_reset() -> None:
+    env = envs.make("atari/Pong", generator(0), max_episode_steps=3)
+    env.reset()
+    flags = [env.step(0)[2:] for _ in range(3)]
+    assert flags == [(False, False), (False, False), (False, True)]
+    with pytest.raises(RuntimeError, match=r"call reset\(\) first"):
+        env.step(0)
+
+
+def test_different_streams_play_differently_and_equal_ones_alike() -> None:
+    actions = random_actions("atari/Breakout", 60, seed=0)
+    runs = []
+    for seed in (0, 0, 1):
+        env = envs.make("atari/Breakout", generator(seed))
+        env.reset()
+        runs.append(np.stack([step[0] for step in play(env, actions)]))
+    np.testing.assert_array_equal(runs[0], runs[1])
+    assert (runs[0] != runs[2]).any()
+
+
+def test_the_table_lists_what_ale_can_play() -> None:
+    assert set(MINIMAL_ACTIONS) == set(roms.get_all_rom_ids()) - NO_ONE_PLAYER_GAME
+
+
+@pytest.mark.parametrize("rom", ["asterix", "breakout", "journey_escape", "pong", "turmoil"])
+def test_the_table_counts_the_minimal_actions(rom: str) -> None:
+    assert MINIMAL_ACTIONS[rom] == len(load(rom).getMinimalActionSet())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rom", MINIMAL_ACTIONS)
+def test_the_tables_count_the_actions_of_every_game(rom: str) -> None:
+    ale = load(rom)
+    env_id = "atari/" + rom.title().replace("_", "")
+    assert envs.spec(env_id).num_actions == len(ale.getMinimalActionSet())
+    full = envs.spec(env_id, full_action_space=True)
+    assert full.num_actions == len(ale.getLegalActionSet())
+
+
+def test_observations_match_their_description() -> None:
+    for full, actions in ((False, 4), (True, 18)):
+        env = envs.make("atari/Breakout", generator(0), full_action_space=full)
+        obs = env.reset()
+        assert obs.shape == env.spec.obs_shape == (84, 84)
+        assert str(obs.dtype) == env.spec.obs_dtype == "uint8"
+        assert env.spec.num_actions == actions
+        env.step(actions - 1)
+        with pytest.raises(ValueError, match=f"allowed are 0 to {actions - 1}"):
+            env.step(actions)
+    assert (env.spec.frame_stack, env.spec.frames_per_step) == (4, 4)
+
+
+def test_render_is_a_colour_picture() -> None:
+    env = envs.make("atari/Breakout", generator(0))
+    env.reset()
+    picture = env.render()
+    assert picture.shape == (210, 160, 3) and picture.dtype == np.uint8
+    assert (picture[..., 0] != picture[..., 2]).any()
+
+
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    env = envs.make("atari/Breakout", generator(0))
+    env.reset()
+    env.step(0)
+    env.close()
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,107 @@
+import minatar
+import numpy as np
+import pytest
+
+import envs
+from tests.envs.checks import (
+    assert_continues_after_restore,
+    generator,
+    play,
+    random_actions,
+    through_files,
+)
+
+GAMES = ["asterix", "breakout", "freeway", "seaquest", "space_invaders"]
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_steps_equal_minatar_itself(game: str) -> None:
+    twin = minatar.Environment(game, sticky_action_prob=0.3)
+    twin.random = twin.env.random = np.random.RandomState(np.random.PCG64(7))
+    twin.reset()  # ours starts a first game when it is built
+    env = envs.make(f"minatar/{game}", generator(7), sticky=0.3)
+    obs = env.reset()
+    twin.reset()
+    for action in random_actions(env.spec.id, 400, seed=1):
+        np.testing.assert_array_equal(obs, np.moveaxis(twin.state(), 2, 0))
+        obs, reward, terminated, _ = env.step(action)
+        assert (reward, terminated) == twin.act(twin.minimal_action_set()[action])
+        if terminated:
+            obs = env.reset()
+            twin.reset()
+
+
+@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("used", [False, True])
+def test_restored_games_continue_bit_for_bit(game: str, used: bool) -> None:
+    # 900 random steps ramp Asterix and clear waves; the limit adds ends to Freeway.
+    assert_continues_after_restore(
+        f"minatar/{game}", 173, 900, min_ends=2, used=used, max_episode_steps=400
+    )
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_every_step_can_be_restored(game: str) -> None:
+    env = envs.make(f"minatar/{game}", generator(0))
+    env.reset()
+    for action in random_actions(env.spec.id, 60, seed=3):
+        if any(env.step(action)[2:]):
+            env.reset()
+        other = envs.make(env.spec.id, generator(9))
+        other.load_state_dict(through_files(env.state_dict()))
+        np.testing.assert_array_equal(other.render(), env.render())
+
+
+def test_wrapper_and_game_share_one_stream_after_a_restore() -> None:
+    env = envs.make("minatar/asterix", generator(0))
+    env.load_state_dict(envs.make("minatar/asterix", generator(1)).state_dict())
+    wrapper = env._simulator._wrapper  # type: ignore[attr-defined]
+    assert wrapper.random is wrapper.env.random
+
+
+def test_a_state_with_other_attributes_is_refused() -> None:
+    env = envs.make("minatar/breakout", generator(0))
+    state = env.state_dict()
+    del state["simulator"]["game"]["strike"]
+    with pytest.raises(ValueError, match=r"other attributes .*\['strike'\]"):
+        env.load_state_dict(state)
+
+
+@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("full", [False, True])
+def test_observations_match_their_description(game: str, full: bool) -> None:
+    env = envs.make(f"minatar/{game}", generator(0), full_action_space=full)
+    obs = env.reset()
+    twin = minatar.Environment(game)
+    assert obs.shape == env.spec.obs_shape == (twin.n_channels, 10, 10)
+    assert str(obs.dtype) == env.spec.obs_dtype == "uint8"
+    assert set(np.unique(obs)) == {0, 1}
+    assert env.spec.num_actions == (6 if full else len(twin.minimal_action_set()))
+    assert (env.spec.frame_stack, env.spec.frames_per_step) == (1, 1)
+    assert env.render().shape == (160, 160, 3) and env.render().dtype == np.uint8
+
+
+def test_without_ramping_the_game_stays_slow() -> None:
+    speeds = {}
+    for ramping in (False, True):
+        env = envs.make("minatar/asterix", generator(0), ramping=ramping, max_episode_steps=None)
+        env.reset()
+        game = env._simulator._wrapper.env  # type: ignore[attr-defined]
+        while not game.ramp_timer < 0 and game.ramp_index == 0:
+            game.terminal = False  # as if nothing could hit the player
+            env._running = True  # type: ignore[attr-defined]
+            env.step(0)
+            if not ramping and game.ramp_timer == 100 and env._steps > 300:  # type: ignore[attr-defined]
+                break
+        speeds[ramping] = env.state_dict()["simulator"]["game"]["ramp_timer"]
+    assert speeds[False] == 100 and speeds[True] < 100
+
+
+def test_different_streams_play_differently_and_equal_ones_alike() -> None:
+    actions = random_actions("minatar/asterix", 100, seed=0)
+    runs = []
+    for seed in (0, 0, 1):
+        env = envs.make("minatar/asterix", generator(seed))
+        env.reset()
+        runs.append([step[0].tobytes() for step in play(env, actions)])
+    assert runs[0] == runs[1] != runs[2]

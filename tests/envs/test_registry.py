@@ -1,0 +1,120 @@
+import json
+import re
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import envs
+from envs.base import load_rng_state, plain, rng_state
+from tests.envs.checks import generator, through_files
+
+
+@pytest.mark.parametrize(
+    ("unknown", "nearest"),
+    [
+        ("atari/Asterxi", "atari/Asterix"),
+        ("minatar/Breakout", "minatar/breakout"),
+        ("gym/CartPole", "gym/CartPole-v1"),
+        ("SpaceInvaders", "atari/SpaceInvaders"),
+    ],
+)
+def test_an_unknown_id_names_the_nearest(unknown: str, nearest: str) -> None:
+    message = f"^env id '{unknown}' is unknown: did you mean '{nearest}'\\?$"
+    with pytest.raises(envs.UnknownEnv, match=message):
+        envs.make(unknown, generator(0))
+    with pytest.raises(envs.UnknownEnv, match=message):
+        envs.spec(unknown)
+
+
+def test_an_id_like_no_other_names_the_families() -> None:
+    with pytest.raises(envs.UnknownEnv, match="ids start with atari/, gym/, minatar/"):
+        envs.spec("zzz")
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options", "message"),
+    [
+        ("atari/Pong", {"stick": 0.1}, "option 'stick' .* did you mean 'sticky'"),
+        ("gym/CartPole-v1", {"sticky": 0.1}, "'sticky' .* allowed: max_episode_steps"),
+        (
+            "atari/Pong",
+            {"sticky": 1.0},
+            r"'sticky' of env 'atari/Pong' is 1.0: allowed is \[0, 1\)",
+        ),
+        ("minatar/freeway", {"sticky": -0.1}, r"is -0.1: allowed is \[0, 1\)"),
+        ("minatar/freeway", {"ramping": 1}, "is 1: allowed is true or false"),
+        ("atari/Pong", {"frame_skip": 0}, "is 0: allowed is integer >= 1"),
+        ("atari/Pong", {"frame_skip": None}, "is None: allowed is integer >= 1"),
+        ("atari/Pong", {"max_episode_steps": 2.5}, "is 2.5: allowed is integer >= 1, null"),
+        ("gym/Acrobot-v1", {"max_episode_steps": True}, "is True: allowed is integer"),
+    ],
+)
+def test_a_bad_option_names_what_is_allowed(
+    env_id: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        envs.make(env_id, generator(0), **options)
+
+
+@pytest.mark.parametrize(
+    ("package", "env_id", "install"),
+    [
+        ("ale_py", "atari/Pong", "ale-py"),
+        ("minatar", "minatar/asterix", "rlplast[minatar]"),
+        ("gymnasium", "gym/CartPole-v1", "gymnasium"),
+    ],
+)
+def test_a_missing_package_names_the_command_but_stays_listed(
+    monkeypatch: pytest.MonkeyPatch, package: str, env_id: str, install: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(envs.MissingPackage, match=re.escape(f"pip install '{install}'")):
+        envs.make(env_id, generator(0))
+    assert envs.spec(env_id).id == env_id
+    assert env_id in {row["name"] for row in envs.list_envs()}
+
+
+def test_rows_are_complete_and_their_defaults_are_accepted() -> None:
+    rows = envs.list_envs()
+    assert json.loads(json.dumps(rows)) == rows
+    assert len({row["name"] for row in rows}) == len(rows) == 104 + 5 + 3
+    for row in rows:
+        assert list(row) == ["name", "family", "summary", "params", "source"]
+        assert row["family"] == "envs"
+        defaults = {name: param["default"] for name, param in row["params"].items()}
+        assert envs.spec(row["name"], **defaults) == envs.spec(row["name"])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        np.random.PCG64,
+        np.random.PCG64DXSM,
+        np.random.Philox,
+        np.random.SFC64,
+        np.random.MT19937,
+    ],
+)
+def test_a_generator_continues_from_its_stored_state(kind: type[Any]) -> None:
+    rng = np.random.Generator(kind(1))
+    rng.integers(10, size=3, dtype=np.uint32)  # leaves half a word behind
+    other = np.random.Generator(kind(2))
+    load_rng_state(other, through_files(rng_state(rng)))
+    assert other.integers(2**32, size=9, dtype=np.uint32).tolist() == (
+        rng.integers(2**32, size=9, dtype=np.uint32).tolist()
+    )
+    assert other.standard_normal(5).tolist() == rng.standard_normal(5).tolist()
+
+
+def test_a_state_of_another_kind_of_generator_is_refused() -> None:
+    state = rng_state(np.random.Generator(np.random.Philox(0)))
+    with pytest.raises(ValueError, match="a Philox state cannot continue a PCG64 generator"):
+        load_rng_state(generator(0), state)
+
+
+@pytest.mark.parametrize("value", [(1, 2), {1: 2}, {3}, object(), 1j])
+def test_what_files_cannot_hold_is_no_state(value: object) -> None:
+    with pytest.raises(TypeError, match="a state cannot hold"):
+        plain({"key": [value]})

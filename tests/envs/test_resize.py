@@ -1,0 +1,38 @@
+import cv2
+import numpy as np
+import pytest
+
+from envs.resize import area_resize, box_taps
+
+
+def resize(picture: np.ndarray, height: int, width: int) -> np.ndarray:
+    return area_resize(
+        picture, box_taps(picture.shape[0], height), box_taps(picture.shape[1], width)
+    )
+
+
+@pytest.mark.parametrize("height", [210, 214, 220, 230, 250])
+def test_screens_are_within_one_grey_level_of_opencv(height: int) -> None:
+    picture = np.random.default_rng(height).integers(256, size=(height, 160), dtype=np.uint8)
+    expected = cv2.resize(picture, (84, 84), interpolation=cv2.INTER_AREA)
+    difference = np.abs(resize(picture, 84, 84).astype(int) - expected)
+    assert difference.max() <= 1
+    assert np.mean(difference > 0) < 0.02  # only roundings
+
+
+@pytest.mark.parametrize("sizes", [(7, 3, 10, 4), (12, 12, 9, 1), (5, 4, 21, 6)])
+def test_every_pixel_is_the_mean_of_its_area(sizes: tuple[int, int, int, int]) -> None:
+    height, rows, width, columns = sizes
+    picture = np.random.default_rng(0).integers(256, size=(height, width), dtype=np.uint8)
+    fine = picture.repeat(rows, axis=0).repeat(columns, axis=1)
+    blocks = fine.reshape(rows, height, columns, width)
+    sums = blocks.sum(axis=(1, 3), dtype=np.int64)
+    np.testing.assert_array_equal(
+        resize(picture, rows, columns), (2 * sums + height * width) // (2 * height * width)
+    )
+
+
+@pytest.mark.parametrize("grey", [0, 1, 254, 255])
+def test_a_plain_picture_keeps_its_grey(grey: int) -> None:
+    picture = np.full((210, 160), grey, dtype=np.uint8)
+    assert (resize(picture, 84, 84) == grey).all()

@@ -1,0 +1,227 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import envs
+from envs.workers import WorkerGroups
+from tests.envs.checks import assert_same_states, generator, through_files
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("atari/Breakout", {"max_episode_steps": 40}),
+    ("minatar/asterix", {}),
+    ("gym/CartPole-v1", {"max_episode_steps": 20}),
+]
+
+
+def generators(count: int, first: int = 0) -> list[np.random.Generator]:
+    return [generator(first + index) for index in range(count)]
+
+
+def all_actions(env_id: str, steps: int, num_envs: int, seed: int = 0) -> np.ndarray:
+    return generator(seed).integers(envs.spec(env_id).num_actions, size=(steps, num_envs))
+
+
+def assert_same_step(ours: envs.VectorStep, theirs: envs.VectorStep) -> None:
+    for name, value in vars(theirs).items():
+        np.testing.assert_array_equal(getattr(ours, name), value, err_msg=name)
+        assert np.asarray(getattr(ours, name)).dtype == np.asarray(value).dtype
+
+
+@pytest.mark.parametrize(("env_id", "options"), CASES)
+def test_steps_equal_single_environments_reset_by_hand(
+    env_id: str, options: dict[str, Any]
+) -> None:
+    singles = [envs.make(env_id, rng, **options) for rng in generators(3)]
+    vector = envs.make_vector(env_id, generators(3), **options)
+    expected_obs = np.stack([single.reset() for single in singles])
+    np.testing.assert_array_equal(vector.reset(), expected_obs)
+    returns, lengths, flags = np.zeros(3), np.zeros(3, dtype=int), set()
+    for actions in all_actions(env_id, 130, 3):
+        step = vector.step(actions)
+        frames = 0
+        for i, single in enumerate(singles):
+            obs, reward, terminated, truncated = single.step(int(actions[i]))
+            frames += single.step_frames
+            returns[i] += reward
+            lengths[i] += 1
+            np.testing.assert_array_equal(step.obs_final[i], obs)
+            assert step.reward[i] == reward
+            assert (step.terminated[i], step.truncated[i]) == (terminated, truncated)
+            flags.add((terminated, truncated))
+            if terminated or truncated:
+                assert (step.episode_return[i], step.episode_length[i]) == (returns[i], lengths[i])
+                returns[i], lengths[i] = 0, 0
+                obs = single.reset()
+                assert (step.obs_final[i] != obs).any()
+            else:
+                assert np.isnan(step.episode_return[i]) and step.episode_length[i] == 0
+            np.testing.assert_array_equal(step.obs[i], obs)
+        assert step.frames == frames
+        assert vector.obs is step.obs
+    assert len(flags) >= 2
+
+
+def test_arrays_have_the_documented_types() -> None:
+    vector = envs.make_vector("gym/CartPole-v1", generators(2))
+    vector.reset()
+    step = vector.step(np.array([0, 1]))
+    kinds = {name: str(getattr(step, name).dtype) for name in vars(step) if name != "frames"}
+    assert kinds == {
+        "obs": "float32",
+        "obs_final": "float32",
+        "reward": "float32",
+        "terminated": "bool",
+        "truncated": "bool",
+        "episode_return": "float64",
+        "episode_length": "int64",
+    }
+    assert type(step.frames) is int
+
+
+@pytest.mark.parametrize(("env_id", "options"), CASES)
+def test_workers_change_nothing_and_take_over_a_state(env_id: str, options: dict[str, Any]) -> None:
+    # Spawned workers have a hash seed of their own, so this also shows that none depends on it.
+    here = envs.make_vector(env_id, generators(3), **options)
+    there = envs.make_vector(env_id, generators(3), workers=2, **options)
+    np.testing.assert_array_equal(there.reset(), here.reset())
+    actions = all_actions(env_id, 150, 3)
+    for row in actions[:60]:
+        assert_same_step(there.step(row), here.step(row))
+    assert_same_states(there.state_dict(), here.state_dict())
+    other = envs.make_vector(env_id, generators(3, first=50), **options)
+    other.load_state_dict(through_files(there.state_dict()))
+    there.load_state_dict(through_files(here.state_dict()))
+    for row in actions[60:]:
+        expected = here.step(row)
+        assert_same_step(there.step(row), expected)
+        assert_same_step(other.step(row), expected)
+    there.close()
+
+
+@pytest.mark.parametrize(("env_id", "options"), CASES)
+def test_a_restored_vector_continues_bit_for_bit_without_a_reset(
+    env_id: str, options: dict[str, Any]
+) -> None:
+    vector = envs.make_vector(env_id, generators(2), **options)
+    vector.reset()
+    actions = all_actions(env_id, 330, 2)
+    for row in actions[:23]:
+        vector.step(row)
+    other = envs.make_vector(env_id, generators(2, first=9), **options)
+    other.load_state_dict(through_files(vector.state_dict()))
+    np.testing.assert_array_equal(other.obs, vector.obs)
+    for row in actions[23:]:
+        assert_same_step(other.step(row), vector.step(row))
+
+
+def test_a_state_is_a_copy() -> None:
+    vector = envs.make_vector("minatar/breakout", generators(2))
+    vector.reset()
+    state = vector.state_dict()
+    before = through_files(state)
+    for row in all_actions("minatar/breakout", 20, 2):
+        vector.step(row)
+    assert_same_states(state, before)
+    vector.load_state_dict(state)
+    for row in all_actions("minatar/breakout", 20, 2):
+        vector.step(row)
+    assert_same_states(state, before)
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        (np.zeros(3, dtype=int), r"int64 of shape \(3,\): allowed are 2 integers"),
+        (np.zeros(2), "float64 of shape"),
+        (np.array([0, 2]), r"\[0, 2\] .* allowed are 0 to 1"),
+        (np.array([-1, 0]), r"\[-1, 0\] .* allowed are 0 to 1"),
+    ],
+)
+def test_bad_actions_are_refused_before_anything_moves(actions: np.ndarray, message: str) -> None:
+    vector = envs.make_vector("gym/CartPole-v1", generators(2))
+    vector.reset()
+    before = vector.state_dict()
+    with pytest.raises(ValueError, match=message):
+        vector.step(actions)
+    assert_same_states(vector.state_dict(), before)
+
+
+def test_a_step_before_the_first_reset_is_refused() -> None:
+    vector = envs.make_vector("gym/CartPole-v1", generators(1))
+    with pytest.raises(RuntimeError, match=r"call reset\(\) or load_state_dict\(\) first"):
+        vector.step(np.array([0]))
+
+
+def test_generators_and_worker_counts_are_checked() -> None:
+    shared = generator(0)
+    for rngs in ([], [shared, shared]):
+        with pytest.raises(ValueError, match="needs one of its own"):
+            envs.make_vector("gym/CartPole-v1", rngs)
+    for workers in (-1, 3):
+        with pytest.raises(ValueError, match=f"workers is {workers}: allowed are 0 to"):
+            envs.make_vector("gym/CartPole-v1", generators(2), workers=workers)
+
+
+def test_a_state_of_another_size_is_refused() -> None:
+    vector = envs.make_vector("gym/CartPole-v1", generators(2))
+    vector.reset()
+    other = envs.make_vector("gym/CartPole-v1", generators(3))
+    with pytest.raises(ValueError, match="a state of 2 environments cannot fill 3"):
+        other.load_state_dict(vector.state_dict())
+
+
+def test_an_error_in_a_worker_is_raised_here_and_a_dead_worker_is_reported() -> None:
+    vector = envs.make_vector("gym/CartPole-v1", generators(2), workers=2)
+    vector.reset()
+    state = vector.state_dict()
+    bad = through_files(state)
+    bad["envs"][1]["id"] = "gym/Acrobot-v1"
+    with pytest.raises(ValueError, match="cannot continue") as caught:
+        vector.load_state_dict(bad)
+    assert "in environment worker 1" in caught.value.__notes__[0]
+    vector.load_state_dict(state)
+    vector.step(np.array([0, 1]))  # the workers still answer
+    assert isinstance(vector._groups, WorkerGroups)
+    pid = vector._groups._processes[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"worker 0 .* exit code -9: resume"):
+        vector.step(np.array([0, 1]))
+    vector.close()
+    vector.close()
+
+
+@pytest.mark.parametrize("ending", ["pass", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_workers_end_with_their_parent(tmp_path: Path, ending: str) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import os, signal\n"
+        "import numpy as np\n"
+        "import envs\n"
+        "if __name__ == '__main__':\n"
+        "    rngs = [np.random.default_rng(0)]\n"
+        "    vector = envs.make_vector('gym/CartPole-v1', rngs, workers=1)\n"
+        "    vector.reset()\n"
+        "    os.kill(vector._groups._processes[0].pid, signal.SIGTERM)\n"
+        "    vector.step(np.array([0]))\n"
+        "    print('stepped', flush=True)\n"
+        f"    {ending}\n"
+    )
+    # The worker holds the output open: this returns only when it has ended too.
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.stdout == "stepped\n"
+    assert done.stderr == ""
+    assert done.returncode == (0 if ending == "pass" else -signal.SIGKILL)

@@ -1,0 +1,269 @@
+"""Activation and gradient metrics against closed forms and slow NumPy twins."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.registry import get
+from rlplast.metrics.features import (
+    active_fraction,
+    dormant_ratio,
+    dormant_ratio_per_layer,
+    effective_lr,
+    feature_covariance_distance,
+    feature_norm,
+    gradient_norm,
+    last_features,
+    saturation,
+    saturation_percentile,
+)
+from rlplast.metrics.ranks import effective_rank, srank
+
+TAP_METRICS = (dormant_ratio, active_fraction, saturation, saturation_percentile, feature_norm)
+seeds = st.integers(0, 2**31)
+property_test = settings(max_examples=25, deadline=None)
+
+
+def normal(shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def relu_taps(seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    """A conv layer and two linear ones; some units are weak, one is dead."""
+    taps = {
+        "conv": normal((8, 6, 3, 4), seed, dtype),
+        "fc1": normal((8, 10), seed + 1, dtype),
+        "fc2": normal((8, 5), seed + 2, dtype),
+    }
+    taps["conv"][:, 1] *= 1e-3
+    taps["fc1"][:, :4] *= 0.02
+    taps["fc2"][:, 0] = -1.0
+    return {name: tap.relu() for name, tap in taps.items()}
+
+
+def dormant_by_loop(taps: dict[str, Tensor], threshold: float) -> dict[str, tuple[int, int]]:
+    """Dead units and units per layer, from the printed definition."""
+    found = {}
+    for name, tap in taps.items():
+        units = range(tap.shape[1])
+        activity = [np.abs(tap.double().numpy()[:, i]).mean() for i in units]
+        mean = sum(activity) / len(activity)
+        found[name] = (sum(mean == 0 or a / mean <= threshold for a in activity), len(activity))
+    return found
+
+
+# --- dormant and active units -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.025, 0.1, 0.9, 2.0])
+def test_dormant_ratio_equals_the_definition_looped_over_units(threshold: float) -> None:
+    taps = relu_taps()
+    counts = dormant_by_loop(taps, threshold)
+    dead = sum(d for d, _ in counts.values())
+    assert dead > 0
+    assert dormant_ratio(taps, threshold=threshold).item() == pytest.approx(dead / 21, rel=1e-15)
+    per_layer = dormant_ratio_per_layer(taps, threshold=threshold)
+    assert list(per_layer) == ["conv", "fc1", "fc2"]
+    for name, (d, n) in counts.items():
+        assert per_layer[name].item() == pytest.approx(d / n, rel=1e-15)
+
+
+def test_dormant_ratio_is_dead_over_all_units_not_a_mean_of_layers() -> None:
+    taps = {"small": torch.zeros(4, 2), "large": torch.ones(4, 98)}
+    assert dormant_ratio(taps).item() == 0.02  # the mean of layer ratios would be 0.5
+
+
+def test_every_unit_of_an_all_zero_layer_is_dormant() -> None:
+    assert dormant_ratio({"a": torch.zeros(3, 5)}).item() == 1.0
+    assert dormant_ratio({"a": torch.zeros(3, 5, 2, 2)}, threshold=0.0).item() == 1.0
+
+
+def test_a_score_equal_to_the_threshold_is_dormant() -> None:
+    taps = {"a": torch.tensor([[0.25, 1.75]])}  # scores 0.25 and 1.75
+    assert dormant_ratio(taps, threshold=0.25).item() == 0.5
+    assert dormant_ratio(taps, threshold=0.2499).item() == 0.0
+
+
+def test_negative_activations_count_by_magnitude() -> None:
+    assert dormant_ratio({"a": torch.tensor([[-1.0, 1.0], [1.0, -1.0]])}).item() == 0.0
+
+
+@property_test
+@given(seeds, st.floats(1e-6, 1e6))
+def test_dormant_ratio_ignores_the_scale_of_a_layer(seed: int, factor: float) -> None:
+    taps = relu_taps(seed)
+    scaled = {**taps, "fc1": factor * taps["fc1"]}
+    assert dormant_ratio(scaled).item() == dormant_ratio(taps).item()
+
+
+def test_active_fraction_counts_entries_over_all_layers() -> None:
+    taps = {"a": torch.tensor([[1.0, 0.0], [2.0, 0.0]]), "b": torch.zeros(2, 3, 2, 1)}
+    assert active_fraction(taps).item() == 2 / 16
+    expected = sum((tap.numpy() > 0).sum() for tap in relu_taps().values()) / (576 + 80 + 40)
+    assert active_fraction(relu_taps()).item() == pytest.approx(expected, rel=1e-15)
+
+
+# --- saturation ---------------------------------------------------------------------------
+
+
+def test_saturation_is_the_share_of_entries_beyond_the_bound() -> None:
+    taps = {
+        "a": torch.tensor([[-1.0, 0.5, 0.995, 0.985]]),
+        "b": torch.tensor([[0.99], [0.0]], dtype=torch.float64),
+    }
+    assert saturation(taps).item() == pytest.approx(2 / 6)
+    assert saturation(taps, bound=0.4).item() == pytest.approx(5 / 6)
+
+
+@pytest.mark.parametrize("quantile", [0.0, 0.5, 0.98, 1.0])
+def test_saturation_percentile_equals_numpy(quantile: float) -> None:
+    taps = {"a": normal((7, 5)).tanh(), "b": normal((7, 3, 2, 2), 1).tanh()}
+    entries = np.concatenate([np.abs(tap.numpy()).ravel() for tap in taps.values()])
+    assert saturation_percentile(taps, quantile=quantile).item() == pytest.approx(
+        np.quantile(entries, quantile), rel=1e-14
+    )
+
+
+def test_saturation_percentile_defaults_to_the_98th() -> None:
+    taps = {"a": torch.arange(101.0).reshape(1, 101)}
+    assert saturation_percentile(taps).item() == pytest.approx(98.0, rel=1e-14)
+
+
+# --- size and change of a representation --------------------------------------------------
+
+
+def test_feature_norm_is_the_mean_row_norm_of_the_last_tap() -> None:
+    taps = {"a": 100 * torch.ones(2, 2), "b": torch.tensor([[3.0, 4.0], [0.0, 1.0]])}
+    assert feature_norm(taps).item() == 3.0
+    conv = {"a": normal((4, 3, 2, 2))}
+    expected = np.linalg.norm(conv["a"].numpy().reshape(4, 12), axis=1).mean()
+    assert feature_norm(conv).item() == pytest.approx(expected, rel=1e-14)
+
+
+def test_feature_ranks_are_the_matrix_ranks_of_the_last_tap() -> None:
+    taps = {"conv": normal((6, 3, 2, 2)), "last": torch.eye(6, 9)}
+    assert torch.equal(last_features(taps), taps["last"])
+    assert srank(last_features(taps)).item() == 6
+    assert effective_rank(last_features(taps)).item() == pytest.approx(6, rel=1e-12)
+    assert last_features({"conv": taps["conv"]}).shape == (6, 12)
+
+
+def test_covariance_distance_equals_numpy() -> None:
+    a, b = normal((6, 4)), normal((6, 9), 1)
+    c = [h @ h.T / (h**2).sum() for h in (a.numpy(), b.numpy())]
+    expected = np.sqrt(((c[0] - c[1]) ** 2).sum())
+    assert feature_covariance_distance(a, b).item() == pytest.approx(expected, rel=1e-13)
+
+
+def test_covariance_distance_of_disjoint_directions_is_the_square_root_of_two() -> None:
+    a, b = torch.tensor([[1.0], [0.0]]), torch.tensor([[0.0], [5.0]])
+    assert feature_covariance_distance(a, b).item() == pytest.approx(math.sqrt(2), rel=1e-15)
+
+
+@property_test
+@given(seeds, st.floats(1e-3, 1e3))
+def test_covariance_distance_is_symmetric_and_blind_to_scale_and_rotation(
+    seed: int, factor: float
+) -> None:
+    a, b = normal((5, 4), seed), normal((5, 4), seed + 1)
+    rotation = torch.linalg.qr(normal((4, 4), seed + 2)).Q
+    value = feature_covariance_distance(a, b).item()
+    assert feature_covariance_distance(b, a).item() == pytest.approx(value, rel=1e-14)
+    moved = feature_covariance_distance(factor * a @ rotation, b).item()
+    assert moved == pytest.approx(value, rel=1e-9)
+    assert feature_covariance_distance(factor * a @ rotation, a).item() < 1e-13
+
+
+def test_covariance_distance_of_dead_features_is_undefined() -> None:
+    assert math.isnan(feature_covariance_distance(torch.zeros(3, 2), torch.ones(3, 2)).item())
+
+
+def test_covariance_distance_refuses_two_batches() -> None:
+    with pytest.raises(ConfigError, match=r"\[3, 2\].*\[4, 2\].*same batch"):
+        feature_covariance_distance(torch.ones(3, 2), torch.ones(4, 2))
+
+
+# --- gradients ----------------------------------------------------------------------------
+
+
+def test_gradient_norm_and_effective_lr_equal_one_long_vector() -> None:
+    gradients = [normal((3, 4), 1), normal((5,), 2), normal((), 3)]
+    parameters = [normal((3, 4), 4), normal((5,), 5), normal((), 6)]
+    g, p = (
+        np.linalg.norm(np.concatenate([t.numpy().ravel() for t in side]))
+        for side in (gradients, parameters)
+    )
+    assert gradient_norm(gradients).item() == pytest.approx(g, rel=1e-14)
+    assert effective_lr(gradients, parameters).item() == pytest.approx(g / p, rel=1e-14)
+
+
+def test_gradient_metrics_refuse_empty_sequences() -> None:
+    with pytest.raises(ConfigError, match="gradients are empty"):
+        gradient_norm([])
+    with pytest.raises(ConfigError, match="parameters are empty"):
+        effective_lr([torch.ones(1)], [])
+
+
+def test_gradient_metrics_never_read_a_value_on_the_host() -> None:
+    meta = [torch.empty(3, 2, device="meta"), torch.empty(2, device="meta")]
+    assert gradient_norm(meta).device.type == "meta"
+    assert effective_lr(meta, meta).device.type == "meta"
+    assert feature_covariance_distance(meta[0], meta[0]).device.type == "meta"
+
+
+# --- all tap metrics ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metric", TAP_METRICS)
+def test_tap_metrics_return_one_float64_and_never_read_it_on_the_host(metric) -> None:
+    value = metric(relu_taps())
+    assert value.shape == () and value.dtype == torch.float64
+    # A meta tensor has no values: `.item()` or an `if` on one would raise.
+    meta = {name: tap.to("meta") for name, tap in relu_taps().items()}
+    assert metric(meta).device.type == "meta"
+
+
+@pytest.mark.parametrize("metric", TAP_METRICS)
+def test_tap_metrics_refuse_no_taps_and_vectors(metric) -> None:
+    with pytest.raises(ConfigError, match="taps are empty"):
+        metric({})
+    with pytest.raises(ConfigError, match=r"'fc' of shape \[3\]"):
+        metric({"fc": torch.ones(3)})
+
+
+def test_dormant_ratio_per_layer_refuses_no_taps() -> None:
+    with pytest.raises(ConfigError, match="taps are empty"):
+        dormant_ratio_per_layer({})
+
+
+@pytest.mark.parametrize("metric", TAP_METRICS)
+def test_a_diverged_tap_never_looks_healthy(metric) -> None:
+    taps = relu_taps()
+    taps["fc2"][0, 0] = math.nan
+    assert math.isnan(metric(taps).item())
+
+
+@pytest.mark.parametrize("metric", TAP_METRICS)
+def test_half_precision_taps_are_measured_in_float32(metric) -> None:
+    taps = {name: 1000 * tap.to(torch.float16) for name, tap in relu_taps().items()}
+    expected = metric({name: tap.double() for name, tap in taps.items()}).item()
+    assert metric(taps).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_metrics_are_registered_with_their_options() -> None:
+    options = {"dormant_ratio": {"threshold": 0.025}, "saturation": {"bound": 0.99}}
+    options |= {"saturation_percentile": {"quantile": 0.98}}
+    functions = [*TAP_METRICS, feature_covariance_distance, gradient_norm, effective_lr]
+    for function in functions:
+        info = get("metrics", function.__name__)
+        assert info.target is function
+        assert info.source and info.summary
+        defaults = {name: spec["default"] for name, spec in info.params.items()}
+        assert defaults == options.get(function.__name__, {})
+        assert all(spec["range"] for spec in info.params.values())

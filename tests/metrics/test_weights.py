@@ -1,0 +1,365 @@
+"""Weight metrics against closed forms and slow NumPy twins."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rlplast.core.errors import BadWeights, ConfigError
+from rlplast.core.registry import get
+from rlplast.metrics import ranks
+from rlplast.metrics.weights import (
+    dfi,
+    dfi_scaled,
+    fire_scale,
+    matrix_slices,
+    measure,
+    sfe,
+    sfe_normalized,
+    weight_difference,
+    weight_norm,
+)
+
+SHAPES = [
+    (5, 5),
+    (7, 3),
+    (3, 7),
+    (1, 6),
+    (6, 1),
+    (4, 6, 3),
+    (6, 4, 3, 2),
+    (2, 5, 3, 3),
+    (3, 2, *[2] * 3),
+]
+WEIGHT_METRICS = (weight_norm, dfi, dfi_scaled)
+RANK_METRICS = (ranks.spectral_norm, ranks.srank, ranks.effective_rank, ranks.stable_rank)
+REFERENCE_METRICS = (weight_difference, sfe, sfe_normalized)
+
+shapes = st.sampled_from(SHAPES)
+seeds = st.integers(0, 2**31)
+property_test = settings(max_examples=25, deadline=None)
+
+
+def normal(shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def slices_by_loop(weight: Tensor) -> list[np.ndarray]:
+    array = weight.double().numpy()
+    return [array[(slice(None), slice(None), *k)] for k in np.ndindex(*array.shape[2:])]
+
+
+def polar_factor_times_scale(weight: Tensor) -> Tensor:
+    """Exact FIRE by one SVD per slice, looped."""
+    kernel = weight.shape[2:]
+    scale = math.sqrt(weight.shape[0] / weight.shape[1]) / math.prod(kernel)
+    out = weight.numpy().copy()
+    for k in np.ndindex(*kernel):
+        u, _, vt = np.linalg.svd(out[(slice(None), slice(None), *k)], full_matrices=False)
+        out[(slice(None), slice(None), *k)] = scale * (u @ vt)
+    return torch.from_numpy(out)
+
+
+# --- slices and scale ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_slices_equal_an_explicit_loop(shape: tuple[int, ...]) -> None:
+    weight = normal(shape)
+    stacked = matrix_slices(weight)
+    expected = slices_by_loop(weight)
+    assert len(stacked) == len(expected)
+    for ours, theirs in zip(stacked, expected, strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_slices_are_a_view_in_both_layouts(layout: torch.memory_format) -> None:
+    weight = normal((4, 3, 2, 5)).to(memory_format=layout)
+    matrix_slices(weight)[7].fill_(3.0)
+    assert (weight[:, :, 1, 2] == 3.0).all()
+    assert (weight == 3.0).sum() == 12
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((64, 16), 2.0), ((16, 64), 0.5), ((32, 4, 8, 8), math.sqrt(8) / 64), ((9, 4, 3), 0.5)],
+)
+def test_fire_scale_matches_hand_computed_values(shape: tuple[int, ...], expected: float) -> None:
+    assert fire_scale(shape) == pytest.approx(expected, rel=1e-15)
+    assert fire_scale(torch.empty(shape).shape) == fire_scale(shape)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (0, 4), (4, 0), (2, 2, 0)])
+def test_vectors_and_empty_weights_are_refused_with_their_shape(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match=str(list(shape)).replace("[", r"\[")):
+        dfi(torch.zeros(shape))
+    with pytest.raises(ConfigError):
+        fire_scale(shape)
+
+
+# --- norms and distances ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(), (5,), *SHAPES])
+def test_norms_and_errors_equal_the_numpy_sums(shape: tuple[int, ...]) -> None:
+    weight, reference = normal(shape, 1), normal(shape, 2)
+    w, r = weight.numpy(), reference.numpy()
+    assert weight_norm(weight).item() == pytest.approx(np.sqrt((w**2).sum()), rel=1e-13)
+    assert sfe(weight, reference).item() == pytest.approx(((w - r) ** 2).sum(), rel=1e-13)
+    assert weight_difference(weight, reference).item() ** 2 == pytest.approx(((w - r) ** 2).sum())
+    assert sfe_normalized(weight, reference).item() == pytest.approx(
+        ((w - r) ** 2).sum() / (r**2).sum(), rel=1e-13
+    )
+
+
+def test_sfe_normalized_divides_by_the_weight_before_the_edit() -> None:
+    before, after = torch.full((2, 2), 2.0), torch.full((2, 2), 3.0)
+    assert sfe_normalized(after, before).item() == 0.25
+
+
+def test_sfe_normalized_of_a_zero_reference_is_zero_or_infinite() -> None:
+    zero, one = torch.zeros(2, 2), torch.ones(2, 2)
+    assert sfe_normalized(zero, zero).item() == 0.0
+    assert sfe_normalized(one, zero).item() == math.inf
+
+
+def test_different_shapes_are_refused_instead_of_broadcast() -> None:
+    with pytest.raises(ConfigError, match=r"\[2, 3\].*\[1, 3\]"):
+        sfe(torch.ones(2, 3), torch.ones(1, 3))
+
+
+@property_test
+@given(shapes, seeds)
+def test_sfe_is_symmetric(shape: tuple[int, ...], seed: int) -> None:
+    a, b = normal(shape, seed), normal(shape, seed + 1)
+    assert sfe(a, b).item() == sfe(b, a).item()
+
+
+def test_norm_of_many_float32_entries_keeps_seven_digits() -> None:
+    weight = 1 + 0.02 * normal((4_000_000,), dtype=torch.float32)
+    exact = weight.double().square().sum().sqrt().item()
+    assert weight_norm(weight).item() == pytest.approx(exact, rel=1e-9)
+
+
+def test_weights_beyond_the_square_root_of_float32_have_a_finite_norm() -> None:
+    assert weight_norm(torch.full((4,), 1e30)).item() == pytest.approx(2e30, rel=1e-6)
+    assert weight_norm(torch.full((4,), 1e-30)).item() == pytest.approx(2e-30, rel=1e-6)
+
+
+# --- deviation from isometry --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_dfi_equals_the_large_gram_looped_over_slices(shape: tuple[int, ...]) -> None:
+    weight = normal(shape, 3)
+    expected = sum(((w @ w.T - np.eye(len(w))) ** 2).sum() for w in slices_by_loop(weight))
+    assert dfi(weight).item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_dfi_scaled_equals_the_smaller_gram_looped_over_slices(shape: tuple[int, ...]) -> None:
+    weight = normal(shape, 4)
+    scale = math.sqrt(shape[0] / shape[1]) / math.prod(shape[2:])
+    expected = 0.0
+    for w in slices_by_loop(weight):
+        x = w / scale
+        gram = x.T @ x if shape[0] > shape[1] else x @ x.T
+        expected += ((gram - np.eye(len(gram))) ** 2).sum()
+    assert dfi_scaled(weight).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_dfi_of_a_diagonal_is_the_closed_form() -> None:
+    sigma = torch.tensor([3.0, 2.0, 0.5, 0.0], dtype=torch.float64)
+    expected = ((sigma**2 - 1) ** 2).sum().item()
+    assert dfi(torch.diag(sigma)).item() == pytest.approx(expected, rel=1e-14)
+    assert dfi_scaled(torch.diag(sigma)).item() == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_dfi_of_a_zero_weight_counts_the_identity(shape: tuple[int, ...]) -> None:
+    slices = math.prod(shape[2:])
+    assert dfi(torch.zeros(shape)).item() == slices * shape[0]
+    assert dfi_scaled(torch.zeros(shape)).item() == slices * min(shape[:2])
+
+
+@property_test
+@given(shapes, seeds)
+def test_dfi_scaled_is_zero_after_an_exact_fire(shape: tuple[int, ...], seed: int) -> None:
+    weight = polar_factor_times_scale(normal(shape, seed))
+    assert dfi_scaled(weight).item() < 1e-24
+
+
+def test_raw_dfi_rises_under_a_correct_fire_of_a_tall_weight() -> None:
+    weight = 0.1 * polar_factor_times_scale(normal((12, 2)))
+    fired = polar_factor_times_scale(weight)
+    assert dfi(fired) > dfi(weight)
+    assert dfi_scaled(fired) < 1e-24 < dfi_scaled(weight)
+
+
+@property_test
+@given(st.integers(1, 8), st.integers(1, 8), seeds)
+def test_transposing_a_linear_weight_shifts_dfi_by_the_difference_of_sides(
+    d_out: int, d_in: int, seed: int
+) -> None:
+    weight = normal((d_out, d_in), seed)
+    assert dfi(weight).item() - dfi(weight.T).item() == pytest.approx(d_out - d_in, abs=1e-8)
+
+
+@property_test
+@given(st.integers(1, 8), seeds)
+def test_dfi_scaled_of_a_square_weight_survives_transposition_and_rotation(
+    side: int, seed: int
+) -> None:
+    weight = normal((side, side), seed)
+    rotation = torch.linalg.qr(normal((side, side), seed + 1)).Q
+    value = dfi_scaled(weight).item()
+    assert dfi_scaled(weight.T).item() == pytest.approx(value, rel=1e-10)
+    assert dfi_scaled(rotation @ weight).item() == pytest.approx(value, rel=1e-9, abs=1e-20)
+
+
+# --- all metrics --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metric", WEIGHT_METRICS + RANK_METRICS + REFERENCE_METRICS)
+def test_metrics_return_one_float64_and_leave_the_weight_alone(metric) -> None:
+    arguments = [normal((6, 3, 2), seed) for seed in range(1 + (metric in REFERENCE_METRICS))]
+    copies = [argument.clone() for argument in arguments]
+    value = metric(*arguments)
+    assert value.shape == () and value.dtype == torch.float64
+    for argument, copy in zip(arguments, copies, strict=True):
+        assert torch.equal(argument, copy)
+
+
+@pytest.mark.parametrize("metric", WEIGHT_METRICS + RANK_METRICS + REFERENCE_METRICS)
+def test_metrics_never_read_a_value_on_the_host(metric) -> None:
+    # A meta tensor has no values: `.item()` or an `if` on one would raise.
+    arguments = [torch.empty(6, 3, 2, device="meta")] * (1 + (metric in REFERENCE_METRICS))
+    assert metric(*arguments).device.type == "meta"
+
+
+@pytest.mark.parametrize("metric", WEIGHT_METRICS + RANK_METRICS + REFERENCE_METRICS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_measured_in_float32(metric, dtype: torch.dtype) -> None:
+    count = 1 + (metric in REFERENCE_METRICS)
+    arguments = [normal((40, 30), seed, torch.float32).to(dtype) for seed in range(count)]
+    expected = metric(*[argument.double() for argument in arguments]).item()
+    assert metric(*arguments).item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("metric", WEIGHT_METRICS + RANK_METRICS + REFERENCE_METRICS)
+def test_metrics_are_registered_under_their_own_name_with_a_source(metric) -> None:
+    info = get("metrics", metric.__name__)
+    assert info.target is metric
+    assert info.source and info.summary
+    expected = {"delta": {"default": 0.01, "range": "(0, 1)"}} if metric is ranks.srank else {}
+    assert info.row()["params"] == expected
+
+
+# --- measure ------------------------------------------------------------------------------
+
+
+def state_dict(seed: int) -> dict[str, Tensor]:
+    return {
+        "conv.weight": normal((4, 3, 2, 2), seed, torch.float32),
+        "conv.bias": normal((4,), seed, torch.float32),
+        "fc.weight": normal((5, 16), seed + 1, torch.float32).bfloat16(),
+        "steps": torch.ones(2, 2, dtype=torch.int64),
+        "empty": torch.zeros(0, 3),
+    }
+
+
+def test_measure_takes_floating_tensors_of_two_or_more_dimensions_in_order() -> None:
+    result = measure(state_dict(0))
+    assert list(result["tensors"]) == ["conv.weight", "fc.weight"]
+    names = {metric.__name__ for metric in WEIGHT_METRICS + RANK_METRICS}
+    assert result["total"].keys() == names
+    assert all(row.keys() == names for row in result["tensors"].values())
+
+
+def test_measure_equals_the_single_metrics_in_float64() -> None:
+    after, before = state_dict(0), state_dict(10)
+    for name, row in measure(after, before)["tensors"].items():
+        weight, reference = after[name].double(), before[name].double()
+        for metric in WEIGHT_METRICS + RANK_METRICS:
+            assert row[metric.__name__] == metric(weight).item()
+        for metric in REFERENCE_METRICS:
+            assert row[metric.__name__] == metric(weight, reference).item()
+        assert all(type(value) is float for value in row.values())
+
+
+def test_measure_totals_are_sums_roots_quotients_and_null() -> None:
+    after, before = state_dict(0), state_dict(10)
+    pairs = [
+        (after[n].double().numpy(), before[n].double().numpy())
+        for n in ("conv.weight", "fc.weight")
+    ]
+    squared_error = sum(((a - b) ** 2).sum() for a, b in pairs)
+    result = measure(after, before)
+    rows, total = result["tensors"].values(), result["total"]
+    assert total["weight_norm"] == pytest.approx(sum((a**2).sum() for a, _ in pairs) ** 0.5)
+    assert total["weight_difference"] == pytest.approx(squared_error**0.5)
+    assert total["sfe"] == pytest.approx(squared_error)
+    assert total["sfe_normalized"] == pytest.approx(
+        squared_error / sum((b**2).sum() for _, b in pairs)
+    )
+    for metric in ("dfi", "dfi_scaled"):
+        assert total[metric] == pytest.approx(sum(row[metric] or 0.0 for row in rows))
+    for metric in RANK_METRICS:
+        assert total[metric.__name__] is None
+
+
+def test_measure_of_unchanged_and_zero_tensors_is_finite() -> None:
+    tensors = {"a": torch.zeros(3, 2), "b": torch.ones(2, 2)}
+    result = measure(tensors, tensors)
+    for row in [*result["tensors"].values()]:
+        assert all(value is not None and math.isfinite(value) for value in row.values())
+    assert result["total"]["sfe_normalized"] == 0.0
+
+
+def test_measure_gives_null_where_a_zero_reference_leaves_no_value() -> None:
+    result = measure({"a": torch.ones(2, 2)}, {"a": torch.zeros(2, 2)})
+    assert result["tensors"]["a"]["sfe_normalized"] is None
+    assert result["total"]["sfe_normalized"] is None
+    assert result["total"]["sfe"] == 4.0
+
+
+def test_measure_of_nothing_has_empty_totals() -> None:
+    result = measure({"bias": torch.ones(3)}, {})
+    assert result["tensors"] == {}
+    assert result["total"]["dfi"] == 0.0
+    assert result["total"]["sfe_normalized"] is None
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_measure_names_the_tensor_that_is_not_finite(bad: float) -> None:
+    good, broken = {"a": torch.ones(2, 2)}, {"a": torch.tensor([[1.0, bad], [0.0, 1.0]])}
+    with pytest.raises(BadWeights, match=r"^tensor 'a': 1 of 4 values"):
+        measure(broken, good)
+    with pytest.raises(BadWeights, match=r"^reference tensor 'a'"):
+        measure(good, broken)
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ({}, r"'a\.w' is of shape \[2, 3\] in the file and missing in the reference"),
+        ({"a.w": torch.ones(3, 2)}, r"'a\.w' is of shape \[2, 3\].*of shape \[3, 2\]"),
+        ({"a.w": torch.ones(2, 3), "b.w": torch.ones(1, 1)}, r"'b\.w' is missing in the file"),
+    ],
+)
+def test_measure_names_the_tensor_that_does_not_match(
+    reference: dict[str, Tensor], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        measure({"a.w": torch.ones(2, 3)}, reference)
+
+
+def test_measure_takes_parameters_that_require_gradients() -> None:
+    layer = torch.nn.Linear(3, 2)
+    result = measure(dict(layer.named_parameters()))
+    assert result["tensors"]["weight"]["weight_norm"] == weight_norm(layer.weight.double()).item()

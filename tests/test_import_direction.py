@@ -1,0 +1,246 @@
+"""Imports point one way.
+
+core <- interventions, penalties, layers, metrics <- supervised, gpt, adapters, agents
+     <- study, report <- cli; envs stands alone, and only cli imports agents or envs.
+"""
+
+import ast
+import graphlib
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("rlplast", "agents", "envs")
+
+TIERS = (
+    ("core",),
+    ("interventions", "penalties", "layers", "metrics"),
+    ("supervised", "gpt", "adapters", "agents"),
+    ("study", "report"),
+    ("cli",),
+)
+RANK = {room: rank for rank, rooms in enumerate(TIERS) for room in rooms}
+ONLY_CLI_IMPORTS = {"agents", "envs", "cli", "rlplast"}
+FACADE_IMPORTS = {"core", "interventions", "penalties", "layers", "metrics"}
+
+CORE_THIRD_PARTY = {"torch", "numpy"}
+CORE_THIRD_PARTY_OF_FILE = {
+    "rlplast/core/checkpoint.py": {"safetensors"},
+    "rlplast/core/config.py": {"yaml"},
+}
+MODULE_OF_DISTRIBUTION = {"pyyaml": "yaml", "ale-py": "ale_py"}
+
+
+class Import(NamedTuple):
+    """One imported module: where, what (dotted, absolute) and when it is loaded."""
+
+    path: str
+    line: int
+    target: str
+    in_function: bool
+    unconditional: bool  # a statement of the module itself, in no function, `if` or `try`
+
+    @property
+    def where(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+def room_of_path(path: str) -> str:
+    """The room a file belongs to; `rlplast` for the facade `rlplast/__init__.py`."""
+    parts = path.removesuffix(".py").split("/")
+    if parts[0] != "rlplast":
+        return parts[0]
+    return {"__init__": "rlplast", "__main__": "cli"}.get(parts[1], parts[1])
+
+
+def room_of_target(target: str) -> str | None:
+    """The room a dotted name belongs to; None for the standard library and third parties."""
+    parts = target.split(".")
+    if parts[0] in ("agents", "envs"):
+        return parts[0]
+    if parts[0] != "rlplast":
+        return None
+    return parts[1] if len(parts) > 1 and parts[1] in RANK else "rlplast"
+
+
+def targets_of_node(node: ast.AST, package: list[str]) -> list[str]:
+    """Absolute dotted names a node imports; `package` is what relative imports start from."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = package[: len(package) - node.level + 1] if node.level else []
+        module = ".".join([*base, *([node.module] if node.module else [])])
+        # Names matter only where they may be rooms: `from rlplast import core`.
+        return (
+            [f"{module}.{alias.name}" for alias in node.names] if module == "rlplast" else [module]
+        )
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+        name = ast.unparse(node.func).split(".")[-1]
+        if name in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+            return [node.args[0].value]
+    return []
+
+
+def imports_of_source(source: str, path: str) -> Iterator[Import]:
+    """Every import of one file, conditional and function-level ones included."""
+    package = path.split("/")[:-1]
+
+    def visit(node: ast.AST, in_function: bool, depth: int) -> Iterator[Import]:
+        for target in targets_of_node(node, package):
+            yield Import(path, getattr(node, "lineno", 0), target, in_function, depth == 1)
+        in_function |= isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, in_function, depth + 1)
+
+    return visit(ast.parse(source, filename=path), False, 0)
+
+
+def rooms_violation(item: Import) -> str | None:
+    source, target = room_of_path(item.path), room_of_target(item.target)
+    if source not in RANK and source not in ("rlplast", "envs"):
+        return f"'{source}' is no known room; give it a place in TIERS"
+    if target is None or target == source or source == "cli":
+        return None
+    if source == "rlplast":
+        allowed = target in FACADE_IMPORTS or (target == "cli" and item.in_function)
+        return None if allowed else f"the facade may not import '{target}' (cli: inside functions)"
+    if source == "envs" or target in ONLY_CLI_IMPORTS or RANK[target] > RANK[source]:
+        return f"'{source}' may not import '{target}'"
+    return None
+
+
+def core_violation(item: Import) -> str | None:
+    top = item.target.split(".")[0]
+    if room_of_path(item.path) != "core" or top in sys.stdlib_module_names or top in PACKAGES:
+        return None
+    allowed = CORE_THIRD_PARTY | CORE_THIRD_PARTY_OF_FILE.get(item.path, set())
+    return None if top in allowed else f"'core' may not import '{top}' here"
+
+
+def base_violation(item: Import, base: set[str]) -> str | None:
+    """Modules must load with the base install, so optional libraries wait inside functions."""
+    top = item.target.split(".")[0]
+    known = top in sys.stdlib_module_names or top in PACKAGES or top in base
+    if known or not item.unconditional:
+        return None
+    return f"'{top}' is not in [project] dependencies; import it inside the function that needs it"
+
+
+def violations(imports: list[Import], base: set[str]) -> list[str]:
+    """One line `file:line: what` per violation."""
+    checks = [
+        (item, problem)
+        for item in imports
+        for problem in (rooms_violation(item), core_violation(item), base_violation(item, base))
+    ]
+    return [f"{item.where}: {problem}" for item, problem in checks if problem]
+
+
+def room_graph(imports: list[Import]) -> dict[str, set[str]]:
+    """Which rooms each room imports, the facade left out."""
+    graph: dict[str, set[str]] = {}
+    for item in imports:
+        source, target = room_of_path(item.path), room_of_target(item.target)
+        if target not in (None, source, "rlplast") and source != "rlplast":
+            graph.setdefault(source, set()).add(str(target))
+    return graph
+
+
+def imports_of_repository() -> list[Import]:
+    paths = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    assert paths, f"no modules under {ROOT}"
+    return [
+        item
+        for path in paths
+        for item in imports_of_source(
+            path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
+        )
+    ]
+
+
+def base_modules() -> set[str]:
+    """Import names of the base dependencies in pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = [re.split(r"[^\w-]", line)[0].lower() for line in project["dependencies"]]
+    return {MODULE_OF_DISTRIBUTION.get(name, name) for name in names}
+
+
+def test_imports_point_one_way():
+    found = violations(imports_of_repository(), base_modules())
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_rooms_form_no_cycle():
+    # Rooms of one tier may import each other, but not in circles.
+    graphlib.TopologicalSorter(room_graph(imports_of_repository())).prepare()
+
+
+BASE = {"torch", "numpy", "safetensors", "yaml", "rich", "matplotlib"}
+
+
+def check(source: str, path: str) -> list[str]:
+    return violations(list(imports_of_source(source, path)), BASE)
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "line"),
+    [
+        ("rlplast/core/loop.py", "import torch\nfrom rlplast.metrics import weights\n", 2),
+        ("rlplast/core/loop.py", "from ..cli import main\n", 1),
+        ("rlplast/core/loop.py", "from rlplast import study\n", 1),
+        ("rlplast/core/loop.py", "import rich\n", 1),
+        ("rlplast/core/loop.py", "import safetensors.torch\n", 1),
+        ("rlplast/metrics/probe.py", "def f():\n    from rlplast.gpt import model\n", 2),
+        ("rlplast/metrics/probe.py", "if True:\n    import rlplast.report.plots as p\n", 2),
+        ("rlplast/metrics/probe.py", "import scipy.stats\n", 1),
+        ("rlplast/study/plan.py", "import agents.dqn\n", 1),
+        ("rlplast/study/plan.py", "import importlib\nimportlib.import_module('envs.atari')\n", 2),
+        ("rlplast/study/plan.py", "import rlplast\n", 1),
+        ("rlplast/extras/new.py", "import torch\n", 1),
+        ("rlplast/__init__.py", "from rlplast.cli import main\n", 1),
+        ("rlplast/__init__.py", "def f():\n    import agents\n", 2),
+        ("agents/dqn.py", "from envs.atari import make\n", 1),
+        ("agents/dqn.py", "from rlplast.study import store\n", 1),
+        ("envs/atari.py", "from rlplast.core import errors\n", 1),
+        ("envs/atari.py", "from agents import replay\n", 1),
+    ],
+)
+def test_checker_reports_file_and_line(path: str, source: str, line: int):
+    (found,) = check(source, path)
+    assert found.startswith(f"{path}:{line}: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("rlplast/core/loop.py", "import json, torch\nfrom .clock import Clock\n"),
+        ("rlplast/core/checkpoint.py", "from safetensors.torch import save_file\n"),
+        ("rlplast/core/config.py", "import yaml\n"),
+        ("rlplast/interventions/fire.py", "from rlplast.metrics import weights\n"),
+        ("rlplast/adapters/sb3.py", "def f():\n    import stable_baselines3\n"),
+        ("rlplast/adapters/sb3.py", "if TYPE_CHECKING:\n    import stable_baselines3\n"),
+        ("rlplast/report/plots.py", "import matplotlib\nfrom rlplast.study import store\n"),
+        (
+            "rlplast/__init__.py",
+            "from rlplast.core import clock\ndef f():\n    from .cli import run\n",
+        ),
+        ("rlplast/cli/train.py", "def f():\n    import agents.dqn, envs.atari, rlplast\n"),
+        ("agents/dqn.py", "from agents import replay\nfrom rlplast.layers import lifecycle\n"),
+        ("envs/atari.py", "from envs import vector\nimport numpy\n"),
+    ],
+)
+def test_checker_accepts_what_the_design_allows(path: str, source: str):
+    assert check(source, path) == []
+
+
+def test_cycle_between_rooms_of_one_tier_is_found():
+    there = imports_of_source("import rlplast.metrics", "rlplast/layers/a.py")
+    back = imports_of_source("import rlplast.layers", "rlplast/metrics/b.py")
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(room_graph([*there, *back])).prepare()
