@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-__all__ = ["huber", "td_target"]
+__all__ = ["huber", "q_of", "td_target"]
 
 
 def td_target(

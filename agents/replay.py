@@ -331,13 +331,10 @@ class Replay:
 
     def _fill(self, batch: Batch, rng: np.random.Generator) -> None:
         """Draw transitions into the host tensors of `batch`; invalid draws are drawn again."""
-        if self.size == 0:
-            raise ConfigError(
-                f"replay has no transition to sample after {int(self._written.sum())} rows "
-                f"(n_step {self._n_step}, {self._num_envs} environments): add more first"
-            )
         env, row = self._candidates(len(batch.action), rng)
         windows = self._windows(env, row)
+        if not windows.valid.any():  # `size` is dear, so it is asked only when in doubt
+            self._refuse_if_empty()
         while not windows.valid.all():
             redraw = np.flatnonzero(~windows.valid)
             env[redraw], row[redraw] = self._candidates(len(redraw), rng)
@@ -348,12 +345,21 @@ class Replay:
         self._stack(env, row, batch.obs.numpy())
         self._stack(env, row + windows.steps, batch.obs_next.numpy())
 
+    def _refuse_if_empty(self) -> None:
+        if self.size == 0:
+            raise ConfigError(
+                f"replay has no transition to sample after {int(self._written.sum())} rows "
+                f"(n_step {self._n_step}, {self._num_envs} environments): add more first"
+            )
+
     def _candidates(
         self, count: int, rng: np.random.Generator
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Draw environments and rows uniformly over all rows behind the heads."""
         oldest = self._oldest()
         ends = np.cumsum(self._written - 1 - oldest)
+        if ends[-1] <= 0:
+            self._refuse_if_empty()
         drawn = rng.integers(ends[-1], size=count)
         env = np.searchsorted(ends, drawn, side="right")
         return env, (self._written - 1)[env] - (ends[env] - drawn)

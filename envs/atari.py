@@ -7,8 +7,8 @@ the action they repeat (Machado et al. 2018, arXiv:1709.06009). Episodes are who
 a lost life, no no-op or fire start, no reward clipping.
 
 Options: `sticky` probability of repeating the previous frame's action; `frame_skip` frames a step;
-`full_action_space` all actions, 18 in most games, instead of the game's minimal set; `max_episode_steps` steps
-until truncation (27 000 steps of four frames are half an hour of play).
+`full_action_space` all actions (18 in most games) instead of the game's minimal set;
+`max_episode_steps` steps until truncation (27 000 of four frames are half an hour of play).
 
 A restored environment continues bit for bit for a `frame_skip` of 3 or more. Below that, games
 that do not redraw the whole screen in every frame (Yars' Revenge) can differ in the first

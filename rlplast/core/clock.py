@@ -7,6 +7,7 @@
 import dataclasses
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 
 from rlplast.core.errors import ConfigError, did_you_mean
 
@@ -14,7 +15,7 @@ __all__ = ["UNITS", "Clock", "Time"]
 
 UNITS = ("updates", "env_steps", "frames", "tokens", "epochs", "phase")
 _MULTIPLIERS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9}
-_NUMBER = re.compile(r"([0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?)\s*([kMB]?)")
+_NUMBER = re.compile(r"([0-9]+(?:_[0-9]+)*\.?[0-9]*(?:[eE][+-]?[0-9]{1,2})?)\s*([kMB]?)")
 
 
 @dataclass(frozen=True)
@@ -88,12 +89,12 @@ class Time:
             unit += "s"  # "1 update"
         if unit not in (*UNITS, "%"):
             raise ConfigError(f"{key} = {text!r}: unit {unit!r}: {did_you_mean(unit, UNITS)}")
-        value = float(match[1]) * _MULTIPLIERS[match[2]]
-        if unit != "%":
-            if value != int(value):
-                raise ConfigError(f"{key} = {text!r}: allowed is a whole number of {unit}")
-            value = int(value)
-        return cls(value, unit)
+        value = Decimal(match[1]) * _MULTIPLIERS[match[2]]  # exact: 1.001 * 1000 is no whole float
+        if unit == "%":
+            return cls(float(value), unit)
+        if value != int(value):
+            raise ConfigError(f"{key} = {text!r}: allowed is a whole number of {unit}")
+        return cls(int(value), unit)
 
     def resolve(self, total: "Time") -> "Time":
         """Return this time with a percentage turned into counts of `total`, rounded.

@@ -88,7 +88,7 @@ class Receipt:
         network: network name.
         clock: the run's clock at the firing.
         crossings: how many due points this firing stands for.
-        entries_touched: number of entries the plan wrote.
+        entries_touched: number of entries the plan wrote (per firing, if it sums up several).
         sfe: squared Frobenius error Σ‖before − after‖² over the plan's tensors.
         dfi_before: Σ `dfi_scaled` over the tensors the method orthogonalises, else None.
         dfi_after: the same after the edit.
@@ -189,11 +189,13 @@ def write(edits: Sequence[Edit]) -> None:
     assigns = [e for e in edits if isinstance(e, Assign)]
     if scales:
         views = [_tensor(e) for e in scales]
-        if len({(v.dtype, v.device) for v in views}) == 1:
+        low = any(v.dtype in (torch.bfloat16, torch.float16) for v in views)
+        if not low and len({(v.dtype, v.device) for v in views}) == 1:
             torch._foreach_mul_(views, [e.factor.to(views[0]) for e in scales])
         else:
             for view, edit in zip(views, scales, strict=True):
-                view.mul_(edit.factor.to(view))
+                wide = torch.promote_types(view.dtype, torch.float32)  # bf16: round once
+                view.copy_(view.to(wide) * edit.factor.to(view.device, wide))
     for edit in assigns:
         view = _tensor(edit)
         value = edit.value.to(view)
@@ -296,7 +298,9 @@ def apply(
         _copy_to_followers(network)
     for plan in plans:
         write(plan)
-    differences = [(b.view - before[key]).double().square().sum() for key, b in blocks.items()]
+    differences = [
+        (b.view.double() - before[key].double()).square().sum() for key, b in blocks.items()
+    ]
     return Receipt(
         method=method,
         network=network.name,

@@ -9,7 +9,7 @@
 import abc
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -96,8 +96,8 @@ class Hook:
         followers: follower policy of each firing.
         key: name of its random streams and of its entry in checkpoints.
         states: the method's own tensors, by network.
-        sums: [Σ sfe, Σ log factor] of every-update firings since the last flush, by network.
-        firings: number of every-update firings since the last flush.
+        sums: [Σ sfe, Σ log factor, Σ entries, firings] of every-update firings since the last
+            flush, by network; on the device, so that they count in a captured update too.
     """
 
     method: Intervention
@@ -109,7 +109,6 @@ class Hook:
     key: str
     states: dict[str, State] = field(default_factory=dict)
     sums: dict[str, Tensor] = field(default_factory=dict)
-    firings: int = 0
 
     def __post_init__(self) -> None:
         """Allocate the method's state, before anything is compiled or captured.
@@ -130,7 +129,7 @@ class Hook:
             self.states[network.name] = self.method.setup(network, blocks)
             if self.schedule.every_update:
                 self.sums[network.name] = torch.zeros(
-                    2, dtype=torch.float64, device=network.blocks[0].view.device
+                    4, dtype=torch.float64, device=network.blocks[0].view.device
                 )
                 for block in blocks:
                     _refuse_low_precision(network, block)
@@ -145,17 +144,15 @@ class Hook:
 
     def fire(self, clock: Clock, crossings: int, seed: int) -> list[Receipt]:
         """Plan and apply one firing on each network; see `rlplast.core.edits.apply`."""
+        return [self._fire_on(n, clock, crossings, seed) for n in self.networks]
+
+    def _stream(self, network: Network, clock: Clock, seed: int) -> Callable[[], torch.Generator]:
         number = self.schedule.count(clock)
-        return [self._fire_on(n, clock, crossings, (seed, number)) for n in self.networks]
+        return lambda: torch_stream(seed, "hook", self.key, network.name, number)
 
-    def _fire_on(
-        self, network: Network, clock: Clock, crossings: int, draw: tuple[int, int]
-    ) -> Receipt:
+    def _fire_on(self, network: Network, clock: Clock, crossings: int, seed: int) -> Receipt:
         started = time.perf_counter()
-        seed, number = draw
-
-        def stream() -> torch.Generator:
-            return torch_stream(seed, "hook", self.key, network.name, number)
+        stream = self._stream(network, clock, seed)
 
         def replan(target: Network) -> list[Edit]:
             blocks = self.edited[network.name]
@@ -174,31 +171,31 @@ class Hook:
             started=started,
         )
 
-    def after_update(self, clock: Clock) -> None:
+    def after_update(self, clock: Clock, seed: int) -> None:
         """Fire inside an update: no checks, no host synchronisation, sums on the device."""
         for network in self.networks:
-            edits = self.plan(network, network, Context(network, self.edited[network.name], clock))
+            blocks, stream = self.edited[network.name], self._stream(network, clock, seed)
+            edits = self.plan(network, network, Context(network, blocks, clock, 1, stream))
             _accumulate(self.sums[network.name], edits)
             write(edits)
-        self.firings += 1
 
     def flush(self, clock: Clock) -> list[Receipt]:
         """Return one receipt per network for the updates since the last flush."""
-        if self.firings == 0:
-            return []
         receipts = []
         for network in self.networks:
             sums = self.sums[network.name]
-            sfe, log_factor = (float(x) for x in sums.cpu())
+            sfe, log_factor, entries, count = sums.tolist()
+            if count == 0:
+                continue
             sums.zero_()
-            touched = sum(b.view.numel() for b in self.edited[network.name])
+            firings = round(count)
             receipts.append(
                 Receipt(
                     method=self.method.name,
                     network=network.name,
                     clock=clock,
-                    crossings=self.firings,
-                    entries_touched=touched,
+                    crossings=firings,
+                    entries_touched=round(entries / count),
                     sfe=sfe,
                     dfi_before=None,
                     dfi_after=None,
@@ -207,11 +204,10 @@ class Hook:
                     optimizer_policy=self.optimizer,
                     followers=dict.fromkeys(network.followers, self.followers),
                     seconds=0.0,
-                    firings=self.firings,
+                    firings=firings,
                     log_factor=log_factor,
                 )
             )
-        self.firings = 0
         return receipts
 
 
@@ -235,8 +231,13 @@ def _accumulate(sums: Tensor, edits: Sequence[Edit]) -> None:
         sums[1] += factors.log().sum()
     for edit in edits:
         if isinstance(edit, Assign) and isinstance(edit.target, Block):
-            change = (edit.value - edit.target.view).double().square()
+            change = (edit.value.double() - edit.target.view.double()).square()
             sums[0] += (change if edit.mask is None else change.where(edit.mask, 0)).sum()
+    for edit in edits:
+        if isinstance(edit.target, Block):
+            mask = edit.mask if isinstance(edit, Assign) else None
+            sums[2] += edit.target.view.numel() if mask is None else mask.sum()
+    sums[3] += 1
 
 
 def _refuse_low_precision(network: Network, block: Block) -> None:
@@ -302,7 +303,7 @@ class Hooks:
         """Fire the every-update hooks; `clock` already counts the update."""
         for hook in self.every_update:
             if hook.schedule.crossings(clock.advance(updates=-1), clock):
-                hook.after_update(clock)
+                hook.after_update(clock, self.seed)
 
     def flush(self, clock: Clock) -> list[Receipt]:
         """Return the summary receipts of every-update hooks since the last flush."""
@@ -330,16 +331,20 @@ class Hooks:
         return min(ahead, key=lambda nt: nt[1].value - clock[nt[1].unit]) if ahead else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return methods' state and the sums not yet flushed."""
-        return {
-            h.key: {"states": h.states, "sums": h.sums, "firings": h.firings} for h in self.hooks
-        }
+        """Return methods' state, the sums not yet flushed, and where `step` was."""
+        state: dict[str, Any] = {h.key: {"states": h.states, "sums": h.sums} for h in self.hooks}
+        return state | {"clock": None if self.clock is None else asdict(self.clock)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copy what `state_dict` returned into the tensors allocated at construction."""
+        """Copy what `state_dict` returned into the tensors allocated at construction.
+
+        A hook that the saved run did not have (the arm of a study) keeps what `setup` gave it.
+        """
+        self.clock = None if state["clock"] is None else Clock(**state["clock"])
         for hook in self.hooks:
+            if hook.key not in state:
+                continue
             saved = state[hook.key]
-            hook.firings = saved["firings"]
             for name, tensors in hook.states.items():
                 for key, tensor in tensors.items():
                     tensor.copy_(saved["states"][name][key])

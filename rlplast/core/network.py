@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear as _AttentionOutput
 
 from rlplast.core.errors import BadWeights, ConfigError
 
@@ -182,8 +183,16 @@ def _specs(module: nn.Module, path: str) -> list[BlockSpec]:
         return [BlockSpec("weight", "embedding", "embedding")]
     if isinstance(module, nn.MultiheadAttention):
         return _attention_specs(module)
+    return []
+
+
+def _all_specs(module: nn.Module, path: str) -> list[BlockSpec]:
+    """Return `_specs` and, as ``other``, every tensor they say nothing about."""
+    specs = _specs(module, path)
+    known = {spec.tensor for spec in specs}
     parameters = [BlockSpec(name, "other", "other") for name in module._parameters]
-    return parameters + _buffer_specs(module, "other")
+    rest = parameters + _buffer_specs(module, "other")
+    return specs + [spec for spec in rest if spec.tensor not in known]
 
 
 def _buffer_specs(module: nn.Module, kind: str) -> list[BlockSpec]:
@@ -213,7 +222,7 @@ def blocks_of(
     found: dict[tuple[int, str], Block] = {}
     aliases: dict[tuple[int, str], list[str]] = {}
     for path, layer in unwrap(module).named_modules():
-        for spec in _specs(layer, path):
+        for spec in _all_specs(layer, path):
             tensor = layer._parameters.get(spec.tensor)
             if tensor is None:
                 tensor = layer._buffers.get(spec.tensor)
@@ -241,8 +250,8 @@ def torch_default(block: Block, generator: torch.Generator) -> Tensor:
     """Draw a Block anew by torch's law for its layer, on the CPU in float32.
 
     Linear and conv: weight and bias U(−1/√fan_in, 1/√fan_in); the packed attention
-    projection: Xavier-uniform over the whole packed matrix with zero bias; norm layers
-    1 and 0 with running statistics at their start; embeddings N(0, 1).
+    projection: Xavier-uniform over the whole packed matrix, attention biases zero; norm
+    layers 1 and 0 with running statistics at their start; embeddings N(0, 1).
 
     Raises:
         ConfigError: for a tensor whose law is unknown; give the network an `init`.
@@ -253,7 +262,9 @@ def torch_default(block: Block, generator: torch.Generator) -> Tensor:
     if block.role in ("scale", "shift"):
         return torch.full(shape, 1.0 if block.role == "scale" else 0.0)
     if block.role == "embedding":
-        return torch.randn(shape, generator=generator)
+        value = torch.randn(shape, generator=generator)
+        padding = getattr(block.module, "padding_idx", None)
+        return value if padding is None else value.index_fill(0, torch.tensor(padding), 0)
     if isinstance(block.module, nn.MultiheadAttention) and block.spec.part:
         if block.role == "bias":
             return torch.zeros(shape)
@@ -261,6 +272,8 @@ def torch_default(block: Block, generator: torch.Generator) -> Tensor:
         rows = block.spec.fan_out if packed is None else packed.shape[0]
         bound = math.sqrt(6 / (block.spec.fan_in + rows))
         return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+    if isinstance(block.module, _AttentionOutput) and block.role == "bias":
+        return torch.zeros(shape)
     if block.kind in ("linear", "conv"):
         bound = 1 / math.sqrt(block.spec.fan_in) if block.spec.fan_in else 0.0
         return torch.empty(shape).uniform_(-bound, bound, generator=generator)
@@ -268,6 +281,14 @@ def torch_default(block: Block, generator: torch.Generator) -> Tensor:
         f"{block.name}: no initialisation law is known for a {type(block.module).__name__}; "
         "pass init= to its Network, or use init='stored'"
     )
+
+
+def _given(given: Mapping[str, Tensor], block: Block) -> Tensor | None:
+    """Return a Block's value by its own name, or by its tensor's as in a state dict."""
+    if block.name in given:
+        return given[block.name]
+    whole = given.get(".".join(p for p in (block.path, block.spec.tensor) if p))
+    return None if whole is None or whole.shape != block.param.shape else block.like(whole)
 
 
 Init = Callable[[Block, torch.Generator], Tensor]
@@ -283,7 +304,7 @@ class Network:
         followers: networks that follow this one, such as ``{"target": module}``.
         init: law that draws a fresh value for a Block; default: the module's own
             ``init_block``, else `torch_default`.
-        initial: θ0 by Block name; default: a copy of the weights as they are now.
+        initial: θ0 by Block name or as a state dict; default: a copy of the weights as they are now.
         masters: parameter → fp32 master, for parameters trained in low precision.
         order: names of the layers in forward order, for methods that need it;
             default: the module's own ``forward_order()``, else traced.
@@ -326,6 +347,7 @@ class Network:
         if self.optimizers:
             self._check_optimizers()
         for key, follower in self.followers.items():
+            follower.initial = self.initial  # one θ0 for all
             if [b.name for b in follower.blocks] != [b.name for b in self.blocks]:
                 raise ConfigError(f"follower {key!r} of {name!r} has other layers than {name!r}")
 
@@ -334,14 +356,14 @@ class Network:
             return {b.name: b.view.clone() for b in self.blocks}
         initial = {}
         for block in self.blocks:
-            value = given.get(block.name)
+            value = _given(given, block)
             if value is None or value.shape != block.view.shape:
                 found = "absent" if value is None else f"of shape {tuple(value.shape)}"
                 raise ConfigError(
                     f"initial value of {self.name}.{block.name} is {found}: "
                     f"needed is shape {tuple(block.view.shape)}"
                 )
-            initial[block.name] = value.detach()
+            initial[block.name] = value.detach().clone()  # a state dict moves with its module
         return initial
 
     def _check_optimizers(self) -> None:
@@ -377,13 +399,13 @@ class Network:
         return grouped
 
     def fresh(self, block: Block, generator: torch.Generator) -> Tensor:
-        """Return a new draw of a Block by this network's law, on its device and in its dtype.
+        """Return a new draw of a Block by this network's law, on its device; not yet rounded.
 
         Buffers other than a norm layer's running statistics have no law: they return to θ0.
         """
         if block.role == "buffer" and block.kind != "norm":
             return self.initial[block.name].clone()
-        return self.init(block, generator).to(block.view)
+        return self.init(block, generator).to(block.view.device)
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw every Block anew and take the result as θ0; followers become copies."""

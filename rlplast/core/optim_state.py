@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
-from rlplast.core.errors import UnsupportedOptimizer
+from rlplast.core.errors import DamagedFile, UnsupportedOptimizer
 from rlplast.core.network import Block, Network
 
 __all__ = ["RULES", "allocate", "load_optimizer_tensors", "moments", "optimizer_tensors", "zero"]
@@ -75,13 +75,17 @@ def zero(network: Network, params: Iterable[Tensor]) -> None:
         torch._foreach_zero_(tensors)
 
 
-def allocate(network: Network) -> None:
+def allocate(network: Network, blocks: Iterable[Block] | None = None) -> None:
     """Create the state an optimizer would create at its first update, as zeros.
 
     Used before state is loaded, and before an update is captured in a graph. Existing
     state is left as it is.
+
+    Args:
+        network: the network whose optimizers are prepared.
+        blocks: whose state; default: of every trainable parameter.
     """
-    for block in network.trainable():
+    for block in network.trainable() if blocks is None else blocks:
         owner = _owner(network, block.param)
         if owner is None:
             continue
@@ -103,7 +107,7 @@ def allocate(network: Network) -> None:
 def _names(optimizer: Optimizer, group: dict) -> list[str]:
     """Return which state tensors the options of a parameter group call for."""
     _rule(optimizer)
-    if isinstance(optimizer, Adam):
+    if isinstance(optimizer, Adam | AdamW):
         names = ["step", "exp_avg", "exp_avg_sq"]
         return names + (["max_exp_avg_sq"] if group["amsgrad"] else [])
     if isinstance(optimizer, RMSprop):
@@ -129,14 +133,22 @@ def optimizer_tensors(network: Network) -> dict[str, Tensor]:
 def load_optimizer_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
     """Copy state saved by `optimizer_tensors` in, by name, into the parameters' own layout.
 
-    State of an optimizer that had not yet made an update is absent and stays absent.
+    State of a parameter that had not yet been updated is absent and stays absent; where
+    this optimizer has some already, it is zeroed.
 
     Raises:
-        KeyError: if the saved state lacks an entry.
+        DamagedFile: if the saved state of a parameter lacks an entry.
     """
-    prefix = (f"{network.name}.", f"{network.name}[")
-    if not any(key.startswith(prefix) and ":" in key for key in tensors):
-        return
-    allocate(network)
-    for key, _, _, view in _entries(network):
-        view.copy_(tensors[key])
+    saved = {key.rpartition(":")[0] for key in tensors}
+    updated = {b for b in network.trainable() if network.qualified(b) in saved}
+    allocate(network, updated)
+    for key, block, name, view in _entries(network):
+        if block not in updated:
+            view.zero_()
+        elif key in tensors:
+            view.copy_(tensors[key])
+        else:
+            raise DamagedFile(
+                f"saved optimizer state has no {name!r} of {network.qualified(block)}: it is of "
+                "another optimizer"
+            )

@@ -13,7 +13,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from rlplast.core.errors import ConfigError, did_you_mean
 
@@ -60,7 +60,13 @@ def param(default: Any, range: str) -> Any:  # noqa: A002 - the word users see i
     return field(default=default, metadata={"range": range})
 
 
-def check_range(key: str, value: Any, default: Any, range: str) -> Any:  # noqa: A002
+def check_range(
+    key: str,
+    value: Any,
+    default: Any,
+    range: str,  # noqa: A002
+    whole: bool | None = None,
+) -> Any:
     """Return `value` as the parameter's type if it lies in `range`.
 
     Args:
@@ -68,6 +74,7 @@ def check_range(key: str, value: Any, default: Any, range: str) -> Any:  # noqa:
         value: the value a user gave.
         default: the parameter's default; decides the type.
         range: an interval or choices, as in `param`.
+        whole: whether the number must be whole; None: if `default` is.
 
     Raises:
         ConfigError: for a wrong type or a value outside the range.
@@ -88,7 +95,7 @@ def check_range(key: str, value: Any, default: Any, range: str) -> Any:  # noqa:
         )
         if not inside or math.isnan(value):
             raise wrong
-        if isinstance(default, int):
+        if isinstance(default, int) if whole is None else whole:
             if value != int(value):
                 raise ConfigError(f"{key} = {value!r}: allowed is a whole number in {range}")
             return int(value)
@@ -165,6 +172,12 @@ def rows(family: str | None = None) -> list[Info]:
     return [_TABLE[f][name] for f in families for name in sorted(_TABLE[f])]
 
 
+def _is_whole(target: Callable[..., Any], key: str) -> bool:
+    """Say whether a parameter whose default is None is annotated as a whole number."""
+    annotation = inspect.get_annotations(target).get(key)
+    return annotation is int or int in get_args(annotation)
+
+
 def build(family: str, name: str, params: Mapping[str, Any] | None = None) -> Any:
     """Construct an entry from a config's `params`, every one of them checked.
 
@@ -177,5 +190,6 @@ def build(family: str, name: str, params: Mapping[str, Any] | None = None) -> An
         if key not in info.params:
             raise ConfigError(f"{name} has no parameter {key!r}: {did_you_mean(key, info.params)}")
         spec = info.params[key]
-        checked[key] = check_range(f"{name}.{key}", value, spec["default"], spec["range"])
+        whole = _is_whole(info.target, key) if spec["default"] is None else None
+        checked[key] = check_range(f"{name}.{key}", value, spec["default"], spec["range"], whole)
     return info.target(**checked)

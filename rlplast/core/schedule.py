@@ -56,7 +56,7 @@ class Schedule:
 
         Raises:
             ConfigError: for an unknown key, a missing or double rule, a point at or past
-                the end, or a period of zero.
+                the end, a period of zero, or one that is never due.
 
         Examples:
             >>> s = Schedule.parse({"at": ["25%", "50%"]}, Time(1000, "updates"))
@@ -94,6 +94,8 @@ class Schedule:
         if self.every is not None and self.every.value < 1:
             unit = self.every.unit
             raise ConfigError(f"{key}.every = {self.every}: allowed is at least 1 {unit}")
+        if not (self.at or self.every or self.on):
+            raise ConfigError(f"{key}.at has no point: allowed is at least one, such as '50%'")
         if self.at and (self.start or self.until):
             raise ConfigError(f"{key}: from and until go with every or on, not with at")
         points = [("at", t) for t in self.at] + [("from", self.start)] * (self.start is not None)
@@ -112,6 +114,11 @@ class Schedule:
         start, until = self.start, self.until
         if start and until and start.unit == until.unit and until.value < start.value:
             raise ConfigError(f"{key}: until = {until} comes before from = {start}")
+        if every is not None and horizon[every.unit] > 0 and self.count(horizon) == 0:
+            raise ConfigError(
+                f"{key}: no multiple of every = {every} lies between from = {start} and until = "
+                f"{until}, in a run of {horizon[every.unit]} {every.unit}: it would never be due"
+            )
 
     def count(self, clock: Clock | None) -> int:
         """Return how many due points lie at or before `clock`; None is before the run.

@@ -3,8 +3,6 @@
 Source: FIRE paper, Sec. 4, Algorithm 1 and Appendix A.2.
 """
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +14,7 @@ from rlplast.core.errors import BadWeights
 from rlplast.core.hook import Context, Intervention, fire_once, intervention
 from rlplast.core.network import Block
 from rlplast.core.registry import param
+from rlplast.metrics.weights import dfi_scaled, fire_scale, matrix_slices
 
 __all__ = ["Fire", "fire", "orthogonalise"]
 
@@ -28,8 +27,9 @@ def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic
     From X0 = W/‖W‖ each singular value σ goes to 1.5σ − 0.5σ³ (``cubic``, Algorithm 1) or
     2σ − 1.5σ³ + 0.5σ⁵ (``quintic``, Appendix A.2) per iteration; ``exact`` sets all to 1.
     Wide matrices are handled as their transpose. With an aspect ratio of at least 2 the
-    same polynomial is applied to the eigenvalues of the small Gram matrix in float64,
-    which costs two products with W whatever the number of iterations.
+    same polynomial is applied to the eigenvalues of the small Gram matrix, which costs two
+    products with W whatever the number of iterations. All work is in float64: rounding in
+    the null directions of a low-rank matrix grows by 1.5 (``quintic``: 2) per iteration.
 
     Args:
         slices: finite, non-zero matrices, shape (batch, d_out, d_in).
@@ -39,18 +39,19 @@ def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic
     Returns:
         A new tensor of the same shape in at least float32.
     """
-    work = slices if slices.dtype == torch.float64 else slices.float()
-    wide = work.shape[-2] < work.shape[-1]
-    x = work.mT if wide else work
+    wide = slices.shape[-2] < slices.shape[-1]
+    x = slices.double()
+    x = x.mT if wide else x
     x = x / torch.linalg.matrix_norm(x, keepdim=True)
     if polynomial == "exact":
-        u, _, vh = torch.linalg.svd(x.double(), full_matrices=False)
-        x = (u @ vh).to(work.dtype)
+        u, _, vh = torch.linalg.svd(x, full_matrices=False)
+        x = u @ vh
     elif x.shape[-2] >= GRAM_ASPECT * x.shape[-1]:
         x = _on_gram_side(x, iterations, polynomial)
     else:
         for _ in range(iterations):
             x = _step(x, polynomial)
+    x = x if slices.dtype == torch.float64 else x.float()
     return x.mT if wide else x
 
 
@@ -64,8 +65,7 @@ def _step(x: Tensor, polynomial: str) -> Tensor:
 
 def _on_gram_side(x: Tensor, iterations: int, polynomial: str) -> Tensor:
     """Return X·P with P the product of all steps, a function of the Gram matrix alone."""
-    tall = x.double()
-    eigenvalues, vectors = torch.linalg.eigh(tall.mT @ tall)
+    eigenvalues, vectors = torch.linalg.eigh(x.mT @ x)
     squared = eigenvalues.clamp(min=0)  # σ²; rounding makes null directions slightly negative
     gain = torch.ones_like(squared)
     for _ in range(iterations):
@@ -74,48 +74,18 @@ def _on_gram_side(x: Tensor, iterations: int, polynomial: str) -> Tensor:
             factor = 2.0 - 1.5 * squared + 0.5 * squared.square()
         gain = gain * factor
         squared = squared * factor.square()
-    return (tall @ (vectors * gain.unsqueeze(-2)) @ vectors.mT).to(x.dtype)
+    return x @ ((vectors * gain.unsqueeze(-2)) @ vectors.mT)
 
 
 def _groups(block: Block) -> int:
     return int(getattr(block.module, "groups", 1)) if block.kind == "conv" else 1
 
 
-def matrices(weight: Tensor, groups: int = 1) -> Tensor:
-    """Return the matrices FIRE works on: the weight, or each spatial slice of each group.
-
-    Returns:
-        Shape (slices, d_out, d_in): one slice for a linear (d_out, d_in); groups·kh·kw
-        for a conv (C_out, C_in/groups, kh, kw).
-    """
-    if weight.ndim == 2:
-        return weight.unsqueeze(0)
-    grouped = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
-    return grouped.permute(0, 3, 1, 2).flatten(0, 1)
-
-
-def weights(slices: Tensor, shape: torch.Size, groups: int = 1) -> Tensor:
-    """Undo `matrices`."""
+def _weight(slices: Tensor, shape: torch.Size, groups: int) -> Tensor:
+    """Undo `matrix_slices`."""
     if len(shape) == 2:
         return slices.squeeze(0)
-    grouped = slices.unflatten(0, (groups, -1)).permute(0, 2, 3, 1)
-    return grouped.reshape(shape)
-
-
-def scale(shape: Sequence[int], groups: int = 1) -> float:
-    """Return the factor on orthogonal slices: √(d_out/d_in), for convs over kh·kw as well."""
-    return math.sqrt(shape[0] / groups / shape[1]) / math.prod(shape[2:])
-
-
-def distance(weight: Tensor, groups: int = 1) -> Tensor:
-    """Return `dfi_scaled`: Σ over slices ‖Gram − I‖² of W over FIRE's scale, smaller Gram.
-
-    0 exactly for what an exact FIRE leaves, for every shape (0-d float64 tensor).
-    """
-    x = matrices(weight, groups).double() / scale(weight.shape, groups)
-    x = x.mT if x.shape[-2] < x.shape[-1] else x
-    gram = x.mT @ x
-    return (gram - torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)).square().sum()
+    return slices.unflatten(0, (groups, -1)).permute(0, 2, 3, 1).reshape(shape)
 
 
 @intervention("fire", source="FIRE Sec. 4, Algorithm 1; Appendix A.2 (quintic)")
@@ -145,7 +115,7 @@ class Fire(Intervention):
         for block in context.blocks:
             if not self._edits(block):
                 continue
-            slices = matrices(block.view, _groups(block))
+            slices = matrix_slices(block.view, _groups(block))
             key = (slices.shape[1:], slices.dtype, slices.device)
             batches.setdefault(key, []).append((block, slices))
         edits: list[Edit] = []
@@ -166,8 +136,8 @@ class Fire(Intervention):
 
 def _edit(block: Block, part: Tensor) -> Edit:
     groups, shape = _groups(block), block.view.shape
-    value = weights(part, shape, groups) * scale(shape, groups)
-    return Assign(block, value, dfi=lambda w: distance(w, groups))
+    value = _weight(part, shape, groups) * fire_scale(shape, groups)
+    return Assign(block, value, dfi=lambda w: dfi_scaled(w, groups))
 
 
 def _refuse_bad(context: Context, batch: list[tuple[Block, Tensor]], stacked: Tensor) -> None:

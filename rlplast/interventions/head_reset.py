@@ -58,9 +58,7 @@ class HeadReset(Intervention):
         return edits
 
 
-def head_blocks(
-    network: Network, blocks: tuple[Block, ...], layers: int | None
-) -> list[Block]:
+def head_blocks(network: Network, blocks: tuple[Block, ...], layers: int | None) -> list[Block]:
     """Return the Blocks of the head; of every slot in a stacked network.
 
     Raises:

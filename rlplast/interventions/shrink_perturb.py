@@ -12,7 +12,7 @@ from torch import Tensor
 from rlplast.core.edits import Assign, Edit, Receipt
 from rlplast.core.errors import ConfigError
 from rlplast.core.hook import Context, Intervention, fire_once, intervention
-from rlplast.core.registry import build, param
+from rlplast.core.registry import param
 
 __all__ = ["ShrinkPerturb", "shrink_perturb"]
 
@@ -77,7 +77,9 @@ class ShrinkPerturb(Intervention):
         return edits
 
 
-def shrink_perturb(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any) -> Receipt:
+def shrink_perturb(
+    model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any
+) -> Receipt:
     """Shrink and perturb a model in place, once.
 
     Args:

@@ -3,13 +3,13 @@
 Source: SWR paper, Algorithm 1 and Theorems 1-3.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlplast.core.edits import Assign, Edit, Receipt, Scale
 from rlplast.core.errors import ConfigError
@@ -22,23 +22,40 @@ __all__ = ["Swr", "swr"]
 
 
 @dataclass(frozen=True)
-class _Chain:
-    """One path through the network: its layers in forward order.
+class _Layer:
+    """One place in the forward order.
 
     Attributes:
-        weights: W of each layer (a norm layer's scale).
-        biases: b of each layer, where it has one, with the layer's index.
-        starts: index of the first layer of each segment; a norm layer starts one.
-        classifier: per layer, whether it belongs to the fully-connected classifier.
+        weight: W, a norm layer's scale; None if there is none to edit.
+        bias: b, a norm layer's shift; None if there is none to edit.
+        statistics: a BatchNorm's running mean and variance.
+        is_norm: whether the layer normalises, with parameters or without.
+        precedes_norm: whether a norm layer comes later.
     """
 
+    weight: Block | None
+    bias: Block | None
+    statistics: tuple[Block, ...]
+    is_norm: bool
+    precedes_norm: bool
+
+
+@dataclass(frozen=True)
+class _Order:
+    """The forward order of one network.
+
+    Attributes:
+        chains: layers in forward order; one chain per slot of a stacked network.
+        weights: every W, chain by chain.
+        classifier: per W, 1 if it belongs to the fully-connected classifier, else 0.
+    """
+
+    chains: list[list[_Layer]]
     weights: list[Block]
-    biases: list[tuple[int, Block]]
-    starts: list[int]
-    classifier: list[bool]
+    classifier: Tensor
 
 
-_CHAINS: WeakKeyDictionary[Network, dict[tuple[Block, ...], list[_Chain]]] = WeakKeyDictionary()
+_ORDERS: WeakKeyDictionary[Network, dict[tuple[Block, ...], _Order]] = WeakKeyDictionary()
 
 
 @intervention("swr", source="SWR Algorithm 1, Theorem 1; Appendix E (re-anchoring)")
@@ -56,8 +73,11 @@ class Swr(Intervention):
         coef: λ of convs and norm layers.
         coef_head: λ of the fully-connected classifier; None for `coef`.
         rule: ``exact`` restarts C at every norm layer; ``printed`` is the paper's Algorithm 1,
-            which lets the layer before the last norm layer leak into that norm's shift.
+            which lets the layer before the last norm layer leak into that norm's shift, and
+            gives layers before it their own factor only.
         reanchor_on_lr_decay: n_l ← ‖W_l‖ when the learning rate drops (Appendix E).
+        rescale_running_stats: whether a BatchNorm's running mean and variance follow the
+            scale of its input, C and C²; else they lag behind in evaluation. ``exact`` only.
     """
 
     policies: ClassVar[tuple[str, str]] = ("keep", "leave")
@@ -66,6 +86,19 @@ class Swr(Intervention):
     coef_head: float | None = param(None, "[0, 1]")
     rule: str = param("exact", "exact | printed")
     reanchor_on_lr_decay: bool = param(False, "")
+    rescale_running_stats: bool = param(False, "")
+
+    def __post_init__(self) -> None:
+        """Refuse running statistics under a rule that does not know their scale.
+
+        Raises:
+            ConfigError: for `rescale_running_stats` with the ``printed`` rule.
+        """
+        if self.rescale_running_stats and self.rule != "exact":
+            raise ConfigError(
+                f"swr.rescale_running_stats with rule = {self.rule!r}: its C is not the scale of "
+                "a norm layer's input; use rule = 'exact'"
+            )
 
     @property
     def uses_initial(self) -> bool:
@@ -74,55 +107,43 @@ class Swr(Intervention):
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
         """Return the anchors n_l = ‖W_l at init‖ of every layer, and the learning rate."""
-        anchors = [
-            torch.linalg.vector_norm(network.initial[w.name].detach())
-            for chain in _chains(network, blocks)
-            for w in chain.weights
-        ]
-        device = blocks[0].view.device
-        lr = torch.zeros((), dtype=torch.float64, device=device)
-        return {"anchor": torch.stack(anchors).to(device), "lr": lr}
+        order = _order(network, blocks)
+        initial = [network.initial[w.name].detach() for w in order.weights]
+        anchor = torch.stack(torch._foreach_norm(initial)).to(order.classifier)
+        return {"anchor": anchor, "lr": torch.zeros_like(anchor[0], dtype=torch.float64)}
 
     def plan(self, context: Context, state: dict[str, Tensor]) -> list[Edit]:
         """Plan one factor per tensor; branch-free, without host synchronisation."""
-        chains = _chains(context.network, context.blocks)
-        weights = [w for chain in chains for w in chain.weights]
-        norms = torch.stack(torch._foreach_norm([w.view for w in weights])).to(state["anchor"])
-        coef = [self._coef(c) for chain in chains for c in chain.classifier]
-        lam = torch.tensor(coef, dtype=norms.dtype, device=norms.device)
+        order = _order(context.network, context.blocks)
+        norms = torch.stack(torch._foreach_norm([w.view for w in order.weights]))
+        norms = norms.to(state["anchor"])
         edits, anchor = self._reanchored(context, state, norms)
+        head = self.coef if self.coef_head is None else self.coef_head
+        lam = order.classifier * (head - self.coef) + self.coef
         factors = torch.where(norms > 0, lam * anchor / norms + (1 - lam), torch.ones_like(norms))
-        start = 0
-        for chain in chains:
-            stop = start + len(chain.weights)
-            own = factors[start:stop]
-            cumulative = self._cumulative(own, chain)
-            edits += [
-                Scale(w, f, n)
-                for w, f, n in zip(
-                    chain.weights, own.unbind(), norms[start:stop].unbind(), strict=True
-                )
-            ]
-            edits += [Scale(b, cumulative[i]) for i, b in chain.biases]
-            start = stop
+        rows = zip(factors.unbind(), norms.unbind(), strict=True)
+        for layers in order.chains:
+            edits += self._edits_of(layers, rows, torch.ones_like(norms[0]))
         return edits
 
-    def _coef(self, classifier: bool) -> float:
-        head = self.coef if self.coef_head is None else self.coef_head
-        return head if classifier else self.coef
-
-    def _cumulative(self, factors: Tensor, chain: _Chain) -> Tensor:
-        """Return C of each layer."""
-        bounds = [*chain.starts, len(factors)]
-        if self.rule == "exact":
-            parts = [
-                factors[a:b].cumprod(0) for a, b in zip(bounds, bounds[1:], strict=False) if b > a
-            ]
-            return torch.cat(parts)
-        last = chain.starts[-1]  # the last norm layer, whose C still takes c of the layer before
-        first = max(last - 1, 0)
-        tail = factors[first:].cumprod(0)
-        return torch.cat([factors[:first], tail])
+    def _edits_of(
+        self, layers: list[_Layer], rows: Iterator[tuple[Tensor, Tensor]], one: Tensor
+    ) -> list[Edit]:
+        edits: list[Edit] = []
+        cumulative = one
+        for layer in layers:
+            if self.rescale_running_stats and layer.statistics:
+                mean, variance = layer.statistics
+                edits += [Scale(mean, cumulative), Scale(variance, cumulative.square())]
+            restarts = layer.is_norm if self.rule == "exact" else layer.precedes_norm
+            cumulative = one if restarts else cumulative
+            if layer.weight is not None:
+                factor, norm = next(rows)
+                edits.append(Scale(layer.weight, factor, norm))
+                cumulative = factor * cumulative
+            if layer.bias is not None:
+                edits.append(Scale(layer.bias, cumulative))
+        return edits
 
     def _reanchored(
         self, context: Context, state: dict[str, Tensor], norms: Tensor
@@ -130,23 +151,25 @@ class Swr(Intervention):
         if not self.reanchor_on_lr_decay:
             return [], state["anchor"]
         groups = [g for o in context.network.optimizers for g in o.param_groups]
-        lr = torch.as_tensor(groups[0]["lr"] if groups else 0.0).to(state["lr"])
+        lr = groups[0]["lr"] if groups else 0.0
+        # A float is filled in, not copied: a copy from the host would wait for the device.
+        known = isinstance(lr, Tensor)
+        lr = lr.to(state["lr"]) if known else torch.full_like(state["lr"], lr)
         anchor = torch.where(lr < state["lr"], norms, state["anchor"])
         return [Assign(state["anchor"], anchor), Assign(state["lr"], lr)], anchor
 
 
-def _chains(network: Network, blocks: Sequence[Block]) -> list[_Chain]:
-    """Return one chain per slot of the network; found once, since this runs every update."""
-    known = _CHAINS.setdefault(network, {})
+def _order(network: Network, blocks: Sequence[Block]) -> _Order:
+    """Return the network's order; found once, since this runs every update."""
+    known = _ORDERS.setdefault(network, {})
     key = tuple(blocks)
     if key not in known:
-        known[key] = _find_chains(network, blocks)
+        known[key] = _find_order(network, blocks)
     return known[key]
 
 
-def _find_chains(network: Network, blocks: Sequence[Block]) -> list[_Chain]:
-    modules = dict(network.module.named_modules())
-    slots: dict[int | None, dict[str, list[Block]]] = {}
+def _find_order(network: Network, blocks: Sequence[Block]) -> _Order:
+    slots: dict[int | None, dict[str, dict[str, Block]]] = {}
     for block in blocks:
         if block.aliases:
             raise ConfigError(
@@ -158,30 +181,51 @@ def _find_chains(network: Network, blocks: Sequence[Block]) -> list[_Chain]:
                 f"swr: {network.qualified(block)} is one part of a packed layer: attention "
                 "branches, and has no forward order"
             )
-        if block.kind in ("linear", "conv", "norm") and block.role != "buffer":
-            slots.setdefault(block.spec.slot, {}).setdefault(block.path, []).append(block)
-    order = forward_order(network)
-    return [_chain(by_path, order, modules) for by_path in slots.values()]
+        if block.kind in ("linear", "conv", "norm"):
+            role = block.spec.tensor if block.role == "buffer" else block.role
+            slots.setdefault(block.spec.slot, {}).setdefault(block.path, {})[role] = block
+    if None in slots and len(slots) > 1:
+        name = network.qualified(next(iter(next(iter(slots[None].values())).values())))
+        raise ConfigError(
+            f"swr: {name} is shared by the members of a stacked network: the order branches there"
+        )
+    paths = forward_order(network)
+    for layers in slots.values():
+        for path, roles in layers.items():
+            if path not in paths:
+                name = network.qualified(next(iter(roles.values())))
+                raise ConfigError(
+                    f"swr: {name} has no place in the forward order {paths}: pass order=[...] "
+                    "with every layer to its Network, or freeze a layer that is not used"
+                )
+    chains = [_chain(layers, paths, network.module) for layers in slots.values()]
+    weights = [layer.weight for chain in chains for layer in chain if layer.weight is not None]
+    if not weights:
+        raise ConfigError(f"swr finds no linear, conv or norm layer in network {network.name!r}")
+    classifier = torch.tensor([float(w.kind == "linear") for w in weights])
+    norms = torch.stack(torch._foreach_norm([w.view for w in weights]))
+    return _Order(chains, weights, classifier.to(norms))
 
 
 def _chain(
-    by_path: dict[str, list[Block]], order: list[str], modules: dict[str, torch.nn.Module]
-) -> _Chain:
-    weights: list[Block] = []
-    biases: list[tuple[int, Block]] = []
-    starts = [0]
-    for path in order:
-        is_norm = isinstance(modules[path], NORMS)
-        if is_norm:
-            starts.append(len(weights))
-        for block in by_path.get(path, []):
-            if block.role in ("weight", "scale"):
-                weights.append(block)
-        for block in by_path.get(path, []):
-            if block.role in ("bias", "shift"):
-                biases.append((len(weights) - 1, block))
-    classifier = [b.kind == "linear" for b in weights]
-    return _Chain(weights, biases, starts, classifier)
+    layers: dict[str, dict[str, Block]], paths: list[str], module: nn.Module
+) -> list[_Layer]:
+    modules = dict(module.named_modules())
+    chain: list[_Layer] = []
+    for path in reversed(paths):
+        roles = layers.get(path, {})
+        statistics = [roles[name] for name in ("running_mean", "running_var") if name in roles]
+        chain.append(
+            _Layer(
+                weight=roles.get("weight", roles.get("scale")),
+                bias=roles.get("bias", roles.get("shift")),
+                statistics=tuple(statistics),
+                is_norm=isinstance(modules[path], NORMS)
+                or any(block.kind == "norm" for block in roles.values()),
+                precedes_norm=any(layer.is_norm for layer in chain),
+            )
+        )
+    return chain[::-1]
 
 
 def swr(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any) -> Receipt:

@@ -8,8 +8,9 @@
 
 A linear weight is ``[d_out, d_in]``, a conv weight ``[C_out, C_in, *kernel]`` with one to
 three kernel dimensions. A grouped conv weight is ``[C_out, C_in / groups, *kernel]``; the
-tensor does not tell its groups, so its slices are measured as they are stored. A stacked
-parameter must be passed one slot at a time.
+tensor does not tell its groups, so functions whose value depends on them take `groups`, and
+the others measure its slices as they are stored. A stacked parameter must be passed one slot
+at a time.
 
 All metrics are 0-d float64 tensors, without branches on values and without host
 synchronisation. Half precision is worked on in float32, the rest in its own precision;
@@ -60,15 +61,17 @@ def _check_kernel_shape(shape: Sequence[int]) -> None:
         )
 
 
-def matrix_slices(weight: Tensor) -> Tensor:
+def matrix_slices(weight: Tensor, groups: int = 1) -> Tensor:
     """Return the matrices of a weight, stacked: ``[slices, d_out, d_in]``.
 
     A linear weight has one slice; a conv weight one per kernel position, in row-major
-    order. The result is a view wherever strides allow it, and they do for contiguous and
-    channels-last weights, so writing to it writes to the weight.
+    order; a grouped one as many for each group, group by group. Without groups the result is
+    a view wherever strides allow it, and they do for contiguous and channels-last weights, so
+    writing to it writes to the weight.
 
     Args:
-        weight: shape ``[d_out, d_in]`` or ``[C_out, C_in, *kernel]``.
+        weight: shape ``[d_out, d_in]`` or ``[C_out, C_in / groups, *kernel]``.
+        groups: groups of a conv layer; divides ``C_out``.
 
     Raises:
         ConfigError: for a tensor of fewer than two dimensions or without entries.
@@ -76,17 +79,20 @@ def matrix_slices(weight: Tensor) -> Tensor:
     _check_kernel_shape(weight.shape)
     if weight.ndim == 2:
         return weight.unsqueeze(0)
-    return weight.flatten(2).permute(2, 0, 1)
+    if groups == 1:
+        return weight.flatten(2).permute(2, 0, 1)
+    return weight.flatten(2).unflatten(0, (groups, -1)).permute(0, 3, 1, 2).flatten(0, 1)
 
 
-def fire_scale(weight_shape: Sequence[int]) -> float:
+def fire_scale(weight_shape: Sequence[int], groups: int = 1) -> float:
     """Return the singular value FIRE gives every matrix of a weight of this shape.
 
     sqrt(d_out / d_in) for a linear weight, sqrt(C_out / C_in) / (kh * kw) for each spatial
-    slice of a conv weight.
+    slice of a conv weight, each group of a grouped one being a conv of its own.
 
     Args:
-        weight_shape: ``(d_out, d_in)`` or ``(C_out, C_in, *kernel)``.
+        weight_shape: ``(d_out, d_in)`` or ``(C_out, C_in / groups, *kernel)``.
+        groups: groups of a conv layer; divides ``C_out``.
 
     Raises:
         ConfigError: for a shape of fewer than two dimensions or with a 0.
@@ -97,7 +103,7 @@ def fire_scale(weight_shape: Sequence[int]) -> float:
     """
     _check_kernel_shape(weight_shape)
     d_out, d_in, *kernel = weight_shape
-    return math.sqrt(d_out / d_in) / math.prod(kernel)
+    return math.sqrt(d_out / groups / d_in) / math.prod(kernel)
 
 
 def _squared_norm(tensor: Tensor) -> Tensor:
@@ -217,14 +223,15 @@ def dfi(weight: Tensor) -> Tensor:
 
 
 @register("metrics", "dfi_scaled", source=f"{_FIRE}, eq. 2 and the scale of Algorithm 1")
-def dfi_scaled(weight: Tensor) -> Tensor:
+def dfi_scaled(weight: Tensor, groups: int = 1) -> Tensor:
     """Deviation from isometry after dividing by FIRE's scale, on the smaller Gram.
 
     With X = W / `fire_scale`, ||X X^T - I||^2 if d_out <= d_in, else ||X^T X - I||^2, summed
     over the slices of a conv weight: 0 after an exact FIRE, whatever the shape.
 
     Args:
-        weight: shape ``[d_out, d_in]`` or ``[C_out, C_in, *kernel]``.
+        weight: shape ``[d_out, d_in]`` or ``[C_out, C_in / groups, *kernel]``.
+        groups: groups of a conv layer; divides ``C_out``.
 
     Returns:
         0-d float64 tensor in ``[0, inf)``.
@@ -236,7 +243,8 @@ def dfi_scaled(weight: Tensor) -> Tensor:
         >>> dfi_scaled(2 * torch.eye(4)[:, :1]).item()
         0.0
     """
-    return _isometry_gap(matrix_slices(at_least_float32(weight)) / fire_scale(weight.shape))
+    slices = matrix_slices(at_least_float32(weight), groups)
+    return _isometry_gap(slices / fire_scale(weight.shape, groups))
 
 
 @torch.no_grad()

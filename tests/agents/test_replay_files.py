@@ -2,7 +2,6 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +30,12 @@ def restored(folder: Path, state: dict[str, Any], **options: Any) -> Replay:
     return replay
 
 
-@pytest.fixture
-def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the disk would take most of the time; one test looks at what is synced."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    yield
 
 
-@pytest.mark.usefixtures("no_disk_sync")
 @pytest.mark.parametrize("seed", range(25))
 def test_restored_replay_goes_on_like_the_uninterrupted_one(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)

@@ -153,13 +153,10 @@ def test_a_first_observation_can_be_restored(env_id: str, used: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rom", MINIMAL_ACTIONS)
-@pytest.mark.parametrize("before", [0, 1, 137])
-@pytest.mark.parametrize("used", [False, True])
-def test_every_restored_game_continues_bit_for_bit(rom: str, before: int, used: bool) -> None:
+@pytest.mark.parametrize("before", [0, 137])
+def test_every_restored_game_continues_bit_for_bit(rom: str, before: int) -> None:
     env_id = "atari/" + rom.title().replace("_", "")
-    assert_continues_after_restore(
-        env_id, before, 200, min_ends=1, used=used, max_episode_steps=110
-    )
+    assert_continues_after_restore(env_id, before, 200, min_ends=1, max_episode_steps=110)
 
 
 def test_a_state_of_another_game_is_refused() -> None:

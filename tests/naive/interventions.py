@@ -34,9 +34,7 @@ def polar_twin(matrix: np.ndarray) -> np.ndarray:
     return w @ root if rows >= columns else root @ w
 
 
-def fire_twin(
-    weight: np.ndarray, iterations: int, polynomial: str, groups: int = 1
-) -> np.ndarray:
+def fire_twin(weight: np.ndarray, iterations: int, polynomial: str, groups: int = 1) -> np.ndarray:
     """FIRE of one weight, `[d_out, d_in]` or `[C_out, C_in / groups, *kernel]`."""
 
     def project(matrix: np.ndarray) -> np.ndarray:

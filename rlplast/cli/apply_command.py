@@ -1,0 +1,151 @@
+"""Apply a method to a saved state dict.
+
+Works on every floating tensor with two or more dimensions, in file order; --include and
+--exclude choose by name, biases and norm layers too. Names and shapes are all there is to
+go by: embeddings and positions count as weights, so exclude them where they should stay.
+Initial weights come from --init; METHOD's parameters are set with --PARAM VALUE, see
+`rlplast list interventions`.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+import rlplast.interventions  # noqa: F401 - registers
+from rlplast.cli.state_file import check_out, read, write
+from rlplast.cli.state_network import StateNetwork, select
+from rlplast.cli.tables import figure, show
+from rlplast.cli.train_command import overrides
+from rlplast.core import registry
+from rlplast.core.config import parse_yaml
+from rlplast.core.edits import Receipt
+from rlplast.core.errors import ConfigError
+from rlplast.core.hook import Intervention, fire_once
+from rlplast.core.scope import SCOPES, scope
+
+__all__ = ["add_arguments", "run"]
+
+KINDS_OF_INIT = ("fresh", "stored")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments; every method's parameters are options of it."""
+    parser.add_argument("method", metavar="METHOD", help="see `rlplast list interventions`")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a .safetensors or .pt state dict")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="may be FILE")
+    parser.add_argument(
+        "--init", metavar="FILE", help="a state dict saved before training; or the word 'fresh'"
+    )
+    parser.add_argument(
+        "--include", action="append", default=[], metavar="GLOB", help="edit these, biases too"
+    )
+    parser.add_argument(
+        "--exclude", action="append", default=[], metavar="GLOB", help="leave these as they are"
+    )
+    parser.add_argument("--key", help="a state dict nested in a .pt, such as model or a.b")
+    parser.add_argument("--scope", default="all", help=f"{' | '.join(SCOPES)} (default all)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of fresh draws (default 0)")
+    parser.add_argument("--json", action="store_true", help="print the receipt as JSON")
+    # Declared, because the value of an undeclared option before FILE would be taken for FILE.
+    for name, methods in _parameters().items():
+        parser.add_argument(
+            f"--{name}",
+            dest="params",
+            action="append",
+            type=_pair(name),
+            metavar="V",
+            help=f"of {', '.join(methods)}",
+        )
+    parser.set_defaults(takes_overrides=True)
+
+
+def _parameters() -> dict[str, list[str]]:
+    """Return ``{parameter: methods that have it}``; `init` is an option with its own rule."""
+    found: dict[str, list[str]] = {}
+    for info in registry.rows("interventions"):
+        for name in info.params:
+            if name != "init":
+                found.setdefault(name, []).append(info.name)
+    return found
+
+
+def _pair(name: str) -> Callable[[str], tuple[str, Any]]:
+    def value(text: str) -> tuple[str, Any]:
+        return name, parse_yaml(text, f"--{name}")
+
+    return value
+
+
+def _prepare(args: argparse.Namespace) -> tuple[dict[str, Any], Path | None, bool]:
+    """Return the method's parameters, the file of initial weights, and whether θ0 is read.
+
+    Raises:
+        ConfigError: for a parameter or scope that does not exist or is out of range, or if
+            θ0 is needed and not given.
+    """
+    params = {**overrides(args.overrides), **dict(args.params or [])}
+    has_kind = "init" in registry.get("interventions", args.method).params
+    initial: Path | None = None
+    if args.init in KINDS_OF_INIT and has_kind:
+        params["init"] = args.init
+    elif args.init is not None:
+        initial = Path(args.init)
+        params |= {"init": "stored"} if has_kind else {}
+    method: Intervention = registry.build("interventions", args.method, params)
+    restores = scope(args.scope, "--scope").restore is not SCOPES["all"].restore
+    needed = method.uses_initial or restores
+    if needed and initial is None:
+        fresh = ", or --init fresh for new draws" if has_kind and not restores else ""
+        raise ConfigError(
+            f"{args.method} returns to initial weights: give them with --init FILE, a state dict "
+            f"saved before training{fresh}"
+        )
+    return params, initial, needed
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    params, initial, needed = _prepare(args)
+    check_out(args.out)
+    saved = read(args.file, args.key)
+    theta0 = None
+    if initial is not None and needed:
+        theta0 = read(initial, args.key, key_if_nested=True).tensors
+    selected = select(saved.tensors, args.include, args.exclude)
+    state = StateNetwork(saved.tensors, selected, theta0)
+    receipt = fire_once(
+        args.method,
+        state.network,
+        scope_name=args.scope,
+        optimizer_policy="keep",
+        follower_policy="leave",
+        seed=args.seed,
+        **params,
+    )
+    state.store()
+    write(saved, args.out)
+    if args.out.suffix == ".safetensors" and saved.left_out:
+        print(f"rlplast: {args.out} holds tensors only, without {saved.left_out}", file=sys.stderr)
+    _report(receipt, args)
+    return 0
+
+
+def _report(receipt: Receipt, args: argparse.Namespace) -> None:
+    row = receipt.row()
+    if args.json:
+        print(json.dumps(row, indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    table = Table("receipt", "value")
+    table.add_row("method", row["method"])
+    table.add_row("file", Text(str(args.file)))
+    table.add_row("out", Text(str(args.out)))
+    table.add_row("entries_touched", f"{row['entries_touched']:,}")
+    for key in ("sfe", "dfi_before", "dfi_after", "norm_before", "norm_after", "time/seconds"):
+        table.add_row(key, figure(row[key]))
+    show(table)

@@ -1,0 +1,58 @@
+"""Measure the weights in a saved state dict: norms, ranks, distance from isometry."""
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from rlplast.cli.state_file import read
+from rlplast.cli.tables import figure, show
+from rlplast.metrics.weights import Measurement, measure
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="a .safetensors or .pt state dict")
+    parser.add_argument(
+        "--reference",
+        type=Path,
+        metavar="FILE",
+        help="the weights before; adds weight_difference, sfe and sfe_normalized",
+    )
+    parser.add_argument("--key", help="a state dict nested in a .pt, such as model or a.b")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    weights = read(args.file, args.key).tensors
+    before = None
+    if args.reference is not None:
+        before = read(args.reference, args.key, key_if_nested=True).tensors
+    result = measure(weights, before)
+    if args.json:
+        print(json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        show(_table(result))
+    return 0
+
+
+def _table(result: Measurement) -> Table:
+    metrics = list(result["total"])
+    table = Table("tensor")
+    for metric in metrics:
+        table.add_column(metric, justify="right")
+
+    def add(name: str, row: Mapping[str, float | None]) -> None:
+        table.add_row(Text(name), *(figure(row[metric]) for metric in metrics))
+
+    for name, row in result["tensors"].items():
+        add(name, row)
+    table.add_section()
+    add("total", result["total"])
+    return table

@@ -1,0 +1,280 @@
+"""A `Network` made of a saved state dict: what names and shapes tell, without the modules.
+
+- `select`: the tensors a command works on.
+- `StateNetwork`: the state dict as a `Network` that methods can edit.
+
+A tensor of two dimensions counts as the weight of a linear layer, embeddings included,
+since they look the same; one of three or more as a conv kernel, of one group. A packed
+query/key/value projection (``c_attn``, ``qkv``, ``in_proj``) is split as in a module.
+Layers of rank-1 weights are norm layers. Layers follow each other in file order, which in
+a ``.safetensors`` written by its library is alphabetical for each dtype.
+"""
+
+import fnmatch
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.errors import BadWeights, ConfigError, did_you_mean
+from rlplast.core.network import PACKED_NAMES, Block, BlockSpec, Network, torch_default
+
+__all__ = ["StateNetwork", "select"]
+
+RUNNING = ("running_mean", "running_var")
+
+
+def select(
+    tensors: Mapping[str, Tensor], include: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> list[str]:
+    """Return the names of the tensors to work on, in file order.
+
+    Args:
+        tensors: a state dict.
+        include: globs; floating tensors of any shape that match one. None: floating tensors
+            with two or more dimensions.
+        exclude: globs; what matches one is taken out again.
+
+    Raises:
+        ConfigError: for a glob that matches nothing, or if nothing is left.
+    """
+
+    def matches(name: str, globs: Iterable[str]) -> bool:
+        return any(name == glob or fnmatch.fnmatchcase(name, glob) for glob in globs)
+
+    for option, globs in (("--include", include), ("--exclude", exclude)):
+        for glob in globs:
+            if not any(matches(name, [glob]) for name in tensors):
+                raise ConfigError(
+                    f"{option} {glob!r} matches no tensor: {did_you_mean(glob, tensors)}"
+                )
+    chosen = [
+        name
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point()
+        and tensor.numel() > 0
+        and (matches(name, include) if include else tensor.ndim >= 2)
+        and not matches(name, exclude)
+    ]
+    if not chosen:
+        raise ConfigError(
+            "no tensor is selected: allowed are floating tensors, by default those with two or "
+            f"more dimensions; the file has {', '.join(tensors)}"
+        )
+    return chosen
+
+
+class _StateLayer(nn.Module):
+    """The tensors of one layer, as `BlockSpec`s say."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], specs: list[BlockSpec]) -> None:
+        super().__init__()
+        # Names come from a file: they need not be fit for attributes.
+        self._parameters.update(parameters)
+        self._specs = specs
+
+    def block_specs(self) -> list[BlockSpec]:
+        return self._specs
+
+
+class _StateNorm(nn.LayerNorm):
+    """A norm layer's scale, shift and running statistics; which norm it is does not matter."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tensor]):
+        super().__init__(1, elementwise_affine=False)
+        self._parameters.update(parameters)
+        self._buffers.update(buffers)
+
+
+class _StateModel(nn.Module):
+    """All layers of a file, by path."""
+
+    def __init__(self, layers: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self._modules.update(layers)  # dotted paths, and an empty one for a bare layer
+        self._order = list(layers)
+
+    def forward_order(self) -> list[str]:
+        return self._order
+
+
+def _specs(path: str, tensors: Mapping[str, Tensor]) -> list[BlockSpec]:
+    """Return what the names and shapes of one layer's tensors tell."""
+    specs = []
+    for name, tensor in tensors.items():
+        weight = tensor
+        role = "weight"
+        if tensor.ndim < 2:
+            weight = tensors.get(name.replace("bias", "weight"), tensor)
+            role = "bias"
+        if weight.ndim < 2:
+            specs.append(BlockSpec(name, "other", "other"))
+            continue
+        d_out, d_in, *kernel = weight.shape
+        area = math.prod(kernel)
+        named_packed = path.rpartition(".")[2] in PACKED_NAMES or name.startswith("in_proj_")
+        if named_packed and not kernel and d_out == 3 * d_in:
+            specs += [
+                BlockSpec(name, role, "linear", part, None, (rows,), d_in, d_in)
+                for part, rows in zip("qkv", _thirds(d_in), strict=True)
+            ]
+            continue
+        kind = "conv" if kernel else "linear"
+        specs.append(BlockSpec(name, role, kind, fan_in=d_in * area, fan_out=d_out * area))
+    return specs
+
+
+def _thirds(size: int) -> list[slice]:
+    return [slice(i * size, (i + 1) * size) for i in range(3)]
+
+
+def _is_norm(tensors: Mapping[str, Tensor]) -> bool:
+    known = all(name in ("weight", "bias", *RUNNING) for name in tensors)
+    centred = "weight" in tensors or "running_mean" in tensors
+    return known and centred and all(t.ndim == 1 for t in tensors.values())
+
+
+def _layer(path: str, own: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> nn.Module:
+    parameters = {n: t for n, t in own.items() if isinstance(t, nn.Parameter)}
+    if not _is_norm(stored):
+        return _StateLayer(parameters, _specs(path, stored))
+    return _StateNorm(parameters, {n: t for n, t in own.items() if n not in parameters})
+
+
+def _fresh(block: Block, generator: torch.Generator) -> Tensor:
+    if block.kind == "other":
+        raise ConfigError(
+            f"{block.name}: its name and shape tell no initialisation law: leave it out with "
+            "--exclude, or take initial weights from --init FILE"
+        )
+    return torch_default(block, generator)
+
+
+def _identity(tensor: Tensor) -> tuple[object, ...]:
+    """Return the same key for names of one tensor (tied weights), and for no others."""
+    where = (tensor.untyped_storage().data_ptr(), tensor.storage_offset())
+    return (*where, tensor.shape, tensor.stride(), tensor.dtype)
+
+
+def _check_memory(tensors: Mapping[str, Tensor], selected: Sequence[str]) -> None:
+    """Refuse tensors that share memory with another one without being the same tensor.
+
+    Raises:
+        ConfigError: naming the two.
+    """
+    chosen = set(selected)
+    twins = {_identity(tensors[name]): name for name in selected}
+    spans: dict[int, list[tuple[int, int, str]]] = {}
+    for name, tensor in tensors.items():
+        if tensor.numel() == 0:
+            continue
+        extent = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+        if name in chosen and extent < tensor.numel():
+            raise ConfigError(f"{name} is an expanded view: save a copy of it (clone) instead")
+        start = int(tensor.storage_offset()) * tensor.element_size()
+        end = start + int(extent) * tensor.element_size()
+        spans.setdefault(tensor.untyped_storage().data_ptr(), []).append((start, end, name))
+        twin = twins.get(_identity(tensor))
+        if twin is not None and name not in chosen:
+            raise ConfigError(
+                f"{twin} and {name} are one tied tensor: include or exclude both of them"
+            )
+    for found in spans.values():
+        reach, holder = 0, ""
+        for start, end, name in sorted(found):
+            other = holder and _identity(tensors[holder]) != _identity(tensors[name])
+            if start < reach and other and {holder, name} & chosen:
+                raise ConfigError(
+                    f"{holder} and {name} share memory in part: save copies of them (clone) instead"
+                )
+            if end > reach:
+                reach, holder = end, name
+
+
+class StateNetwork:
+    """A state dict as a `Network`; edits stay in a copy until `store`.
+
+    Half precision is worked on in float32, so that a result is rounded once, by `store`.
+
+    Args:
+        tensors: the state dict, in file order; not changed before `store`.
+        selected: names of the tensors that may be edited.
+        initial: θ0 by name, with at least the selected tensors; None for the weights as
+            they are.
+
+    Attributes:
+        network: the Network; tensors that are not selected are frozen in it.
+
+    Raises:
+        ConfigError: if θ0 lacks a selected tensor or has it in another shape, or if a
+            selected tensor shares memory with another one that is not the same.
+    """
+
+    network: Network
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        selected: Sequence[str],
+        initial: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        _check_memory(tensors, selected)
+        self._stored = {name: tensors[name] for name in selected}
+        self._work: dict[tuple[object, ...], Tensor] = {}
+        layers: dict[str, dict[str, Tensor]] = {}
+        stored: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            if not tensor.is_floating_point() or tensor.numel() == 0:
+                continue
+            path, _, attribute = name.rpartition(".")
+            buffer = attribute in RUNNING
+            if buffer and name not in self._stored:
+                continue  # buffers cannot be frozen
+            stored.setdefault(path, {})[attribute] = tensor
+            work = self._working_copy(tensor, name in self._stored, buffer)
+            layers.setdefault(path, {})[attribute] = work
+        modules = {path: _layer(path, own, stored[path]) for path, own in layers.items()}
+        self._fill(self._stored if initial is None else _matching(initial, self._stored))
+        self.network = Network("model", _StateModel(modules), init=_fresh)  # keeps these as θ0
+        self._fill(self._stored)
+
+    def _working_copy(self, tensor: Tensor, selected: bool, buffer: bool) -> Tensor:
+        key = _identity(tensor)
+        if key not in self._work:
+            value = tensor
+            if selected:
+                double = tensor.dtype == torch.float64
+                value = tensor.to(torch.float64 if double else torch.float32, copy=True)
+            self._work[key] = value if buffer else nn.Parameter(value, requires_grad=selected)
+        return self._work[key]
+
+    @torch.no_grad()
+    def _fill(self, values: Mapping[str, Tensor]) -> None:
+        for name, tensor in self._stored.items():
+            self._work[_identity(tensor)].copy_(values[name])
+
+    @torch.no_grad()
+    def store(self) -> None:
+        """Write the edited values back into the state dict's own tensors, in their dtype.
+
+        Raises:
+            BadWeights: if a value is too large for the dtype the tensor is stored in.
+        """
+        for name, tensor in self._stored.items():
+            work = self._work[_identity(tensor)].detach()
+            tensor.copy_(work)
+            if work.isfinite().all() and not tensor.to(work.dtype).isfinite().all():
+                raise BadWeights(f"{name} does not fit {tensor.dtype} any more; nothing is written")
+
+
+def _matching(initial: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    for name, tensor in stored.items():
+        value = initial.get(name)
+        if value is None or value.shape != tensor.shape:
+            found = "lacks it" if value is None else f"has it with shape {list(value.shape)}"
+            raise ConfigError(
+                f"{name} has shape {list(tensor.shape)}, the --init file {found}: give the same "
+                "network's initial weights"
+            )
+    return initial

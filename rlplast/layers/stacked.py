@@ -1,0 +1,101 @@
+"""Stacked layers: the members of an ensemble in one batched computation.
+
+Source: twin critics of SAC (Haarnoja et al. 2018) as one network; torch.func.stack_module_state
+stacks parameters the same way. Every slot has its own fans: a law that sees the stacked
+parameter as a whole would take the slots for outputs.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.network import BlockSpec
+
+__all__ = ["StackedLinear"]
+
+
+class StackedLinear(nn.Module):
+    """Several linear layers of one shape, computed together.
+
+    Hooks see one Block per slot, named ``[0].fc1.weight``, never the stacked parameter.
+
+    Attributes:
+        weight: shape (slots, d_out, d_in).
+        bias: shape (slots, d_out), or None.
+
+    Args:
+        slots: number of members.
+        d_in: inputs of each member.
+        d_out: outputs of each member.
+        bias: whether there is a bias.
+        generator: where the initial weights are drawn from; default: torch's global one, as
+            in torch's own layers.
+
+    Raises:
+        ValueError: if `slots`, `d_in` or `d_out` is less than 1.
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        slots: int,
+        d_in: int,
+        d_out: int,
+        bias: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in (("slots", slots), ("d_in", d_in), ("d_out", d_out)):
+            if value < 1:
+                raise ValueError(f"StackedLinear {name} = {value}: allowed is at least 1")
+        self.slots, self.d_in, self.d_out = slots, d_in, d_out
+        self.weight = nn.Parameter(torch.empty(slots, d_out, d_in))
+        self.bias = nn.Parameter(torch.empty(slots, d_out)) if bias else None
+        self.reset_parameters(generator)
+
+    @torch.no_grad()
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw every slot by the law of `torch.nn.Linear`: U(−1/√d_in, 1/√d_in)."""
+        bound = 1 / math.sqrt(self.d_in)
+        self.weight.uniform_(-bound, bound, generator=generator)
+        if self.bias is not None:
+            self.bias.uniform_(-bound, bound, generator=generator)
+
+    def block_specs(self) -> list[BlockSpec]:
+        """Return one weight and one bias Block per slot, with the fans of the slot."""
+        return [
+            BlockSpec(
+                role, role, "linear", slot=i, index=(i,), fan_in=self.d_in, fan_out=self.d_out
+            )
+            for i in range(self.slots)
+            for role in ("weight", "bias")
+        ]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return every member's output.
+
+        Args:
+            x: shape (slots, batch, d_in), or (batch, d_in), which every member gets.
+
+        Returns:
+            Shape (slots, batch, d_out).
+
+        Raises:
+            ValueError: for another number of slots or dimensions.
+        """
+        if x.ndim not in (2, 3) or (x.ndim == 3 and x.shape[0] != self.slots):
+            raise ValueError(
+                f"StackedLinear got input of shape {tuple(x.shape)}: allowed is "
+                f"({self.slots}, batch, {self.d_in}) or (batch, {self.d_in})"
+            )
+        x = x.expand(self.slots, *x.shape[-2:])
+        if self.bias is None:
+            return torch.bmm(x, self.weight.mT)
+        return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight.mT)
+
+    def extra_repr(self) -> str:
+        """Return the sizes, for `print`."""
+        return f"{self.slots}, {self.d_in}, {self.d_out}, bias={self.bias is not None}"
