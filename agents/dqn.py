@@ -33,7 +33,7 @@ class DQN:
         device: where networks live and updates run.
     """
 
-    units = ("updates", "env_steps", "frames")
+    units: tuple[str, ...] = ("updates", "env_steps", "frames")
 
     def __init__(self, config: DQNConfig, device: torch.device) -> None:
         self.config, self.device = config, device
@@ -45,6 +45,8 @@ class DQN:
         self.spec = self.env.spec
         self.online, self.target = self._q_network(), self._q_network()
         self.target.requires_grad_(False)
+        if agent.precision == "bf16":  # autocast would round its weights anew at every update
+            self.target.bfloat16()
         self.optimizer = torch.optim.Adam(
             self.online.parameters(), lr=agent.lr, eps=agent.adam_eps, fused=True
         )
@@ -144,13 +146,18 @@ class DQN:
         if explore.all():
             return random
         network = self.target if self.config.agent.policy == "target" else self.online
-        greedy = network(torch.from_numpy(obs).to(self.device)).argmax(1).cpu().numpy()
+        with self._autocast():
+            greedy = network(torch.from_numpy(obs).to(self.device)).argmax(1).cpu().numpy()
         return np.where(explore, random, greedy)
+
+    def _autocast(self) -> torch.autocast:
+        enabled = self.config.agent.precision == "bf16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
 
     def td_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the mean Huber loss and the mean Q(s, a) of a batch; writes nothing."""
         agent = self.config.agent
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=agent.precision == "bf16"):
+        with self._autocast():
             q = q_of(self.online(batch.obs), batch.action)
             with torch.no_grad():
                 q_next = self.target(batch.obs_next)

@@ -124,13 +124,12 @@ class DQNConfig(RunConfig):
         """
         agent = self.agent
         for key, allowed in RANGES.items():
-            value = getattr(agent, key)
-            check_range(f"agent.{key}", value, value, allowed)
+            check_range(f"agent.{key}", getattr(agent, key), getattr(DQNAgentConfig, key), allowed)
         if agent.max_grad_norm is not None:
             check_range("agent.max_grad_norm", agent.max_grad_norm, 1.0, "(0, inf)")
         check_range("replay_ratio", self.replay_ratio, 1.0, "(0, inf)")
         check_range("env.num_envs", self.env.num_envs, 1, "[1, inf)")
-        check_range("env.workers", self.env.workers, 0, "[0, inf)")
+        check_range("env.workers", self.env.workers, 0, f"[0, {self.env.num_envs}]")
         names = ("auto", *ARCHITECTURES)
         if agent.network not in names:
             raise ConfigError(f"agent.network = {agent.network!r}: {did_you_mean(agent.network, names)}")

@@ -122,7 +122,9 @@ class QNetwork(nn.Module):
     def forward_taps(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return action values and the activations after each hidden layer's ReLU."""
         layout = torch.channels_last if obs.ndim == 4 else torch.preserve_format
-        x = obs.to(torch.float32, memory_format=layout)
+        kind = obs.device.type
+        low = torch.is_autocast_enabled(kind)  # the first layer would round to it anyway
+        x = obs.to(torch.get_autocast_dtype(kind) if low else torch.float32, memory_format=layout)
         if self.obs_scale != 1.0:
             x = x * self.obs_scale
         taps: dict[str, Tensor] = {}
@@ -130,5 +132,5 @@ class QNetwork(nn.Module):
             layer = self.get_submodule(name)
             if isinstance(layer, nn.Linear) and x.ndim > 2:
                 x = x.flatten(1)
-            x = taps[name] = F.relu(layer(x))
+            x = taps[name] = F.relu(layer(x), inplace=True)  # saves a large allocation
         return self.get_submodule(self.order[-1])(x.flatten(1)), taps

@@ -10,10 +10,9 @@ Options: `sticky` probability of repeating the previous frame's action; `frame_s
 `full_action_space` all actions (18 in most games) instead of the game's minimal set;
 `max_episode_steps` steps until truncation (27 000 of four frames are half an hour of play).
 
-A restored environment continues bit for bit for a `frame_skip` of 3 or more. Below that, games
-that do not redraw the whole screen in every frame (Yars' Revenge) can differ in the first
-observation after a restore, since ALE's state has no screen; for the same reason `render` is
-right again only after the next step.
+A restored environment continues bit for bit for a `frame_skip` of 3 or more, in every game. Below
+that, the first observation of Yars' Revenge after a restore can differ, since ALE's state has no
+screen; for the same reason `render` is right again only after the next step.
 """
 
 from typing import Any

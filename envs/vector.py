@@ -87,6 +87,10 @@ class EnvGroup:
             truncated.append(env_truncated)
         return GroupStep(np.stack(obs), finals, reward, terminated, truncated, frames)
 
+    def render(self, position: int) -> np.ndarray:
+        """Return the picture of one environment, uint8 (height, width, 3)."""
+        return self._envs[position].render()
+
     def get_states(self) -> list[State]:
         """Return every environment's state."""
         return [env.state_dict() for env in self._envs]
@@ -240,6 +244,23 @@ class VectorEnv:
                 f"allowed are 0 to {self.spec.num_actions - 1}"
             )
         return chosen
+
+    def render(self, index: int = 0) -> np.ndarray:
+        """Return the picture of one environment, uint8 (height, width, 3).
+
+        Raises:
+            ValueError: when there is no such environment.
+            MissingPackage: when the package that draws it is not installed.
+        """
+        if not 0 <= index < self.num_envs:
+            raise ValueError(f"index is {index}: allowed are 0 to {self.num_envs - 1}")
+        inside = [part.start <= index < part.stop for part in self._slices]
+        # Every worker is asked, since they answer together; all but one picture is dropped.
+        positions = [
+            (index - part.start if mine else 0,)
+            for part, mine in zip(self._slices, inside, strict=True)
+        ]
+        return self._groups.call("render", positions)[inside.index(True)]
 
     def state_dict(self) -> State:
         """Return everything that decides the future, as a copy; it fits any number of workers."""

@@ -1,6 +1,5 @@
 """From a config to a run: what `rlplast train`, `resume`, `evaluate` and Python share.
 
-- `read_config`: YAML and overrides → a checked dataclass.
 - `build`: a config → a Trainable and its hooks.
 - `train`, `resume`, `load`: whole runs.
 """
@@ -12,101 +11,31 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import jsonargparse
 import numpy as np
 import torch
-import yaml
 
 import rlplast.interventions
 import rlplast.metrics  # noqa: F401 - registers
-from rlplast.cli.shipped import find_config
+from rlplast.cli.config_file import dump_config, kind_classes, read_config
 from rlplast.core import checkpoint
 from rlplast.core.clock import Time
-from rlplast.core.config import RunConfig, check_keys, read_yaml
-from rlplast.core.errors import ConfigError, DamagedFile, Interrupted, did_you_mean
+from rlplast.core.config import RunConfig
+from rlplast.core.errors import ConfigError, DamagedFile, Interrupted, RlplastError
 from rlplast.core.hook import Hooks
 from rlplast.core.loop import Loop
-from rlplast.core.run_folder import RunFolder, write_json
+from rlplast.core.run_folder import RunFolder, write_json, write_text
 from rlplast.core.trainable import Trainable
 from rlplast.metrics.probe import check_names, measure_run
 
 __all__ = ["Run", "build", "load", "read_config", "resume", "train"]
 
-KINDS = ("dqn",)
 PACKAGES = ("rlplast", "torch", "numpy", "gymnasium", "ale-py", "safetensors")
-
-
-def _classes(kind: str) -> tuple[type[RunConfig], Callable[[Any, torch.device], Trainable]]:
-    """Return the config and the Trainable of a kind, imported only when needed."""
-    if kind == "dqn":
-        from agents.dqn import DQN
-        from agents.dqn_config import DQNConfig
-
-        return DQNConfig, DQN
-    raise ConfigError(f"kind = {kind!r}: {did_you_mean(str(kind), KINDS)}")
-
-
-def _set(data: Any, dotted: str, value: Any) -> None:
-    """Set ``a.b.c`` in nested mappings and lists; intermediate mappings are created."""
-    *parents, last = dotted.split(".")
-    for key in parents:
-        if isinstance(data, list) and key.isdigit() and int(key) < len(data):
-            data = data[int(key)]
-        elif isinstance(data, dict):
-            if not isinstance(data.get(key), dict | list):
-                data[key] = {}
-            data = data[key]
-        else:
-            raise ConfigError(f"--{dotted}: there is no {key!r} to set")
-    if isinstance(data, list):
-        if not last.isdigit() or int(last) >= len(data):
-            raise ConfigError(f"--{dotted}: allowed is an index below {len(data)}")
-        data[int(last)] = value
-    else:
-        data[last] = value
-
-
-def read_config(
-    source: str | Path | Mapping[str, Any], overrides: Mapping[str, Any] | None = None
-) -> RunConfig:
-    """Return a checked config.
-
-    Args:
-        source: a path, a shipped name such as ``dqn/asterix``, or a mapping.
-        overrides: values by dotted key, applied last.
-
-    Raises:
-        ConfigError: naming the key, its value, and what is allowed.
-    """
-    data = dict(source) if isinstance(source, Mapping) else read_yaml(find_config(str(source)))
-    if not isinstance(data, dict):
-        raise ConfigError(f"config {source} holds {type(data).__name__}: allowed is a mapping")
-    data = json.loads(json.dumps(data))  # a copy, and nothing but plain values
-    for dotted, value in (overrides or {}).items():
-        _set(data, dotted, value)
-    cls, _ = _classes(data.get("kind", "dqn"))
-    check_keys(data, cls)
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_argument("--config", type=cls, default=cls())
-    try:
-        config = parser.instantiate_classes(parser.parse_object({"config": data})).config
-    except jsonargparse.ArgumentError as error:
-        raise ConfigError(_short(str(error))) from error
-    config.cadence()
-    config.check()
-    return config
-
-
-def _short(message: str) -> str:
-    """Return jsonargparse's message without its wrapping."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return "config: " + " ".join(lines)
 
 
 def choose_device(name: str) -> torch.device:
@@ -143,7 +72,7 @@ def build(config: RunConfig) -> tuple[Trainable, Hooks]:
     device = choose_device(config.device)
     check_names(config.metrics.names)
     _check_env(config)
-    trainable = _classes(config.kind)[1](config, device)
+    trainable = kind_classes(config.kind)[1](config, device)
     try:
         hooks = Hooks(
             config.hooks,
@@ -206,7 +135,11 @@ def _status(path: Path, info: dict[str, Any]) -> Iterator[None]:
         status = "interrupted"
         raise
     finally:
-        write_json(path / "run.json", info | {"status": status})
+        try:
+            write_json(path / "run.json", info | {"status": status})
+        except RlplastError:
+            if status == "done":  # else the first error is the one to report
+                raise
 
 
 def _info(config: RunConfig) -> dict[str, Any]:
@@ -242,11 +175,6 @@ def _git_revision() -> str | None:
     return done.stdout.strip() or None
 
 
-def dump_config(config: RunConfig) -> str:
-    """Return a config as YAML that `read_config` reads back to an equal one."""
-    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
-
-
 @dataclasses.dataclass
 class Run:
     """A run on disk, opened to look at it or to use what it trained.
@@ -262,13 +190,26 @@ class Run:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What run.json says: command, versions, status and so on."""
-        return json.loads((self.path / "run.json").read_text())
+        """What run.json says: command, versions, status and so on; empty if there is none.
+
+        Raises:
+            DamagedFile: if it is no valid JSON.
+        """
+        path = self.path / "run.json"
+        if not path.exists():  # killed just before it was written
+            return {}
+        try:
+            return json.loads(path.read_text())
+        except ValueError as error:
+            raise DamagedFile(f"{path} is no valid JSON: {error}") from error
 
     def lines(self, name: str = "metrics") -> list[dict[str, Any]]:
-        """Return the rows of ``metrics.jsonl`` or ``receipts.jsonl``."""
+        """Return the rows of ``metrics.jsonl`` or ``receipts.jsonl``.
+
+        A last line that is not finished, as a killed run leaves it, does not count.
+        """
         text = (self.path / f"{name}.jsonl").read_text()
-        return [json.loads(line) for line in text.splitlines()]
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
 
     def agent(self) -> Any:
         """Return the Trainable with the newest checkpoint's weights; built once."""
@@ -311,12 +252,12 @@ def train(
         if (path / "run.json").exists():
             remedy = f"`rlplast resume {path}` continues it"
         else:
-            remedy = "choose another --out"
+            remedy = "choose another --out (`rlplast resume` continues a run's folder)"
         raise ConfigError(f"--out {path} is not empty: {remedy}")
-    loop = _loop(config, path, observer)
+    loop, info = _loop(config, path, observer), _info(config)
     try:
-        (path / "config.yaml").write_text(dump_config(config))
-        with _status(path, _info(config)):
+        write_text(path / "config.yaml", dump_config(config))
+        with _status(path, info):
             loop.run()
     finally:
         loop.trainable.close()
@@ -363,22 +304,34 @@ def resume(
         report(f"{path} is done: nothing to resume (a longer run: --total)")
         return opened
     loop = _loop(config, path, observer)
+    info = opened.info or _info(config)
     try:
-        found, problems = checkpoint.newest(loop.folder.checkpoints)
-        for problem in problems:
-            report(f"passed over: {problem}")
-        loop.load(found)
-        report(f"resuming {path} from {found.name}")
+        _continue(loop, report)
         reached = loop.trainable.clock[loop.total.unit]
         if total is not None and loop.total.value <= reached:
             raise ConfigError(f"--total {total}: the run is already at {reached} {loop.total.unit}")
-        (path / "config.yaml").write_text(dump_config(config))
-        with _status(path, opened.info | {"resumed": time.strftime("%Y-%m-%dT%H:%M:%S%z")}):
+        with _status(path, info | {"resumed": time.strftime("%Y-%m-%dT%H:%M:%S%z")}):
+            if total is not None:
+                write_text(path / "config.yaml", dump_config(config))
             loop.run()
     finally:
         loop.trainable.close()
         loop.folder.close()
     return Run(path, config)
+
+
+def _continue(loop: Loop, report: Callable[[str], None]) -> None:
+    """Load the newest undamaged checkpoint; a run killed before its first one starts anew."""
+    folder = loop.folder
+    if not any(folder.checkpoints.glob("step-*")):
+        folder.cut(dict.fromkeys(folder.lengths(), 0))
+        report(f"{folder.path} has no checkpoint yet: starting from the beginning")
+        return
+    found, problems = checkpoint.newest(folder.checkpoints)
+    for problem in problems:
+        report(f"passed over: {problem}")
+    loop.load(found)
+    report(f"resuming {folder.path} from {found.name}")
 
 
 def _extended(config: RunConfig, total: str) -> RunConfig:
@@ -396,10 +349,7 @@ def load(run: str | Path) -> Run:
         ConfigError: if it is none.
     """
     path = Path(run)
-    if not (path / "config.yaml").is_file() or not (path / "run.json").is_file():
+    started = any((path / name).is_file() for name in ("run.json", "metrics.jsonl"))
+    if not started or not (path / "config.yaml").is_file():
         raise ConfigError(f"{path} is no run's folder: it has no config.yaml and run.json")
-    try:
-        json.loads((path / "run.json").read_text())
-    except ValueError as error:
-        raise DamagedFile(f"{path / 'run.json'} is no valid JSON: {error}") from error
     return Run(path, read_config(path / "config.yaml"))

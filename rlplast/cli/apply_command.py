@@ -114,11 +114,9 @@ def run(args: argparse.Namespace) -> int:
     params, initial, needed = _prepare(args)
     check_out(args.out)
     saved = read(args.file, args.key)
-    theta0 = None
-    if initial is not None and needed:
-        theta0 = read(initial, args.key, key_if_nested=True).tensors
+    given = None if initial is None else read(initial, args.key, key_if_nested=True).tensors
     selected = select(saved.tensors, args.include, args.exclude)
-    state = StateNetwork(saved.tensors, selected, theta0)
+    state = StateNetwork(saved.tensors, selected, given if needed else None)
     receipt = fire_once(
         args.method,
         state.network,

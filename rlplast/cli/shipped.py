@@ -28,9 +28,16 @@ def config_folder() -> Path:
 
 
 def shipped_configs() -> dict[str, Path]:
-    """Return ``{name: file}`` of every shipped config, sorted by name."""
+    """Return ``{name: file}`` of every shipped config, sorted by name.
+
+    Files in a folder ``hooks`` are no configs: each is a list of hooks to put into one.
+    """
     folder = config_folder()
-    files = {p.relative_to(folder).with_suffix("").as_posix(): p for p in folder.rglob("*.yaml")}
+    files = {
+        p.relative_to(folder).with_suffix("").as_posix(): p
+        for p in folder.rglob("*.yaml")
+        if p.parent.name != "hooks"
+    }
     return dict(sorted(files.items()))
 
 

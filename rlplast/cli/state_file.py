@@ -7,7 +7,9 @@
 
 import os
 import pickle
+import shutil
 import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -122,7 +124,9 @@ def _read_torch(path: Path) -> Any:
                 altered = archive.testzip()
             if altered is not None:
                 raise DamagedFile(f"{path} is damaged: the checksum of {altered} differs")
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they tell how to change torch, not what is wrong
+            return torch.load(path, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
         if "Unsupported global" in str(error):
             raise DamagedFile(
@@ -195,7 +199,8 @@ def write(saved: StateFile, path: Path) -> None:
     """Write a state dict in the format of the path's extension; whole or not at all.
 
     A ``.pt`` gets everything the file held, with tied tensors still tied; a ``.safetensors``
-    the tensors of the state dict, each with its own memory.
+    the tensors of the state dict, each with its own memory. Permissions are those of the
+    file read.
 
     Raises:
         RlplastError: if the disk is full or not writable; what was there stays.
@@ -209,6 +214,7 @@ def write(saved: StateFile, path: Path) -> None:
             safetensors.torch.save_file(own, temporary, metadata=metadata or None)
         else:
             torch.save(saved.tree, temporary)
+        shutil.copymode(saved.path, temporary)  # safetensors makes files private
         _fsync(temporary)
         temporary.replace(target)
         _fsync(target.parent)

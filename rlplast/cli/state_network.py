@@ -12,6 +12,7 @@ a ``.safetensors`` written by its library is alphabetical for each dtype.
 
 import fnmatch
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -99,30 +100,46 @@ class _StateModel(nn.Module):
         return self._order
 
 
+def _places(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, str]]:
+    """Return ``{name: (path of its layer, name inside it)}``; a layer has one weight.
+
+    Where names have no layers (``fc1``, ``fc2``) or a layer has several weights (an LSTM),
+    each weight is a layer of its own, together with its bias.
+    """
+    weights = {name for name, tensor in tensors.items() if tensor.ndim >= 2}
+    count = Counter(name.rpartition(".")[0] for name in weights)
+    places = {}
+    for name in tensors:
+        path, dot, attribute = name.rpartition(".")
+        own = f"{path}{dot}{attribute.replace('bias', 'weight')}"
+        places[name] = (own if count[path] > 1 and own in weights else path, attribute)
+    return places
+
+
 def _specs(path: str, tensors: Mapping[str, Tensor]) -> list[BlockSpec]:
     """Return what the names and shapes of one layer's tensors tell."""
+    weight = next((t for t in tensors.values() if t.ndim >= 2), None)
     specs = []
     for name, tensor in tensors.items():
-        weight = tensor
-        role = "weight"
-        if tensor.ndim < 2:
-            weight = tensors.get(name.replace("bias", "weight"), tensor)
-            role = "bias"
-        if weight.ndim < 2:
+        if weight is None or (tensor.ndim < 2 and "bias" not in name):
             specs.append(BlockSpec(name, "other", "other"))
             continue
+        role = "weight" if tensor.ndim >= 2 else "bias"
         d_out, d_in, *kernel = weight.shape
-        area = math.prod(kernel)
-        named_packed = path.rpartition(".")[2] in PACKED_NAMES or name.startswith("in_proj_")
-        if named_packed and not kernel and d_out == 3 * d_in:
+        if _is_packed(path, name) and not kernel and d_out == 3 * d_in:
             specs += [
                 BlockSpec(name, role, "linear", part, None, (rows,), d_in, d_in)
                 for part, rows in zip("qkv", _thirds(d_in), strict=True)
             ]
             continue
+        area = math.prod(kernel)
         kind = "conv" if kernel else "linear"
         specs.append(BlockSpec(name, role, kind, fan_in=d_in * area, fan_out=d_out * area))
     return specs
+
+
+def _is_packed(path: str, name: str) -> bool:
+    return path.rpartition(".")[2] in PACKED_NAMES or name.startswith("in_proj_")
 
 
 def _thirds(size: int) -> list[slice]:
@@ -224,10 +241,11 @@ class StateNetwork:
         self._work: dict[tuple[object, ...], Tensor] = {}
         layers: dict[str, dict[str, Tensor]] = {}
         stored: dict[str, dict[str, Tensor]] = {}
+        places = _places(tensors)
         for name, tensor in tensors.items():
             if not tensor.is_floating_point() or tensor.numel() == 0:
                 continue
-            path, _, attribute = name.rpartition(".")
+            path, attribute = places[name]
             buffer = attribute in RUNNING
             if buffer and name not in self._stored:
                 continue  # buffers cannot be frozen

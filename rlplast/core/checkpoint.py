@@ -5,7 +5,8 @@ and checksums (``COMPLETE``), and renamed. Tensors go to safetensors, the rest t
 nothing is ever unpickled. A damaged one is refused with its reason.
 
 - `network_tensors`, `load_network_tensors`: a Network by Block names, optimizer included.
-- `save`, `load`, `newest`: one checkpoint folder.
+- `save`, `load`: one checkpoint folder.
+- `newest`, `unseal_newer`, `prune`: the folder of a run's checkpoints.
 """
 
 import json
@@ -13,6 +14,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,17 @@ from rlplast.core.errors import DamagedFile, RlplastError
 from rlplast.core.network import Network
 from rlplast.core.optim_state import load_optimizer_tensors, optimizer_tensors
 
-__all__ = ["load", "load_network_tensors", "network_tensors", "newest", "save"]
+__all__ = [
+    "check",
+    "complete",
+    "load",
+    "load_network_tensors",
+    "network_tensors",
+    "newest",
+    "prune",
+    "save",
+    "unseal_newer",
+]
 
 SENTINEL = "COMPLETE"
 FORMAT = 1
@@ -51,7 +63,9 @@ def network_tensors(network: Network) -> dict[str, Tensor]:
 def aliases(network: Network) -> dict[str, str]:
     """Return ``{other name: name stored}`` of a network's tied tensors."""
     return {
-        f"{network.name}.{alias}": network.qualified(b) for b in network.blocks for alias in b.aliases
+        f"{network.name}.{alias}": network.qualified(block)
+        for block in network.blocks
+        for alias in block.aliases
     }
 
 
@@ -88,7 +102,8 @@ def load_network_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
 def _split(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     """Take tensors and arrays out of a nested state; return what JSON can hold."""
     if isinstance(tree, Tensor | np.ndarray):
-        tensor = torch.as_tensor(np.ascontiguousarray(tree) if isinstance(tree, np.ndarray) else tree)
+        plain = np.ascontiguousarray(tree) if isinstance(tree, np.ndarray) else tree
+        tensor = torch.as_tensor(plain)
         # A 0-d array loses its shape in ascontiguousarray; numpy and torch kinds differ on load.
         tensors[path] = tensor.reshape(tree.shape)
         return {"__tensor__": path, "numpy": isinstance(tree, np.ndarray)}
@@ -130,21 +145,54 @@ def _files(folder: Path) -> Iterator[Path]:
     return (p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != SENTINEL)
 
 
+def _manifest(folder: Path, previous: Path | None) -> dict[str, list[int]]:
+    """Return ``{name: [bytes, checksum]}`` of a folder's files, everything on disk.
+
+    A file shared with the previous checkpoint keeps the checksum it was written with: what
+    has been damaged since must not be sealed as good.
+    """
+    shared = _inodes(previous) if previous is not None else {}
+    manifest = {}
+    for path in _files(folder):
+        _fsync(path)
+        about = path.stat()
+        known = shared.get((about.st_dev, about.st_ino))
+        name = path.relative_to(folder).as_posix()
+        manifest[name] = known or [about.st_size, _checksum(path)]
+    return manifest
+
+
+def _inodes(folder: Path) -> dict[tuple[int, int], list[int]]:
+    """Return ``{(device, inode): [bytes, checksum]}`` of the files of a sealed checkpoint."""
+    try:
+        files = check_seal(folder)["files"]
+    except DamagedFile:  # deleted meanwhile: nothing is shared with it
+        return {}
+    found = {}
+    for name, written in files.items():
+        with suppress(OSError):
+            about = (folder / name).stat()
+            found[about.st_dev, about.st_ino] = written
+    return found
+
+
 def save(
     folder: Path,
     position: tuple[int, ...],
     tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
     write_files: Callable[[Path], None] | None = None,
+    previous: Path | None = None,
 ) -> None:
     """Write one checkpoint; it appears under its name whole or not at all.
 
     Args:
-        folder: final folder, absent so far; its parent is created.
+        folder: final folder; its parent is created, and what is there already replaced.
         position: how far the run is; orders checkpoints.
         tensors: tensors by name; written contiguous, from any device.
         state: nested mappings and lists of tensors, arrays and JSON values.
         write_files: writes further files (a replay) into the folder it is given.
+        previous: an undamaged checkpoint that those files may be hard links to.
 
     Raises:
         RlplastError: if the disk is full or not writable; what was there stays.
@@ -161,16 +209,14 @@ def save(
         (temporary / "state.json").write_text(json.dumps(rest))
         if write_files is not None:
             write_files(temporary)
-        manifest = {}
-        for path in _files(temporary):
-            _fsync(path)
-            name = path.relative_to(temporary).as_posix()
-            manifest[name] = [path.stat().st_size, _checksum(path)]
+        files = _manifest(temporary, previous)
         sentinel = temporary / SENTINEL
-        sealed = {"format": FORMAT, "position": list(position), "files": manifest}
-        sentinel.write_text(json.dumps(sealed))
+        sentinel.write_text(
+            json.dumps({"format": FORMAT, "position": list(position), "files": files})
+        )
         for path in (sentinel, *(p for p in temporary.rglob("*") if p.is_dir()), temporary):
             _fsync(path)
+        _delete(folder)
         temporary.rename(folder)
         _fsync(folder.parent)
     except (OSError, SafetensorError) as error:
@@ -181,31 +227,51 @@ def save(
         ) from error
 
 
-def check(folder: Path) -> dict[str, Any]:
-    """Return a checkpoint's manifest after checking every file against it.
+def _delete(folder: Path) -> None:
+    # Unseal first: a deletion cut short must not leave something that looks complete.
+    with suppress(OSError):
+        (folder / SENTINEL).unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_seal(folder: Path) -> dict[str, Any]:
+    """Return a checkpoint's manifest; the files it lists are not looked at.
 
     Raises:
-        DamagedFile: naming the file that is missing, short or altered.
+        DamagedFile: if there is none that this version can read.
     """
     try:
         manifest = json.loads((folder / SENTINEL).read_text())
-        files = manifest["files"]
+        files = {name: [int(size), int(crc)] for name, (size, crc) in manifest["files"].items()}
         position = [int(p) for p in manifest["position"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedFile(f"{folder} has no readable {SENTINEL} file: it was not finished") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedFile(
+            f"{folder} was not finished: it has no readable file {SENTINEL}"
+        ) from error
     if manifest.get("format") != FORMAT:
         raise DamagedFile(
             f"{folder} has checkpoint format {manifest.get('format')}: this version reads {FORMAT}"
         )
-    for name, (size, checksum) in files.items():
-        path = folder / name
-        if not path.is_file():
-            raise DamagedFile(f"{path} is missing")
-        if path.stat().st_size != size:
-            raise DamagedFile(f"{path} has {path.stat().st_size} bytes, written were {size}")
-        if _checksum(path) != checksum:
-            raise DamagedFile(f"{path} was altered after it was written (checksum differs)")
     return {"position": position, "files": files}
+
+
+def check(folder: Path) -> None:
+    """Check every file of a checkpoint against its manifest.
+
+    Raises:
+        DamagedFile: naming the file that is missing, short or altered.
+    """
+    for name, (size, checksum) in check_seal(folder)["files"].items():
+        path = folder / name
+        try:
+            if not path.is_file():
+                raise DamagedFile(f"{path} is missing")
+            if path.stat().st_size != size:
+                raise DamagedFile(f"{path} has {path.stat().st_size} bytes, written were {size}")
+            if _checksum(path) != checksum:
+                raise DamagedFile(f"{path} was altered after it was written (checksum differs)")
+        except OSError as error:
+            raise DamagedFile(f"{path} cannot be read: {error}") from error
 
 
 def load(folder: Path) -> tuple[dict[str, Tensor], Any]:
@@ -228,10 +294,9 @@ def complete(root: Path) -> list[Path]:
     found = []
     for path in root.glob("step-*"):
         try:
-            position = json.loads((path / SENTINEL).read_text())["position"]
-        except (OSError, ValueError, KeyError, TypeError):
+            found.append((check_seal(path)["position"], path))
+        except DamagedFile:
             continue
-        found.append((position, path))
     return [path for _, path in sorted(found, key=lambda f: f[0], reverse=True)]
 
 
@@ -241,10 +306,14 @@ def newest(root: Path) -> tuple[Path, list[str]]:
     Raises:
         DamagedFile: if there is none, with the reasons.
     """
-    problems = [
-        f"{p} was not finished" for p in sorted(root.glob("step-*")) if not (p / SENTINEL).is_file()
-    ]
-    for path in complete(root):
+    sealed = complete(root)
+    problems = []
+    for path in sorted(set(root.glob("step-*")) - set(sealed)):
+        try:
+            check_seal(path)
+        except DamagedFile as error:
+            problems.append(str(error))
+    for path in sealed:
         try:
             check(path)
         except DamagedFile as error:
@@ -255,9 +324,21 @@ def newest(root: Path) -> tuple[Path, list[str]]:
     raise DamagedFile(f"no usable checkpoint in {root}: {reasons}")
 
 
+def unseal_newer(root: Path, path: Path) -> None:
+    """Unseal the checkpoints after `path`, which a run that goes on from there writes anew.
+
+    They were passed over as damaged; and once lines are cut back to `path`, they count lines
+    that are no longer there.
+    """
+    for other in complete(root):
+        if other == path:
+            return
+        (other / SENTINEL).unlink(missing_ok=True)
+
+
 def prune(root: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints, and leftovers of interrupted writing."""
-    for path in [*complete(root)[keep:], *root.glob(".step-*.tmp")]:
-        # Unseal first: a deletion cut short must not leave something that looks complete.
-        (path / SENTINEL).unlink(missing_ok=True)
-        shutil.rmtree(path, ignore_errors=True)
+    """Delete all but the newest `keep` checkpoints: leftovers of interrupted writing too."""
+    kept = complete(root)[:keep]
+    for path in [*root.glob("step-*"), *root.glob(".step-*.tmp")]:
+        if path not in kept:
+            _delete(path)

@@ -111,5 +111,5 @@ class Time:
     def __str__(self) -> str:
         """Return the text that `parse` reads back."""
         if self.unit == "%":
-            return f"{self.value:g}%"
+            return f"{self.value!r}".removesuffix(".0") + "%"
         return f"{self.value} {self.unit}"

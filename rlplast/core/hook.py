@@ -44,7 +44,7 @@ class Context:
 
     network: Network
     blocks: tuple[Block, ...]
-    clock: Clock = Clock()
+    clock: Clock = field(default_factory=Clock)
     crossings: int = 1
     stream: Callable[[], torch.Generator] = lambda: torch_stream(0, "plan")
 
@@ -442,7 +442,8 @@ def fire_once(
         **params: the method's parameters.
 
     Raises:
-        ConfigError: for a parameter that does not exist or is out of range, if the method needs θ0 and none was given, or a policy is unknown.
+        ConfigError: for a parameter that does not exist or is out of range, if the method needs
+            θ0 and none was given, or a policy is unknown.
     """
     chosen = scope(scope_name)
     intervention: Intervention = build("interventions", method, params)

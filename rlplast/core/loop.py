@@ -73,6 +73,7 @@ class Loop:
     latest: dict[str, float] = field(default_factory=dict)
     started: bool = False
     _logged: Clock | None = None
+    _saved: tuple[Clock, Path] | None = None  # the newest good checkpoint, of which clock
     _signal: int | None = None
     _seconds: float = 0.0
     _since: float = 0.0
@@ -97,7 +98,7 @@ class Loop:
                 trainable.step()
                 self._after_step(previous, trainable.clock)
                 self.observer(self)
-                if self._signal is not None:
+                if self._signal is not None and not self.done():
                     self._checkpoint()
                     self.folder.flush()
                     name = signal.Signals(self._signal).name
@@ -162,15 +163,19 @@ class Loop:
             self.folder.receipt(row)
 
     def _checkpoint(self) -> None:
+        """Save the state as it is, unless it has been already, and prune."""
         trainable, root = self.trainable, self.folder.checkpoints
         clock = trainable.clock
+        if self._saved is None or self._saved[0] != clock:
+            self._saved = clock, self._save(root, clock)
+        checkpoint.prune(root, self.cadence.keep)
+
+    def _save(self, root: Path, clock: Clock) -> Path:
+        trainable = self.trainable
         position = (clock[self.total.unit], clock.updates, clock.env_steps)
-        existing = checkpoint.complete(root)
-        name = f"step-{clock[self.total.unit]}"
-        if (root / name).exists():
-            name = f"{name}-{clock.updates}"
-        if (root / name).exists():
-            return  # this very state has been saved already
+        path = root / f"step-{position[0]}"
+        if path in checkpoint.complete(root):  # saved between two updates of one env_step
+            path = root / "-".join(["step", *map(str, position)])
         tensors = {}
         for network in trainable.networks.values():
             tensors.update(checkpoint.network_tensors(network))
@@ -189,18 +194,23 @@ class Loop:
             "aliases": [checkpoint.aliases(n) for n in trainable.networks.values()],
             "time/seconds": self.seconds(),
         }
-        previous = existing[0] if existing else None
+        previous = self._saved[1] if self._saved else None
         checkpoint.save(
-            root / name,
+            path,
             position,
             tensors,
             state,
             lambda folder: trainable.save_files(folder, previous),
+            previous,
         )
-        checkpoint.prune(root, self.cadence.keep)
+        return path
 
     def load(self, path: Path) -> None:
-        """Continue from a checkpoint: networks, streams, environments, files cut to length."""
+        """Continue from a checkpoint: networks, streams, environments, files cut to length.
+
+        Raises:
+            DamagedFile: if the checkpoint, or a file it counts the lines of, is damaged.
+        """
         tensors, state = checkpoint.load(path)
         for network in self.trainable.networks.values():
             checkpoint.load_network_tensors(network, tensors)
@@ -209,6 +219,8 @@ class Loop:
         self.trainable.load_files(path)
         self.hooks.load_state_dict(state["hooks"])
         self.folder.cut(state["lengths"])
+        checkpoint.unseal_newer(self.folder.checkpoints, path)
+        self._saved = self.trainable.clock, path
         self._seconds = state["time/seconds"]
         self._logged = Clock(**state["logged"]) if state["logged"] else None
         self.started = any(v > 0 for v in state["clock"].values())

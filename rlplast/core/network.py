@@ -304,7 +304,8 @@ class Network:
         followers: networks that follow this one, such as ``{"target": module}``.
         init: law that draws a fresh value for a Block; default: the module's own
             ``init_block``, else `torch_default`.
-        initial: θ0 by Block name or as a state dict; default: a copy of the weights as they are now.
+        initial: θ0 by Block name or as a state dict; default: a copy of the weights as
+            they are now.
         masters: parameter → fp32 master, for parameters trained in low precision.
         order: names of the layers in forward order, for methods that need it;
             default: the module's own ``forward_order()``, else traced.
@@ -339,9 +340,12 @@ class Network:
         self.blocks = blocks_of(self.module, masters)
         self.init: Init = init or getattr(self.module, "init_block", None) or torch_default
         self.order = order
+        self.memo: dict[Any, Any] = {}  # what methods found out once, such as a forward order
         self.initial = self._initial(initial)
         self.followers = {
-            key: Network(f"{name}.{key}", follower, init=self.init, initial=self.initial)
+            key: Network(
+                f"{name}.{key}", follower, init=self.init, initial=self.initial, order=order
+            )
             for key, follower in (followers or {}).items()
         }
         if self.optimizers:

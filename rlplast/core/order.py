@@ -79,9 +79,11 @@ def _traced(network: Network, modules: dict[str, nn.Module]) -> list[str]:
                 raise ConfigError(f"{network.name} uses {node.target} twice; {remedy}")
             order.append(str(node.target))
     for node in data:
-        users = [user.name for user in node.users if user in data]
+        users = [user.name for user in node.users if user in data and user.op != "output"]
         if len(users) > 1:
-            raise ConfigError(f"{network.name} branches: {node.name} feeds {', '.join(users)}; {remedy}")
+            raise ConfigError(
+                f"{network.name} branches: {node.name} feeds {', '.join(users)}; {remedy}"
+            )
     return order
 
 

@@ -48,7 +48,7 @@ class Info:
 _TABLE: dict[str, dict[str, Info]] = {family: {} for family in FAMILIES}
 
 
-def param(default: Any, range: str) -> Any:  # noqa: A002 - the word users see in `list`
+def param(default: Any, range: str) -> Any:
     """Declare a dataclass field with a checked range.
 
     Args:
@@ -64,7 +64,7 @@ def check_range(
     key: str,
     value: Any,
     default: Any,
-    range: str,  # noqa: A002
+    range: str,
     whole: bool | None = None,
 ) -> Any:
     """Return `value` as the parameter's type if it lies in `range`.
@@ -156,7 +156,8 @@ def get(family: str, name: str) -> Info:
         ConfigError: naming the nearest entry if there is no such one.
     """
     if name not in _TABLE[family]:
-        raise ConfigError(f"{family[:-1]} {name!r} is unknown: {did_you_mean(name, _TABLE[family])}")
+        one = "penalty" if family == "penalties" else family[:-1]
+        raise ConfigError(f"{one} {name!r} is unknown: {did_you_mean(name, _TABLE[family])}")
     return _TABLE[family][name]
 
 

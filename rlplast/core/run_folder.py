@@ -8,27 +8,49 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 
-__all__ = ["RunFolder", "write_json"]
+__all__ = ["RunFolder", "write_json", "write_text"]
 
 LINES = ("metrics.jsonl", "receipts.jsonl")
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON beside `path`, fsync, and rename over it."""
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn a full or read-only disk into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise RlplastError(
+            f"{path} could not be written ({error}); checkpoints are intact: free space or fix "
+            "permissions, then `rlplast resume`"
+        ) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file beside `path`, fsync, and rename over it: it is whole at any moment.
+
+    Raises:
+        RlplastError: if the disk is full or not writable; what was there stays.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w") as file:
-        json.dump(value, file, indent=2, default=str)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
+    with _writing(path):
+        with temporary.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON as `write_text` does."""
+    write_text(path, json.dumps(value, indent=2, default=str) + "\n")
 
 
 class RunFolder:
@@ -67,8 +89,9 @@ class RunFolder:
         self._append("metrics.jsonl", {**clock, **values})
         if self._tensorboard:
             step = max(clock.get("env_steps", 0), clock.get("updates", 0))
-            for name, value in values.items():
-                self._events().add_scalar(name, value, step)
+            with _writing(self.path / "events.*"):
+                for name, value in values.items():
+                    self._events().add_scalar(name, value, step)
 
     def receipt(self, row: Mapping[str, Any]) -> None:
         """Append one receipt."""
@@ -78,7 +101,8 @@ class RunFolder:
         finite = {
             k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()
         }
-        self._files[name].write(json.dumps(finite, allow_nan=False).encode() + b"\n")
+        with _writing(self.path / name):
+            self._files[name].write(json.dumps(finite, allow_nan=False).encode() + b"\n")
 
     def _events(self) -> Any:
         if self._writer is None:
@@ -89,17 +113,20 @@ class RunFolder:
 
     def lengths(self) -> dict[str, int]:
         """Return the files' lengths in bytes, everything so far on disk."""
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
+        for name, file in self._files.items():
+            with _writing(self.path / name):
+                file.flush()
+                os.fsync(file.fileno())
         return {name: file.tell() for name, file in self._files.items()}
 
     def flush(self) -> None:
         """Make what was appended visible to readers."""
-        for file in self._files.values():
-            file.flush()
+        for name, file in self._files.items():
+            with _writing(self.path / name):
+                file.flush()
         if self._writer is not None:
-            self._writer.flush()
+            with _writing(self.path / "events.*"):
+                self._writer.flush()
 
     def cut(self, lengths: Mapping[str, int]) -> None:
         """Cut the files back to the lengths a checkpoint stored.
@@ -115,16 +142,16 @@ class RunFolder:
                     f"{self.path / name} has {size} bytes, the checkpoint counts {length}: lines "
                     "were lost"
                 )
-            file.truncate(length)
+            with _writing(self.path / name):
+                file.truncate(length)
             file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
-        """Flush, close and unlock."""
-        for file in self._files.values():
-            file.close()
-        if self._writer is not None:
-            self._writer.close()
-        self._lock.close()
+        """Close and unlock; lines that were not flushed may be lost if the disk is full."""
+        for file in (*self._files.values(), self._writer, self._lock):
+            if file is not None:
+                with suppress(OSError):
+                    file.close()
 
 
 def clock_fields(clock: Clock, units: tuple[str, ...]) -> dict[str, int]:

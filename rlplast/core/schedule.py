@@ -70,7 +70,8 @@ class Schedule:
         rules = [k for k in ("at", "every", "on") if k in given]
         if len(rules) != 1:
             raise ConfigError(
-                f"{key} has {' and '.join(rules) or 'no rule'}: exactly one of at, every, on is needed"
+                f"{key} has {' and '.join(rules) or 'no rule'}: exactly one of at, every, on is "
+                "needed"
             )
 
         def time(name: str, value: Any) -> Time:

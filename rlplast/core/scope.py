@@ -45,6 +45,11 @@ def _is_query_or_key(block: Block) -> bool:
     return block.kind == "linear" and block.layer.rpartition(".")[2] in QUERY_KEY
 
 
+def _is_linear(block: Block) -> bool:
+    # A linear tied to an embedding goes by the embedding's name; methods decide about ties.
+    return block.kind == "linear" or (block.kind == "embedding" and bool(block.aliases))
+
+
 SCOPES: dict[str, Scope] = {
     "all": Scope(lambda b: True),
     "dqn": Scope(lambda b: b.kind == "conv", restore=lambda b: b.kind == "linear"),
@@ -52,7 +57,7 @@ SCOPES: dict[str, Scope] = {
     "resnet": Scope(lambda b: b.kind in ("conv", "linear")),
     "vgg": Scope(lambda b: b.kind in ("conv", "linear")),
     "vit": Scope(_is_query_or_key),
-    "gpt": Scope(lambda b: b.kind == "linear"),
+    "gpt": Scope(_is_linear),
 }
 
 

@@ -64,12 +64,13 @@ def head_blocks(network: Network, blocks: tuple[Block, ...], layers: int | None)
     Raises:
         ConfigError: if there are fewer linear layers than asked for.
     """
+    place = {path: i for i, (path, _) in enumerate(network.module.named_modules())}
     by_slot: dict[int | None, dict[str, list[Block]]] = {}
     for block in blocks:
-        head_of_tie = bool(block.aliases) and block.role == "embedding"
-        if block.kind == "linear" or head_of_tie:
-            name = block.aliases[0].rpartition(".")[0] if head_of_tie else block.layer
-            by_slot.setdefault(block.spec.slot, {}).setdefault(name, []).append(block)
+        tied = block.role == "embedding" and bool(block.aliases)
+        if block.kind == "linear" or tied:  # a head tied to an embedding is where the head is
+            path = block.aliases[0].rpartition(".")[0] if tied else block.path
+            by_slot.setdefault(block.spec.slot, {}).setdefault(path, []).append(block)
     chosen: list[Block] = []
     for linears in by_slot.values():
         has_convs = any(b.kind == "conv" for b in network.blocks)
@@ -78,7 +79,9 @@ def head_blocks(network: Network, blocks: tuple[Block, ...], layers: int | None)
             raise ConfigError(
                 f"head_reset.layers = {count}: {network.name} has {len(linears)} linear layers"
             )
-        chosen += [b for name in list(linears)[-count:] for b in linears[name]]
+        chosen += [
+            b for path in sorted(linears, key=place.__getitem__)[-count:] for b in linears[path]
+        ]
     if not chosen:
         raise ConfigError(f"head_reset finds no linear layer in network {network.name!r}")
     return chosen

@@ -60,9 +60,8 @@ class ShrinkPerturb(Intervention):
         generator = context.stream()
         edits: list[Edit] = []
         for block in context.blocks:
-            if block.role == "buffer" and not (
-                self.running_stats and block.view.is_floating_point()
-            ):
+            running_stats = block.kind == "norm" and block.view.is_floating_point()
+            if block.role == "buffer" and not (self.running_stats and running_stats):
                 continue
             if self.init == "fresh" or self.noise is not None:
                 start = context.network.fresh(block, generator)

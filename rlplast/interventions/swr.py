@@ -6,7 +6,6 @@ Source: SWR paper, Algorithm 1 and Theorems 1-3.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -53,9 +52,6 @@ class _Order:
     chains: list[list[_Layer]]
     weights: list[Block]
     classifier: Tensor
-
-
-_ORDERS: WeakKeyDictionary[Network, dict[tuple[Block, ...], _Order]] = WeakKeyDictionary()
 
 
 @intervention("swr", source="SWR Algorithm 1, Theorem 1; Appendix E (re-anchoring)")
@@ -108,19 +104,18 @@ class Swr(Intervention):
     def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
         """Return the anchors n_l = ‖W_l at init‖ of every layer, and the learning rate."""
         order = _order(network, blocks)
-        initial = [network.initial[w.name].detach() for w in order.weights]
-        anchor = torch.stack(torch._foreach_norm(initial)).to(order.classifier)
+        anchor = _norms([network.initial[w.name] for w in order.weights]).to(order.classifier)
         return {"anchor": anchor, "lr": torch.zeros_like(anchor[0], dtype=torch.float64)}
 
     def plan(self, context: Context, state: dict[str, Tensor]) -> list[Edit]:
         """Plan one factor per tensor; branch-free, without host synchronisation."""
         order = _order(context.network, context.blocks)
-        norms = torch.stack(torch._foreach_norm([w.view for w in order.weights]))
-        norms = norms.to(state["anchor"])
+        norms = _norms([w.view for w in order.weights]).to(state["anchor"])
         edits, anchor = self._reanchored(context, state, norms)
         head = self.coef if self.coef_head is None else self.coef_head
         lam = order.classifier * (head - self.coef) + self.coef
-        factors = torch.where(norms > 0, lam * anchor / norms + (1 - lam), torch.ones_like(norms))
+        # A norm that is not finite gives no finite factor: a single firing refuses, by name.
+        factors = torch.where(norms == 0, 1.0, (lam * anchor + (1 - lam) * norms) / norms)
         rows = zip(factors.unbind(), norms.unbind(), strict=True)
         for layers in order.chains:
             edits += self._edits_of(layers, rows, torch.ones_like(norms[0]))
@@ -159,13 +154,18 @@ class Swr(Intervention):
         return [Assign(state["anchor"], anchor), Assign(state["lr"], lr)], anchor
 
 
+def _norms(tensors: Sequence[Tensor]) -> Tensor:
+    """Return Frobenius norms, in at least float32 (bf16 would round them to three digits)."""
+    wide = [t.to(torch.promote_types(t.dtype, torch.float32)) for t in tensors]
+    return torch.stack(torch._foreach_norm(wide))
+
+
 def _order(network: Network, blocks: Sequence[Block]) -> _Order:
     """Return the network's order; found once, since this runs every update."""
-    known = _ORDERS.setdefault(network, {})
-    key = tuple(blocks)
-    if key not in known:
-        known[key] = _find_order(network, blocks)
-    return known[key]
+    key = ("swr", tuple(blocks))
+    if key not in network.memo:
+        network.memo[key] = _find_order(network, blocks)
+    return network.memo[key]
 
 
 def _find_order(network: Network, blocks: Sequence[Block]) -> _Order:
@@ -203,8 +203,7 @@ def _find_order(network: Network, blocks: Sequence[Block]) -> _Order:
     if not weights:
         raise ConfigError(f"swr finds no linear, conv or norm layer in network {network.name!r}")
     classifier = torch.tensor([float(w.kind == "linear") for w in weights])
-    norms = torch.stack(torch._foreach_norm([w.view for w in weights]))
-    return _Order(chains, weights, classifier.to(norms))
+    return _Order(chains, weights, classifier.to(_norms([w.view for w in weights])))
 
 
 def _chain(

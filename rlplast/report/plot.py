@@ -65,7 +65,7 @@ def plot_run(folder: Path, out: Path) -> Path:
         axes.set_ylabel(title)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
-        if len(series) > 1 or title != "loss":
+        if series and (len(series) > 1 or title != "loss"):
             axes.legend(frameon=False, loc="best", fontsize=9)
     for x in sorted({x for x, _ in marks}):
         names = ", ".join(sorted({m for own, m in marks if own == x}))

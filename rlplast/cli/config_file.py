@@ -1,0 +1,179 @@
+"""From YAML and the command line's overrides to a checked config.
+
+- `kind_classes`: the config and the Trainable of a ``kind``.
+- `read_config`: a path, a shipped name or a mapping → a checked dataclass.
+- `dump_config`: back to YAML.
+"""
+
+import dataclasses
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonargparse
+import torch
+import yaml
+
+from rlplast.cli.shipped import find_config
+from rlplast.core.config import RunConfig, check_keys, read_yaml
+from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.trainable import Trainable
+
+__all__ = ["dump_config", "kind_classes", "read_config"]
+
+KINDS = ("dqn",)
+TYPE_NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    type(None): "null",
+    dict: "a mapping",
+}
+_BAD_KEY = re.compile(r'"config\.([^"\s]+)"')
+
+
+def kind_classes(kind: Any) -> tuple[type[RunConfig], Callable[[Any, torch.device], Trainable]]:
+    """Return the config and the Trainable of a kind, imported only when needed.
+
+    Raises:
+        ConfigError: for an unknown kind.
+    """
+    if kind == "dqn":
+        from agents.dqn import DQN
+        from agents.dqn_config import DQNConfig
+
+        return DQNConfig, DQN
+    raise ConfigError(f"kind = {kind!r}: {did_you_mean(str(kind), KINDS)}")
+
+
+def read_config(
+    source: str | Path | Mapping[str, Any], overrides: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """Return a checked config.
+
+    Args:
+        source: a path, a shipped name such as ``dqn/asterix``, or a mapping.
+        overrides: values by dotted key, applied last.
+
+    Raises:
+        ConfigError: naming the key, its value, and what is allowed.
+    """
+    data = dict(source) if isinstance(source, Mapping) else read_yaml(find_config(str(source)))
+    if not isinstance(data, dict):
+        raise ConfigError(f"config {source} holds {_holds(data)}: allowed is a mapping of keys")
+    data = _plain(data, source)
+    for dotted, value in (overrides or {}).items():
+        _set(data, dotted, value)
+    cls, _ = kind_classes(data.get("kind", "dqn"))
+    check_keys(data, cls)
+    _refuse_null(data, cls)
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--config", type=cls, default=cls())
+    try:
+        config = parser.instantiate(parser.parse_object({"config": data})).config
+    except jsonargparse.ArgumentError as error:
+        raise ConfigError(_explain(str(error), data, cls)) from error
+    config.cadence()
+    config.check()
+    return config
+
+
+def dump_config(config: RunConfig) -> str:
+    """Return a config as YAML that `read_config` reads back to an equal one."""
+    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
+
+
+def _holds(data: Any) -> str:
+    return "nothing" if data is None else f"a {type(data).__name__}"
+
+
+def _plain(data: Any, source: Any) -> dict[str, Any]:
+    """Return a copy of `data` that holds nothing but what JSON can."""
+    try:
+        return json.loads(json.dumps(data))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"config {source}: {error}; allowed are text, numbers, true, false, null, lists and "
+            "mappings"
+        ) from error
+
+
+def _set(data: Any, dotted: str, value: Any) -> None:
+    """Set ``a.b.c`` in nested mappings and lists; intermediate mappings are created."""
+    *parents, last = dotted.split(".")
+    for key in parents:
+        if isinstance(data, list):
+            data = data[_index(data, key, dotted)]
+        elif isinstance(data, dict):
+            if not isinstance(data.get(key), dict | list):
+                data[key] = {}
+            data = data[key]
+        else:
+            raise ConfigError(f"--{dotted}: there is no {key!r} to set")
+    if isinstance(data, list):
+        data[_index(data, last, dotted)] = value
+    elif isinstance(data, dict):
+        data[last] = value
+    else:
+        raise ConfigError(f"--{dotted}: there is no {last!r} to set")
+
+
+def _index(items: list[Any], key: str, dotted: str) -> int:
+    if key.isdecimal() and int(key) < len(items):
+        return int(key)
+    allowed = f"a position from 0 to {len(items) - 1}" if items else "nothing: the list is empty"
+    raise ConfigError(f"--{dotted}: {key!r} is no position in the list: allowed is {allowed}")
+
+
+def _refuse_null(data: Mapping[str, Any], cls: type, where: str = "") -> None:
+    """Refuse null where a key's type has none; jsonargparse takes it for "not given"."""
+    hints = typing.get_type_hints(cls)
+    for key, value in data.items():
+        if dataclasses.is_dataclass(hints[key]):
+            _refuse_null(value, typing.cast(type, hints[key]), f"{where}{key}.")
+        elif value is None and type(None) not in typing.get_args(hints[key]):
+            allowed = _allowed(hints[key], _default(cls, key))
+            raise ConfigError(f"{where}{key} = null: allowed is {allowed}")
+
+
+def _default(cls: type, key: str) -> Any:
+    return getattr(cls(), key)
+
+
+def _explain(message: str, data: Any, cls: type) -> str:
+    """Turn jsonargparse's message into ours: key, value and what is allowed.
+
+    Its text is kept, on one line, where it does not name one of our keys.
+    """
+    found = _BAD_KEY.search(message)
+    hint: Any = cls
+    default: Any = cls()
+    value = data
+    keys = found[1].split(".") if found else []
+    for key in keys:
+        if not dataclasses.is_dataclass(hint) or not isinstance(value, Mapping) or key not in value:
+            break
+        hint = typing.get_type_hints(hint)[key]
+        value, default = value[key], getattr(default, key)
+    if not found or dataclasses.is_dataclass(hint):
+        return "config: " + " ".join(message.split())
+    return f"{found[1]} = {value!r}: allowed is {_allowed(hint, default)}"
+
+
+def _allowed(hint: Any, default: Any = None, many: bool = False) -> str:
+    """Say in words what a type allows; for text with an example, the key's default."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        words = [_allowed(arg, default) for arg in args]
+        return f"{', '.join(words[:-1])} or {words[-1]}".replace(" or false or ", ", false or ")
+    if origin is list:
+        return f"a list of {_allowed(args[0], many=True)}"
+    name = TYPE_NAMES.get(origin or hint, str(hint))
+    if many:
+        return name.removeprefix("a ") + ("s" if name.startswith("a ") else "")
+    return f"{name}, such as {default!r}" if hint in (str, int) and default else name

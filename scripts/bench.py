@@ -1,0 +1,286 @@
+"""Benchmarks: ours and the peer's side by side, in one run on one machine.
+
+    python scripts/bench.py [dqn] [replay] [fire] [swr] [--threads 2] [--json FILE]
+
+Each comparison alternates between the two sides, so that whatever else the machine does
+falls on both, and reports medians with the spread. Speed is never asserted in tests.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import rlplast
+from agents.networks import ARCHITECTURES, QNetwork
+from agents.replay import Replay
+from rlplast.cli import api
+from rlplast.core.clock import Clock
+from rlplast.core.hook import Hooks
+
+Row = dict[str, Any]
+
+
+def alternate(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Return seconds per call of each side, called in turn `rounds` times."""
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, call in sides.items():
+            started = time.perf_counter()
+            call()
+            seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+def row(name: str, value: float, unit: str, times: list[float] | None = None) -> Row:
+    """Return one line of the report."""
+    spread = "" if times is None else f"{min(times):.4g} to {max(times):.4g} s per call"
+    return {"name": name, "value": value, "unit": unit, "spread": spread}
+
+
+class Ours:
+    """Our DQN on Asterix at replay ratio 1, past its initial steps."""
+
+    def __init__(self, threads: int, **agent: Any) -> None:
+        config = api.read_config(
+            "dqn/asterix",
+            {
+                "total": "400k env_steps",
+                "threads": threads,
+                "agent.initial_steps": 200,
+                "agent.buffer_size": 20_000,
+                "device": "cpu",
+                **{f"agent.{k}": v for k, v in agent.items()},
+            },
+        )
+        self.trainable, hooks = api.build(config)
+        self.trainable.after_update = hooks.after_update
+        self.run(300)
+
+    def run(self, env_steps: int) -> None:
+        """Take so many env_steps with the updates they owe."""
+        goal = self.trainable.clock.env_steps + env_steps
+        while self.trainable.clock.env_steps < goal or self.trainable.owes():
+            self.trainable.step()
+
+
+class StableBaselines:
+    """Stable-Baselines3's DQN with the same settings and its own Atari wrapper."""
+
+    def __init__(self) -> None:
+        import ale_py
+        import gymnasium
+        from stable_baselines3 import DQN
+        from stable_baselines3.common.atari_wrappers import AtariWrapper
+        from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
+
+        gymnasium.register_envs(ale_py)
+
+        def make() -> Any:
+            env = gymnasium.make("AsterixNoFrameskip-v4")
+            return AtariWrapper(env, noop_max=0, terminal_on_life_loss=False)
+
+        env = VecFrameStack(DummyVecEnv([make] * 4), 4)
+        self.model = DQN(
+            "CnnPolicy",
+            env,
+            learning_rate=6.25e-5,
+            buffer_size=20_000,
+            learning_starts=200,
+            batch_size=32,
+            gamma=0.99,
+            train_freq=1,
+            gradient_steps=-1,  # as many updates as env_steps: replay ratio 1
+            target_update_interval=2000,
+            exploration_fraction=0.1,
+            exploration_final_eps=0.01,
+            seed=1,
+            device="cpu",
+        )
+        self.model.learn(300)
+
+    def run(self, env_steps: int) -> None:
+        """Take so many env_steps with their updates."""
+        before = self.model.num_timesteps
+        self.model.learn(env_steps, reset_num_timesteps=False)
+        if self.model.num_timesteps - before != env_steps:
+            raise RuntimeError("Stable-Baselines3 took another number of env_steps than asked for")
+
+
+def bench_dqn(threads: int, rounds: int) -> list[Row]:
+    """Env steps per second at replay ratio 1 on Asterix, four environments."""
+    steps = 80
+    sides: dict[str, Any] = {
+        "Stable-Baselines3 fp32": StableBaselines(),
+        "ours fp32, eager": Ours(threads),
+        "ours fp32, compiled": Ours(threads, accelerate="compile"),
+        "ours bf16, compiled": Ours(threads, accelerate="compile", precision="bf16"),
+    }
+    torch.set_num_threads(threads)
+    seconds = alternate({n: lambda s=s: s.run(steps) for n, s in sides.items()}, rounds)
+    rates = {n: steps / statistics.median(s) for n, s in seconds.items()}
+    rows = [row(f"dqn asterix, {n}", rates[n], "env_steps/s", seconds[n]) for n in sides]
+    peer = rates.pop("Stable-Baselines3 fp32")
+    return rows + [row(f"dqn asterix, {n} over SB3", r / peer, "x") for n, r in rates.items()]
+
+
+def bench_replay(threads: int, rounds: int) -> list[Row]:
+    """Bytes per stored Atari transition, and time to sample a batch."""
+    from gymnasium.spaces import Box, Discrete
+    from stable_baselines3.common.buffers import ReplayBuffer
+
+    size, n, rng = 20_000, 4, np.random.default_rng(0)
+    ours = Replay(size, n, (84, 84), "uint8", 4, 1, 0.99, 32, rng)
+    box = Box(0, 255, (4, 84, 84), np.uint8)
+    theirs = ReplayBuffer(size, box, Discrete(9), n_envs=n, optimize_memory_usage=False)
+    frames = rng.integers(0, 255, (64, n, 84, 84), dtype=np.uint8)
+    stacks = rng.integers(0, 255, (8, n, 4, 84, 84), dtype=np.uint8)
+    no = np.zeros(n, bool)
+    action = np.zeros(n, np.int64)
+    ours.start(frames[0])
+    for i in range(size // n):
+        ours.add(action, np.zeros(n), no, no, frames[i % 64], frames[i % 64])
+        theirs.add(stacks[i % 8], stacks[(i + 1) % 8], action[:, None], no * 1.0, no, [{}] * n)
+    arrays = [v for v in vars(theirs).values() if isinstance(v, np.ndarray)]
+    mine = ours.nbytes / size
+    other = sum(a.nbytes for a in arrays) / size
+    seconds = alternate({"ours": ours.sample, "sb3": lambda: theirs.sample(32)}, 200 * rounds)
+    return [
+        row("replay, ours", mine, "bytes/transition"),
+        row("replay, Stable-Baselines3", other, "bytes/transition"),
+        *(
+            row(f"replay sample of 32, {k}", 1e3 * statistics.median(v), "ms")
+            for k, v in seconds.items()
+        ),
+    ]
+
+
+def loop_fire(network: torch.nn.Module, iterations: int = 10) -> None:
+    """FIRE as the papers' scripts do it: one slice after the other in float32."""
+    with torch.no_grad():
+        for module in network.modules():
+            if isinstance(module, torch.nn.Conv2d):
+                weight = module.weight
+                for i in range(weight.shape[2]):
+                    for j in range(weight.shape[3]):
+                        factor = (weight.shape[0] / weight.shape[1]) ** 0.5
+                        area = weight.shape[2] * weight.shape[3]
+                        weight[:, :, i, j] = newton_schulz(weight[:, :, i, j], iterations) * (
+                            factor / area
+                        )
+            elif isinstance(module, torch.nn.Linear):
+                factor = (module.weight.shape[0] / module.weight.shape[1]) ** 0.5
+                module.weight.copy_(newton_schulz(module.weight, iterations) * factor)
+
+
+def newton_schulz(weight: torch.Tensor, iterations: int) -> torch.Tensor:
+    """Return Algorithm 1's iterate for one matrix."""
+    wide = weight.shape[0] < weight.shape[1]
+    x = weight.T if wide else weight
+    x = x / x.norm()
+    for _ in range(iterations):
+        x = 1.5 * x - 0.5 * x @ (x.T @ x)
+    return x.T if wide else x
+
+
+def bench_fire(threads: int, rounds: int) -> list[Row]:
+    """FIRE on every conv and linear of the Nature CNN against the per-slice loop."""
+    def network() -> QNetwork:
+        return QNetwork(ARCHITECTURES["nature"], (4, 84, 84), 9)
+
+    mine, theirs = rlplast.Network("q", network()), network()
+    sides = {"ours": lambda: rlplast.fire(mine), "loop": lambda: loop_fire(theirs)}
+    alternate(sides, 2)
+    seconds = alternate(sides, 5 * rounds)
+    rows = [
+        row(f"fire on the Nature CNN, {k}", 1e3 * statistics.median(v), "ms", v)
+        for k, v in seconds.items()
+    ]
+    ratio = statistics.median(seconds["ours"]) / statistics.median(seconds["loop"])
+    return [*rows, row("fire, ours over the loop", ratio, "x")]
+
+
+def bench_swr(threads: int, rounds: int) -> list[Row]:
+    """What SWR at every update adds to an update on Asterix."""
+    ours = Ours(threads)
+    trainable = ours.trainable
+    q = trainable.networks
+    config = [{"method": "swr", "every": "1 updates", "params": {"coef": 1e-3}}]
+    hooks = Hooks(config, q, "400k env_steps", units=trainable.units)
+
+    def without() -> None:
+        trainable.after_update = lambda clock: None
+        for _ in range(10):
+            trainable._update()
+
+    def with_swr() -> None:
+        trainable.after_update = hooks.after_update
+        for _ in range(10):
+            trainable._update()
+
+    alternate({"a": without, "b": with_swr}, 1)
+    seconds = alternate({"without": without, "with": with_swr}, 4 * rounds)
+    alone = alternate({"swr": lambda: hooks.after_update(Clock(updates=1))}, 50 * rounds)["swr"]
+    medians = {k: statistics.median(v) / 10 for k, v in seconds.items()}
+    return [
+        row("update without swr", 1e3 * medians["without"], "ms"),
+        row("update with swr", 1e3 * medians["with"], "ms"),
+        row("swr alone", 1e3 * statistics.median(alone), "ms"),
+        row("swr adds", 100 * (medians["with"] / medians["without"] - 1), "%"),
+        row("swr alone over an update", 100 * statistics.median(alone) / medians["without"], "%"),
+    ]
+
+
+BENCHES = {"dqn": bench_dqn, "replay": bench_replay, "fire": bench_fire, "swr": bench_swr}
+
+
+def machine() -> dict[str, Any]:
+    """Return what the figures depend on."""
+    cpu = "unknown"
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        models = [x for x in info.read_text().splitlines() if x.startswith("model name")]
+        cpu = f"{models[0].split(':')[1].strip()} x {len(models)}" if models else cpu
+    return {
+        "cpu": cpu,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def main() -> int:
+    """Run the benchmarks named on the command line, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(BENCHES)}; default: all")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5, help="alternations per comparison")
+    parser.add_argument("--json", type=Path, help="also write the rows to a file")
+    args = parser.parse_args()
+    unknown = set(args.names) - set(BENCHES)
+    if unknown:
+        parser.error(f"unknown benchmark {', '.join(sorted(unknown))}: {', '.join(BENCHES)}")
+    torch.set_num_threads(args.threads)
+    rows: list[Row] = []
+    print(json.dumps(machine()))
+    for name in args.names or BENCHES:
+        for found in BENCHES[name](args.threads, args.rounds):
+            rows.append(found)
+            print(f"{found['name']:48s} {found['value']:10.4g} {found['unit']:18s}{found['spread']}")
+            sys.stdout.flush()
+    if args.json is not None:
+        args.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,297 @@
+"""Kill a run at random moments, resume it each time, and compare it with one that ran through.
+
+    python scripts/kill_resume.py --config dqn/minatar_breakout --kills 20
+
+The config is shortened and given a hook of every kind, run once to its end, and once more in
+processes of its own that get SIGKILL, with all their workers: while training, while a
+checkpoint is being written (its `.step-*.tmp` folder is there) and while starting or loading.
+Metrics and receipts (wall-clock keys aside), and the last checkpoint's tensors, state and replay,
+have to be equal bit for bit; otherwise the exit code is 1 and the first difference is named.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from rlplast.cli.config_file import dump_config, read_config
+from rlplast.core import checkpoint
+from rlplast.core.errors import DamagedFile
+
+HOOKS: list[dict[str, Any]] = [
+    {"method": "fire", "at": "50%", "scope": "dqn"},
+    {
+        "method": "shrink_perturb",
+        "at": ["30%", "60%"],
+        "followers": "same_edit",
+        "optimizer": "parameter",
+        "params": {"init": "fresh"},
+    },
+    {
+        "method": "swr",
+        "every": "1 updates",
+        "from": "20%",
+        "until": "80%",
+        "params": {"coef": 1e-3},
+    },
+    {"method": "full_reset", "every": "40%", "params": {"init": "fresh"}},
+    {"method": "head_reset", "at": "70%", "optimizer": "touched", "params": {"init": "fresh"}},
+    {"method": "fire", "every": "500 updates", "optimizer": "keep", "followers": "leave"},
+]
+SHORT: dict[str, Any] = {
+    "threads": 1,
+    "device": "cpu",
+    "tensorboard": False,
+    "hooks": HOOKS,
+    "env.num_envs": 2,
+    "log.every": "2%",
+    "metrics": {"every": "10%", "batch_size": 64},
+    "checkpoint": {"every": "2%", "keep": 2},
+}
+SHORT_OF: dict[str, dict[str, Any]] = {
+    "minatar": {
+        "total": "2400 env_steps",
+        "env.options": {"max_episode_steps": 60},
+        "agent.initial_steps": 150,
+        "agent.buffer_size": 1500,
+        "agent.target_every": 100,
+        "evaluate": {"every": "15%", "episodes": 3},
+    },
+    "atari": {
+        "total": "800 env_steps",
+        "env.workers": 2,
+        "env.options": {"max_episode_steps": 50},
+        "agent.initial_steps": 100,
+        "agent.buffer_size": 600,
+        "agent.target_every": 100,
+        "evaluate": {"every": "30%", "episodes": 2},
+    },
+}
+CHECKPOINTS = 50
+POLL_SECONDS = 0.0005
+START_SECONDS = 3.0  # imports and building: nothing of the run is open yet
+LOAD_SECONDS = 0.3  # from taking the folder's lock: loading, cutting, the first steps
+WRITE_SECONDS = 0.04  # from the moment a checkpoint's temporary folder is seen
+KINDS = ("training", "writing", "training", "writing", "starting")
+
+
+def main() -> int:
+    """Run the comparison; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--config", default="dqn/minatar_breakout", help="file or shipped name")
+    parser.add_argument("--kills", type=int, default=20, help="default 20")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments, not of the run")
+    parser.add_argument("--out", type=Path, help="new folder; default: a temporary one")
+    args = parser.parse_args()
+    out = args.out or Path(tempfile.mkdtemp(prefix="kill-resume-"))
+    out.mkdir(parents=True, exist_ok=True)
+    config, through, killed = out / "config.yaml", out / "through", out / "killed"
+    family = dataclasses.asdict(read_config(args.config))["env"]["id"].split("/")[0]
+    config.write_text(dump_config(read_config(args.config, SHORT | SHORT_OF[family])))
+
+    started = time.monotonic()
+    _finish(config, through)
+    seconds = time.monotonic() - started
+    print(f"{args.config} ran through in {seconds:.0f} s", flush=True)
+    kills = _run_killed(config, killed, args.kills, np.random.default_rng(args.seed), seconds)
+    difference = first_difference(through, killed)
+    if difference is not None:
+        print(f"DIFFERENT after {kills} kills, seed {args.seed}: {difference}; see {out}")
+        return 1
+    print(f"EQUAL bit for bit after {kills} kills, seed {args.seed}: {_amount(killed)}")
+    if args.out is None:
+        shutil.rmtree(out)
+    return 0
+
+
+def _start(config: Path, run: Path) -> subprocess.Popen[bytes]:
+    """Train, or resume what there is, in a process group of its own."""
+    begun = (run / "config.yaml").exists()
+    if not begun:  # killed before there was anything to resume
+        shutil.rmtree(run, ignore_errors=True)
+    words = ["resume", str(run)] if begun else ["train", str(config), "--out", str(run)]
+    with run.with_suffix(".log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rlplast.cli.main", *words],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+
+
+def _finish(config: Path, run: Path) -> None:
+    if _start(config, run).wait() != 0:
+        raise SystemExit(f"the run failed: see {run.with_suffix('.log')}")
+
+
+def _run_killed(
+    config: Path, run: Path, kills: int, rng: np.random.Generator, seconds: float
+) -> int:
+    """Kill and resume, then let the run end; returns how many kills it took."""
+    kinds = [KINDS[i % len(KINDS)] for i in range(kills)]
+    rng.shuffle(kinds)
+    most = max(1, round(1.7 * CHECKPOINTS / kills))  # so that the kills spread over the run
+    for number, kind in enumerate(kinds, start=1):
+        process = _start(config, run)
+        try:
+            _await_moment(process, run, kind, rng, int(rng.integers(most + 1)), seconds)
+        except Ended:
+            if process.wait() != 0:
+                raise SystemExit(f"the run failed: see {run.with_suffix('.log')}") from None
+            print(f"the run ended before kill {number}")
+            return number - 1
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        print(f"kill {number:2} while {kind:8}: {_scene(run)}", flush=True)
+    _finish(config, run)
+    return kills
+
+
+class Ended(Exception):
+    """Raised when the run ended before the moment to kill it had come."""
+
+
+def _wait(process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
+    while not condition():
+        if process.poll() is not None:
+            raise Ended
+        time.sleep(POLL_SECONDS)
+
+
+def _await_moment(
+    process: subprocess.Popen[bytes],
+    run: Path,
+    kind: str,
+    rng: np.random.Generator,
+    checkpoints: int,
+    seconds: float,
+) -> None:
+    """Return at a random moment of a kind, `checkpoints` checkpoints further on."""
+    if kind == "starting" and rng.random() < 0.5:
+        time.sleep(rng.uniform(0, START_SECONDS))
+        return
+    lock, before = run / ".lock", _changed(run / ".lock")
+    _wait(process, lambda: _changed(lock) != before)
+    if kind == "starting":
+        time.sleep(rng.uniform(0, LOAD_SECONDS))
+        return
+    seen = _checkpoints(run)
+    least = len(seen) + checkpoints
+
+    def far_enough() -> bool:
+        seen.update(_checkpoints(run))
+        return len(seen) >= least
+
+    _wait(process, far_enough)
+    if kind == "training":
+        time.sleep(rng.uniform(0, seconds / CHECKPOINTS))
+        return
+    stopped_inside = False
+    while not stopped_inside:
+        _wait(process, lambda: bool(_unfinished(run)))
+        time.sleep(rng.uniform(0, WRITE_SECONDS))
+        os.killpg(process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        stopped_inside = bool(_unfinished(run))
+        if not stopped_inside:
+            os.killpg(process.pid, signal.SIGCONT)
+
+
+def _changed(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
+def _checkpoints(run: Path) -> set[str]:
+    return {path.name for path in (run / "checkpoints").glob("step-*")}
+
+
+def _unfinished(run: Path) -> list[Path]:
+    """Return folders being written, and those being deleted: they have lost their seal."""
+    root = run / "checkpoints"
+    deleted = [p for p in root.glob("step-*") if not (p / checkpoint.SENTINEL).exists()]
+    return [*root.glob(".step-*.tmp"), *deleted]
+
+
+def _scene(run: Path) -> str:
+    """Describe what a kill left behind."""
+    words = []
+    for path in _unfinished(run):
+        files = sum(p.is_file() for p in path.rglob("*"))
+        words.append(f"{path.name} has {files} files")
+    lines = run / "metrics.jsonl"
+    text = lines.read_bytes() if lines.exists() else b""
+    if text and not text.endswith(b"\n"):
+        words.append("half a line of metrics")
+    try:
+        path, _ = checkpoint.newest(run / "checkpoints")
+    except DamagedFile:
+        return ", ".join([*words, "no checkpoint yet: begins anew"])
+    state = json.loads((path / "state.json").read_text())
+    clock = {unit: count for unit, count in state["clock"].items() if count}
+    lost = text.count(b"\n") - text[: state["lengths"]["metrics.jsonl"]].count(b"\n")
+    words.append(f"{lost} lines to cut")
+    at = ", ".join(f"{count} {unit}" for unit, count in clock.items()) or "the beginning"
+    return f"{', '.join(words)}: goes on from {path.name} at {at}"
+
+
+def _rows(path: Path) -> list[str]:
+    """Return the lines of a .jsonl file without their wall-clock keys."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.dumps({k: v for k, v in r.items() if not k.startswith("time/")}) for r in rows]
+
+
+def first_difference(through: Path, killed: Path) -> str | None:
+    """Return where two finished runs differ first, or None."""
+    for name in ("metrics.jsonl", "receipts.jsonl"):
+        ours, theirs = _rows(through / name), _rows(killed / name)
+        for number, (a, b) in enumerate(zip_longest(ours, theirs), start=1):
+            if a != b:
+                return f"{name}, line {number}:\n  {a}\n  {b}"
+    if _unfinished(killed):
+        return f"left over: {', '.join(map(str, _unfinished(killed)))}"
+    a, b = (checkpoint.newest(run / "checkpoints")[0] for run in (through, killed))
+    tensors, others = (safetensors.numpy.load_file(p / "tensors.safetensors") for p in (a, b))
+    for name in sorted(tensors.keys() | others.keys()):
+        if name not in tensors or name not in others:
+            return f"tensor {name} is in one of the two only"
+        same_kind = tensors[name].dtype == others[name].dtype
+        if not same_kind or tensors[name].tobytes() != others[name].tobytes():
+            return f"tensor {name}:\n  {tensors[name]}\n  {others[name]}"
+    state, other = (json.loads((p / "state.json").read_text()) for p in (a, b))
+    for key in sorted(state.keys() | other.keys()):
+        # The lengths count the digits of wall-clock values.
+        if key not in ("time/seconds", "lengths") and state.get(key) != other.get(key):
+            return f"state {key}:\n  {state.get(key)}\n  {other.get(key)}"
+    mine, theirs = ({p.name: p.read_bytes() for p in (x / "replay").iterdir()} for x in (a, b))
+    for name in sorted(mine.keys() | theirs.keys()):
+        if mine.get(name) != theirs.get(name):
+            return f"replay file {name}"
+    return None
+
+
+def _amount(run: Path) -> str:
+    path, _ = checkpoint.newest(run / "checkpoints")
+    rows = ", ".join(f"{len(_rows(run / n))} {n}" for n in ("metrics.jsonl", "receipts.jsonl"))
+    tensors = len(safetensors.numpy.load_file(path / "tensors.safetensors"))
+    return f"{rows}, {tensors} tensors, state and replay of {path.name}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,395 @@
+import json
+import os
+import resource
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.cli import state_file
+from rlplast.core.network import Network
+from tests.cli.commands import command, network, trained_pair
+
+WEIGHTS = ("0.weight", "4.weight", "6.weight")
+
+
+def applied(method: str, file: Path, out: Path, *words: object) -> dict:
+    outcome = command("apply", method, file, "--out", out, *words, "--json")
+    assert outcome.code == 0, outcome.err
+    return json.loads(outcome.out)
+
+
+def load(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".pt":
+        return torch.load(path)
+    return safetensors.torch.load_file(path)
+
+
+def raw(tensor: Tensor) -> bytes:
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def changed(before: Path, after: Path) -> set[str]:
+    one, two = load(before), load(after)
+    assert set(one) == set(two)
+    assert all(one[n].dtype == two[n].dtype and one[n].shape == two[n].shape for n in one)
+    return {name for name in one if raw(one[name]) != raw(two[name])}
+
+
+def refused(code: int, *words: object) -> str:
+    outcome = command("apply", *words)
+    assert outcome.code == code
+    assert outcome.out == ""
+    return outcome.err.rstrip()
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+@pytest.mark.parametrize("options", [{}, {"iterations": 5, "polynomial": "quintic"}])
+def test_fire_does_what_it_does_to_the_module(tmp_path: Path, suffix: str, options: dict):
+    file, _ = trained_pair(tmp_path, suffix)
+    out = tmp_path / f"out{suffix}"
+    words = [word for key, value in options.items() for word in (f"--{key}", value)]
+    receipt = applied("fire", file, out, *words)
+    module = network(0)
+    expected = rlplast.fire(module, **options)
+    for name, tensor in module.state_dict().items():
+        torch.testing.assert_close(load(out)[name], tensor, rtol=1e-6, atol=1e-7)
+    assert changed(file, out) == set(WEIGHTS)
+    assert receipt["method"] == "fire"
+    assert receipt["dfi_after"] == pytest.approx(expected.dfi_after, rel=1e-5)
+    assert receipt["sfe"] == pytest.approx(expected.sfe, rel=1e-5)
+
+
+def test_packed_projection_is_orthogonalised_part_by_part(tmp_path: Path):
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.c_attn = nn.Linear(6, 18)
+            self.attn = nn.MultiheadAttention(6, 2)
+
+    module = Attention()
+    nn.init.normal_(module.c_attn.weight, generator=torch.Generator().manual_seed(0))
+    nn.init.normal_(module.attn.in_proj_weight, generator=torch.Generator().manual_seed(1))
+    nn.init.normal_(module.attn.out_proj.weight, generator=torch.Generator().manual_seed(2))
+    torch.save(module.state_dict(), tmp_path / "in.pt")
+    applied("fire", tmp_path / "in.pt", tmp_path / "out.pt")
+    rlplast.fire(module)
+    for name, tensor in module.state_dict().items():
+        torch.testing.assert_close(load(tmp_path / "out.pt")[name], tensor)
+    part = load(tmp_path / "out.pt")["c_attn.weight"][6:12]
+    torch.testing.assert_close(part @ part.T, torch.eye(6), rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_swr_with_coef_1_restores_initial_norms_exactly_scaled(tmp_path: Path, suffix: str):
+    file, init = trained_pair(tmp_path, suffix)
+    out = tmp_path / f"out{suffix}"
+    applied("swr", file, out, "--coef", 1, "--init", init)
+    assert changed(file, out) == set(WEIGHTS)
+    for name in WEIGHTS:
+        before, after, start = load(file)[name], load(out)[name], load(init)[name]
+        torch.testing.assert_close(after.norm(), start.norm())
+        torch.testing.assert_close(after / before, (start.norm() / before.norm()).expand_as(after))
+
+
+def test_swr_with_biases_and_norm_layers_is_that_of_the_module(tmp_path: Path):
+    file, init = trained_pair(tmp_path)
+    applied("swr", file, tmp_path / "out.pt", "--init", init, "--coef=0.5", "--include", "*")
+    module, start = network(0), network(1)
+    handle = Network("model", start)
+    start.load_state_dict(module.state_dict())  # θ0 is what the handle was made with
+    rlplast.swr(handle, coef=0.5)
+    for name, tensor in start.state_dict().items():
+        torch.testing.assert_close(load(tmp_path / "out.pt")[name], tensor)
+
+
+def test_shrink_perturb_mixes_and_biases_join_only_when_included(tmp_path: Path):
+    file, init = trained_pair(tmp_path)
+    out = tmp_path / "out.pt"
+    words = ("--coef", 0.25, "--init", init)
+    applied("shrink_perturb", file, out, *words)
+    assert changed(file, out) == set(WEIGHTS)
+    applied("shrink_perturb", file, out, *words, "--include", "4.*", "--include", "6.bias")
+    assert changed(file, out) == {"4.weight", "4.bias", "6.bias"}
+    for name in changed(file, out):
+        mixture = 0.75 * load(file)[name] + 0.25 * load(init)[name]
+        torch.testing.assert_close(load(out)[name], mixture)
+
+
+def test_exclude_takes_out_of_the_selection(tmp_path: Path):
+    file, _ = trained_pair(tmp_path)
+    out = tmp_path / "out.pt"
+    applied("fire", file, out, "--exclude", "0.*", "--exclude", "6.weight")
+    assert changed(file, out) == {"4.weight"}
+    applied("fire", file, out, "--include", "*.weight", "--exclude", "4.weight")
+    assert changed(file, out) == {"0.weight", "6.weight"}
+
+
+def test_init_file_means_stored_and_no_file_means_fresh(tmp_path: Path):
+    file, init = trained_pair(tmp_path)
+    out, again = tmp_path / "out.pt", tmp_path / "again.pt"
+    applied("full_reset", file, out, "--init", init, "--include", "*")
+    assert all(
+        torch.equal(tensor, load(init)[name])
+        for name, tensor in load(out).items()
+        if tensor.is_floating_point()
+    )
+    applied("full_reset", file, out)
+    applied("full_reset", file, again, "--init", "fresh")
+    assert changed(file, out) == set(WEIGHTS)
+    assert changed(out, again) == set()
+    applied("full_reset", file, again, "--seed", 1)
+    assert changed(out, again) == set(WEIGHTS)
+
+
+def test_fresh_draws_are_those_of_the_module(tmp_path: Path):
+    file, _ = trained_pair(tmp_path)
+    out = tmp_path / "out.pt"
+    applied("full_reset", file, out, "--include", "*", "--exclude", "*num_batches_tracked")
+    module = network(0)
+    rlplast.full_reset(module)
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(load(out)[name], tensor), name
+    bias = load(out)["6.bias"]
+    assert 0 < bias.abs().max() <= 16**-0.5
+
+
+def test_head_reset_takes_the_linears_after_convs_or_the_last_in_the_file(tmp_path: Path):
+    file, _ = trained_pair(tmp_path)
+    out = tmp_path / "out.pt"
+    applied("head_reset", file, out)
+    assert changed(file, out) == {"4.weight", "6.weight"}
+    applied("head_reset", file, out, "--layers", 1, "--include", "*")
+    assert changed(file, out) == {"6.weight", "6.bias"}
+    flat = {name: torch.eye(3) for name in ("first", "second", "third")}  # names without layers
+    torch.save(flat, file)
+    applied("head_reset", file, out)
+    assert changed(file, out) == {"third"}
+
+
+def test_scope_dqn_projects_convs_and_returns_linears_to_the_initial_file(tmp_path: Path):
+    file, init = trained_pair(tmp_path)
+    out = tmp_path / "out.pt"
+    assert "--init FILE" in refused(2, "fire", file, "--out", out, "--scope", "dqn")
+    applied("fire", file, out, "--scope", "dqn", "--init", init)
+    assert changed(file, out) == set(WEIGHTS)
+    assert torch.equal(load(out)["4.weight"], load(init)["4.weight"])
+    assert not torch.equal(load(out)["0.weight"], load(init)["0.weight"])
+
+
+def test_stored_dtype_is_kept_and_rounded_once(tmp_path: Path):
+    generator = torch.Generator().manual_seed(0)
+    dtypes = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+    state = {f"w{i}": torch.randn(9, 9, generator=generator).to(d) for i, d in enumerate(dtypes)}
+    init = {name: 1.003 * tensor.double() for name, tensor in state.items()}
+    file, start, out = (tmp_path / name for name in ("in.pt", "init.pt", "out.pt"))
+    torch.save(state, file)
+    torch.save(init, start)
+    applied("swr", file, out, "--init", start, "--coef", 1)
+    assert changed(file, out) == set(state)  # a factor rounded to bf16 would change nothing
+    for (name, result), dtype in zip(load(out).items(), dtypes, strict=True):
+        torch.testing.assert_close(result, init[name].to(dtype))
+        if dtype.itemsize == 2:  # equal but where the exact value lies between two numbers
+            assert (result == init[name].to(dtype)).double().mean() > 0.8
+
+
+def test_value_that_does_not_fit_the_stored_dtype_is_refused(tmp_path: Path):
+    file, init, out = (tmp_path / name for name in ("in.pt", "init.pt", "out.pt"))
+    torch.save({"weight": torch.ones(2, 2, dtype=torch.float16)}, file)
+    torch.save({"weight": torch.full((2, 2), 1e6)}, init)
+    message = refused(1, "swr", file, "--out", out, "--init", init, "--coef", 1)
+    assert "weight does not fit torch.float16" in message
+    assert not out.exists()
+
+
+def test_tied_tensors_are_edited_once_and_stay_tied(tmp_path: Path):
+    file, out = tmp_path / "in.pt", tmp_path / "out.pt"
+    tied = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    torch.save({"wte.weight": tied, "fc.weight": torch.ones(4, 4), "lm_head.weight": tied}, file)
+    applied("fire", file, out)
+    assert changed(file, out) == {"fc.weight"}  # fire leaves tied tensors unless told
+    applied("fire", file, out, "--include_tied", "true", "--polynomial", "exact")
+    result = load(out)
+    assert result["wte.weight"].data_ptr() == result["lm_head.weight"].data_ptr()
+    gram = result["wte.weight"].T @ result["wte.weight"]
+    torch.testing.assert_close(gram, 5 / 4 * torch.eye(4))
+    message = refused(2, "fire", file, "--out", out, "--exclude", "lm_head.*")
+    assert "wte.weight and lm_head.weight are one tied tensor" in message
+    applied("fire", file, tmp_path / "out.safetensors", "--include_tied", "true")
+    flat = load(tmp_path / "out.safetensors")
+    assert torch.equal(flat["wte.weight"], flat["lm_head.weight"])
+
+
+def test_tensors_that_share_memory_in_part_are_refused(tmp_path: Path):
+    file, out = tmp_path / "in.pt", tmp_path / "out.pt"
+    flat = torch.randn(24, generator=torch.Generator().manual_seed(0))
+    torch.save({"a": flat[:12].view(3, 4), "b": flat[8:20].view(3, 4)}, file)
+    assert "a and b share memory" in refused(2, "fire", file, "--out", out)
+    torch.save({"a": torch.ones(3, 1).expand(3, 4)}, file)
+    assert "a is an expanded view" in refused(2, "fire", file, "--out", out)
+    torch.save({"a": flat[:12].view(3, 4), "b": flat[12:].view(3, 4).T}, file)  # side by side
+    applied("fire", file, out)
+    assert changed(file, out) == {"a", "b"}
+
+
+def test_nested_file_keeps_everything_around_the_state_dict(tmp_path: Path):
+    file, init = trained_pair(tmp_path)
+    nested, out = tmp_path / "nested.pt", tmp_path / "out.pt"
+    rest = {"optimizer": {"step": torch.tensor(3.0)}, "epoch": 7, "history": [1, 2.5]}
+    torch.save({"agent": {"q": load(file)}, **rest}, nested)
+    message = refused(1, "fire", nested, "--out", out)
+    assert "its keys are agent, optimizer, epoch, history" in message
+    applied("swr", nested, out, "--key", "agent.q", "--init", init, "--coef", 1)
+    result = torch.load(out)
+    assert list(result) == ["agent", *rest]
+    assert (result["epoch"], result["history"]) == (7, [1, 2.5])
+    norm = result["agent"]["q"]["4.weight"].norm()
+    torch.testing.assert_close(norm, load(init)["4.weight"].norm())
+    plain = tmp_path / "out.safetensors"
+    outcome = command("apply", "fire", nested, "--out", plain, "--key", "agent.q")
+    assert outcome.code == 0
+    assert "without everything beside 'agent.q'" in outcome.err
+    assert set(load(plain)) == set(load(file))
+
+
+def test_safetensors_metadata_is_kept(tmp_path: Path):
+    file, out = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    safetensors.torch.save_file({"w": torch.eye(3)}, file, metadata={"license": "MIT"})
+    applied("fire", file, out)
+    with safe_open(out, "pt") as opened:
+        assert opened.metadata() == {"license": "MIT"}
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_file_may_be_edited_in_place(tmp_path: Path, suffix: str):
+    file, _ = trained_pair(tmp_path, suffix)
+    out = tmp_path / f"out{suffix}"
+    applied("fire", file, out)
+    file.chmod(0o640)
+    applied("fire", file, file)
+    assert changed(file, out) == set()
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        [f"initial{suffix}", f"out{suffix}", f"trained{suffix}"]
+    )
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_failing_write_leaves_the_old_file(tmp_path: Path, suffix: str):
+    file = tmp_path / f"big{suffix}"
+    state = {"w": torch.randn(256, 256, generator=torch.Generator().manual_seed(0))}
+    torch.save(state, file) if suffix == ".pt" else safetensors.torch.save_file(state, file)
+    whole = file.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) // 2, hard))
+    try:
+        message = refused(1, "fire", file, "--out", file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert f"{file} could not be written" in message
+    assert file.read_bytes() == whole
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_crash_before_the_rename_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file, _ = trained_pair(tmp_path)
+    whole = file.read_bytes()
+
+    def fail(descriptor: int) -> None:
+        raise OSError(5, os.strerror(5))
+
+    monkeypatch.setattr(state_file.os, "fsync", fail)
+    assert "Input/output error" in refused(1, "fire", file, "--out", file)
+    assert file.read_bytes() == whole
+
+
+def test_receipt_table_names_files_and_figures(tmp_path: Path):
+    file, _ = trained_pair(tmp_path)
+    outcome = command("apply", "fire", file, "--out", tmp_path / "out.pt")
+    assert outcome.code == 0
+    for word in ("fire", str(file), "dfi_after", "entries_touched", "792"):
+        assert word in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        (["fyre", "FILE"], "did you mean 'fire'?"),
+        (["fire", "FILE", "--iteratons", "5"], "did you mean 'iterations'?"),
+        (["fire", "--iteratons", "5", "FILE"], "did you mean 'iterations'?"),
+        (["fire", "FILE", "--coef", "1"], "allowed: include_tied, iterations, polynomial"),
+        (["fire", "FILE", "--iterations", "0"], "allowed is [1, 1000]"),
+        (["fire", "FILE", "--iterations", "many"], "allowed is [1, 1000]"),
+        (["fire", "FILE", "--polynomial", "cubix"], "did you mean 'cubic'?"),
+        (["fire", "FILE", "--scope", "dqm"], "did you mean 'dqn'?"),
+        (["fire", "FILE", "--include", "4.weigth"], "did you mean '4.weight'?"),
+        (["fire", "FILE", "--exclude", "4.weigth"], "did you mean '4.weight'?"),
+        (["fire", "FILE", "--exclude", "*"], "6.weight, 6.bias"),
+        (["fire", "FILE", "--key", "model"], "it has no nested state dict"),
+        (["swr", "FILE"], "saved before training"),
+        (["shrink_perturb", "FILE"], "or --init fresh for new draws"),
+        (["swr", "FILE", "--init", "absent.pt"], "saved before"),
+        (["fire", "FILE", "--init", "absent.pt"], "saved before"),
+        (["fire", "absent.pt"], "saved before"),
+        (["fire", "FILE.npz"], ".safetensors, .pt, .pth"),
+    ],
+)
+def test_bad_usage_is_named_and_writes_nothing(tmp_path: Path, words: list[str], end: str):
+    file, _ = trained_pair(tmp_path)
+    out = tmp_path / "out.pt"
+    words = [word.replace("FILE", str(file)) for word in words]
+    assert refused(2, *words, "--out", out).endswith(end)
+    assert not out.exists()
+
+
+def test_parameter_before_the_file_is_not_taken_for_the_file(tmp_path: Path):
+    file, _ = trained_pair(tmp_path)
+    for words in (["--iterations", "3", "fire", file], ["fire", "--iterations", "3", file]):
+        assert command("apply", *words, "--out", tmp_path / "out.pt").code == 0
+
+
+@pytest.mark.parametrize("name", ["out.npz", "no/out.pt", "folder.pt"])
+def test_bad_out_is_refused(tmp_path: Path, name: str):
+    file, _ = trained_pair(tmp_path)
+    (tmp_path / "folder.pt").mkdir()
+    assert str(tmp_path / name) in refused(2, "fire", file, "--out", tmp_path / name)
+    assert "--out" in refused(2, "fire", file)
+
+
+def test_initial_weights_of_another_network_are_refused(tmp_path: Path):
+    file, init = trained_pair(tmp_path)
+    torch.save({**load(init), "4.weight": torch.ones(2, 2)}, init)
+    message = refused(2, "swr", file, "--out", file, "--init", init)
+    assert "4.weight has shape [16, 32]" in message
+    torch.save({"4.weight": torch.ones(16, 32)}, init)
+    assert "0.weight" in refused(2, "swr", file, "--out", file, "--init", init)
+
+
+def test_weights_a_method_cannot_work_on_are_named(tmp_path: Path):
+    file, out = tmp_path / "in.pt", tmp_path / "out.pt"
+    torch.save({"fine.weight": torch.eye(2), "dead.weight": torch.zeros(2, 2)}, file)
+    message = refused(1, "fire", file, "--out", out)
+    assert "dead.weight is zero" in message
+    torch.save({"a.scale": torch.ones(2), "w": torch.eye(2), "num": torch.tensor(3)}, file)
+    message = refused(2, "full_reset", file, "--out", out, "--include", "*")
+    assert "a.scale" in message
+    assert not out.exists()
+
+
+def test_layer_with_several_weights_is_edited_weight_by_weight(tmp_path: Path):
+    file, init, out = (tmp_path / name for name in ("in.pt", "init.pt", "out.pt"))
+    for seed, path in enumerate((file, init)):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            torch.save(nn.LSTM(3, 4).state_dict(), path)
+    applied("swr", file, out, "--init", init, "--coef", 1, "--include", "*")
+    for name, tensor in load(out).items():
+        if tensor.ndim == 2:
+            torch.testing.assert_close(tensor.norm(), load(init)[name].norm())
+    assert changed(file, out) == set(load(file))

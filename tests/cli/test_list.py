@@ -1,0 +1,142 @@
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import envs
+from rlplast.cli import shipped
+from rlplast.core.config import read_yaml
+from rlplast.core.errors import ConfigError
+from rlplast.core.registry import FAMILIES
+from tests.cli.commands import command
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def rows(*words: str) -> list[dict]:
+    outcome = command("list", *words, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+
+    def refuse(constant: str):
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(outcome.out, parse_constant=refuse)
+
+
+def test_every_row_has_the_five_fields_of_the_contract():
+    found = rows()
+    for row in found:
+        assert list(row) == ["name", "family", "summary", "params", "source"]
+        assert row["family"] in FAMILIES
+        assert all(row[key] for key in ("name", "summary", "source")), row
+        assert all(set(p) == {"default", "range"} for p in row["params"].values()), row
+    keys = [(row["family"], row["name"]) for row in found]
+    assert len(set(keys)) == len(keys)
+
+
+def test_all_families_together_are_the_families_one_by_one():
+    assert rows() == [row for family in FAMILIES for row in rows(family)]
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("interventions", "fire"),
+        ("metrics", "dfi_scaled"),
+        ("optimizers", "adamw"),
+        ("envs", "minatar/breakout"),
+        ("configs", "dqn/asterix"),
+    ],
+)
+def test_family_has_its_entries(family: str, name: str):
+    found = rows(family)
+    assert {row["family"] for row in found} == {family}
+    assert name in [row["name"] for row in found]
+
+
+def test_parameters_come_with_default_and_range():
+    (fire,) = [row for row in rows("interventions") if row["name"] == "fire"]
+    assert fire["params"]["iterations"] == {"default": 10, "range": "[1, 1000]"}
+    assert fire["params"]["polynomial"]["default"] == "cubic"
+
+
+@pytest.mark.parametrize("family", ["penalties", "layers"])
+def test_family_without_rows_is_an_empty_array(family: str):
+    assert isinstance(rows(family), list)
+
+
+def test_optimizers_are_those_whose_state_can_be_edited():
+    assert [row["name"] for row in rows("optimizers")] == ["adam", "adamw", "rmsprop", "sgd"]
+
+
+def test_envs_are_those_that_can_be_made():
+    assert rows("envs") == json.loads(json.dumps(envs.list_envs()))
+
+
+def test_configs_are_the_files_with_their_first_comment():
+    found = {row["name"]: row for row in rows("configs")}
+    files = {p.relative_to(ROOT / "configs").as_posix() for p in ROOT.glob("configs/*/*.yaml")}
+    assert {f"{name}.yaml" for name in found} == files
+    for row in found.values():
+        first = (ROOT / row["source"]).read_text(encoding="utf-8").splitlines()[0]
+        assert first == f"# {row['summary']}"
+
+
+def test_table_shows_every_name_and_markup_like_ranges():
+    outcome = command("list", "interventions")
+    assert outcome.code == 0
+    for row in rows("interventions"):
+        assert row["name"] in outcome.out
+    assert "iterations = 10  [1, 1000]" in outcome.out
+
+
+def test_unknown_family_ends_with_a_suggestion():
+    outcome = command("list", "interventons")
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.err.rstrip().endswith("did you mean 'interventions'?")
+
+
+def test_config_is_found_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shipped_file = ROOT / "configs" / "dqn" / "asterix.yaml"
+    assert shipped.find_config("dqn/asterix") == shipped_file
+    assert shipped.find_config("dqn/asterix.yaml") == shipped_file
+    own = tmp_path / "own.yaml"
+    own.write_text("kind: dqn\n")
+    assert read_yaml(shipped.find_config(str(own))) == {"kind": "dqn"}
+    monkeypatch.chdir(tmp_path)  # a folder of a config's name is no config
+    (tmp_path / "dqn" / "asterix").mkdir(parents=True)
+    assert shipped.find_config("dqn/asterix") == shipped_file
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("dqn/asterx", "did you mean 'dqn/asterix'?"), ("../pyproject", "allowed: ")],
+)
+def test_unknown_config_names_the_nearest(name: str, hint: str):
+    with pytest.raises(ConfigError, match=r"neither a file nor a shipped config") as caught:
+        shipped.find_config(name)
+    assert hint in str(caught.value)
+
+
+def test_wheel_keeps_configs_where_they_are_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert build["targets"]["wheel"]["sources"] == {"configs": "rlplast/configs"}
+    (tmp_path / "rlplast" / "configs" / "dqn").mkdir(parents=True)
+    (tmp_path / "rlplast" / "configs" / "dqn" / "x.yaml").write_text("# An X.\n")
+    monkeypatch.setattr(shipped, "_PACKAGE", tmp_path / "rlplast")
+    assert list(shipped.shipped_configs()) == ["dqn/x"]
+    (row,) = rows("configs")
+    assert (row["summary"], row["source"]) == ("An X.", "configs/dqn/x.yaml")
+
+
+def test_command_runs_as_a_program():
+    words = [sys.executable, "-m", "rlplast.cli.main", "list", "optimizers", "--json"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(json.loads(done.stdout)) == 4

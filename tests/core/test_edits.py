@@ -1,0 +1,281 @@
+import functools
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from rlplast.core.edits import Assign, Edit, Scale, apply, check_policy, write
+from rlplast.core.errors import BadWeights, ConfigError
+from rlplast.core.network import Block, Network
+from rlplast.core.optim_state import moments
+from tests.models import FAMILIES, FORMS, OPTIMIZERS, Subject, assert_same, subject
+
+every_form = pytest.mark.parametrize("form", OPTIMIZERS | FORMS)
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def plan_of(blocks: tuple[Block, ...], share: float = 0.3) -> list[Assign]:
+    """Assign 7 to a random part of every Block."""
+    generator = torch.Generator().manual_seed(0)
+    edits = []
+    for block in blocks:
+        mask = torch.rand(block.view.shape, generator=generator) < share
+        mask.view(-1)[0] = True
+        edits.append(Assign(block, torch.full(block.view.shape, 7.0), mask))
+    return edits
+
+
+# 4. A mask changes exactly the mask, in weights and moments.
+
+
+def check_mask(made: Subject, blocks: tuple[Block, ...]) -> None:
+    edits = plan_of(blocks)
+    before = made.snapshot()
+    state_before = {
+        b: {n: m.clone() for n, m in moments(made.network, b.param).items()} for b in blocks
+    }
+    receipt = apply(made.network, edits, method="toy", optimizer="touched", followers="leave")
+
+    assert receipt.entries_touched == sum(int(e.mask.sum()) for e in edits if e.mask is not None)
+    for edit in edits:
+        block, mask = edit.target, edit.mask
+        assert isinstance(block, Block) and mask is not None
+        assert (block.view[mask] == 7).all()
+        for name, moment in moments(made.network, block.param).items():
+            old = state_before[block][name]
+            if name == "step":
+                assert torch.equal(moment, old)
+            else:
+                now, old = block.like(moment), block.like(old)
+                assert now[mask].abs().sum() == 0
+                assert torch.equal(now[~mask], old[~mask])
+                assert old.abs().max() > 0
+    # from outside, without Blocks: nothing but the masked entries differs
+    after = made.snapshot()
+    names = [n for n, _ in made.module.named_parameters()]  # a tied one once
+    changed = sum(int((after[n] != before[n]).sum()) for n in names)
+    assert changed == receipt.entries_touched
+    edited = {name for e in edits for name in _raw_names(made, e)}
+    assert_same(*({n: t for n, t in s.items() if n not in edited} for s in (before, after)))
+
+
+def _raw_names(made: Subject, edit: Edit) -> list[str]:
+    assert isinstance(edit.target, Block)
+    tensor = ".".join(p for p in (edit.target.path, edit.target.spec.tensor) if p)
+    names = [tensor, *edit.target.aliases]
+    return names + [n for n in made.state() for t in names if n.startswith(f"{t}:")]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@every_family
+def test_masked_edit_changes_exactly_the_mask(family: str, optimizer: str) -> None:
+    made = subject(family, optimizer)
+    check_mask(made, made.network.trainable())
+
+
+@every_form
+def test_masked_edit_changes_exactly_the_mask_in_every_form_of_state(form: str) -> None:
+    made = subject("mlp", (OPTIMIZERS | FORMS)[form])
+    check_mask(made, made.network.trainable())
+
+
+def test_masked_edit_of_one_slot_leaves_the_other_alone() -> None:
+    made = subject("stacked")
+    blocks = made.network.select(lambda b: b.spec.slot == 1)
+    param = made.module.get_parameter("fc1.weight")
+    before, moment = param[0].clone(), made.optimizer.state[param]["exp_avg"][0].clone()
+    apply(made.network, plan_of(blocks), method="toy", optimizer="touched")
+    assert torch.equal(before, param[0])
+    assert torch.equal(moment, made.optimizer.state[param]["exp_avg"][0])
+    assert (param[1] == 7).any()
+
+
+def test_policies_zero_more_and_more() -> None:
+    def zeroed(policy: str) -> dict[str, bool]:
+        made = subject("mlp")
+        first = made.network.select(lambda b: b.name == "0.weight")
+        apply(made.network, plan_of(first), method="toy", optimizer=policy)
+        return {n: not t.any() for n, t in made.state().items() if ":" in n}
+
+    assert not any(zeroed("keep").values())
+    assert not any(zeroed("touched").values())  # part of one tensor
+    parameter = zeroed("parameter")
+    assert {n for n, z in parameter.items() if z} == {n for n in parameter if "0.weight:" in n}
+    assert all(zeroed("network").values())
+
+
+def test_network_policy_spares_other_networks_of_the_same_optimizer() -> None:
+    actor, critic = nn.Linear(3, 2), nn.Linear(3, 1)
+    optimizer = torch.optim.Adam([*actor.parameters(), *critic.parameters()], lr=0.1)
+    (actor(torch.ones(3)).sum() + critic(torch.ones(3)).sum()).backward()
+    optimizer.step()
+    network = Network("actor", actor, optimizer)
+    apply(network, [Scale(network.blocks[0], torch.tensor(0.5))], method="toy")
+    assert float(optimizer.state[actor.bias]["step"]) == 0
+    assert float(optimizer.state[critic.bias]["step"]) == 1
+    assert optimizer.state[critic.weight]["exp_avg"].abs().min() > 0
+
+
+# Plans are checked before the first write.
+
+
+def linear() -> tuple[nn.Linear, Network, Block]:
+    module = nn.Linear(3, 2)
+    network = Network("net", module, SGD(module.parameters(), lr=0.1))
+    return module, network, network.blocks[0]
+
+
+def bad_plans(block: Block) -> dict[str, tuple[list[Edit], str]]:
+    ones = torch.ones(2, 3)
+    return {
+        "shape": (
+            [Assign(block, torch.ones(3, 2))],
+            r"plan for net\.weight: value \(3, 2\).*\(2, 3\)",
+        ),
+        "mask_shape": (
+            [Assign(block, ones, torch.ones(2, dtype=torch.bool))],
+            r"plan for net\.weight.*mask \(2,\)",
+        ),
+        "factor_shape": ([Scale(block, torch.ones(1))], r"plan for net\.weight: value \(1,\)"),
+        "twice": ([Assign(block, ones), Assign(block, ones)], r"plan writes net\.weight twice"),
+        "state": ([Assign(torch.zeros(2), torch.ones(3))], r"plan for a state tensor of net"),
+        "foreign": ([Assign(linear()[2], ones)], r"weight is no Block of network 'net'"),
+    }
+
+
+@pytest.mark.parametrize("which", list(bad_plans(linear()[2])))
+def test_plan_that_does_not_fit_is_refused_and_nothing_written(which: str) -> None:
+    module, network, block = linear()
+    before = [p.detach().clone() for p in module.parameters()]
+    edits, message = bad_plans(block)[which]
+    good: list[Edit] = [Scale(network.blocks[1], torch.tensor(2.0))]
+    with pytest.raises(ConfigError, match=message):
+        apply(network, good + edits, method="toy")
+    assert all(torch.equal(b, p) for b, p in zip(before, module.parameters(), strict=True))
+
+
+def test_non_finite_value_outside_the_mask_does_not_matter() -> None:
+    module, network, block = linear()
+    value = torch.full((2, 3), float("nan"))
+    value[0, 0] = 1.5
+    mask = torch.zeros(2, 3, dtype=torch.bool)
+    with pytest.raises(BadWeights, match=r"non-finite values for net\.weight; nothing was"):
+        apply(network, [Assign(block, value, ~mask)], method="toy")
+    mask[0, 0] = True
+    apply(network, [Assign(block, value, mask)], method="toy")
+    assert float(module.weight.detach()[0, 0]) == 1.5
+    assert module.weight.isfinite().all()
+
+
+def test_non_finite_factor_is_named() -> None:
+    _, network, block = linear()
+    with pytest.raises(BadWeights, match=r"net\.weight"):
+        apply(network, [Scale(block, torch.tensor(float("inf")))], method="toy")
+
+
+@pytest.mark.parametrize("policy", ["optimizer", "followers"])
+def test_unknown_policies_are_refused(policy: str) -> None:
+    given: dict[str, Any] = {"optimizer": "keep", "followers": "leave"} | {policy: "coppy"}
+    with pytest.raises(ConfigError, match=rf"hook\.{policy} = 'coppy': "):
+        check_policy(**given)
+
+
+def test_same_edit_without_a_replan_function_is_refused() -> None:
+    made = subject("mlp")
+    with pytest.raises(ConfigError, match="needs a replan function"):
+        apply(made.network, plan_of(made.network.blocks), method="toy", followers="same_edit")
+
+
+def test_bad_plan_for_a_follower_stops_before_the_network_is_written() -> None:
+    made = subject("mlp")
+    before = made.snapshot()
+
+    def replan(target: Network) -> list[Edit]:
+        return [Assign(b, torch.full_like(b.view, float("nan"))) for b in target.blocks]
+
+    with pytest.raises(BadWeights, match=r"net\.target\.0\.weight"):
+        apply(
+            made.network,
+            plan_of(made.network.blocks),
+            method="toy",
+            followers="same_edit",
+            replan=replan,
+        )
+    assert_same(before, made.snapshot())
+
+
+# Writing.
+
+
+def test_write_scales_before_it_assigns_and_reaches_state_tensors() -> None:
+    _, _, block = linear()
+    state = torch.zeros(3)
+    weight = block.view.clone()
+    write([Scale(block, torch.tensor(2.0)), Assign(state, torch.arange(3.0))])
+    assert torch.equal(block.view, weight * 2)
+    assert torch.equal(state, torch.arange(3.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_scale_computes_in_at_least_fp32_and_rounds_once(dtype: torch.dtype) -> None:
+    module = nn.Linear(40, 30).to(dtype)
+    network = Network("net", module)
+    weight = module.weight.detach().clone()
+    factor = torch.tensor(0.997)
+    write([Scale(b, factor) for b in network.blocks])
+    wide = weight if dtype == torch.float64 else weight.float()
+    assert torch.equal(module.weight.detach(), (wide * factor.to(wide)).to(dtype))
+
+
+def test_scale_of_mixed_dtypes_scales_each() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    network = Network("net", module)
+    before = [p.detach().clone() for p in module.parameters()]
+    write([Scale(b, torch.tensor(0.5)) for b in network.blocks])
+    for old, new in zip(before, module.parameters(), strict=True):
+        assert torch.equal(new.detach(), old * 0.5)
+
+
+def test_receipt_row_is_json_without_nan() -> None:
+    _, network, block = linear()
+    with torch.no_grad():
+        block.view.fill_(float("nan"))
+    receipt = apply(network, [Assign(block, torch.zeros(2, 3))], method="toy")
+    row = receipt.row()
+    text = json.dumps(row, allow_nan=False)
+    assert json.loads(text)["norm_before"] is None
+    assert row["norm_after"] == pytest.approx(float(network.blocks[1].view.norm()))
+    assert "seconds" not in row and row["time/seconds"] >= 0
+
+
+def test_boolean_and_integer_buffers_are_edited_and_counted() -> None:
+    module = nn.Module()
+    module.register_buffer("awake", torch.ones(4, dtype=torch.bool))
+    module.register_buffer("age", torch.zeros(4, dtype=torch.int64))
+    network = Network("net", module)
+    awake, age = network.blocks
+    plan: list[Edit] = [
+        Assign(awake, torch.tensor([True, False, True, False])),
+        Assign(age, torch.tensor([0, 0, 3, 0])),
+    ]
+    receipt = apply(network, plan, method="toy")
+    assert receipt.sfe == 2 + 9
+    assert isinstance(module.awake, Tensor) and module.awake.tolist() == [True, False, True, False]
+    assert isinstance(module.age, Tensor) and module.age.dtype == torch.int64
+
+
+def test_receipt_sums_dfi_of_the_tensors_that_have_one() -> None:
+    _, network, block = linear()
+    distance = functools.partial(lambda w: w.square().sum())
+    before = float(block.view.square().sum())
+    plan: list[Edit] = [
+        Assign(block, torch.full((2, 3), 2.0), dfi=distance),
+        Scale(network.blocks[1], torch.tensor(0.0)),
+    ]
+    receipt = apply(network, plan, method="toy")
+    assert receipt.dfi_before == pytest.approx(before)
+    assert receipt.dfi_after == 24.0
+    assert apply(network, plan[1:], method="toy").dfi_before is None

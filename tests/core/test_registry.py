@@ -1,0 +1,160 @@
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from rlplast.core import registry
+from rlplast.core.errors import ConfigError
+from rlplast.core.registry import build, check_range, get, param, register, rows
+
+
+@pytest.fixture(autouse=True)
+def restored_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = {family: dict(entries) for family, entries in registry._TABLE.items()}
+    monkeypatch.setattr(registry, "_TABLE", copied)
+
+
+@pytest.fixture
+def toy() -> Iterator[Any]:
+    @register("penalties", "toy", source="nobody 2024")
+    @dataclass(frozen=True)
+    class Toy:
+        """Pull weights to zero.
+
+        More about it.
+        """
+
+        coef: float = param(0.1, "[0, 1)")
+        times: int = param(3, "[1, inf)")
+        rule: str = param("exact", "exact | printed")
+        on: bool = param(False, "")
+        layers: int | None = param(None, "[1, inf)")
+        head: float | None = param(None, "(0, 1]")
+
+    yield Toy
+
+
+def test_row_is_read_from_the_definition(toy: Any) -> None:
+    row = get("penalties", "toy").row()
+    assert row == {
+        "name": "toy",
+        "family": "penalties",
+        "summary": "Pull weights to zero.",
+        "params": {
+            "coef": {"default": 0.1, "range": "[0, 1)"},
+            "times": {"default": 3, "range": "[1, inf)"},
+            "rule": {"default": "exact", "range": "exact | printed"},
+            "on": {"default": False, "range": ""},
+            "layers": {"default": None, "range": "[1, inf)"},
+            "head": {"default": None, "range": "(0, 1]"},
+        },
+        "source": "nobody 2024",
+    }
+
+
+def test_functions_register_their_keyword_only_parameters() -> None:
+    @register("metrics", "toy_metric", source="x", ranges={"delta": "(0, 1)"})
+    def toy_metric(weight: float, *, delta: float = 0.01) -> float:
+        """Measure."""
+        return weight * delta
+
+    info = get("metrics", "toy_metric")
+    assert info.params == {"delta": {"default": 0.01, "range": "(0, 1)"}}
+    assert info.target is toy_metric
+
+
+def test_build_uses_defaults_and_checked_values(toy: Any) -> None:
+    assert build("penalties", "toy") == toy()
+    made = build("penalties", "toy", {"coef": 0, "times": 5.0, "on": True, "rule": "printed"})
+    assert made == toy(coef=0.0, times=5, on=True, rule="printed")
+    assert isinstance(made.times, int) and isinstance(made.coef, float)
+
+
+def test_optional_whole_numbers_stay_whole(toy: Any) -> None:
+    assert build("penalties", "toy", {"layers": None}).layers is None
+    layers = build("penalties", "toy", {"layers": 2}).layers
+    assert layers == 2 and isinstance(layers, int)
+    with pytest.raises(ConfigError, match=r"toy\.layers = 2\.5: allowed is a whole number in"):
+        build("penalties", "toy", {"layers": 2.5})
+    assert build("penalties", "toy", {"head": 0.5}).head == 0.5
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"coeff": 1}, r"toy has no parameter 'coeff': did you mean 'coef'"),
+        ({"coef": 1.0}, r"toy\.coef = 1\.0: allowed is \[0, 1\)"),
+        ({"coef": -0.1}, r"toy\.coef = -0\.1: allowed is \[0, 1\)"),
+        ({"coef": float("nan")}, r"toy\.coef = nan"),
+        ({"coef": "0.5"}, r"toy\.coef = '0\.5': allowed is \[0, 1\)"),
+        ({"coef": True}, r"toy\.coef = True"),
+        ({"coef": None}, r"toy\.coef = None"),
+        ({"coef": [0.5]}, r"toy\.coef = \[0\.5\]"),
+        ({"times": 0}, r"toy\.times = 0: allowed is \[1, inf\)"),
+        ({"times": 1.5}, r"toy\.times = 1\.5: allowed is a whole number in \[1, inf\)"),
+        ({"times": float("inf")}, r"toy\.times = inf"),
+        ({"rule": "exakt"}, r"toy\.rule = 'exakt': did you mean 'exact'"),
+        ({"rule": 3}, r"toy\.rule = 3: allowed: exact, printed"),
+        ({"on": 1}, r"toy\.on = 1: allowed is bool"),
+        ({"on": "yes"}, r"toy\.on = 'yes': allowed is bool"),
+        ({"head": 0}, r"toy\.head = 0: allowed is \(0, 1\]"),
+        ({"layers": 0}, r"toy\.layers = 0: allowed is \[1, inf\)"),
+    ],
+    ids=str,
+)
+def test_bad_parameters_name_key_value_and_what_is_allowed(
+    toy: Any, params: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build("penalties", "toy", params)
+
+
+@pytest.mark.parametrize(
+    ("range_", "inside", "outside"),
+    [
+        ("[0, 1]", (0, 1), (-1e-9, 1 + 1e-9)),
+        ("(0, 1)", (1e-9, 0.999), (0, 1)),
+        ("(-inf, 0]", (-1e30, 0), (1e-9,)),
+    ],
+)
+def test_brackets_say_whether_the_end_is_included(
+    range_: str, inside: tuple[float, ...], outside: tuple[float, ...]
+) -> None:
+    for value in inside:
+        assert check_range("k", value, 0.5, range_) == value
+    for value in outside:
+        with pytest.raises(ConfigError):
+            check_range("k", value, 0.5, range_)
+
+
+def test_names_are_unique_and_families_known(toy: Any) -> None:
+    with pytest.raises(ConfigError, match="penalties already has a 'toy'"):
+        register("penalties", "toy", source="x")(type("Other", (), {}))
+    register("penalties", "toy", source="x")(toy)  # imported a second time: the same definition
+    with pytest.raises(ConfigError, match="family 'penalty': did you mean 'penalties'"):
+        register("penalty", "toy2", source="x")
+    with pytest.raises(ConfigError, match="family 'layer': did you mean 'layers'"):
+        rows("layer")
+    with pytest.raises(ConfigError, match="penalty 'toi' is unknown: did you mean 'toy'"):
+        get("penalties", "toi")
+
+
+def test_rows_are_sorted_by_family_and_name(toy: Any) -> None:
+    names = [row.name for row in rows("interventions")]
+    assert names == sorted(names) and "fire" in names
+    every = rows()
+    assert [r for r in every if r.family == "interventions"] == rows("interventions")
+    assert get("penalties", "toy") in every
+
+
+def test_every_registered_default_lies_in_its_own_range() -> None:
+    for info in rows():
+        for name, spec in info.params.items():
+            value = spec["default"]
+            assert check_range(name, value, value, spec["range"]) == value, (info.name, name)
+
+
+def test_every_entry_has_a_summary_and_a_source() -> None:
+    for info in rows():
+        assert info.summary.endswith(".") and info.source, info.name

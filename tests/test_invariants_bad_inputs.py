@@ -1,0 +1,260 @@
+"""Invariant 9: every intervention on bad inputs is correct, or names the parameter."""
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import NAdam
+
+from rlplast.core.errors import BadWeights, UnsupportedOptimizer
+from rlplast.core.hook import Hooks, fire_once
+from rlplast.core.network import Network
+from tests.cases import CASES
+from tests.models import FORMS, OPTIMIZERS, assert_same, build, data, loss_of, subject
+
+every_method = pytest.mark.parametrize("method", CASES)
+every_form = pytest.mark.parametrize("form", OPTIMIZERS | FORMS)
+
+
+def fire(method: str, network: Network, **options: Any) -> Any:
+    case = CASES[method]
+    return fire_once(method, network, scope_name=case.scope, **dict(case.params), **options)
+
+
+def weights(module: nn.Module) -> dict[str, Tensor]:
+    return {name: t.detach().clone() for name, t in module.state_dict().items()}
+
+
+# Optimizers: empty state, every form, unknown ones.
+
+
+@every_form
+@every_method
+def test_empty_optimizer_state_stays_empty_and_training_goes_on(method: str, form: str) -> None:
+    made = subject("mlp", (OPTIMIZERS | FORMS)[form], updates=0)
+    fire(method, made.network, optimizer_policy="network")
+    assert not made.optimizer.state
+    before = weights(made.module)
+    made.update(2)
+    assert any(not torch.equal(before[n], t) for n, t in made.module.state_dict().items())
+
+
+@pytest.mark.parametrize("policy", ["touched", "parameter", "network"])
+@every_form
+def test_state_of_every_optimizer_is_zeroed_in_place(form: str, policy: str) -> None:
+    made = subject("mlp", (OPTIMIZERS | FORMS)[form])
+    addresses = {name: t.data_ptr() for name, t in made.state().items()}
+    fire_once("full_reset", made.network, optimizer_policy=policy)
+    for name, tensor in made.state().items():
+        assert tensor.data_ptr() == addresses[name]
+        entry = name.partition(":")[2]
+        if entry == "step":
+            assert float(tensor) == (3 if policy == "touched" else 0)
+        elif entry:
+            assert tensor.abs().max() == 0
+    made.update(2)
+    assert all(p.isfinite().all() for p in made.module.parameters())
+
+
+@pytest.mark.parametrize("policy", ["touched", "parameter", "network"])
+@every_method
+def test_unknown_optimizer_is_refused_before_the_first_write(method: str, policy: str) -> None:
+    made = subject("mlp", lambda params: NAdam(params, lr=1e-2))
+    before = made.snapshot()
+    with pytest.raises(UnsupportedOptimizer, match=r"NAdam has no state rule: allowed are Adam"):
+        fire(method, made.network, optimizer_policy=policy)
+    assert_same(before, made.snapshot())
+
+
+@every_method
+def test_unknown_optimizer_is_accepted_when_its_state_is_kept(method: str) -> None:
+    made = subject("mlp", lambda params: NAdam(params, lr=1e-2))
+    before = made.snapshot()
+    receipt = fire(method, made.network, optimizer_policy="keep")
+    assert receipt.sfe > 0
+    after = made.snapshot()
+    assert all(torch.equal(before[n], after[n]) for n in before if ":" in n)
+
+
+# Weights: zero, dead rows, 1 × n, not finite.
+
+
+def spoil(change: Callable[[Tensor], None]) -> tuple[nn.Module, Network]:
+    """Return an MLP whose second layer's weight was changed."""
+    made = subject("mlp")
+    with torch.no_grad():
+        change(made.module.get_parameter("2.weight"))
+    return made.module, made.network
+
+
+@every_method
+def test_zero_matrix_gives_finite_weights_or_is_named(method: str) -> None:
+    module, network = spoil(lambda w: w.zero_())
+    before = weights(module)
+    if CASES[method].refuses_zero:
+        with pytest.raises(BadWeights, match=r"net\.2\.weight is zero"):
+            fire(method, network)
+        assert_same(before, weights(module))
+    else:
+        fire(method, network)
+        assert all(t.isfinite().all() for t in weights(module).values())
+
+
+@every_method
+def test_dead_rows_and_columns_give_finite_weights(method: str) -> None:
+    def kill(weight: Tensor) -> None:
+        weight[1:4] = 0
+        weight[:, 2] = 0
+
+    module, network = spoil(kill)
+    receipt = fire(method, network)
+    assert all(t.isfinite().all() for t in weights(module).values())
+    assert receipt.sfe >= 0
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (5, 1), (1, 1)], ids=str)
+@every_method
+def test_matrices_of_one_row_or_column_work(method: str, shape: tuple[int, int]) -> None:
+    torch.random.default_generator.manual_seed(0)
+    d_out, d_in = shape
+    module = nn.Sequential(nn.Linear(3, d_in), nn.ReLU(), nn.Linear(d_in, d_out))
+    fire(method, Network("net", module))
+    assert all(t.isfinite().all() for t in weights(module).values())
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")], ids=str)
+@every_method
+def test_weights_that_are_not_finite_are_named_or_replaced(method: str, bad: float) -> None:
+    module, network = spoil(lambda w: w[0, 0].fill_(bad))
+    before = weights(module)
+    try:
+        receipt = fire(method, network)
+    except BadWeights as error:
+        assert not CASES[method].cures_nan
+        assert "net.2.weight" in str(error)
+        assert_equal_with_nan(before, weights(module))
+        return
+    assert receipt.row()["norm_before"] is None  # JSON has no NaN
+    after = weights(module)
+    if CASES[method].cures_nan:
+        assert all(t.isfinite().all() for t in after.values())
+    else:  # the method left that layer alone
+        assert_equal_with_nan({"2.weight": before["2.weight"]}, after)
+
+
+def assert_equal_with_nan(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
+    for name, tensor in left.items():
+        torch.testing.assert_close(tensor, right[name], rtol=0, atol=0, equal_nan=True)
+
+
+def test_every_bad_tensor_of_a_plan_is_named() -> None:
+    made = subject("mlp")
+    with torch.no_grad():
+        made.module.get_parameter("0.bias").fill_(float("nan"))
+        made.module.get_parameter("4.weight")[0, 0] = float("inf")
+    with pytest.raises(BadWeights, match=r"net\.0\.bias, net\.4\.weight; nothing was written"):
+        fire_once("shrink_perturb", made.network)
+
+
+@every_method
+def test_meta_tensors_are_named(method: str) -> None:
+    with torch.device("meta"):
+        module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    with pytest.raises(BadWeights, match=r"0\.weight is on the meta device: load or init"):
+        fire_once(method, module, initial={})
+
+
+# Low precision.
+
+
+def low_precision_twins(family: str) -> tuple[nn.Module, Network, nn.Module, Network]:
+    """Return a bf16 model and its float32 twin, equal in value, and away from their θ0."""
+    low = build(family).to(torch.bfloat16)
+    initial = {n: t.clone() for n, t in low.state_dict().items()}
+    with torch.no_grad():
+        for i, param in enumerate(low.parameters()):
+            noise = torch.randn(param.shape, generator=torch.Generator().manual_seed(i))
+            param.add_(0.3 * noise.to(param))
+    wide = copy.deepcopy(low).float()
+    return (
+        low,
+        Network("net", low, initial=initial),
+        wide,
+        Network("net", wide, initial={n: t.float() for n, t in initial.items()}),
+    )
+
+
+@pytest.mark.parametrize("family", ["mlp", "conv", "stacked"])
+@every_method
+def test_bf16_without_a_master_is_computed_in_fp32_and_rounded_once(
+    method: str, family: str
+) -> None:
+    low, low_network, wide, wide_network = low_precision_twins(family)
+    fire(method, low_network)
+    fire(method, wide_network)
+    rounded = {n: t.to(torch.bfloat16) for n, t in wide.state_dict().items()}
+    assert_same(rounded, dict(low.state_dict()))
+
+
+@every_method
+def test_every_update_method_on_bf16_without_a_master_is_refused(method: str) -> None:
+    made = subject("mlp", dtype=torch.bfloat16)
+    config = {"method": method, "every": "1 updates", "params": CASES[method].params}
+    with pytest.raises(BadWeights, match=re.escape("net.0.weight is torch.bfloat16 without an")):
+        Hooks([config], made.network, "10 updates")
+
+
+@every_method
+def test_bf16_copies_follow_their_fp32_master(method: str) -> None:
+    low = build("mlp").to(torch.bfloat16)
+    masters = {p: p.detach().float().requires_grad_() for p in low.parameters()}
+    optimizer = torch.optim.Adam(masters.values(), lr=1e-2)
+    network = Network("net", low, optimizer, masters=masters)
+    config = {"method": method, "every": "1 updates", "params": CASES[method].params}
+    hooks = Hooks([config], network, "10 updates")
+    x, y = data("mlp")
+    for update in range(1, 4):
+        loss_of(low, x.bfloat16(), y.bfloat16()).backward()
+        for param, master in masters.items():
+            assert param.grad is not None
+            master.grad = param.grad.float()
+            param.grad = None
+        before = [m.detach().clone() for m in masters.values()]
+        optimizer.step()
+        with torch.no_grad():
+            for param, master in masters.items():
+                param.copy_(master)
+        moved = [m.detach().clone() for m in masters.values()]
+        hooks.step(updates=update)
+        after = list(masters.values())
+        assert any(not torch.equal(a, m) for a, m in zip(after, moved, strict=True))
+        assert any(not torch.equal(b, m) for b, m in zip(before, moved, strict=True))
+        for param, master in masters.items():
+            assert torch.equal(param, master.to(torch.bfloat16))
+    [receipt] = hooks.flush(hooks.clock)
+    assert receipt.firings == 3
+    assert receipt.sfe > 0
+
+
+def test_small_factors_accumulate_in_the_master() -> None:
+    # trap: bf16 weights × 0.999 change nothing
+    module = nn.Sequential(nn.Linear(4, 4)).to(torch.bfloat16)
+    masters = {p: p.detach().float().requires_grad_() for p in module.parameters()}
+    network = Network("net", module, torch.optim.SGD(masters.values(), lr=0.1), masters=masters)
+    hooks = Hooks(
+        [{"method": "swr", "every": "1 updates", "params": {"coef": 1e-3}}],
+        network,
+        "5000 updates",
+    )
+    start = float(network.initial["0.weight"].norm())
+    with torch.no_grad():
+        next(iter(masters.values())).mul_(2)
+    for update in range(1, 501):
+        hooks.step(updates=update)
+    expected = start * (1 + (1 - 1e-3) ** 500)  # ‖W‖ − n shrinks by 1 − λ each time
+    norm = float(module.get_parameter("0.weight").detach().float().norm())
+    assert norm == pytest.approx(expected, rel=4e-3)
