@@ -19,10 +19,27 @@ from agents.losses import huber, q_of, td_target
 from agents.networks import QNetwork, architecture
 from agents.replay import Batch, Replay
 from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError
 from rlplast.core.network import Network
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
 
 __all__ = ["DQN"]
+
+
+def _capacity(config: DQNConfig, spec: envs.EnvSpec) -> int:
+    """Return the rows of the replay: no more than the run fills, a truncation taking two.
+
+    With frame_stack + n_step + 1 rows per environment one transition can always be sampled:
+    of the newest episode or, if that is shorter than n_step, the last one of the episode before.
+    """
+    agent, n = config.agent, config.env.num_envs
+    least = n * (spec.frame_stack + agent.n_step + 1)
+    if agent.buffer_size < least:
+        raise ConfigError(
+            f"agent.buffer_size = {agent.buffer_size}: allowed is at least num_envs * "
+            f"(frame_stack + n_step + 1) = {least}, so that there is always something to sample"
+        )
+    return min(agent.buffer_size, max(2 * (config.env_steps_total() + n), least))
 
 
 class DQN:
@@ -40,9 +57,10 @@ class DQN:
         agent, seed = config.agent, config.seed
         self.streams = Streams(seed)
         n = config.env.num_envs
+        self.spec = envs.spec(config.env.id, **config.env.options)
+        capacity = _capacity(config, self.spec)  # refused before processes are started
         rngs = [numpy_stream(seed, "environment", i) for i in range(n)]
         self.env = envs.make_vector(config.env.id, rngs, config.env.workers, **config.env.options)
-        self.spec = self.env.spec
         self.online, self.target = self._q_network(), self._q_network()
         self.target.requires_grad_(False)
         if agent.precision == "bf16":  # autocast would round its weights anew at every update
@@ -53,9 +71,8 @@ class DQN:
         q = Network("q", self.online, self.optimizer, {"target": self.target})
         q.initialise(torch_stream(seed, "init", "q"))
         self.networks = {"q": q}
-        env_steps = config.env_steps_total() + n
         self.replay = Replay(
-            capacity=min(agent.buffer_size, max(env_steps * 2, n * (agent.n_step + 8))),
+            capacity=capacity,
             num_envs=n,
             obs_shape=self.spec.obs_shape,
             obs_dtype=self.spec.obs_dtype,
@@ -85,7 +102,9 @@ class DQN:
         scale = 1 / 255 if spec.id.startswith("atari/") else 1.0
         arch = architecture(agent.network, stacked)
         network = QNetwork(arch, stacked, spec.num_actions, scale, agent.init).to(self.device)
-        return network.to(memory_format=torch.channels_last) if arch.convs else network
+        if arch.convs:
+            network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        return network
 
     # One step: a vector environment step, or one update.
 
@@ -127,8 +146,9 @@ class DQN:
 
     @torch.no_grad()
     def _sync_target(self) -> None:
-        mine, theirs = list(self.online.parameters()), list(self.target.parameters())
-        torch._foreach_copy_(theirs, mine)
+        online: list[Tensor] = list(self.online.parameters())
+        target: list[Tensor] = list(self.target.parameters())
+        torch._foreach_copy_(target, online)
 
     def epsilon(self) -> float:
         """Return the exploration rate now: linear after initial_steps, then constant."""
@@ -158,12 +178,12 @@ class DQN:
         """Return the mean Huber loss and the mean Q(s, a) of a batch; writes nothing."""
         agent = self.config.agent
         with self._autocast():
-            q = q_of(self.online(batch.obs), batch.action)
+            q = q_of(self.online(batch.obs), batch.action).float()
             with torch.no_grad():
                 q_next = self.target(batch.obs_next)
                 best = self.online(batch.obs_next) if agent.double else None
         target = td_target(batch.reward, batch.discount, q_next.float(), best)
-        return huber(q.float() - target, agent.huber_delta).mean(), q.mean()
+        return huber(q - target, agent.huber_delta).mean(), q.mean()
 
     def _update(self) -> None:
         batch = self.replay.sample()

@@ -132,7 +132,9 @@ class DQNConfig(RunConfig):
         check_range("env.workers", self.env.workers, 0, f"[0, {self.env.num_envs}]")
         names = ("auto", *ARCHITECTURES)
         if agent.network not in names:
-            raise ConfigError(f"agent.network = {agent.network!r}: {did_you_mean(agent.network, names)}")
+            raise ConfigError(
+                f"agent.network = {agent.network!r}: {did_you_mean(agent.network, names)}"
+            )
         least = self.env.num_envs * (agent.n_step + 1)
         if agent.initial_steps < least:
             raise ConfigError(

@@ -80,7 +80,8 @@ def evaluate_policy(
         act: actions for stacked observations (num_envs, ...).
         episodes: how many, at least 1.
         rng: generator of the i-th environment.
-        on_frame: called with each picture of the first environment, for videos.
+        on_frame: called with each picture of the first environment's share, for videos; where
+            an episode ends, that is the first of the next.
     """
     n = min(episodes, max(1, config.num_envs))
     env = envs.make_vector(config.id, [rng(i) for i in range(n)], 0, **config.options)
@@ -95,7 +96,7 @@ def evaluate_policy(
             step = env.step(act(stack.obs()))
             ended = step.terminated | step.truncated
             stack.push(step.obs, ended)
-            if on_frame is not None:
+            if on_frame is not None and len(returns[0]) < quota[0]:
                 on_frame(env.render())
             for i in np.flatnonzero(ended):
                 if len(returns[i]) < quota[i]:

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import rlplast  # noqa: F401 - registers the interventions
+from rlplast.core.edits import Receipt
+from rlplast.core.hook import Hooks, fire_once
+from rlplast.core.network import Network
 from rlplast.core.registry import rows
+from tests.models import FAMILIES
 
-__all__ = ["CASES", "Case", "missing_cases", "stale_cases"]
+__all__ = ["ACCEPTED", "CASES", "REFUSED", "Case", "fire", "hooks", "missing_cases", "stale_cases"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,23 @@ CASES: dict[str, Case] = {
         made_for_every_update=True,
     ),
 }
+
+
+ACCEPTED = [(m, f) for m, case in CASES.items() for f in FAMILIES if f not in case.refuses]
+REFUSED = [(m, f) for m, case in CASES.items() for f in case.refuses]
+
+
+def fire(method: str, network: Network, **options: Any) -> Receipt:
+    """Fire a method once as its case says."""
+    case = CASES[method]
+    return fire_once(method, network, scope_name=case.scope, **dict(case.params), **options)
+
+
+def hooks(method: str, network: Network, **schedule: str) -> Hooks:
+    """Return a run's only hook, a method as its case says, in a run of 100 updates."""
+    case = CASES[method]
+    config = {"method": method, "scope": case.scope, "params": case.params, **schedule}
+    return Hooks([config], network, "100 updates")
 
 
 def missing_cases() -> list[str]:

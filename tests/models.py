@@ -81,7 +81,7 @@ def _conv(batch_norm: bool) -> nn.Module:
         return [nn.Conv2d(channels, 4, 3), *norm, nn.ReLU()]
 
     layers = [*block(2), *block(4), nn.Flatten(), nn.Linear(16, 3)]
-    return nn.Sequential(*layers).to(memory_format=torch.channels_last)
+    return nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
@@ -191,15 +191,16 @@ def subject(
     updates: int = 3,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
 ) -> Subject:
     """Return a model `updates` updates after its initialisation; its follower is still there."""
-    module = build(family, seed).to(dtype)
+    module = build(family, seed).to(device, dtype)
     follower = copy.deepcopy(module).requires_grad_(False)
     make = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
     trained_by = make(module.parameters())
     network = Network("net", module, trained_by, {"target": follower})
     x, y = data(family, seed)
-    x, y = (t.to(dtype) if t.is_floating_point() else t for t in (x, y))
+    x, y = (t.to(device, dtype if t.is_floating_point() else t.dtype) for t in (x, y))
     made = Subject(module, network, trained_by, x, y)
     made.update(updates)
     return made

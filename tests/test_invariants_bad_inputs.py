@@ -3,26 +3,21 @@
 import copy
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import NAdam
 
+from rlplast.core.clock import Clock
 from rlplast.core.errors import BadWeights, UnsupportedOptimizer
 from rlplast.core.hook import Hooks, fire_once
 from rlplast.core.network import Network
-from tests.cases import CASES
+from tests.cases import CASES, fire
 from tests.models import FORMS, OPTIMIZERS, assert_same, build, data, loss_of, subject
 
 every_method = pytest.mark.parametrize("method", CASES)
 every_form = pytest.mark.parametrize("form", OPTIMIZERS | FORMS)
-
-
-def fire(method: str, network: Network, **options: Any) -> Any:
-    case = CASES[method]
-    return fire_once(method, network, scope_name=case.scope, **dict(case.params), **options)
 
 
 def weights(module: nn.Module) -> dict[str, Tensor]:
@@ -83,7 +78,7 @@ def test_unknown_optimizer_is_accepted_when_its_state_is_kept(method: str) -> No
 # Weights: zero, dead rows, 1 × n, not finite.
 
 
-def spoil(change: Callable[[Tensor], None]) -> tuple[nn.Module, Network]:
+def spoil(change: Callable[[Tensor], object]) -> tuple[nn.Module, Network]:
     """Return an MLP whose second layer's weight was changed."""
     made = subject("mlp")
     with torch.no_grad():
@@ -211,7 +206,9 @@ def test_every_update_method_on_bf16_without_a_master_is_refused(method: str) ->
 @every_method
 def test_bf16_copies_follow_their_fp32_master(method: str) -> None:
     low = build("mlp").to(torch.bfloat16)
-    masters = {p: p.detach().float().requires_grad_() for p in low.parameters()}
+    masters: dict[Tensor, Tensor] = {
+        p: p.detach().float().requires_grad_() for p in low.parameters()
+    }
     optimizer = torch.optim.Adam(masters.values(), lr=1e-2)
     network = Network("net", low, optimizer, masters=masters)
     config = {"method": method, "every": "1 updates", "params": CASES[method].params}
@@ -235,7 +232,7 @@ def test_bf16_copies_follow_their_fp32_master(method: str) -> None:
         assert any(not torch.equal(b, m) for b, m in zip(before, moved, strict=True))
         for param, master in masters.items():
             assert torch.equal(param, master.to(torch.bfloat16))
-    [receipt] = hooks.flush(hooks.clock)
+    [receipt] = hooks.flush(Clock(updates=3))
     assert receipt.firings == 3
     assert receipt.sfe > 0
 
@@ -243,7 +240,9 @@ def test_bf16_copies_follow_their_fp32_master(method: str) -> None:
 def test_small_factors_accumulate_in_the_master() -> None:
     # trap: bf16 weights × 0.999 change nothing
     module = nn.Sequential(nn.Linear(4, 4)).to(torch.bfloat16)
-    masters = {p: p.detach().float().requires_grad_() for p in module.parameters()}
+    masters: dict[Tensor, Tensor] = {
+        p: p.detach().float().requires_grad_() for p in module.parameters()
+    }
     network = Network("net", module, torch.optim.SGD(masters.values(), lr=0.1), masters=masters)
     hooks = Hooks(
         [{"method": "swr", "every": "1 updates", "params": {"coef": 1e-3}}],

@@ -33,14 +33,18 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     if args.episodes < 1:
         raise ConfigError(f"--episodes {args.episodes}: allowed is at least 1")
-    if args.video is not None and args.video.suffix != ".gif":
-        raise ConfigError(f"--video {args.video}: allowed is a file that ends with .gif")
+    if args.video is not None:
+        _check_video(args.video)
     opened = api.load(args.folder)
     agent = opened.agent()
     frames: list[np.ndarray] = []
     keep = frames.append if args.video is not None else None
-    played = agent.play(0, args.episodes, keep)
-    agent.close()
+    try:
+        played = agent.play(0, args.episodes, keep)
+    except ImportError as error:  # of what draws the pictures
+        raise ConfigError(f"--video: {error}") from error
+    finally:
+        agent.close()
     low, high = interval(played.returns, numpy_stream(opened.config.seed, "bootstrap"))
     Console().print(
         f"{args.episodes} episodes: mean {played.returns.mean():.2f} "
@@ -51,6 +55,13 @@ def run(args: argparse.Namespace) -> int:
     if args.video is not None:
         _write_gif(args.video, frames)
     return 0
+
+
+def _check_video(path: Path) -> None:
+    if path.suffix != ".gif":
+        raise ConfigError(f"--video {path}: allowed is a file that ends with .gif")
+    if not path.parent.is_dir() or path.is_dir():
+        raise ConfigError(f"--video {path}: allowed is a file in a folder that exists")
 
 
 def _write_gif(path: Path, frames: list[np.ndarray]) -> None:

@@ -226,8 +226,18 @@ def _zero_moments(network: Network, edits: Sequence[Edit], policy: str) -> None:
 def _total_norm(blocks: Sequence[Block]) -> float:
     if not blocks:
         return 0.0
-    squares = [b.view.detach().double().square().sum().cpu() for b in blocks]
-    return math.sqrt(float(torch.stack(squares).sum()))
+    return math.sqrt(sum(float(_squares(b.view)) for b in blocks))
+
+
+def _squares(tensor: Tensor) -> Tensor:
+    """Return Σ x² as float64: rows in the tensor's own precision, their sum in double."""
+    wide = _wide(tensor)
+    rows = wide.flatten(1) if wide.ndim > 1 else wide.reshape(1, -1)
+    return torch.linalg.vector_norm(rows, dim=1).double().square().sum()
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def _copy_to_followers(network: Network) -> None:
@@ -298,16 +308,14 @@ def apply(
         _copy_to_followers(network)
     for plan in plans:
         write(plan)
-    differences = [
-        (b.view.double() - before[key].double()).square().sum() for key, b in blocks.items()
-    ]
+    differences = [_squares(_wide(b.view) - _wide(before[key])) for key, b in blocks.items()]
     return Receipt(
         method=method,
         network=network.name,
         clock=clock or Clock(),
         crossings=crossings,
         entries_touched=sum(_entries(e) for e in edits if isinstance(e.target, Block)),
-        sfe=float(sum(d.cpu() for d in differences)),
+        sfe=sum(float(d) for d in differences),
         dfi_before=dfi_before,
         dfi_after=_dfi(edits),
         norm_before=norm_before,

@@ -7,6 +7,7 @@ its order would be a guess.
 
 import torch
 from torch import nn
+from torch.fx.proxy import TraceError
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.network import NORMS, Network
@@ -24,9 +25,10 @@ def forward_order(network: Network) -> list[str]:
             layer, or code it cannot follow; or if a declared layer does not exist.
     """
     modules = dict(network.module.named_modules())
-    declared = getattr(network.module, "forward_order", None)
-    if network.order is not None or declared is not None:
-        names = list(network.order if network.order is not None else declared())
+    own = getattr(network.module, "forward_order", None)
+    declared = network.order if network.order is not None else own() if own is not None else None
+    if declared is not None:
+        names = list(declared)
         for name in names:
             if name not in modules:
                 raise ConfigError(f"{network.name}: declared order names no module {name!r}")
@@ -63,7 +65,7 @@ def _traced(network: Network, modules: dict[str, nn.Module]) -> list[str]:
     remedy = "pass order=[...] to its Network to declare the forward order"
     try:
         graph = _Tracer().trace(network.module)
-    except (torch.fx.proxy.TraceError, TypeError, RuntimeError, AttributeError) as error:
+    except (TraceError, TypeError, RuntimeError, AttributeError) as error:
         raise ConfigError(f"{network.name} could not be traced ({error}): {remedy}") from error
     order: list[str] = []
     data: dict[torch.fx.Node, None] = {}  # what depends on the input, in order

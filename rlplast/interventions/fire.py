@@ -42,13 +42,13 @@ def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic
     wide = slices.shape[-2] < slices.shape[-1]
     x = slices.double()
     x = x.mT if wide else x
-    x = x / torch.linalg.matrix_norm(x, keepdim=True)
     if polynomial == "exact":
         u, _, vh = torch.linalg.svd(x, full_matrices=False)
         x = u @ vh
     elif x.shape[-2] >= GRAM_ASPECT * x.shape[-1]:
         x = _on_gram_side(x, iterations, polynomial)
     else:
+        x = x / torch.linalg.matrix_norm(x, keepdim=True)
         for _ in range(iterations):
             x = _step(x, polynomial)
     x = x if slices.dtype == torch.float64 else x.float()
@@ -65,9 +65,12 @@ def _step(x: Tensor, polynomial: str) -> Tensor:
 
 def _on_gram_side(x: Tensor, iterations: int, polynomial: str) -> Tensor:
     """Return X·P with P the product of all steps, a function of the Gram matrix alone."""
-    eigenvalues, vectors = torch.linalg.eigh(x.mT @ x)
-    squared = eigenvalues.clamp(min=0)  # σ²; rounding makes null directions slightly negative
-    gain = torch.ones_like(squared)
+    gram = x.mT @ x
+    norm = gram.diagonal(dim1=-2, dim2=-1).sum(-1).sqrt()[:, None]  # ‖X‖: X stays unscaled
+    eigenvalues, vectors = torch.linalg.eigh(gram)
+    # σ² of X/‖X‖; rounding makes null directions slightly negative.
+    squared = eigenvalues.clamp(min=0) / norm.square()
+    gain = 1 / norm.expand_as(squared)
     for _ in range(iterations):
         factor = 1.5 - 0.5 * squared
         if polynomial == "quintic":
@@ -141,13 +144,13 @@ def _edit(block: Block, part: Tensor) -> Edit:
 
 
 def _refuse_bad(context: Context, batch: list[tuple[Block, Tensor]], stacked: Tensor) -> None:
-    norms = torch.linalg.matrix_norm(stacked.double())
-    good = ((norms > 0) & norms.isfinite()).cpu()
+    largest = stacked.abs().amax((-2, -1))  # not a number if any entry is none
+    good = ((largest > 0) & largest.isfinite()).cpu()
     if good.all():
         return
     start = 0
     for block, slices in batch:
-        part, values = good[start : start + len(slices)], norms[start : start + len(slices)]
+        part, values = good[start : start + len(slices)], largest[start : start + len(slices)]
         start += len(slices)
         if not part.all():
             index = int((~part).nonzero()[0])

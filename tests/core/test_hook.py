@@ -106,7 +106,7 @@ def test_summary_receipt_sums_logs_of_factors() -> None:
     module = nn.Sequential(nn.Linear(3, 3, bias=False))
     network = network_of(module)
     with torch.no_grad():
-        module[0].weight.mul_(2)
+        module.get_parameter("0.weight").mul_(2)
     half = {"method": "swr", "every": "1 updates", "params": {"coef": 0.5}}
     hooks = Hooks([half], network, "10 updates")
     hooks.step(updates=2)
@@ -311,9 +311,9 @@ def test_low_precision_is_refused_for_every_update_hooks_only() -> None:
 
 def test_fire_once_needs_initial_weights_where_the_method_returns_to_them() -> None:
     module = nn.Linear(3, 2)
-    for method, options in (("shrink_perturb", {}), ("fire", {"scope_name": "dqn"})):
+    for method, scope in (("shrink_perturb", "all"), ("fire", "dqn")):
         with pytest.raises(ConfigError, match=f"{method} returns to initial weights: pass init"):
-            fire_once(method, module, **options)
+            fire_once(method, module, scope_name=scope)
     initial = copy.deepcopy(module.state_dict())
     with torch.no_grad():
         module.weight.mul_(3)
@@ -334,8 +334,9 @@ def test_plain_functions_treat_optimizer_and_target() -> None:
 def test_fire_once_refuses_unknown_policies_before_writing(which: str) -> None:
     made = subject("mlp")
     before = made.snapshot()
+    options: dict[str, Any] = {which: "kept"}
     with pytest.raises(ConfigError, match=re.escape("= 'kept'")):
-        fire_once("fire", made.network, **{which: "kept"})  # type: ignore[arg-type]
+        fire_once("fire", made.network, **options)
     assert_same(before, made.snapshot())
 
 

@@ -103,7 +103,7 @@ def test_packed_projection_is_one_block_per_part() -> None:
 
 
 @pytest.mark.parametrize("sizes", [{}, {"kdim": 3, "vdim": 5}], ids=["packed", "separate"])
-def test_multihead_attention_is_query_key_value_and_output(sizes: dict[str, int]) -> None:
+def test_multihead_attention_is_query_key_value_and_output(sizes: dict[str, Any]) -> None:
     module = nn.MultiheadAttention(4, 2, add_bias_kv=True, **sizes)
     blocks = {b.name: b for b in blocks_of(module)}
     assert set(blocks) == {
@@ -308,14 +308,16 @@ def test_follower_built_differently_is_refused() -> None:
         Network("q", module, followers={"target": nn.Sequential(nn.Linear(4, 3))})
     with pytest.raises(ConfigError, match=r"(follower 'target' of 'q' has other layers|q\.target)"):
         Network("q", module, followers={"target": shallow})
-    fewer = nn.Sequential(*list(copy.deepcopy(module))[:3])
+    fewer = nn.Sequential(*list(copy.deepcopy(module).children())[:3])
     with pytest.raises(ConfigError, match="follower 'target' of 'q' has other layers than 'q'"):
         Network("q", module, followers={"target": fewer})
 
 
 def test_masters_stand_in_for_their_parameters() -> None:
     module = nn.Linear(3, 2).to(torch.bfloat16)
-    masters = {p: p.detach().float().requires_grad_() for p in module.parameters()}
+    masters: dict[Tensor, Tensor] = {
+        p: p.detach().float().requires_grad_() for p in module.parameters()
+    }
     network = Network("q", module, torch.optim.Adam(masters.values()), masters=masters)
     weight = network.blocks[0]
     assert weight.param is masters[module.weight]

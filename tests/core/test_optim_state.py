@@ -23,7 +23,7 @@ LR = 1e-3
 # The first move after a reset (traps: masked Adam resets are never exact).
 
 
-def driven(make: Any, updates: int) -> tuple[nn.Parameter, Optimizer, Network]:
+def driven(make: Any, updates: int) -> tuple[Tensor, Optimizer, Network]:
     """Return 6 weights after `updates` updates with the constant gradient 1, and their network."""
     module = nn.Linear(3, 2, bias=False)
     optimizer = make(module.parameters(), lr=LR)
@@ -31,7 +31,7 @@ def driven(make: Any, updates: int) -> tuple[nn.Parameter, Optimizer, Network]:
     return module.weight, optimizer, Network("net", module, optimizer)
 
 
-def drive(param: nn.Parameter, optimizer: Optimizer, updates: int) -> Tensor:
+def drive(param: Tensor, optimizer: Optimizer, updates: int) -> Tensor:
     """Update with the constant gradient 1; return the last move."""
     before = param.detach().clone()
     for _ in range(updates):
@@ -110,8 +110,8 @@ def test_zeroed_momentum_under_dampening_is_not_an_empty_one() -> None:
 
 
 def test_state_is_found_by_identity_in_any_group_of_any_optimizer() -> None:
-    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
-    first, second, third = module
+    first, second, third = (nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
+    module = nn.Sequential(first, second, third)
     optimizers = [
         Adam([{"params": second.parameters(), "lr": 0.1}, {"params": first.parameters()}]),
         SGD(third.parameters(), lr=0.1, momentum=0.9),
@@ -218,7 +218,7 @@ def test_state_of_an_optimizer_without_updates_stays_absent() -> None:
 
 def test_state_of_parameters_without_a_gradient_so_far_stays_absent() -> None:
     # a head that an earlier phase does not use, or the second of two optimizers
-    def with_idle_head() -> tuple[nn.Module, Optimizer, Network]:
+    def with_idle_head() -> tuple[nn.ModuleDict, Optimizer, Network]:
         torch.random.default_generator.manual_seed(0)
         module = nn.ModuleDict({"used": nn.Linear(3, 2), "idle": nn.Linear(3, 2)})
         optimizer = Adam(module.parameters(), lr=0.1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.layers.stacked import StackedLinear
 from tests.interventions.nets import Gpt, changed, normal, randomise, snapshot
 from tests.naive.interventions import SwrLayer, swr_twin
@@ -20,24 +20,24 @@ class Traced(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.head = nn.Linear(8, 3)
-        self.body = nn.Linear(4, 8)
+        self.trunk = nn.Linear(4, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.body(x)).flatten(1))
+        return self.head(torch.relu(self.trunk(x)).flatten(1))
 
 
 class Untraceable(Traced):
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.body(x)) if x.sum() > 0 else torch.relu(self.body(-x)))
+        return self.head(torch.relu(self.trunk(x)) if x.sum() > 0 else torch.relu(self.trunk(-x)))
 
 
 class TwoHeads(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.head, self.value = nn.Linear(4, 8), nn.Linear(8, 3), nn.Linear(8, 1)
+        self.trunk, self.head, self.value = nn.Linear(4, 8), nn.Linear(8, 3), nn.Linear(8, 1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = torch.relu(self.body(x))
+        features = torch.relu(self.trunk(x))
         return self.head(features), self.value(features)
 
 
@@ -48,12 +48,12 @@ class Residual(nn.Sequential):
 
 class Functional(Traced):
     def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(torch.relu(self.body(x)), self.head.weight, self.head.bias)
+        return nn.functional.linear(torch.relu(self.trunk(x)), self.head.weight, self.head.bias)
 
 
 @pytest.mark.parametrize(
     ("module", "order"),
-    [(Traced, None), (Traced, ["body", "head"]), (Untraceable, ["body", "head"])],
+    [(Traced, None), (Traced, ["trunk", "head"]), (Untraceable, ["trunk", "head"])],
 )
 @torch.no_grad()
 def test_order_is_the_one_of_the_forward_pass_not_of_registration(
@@ -88,7 +88,7 @@ def reused() -> nn.Module:
         (reused, None, "q uses 0 twice"),
         (Untraceable, None, "could not be traced"),
         (Functional, None, r"q\.head\.weight has no place in the forward order"),
-        (Traced, ["head"], r"q\.body\.weight has no place in the forward order"),
+        (Traced, ["head"], r"q\.trunk\.weight has no place in the forward order"),
         (Traced, ["head", "bodie"], "names no module 'bodie'"),
         (tied, None, r"q\.0\.weight is tied to 2\.weight"),
         (Gpt, None, r"q\.wte\.weight is tied to lm_head\.weight"),
@@ -108,7 +108,7 @@ def test_what_has_no_single_forward_order_is_refused_by_name(
 
 def test_a_target_edited_alike_follows_the_declared_order() -> None:
     net, target = randomise(Untraceable(), 0), randomise(Untraceable(), 0)
-    network = rlplast.Network("q", net, followers={"target": target}, order=["body", "head"])
+    network = rlplast.Network("q", net, followers={"target": target}, order=["trunk", "head"])
     for module in (net, target):
         randomise(module, 1, std=2.0)
     rlplast.swr(network, coef=0.5, follower_policy="same_edit")
@@ -137,3 +137,15 @@ def test_each_slot_of_a_stacked_network_is_a_chain_of_its_own(rule: str) -> None
             assert layer.weight is not None and layer.bias is not None
             np.testing.assert_allclose(after[f"{i}.weight"][slot], layer.weight, rtol=1e-12)
             np.testing.assert_allclose(after[f"{i}.bias"][slot], layer.bias, rtol=1e-12)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_layer_that_diverged_is_named_and_nothing_is_written(value: float) -> None:
+    network = rlplast.Network("q", randomise(Traced(), 0))
+    with torch.no_grad():
+        network.module.get_parameter("trunk.weight")[0, 0] = value
+    before = snapshot(network.module)
+    with pytest.raises(BadWeights, match=r"q\.trunk\.weight"):
+        rlplast.swr(network, coef=0.5)
+    after = snapshot(network.module)
+    assert all(torch.equal(after[n].nan_to_num(), before[n].nan_to_num()) for n in after)

@@ -53,7 +53,7 @@ def test_each_slot_is_a_block_with_its_own_fans() -> None:
     weight = blocks["[1].fc1.weight"]
     assert weight.view.shape == (4, 6)
     assert (weight.spec.fan_in, weight.spec.fan_out, weight.spec.slot) == (6, 4, 1)
-    assert weight.view.data_ptr() == module.get_submodule("fc1").weight[1].data_ptr()
+    assert weight.view.data_ptr() == module.get_parameter("fc1.weight")[1].data_ptr()
     assert Network("critic", module).qualified(weight) == "critic[1].fc1.weight"
 
 

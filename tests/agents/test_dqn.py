@@ -1,0 +1,371 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from agents.dqn import DQN
+from agents.replay import Batch
+from rlplast.core.errors import ConfigError
+from rlplast.core.rng import numpy_stream
+from tests.agents.toy_env import (
+    ROUND,
+    dqn,
+    everything,
+    exploration_state,
+    same,
+    use_wheel,
+)
+from tests.naive.dqn import HandWrittenUpdate, epsilon_twin, syncs_twin, updates_twin
+
+
+def copies(batch: Batch) -> Batch:
+    return Batch(*(tensor.clone() for tensor in batch))
+
+
+def weights(agent: DQN) -> list[torch.Tensor]:
+    return [*agent.online.parameters(), *agent.target.parameters()]
+
+
+# The update.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"double": True},
+        {"n_step": 3, "huber_delta": 0.1},
+        {"max_grad_norm": 0.05, "gamma": 0.5},
+        {"init": "torch", "double": True, "n_step": 2},
+    ],
+)
+def test_training_is_a_hand_written_update_on_the_same_batches(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    use_wheel(monkeypatch)
+    agent = dqn(num_envs=3, **options)
+    twin = HandWrittenUpdate(agent.config.agent, dict(agent.online.named_parameters()))
+    batches: list[Batch] = []
+    sample = agent.replay.sample
+    monkeypatch.setattr(agent.replay, "sample", lambda: keep(sample(), batches))
+    losses, syncs = [], 0
+    while agent.clock.updates < 60:
+        agent.step()
+        if batches:
+            losses.append(twin.update(batches.pop()))
+        if syncs_twin(agent.clock.env_steps, agent.config.agent.target_every) > syncs:
+            syncs = syncs_twin(agent.clock.env_steps, agent.config.agent.target_every)
+            twin.sync()
+    for mine, theirs in zip(weights(agent), twin.weights(), strict=True):
+        torch.testing.assert_close(mine, theirs, atol=2e-6, rtol=1e-5)
+    assert agent.metrics()["train/loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+    assert syncs > 3
+
+
+def keep(batch: Batch, batches: list[Batch]) -> Batch:
+    batches.append(copies(batch))
+    return batch
+
+
+def test_discount_of_a_batch_is_gamma_to_the_steps_and_zero_at_a_termination(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    use_wheel(monkeypatch)
+    agent = dqn(num_envs=2, n_step=3, gamma=0.5, batch_size=256)
+    while agent.clock.env_steps < 200:
+        agent.step()
+    found = set(agent.replay.sample().discount.tolist())
+    assert found == {0.0, 0.5, 0.25, 0.125}  # cut short by truncations, which bootstrap
+
+
+def test_loss_of_a_batch_writes_nothing(monkeypatch: pytest.MonkeyPatch):
+    use_wheel(monkeypatch)
+    agent = dqn()
+    while agent.clock.updates < 5:
+        agent.step()
+    batch, before = agent.replay.sample(), everything(agent)
+    torch.autograd.grad(agent.loss("q", batch), list(agent.online.parameters()))
+    assert same(everything(agent), before)
+
+
+# Replay ratio, target network, ε.
+
+
+@pytest.mark.parametrize("num_envs", [1, 3, 4])
+@pytest.mark.parametrize("ratio", [0.1, 0.25, 1, 2.5])
+def test_updates_are_the_ratio_of_transitions_after_the_initial_ones(
+    num_envs: int, ratio: float, monkeypatch: pytest.MonkeyPatch
+):
+    use_wheel(monkeypatch)
+    agent = dqn(num_envs, ratio, initial_steps=25, batch_size=2)
+    steps_before = burst = 0
+    while agent.clock.env_steps < 90:
+        updates = agent.clock.updates
+        agent.step()
+        stepped = agent.clock.env_steps > steps_before
+        assert stepped != (agent.clock.updates > updates)  # one thing at a time
+        burst = 0 if stepped else burst + 1
+        assert burst <= np.ceil(ratio * num_envs)
+        steps_before = agent.clock.env_steps
+        if not agent.owes():
+            assert agent.clock.updates == updates_twin(ratio, agent.clock.env_steps, 25)
+    assert agent.clock.frames == 2 * agent.clock.env_steps
+
+
+def test_fractions_of_updates_never_get_lost(monkeypatch: pytest.MonkeyPatch):
+    use_wheel(monkeypatch)
+    agent = dqn(replay_ratio=0.1, initial_steps=10)
+    updates = 0
+
+    def count():
+        nonlocal updates
+        updates += 1
+        agent.credit -= 1
+
+    monkeypatch.setattr(agent, "_update", count)
+    while agent.clock.env_steps < 3010 or agent.owes():
+        agent.step()
+    assert updates == 300
+
+
+@pytest.mark.parametrize(("ratio", "env_steps"), [(0.25, 24 + 80), (1, 24 + 20), (2.5, 24 + 8)])
+def test_total_in_updates_ends_after_the_env_steps_it_takes(ratio: float, env_steps: int):
+    agent = dqn(replay_ratio=ratio, total="20 updates")
+    assert agent.config.env_steps_total() == env_steps
+    assert agent.config.horizon()["updates"] == 20
+    while agent.clock.updates < 20:
+        agent.step()
+    assert agent.clock.env_steps == env_steps
+
+
+@pytest.mark.parametrize(("num_envs", "every"), [(1, 10), (3, 10), (4, 10), (3, 2), (4, 25)])
+def test_target_follows_where_a_multiple_of_its_period_is_crossed(
+    num_envs: int, every: int, monkeypatch: pytest.MonkeyPatch
+):
+    use_wheel(monkeypatch)
+    agent = dqn(num_envs, target_every=every, lr=0.01, initial_steps=9)
+    steps = 0
+    while agent.clock.env_steps < 100:
+        before = [p.clone() for p in agent.target.parameters()]
+        agent.step()
+        changed = not same(before, list(agent.target.parameters()))
+        due = syncs_twin(agent.clock.env_steps, every) > syncs_twin(steps, every)
+        moved = agent.clock.updates > 0
+        assert not changed or due
+        if due:
+            assert same(list(agent.online.parameters()), list(agent.target.parameters()))
+        elif moved and agent.clock.env_steps == steps:  # just updated
+            assert not same(list(agent.online.parameters()), list(agent.target.parameters()))
+        steps = agent.clock.env_steps
+
+
+def test_target_begins_as_a_copy_that_is_not_trained():
+    agent = dqn()
+    assert same(list(agent.online.parameters()), list(agent.target.parameters()))
+    assert not any(p.requires_grad for p in agent.target.parameters())
+    pairs = zip(agent.online.parameters(), agent.target.parameters(), strict=True)
+    assert all(mine.data_ptr() != theirs.data_ptr() for mine, theirs in pairs)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"epsilon_decay": 1.0, "epsilon_end": 0.2}, {"epsilon_decay": 0.0}]
+)
+def test_epsilon_is_a_straight_line_after_the_initial_steps(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    use_wheel(monkeypatch)
+    agent = dqn(num_envs=4, total="200 env_steps", **options)
+    monkeypatch.setattr(agent, "_update", lambda: setattr(agent, "credit", 0.0))
+    seen = []
+    while agent.clock.env_steps < 200:
+        expected = epsilon_twin(agent.clock.env_steps, 200, agent.config.agent)
+        assert agent.epsilon() == pytest.approx(expected, abs=1e-12)
+        seen.append(agent.epsilon())
+        agent.step()
+    assert seen[0] == (1.0 if agent.config.agent.epsilon_decay else agent.epsilon())
+    assert sorted(seen, reverse=True) == seen
+
+
+def test_extending_a_run_does_not_move_epsilon():
+    agent = dqn(total="200 env_steps")
+    agent.config.total, agent.config.percentages_of = "900 env_steps", "200 env_steps"
+    assert agent.config.env_steps_total() == 200
+
+
+# Acting.
+
+
+def always_action_zero(agent: DQN):
+    with torch.no_grad():
+        for parameter in agent.online.parameters():
+            parameter.zero_()
+        agent.online.head.bias[0] = 1
+
+
+def test_each_environment_draws_its_own_exploration(monkeypatch: pytest.MonkeyPatch):
+    use_wheel(monkeypatch)
+    agent = dqn(num_envs=4)
+    always_action_zero(agent)
+    mine, twin = numpy_stream(0, "a"), numpy_stream(0, "a")
+    rows = []
+    for _ in range(200):
+        explore, random = twin.random(4) < 0.5, twin.integers(3, size=4)
+        actions = agent._act(agent.stack.obs(), 0.5, mine)
+        assert actions.tolist() == np.where(explore, random, 0).tolist()
+        rows.append(actions > 0)
+    together = np.mean([row.all() or not row.any() for row in rows])
+    assert together < 0.5  # one draw for all would make it 1
+    assert np.mean(rows) == pytest.approx(0.5 * 2 / 3, abs=0.05)
+
+
+def test_exploration_draws_do_not_depend_on_epsilon_or_on_the_network(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    use_wheel(monkeypatch)
+    states = []
+    for epsilon, seed in [(0.0, 3), (0.3, 3), (1.0, 3), (0.3, 3)]:
+        agent = dqn(num_envs=3, epsilon_start=epsilon, epsilon_end=epsilon, seed=seed)
+        while agent.clock.env_steps < 60:
+            agent.step()
+        states.append(exploration_state(agent))
+    assert all(same(state, states[0]) for state in states)
+
+
+def test_greedy_action_is_the_best_value_of_the_acting_network():
+    agent = dqn(policy="target")
+    with torch.no_grad():
+        agent.target.head.bias.copy_(torch.tensor([0.0, 100.0]))
+        agent.online.head.bias.copy_(torch.tensor([100.0, 0.0]))
+    obs = np.zeros((5, 4), np.float32)
+    assert agent.act(obs).tolist() == [1] * 5
+    agent.config.agent.policy = "online"
+    assert agent.act(obs).tolist() == [0] * 5
+
+
+# Rewards and evaluation.
+
+
+@pytest.mark.parametrize(
+    ("env", "clip", "learnt"),
+    [
+        ("gym/CartPole-v1", True, {1.0, -1.0}),
+        ("gym/CartPole-v1", None, {5.0, -30.0, 0.5}),
+        ("atari/Pong", None, {1.0, -1.0}),
+        ("atari/Pong", False, {5.0, -30.0, 0.5}),
+    ],
+)
+def test_only_the_agent_sees_clipped_rewards(
+    env: str, clip: bool | None, learnt: set[float], monkeypatch: pytest.MonkeyPatch
+):
+    use_wheel(monkeypatch, terminates=False)
+    agent = dqn(num_envs=2, env=env, clip_rewards=clip, batch_size=256)
+    true = [[], []]
+    step = agent.env.step
+
+    def noted(actions: np.ndarray):
+        done = step(actions)
+        for own, reward in zip(true, done.reward, strict=True):
+            own.append(float(reward))
+        return done
+
+    monkeypatch.setattr(agent.env, "step", noted)
+    while agent.clock.env_steps < 20 * ROUND:
+        agent.step()
+    assert set(agent.replay.sample().reward.tolist()) == learnt
+    whole = [own[i : i + ROUND] for i in range(0, 10 * ROUND, ROUND) for own in true]
+    assert agent.returns == [sum(episode) for episode in whole]
+    assert agent.metrics()["train/return"] == pytest.approx(np.mean([sum(e) for e in whole]))
+    scores = agent.evaluate(0, 5)
+    assert set(np.unique(agent.play(1, 30).returns * 2 % 1)) == {0.0}
+    assert scores["length_mean"] == ROUND
+    assert scores["episodes"] == 5
+
+
+def test_evaluation_plays_the_share_of_each_environment(monkeypatch: pytest.MonkeyPatch):
+    use_wheel(monkeypatch)
+    for num_envs, episodes in [(1, 3), (4, 3), (4, 10), (3, 4)]:
+        played = dqn(num_envs=num_envs).play(0, episodes)
+        assert len(played.returns) == len(played.lengths) == episodes
+        assert played.lengths.max() <= ROUND
+
+
+def test_evaluation_repeats_by_number_and_differs_between_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    use_wheel(monkeypatch)
+    agent = dqn(epsilon_eval=1.0)
+    one, two, three = (agent.play(number, 20).returns for number in (0, 0, 1))
+    assert same(one, two)
+    assert not same(one, three)
+
+
+@pytest.mark.parametrize("env", ["gym/CartPole-v1", "minatar/breakout"])
+def test_evaluation_probes_and_acting_leave_training_bit_identical(env: str):
+    plain, watched = dqn(2, env=env), dqn(2, env=env)
+    for i in range(45):
+        plain.step()
+        watched.step()
+        if i % 7 == 0:
+            with torch.random.fork_rng():
+                watched.evaluate(i, 2)
+            batch = watched.sample(16, i)
+            if batch is not None:
+                watched.taps("q", batch)
+                watched.loss("q", batch)
+            watched.act(watched.stack.obs())
+    assert plain.clock.updates > 10
+    assert same(everything(plain), everything(watched))
+
+
+def test_video_frames_are_those_of_the_first_environments_share(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    use_wheel(monkeypatch, terminates=False)
+    frames: list[np.ndarray] = []
+    dqn(num_envs=2).play(0, 3, frames.append)  # two episodes for the first, one for the second
+    assert len(frames) == 2 * ROUND
+
+
+# Sizes.
+
+
+@pytest.mark.parametrize("n_step", [1, 4])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_smallest_buffer_that_is_allowed_always_has_something_to_sample(
+    n_step: int, num_envs: int, monkeypatch: pytest.MonkeyPatch
+):
+    use_wheel(monkeypatch)
+    least = num_envs * (1 + n_step + 1)
+    with pytest.raises(ConfigError, match=rf"agent\.buffer_size = {least - 1}: .*= {least}"):
+        dqn(num_envs, n_step=n_step, buffer_size=least - 1)
+    agent = dqn(num_envs, n_step=n_step, buffer_size=least, total="900 env_steps")
+    monkeypatch.setattr(agent, "_update", lambda: agent.replay.sample())
+    while agent.clock.env_steps < 600:
+        agent.credit = 0.0
+        agent.step()
+        if agent.clock.env_steps >= num_envs * (n_step + 1):
+            assert agent.replay.size > 0
+            agent._update()
+
+
+def test_probe_batch_is_none_before_there_is_data():
+    agent = dqn()
+    assert agent.sample(4, 0) is None
+    agent.step()
+    batch = agent.sample(4, 0)
+    assert batch is not None
+    assert batch.obs.shape == (4, 4)
+
+
+def test_frames_are_stacked_as_training_sees_them():
+    agent = dqn(env="atari/Pong", buffer_size=200)
+    assert agent.stack.obs().shape == (1, 4, 84, 84)
+    assert agent.online.obs_scale == 1 / 255
+    for _ in range(6):
+        agent.step()
+    newest = agent.stack.obs()[0]
+    assert newest[:-1].any()
+    batch = agent.sample(64, 0)
+    assert batch is not None
+    assert any(np.array_equal(newest, obs) for obs in batch.obs_next.numpy())

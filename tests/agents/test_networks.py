@@ -1,0 +1,141 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from agents.networks import ARCHITECTURES, INIT_LAWS, QNetwork, architecture
+from rlplast.core.errors import ConfigError
+from rlplast.core.network import Network
+from rlplast.core.rng import torch_stream
+
+SHAPES = {"nature": (4, 84, 84), "minatar": (4, 10, 10), "mlp": (6,)}
+
+
+def q_network(name: str, init: str = "xavier_uniform", seed: int = 0, actions: int = 6) -> QNetwork:
+    scale = 1 / 255 if name == "nature" else 1.0
+    network = QNetwork(ARCHITECTURES[name], SHAPES[name], actions, scale, init)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    Network("q", network, optimizer).initialise(torch_stream(seed, "init", "q"))
+    return network
+
+
+def observations(name: str) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    if name == "nature":
+        return torch.randint(256, (5, *SHAPES[name]), generator=generator, dtype=torch.uint8)
+    return torch.randn(5, *SHAPES[name], generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("nature", {"conv1": 32 * 4 * 64, "conv2": 64 * 32 * 16, "conv3": 64 * 64 * 9, "fc1": 3136 * 512}),
+        ("minatar", {"conv1": 16 * 4 * 9, "fc1": 1024 * 128}),
+        ("mlp", {"fc1": 6 * 256, "fc2": 256 * 256}),
+    ],
+)
+def test_layers_are_those_of_the_papers(name: str, layers: dict[str, int]):
+    network = q_network(name)
+    width = {"nature": 512, "minatar": 128, "mlp": 256}[name]
+    found = {layer: network.get_submodule(layer).weight.numel() for layer in network.forward_order()}
+    assert found == layers | {"head": width * 6}
+
+
+def test_nature_computes_the_published_network():
+    network, obs = q_network("nature"), observations("nature")
+    weight = dict(network.named_parameters())
+    x = obs.float() / 255
+    for i, stride in enumerate((4, 2, 1), 1):
+        x = functional.conv2d(x, weight[f"conv{i}.weight"], weight[f"conv{i}.bias"], stride).relu()
+    x = functional.linear(x.flatten(1), weight["fc1.weight"], weight["fc1.bias"]).relu()
+    expected = functional.linear(x, weight["head.weight"], weight["head.bias"])
+    torch.testing.assert_close(network(obs), expected)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_taps_are_what_hooks_on_the_layers_see(name: str):
+    network, obs = q_network(name), observations(name)
+    seen: dict[str, torch.Tensor] = {}
+    for layer in network.forward_order():
+        # The activation may work in place, hence a copy.
+        network.get_submodule(layer).register_forward_hook(
+            lambda module, given, out, layer=layer: seen.update({layer: out.clone()})
+        )
+    q, taps = network.forward_taps(obs)
+    assert list(taps) == network.forward_order()[:-1]
+    for layer, tap in taps.items():
+        assert torch.equal(tap, seen[layer].relu())
+    assert torch.equal(q, seen["head"])
+    assert torch.equal(q, network(obs))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_forward_order_is_the_order_of_execution(name: str):
+    network, seen = q_network(name), []
+    for layer in network.forward_order():
+        network.get_submodule(layer).register_forward_hook(
+            lambda module, given, out, layer=layer: seen.append(layer)
+        )
+    network(observations(name))
+    assert seen == network.forward_order()
+    leaves = {n for n, module in network.named_modules() if not list(module.children())}
+    assert set(seen) == leaves
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_xavier_uniform_fills_its_bounds_and_biases_are_zero(name: str):
+    network = q_network(name)
+    for layer in network.forward_order():
+        module = network.get_submodule(layer)
+        fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(module.weight)
+        bound = math.sqrt(6 / (fan_in + fan_out))
+        weight = module.weight.detach()
+        assert weight.abs().max() <= bound
+        assert weight.abs().max() > 0.97 * bound
+        assert abs(weight.mean()) < 4 * bound / math.sqrt(3 * weight.numel())
+        assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.06)
+        assert not module.bias.any()
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_torch_law_fills_torchs_own_bounds(name: str):
+    network = q_network(name, init="torch")
+    for layer in network.forward_order():
+        module = network.get_submodule(layer)
+        fan_in, _ = nn.init._calculate_fan_in_and_fan_out(module.weight)
+        bound = 1 / math.sqrt(fan_in)
+        assert 0.97 * bound < module.weight.abs().max() <= bound
+        assert 0 < module.bias.abs().max() <= bound
+
+
+@pytest.mark.parametrize("init", INIT_LAWS)
+def test_init_repeats_with_its_seed_and_differs_with_another(init: str):
+    one, two, other = (q_network("mlp", init, seed) for seed in (0, 0, 1))
+    pairs = zip(one.parameters(), two.parameters(), other.parameters(), strict=True)
+    for mine, same, different in pairs:
+        assert torch.equal(mine, same)
+        assert torch.equal(mine, different) == (init == "xavier_uniform" and mine.ndim == 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [((4, 84, 84), "nature"), ((4, 10, 10), "minatar"), ((7, 10, 10), "minatar"), ((4,), "mlp")],
+)
+def test_auto_picks_by_the_shape_of_observations(shape: tuple[int, ...], name: str):
+    assert architecture("auto", shape) == ARCHITECTURES[name]
+
+
+def test_unknown_names_and_misfits_are_refused():
+    with pytest.raises(ConfigError, match="did you mean 'nature'"):
+        architecture("natur", (4, 84, 84))
+    with pytest.raises(ConfigError, match=r"'minatar' needs image observations.*allowed is mlp"):
+        architecture("minatar", (4,))
+    with pytest.raises(ConfigError, match=r"agent\.init = 'xavir'"):
+        QNetwork(ARCHITECTURES["mlp"], (4,), 2, init="xavir")
+
+
+def test_flat_network_takes_images_too():
+    network = QNetwork(ARCHITECTURES["mlp"], (4, 10, 10), 3)
+    assert network(torch.zeros(2, 4, 10, 10)).shape == (2, 3)

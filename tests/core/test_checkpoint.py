@@ -1,0 +1,306 @@
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from torch import Tensor
+
+from rlplast.core import checkpoint
+from rlplast.core.errors import DamagedFile, RlplastError
+from tests.models import FAMILIES, OPTIMIZERS, Subject, assert_same, subject
+
+
+@pytest.fixture(autouse=True)
+def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the disk would take most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def save(folder: Path, position: int = 0, content: Any = None, **more: Any) -> Path:
+    """Write a small checkpoint with a file; `content` tells it from others."""
+
+    def write(folder: Path) -> None:
+        (folder / "replay").mkdir()
+        (folder / "replay" / "rows.npy").write_bytes(b"rows %d" % position)
+
+    tensors = {"w": torch.arange(6.0).reshape(2, 3) + position}
+    state = {"content": content, "array": np.arange(position)}
+    checkpoint.save(folder, (position, 0, position), tensors, state, write, **more)
+    return folder
+
+
+def names(folder: Path) -> set[str]:
+    return {p.name for p in folder.iterdir()}
+
+
+# What is saved comes back.
+
+scalars = (
+    st.none() | st.booleans() | st.integers(-(2**130), 2**130) | st.floats() | st.text(max_size=5)
+)
+arrays = hnp.arrays(
+    st.sampled_from(["<f4", "<f8", "<i4", "<i8", "u1", "?", "<u2", "<u4", "<u8"]),
+    hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
+)
+trees = st.recursive(
+    scalars | arrays | arrays.map(lambda a: torch.from_numpy(a)),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def plain(tree: Any) -> Any:
+    """Describe a tree so that equal descriptions mean equal bits and equal types."""
+    if isinstance(tree, np.ndarray | Tensor):
+        bits = tree.numpy() if isinstance(tree, Tensor) else tree
+        return type(tree).__name__, bits.dtype.str, bits.shape, bits.tobytes()
+    if isinstance(tree, dict):
+        return {key: plain(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [plain(value) for value in tree]
+    return type(tree).__name__, repr(tree)
+
+
+@settings(max_examples=60)
+@given(tree=st.dictionaries(st.text(max_size=5), trees, max_size=4))
+def test_nested_state_comes_back_with_its_types_and_bits(
+    tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("state") / "step-1"
+    checkpoint.save(folder, (1,), {}, tree)
+    _, loaded = checkpoint.load(folder)
+    assert plain(loaded) == plain(tree)
+
+
+def test_tensors_that_share_memory_or_are_no_block_of_it_come_back(tmp_path: Path) -> None:
+    base = torch.randn(4, 6)
+    given = {"all": base, "columns": base[:, ::2], "turned": base.T, "none": base[:0]}
+    checkpoint.save(tmp_path / "step-1", (1,), given, {})
+    loaded, _ = checkpoint.load(tmp_path / "step-1")
+    assert_same(loaded, given)
+
+
+def move(source: Subject, target: Subject, folder: Path) -> None:
+    """Save one model and load it into another."""
+    checkpoint.save(folder, (1,), checkpoint.network_tensors(source.network), {})
+    tensors, _ = checkpoint.load(folder)
+    checkpoint.load_network_tensors(target.network, tensors)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_loaded_network_trains_on_like_the_saved_one(
+    family: str, optimizer: str, tmp_path: Path
+) -> None:
+    source, target = subject(family, optimizer), subject(family, optimizer, updates=1, seed=1)
+    places = {name: (t.data_ptr(), t.stride()) for name, t in target.state().items()}
+    move(source, target, tmp_path / "step-1")
+    assert_same(source.snapshot(), target.snapshot())
+    assert_same(source.network.initial, target.network.initial)
+    assert {name: (t.data_ptr(), t.stride()) for name, t in target.state().items()} == places
+    target.x, target.y = source.x, source.y
+    source.update(2)
+    target.update(2)
+    assert_same(source.snapshot(), target.snapshot())
+
+
+def test_tied_tensor_is_stored_once_and_its_other_name_told(tmp_path: Path) -> None:
+    tied = subject("tied")
+    tensors = checkpoint.network_tensors(tied.network)
+    assert checkpoint.aliases(tied.network) == {"net.head.weight": "net.embed.weight"}
+    assert "net.embed.weight" in tensors and "net.head.weight" not in tensors
+
+
+def test_tensor_that_is_absent_or_of_another_shape_is_named() -> None:
+    network = subject("mlp").network
+    tensors = checkpoint.network_tensors(network)
+    with pytest.raises(DamagedFile, match=r"no tensor 'net\.2\.weight'"):
+        kept = {name: t for name, t in tensors.items() if name != "net.2.weight"}
+        checkpoint.load_network_tensors(network, kept)
+    with pytest.raises(DamagedFile, match=r"'net\.0\.bias' has shape \(1, 6\), the network \(6,\)"):
+        checkpoint.load_network_tensors(network, tensors | {"net.0.bias": torch.zeros(1, 6)})
+
+
+# Damage.
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 16
+    path.write_bytes(data)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+FILES = ("tensors.safetensors", "state.json", "replay/rows.npy")
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (cut, "bytes, written were"),
+        (flip, "was altered after it was written"),
+        (empty, "has 0 bytes, written were"),
+        (Path.unlink, "is missing"),
+    ],
+)
+def test_damaged_file_is_passed_over_by_name(
+    damage: Any, reason: str, file: str, tmp_path: Path
+) -> None:
+    older, newer = save(tmp_path / "step-1", 1), save(tmp_path / "step-2", 2)
+    damage(newer / file)
+    found, problems = checkpoint.newest(tmp_path)
+    assert found == older
+    assert len(problems) == 1
+    assert str(newer / file) in problems[0] and reason in problems[0]
+    with pytest.raises(DamagedFile, match=reason):
+        checkpoint.load(newer)
+
+
+@pytest.mark.parametrize("damage", [cut, empty, Path.unlink])
+def test_checkpoint_without_its_seal_was_not_finished(damage: Any, tmp_path: Path) -> None:
+    older, newer = save(tmp_path / "step-1", 1), save(tmp_path / "step-2", 2)
+    damage(newer / "COMPLETE")
+    found, problems = checkpoint.newest(tmp_path)
+    assert found == older
+    assert problems == [f"{newer} was not finished: it has no readable file COMPLETE"]
+
+
+def test_no_damage_to_the_seal_goes_further_than_the_checkpoint(tmp_path: Path) -> None:
+    older, newer = save(tmp_path / "step-1", 1), save(tmp_path / "step-2", 2)
+    seal = (newer / "COMPLETE").read_bytes()
+    for position in range(len(seal)):
+        for bit in range(8):
+            damaged = bytearray(seal)
+            damaged[position] ^= 1 << bit
+            (newer / "COMPLETE").write_bytes(damaged)
+            found, _ = checkpoint.newest(tmp_path)
+            assert found in (older, newer)
+            tensors, _ = checkpoint.load(found)
+            assert tensors["w"][0, 0] == (1 if found == older else 2)
+
+
+def test_all_damaged_is_an_error_with_every_reason(tmp_path: Path) -> None:
+    cut(save(tmp_path / "step-1", 1) / "state.json")
+    (save(tmp_path / "step-2", 2) / "COMPLETE").unlink()
+    with pytest.raises(DamagedFile, match=r"no usable checkpoint .*") as caught:
+        checkpoint.newest(tmp_path)
+    assert "step-1/state.json has" in str(caught.value)
+    assert "step-2 was not finished" in str(caught.value)
+
+
+def test_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(DamagedFile, match="the folder has none"):
+        checkpoint.newest(tmp_path)
+
+
+def test_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
+    seal = save(tmp_path / "step-1", 1) / "COMPLETE"
+    seal.write_text(seal.read_text().replace('"format": 1', '"format": 99'))
+    with pytest.raises(DamagedFile, match="has checkpoint format 99: this version reads 1"):
+        checkpoint.load(tmp_path / "step-1")
+
+
+def test_file_damaged_after_it_was_shared_is_not_sealed_as_good(tmp_path: Path) -> None:
+    older = save(tmp_path / "step-1", 1)
+    flip(older / "replay" / "rows.npy")
+
+    def share(folder: Path) -> None:
+        os.link(older / "replay" / "rows.npy", folder / "rows.npy")
+
+    checkpoint.save(tmp_path / "step-2", (2,), {}, {}, share, previous=older)
+    with pytest.raises(DamagedFile, match=r"step-2/rows\.npy was altered"):
+        checkpoint.check(tmp_path / "step-2")
+
+
+@pytest.mark.parametrize("lost", ["step-1", "step-1/COMPLETE", "step-1/replay"])
+def test_previous_checkpoint_may_be_deleted_meanwhile(lost: str, tmp_path: Path) -> None:
+    older = save(tmp_path / "step-1", 1)
+    path = tmp_path / lost
+    path.unlink() if path.is_file() else shutil.rmtree(path)
+    checkpoint.load(save(tmp_path / "step-2", 2, previous=older))
+
+
+# Which one is newest, and which ones stay.
+
+
+def test_newest_goes_by_position_not_by_name(tmp_path: Path) -> None:
+    for name, position in (("step-9", 9), ("step-100", 100), ("step-20-3-20", 20)):
+        save(tmp_path / name, position)
+    assert [p.name for p in checkpoint.complete(tmp_path)] == ["step-100", "step-20-3-20", "step-9"]
+
+
+def test_prune_keeps_the_newest_and_deletes_leftovers(tmp_path: Path) -> None:
+    for position in (5, 10, 15, 20):
+        save(tmp_path / f"step-{position}", position)
+    (tmp_path / "step-20" / "COMPLETE").unlink()
+    shutil.copytree(tmp_path / "step-5", tmp_path / ".step-25.tmp")
+    (tmp_path / "notes").mkdir()
+    checkpoint.prune(tmp_path, 2)
+    assert names(tmp_path) == {"step-10", "step-15", "notes"}
+
+
+def test_going_on_from_an_older_one_unseals_those_after_it(tmp_path: Path) -> None:
+    for position in (1, 2, 3):
+        save(tmp_path / f"step-{position}", position)
+    checkpoint.unseal_newer(tmp_path, tmp_path / "step-2")
+    assert [p.name for p in checkpoint.complete(tmp_path)] == ["step-2", "step-1"]
+
+
+def test_what_has_the_name_already_is_replaced(tmp_path: Path) -> None:
+    (save(tmp_path / "step-1", 1, "old") / "stray").write_text("x")
+    save(tmp_path / "step-1", 1, "new")
+    assert checkpoint.load(tmp_path / "step-1")[1]["content"] == "new"
+    assert names(tmp_path / "step-1") == {"tensors.safetensors", "state.json", "replay", "COMPLETE"}
+
+
+def test_everything_is_on_disk_before_the_name_appears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    rename = os.rename
+
+    def synced(descriptor: int) -> None:
+        events.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+
+    def renamed(source: Path, target: Path) -> None:
+        events.append("rename")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    save(tmp_path / "step-1", 1)
+    before, after = events[: events.index("rename")], events[events.index("rename") + 1 :]
+    assert {"tensors.safetensors", "state.json", "rows.npy"} < set(before)
+    assert before.index("COMPLETE") > before.index("rows.npy")
+    assert before[-1] == ".step-1.tmp" and "replay" in before
+    assert after == [tmp_path.name]
+
+
+def test_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file where the folder should be")
+    with pytest.raises(RlplastError, match=r"could not be written .* earlier checkpoints"):
+        save(tmp_path / "checkpoints" / "step-1", 1)
+
+
+def test_state_is_readable_without_this_library(tmp_path: Path) -> None:
+    save(tmp_path / "step-3", 3, {"seed": 7})
+    state = json.loads((tmp_path / "step-3" / "state.json").read_text())
+    assert state["content"] == {"seed": 7}
+    assert json.loads((tmp_path / "step-3" / "COMPLETE").read_text())["position"] == [3, 0, 3]

@@ -1,0 +1,178 @@
+"""A Trainable of a few dozen numbers, with streams, files, a target and dropout."""
+
+import copy
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rlplast.core import checkpoint
+from rlplast.core.clock import Clock, Time
+from rlplast.core.hook import Hooks
+from rlplast.core.loop import Cadence, Loop
+from rlplast.core.network import Network
+from rlplast.core.rng import Streams, numpy_stream, torch_stream
+from rlplast.core.run_folder import RunFolder
+from rlplast.core.schedule import Schedule
+
+__all__ = ["HOOKS", "Killed", "Toy", "final", "loop", "run"]
+
+HOOKS: tuple[dict[str, Any], ...] = (
+    {"method": "fire", "at": "50%"},
+    {"method": "shrink_perturb", "at": ["25%", "75%"], "params": {"init": "fresh"}},
+    {"method": "swr", "every": "1 updates", "from": "25%", "params": {"coef": 0.1}},
+    {"method": "head_reset", "every": "5 updates", "params": {"init": "fresh"}},
+)
+
+
+class Killed(BaseException):
+    """Stands for a process that ends without another word."""
+
+
+class Toy:
+    """Regression on points drawn one per env_step; half an update per env_step."""
+
+    units: tuple[str, ...] = ("updates", "env_steps")
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self.streams = Streams(seed)
+        self.module = nn.Sequential(
+            nn.Linear(3, 4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)
+        )
+        self.target = copy.deepcopy(self.module).requires_grad_(False)
+        self.optimizer = torch.optim.Adam(self.module.parameters(), lr=1e-2)
+        net = Network("net", self.module, self.optimizer, {"target": self.target})
+        net.initialise(torch_stream(seed, "init"))
+        self.networks = {"net": net}
+        self.clock = Clock()
+        self.after_update: Callable[[Clock], None] = lambda clock: None
+        self.points: list[np.ndarray] = []
+        self.losses: list[float] = []
+        self.lr_scale = 1.0
+
+    def owes(self) -> bool:
+        return 2 * self.clock.updates + 2 <= self.clock.env_steps
+
+    def step(self) -> None:
+        if not self.owes():
+            self.points.append(self.streams.numpy("environment").normal(size=3))
+            self.clock = self.clock.advance(env_steps=1)
+            return
+        picks = self.streams.numpy("replay").integers(len(self.points), size=2)
+        batch = torch.from_numpy(np.stack([self.points[i] for i in picks])).float()
+        self.optimizer.zero_grad()
+        loss = self.loss("net", batch) * self.lr_scale
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.item())
+        self.clock = self.clock.advance(updates=1)
+        self.after_update(self.clock)
+        if self.clock.updates % 3 == 0:
+            self.target.load_state_dict(self.module.state_dict())
+
+    def loss(self, network: str, batch: Tensor) -> Tensor:
+        return F.mse_loss(self.module(batch), self.target(batch)[:, [1, 0]] + 1)
+
+    def taps(self, network: str, batch: Tensor) -> dict[str, Tensor]:
+        return {"0": F.relu(self.module[0](batch))}
+
+    def sample(self, size: int, number: int) -> Tensor:
+        return torch.randn(size, 3, generator=torch_stream(self.seed, "probe", number))
+
+    def evaluate(self, number: int, episodes: int) -> dict[str, float]:
+        noise = numpy_stream(self.seed, "evaluation", number).normal(size=(episodes, 3))
+        return {"score": self.loss("net", torch.from_numpy(noise).float()).item()}
+
+    def metrics(self) -> dict[str, float]:
+        values = {"train/loss": float(np.mean(self.losses))} if self.losses else {}
+        self.losses = []
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"streams": self.streams.state_dict(), "losses": self.losses}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.streams.load_state_dict(state["streams"])
+        self.losses = list(state["losses"])
+
+    def save_files(self, folder: Path, previous: Path | None) -> None:
+        np.save(folder / "points.npy", np.array(self.points))
+
+    def load_files(self, folder: Path) -> None:
+        self.points = list(np.load(folder / "points.npy"))
+
+    def close(self) -> None:
+        pass
+
+
+def every(period: str | None, total: str) -> Schedule | None:
+    if period is None:
+        return None
+    return Schedule.parse({"every": period}, Time.parse(total))
+
+
+def loop(
+    folder: Path,
+    total: str = "16 env_steps",
+    hooks: tuple[dict[str, Any], ...] = HOOKS,
+    log: str = "3 env_steps",
+    save: str = "4 env_steps",
+    evaluate: str | None = "3 updates",
+    metrics: str | None = "5 env_steps",
+    keep: int = 2,
+) -> Loop:
+    """Return a loop over a new toy, resumed from what is in the folder."""
+    toy = Toy()
+    logged, saved = every(log, total), every(save, total)
+    assert logged is not None and saved is not None
+    made = Loop(
+        trainable=toy,
+        hooks=Hooks(hooks, toy.networks, total, toy.seed, toy.units),
+        total=Time.parse(total),
+        folder=RunFolder(folder, tensorboard=False),
+        cadence=Cadence(
+            logged, every(evaluate, total), every(metrics, total), saved, episodes=2, keep=keep
+        ),
+        measure=lambda t, number: {"metric/loss": t.loss("net", t.sample(4, number)).item()},
+    )
+    if any((folder / "checkpoints").glob("step-*")):
+        made.load(checkpoint.newest(folder / "checkpoints")[0])
+    else:
+        made.folder.cut(dict.fromkeys(made.folder.lengths(), 0))
+    return made
+
+
+def run(made: Loop) -> Toy:
+    """Run a loop to its end, whatever that is, and close its folder."""
+    try:
+        made.run()
+    finally:
+        made.folder.close()
+    toy = made.trainable
+    assert isinstance(toy, Toy)
+    return toy
+
+
+def final(folder: Path) -> dict[str, Any]:
+    """Return what a run left, ready for `==`: lines without wall-clock values, tensors, state."""
+    found: dict[str, Any] = {}
+    for name in ("metrics", "receipts"):
+        rows = [json.loads(x) for x in (folder / f"{name}.jsonl").read_text().splitlines()]
+        found[name] = [{k: v for k, v in r.items() if not k.startswith("time/")} for r in rows]
+    path, problems = checkpoint.newest(folder / "checkpoints")
+    assert not problems
+    for file in path.rglob("*"):
+        name = file.relative_to(path).as_posix()
+        if name == "state.json":
+            state = json.loads(file.read_text())
+            timed = ("time/seconds", "lengths")  # lengths count the digits of wall-clock values
+            found[name] = {k: v for k, v in state.items() if k not in timed}
+        elif file.is_file() and name != "COMPLETE":
+            found[name] = file.read_bytes()
+    return found

@@ -1,0 +1,98 @@
+"""Slow twins of the DQN: formulas in NumPy loops, and an update written by hand in plain torch."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import torch
+from torch import nn
+
+
+def target_twin(
+    reward: np.ndarray,
+    discount: np.ndarray,
+    q_target_next: np.ndarray,
+    q_online_next: np.ndarray | None = None,
+) -> np.ndarray:
+    """r + discount * Q_target(s', a*), one transition at a time, in float64."""
+    found = []
+    for i in range(len(reward)):
+        picks = q_target_next[i] if q_online_next is None else q_online_next[i]
+        best = max(range(len(picks)), key=lambda a, picks=picks: picks[a])
+        found.append(float(reward[i]) + float(discount[i]) * float(q_target_next[i][best]))
+    return np.array(found)
+
+
+def huber_twin(error: np.ndarray, delta: float) -> np.ndarray:
+    return np.array([
+        0.5 * float(e) ** 2 if abs(float(e)) <= delta else delta * (abs(float(e)) - 0.5 * delta)
+        for e in error
+    ])
+
+
+def epsilon_twin(env_steps: int, total: int, agent) -> float:
+    """Straight line from `initial_steps` on, over a share of the run, then constant."""
+    first, last = agent.initial_steps, agent.initial_steps + agent.epsilon_decay * total
+    return float(
+        np.interp(env_steps, [first, last], [agent.epsilon_start, agent.epsilon_end])
+        if last > first
+        else agent.epsilon_end
+    )
+
+
+def updates_twin(ratio: float, env_steps: int, initial_steps: int) -> int:
+    """Updates owed after `env_steps` transitions, in exact fractions."""
+    exact = Fraction(ratio).limit_denominator(10**6)
+    return math.floor(exact * max(0, env_steps - initial_steps))
+
+
+def syncs_twin(env_steps: int, target_every: int) -> int:
+    return sum(1 for step in range(1, env_steps + 1) if step % target_every == 0)
+
+
+class HandWrittenUpdate:
+    """An MLP Q-network, its target and its Adam, with nothing of the agent in them."""
+
+    def __init__(self, agent, weights: dict[str, torch.Tensor]):
+        self.agent = agent
+        shapes = [weights[f"{name}.weight"].shape for name in ("fc1", "fc2", "head")]
+        self.online, self.target = self.network(shapes), self.network(shapes)
+        names = [f"{layer}.{kind}" for layer in ("fc1", "fc2", "head") for kind in ("weight", "bias")]
+        with torch.no_grad():
+            for parameter, name in zip(self.online.parameters(), names, strict=True):
+                parameter.copy_(weights[name])
+        self.sync()
+        self.optimizer = torch.optim.Adam(
+            self.online.parameters(), lr=agent.lr, eps=agent.adam_eps, foreach=False, fused=False
+        )
+
+    def network(self, shapes) -> nn.Sequential:
+        (hidden1, inputs), (hidden2, _), (actions, _) = shapes
+        return nn.Sequential(
+            nn.Linear(inputs, hidden1),
+            nn.ReLU(),
+            nn.Linear(hidden1, hidden2),
+            nn.ReLU(),
+            nn.Linear(hidden2, actions),
+        )
+
+    def sync(self):
+        self.target.load_state_dict(self.online.state_dict())
+
+    def update(self, batch) -> float:
+        q_next = self.target(batch.obs_next).detach()
+        best = q_next.max(1).values
+        if self.agent.double:
+            best = q_next[range(len(q_next)), self.online(batch.obs_next).argmax(1)]
+        wanted = batch.reward + batch.discount * best
+        q = self.online(batch.obs)[range(len(q_next)), batch.action]
+        loss = nn.functional.huber_loss(q, wanted, delta=self.agent.huber_delta)
+        self.optimizer.zero_grad()
+        loss.backward()
+        if self.agent.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(self.online.parameters(), self.agent.max_grad_norm)
+        self.optimizer.step()
+        return float(loss.detach())
+
+    def weights(self) -> list[torch.Tensor]:
+        return [*self.online.parameters(), *self.target.parameters()]
