@@ -50,7 +50,7 @@ HOOKS: list[dict[str, Any]] = [
     },
     {"method": "full_reset", "every": "40%", "params": {"init": "fresh"}},
     {"method": "head_reset", "at": "70%", "optimizer": "touched", "params": {"init": "fresh"}},
-    {"method": "fire", "every": "500 updates", "optimizer": "keep", "followers": "leave"},
+    {"method": "fire", "every": "150 updates", "optimizer": "keep", "followers": "leave"},
 ]
 SHORT: dict[str, Any] = {
     "threads": 1,
@@ -72,11 +72,11 @@ SHORT_OF: dict[str, dict[str, Any]] = {
         "evaluate": {"every": "15%", "episodes": 3},
     },
     "atari": {
-        "total": "800 env_steps",
+        "total": "500 env_steps",
         "env.workers": 2,
         "env.options": {"max_episode_steps": 50},
         "agent.initial_steps": 100,
-        "agent.buffer_size": 600,
+        "agent.buffer_size": 400,
         "agent.target_every": 100,
         "evaluate": {"every": "30%", "episodes": 2},
     },

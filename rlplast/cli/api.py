@@ -72,7 +72,10 @@ def build(config: RunConfig) -> tuple[Trainable, Hooks]:
     device = choose_device(config.device)
     check_names(config.metrics.names)
     _check_env(config)
-    trainable = kind_classes(config.kind)[1](config, device)
+    try:
+        trainable = kind_classes(config.kind)[1](config, device)
+    except MemoryError as error:
+        raise ConfigError(f"{error}: lower what the config keeps in memory (a replay)") from error
     try:
         hooks = Hooks(
             config.hooks,

@@ -34,6 +34,7 @@ TYPE_NAMES = {
     type(None): "null",
     dict: "a mapping",
 }
+FREE = (dict[str, Any], list[dict[str, Any]])  # checked by those who read them
 _BAD_KEY = re.compile(r'"config\.([^"\s]+)"')
 
 
@@ -66,21 +67,50 @@ def read_config(
     data = dict(source) if isinstance(source, Mapping) else read_yaml(find_config(str(source)))
     if not isinstance(data, dict):
         raise ConfigError(f"config {source} holds {_holds(data)}: allowed is a mapping of keys")
-    data = _plain(data, source)
+    data = _plain(data, f"config {source}")
     for dotted, value in (overrides or {}).items():
-        _set(data, dotted, value)
+        _set(data, dotted, _plain(value, f"--{dotted}"))
     cls, _ = kind_classes(data.get("kind", "dqn"))
     check_keys(data, cls)
     _refuse_null(data, cls)
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("--config", type=cls, default=cls())
     try:
-        config = parser.instantiate(parser.parse_object({"config": data})).config
+        config = parser.instantiate(parser.parse_object({"config": _hollow(data, cls)})).config
     except jsonargparse.ArgumentError as error:
         raise ConfigError(_explain(str(error), data, cls)) from error
+    _fill(config, data)
     config.cadence()
     config.check()
     return config
+
+
+def _hollow(data: Mapping[str, Any], cls: type) -> dict[str, Any]:
+    """Return `data` with its free mappings emptied.
+
+    jsonargparse would take a mapping with a ``class_path`` in one for an object to make.
+    """
+    hollow = {}
+    for key, value in data.items():
+        hint = typing.get_type_hints(cls)[key]
+        if dataclasses.is_dataclass(hint):
+            value = _hollow(value, typing.cast(type, hint))
+        elif hint in FREE and isinstance(value, list):
+            value = [{} if isinstance(item, dict) else item for item in value]
+        elif hint in FREE and isinstance(value, dict):
+            value = {}
+        hollow[key] = value
+    return hollow
+
+
+def _fill(config: Any, data: Mapping[str, Any]) -> None:
+    """Put back what `_hollow` took out."""
+    hints = typing.get_type_hints(type(config))
+    for key, value in data.items():
+        if dataclasses.is_dataclass(hints[key]):
+            _fill(getattr(config, key), value)
+        elif hints[key] in FREE and not isinstance(value, str):
+            setattr(config, key, value)
 
 
 def dump_config(config: RunConfig) -> str:
@@ -92,14 +122,13 @@ def _holds(data: Any) -> str:
     return "nothing" if data is None else f"a {type(data).__name__}"
 
 
-def _plain(data: Any, source: Any) -> dict[str, Any]:
+def _plain(data: Any, where: str) -> Any:
     """Return a copy of `data` that holds nothing but what JSON can."""
     try:
         return json.loads(json.dumps(data))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
-            f"config {source}: {error}; allowed are text, numbers, true, false, null, lists and "
-            "mappings"
+            f"{where}: {error}; allowed are text, numbers, true, false, null, lists and mappings"
         ) from error
 
 

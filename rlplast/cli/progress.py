@@ -51,7 +51,9 @@ def progress() -> Iterator[Callable[[Loop], None]]:
         done = loop.trainable.clock[loop.total.unit]
         if task is None:
             first = done
-            task = bar.add_task("", total=loop.total.value, unit=loop.total.unit, rate=0.0, words="")
+            task = bar.add_task(
+                "", total=loop.total.value, unit=loop.total.unit, rate=0.0, words=""
+            )
         rate = (done - first) / max(now - started, 1e-9)
         bar.update(task, completed=done, rate=rate, words=describe(loop))
 

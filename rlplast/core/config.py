@@ -70,8 +70,29 @@ def parse_yaml(text: str, where: str = "YAML") -> Any:
     """
     try:
         return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{where} is no valid YAML: {error}") from error
+    except ConfigError:
+        raise
+    except _YAML_ERRORS as error:
+        raise ConfigError(f"{where} is no valid YAML: {_problem(error)}") from error
+
+
+# Ill-formed scalars and keys, and nesting without end, come out of PyYAML as these.
+_YAML_ERRORS = (
+    yaml.YAMLError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    RecursionError,
+)
+
+
+def _problem(error: Exception) -> str:
+    """Say on one line what is wrong, and where if it is known."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{error.problem}, line {mark.line + 1}, column {mark.column + 1}"
+    return " ".join(str(error).split())
 
 
 # A hook's key `on` must stay a word: YAML 1.1 reads on/off/yes/no as booleans.
@@ -262,6 +283,8 @@ def check_keys(data: Any, cls: type, where: str = "config") -> None:
     names = [f.name for f in dataclasses.fields(cls)]
     for key, value in data.items():
         if key not in names:
-            raise ConfigError(f"{where} has an unknown key {key!r}: {did_you_mean(str(key), names)}")
+            raise ConfigError(
+                f"{where} has an unknown key {key!r}: {did_you_mean(str(key), names)}"
+            )
         if dataclasses.is_dataclass(hints[key]):
             check_keys(value, typing.cast(type, hints[key]), f"{where}.{key}")

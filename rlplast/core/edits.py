@@ -6,6 +6,7 @@ network's followers as the firing's policies say. Nothing else in this library w
 weights or optimizer state outside training itself.
 
 - `Assign`, `Scale`: an edit of a Block or of a state tensor.
+- `check`: whether a plan is complete, fits and is finite.
 - `apply`: check, write, follow up, and report what happened.
 - `write`: only the writing, without host synchronisation; for every-update methods.
 - `Receipt`: what one firing did to one network.
@@ -34,6 +35,7 @@ __all__ = [
     "Receipt",
     "Scale",
     "apply",
+    "check",
     "check_policy",
     "write",
 ]
@@ -151,7 +153,7 @@ def _label(network: Network, edit: Edit) -> str:
     return f"a state tensor of {network.name}"
 
 
-def _check(network: Network, edits: Sequence[Edit]) -> None:
+def check(network: Network, edits: Sequence[Edit]) -> None:
     """Check a whole plan before its first write; one host synchronisation."""
     known = {id(b) for b in network.blocks}
     seen: set[int] = set()
@@ -261,7 +263,7 @@ def apply(
     optimizer: str = "network",
     followers: str = "copy",
     replan: Callable[[Network], Sequence[Edit]] | None = None,
-    started: float | None = None,
+    planning_seconds: float = 0.0,
 ) -> Receipt:
     """Check a plan, write it, treat optimizer state and followers, and report.
 
@@ -277,23 +279,23 @@ def apply(
         followers: ``copy`` makes each follower equal to the network, buffers included;
             ``same_edit`` gives it the same method on its own weights; ``leave``.
         replan: makes the plan for a follower; needed for ``same_edit``.
-        started: ``time.perf_counter()`` when planning began.
+        planning_seconds: what making the plan took, for the receipt.
 
     Raises:
         BadWeights: if a value is not finite; nothing is written then.
         ConfigError: if the plan does not fit the network, or a policy is unknown.
         UnsupportedOptimizer: if state is to be zeroed that has no rule; before writing.
     """
-    started = time.perf_counter() if started is None else started
+    started = time.perf_counter()
     check_policy(optimizer, followers)
-    _check(network, edits)
+    check(network, edits)
     plans: list[Sequence[Edit]] = []
     if followers == "same_edit" and network.followers:
         if replan is None:
             raise ConfigError("followers = 'same_edit' needs a replan function")
         for follower in network.followers.values():
             plans.append(replan(follower))
-            _check(follower, plans[-1])
+            check(follower, plans[-1])
     if optimizer != "keep":  # a state without a rule must stop us before the first write
         for block in network.trainable():
             moments(network, block.param)
@@ -322,7 +324,7 @@ def apply(
         norm_after=_total_norm(network.trainable()),
         optimizer_policy=optimizer,
         followers=dict.fromkeys(network.followers, followers),
-        seconds=time.perf_counter() - started,
+        seconds=planning_seconds + time.perf_counter() - started,
     )
 
 

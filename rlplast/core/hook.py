@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rlplast.core.clock import Clock, Time
-from rlplast.core.edits import Assign, Edit, Receipt, Scale, apply, check_policy, write
+from rlplast.core.edits import Assign, Edit, Receipt, Scale, apply, check, check_policy, write
 from rlplast.core.errors import BadWeights, ConfigError, did_you_mean
 from rlplast.core.network import Block, Network
 from rlplast.core.registry import build, get, register
@@ -144,13 +144,32 @@ class Hook:
 
     def fire(self, clock: Clock, crossings: int, seed: int) -> list[Receipt]:
         """Plan and apply one firing on each network; see `rlplast.core.edits.apply`."""
-        return [self._fire_on(n, clock, crossings, seed) for n in self.networks]
+        planned = [self._planned(n, clock, crossings, seed) for n in self.networks]
+        for network, edits, _, _ in planned:  # all plans hold before the first network is written
+            check(network, edits)
+        return [
+            apply(
+                network,
+                edits,
+                method=self.method.name,
+                clock=clock,
+                crossings=crossings,
+                optimizer=self.optimizer,
+                followers=self.followers,
+                replan=replan,
+                planning_seconds=seconds,
+            )
+            for network, edits, replan, seconds in planned
+        ]
 
     def _stream(self, network: Network, clock: Clock, seed: int) -> Callable[[], torch.Generator]:
         number = self.schedule.count(clock)
         return lambda: torch_stream(seed, "hook", self.key, network.name, number)
 
-    def _fire_on(self, network: Network, clock: Clock, crossings: int, seed: int) -> Receipt:
+    def _planned(
+        self, network: Network, clock: Clock, crossings: int, seed: int
+    ) -> tuple[Network, list[Edit], Callable[[Network], list[Edit]], float]:
+        """Return a network's plan, how to make one for its followers, and the seconds it took."""
         started = time.perf_counter()
         stream = self._stream(network, clock, seed)
 
@@ -159,17 +178,8 @@ class Hook:
             blocks = blocks if target is network else _namesakes(target, blocks)
             return self.plan(network, target, Context(target, blocks, clock, crossings, stream))
 
-        return apply(
-            network,
-            replan(network),
-            method=self.method.name,
-            clock=clock,
-            crossings=crossings,
-            optimizer=self.optimizer,
-            followers=self.followers,
-            replan=replan,
-            started=started,
-        )
+        edits = replan(network)
+        return network, edits, replan, time.perf_counter() - started
 
     def after_update(self, clock: Clock, seed: int) -> None:
         """Fire inside an update: no checks, no host synchronisation, sums on the device."""
@@ -448,6 +458,11 @@ def fire_once(
     chosen = scope(scope_name)
     intervention: Intervention = build("interventions", method, params)
     if isinstance(model, Network):
+        if optimizer is not None or target is not None or initial is not None:
+            raise ConfigError(
+                "a Network brings its own optimizer, followers and θ0: pass the bare module, or "
+                "leave optimizer, target and initial out"
+            )
         network = model
     else:
         followers = {} if target is None else {"target": target}

@@ -7,7 +7,14 @@ import torch
 
 from agents.dqn import DQN
 from rlplast.core.hook import Hooks
-from tests.agents.toy_env import dqn, everything, exploration_state, same, use_wheel, without_weights
+from tests.agents.toy_env import (
+    dqn,
+    everything,
+    exploration_state,
+    same,
+    use_wheel,
+    without_weights,
+)
 
 METHODS = [
     {"method": "full_reset"},
@@ -24,9 +31,7 @@ def wheel(monkeypatch: pytest.MonkeyPatch):
 
 def hooked(agent: DQN, *configs: dict[str, Any]) -> Hooks:
     config = agent.config
-    return Hooks(
-        configs, agent.networks, config.total, config.seed, agent.units, config.horizon()
-    )
+    return Hooks(configs, agent.networks, config.total, config.seed, agent.units, config.horizon())
 
 
 def run(agent: DQN, hooks: Hooks, until: int) -> list:
@@ -55,7 +60,9 @@ def test_firing_changes_the_network_and_nothing_around_it(method: dict[str, Any]
     after = everything(agent)
     assert same(without_weights(agent), rest)
     assert receipt.sfe > 0
-    changed = {name for name in before["online"] if not same(before["online"][name], after["online"][name])}
+    changed = {
+        name for name in before["online"] if not same(before["online"][name], after["online"][name])
+    }
     assert {"fc1.weight", "fc2.weight"} <= changed
     assert {key for key in before if not same(before[key], after[key])} == {"online"}
 

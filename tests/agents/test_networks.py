@@ -31,7 +31,10 @@ def observations(name: str) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("name", "layers"),
     [
-        ("nature", {"conv1": 32 * 4 * 64, "conv2": 64 * 32 * 16, "conv3": 64 * 64 * 9, "fc1": 3136 * 512}),
+        (
+            "nature",
+            {"conv1": 32 * 4 * 64, "conv2": 64 * 32 * 16, "conv3": 64 * 64 * 9, "fc1": 3136 * 512},
+        ),
         ("minatar", {"conv1": 16 * 4 * 9, "fc1": 1024 * 128}),
         ("mlp", {"fc1": 6 * 256, "fc2": 256 * 256}),
     ],
@@ -39,7 +42,9 @@ def observations(name: str) -> torch.Tensor:
 def test_layers_are_those_of_the_papers(name: str, layers: dict[str, int]):
     network = q_network(name)
     width = {"nature": 512, "minatar": 128, "mlp": 256}[name]
-    found = {layer: network.get_submodule(layer).weight.numel() for layer in network.forward_order()}
+    found = {
+        layer: network.get_submodule(layer).weight.numel() for layer in network.forward_order()
+    }
     assert found == layers | {"head": width * 6}
 
 

@@ -17,7 +17,8 @@ from rlplast.core.clock import Clock
 from rlplast.core.errors import DamagedFile, Interrupted, RlplastError
 from rlplast.core.loop import Loop
 from rlplast.core.run_folder import RunFolder
-from tests.core.toy import HOOKS, Killed, Toy, final, loop, run
+from tests.core.toy import HOOKS, Killed, Toy, loop, run
+from tests.runs import final
 
 STEPS = 24  # of a run of 16 env_steps and 8 updates
 

@@ -1,7 +1,6 @@
 """A Trainable of a few dozen numbers, with streams, files, a target and dropout."""
 
 import copy
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.core.run_folder import RunFolder
 from rlplast.core.schedule import Schedule
 
-__all__ = ["HOOKS", "Killed", "Toy", "final", "loop", "run"]
+__all__ = ["HOOKS", "Killed", "Toy", "loop", "run"]
 
 HOOKS: tuple[dict[str, Any], ...] = (
     {"method": "fire", "at": "50%"},
@@ -157,22 +156,3 @@ def run(made: Loop) -> Toy:
     toy = made.trainable
     assert isinstance(toy, Toy)
     return toy
-
-
-def final(folder: Path) -> dict[str, Any]:
-    """Return what a run left, ready for `==`: lines without wall-clock values, tensors, state."""
-    found: dict[str, Any] = {}
-    for name in ("metrics", "receipts"):
-        rows = [json.loads(x) for x in (folder / f"{name}.jsonl").read_text().splitlines()]
-        found[name] = [{k: v for k, v in r.items() if not k.startswith("time/")} for r in rows]
-    path, problems = checkpoint.newest(folder / "checkpoints")
-    assert not problems
-    for file in path.rglob("*"):
-        name = file.relative_to(path).as_posix()
-        if name == "state.json":
-            state = json.loads(file.read_text())
-            timed = ("time/seconds", "lengths")  # lengths count the digits of wall-clock values
-            found[name] = {k: v for k, v in state.items() if k not in timed}
-        elif file.is_file() and name != "COMPLETE":
-            found[name] = file.read_bytes()
-    return found

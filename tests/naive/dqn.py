@@ -24,10 +24,12 @@ def target_twin(
 
 
 def huber_twin(error: np.ndarray, delta: float) -> np.ndarray:
-    return np.array([
-        0.5 * float(e) ** 2 if abs(float(e)) <= delta else delta * (abs(float(e)) - 0.5 * delta)
-        for e in error
-    ])
+    return np.array(
+        [
+            0.5 * float(e) ** 2 if abs(float(e)) <= delta else delta * (abs(float(e)) - 0.5 * delta)
+            for e in error
+        ]
+    )
 
 
 def epsilon_twin(env_steps: int, total: int, agent) -> float:
@@ -57,7 +59,9 @@ class HandWrittenUpdate:
         self.agent = agent
         shapes = [weights[f"{name}.weight"].shape for name in ("fc1", "fc2", "head")]
         self.online, self.target = self.network(shapes), self.network(shapes)
-        names = [f"{layer}.{kind}" for layer in ("fc1", "fc2", "head") for kind in ("weight", "bias")]
+        names = [
+            f"{layer}.{kind}" for layer in ("fc1", "fc2", "head") for kind in ("weight", "bias")
+        ]
         with torch.no_grad():
             for parameter, name in zip(self.online.parameters(), names, strict=True):
                 parameter.copy_(weights[name])

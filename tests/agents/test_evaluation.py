@@ -1,0 +1,95 @@
+from collections import deque
+
+import numpy as np
+import pytest
+
+import envs
+from agents.dqn_config import EnvConfig
+from agents.evaluation import Evaluation, FrameStack, evaluate_policy
+from rlplast.core.rng import numpy_stream
+
+SHORT = {"max_episode_steps": 30}
+
+
+def generator(i: int) -> np.random.Generator:
+    return numpy_stream(0, "evaluation", 5, i)
+
+
+def lean(obs: np.ndarray) -> np.ndarray:
+    """Push the cart towards where the pole falls; plays longer from some starts than others."""
+    return (obs[:, 2] > 0).astype(np.int64)
+
+
+def played_alone(i: int, episodes: int) -> list[float]:
+    """Play the i-th environment by itself."""
+    env = envs.make("gym/CartPole-v1", generator(i))
+    returns = []
+    for _ in range(episodes):
+        obs, total, ended = env.reset(), 0.0, False
+        while not ended:
+            obs, reward, terminated, truncated = env.step(int(lean(obs[None])[0]))
+            total, ended = total + reward, terminated or truncated
+        returns.append(total)
+    env.close()
+    return returns
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "episodes", "quota"),
+    [(1, 3, [3]), (3, 7, [3, 2, 2]), (4, 2, [1, 1]), (2, 2, [1, 1])],
+)
+def test_each_environment_plays_its_own_share(
+    num_envs: int, episodes: int, quota: list[int]
+) -> None:
+    config = EnvConfig("gym/CartPole-v1", num_envs)
+    played = evaluate_policy(config, lean, episodes, generator)
+    expected = [r for i, share in enumerate(quota) for r in played_alone(i, share)]
+    assert played.returns.tolist() == expected
+    assert played.lengths.tolist() == expected  # CartPole pays 1 a step
+
+
+def test_scores_are_those_of_all_episodes() -> None:
+    scores = Evaluation(np.array([1.0, 2.0, 6.0]), np.array([10, 20, 60])).scores()
+    assert scores == {
+        "return_mean": 3.0,
+        "return_median": 2.0,
+        "return_std": pytest.approx(np.std([1, 2, 6], ddof=1)),
+        "length_mean": 30.0,
+        "episodes": 3.0,
+    }
+    assert Evaluation(np.array([4.0]), np.array([1])).scores()["return_std"] == 0.0
+
+
+def test_returns_are_not_clipped() -> None:
+    config = EnvConfig("atari/Asterix", 1, options={"max_episode_steps": 300})
+    rng = np.random.default_rng(0)
+    played = evaluate_policy(config, lambda obs: rng.integers(9, size=1), 2, generator)
+    assert played.returns.max() >= 50  # every item of Asterix pays 50 or more
+    assert played.lengths.max() <= 300
+
+
+def test_every_picture_of_the_first_environment_is_shown() -> None:
+    pictures: list[np.ndarray] = []
+    config = EnvConfig("minatar/breakout", 2, options=SHORT)
+    played = evaluate_policy(
+        config, lambda obs: np.zeros(len(obs), np.int64), 2, generator, pictures.append
+    )
+    assert len(pictures) == played.lengths.max()
+    assert pictures[0].dtype == np.uint8 and pictures[0].shape[-1] == 3
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_frame_stack_equals_a_deque_per_environment(depth: int) -> None:
+    rng = np.random.default_rng(depth)
+    stack = FrameStack(3, depth, (2, 2), "uint8")
+    naive = [deque(np.zeros((depth, 2, 2), "uint8"), maxlen=depth) for _ in range(3)]
+    for step in range(40):
+        frames = rng.integers(256, size=(3, 2, 2), dtype=np.uint8)
+        first = rng.random(3) < 0.2 if step else np.ones(3, bool)
+        stack.push(frames, first if step else True)
+        for frame, begins, own in zip(frames, first, naive, strict=True):
+            if begins:
+                own.extend(np.zeros((depth, 2, 2), "uint8"))
+            own.append(frame)
+        expected = np.stack([np.stack(own) for own in naive])
+        assert np.array_equal(stack.obs(), expected if depth > 1 else expected[:, 0])

@@ -1,0 +1,64 @@
+"""Small runs for the tests of the command line, and how to read what they leave."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cli.commands import Outcome, command
+
+__all__ = ["SMALL", "files", "jsonl", "listing", "small_config", "trained", "untimed"]
+
+SMALL: dict[str, Any] = {
+    "kind": "dqn",
+    "seed": 3,
+    "total": "200 env_steps",
+    "env": {"id": "gym/CartPole-v1", "num_envs": 2},
+    "replay_ratio": 0.5,
+    "agent": {"lr": 1e-3, "batch_size": 8, "initial_steps": 40, "target_every": 50},
+    "hooks": [{"method": "fire", "at": "50%", "params": {"iterations": 3}}],
+    "log": {"every": "10%"},
+    "evaluate": {"every": "50%", "episodes": 3},
+    "metrics": {"every": "50%", "batch_size": 16},
+    "checkpoint": {"every": "25%", "keep": 2},
+    "tensorboard": False,
+}
+
+
+def small_config(folder: Path, **changes: Any) -> Path:
+    """Write `SMALL` with some top-level keys replaced; returns the file."""
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(SMALL | changes))
+    return path
+
+
+def trained(folder: Path, *words: object, **changes: Any) -> Path:
+    """Train to the end; returns the run's folder."""
+    run = folder / "run"
+    outcome = command("train", small_config(folder, **changes), "--out", run, *words)
+    assert outcome.code == 0, outcome
+    return run
+
+
+def jsonl(path: Path) -> list[dict[str, Any]]:
+    """Read strict JSON lines."""
+
+    def refuse(constant: str):
+        raise AssertionError(f"{constant} is no JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
+
+
+def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Relative path and content of every file."""
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+def listing(outcome: Outcome) -> str:
+    return outcome.out + outcome.err

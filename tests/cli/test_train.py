@@ -1,0 +1,284 @@
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import rlplast
+from rlplast.cli.config_file import read_config
+from tests.cli.commands import command
+from tests.cli.runs import SMALL, files, jsonl, small_config, trained, untimed
+
+ROOT = Path(__file__).resolve().parents[2]
+CLOCK = ["updates", "env_steps", "frames"]
+RECEIPT = {
+    "method",
+    "clock",
+    "network",
+    "crossings",
+    "entries_touched",
+    "sfe",
+    "dfi_before",
+    "dfi_after",
+    "norm_before",
+    "norm_after",
+    "optimizer_policy",
+    "followers",
+    "time/seconds",
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("train"), "--tensorboard", "true")
+
+
+# A run's folder.
+
+
+def test_folder_holds_what_the_contract_names(run: Path):
+    names = {path.name.split(".out.")[0] for path in run.iterdir() if path.name != ".lock"}
+    wanted = {"config.yaml", "run.json", "metrics.jsonl", "receipts.jsonl", "events", "checkpoints"}
+    assert names - {"plot.png"} == wanted
+    steps = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert steps == ["step-150", "step-200"]
+    for step in steps:
+        inside = {path.name for path in (run / "checkpoints" / step).iterdir()}
+        assert inside == {"tensors.safetensors", "state.json", "replay", "COMPLETE"}
+        assert list((run / "checkpoints" / step / "replay").glob("*.npy"))
+
+
+def test_run_json_says_what_ran_where(run: Path):
+    info = rlplast.load(str(run)).info
+    assert info["status"] == "done"
+    assert (info["seed"], info["threads"]) == (3, 1)
+    assert isinstance(info["command"], list)
+    assert {"python", "torch", "numpy", "gymnasium"} <= info["versions"].keys()
+    assert {"git_revision", "host"} <= info.keys()
+
+
+def test_metrics_are_flat_lines_that_begin_with_the_clock(run: Path):
+    rows = jsonl(run / "metrics.jsonl")
+    for row in rows:
+        assert list(row)[:3] == CLOCK
+        assert all(isinstance(row[unit], int) for unit in CLOCK)
+        assert all(v is None or isinstance(v, int | float) for v in row.values())
+        prefixes = {key.split("/")[0] for key in row if key not in CLOCK}
+        assert prefixes <= {"train", "eval", "metric", "time"}
+    clocks = [tuple(row[unit] for unit in CLOCK) for row in rows]
+    assert clocks == sorted(clocks)
+    assert clocks[-1] == (80, 200, 200)
+    names = set().union(*rows)
+    assert {"train/loss", "train/return", "eval/return_mean", "time/seconds"} <= names
+    assert {"metric/weight_norm/q", "metric/weight_norm/q/fc1.weight", "metric/srank/q"} <= names
+    assert {"metric/dormant_ratio/q", "metric/weight_difference/q"} <= names
+
+
+def test_logs_evaluations_and_metrics_come_at_their_periods(run: Path):
+    rows = jsonl(run / "metrics.jsonl")
+    for key, points in {
+        "train/epsilon": [*range(20, 201, 20), 200],  # and once more after the last update
+        "eval/return_mean": [100, 200],
+        "metric/weight_norm/q": [100, 200],
+    }.items():
+        assert [row["env_steps"] for row in rows if key in row] == points
+
+
+def test_receipt_has_every_field_of_the_contract(run: Path):
+    (receipt,) = jsonl(run / "receipts.jsonl")
+    assert receipt.keys() >= RECEIPT
+    assert (receipt["method"], receipt["network"], receipt["crossings"]) == ("fire", "q", 1)
+    # Due at an env_step, it fires before the updates that step owes.
+    assert receipt["clock"] == {"updates": 29, "env_steps": 100, "frames": 100}
+    assert receipt["sfe"] > 0
+    assert receipt["dfi_after"] < receipt["dfi_before"]
+
+
+def test_receipts_are_there_even_if_empty(tmp_path: Path):
+    run = trained(tmp_path, hooks=[], total="80 env_steps", log={"every": "50%"})
+    assert (run / "receipts.jsonl").read_bytes() == b""
+    assert not list(run.glob("events.*"))  # tensorboard: false
+
+
+def test_picture_is_drawn_whatever_was_measured(tmp_path: Path):
+    run = trained(
+        tmp_path,
+        evaluate={"every": None},
+        metrics={"every": None},
+        total="80 env_steps",
+        log={"every": "50%"},
+    )
+    assert (run / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+# The same run again.
+
+
+def test_config_of_a_run_repeats_it_bit_for_bit(run: Path, tmp_path: Path):
+    again = tmp_path / "again"
+    assert command("train", run / "config.yaml", "--out", again).code == 0
+    for name in ("metrics.jsonl", "receipts.jsonl"):
+        assert untimed(jsonl(again / name)) == untimed(jsonl(run / name))
+    first, second = files(run / "checkpoints"), files(again / "checkpoints")
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == [
+        name
+        for name in first
+        if name.endswith(("state.json", "COMPLETE"))  # they hold seconds
+    ]
+    assert (again / "config.yaml").read_text() == (run / "config.yaml").read_text()
+
+
+def test_another_seed_is_another_run(run: Path, tmp_path: Path):
+    other = tmp_path / "other"
+    assert command("train", run / "config.yaml", "--seed", 4, "--out", other).code == 0
+    assert untimed(jsonl(other / "metrics.jsonl")) != untimed(jsonl(run / "metrics.jsonl"))
+    assert rlplast.load(str(other)).info["seed"] == 4
+
+
+def test_cadence_of_everything_that_watches_changes_nothing(run: Path, tmp_path: Path):
+    quiet = tmp_path / "quiet"
+    words = ("--evaluate.every", "null", "--metrics.every", "null", "--tensorboard", "false")
+    words += ("--log.every", "50%", "--checkpoint.every", "100%")
+    assert command("train", run / "config.yaml", "--out", quiet, *words).code == 0
+    name = "checkpoints/step-200/tensors.safetensors"
+    assert (quiet / name).read_bytes() == (run / name).read_bytes()
+
+
+def test_arm_with_a_hook_equals_the_arm_without_until_it_fires(run: Path, tmp_path: Path):
+    plain = tmp_path / "plain"
+    words = ("--hooks", "[]", "--checkpoint.keep", 9, "--out", plain)
+    assert command("train", run / "config.yaml", *words).code == 0
+    one, two = (
+        [row for row in untimed(jsonl(folder / "metrics.jsonl")) if "train/epsilon" in row]
+        for folder in (plain, run)
+    )
+    assert [row["env_steps"] for row in one] == [row["env_steps"] for row in two]
+    differs = [mine["env_steps"] for mine, theirs in zip(one, two, strict=True) if mine != theirs]
+    assert min(differs) > 100
+
+
+# Python.
+
+
+def test_python_trains_and_acts_as_the_command_does(run: Path, tmp_path: Path):
+    finished = rlplast.train(str(run / "config.yaml"), str(tmp_path / "python"), agent__lr=1e-3)
+    assert untimed(finished.lines()) == untimed(jsonl(run / "metrics.jsonl"))
+    agent = rlplast.load(str(run))
+    obs = [[0.1, 0.0, -0.1, 0.0], [0.0, 1.0, 0.1, -1.0]]
+    import numpy as np
+
+    actions = agent.act(np.array(obs, np.float32))
+    assert actions.tolist() == finished.act(np.array(obs, np.float32)).tolist()
+    assert set(actions.tolist()) <= {0, 1}
+
+
+# Configs and overrides.
+
+
+def test_printed_config_is_read_back_as_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    config = small_config(tmp_path)
+    printed = command("train", config, "--print_config", "--agent.lr", "2e-3")
+    assert (printed.code, printed.err) == (0, "")
+    assert yaml.safe_load(printed.out)["agent"]["lr"] == 2e-3
+    again = tmp_path / "printed.yaml"
+    again.write_text(printed.out)
+    assert command("train", again, "--print_config").out == printed.out
+    assert {path.name for path in tmp_path.iterdir()} == {"small.yaml", "printed.yaml"}
+
+
+def test_every_shipped_config_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for path in sorted(ROOT.glob("configs/dqn/*.yaml")):
+        outcome = command("train", f"dqn/{path.stem}", "--print_config")
+        assert (outcome.code, outcome.err) == (0, ""), path
+        assert yaml.safe_load(outcome.out)["kind"] == "dqn"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        (["--seed", "7"], "seed", 7),
+        (["--seed=7"], "seed", 7),
+        (["--seed", "-1"], "seed", -1),
+        (["--agent.lr", "1e-5"], "agent.lr", 1e-5),
+        (["--agent.lr", "1"], "agent.lr", 1.0),
+        (["--agent.clip_rewards", "null"], "agent.clip_rewards", None),
+        (["--agent.double", "true"], "agent.double", True),
+        (["--hooks", "[]"], "hooks", []),
+        (["--hooks.0.params.iterations=9"], "hooks.0.params.iterations", 9),
+        (["--env.options.max_episode_steps", "10"], "env.options.max_episode_steps", 10),
+        (["--env", "{id: minatar/breakout}"], "env.num_envs", 4),
+        (["--device", "cpu"], "device", "cpu"),
+        (["--seed", "5", "--seed", "6"], "seed", 6),
+    ],
+)
+def test_dotted_keys_override(tmp_path: Path, words: list[str], key: str, value: object):
+    outcome = command("train", small_config(tmp_path), "--print_config", *words)
+    assert (outcome.code, outcome.err) == (0, "")
+    found = yaml.safe_load(outcome.out)
+    for name in key.split("."):
+        found = found[int(name)] if isinstance(found, list) else found[name]
+    assert found == value
+
+
+def test_mappings_in_a_config_are_never_made_into_objects():
+    thing = {"class_path": "pathlib.Path", "init_args": {}}
+    hooks = [{"method": "fire", "at": "50%", "params": thing}, thing]
+    env = {"id": "gym/CartPole-v1", "options": thing | {"more": [thing]}}
+    config = read_config(SMALL | {"hooks": hooks, "env": env})
+    assert config.hooks == hooks
+    assert dataclasses.asdict(config)["env"]["options"] == env["options"]
+
+
+# Folders.
+
+
+def test_folder_that_is_not_empty_is_refused_naming_resume(run: Path, tmp_path: Path):
+    before = files(run)
+    outcome = command("train", run / "config.yaml", "--out", run)
+    assert outcome.code == 2
+    assert "resume" in outcome.err
+    assert files(run) == before
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    outcome = command("train", run / "config.yaml", "--out", tmp_path / "out")
+    assert outcome.code == 2
+    assert "resume" in outcome.err
+    assert files(tmp_path / "out") == {"mine.txt": b"mine"}
+
+
+def test_default_folder_is_a_new_one_below_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    words = ("--total", "80 env_steps", "--log.every", "50%", "--metrics.every", "null")
+    for _ in range(2):
+        outcome = command("train", small_config(tmp_path), *words)
+        assert (outcome.code, outcome.err) == (0, "")
+    made = list((tmp_path / "runs").iterdir())
+    assert len(made) == 2
+    assert all(re.match(r"gym-CartPole-v1-seed3-\d{8}-\d{6}(-2)?$", path.name) for path in made)
+
+
+def test_end_of_a_run_says_where_it_is_and_what_it_scored(run: Path, tmp_path: Path):
+    outcome = command("train", run / "config.yaml", "--out", tmp_path / "again")
+    assert str(tmp_path / "again") in outcome.out
+    assert "mean return" in outcome.out
+    assert "fire" in outcome.out
+    assert outcome.err == ""  # no progress bar where there is no terminal
+
+
+def test_program_trains_in_worker_processes_without_a_warning(tmp_path: Path):
+    words = [sys.executable, "-W", "error", "-m", "rlplast.cli.main", "train"]
+    words += [str(small_config(tmp_path)), "--out", str(tmp_path / "one")]
+    words += ["--env.workers", "2", "--tensorboard", "true"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    here = tmp_path / "two"
+    assert command("train", small_config(tmp_path), "--out", here).code == 0
+    rows = [untimed(jsonl(tmp_path / name / "metrics.jsonl")) for name in ("one", "two")]
+    assert rows[0] == rows[1]

@@ -1,0 +1,95 @@
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from rlplast.core.rng import (
+    Streams,
+    derive_seed,
+    numpy_stream,
+    preserve_global_rng,
+    torch_stream,
+)
+
+
+def test_seeds_are_those_of_runs_already_made() -> None:
+    assert derive_seed(0, "environment") == 4222051398853257072
+    assert derive_seed(1, "hook", "fire#1", "q", 2) == 3254076454256413475
+
+
+@pytest.mark.parametrize("seed", [0, 1, -1, 2**70])
+def test_seeds_fit_every_generator(seed: int) -> None:
+    assert 0 <= derive_seed(seed, "x") < 2**63
+    torch_stream(seed, "x")
+    numpy_stream(seed, "x")
+
+
+def test_streams_of_other_names_numbers_or_seeds_are_other_streams() -> None:
+    keys = [(0, "a"), (1, "a"), (0, "b"), (0, "a", 0), (0, "a", 1), (0, "a", 11), (0, "a", "x", 1)]
+    firsts = {numpy_stream(*key).integers(2**63) for key in keys}
+    assert len(firsts) == len(keys)
+    assert len({torch.rand(1, generator=torch_stream(*key)).item() for key in keys}) == len(keys)
+
+
+def test_derived_streams_start_anew_each_time() -> None:
+    first, second = (torch.rand(4, generator=torch_stream(0, "hook", 3)) for _ in range(2))
+    assert torch.equal(first, second)
+    assert numpy_stream(0, "x").random() == numpy_stream(0, "x").random()
+
+
+def test_long_lived_stream_goes_on() -> None:
+    streams = Streams(0)
+    expected = numpy_stream(0, "replay").random(4).tolist()
+    assert [streams.numpy("replay").random() for _ in range(4)] == expected
+
+
+def test_one_stream_moves_no_other() -> None:
+    quiet, busy = Streams(0), Streams(0)
+    busy.numpy("exploration").random(100)
+    assert quiet.numpy("replay").random() == busy.numpy("replay").random()
+
+
+def test_restored_streams_go_on_in_the_generators_handed_out() -> None:
+    streams = Streams(0)
+    streams.numpy("replay").random(3)
+    torch.rand(3)
+    saved = streams.state_dict()
+    saved["numpy"] = json.loads(json.dumps(saved["numpy"]))
+    expected = streams.numpy("replay").random(5).tolist(), torch.rand(5)
+
+    other = Streams(9)
+    held = other.numpy("replay")
+    other.load_state_dict(saved)
+    assert held.random(5).tolist() == expected[0]
+    assert torch.equal(torch.rand(5), expected[1])
+
+
+def test_half_of_a_64_bit_draw_is_part_of_the_state() -> None:
+    streams = Streams(0)
+    streams.numpy("replay").integers(2**32, dtype=np.uint32)  # PCG64 keeps the other half
+    saved = json.loads(json.dumps(streams.state_dict()["numpy"]))
+    expected = streams.numpy("replay").integers(2**32, size=3, dtype=np.uint32).tolist()
+    streams.load_state_dict({"numpy": saved, "model": torch.get_rng_state()})
+    drawn = streams.numpy("replay").integers(2**32, size=3, dtype=np.uint32).tolist()
+    assert drawn == expected
+
+
+def test_global_generators_are_put_back_even_after_an_error() -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    with pytest.raises(ZeroDivisionError), preserve_global_rng():
+        torch.rand(7)
+        raise ZeroDivisionError
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_streams_leave_numpys_and_pythons_global_generators_alone() -> None:
+    state, kept = random.getstate(), np.random.get_state()
+    streams = Streams(0)
+    streams.numpy("replay").random(3)
+    torch_stream(0, "x")
+    streams.load_state_dict(streams.state_dict())
+    assert random.getstate() == state
+    assert str(np.random.get_state()) == str(kept)
