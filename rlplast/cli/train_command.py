@@ -35,7 +35,7 @@ def overrides(arguments: Sequence[str]) -> dict[str, Any]:
     words = list(arguments)
     while words:
         word = words.pop(0)
-        if not word.startswith("--"):
+        if not word.startswith("--") or word == "--":
             raise ConfigError(f"unexpected argument {word!r}: keys are set with --dotted.key VALUE")
         key, equals, value = word[2:].partition("=")
         if not equals:

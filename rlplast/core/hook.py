@@ -397,9 +397,12 @@ def _parse(
         raise ConfigError(f"{label}.params = {params!r}: allowed is a mapping")
     method: Intervention = build("interventions", name, params)
     chosen = config.get("networks") or list(networks)
+    if not isinstance(chosen, list | tuple):
+        raise ConfigError(f"{label}.networks = {chosen!r}: allowed is a list of {list(networks)}")
     for network in chosen:
-        if network not in networks:
-            raise ConfigError(f"{label}.networks: {network!r}: {did_you_mean(network, networks)}")
+        if network not in list(networks):
+            near = did_you_mean(str(network), networks)
+            raise ConfigError(f"{label}.networks: {network!r}: {near}")
     every = schedule.every_update
     optimizer, followers = ("keep", "leave") if every else method.policies
     optimizer = config.get("optimizer") or optimizer

@@ -1,7 +1,8 @@
 """The loop: drives anything that trains, fires hooks, logs, evaluates, checkpoints.
 
 After each step of the Trainable, in this order: scheduled hooks that became due,
-metrics, evaluation, log line, checkpoint. Every-update hooks fire inside the update.
+metrics, evaluation, log line, checkpoint. Every-update hooks fire inside the update. The
+end of a run is always measured, evaluated, logged and saved, after the last update owed.
 """
 
 import dataclasses
@@ -105,8 +106,10 @@ class Loop:
                     raise Interrupted(
                         f"stopped by {name}; checkpoint saved: `rlplast resume {self.folder.path}`"
                     )
-            if self._logged != trainable.clock:
-                self._log(trainable.clock)
+            if self._logged != trainable.clock:  # not if resumed from the very end
+                clock, cadence = trainable.clock, self.cadence
+                self._measure(clock, cadence.metrics is not None, cadence.evaluate is not None)
+                self._log(clock)
             self._checkpoint()
             self.folder.flush()
 
@@ -118,18 +121,25 @@ class Loop:
     def _after_step(self, previous: Clock, clock: Clock) -> None:
         cadence = self.cadence
         self._receipts(self.hooks.fire(previous, clock))
-        if _due(cadence.metrics, previous, clock):
-            with preserve_global_rng():
-                self._write(clock, self.measure(self.trainable, _number(clock)))
-        if _due(cadence.evaluate, previous, clock):
-            with preserve_global_rng():
-                scores = self.trainable.evaluate(_number(clock), cadence.episodes)
-            self._write(clock, {f"eval/{name}": value for name, value in scores.items()})
+        if clock[self.total.unit] >= self.total.value:
+            return  # run() looks at the end, once no update is owed any more
+        self._measure(
+            clock, _due(cadence.metrics, previous, clock), _due(cadence.evaluate, previous, clock)
+        )
         if _due(cadence.log, previous, clock):
             self._log(clock)
-        ended = clock[self.total.unit] >= self.total.value  # run() saves the end itself
-        if _due(cadence.checkpoint, previous, clock) and not ended:
+        if _due(cadence.checkpoint, previous, clock):
             self._checkpoint()
+
+    def _measure(self, clock: Clock, metrics: bool, evaluate: bool) -> None:
+        """Measure and evaluate; neither moves any stream of the training."""
+        if metrics:
+            with preserve_global_rng():
+                self._write(clock, self.measure(self.trainable, _number(clock)))
+        if evaluate:
+            with preserve_global_rng():
+                scores = self.trainable.evaluate(_number(clock), self.cadence.episodes)
+            self._write(clock, {f"eval/{name}": value for name, value in scores.items()})
 
     def _log(self, clock: Clock) -> None:
         self._logged = clock

@@ -155,9 +155,9 @@ def get(family: str, name: str) -> Info:
     Raises:
         ConfigError: naming the nearest entry if there is no such one.
     """
-    if name not in _TABLE[family]:
+    if not isinstance(name, str) or name not in _TABLE[family]:  # a config may hold anything
         one = "penalty" if family == "penalties" else family[:-1]
-        raise ConfigError(f"{one} {name!r} is unknown: {did_you_mean(name, _TABLE[family])}")
+        raise ConfigError(f"{one} {name!r} is unknown: {did_you_mean(str(name), _TABLE[family])}")
     return _TABLE[family][name]
 
 

@@ -90,8 +90,9 @@ class RunFolder:
         if self._tensorboard:
             step = max(clock.get("env_steps", 0), clock.get("updates", 0))
             with _writing(self.path / "events.*"):
+                events = self._events(step)
                 for name, value in values.items():
-                    self._events().add_scalar(name, value, step)
+                    events.add_scalar(name, value, step)
 
     def receipt(self, row: Mapping[str, Any]) -> None:
         """Append one receipt."""
@@ -104,11 +105,12 @@ class RunFolder:
         with _writing(self.path / name):
             self._files[name].write(json.dumps(finite, allow_nan=False).encode() + b"\n")
 
-    def _events(self) -> Any:
+    def _events(self, step: int) -> Any:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(self.path))
+            # What a killed process wrote from here on is hidden; the run writes it anew.
+            self._writer = SummaryWriter(str(self.path), purge_step=step)
         return self._writer
 
     def lengths(self) -> dict[str, int]:

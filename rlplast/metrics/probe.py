@@ -19,7 +19,13 @@ __all__ = ["check_names", "measure_run"]
 
 OF_WEIGHTS = ("weight_norm", "dfi", "dfi_scaled", "stable_rank", "spectral_norm")
 OF_CHANGE = ("weight_difference", "sfe", "sfe_normalized")  # against θ0
-OF_TAPS = ("dormant_ratio", "active_fraction", "saturation", "saturation_percentile", "feature_norm")
+OF_TAPS = (
+    "dormant_ratio",
+    "active_fraction",
+    "saturation",
+    "saturation_percentile",
+    "feature_norm",
+)
 OF_FEATURES = ("srank", "effective_rank")  # of the last hidden layer
 OF_GRADIENTS = ("gradient_norm", "effective_lr")
 MATRIX_ROLES = ("weight", "embedding")

@@ -65,6 +65,7 @@ def test_bf16_trains_with_fp32_weights_and_finite_sums():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own import
 def test_inductor_trains_like_eager():
     eager, compiled = (
         stepped("gym/CartPole-v1", updates=20, accelerate=accelerate)

@@ -172,9 +172,16 @@ def test_json_is_written_whole_or_not_at_all(
     assert json.loads(path.read_text())["status"] == "running"
 
 
-def test_tensorboard_files_are_written_when_asked(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    folder.metrics({"updates": 1}, {"train/loss": 0.5})
-    folder.flush()
-    folder.close()
-    assert len(list(tmp_path.glob("events.*"))) == 1
+def test_tensorboard_shows_what_a_resumed_run_wrote_last(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for process, steps in enumerate((range(1, 6), range(3, 8))):
+        folder = RunFolder(tmp_path)
+        for step in steps:
+            folder.metrics({"updates": step}, {"train/loss": float(process)})
+        folder.flush()
+        folder.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    shown = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    assert shown == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1)]

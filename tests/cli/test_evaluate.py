@@ -1,0 +1,136 @@
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import rlplast
+from rlplast.cli.evaluate_command import interval
+from tests.cli.commands import command
+from tests.cli.runs import files, jsonl, trained
+
+SPOKEN = re.compile(
+    r"(\d+) episodes: mean (-?[\d.]+) "
+    r"\(95% interval (-?[\d.]+) to (-?[\d.]+)\), median (-?[\d.]+)\n"
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("evaluate"))
+
+
+@pytest.fixture(scope="module")
+def minatar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("minatar")
+    env = {"id": "minatar/breakout", "num_envs": 1}
+    return trained(
+        tmp_path_factory.mktemp("minatar"),
+        env=env,
+        total="60 env_steps",
+        log={"every": "50%"},
+        metrics={"every": None},
+    )
+
+
+def spoken(outcome) -> list[float]:
+    assert (outcome.code, outcome.err) == (0, "")
+    match = SPOKEN.fullmatch(outcome.out)
+    assert match, outcome.out
+    return [float(word) for word in match.groups()]
+
+
+def test_mean_median_and_interval_are_those_of_full_episodes(run: Path):
+    count, mean, low, high, median = spoken(command("evaluate", run, "--episodes", 7))
+    returns = rlplast.load(str(run)).agent().play(0, 7).returns
+    assert count == len(returns) == 7
+    assert mean == pytest.approx(returns.mean(), abs=0.006)
+    assert median == pytest.approx(np.median(returns), abs=0.006)
+    assert returns.min() <= low <= mean <= high <= returns.max()
+
+
+def test_evaluation_repeats_and_leaves_the_folder_alone(run: Path):
+    before = files(run)
+    assert command("evaluate", run) == command("evaluate", run)
+    assert files(run) == before
+
+
+def test_weights_are_the_last_ones_of_the_run(run: Path):
+    """Evaluation number and weights equal, so are the scores that training logged at its end."""
+    agent = rlplast.load(str(run)).agent()
+    for name, block in agent.networks["q"].initial.items():
+        assert not np.array_equal(block, dict(agent.online.named_parameters())[name].detach())
+    logged = [row for row in jsonl(run / "metrics.jsonl") if "eval/return_mean" in row]
+    assert logged[-1]["eval/episodes"] == 3
+
+
+def test_interval_of_equal_returns_is_a_point_and_else_nearly_normal():
+    rng = np.random.default_rng(0)
+    assert interval(np.full(5, 3.25), rng) == (3.25, 3.25)
+    values = rng.normal(10, 4, size=400)
+    low, high = interval(values, rng)
+    half = 1.96 * values.std() / np.sqrt(len(values))
+    assert low == pytest.approx(values.mean() - half, abs=0.1 * half)
+    assert high == pytest.approx(values.mean() + half, abs=0.1 * half)
+
+
+def test_video_is_an_animation_of_the_first_environments_episodes(minatar: Path, tmp_path: Path):
+    video = tmp_path / "play.gif"
+    spoken(command("evaluate", minatar, "--episodes", 2, "--video", video))
+    assert [path.name for path in tmp_path.iterdir()] == ["play.gif"]
+    lengths = rlplast.load(str(minatar)).agent().play(0, 2).lengths
+    with Image.open(video) as picture:
+        assert picture.format == "GIF"
+        assert picture.size == (160, 160)
+        assert 1 < picture.n_frames <= lengths.sum()  # equal neighbours are stored once
+
+
+def test_video_changes_no_score(minatar: Path, tmp_path: Path):
+    plain = command("evaluate", minatar, "--episodes", 2)
+    assert command("evaluate", minatar, "--episodes", 2, "--video", tmp_path / "a.gif") == plain
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--episodes", "0"], "--episodes 0: allowed is at least 1"),
+        (["--episodes", "two"], "invalid int value: 'two'"),
+        (["--video", "play.mp4"], "--video play.mp4: allowed is a file that ends with .gif"),
+        (["--video", "no/such/play.gif"], "allowed is a file in a folder that exists"),
+        (["--epsiodes", "3"], "unrecognized arguments: --epsiodes 3"),
+    ],
+)
+def test_bad_usage_is_named(run: Path, words: list[str], says: str):
+    outcome = command("evaluate", run, *words)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.err.rstrip().endswith(says)
+
+
+def test_package_that_draws_is_named_if_it_is_missing(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    outcome = command("evaluate", run, "--video", tmp_path / "play.gif")
+    assert outcome.code == 2
+    assert outcome.err.rstrip().endswith("pip install 'gymnasium[classic-control]'")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_that_is_no_run_is_bad_usage(tmp_path: Path):
+    for folder in (tmp_path, tmp_path / "absent"):
+        outcome = command("evaluate", folder)
+        assert outcome.code == 2
+        assert f"{folder} is no run's folder" in outcome.err
+
+
+def test_damaged_checkpoints_end_with_their_reason(tmp_path: Path):
+    run = trained(tmp_path)
+    for tensors in run.glob("checkpoints/*/tensors.safetensors"):
+        tensors.write_bytes(tensors.read_bytes()[:-7])
+    outcome = command("evaluate", run)
+    assert outcome.code == 1
+    assert outcome.out == ""
+    assert "tensors.safetensors" in outcome.err
