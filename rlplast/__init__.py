@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlplast.core.clock import Clock, Time
 from rlplast.core.edits import Receipt
-from rlplast.core.hook import Hooks, Intervention
+from rlplast.core.hook import Hooks
+from rlplast.core.intervention import Intervention
 from rlplast.core.network import Network
 from rlplast.interventions import fire, full_reset, head_reset, shrink_perturb, swr
 

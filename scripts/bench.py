@@ -193,6 +193,7 @@ def newton_schulz(weight: torch.Tensor, iterations: int) -> torch.Tensor:
 
 def bench_fire(threads: int, rounds: int) -> list[Row]:
     """FIRE on every conv and linear of the Nature CNN against the per-slice loop."""
+
     def network() -> QNetwork:
         return QNetwork(ARCHITECTURES["nature"], (4, 84, 84), 9)
 
@@ -275,7 +276,9 @@ def main() -> int:
     for name in args.names or BENCHES:
         for found in BENCHES[name](args.threads, args.rounds):
             rows.append(found)
-            print(f"{found['name']:48s} {found['value']:10.4g} {found['unit']:18s}{found['spread']}")
+            print(
+                f"{found['name']:48s} {found['value']:10.4g} {found['unit']:18s}{found['spread']}"
+            )
             sys.stdout.flush()
     if args.json is not None:
         args.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2))

@@ -1,12 +1,15 @@
 """A DQN run of a second with hooks of every kind, and what a run leaves behind."""
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rlplast.core import checkpoint
+from rlplast.core.loop import Loop
 
-__all__ = ["TINY", "final"]
+__all__ = ["MANY", "TINY", "Killed", "at_step", "final", "forget", "status"]
 
 TINY: dict[str, Any] = {
     "kind": "dqn",
@@ -39,6 +42,25 @@ TINY: dict[str, Any] = {
     "tensorboard": False,
 }
 
+MANY: dict[str, Any] = {"checkpoint": {"every": "10%", "keep": 20}}
+
+
+class Killed(BaseException):
+    """Stands for a process that ends without another word."""
+
+
+def at_step(number: int, act: Callable[[], None]) -> Callable[[Loop], None]:
+    """Return an observer that acts after the given step."""
+    left = number
+
+    def observe(loop: Loop) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            act()
+
+    return observe
+
 
 def final(folder: Path) -> dict[str, Any]:
     """Return what a run left, ready for `==`: lines without wall-clock values, tensors, state."""
@@ -57,3 +79,16 @@ def final(folder: Path) -> dict[str, Any]:
         elif file.is_file() and name != "COMPLETE":
             found[name] = file.read_bytes()
     return found
+
+
+def forget(run: Path, after: int) -> None:
+    """Make a finished run look as if it had been killed after a checkpoint."""
+    for path in (run / "checkpoints").iterdir():
+        if int(path.name.split("-")[1]) > after:
+            shutil.rmtree(path)
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(info | {"status": "running"}))
+
+
+def status(run: Path) -> str:
+    return json.loads((run / "run.json").read_text())["status"]

@@ -10,8 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,9 @@ import yaml
 
 from rlplast.cli import api
 from rlplast.core import checkpoint
-from rlplast.core.errors import DamagedFile, Interrupted
-from rlplast.core.loop import Loop
-from rlplast.core.run_folder import RunFolder
+from rlplast.core.errors import Interrupted
 from tests.cli.commands import command
-from tests.core.toy import Killed
-from tests.runs import TINY, final
-
-MANY = {"checkpoint": {"every": "10%", "keep": 20}}
+from tests.runs import MANY, TINY, Killed, at_step, final, forget, status
 
 
 @pytest.fixture(scope="module")
@@ -41,41 +34,6 @@ def through(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected(through: Path) -> dict[str, Any]:
     return final(through)
-
-
-@pytest.fixture
-def halfway(through: Path, tmp_path: Path) -> Path:
-    """A copy of the run as it would be if killed after its checkpoint at 60 env_steps."""
-    run = tmp_path / "run"
-    shutil.copytree(through, run)
-    forget(run, after=60)
-    return run
-
-
-def forget(run: Path, after: int) -> None:
-    """Make a finished run look as if it had been killed after a checkpoint."""
-    for path in (run / "checkpoints").iterdir():
-        if int(path.name.split("-")[1]) > after:
-            shutil.rmtree(path)
-    info = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(info | {"status": "running"}))
-
-
-def status(run: Path) -> str:
-    return json.loads((run / "run.json").read_text())["status"]
-
-
-def stop_after(steps: int, act: Callable[[], None]) -> Callable[[Loop], None]:
-    """Return an observer that acts after so many steps."""
-    left = steps
-
-    def observe(loop: Loop) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            act()
-
-    return observe
 
 
 # Killed.
@@ -109,52 +67,68 @@ def test_killed_between_steps_and_resumed_equals(
 
     run = tmp_path / "run"
     with pytest.raises(Killed):
-        api.train(TINY, run, observer=stop_after(steps[0], kill))
+        api.train(TINY, run, observer=at_step(steps[0], kill))
     for count in steps[1:]:
         with pytest.raises(Killed):
-            api.resume(run, observer=stop_after(count, kill))
+            api.resume(run, observer=at_step(count, kill))
     api.resume(run)
     assert final(run) == expected
 
 
-def start(*words: object) -> subprocess.Popen[bytes]:
-    """Start the command line in a process group of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "rlplast.cli.main", *map(str, words)],
+# The command line in a process group of its own, which it signals itself at a given moment:
+# after a step, or when a file is being put on disk, as happens inside a checkpoint.
+SIGNALLED = """
+import os, sys
+from rlplast.cli.main import main
+from rlplast.core.loop import Loop
+
+number, moment, count = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+
+def counted(function):
+    def call(*args):
+        global count
+        count -= 1
+        if count == 0:
+            os.killpg(0, number)
+        return function(*args)
+    return call
+
+if moment == "step":
+    Loop._after_step = counted(Loop._after_step)
+else:
+    os.fsync = counted(os.fsync)
+sys.exit(main(sys.argv[4:]))
+"""
+
+
+def signalled(number: int, moment: str, count: int, *words: object) -> int:
+    """Run the command line with a signal to its group; returns the exit code."""
+    arguments = [str(int(number)), moment, str(count), *map(str, words)]
+    return subprocess.run(
+        [sys.executable, "-c", SIGNALLED, *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-    )
+        check=False,
+    ).returncode
 
 
-def wait_for(process: subprocess.Popen[bytes], reached: Callable[[], bool]) -> None:
-    """Wait until the run is somewhere; it must not end before."""
-    while not reached():
-        assert process.poll() is None
-        time.sleep(0.001)
+def with_worker(folder: Path) -> Path:
+    """Write the config of the same run with environments in another process."""
+    config = folder / "config.yaml"
+    config.write_text(yaml.safe_dump(TINY | {"env": TINY["env"] | {"workers": 1}}))
+    return config
 
 
-def newest_step(run: Path) -> int:
-    names = [p.name for p in (run / "checkpoints").glob("step-*")]
-    return max((int(name.split("-")[1]) for name in names), default=-1)
-
-
-def test_sigkill_to_run_and_workers_and_resume_equals(
+def test_sigkill_to_run_and_worker_and_resume_equals(
     tmp_path: Path, expected: dict[str, Any]
 ) -> None:
-    config, run = tmp_path / "config.yaml", tmp_path / "run"
-    config.write_text(yaml.safe_dump(TINY | {"env": TINY["env"] | {"workers": 1}}))
-    process = start("train", config, "--out", run)
-    wait_for(process, lambda: newest_step(run) >= 24)
-    os.killpg(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    config, run = with_worker(tmp_path), tmp_path / "run"
+    killed = -signal.SIGKILL
+    assert signalled(signal.SIGKILL, "step", 50, "train", config, "--out", run) == killed
     assert status(run) == "running"
-
-    process = start("resume", run)  # and once more, while it writes a checkpoint
-    wait_for(process, lambda: bool(list((run / "checkpoints").glob(".step-*.tmp"))))
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
+    assert signalled(signal.SIGKILL, "fsync", 7, "resume", run) == killed
+    assert list((run / "checkpoints").glob(".step-*.tmp"))
     api.resume(run)
     assert final(run) == expected
     assert status(run) == "done"
@@ -192,47 +166,6 @@ def test_killed_after_the_last_checkpoint_only_the_status_is_missing(
     assert sorted(p for p in (run / "checkpoints").rglob("*")) <= before
 
 
-def test_leftovers_of_a_killed_process_are_removed(halfway: Path, expected: dict[str, Any]) -> None:
-    checkpoints = halfway / "checkpoints"
-    shutil.copytree(checkpoints / "step-60", checkpoints / ".step-72.tmp")
-    (checkpoints / "step-12" / "COMPLETE").unlink()  # killed while deleting it
-    (halfway / ".run.json.tmp").write_text("{")
-    api.resume(halfway)
-    assert final(halfway) == expected
-    assert not list(checkpoints.glob(".*")) and not (checkpoints / "step-12").exists()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"total": "40 updates", "replay_ratio": 1.5},
-        {"env": {"id": "minatar/asterix", "num_envs": 1}},
-        {"env": {"id": "minatar/freeway", "num_envs": 2}},
-        {"env": {"id": "minatar/seaquest", "num_envs": 2}},
-        {"env": {"id": "minatar/space_invaders", "num_envs": 2}},
-        {
-            "env": {"id": "gym/CartPole-v1", "num_envs": 3, "options": {"max_episode_steps": 20}},
-            "agent": TINY["agent"] | {"network": "mlp", "policy": "target", "double": True},
-        },
-        {
-            "env": {"id": "atari/Pong", "num_envs": 2, "options": {"max_episode_steps": 25}},
-            "agent": TINY["agent"] | {"network": "nature", "batch_size": 2},
-            "total": "60 env_steps",
-        },
-    ],
-    ids=lambda change: change.get("env", change).get("id", change.get("total")),
-)
-def test_every_kind_of_environment_and_total_resumes(
-    change: dict[str, Any], tmp_path: Path
-) -> None:
-    config, run = TINY | {"evaluate": {"every": None}} | change, tmp_path / "run"
-    api.train(config | MANY, tmp_path / "through")
-    shutil.copytree(tmp_path / "through", run)
-    forget(run, after=int(config["total"].split()[0]) // 2)
-    api.resume(run)
-    assert final(run) == final(tmp_path / "through")
-
-
 # Interrupted.
 
 
@@ -245,7 +178,7 @@ def test_signal_leaves_a_checkpoint_of_the_very_step(
     def stop() -> None:
         os.kill(os.getpid(), number)
 
-    observer = stop_after(77, stop)
+    observer = at_step(77, stop)
     with pytest.raises(Interrupted, match="checkpoint saved: `rlplast resume"):
         api.train(
             TINY,
@@ -260,15 +193,11 @@ def test_signal_leaves_a_checkpoint_of_the_very_step(
     assert final(run) == expected
 
 
-def test_sigterm_to_the_whole_group_exits_130_and_resume_equals(
+def test_sigterm_to_run_and_worker_exits_130_and_resume_equals(
     tmp_path: Path, expected: dict[str, Any]
 ) -> None:
-    config, run = tmp_path / "config.yaml", tmp_path / "run"
-    config.write_text(yaml.safe_dump(TINY | {"env": TINY["env"] | {"workers": 1}}))
-    process = start("train", config, "--out", run)
-    wait_for(process, lambda: newest_step(run) >= 24)
-    os.killpg(process.pid, signal.SIGTERM)
-    assert process.wait() == 130
+    config, run = with_worker(tmp_path), tmp_path / "run"
+    assert signalled(signal.SIGTERM, "step", 50, "train", config, "--out", run) == 130
     assert status(run) == "interrupted"
     outcome = command("resume", run)
     assert outcome.code == 0
@@ -344,126 +273,6 @@ def test_total_that_does_not_extend_is_refused(total: str, said: str, through: P
     assert status(through) == "done"
 
 
-# Damaged.
-
-
-def cut(path: Path) -> None:
-    (path / "tensors.safetensors").write_bytes((path / "tensors.safetensors").read_bytes()[:999])
-
-
-def flip(path: Path) -> None:
-    data = bytearray((path / "state.json").read_bytes())
-    data[len(data) // 2] ^= 1
-    (path / "state.json").write_bytes(data)
-
-
-def lose_rows(path: Path) -> None:
-    next((path / "replay").iterdir()).unlink()
-
-
-def unseal(path: Path) -> None:
-    (path / "COMPLETE").unlink()
-
-
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (cut, "step-60/tensors.safetensors has 999 bytes, written were"),
-        (flip, "step-60/state.json was altered after it was written"),
-        (lose_rows, "is missing"),
-        (unseal, "step-60 was not finished"),
-    ],
-)
-def test_damaged_checkpoint_is_passed_over_with_its_reason(
-    damage: Callable[[Path], None], reason: str, halfway: Path, expected: dict[str, Any]
-) -> None:
-    damage(halfway / "checkpoints" / "step-60")
-    said: list[str] = []
-    api.resume(halfway, report=said.append)
-    assert len(said) == 2
-    assert said[0].startswith("passed over: ") and reason in said[0]
-    assert said[1] == f"resuming {halfway} from step-48"
-    assert final(halfway) == expected
-
-
-def test_no_usable_checkpoint_is_exit_1(halfway: Path) -> None:
-    for path in (halfway / "checkpoints").iterdir():
-        cut(path)
-    outcome = command("resume", halfway)
-    assert outcome.code == 1
-    assert "no usable checkpoint in" in outcome.err
-    for path in (halfway / "checkpoints").iterdir():
-        assert f"{path.name}/tensors.safetensors has 999 bytes" in outcome.err
-
-
-def test_damaged_run_json_is_exit_1(halfway: Path) -> None:
-    (halfway / "run.json").write_text('{"status": ')
-    outcome = command("resume", halfway)
-    assert outcome.code == 1
-    assert "run.json is no valid JSON" in outcome.err
-
-
-def test_half_a_line_of_a_killed_run_does_not_hide_the_others(halfway: Path) -> None:
-    rows = api.load(halfway).lines()
-    with (halfway / "metrics.jsonl").open("a") as file:
-        file.write('{"updates": 4')
-    assert api.load(halfway).lines() == rows
-
-
-# A full disk.
-
-
-def test_disk_that_is_full_ends_the_run_with_exit_1_and_resume_equals(
-    tmp_path: Path, expected: dict[str, Any]
-) -> None:
-    config, run = tmp_path / "config.yaml", tmp_path / "run"
-    config.write_text(yaml.safe_dump(TINY))
-    # Before the first update there is no optimizer state; later checkpoints do not fit.
-    limited = (
-        "import resource, sys; from rlplast.cli.main import main;"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000));"
-        "sys.exit(main(sys.argv[1:]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", limited, "train", str(config), "--out", str(run)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "could not be written" in done.stderr and "File too large" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert status(run) == "failed"
-    assert {p.name for p in (run / "checkpoints").iterdir()} == {"step-0", "step-12"}
-    api.resume(run)
-    assert final(run) == expected
-
-
-# In use, and not empty.
-
-
-def test_folder_in_use_is_exit_2(halfway: Path) -> None:
-    writer = RunFolder(halfway, tensorboard=False)
-    try:
-        outcome = command("resume", halfway)
-    finally:
-        writer.close()
-    assert outcome.code == 2
-    assert f"{halfway} is in use by another process" in outcome.err
-
-
-@pytest.mark.parametrize("name", ["run.json", "notes.txt"])
-def test_folder_that_is_not_empty_is_exit_2_naming_resume(name: str, tmp_path: Path) -> None:
-    config, run = tmp_path / "config.yaml", tmp_path / "run"
-    config.write_text(yaml.safe_dump(TINY))
-    run.mkdir()
-    (run / name).write_text("{}")
-    outcome = command("train", config, "--out", run)
-    assert outcome.code == 2
-    assert f"--out {run} is not empty" in outcome.err and "rlplast resume" in outcome.err
-    assert [p.name for p in run.iterdir()] == [name]
-
-
 # What changes nothing in training.
 
 
@@ -495,8 +304,3 @@ def test_cadence_and_hooks_that_never_fire_change_nothing(
         assert changed[name] == expected[name]  # the replay
     for key in ("clock", "trainable"):
         assert changed["state.json"][key] == expected["state.json"][key]
-
-
-def test_damaged_file_error_names_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(DamagedFile, match="the folder has none"):
-        checkpoint.newest(tmp_path)

@@ -300,14 +300,14 @@ def resume(
         DamagedFile: if no checkpoint is usable.
     """
     opened = load(run)
-    config, path = opened.config, opened.path
+    config, path, info = opened.config, opened.path, opened.info
     if total is not None:
         config = _extended(config, total)
-    elif opened.info.get("status") == "done":
+    elif info.get("status") == "done":
         report(f"{path} is done: nothing to resume (a longer run: --total)")
         return opened
     loop = _loop(config, path, observer)
-    info = opened.info or _info(config)
+    info = info or _info(config)
     try:
         _continue(loop, report)
         reached = loop.trainable.clock[loop.total.unit]

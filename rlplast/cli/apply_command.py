@@ -26,7 +26,8 @@ from rlplast.core import registry
 from rlplast.core.config import parse_yaml
 from rlplast.core.edits import Receipt
 from rlplast.core.errors import ConfigError
-from rlplast.core.hook import Intervention, fire_once
+from rlplast.core.intervention import Intervention
+from rlplast.core.once import fire_once
 from rlplast.core.scope import SCOPES, scope
 
 __all__ = ["add_arguments", "run"]

@@ -294,7 +294,8 @@ def apply(
         if replan is None:
             raise ConfigError("followers = 'same_edit' needs a replan function")
         for follower in network.followers.values():
-            plans.append(replan(follower))
+            # The method's own state is the network's: its edits are written once, above.
+            plans.append([e for e in replan(follower) if isinstance(e.target, Block)])
             check(follower, plans[-1])
     if optimizer != "keep":  # a state without a rule must stop us before the first write
         for block in network.trainable():

@@ -1,16 +1,13 @@
 """Hooks: interventions at scheduled points of a run.
 
-- `Intervention`: what a method implements: `plan`, and `setup` if it keeps state.
-- `Context`: what a plan may read.
 - `Hook`: a method with its schedule, networks, scope and policies.
 - `Hooks`: all hooks of a run; fires those that are due and returns receipts.
 """
 
-import abc
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,69 +15,16 @@ from torch import Tensor
 from rlplast.core.clock import Clock, Time
 from rlplast.core.edits import Assign, Edit, Receipt, Scale, apply, check, check_policy, write
 from rlplast.core.errors import BadWeights, ConfigError, did_you_mean
+from rlplast.core.intervention import Context, Intervention, State
 from rlplast.core.network import Block, Network
-from rlplast.core.registry import build, get, register
+from rlplast.core.registry import build, get
 from rlplast.core.rng import torch_stream
 from rlplast.core.schedule import KEYS, Schedule
 from rlplast.core.scope import Scope, scope
 
-__all__ = ["Context", "Hook", "Hooks", "Intervention", "fire_once", "intervention"]
+__all__ = ["Hook", "Hooks"]
 
-State = dict[str, Tensor]
 HOOK_KEYS = ("method", *KEYS, "networks", "scope", "optimizer", "followers", "params")
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a plan may read; it writes nothing.
-
-    Attributes:
-        network: the network to plan for.
-        blocks: its Blocks inside the firing's scope.
-        clock: the run's clock.
-        crossings: how many due points this firing stands for.
-        stream: returns the firing's own generator, always from its beginning.
-    """
-
-    network: Network
-    blocks: tuple[Block, ...]
-    clock: Clock = field(default_factory=Clock)
-    crossings: int = 1
-    stream: Callable[[], torch.Generator] = lambda: torch_stream(0, "plan")
-
-
-class Intervention(abc.ABC):
-    """A method that edits weights at scheduled points, between updates.
-
-    Subclasses are frozen dataclasses whose fields are the method's parameters. Register
-    them with `intervention`; see docs/how-to-add-a-method.md.
-    """
-
-    name: ClassVar[str] = ""
-    policies: ClassVar[tuple[str, str]] = ("network", "copy")
-
-    @property
-    def uses_initial(self) -> bool:
-        """Whether plans read the initial weights θ0."""
-        return False
-
-    def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return the method's own tensors for one network, allocated once and saved."""
-        return {}
-
-    @abc.abstractmethod
-    def plan(self, context: Context, state: State) -> list[Edit]:
-        """Return the complete plan of one firing; write nothing."""
-
-
-def intervention(name: str, *, source: str) -> Callable[[Any], Any]:
-    """Register a frozen dataclass derived from `Intervention` under `name`."""
-
-    def add(cls: Any) -> Any:
-        cls.name = name
-        return register("interventions", name, source=source)(cls)
-
-    return add
 
 
 @dataclass
@@ -423,65 +367,3 @@ def _parse(
         followers=followers,
         key=f"{name}#{seen[name]}",
     )
-
-
-def fire_once(
-    method: str,
-    model: torch.nn.Module | Network,
-    optimizer: Any = None,
-    *,
-    scope_name: str = "all",
-    target: torch.nn.Module | None = None,
-    initial: Mapping[str, Tensor] | None = None,
-    optimizer_policy: str | None = None,
-    follower_policy: str | None = None,
-    seed: int = 0,
-    **params: Any,
-) -> Receipt:
-    """Apply a method once to anybody's model; the functions `rlplast.fire` and so on call this.
-
-    Args:
-        method: registry name.
-        model: a module, or a ready `Network`.
-        optimizer: the optimizer (or several) that trains it; its state is treated by the
-            optimizer policy. None leaves no state to treat.
-        scope_name: which layers; see `rlplast.core.scope.SCOPES`.
-        target: a target network or average that follows the model.
-        initial: θ0 by parameter name, such as a state dict saved before training; needed
-            by methods and scopes that return to it, since here θ0 is else the model as it is.
-        optimizer_policy: default: the method's own.
-        follower_policy: default: the method's own.
-        seed: seed of the firing's stream.
-        **params: the method's parameters.
-
-    Raises:
-        ConfigError: for a parameter that does not exist or is out of range, if the method needs
-            θ0 and none was given, or a policy is unknown.
-    """
-    chosen = scope(scope_name)
-    intervention: Intervention = build("interventions", method, params)
-    if isinstance(model, Network):
-        if optimizer is not None or target is not None or initial is not None:
-            raise ConfigError(
-                "a Network brings its own optimizer, followers and θ0: pass the bare module, or "
-                "leave optimizer, target and initial out"
-            )
-        network = model
-    else:
-        followers = {} if target is None else {"target": target}
-        network = Network("model", model, optimizer, followers, initial=initial)
-        if initial is None and (intervention.uses_initial or network.select(chosen.restore)):
-            raise ConfigError(
-                f"{method} returns to initial weights: pass initial=, a state dict saved before "
-                "training"
-            )
-    hook = Hook(
-        method=intervention,
-        schedule=Schedule(at=(Time(0, "updates"),)),
-        networks=(network,),
-        scope=chosen,
-        optimizer=optimizer_policy or intervention.policies[0],
-        followers=follower_policy or intervention.policies[1],
-        key=method,
-    )
-    return hook.fire(Clock(), 1, seed)[0]

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from rlplast.core.edits import Assign, Edit, Receipt
 from rlplast.core.errors import BadWeights
-from rlplast.core.hook import Context, Intervention, fire_once, intervention
+from rlplast.core.intervention import Context, Intervention, intervention
 from rlplast.core.network import Block
+from rlplast.core.once import fire_once
 from rlplast.core.registry import param
 from rlplast.metrics.weights import dfi_scaled, fire_scale, matrix_slices
 
@@ -170,7 +171,7 @@ def fire(model: Any, optimizer: Any = None, *, scope: str = "all", **options: An
         optimizer: the optimizer (or several) that trains it.
         scope: which layers, see `rlplast.core.scope.SCOPES`.
         **options: the parameters of `Fire`, and the keyword arguments of
-            `rlplast.core.hook.fire_once`.
+            `rlplast.core.once.fire_once`.
 
     Examples:
         >>> import torch, rlplast

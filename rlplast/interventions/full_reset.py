@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from rlplast.core.edits import Assign, Edit, Receipt
-from rlplast.core.hook import Context, Intervention, fire_once, intervention
+from rlplast.core.intervention import Context, Intervention, intervention
+from rlplast.core.once import fire_once
 from rlplast.core.registry import param
 
 __all__ = ["FullReset", "full_reset"]
@@ -54,6 +55,6 @@ def full_reset(model: Any, optimizer: Any = None, *, scope: str = "all", **optio
         optimizer: the optimizer (or several) that trains it.
         scope: which layers, see `rlplast.core.scope.SCOPES`.
         **options: the parameters of `FullReset`, and the keyword arguments of
-            `rlplast.core.hook.fire_once`.
+            `rlplast.core.once.fire_once`.
     """
     return fire_once("full_reset", model, optimizer, scope_name=scope, **options)

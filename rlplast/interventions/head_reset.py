@@ -10,8 +10,9 @@ from torch import Tensor
 
 from rlplast.core.edits import Assign, Edit, Receipt
 from rlplast.core.errors import ConfigError
-from rlplast.core.hook import Context, Intervention, fire_once, intervention
+from rlplast.core.intervention import Context, Intervention, intervention
 from rlplast.core.network import Block, Network
+from rlplast.core.once import fire_once
 from rlplast.core.registry import param
 
 __all__ = ["HeadReset", "head_reset"]
@@ -95,6 +96,6 @@ def head_reset(model: Any, optimizer: Any = None, *, scope: str = "all", **optio
         optimizer: the optimizer (or several) that trains it.
         scope: which layers, see `rlplast.core.scope.SCOPES`.
         **options: the parameters of `HeadReset`, and the keyword arguments of
-            `rlplast.core.hook.fire_once`.
+            `rlplast.core.once.fire_once`.
     """
     return fire_once("head_reset", model, optimizer, scope_name=scope, **options)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from rlplast.core.edits import Assign, Edit, Receipt
 from rlplast.core.errors import ConfigError
-from rlplast.core.hook import Context, Intervention, fire_once, intervention
+from rlplast.core.intervention import Context, Intervention, intervention
+from rlplast.core.once import fire_once
 from rlplast.core.registry import param
 
 __all__ = ["ShrinkPerturb", "shrink_perturb"]
@@ -86,6 +87,6 @@ def shrink_perturb(
         optimizer: the optimizer (or several) that trains it.
         scope: which layers, see `rlplast.core.scope.SCOPES`.
         **options: the parameters of `ShrinkPerturb`, and the keyword arguments of
-            `rlplast.core.hook.fire_once` (``initial`` is needed with ``init='stored'``).
+            `rlplast.core.once.fire_once` (``initial`` is needed with ``init='stored'``).
     """
     return fire_once("shrink_perturb", model, optimizer, scope_name=scope, **options)

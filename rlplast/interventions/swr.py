@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from rlplast.core.edits import Assign, Edit, Receipt, Scale
 from rlplast.core.errors import ConfigError
-from rlplast.core.hook import Context, Intervention, fire_once, intervention
+from rlplast.core.intervention import Context, Intervention, intervention
 from rlplast.core.network import NORMS, Block, Network
+from rlplast.core.once import fire_once
 from rlplast.core.order import forward_order
 from rlplast.core.registry import param
 
@@ -238,6 +239,6 @@ def swr(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any
         optimizer: the optimizer (or several) that trains it.
         scope: which layers, see `rlplast.core.scope.SCOPES`.
         **options: the parameters of `Swr`, and the keyword arguments of
-            `rlplast.core.hook.fire_once`.
+            `rlplast.core.once.fire_once`.
     """
     return fire_once("swr", model, optimizer, scope_name=scope, **options)

@@ -8,7 +8,7 @@ import yaml
 
 from tests.cli.commands import Outcome, command
 
-__all__ = ["SMALL", "files", "jsonl", "listing", "small_config", "trained", "untimed"]
+__all__ = ["SMALL", "files", "jsonl", "refused", "small_config", "trained", "untimed"]
 
 SMALL: dict[str, Any] = {
     "kind": "dqn",
@@ -60,5 +60,11 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
-def listing(outcome: Outcome) -> str:
-    return outcome.out + outcome.err
+def refused(outcome: Outcome, code: int = 2) -> str:
+    """Check the form of a refusal; returns its message."""
+    assert outcome.code == code, outcome
+    assert outcome.out == ""
+    lines = outcome.err.splitlines()
+    assert len(lines) == 1, outcome.err
+    assert lines[0].startswith("rlplast: ")
+    return lines[0].removeprefix("rlplast: ")

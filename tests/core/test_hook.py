@@ -9,8 +9,9 @@ from torch import nn
 import rlplast
 from rlplast.core.clock import Clock
 from rlplast.core.errors import BadWeights, ConfigError
-from rlplast.core.hook import Hooks, fire_once
+from rlplast.core.hook import Hooks
 from rlplast.core.network import Network
+from rlplast.core.once import fire_once
 from rlplast.core.rng import torch_stream
 from tests.models import assert_same, subject
 

@@ -11,8 +11,8 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 from rlplast.core.checkpoint import load_network_tensors, network_tensors
 from rlplast.core.edits import Assign, apply
 from rlplast.core.errors import DamagedFile, UnsupportedOptimizer
-from rlplast.core.hook import fire_once
 from rlplast.core.network import Network
+from rlplast.core.once import fire_once
 from rlplast.core.optim_state import allocate, load_optimizer_tensors, moments, optimizer_tensors
 from tests.models import FAMILIES, FORMS, OPTIMIZERS, Subject, assert_same, subject
 

@@ -19,7 +19,7 @@ from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.core.run_folder import RunFolder
 from rlplast.core.schedule import Schedule
 
-__all__ = ["HOOKS", "Killed", "Toy", "loop", "run"]
+__all__ = ["HOOKS", "Toy", "loop", "run"]
 
 HOOKS: tuple[dict[str, Any], ...] = (
     {"method": "fire", "at": "50%"},
@@ -27,10 +27,6 @@ HOOKS: tuple[dict[str, Any], ...] = (
     {"method": "swr", "every": "1 updates", "from": "25%", "params": {"coef": 0.1}},
     {"method": "head_reset", "every": "5 updates", "params": {"init": "fresh"}},
 )
-
-
-class Killed(BaseException):
-    """Stands for a process that ends without another word."""
 
 
 class Toy:

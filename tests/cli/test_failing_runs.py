@@ -1,0 +1,73 @@
+"""Runs that fail on the way: exit 1, one message, the last good checkpoint kept."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlplast.cli import api
+from tests.cli.commands import command
+from tests.cli.runs import SMALL, jsonl, refused, small_config
+
+DIVERGING = {
+    "agent": SMALL["agent"] | {"lr": 1e38},
+    "hooks": [],
+    "metrics": {"every": None},
+    "evaluate": {"every": None},
+}
+
+
+def failed(tmp_path: Path, **changes: Any) -> str:
+    """Run to an expected failure; checks what is left, returns the message."""
+    run = tmp_path / "run"
+    outcome = command("train", small_config(tmp_path, **(DIVERGING | changes)), "--out", run)
+    message = refused(outcome, code=1)
+    assert api.load(run).info["status"] == "failed"
+    for row in jsonl(run / "metrics.jsonl"):
+        assert row["env_steps"] > 0
+    for tensor in api.load(run).agent().online.parameters():
+        assert torch.isfinite(tensor).all()  # the last good checkpoint is kept
+    return message
+
+
+def test_diverged_loss_ends_the_run(tmp_path: Path):
+    message = failed(tmp_path, log={"every": "10%"}, checkpoint={"every": "100%"})
+    assert "train/loss = nan" in message
+    assert "agent.lr" in message
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path):
+    message = failed(tmp_path, log={"every": "100%"}, checkpoint={"every": "25%"})
+    assert message.startswith("q.fc1.weight is not finite")
+
+
+@pytest.mark.parametrize("method", ["fire", "shrink_perturb"])
+def test_hook_on_weights_that_are_not_finite_names_the_tensor(method: str, tmp_path: Path):
+    hooks = [{"method": method, "at": "50%"}]
+    quiet = {"log": {"every": "100%"}, "checkpoint": {"every": "100%"}}
+    message = failed(tmp_path, hooks=hooks, **quiet)
+    assert "q.fc1.weight" in message
+    assert jsonl(tmp_path / "run" / "receipts.jsonl") == []
+
+
+def test_full_reset_cures_weights_that_are_not_finite(tmp_path: Path):
+    quiet = {"log": {"every": "100%"}, "checkpoint": {"every": "100%"}}
+    hooks = [{"method": "full_reset", "at": "50%"}]
+    config = small_config(tmp_path, **(DIVERGING | quiet | {"hooks": hooks}))
+    outcome = command("train", config, "--out", tmp_path / "run")
+    assert outcome.code in (0, 1)
+    assert len(jsonl(tmp_path / "run" / "receipts.jsonl")) == 1
+
+
+def test_metrics_of_weights_that_are_not_finite_are_null_not_nan(tmp_path: Path):
+    metrics = {"every": "30%", "batch_size": 8}
+    failed(tmp_path, metrics=metrics, log={"every": "100%"}, checkpoint={"every": "100%"})
+    rows = [row for row in jsonl(tmp_path / "run" / "metrics.jsonl") if "metric/srank/q" in row]
+    assert rows[-1]["metric/weight_norm/q"] is None
+
+
+def test_very_large_learning_rate_is_survived_or_reported(tmp_path: Path):
+    config = small_config(tmp_path, agent=SMALL["agent"] | {"lr": 1e6})
+    outcome = command("train", config, "--out", tmp_path / "run")
+    assert outcome.code == 0 or "diverged" in refused(outcome, code=1)

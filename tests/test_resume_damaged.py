@@ -1,0 +1,199 @@
+"""What may go wrong with a run's folder: damaged, in use, full, not empty."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlplast.cli import api
+from rlplast.core.run_folder import RunFolder
+from tests.cli.commands import command
+from tests.runs import MANY, TINY, final, forget, status
+
+
+@pytest.fixture(scope="module")
+def through(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run nobody interrupted, with every checkpoint kept; tests only read or copy it."""
+    folder = tmp_path_factory.mktemp("resume") / "through"
+    api.train(TINY | MANY, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(through: Path) -> dict[str, Any]:
+    return final(through)
+
+
+@pytest.fixture
+def halfway(through: Path, tmp_path: Path) -> Path:
+    """A copy of the run as it would be if killed after its checkpoint at 60 env_steps."""
+    run = tmp_path / "run"
+    shutil.copytree(through, run)
+    forget(run, after=60)
+    return run
+
+
+# Damaged.
+
+
+def cut(path: Path) -> None:
+    (path / "tensors.safetensors").write_bytes((path / "tensors.safetensors").read_bytes()[:999])
+
+
+def flip(path: Path) -> None:
+    data = bytearray((path / "state.json").read_bytes())
+    data[len(data) // 2] ^= 1
+    (path / "state.json").write_bytes(data)
+
+
+def lose_rows(path: Path) -> None:
+    next((path / "replay").iterdir()).unlink()
+
+
+def unseal(path: Path) -> None:
+    (path / "COMPLETE").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (cut, "step-60/tensors.safetensors has 999 bytes, written were"),
+        (flip, "step-60/state.json was altered after it was written"),
+        (lose_rows, "is missing"),
+        (unseal, "step-60 was not finished"),
+    ],
+)
+def test_damaged_checkpoint_is_passed_over_with_its_reason(
+    damage: Callable[[Path], None], reason: str, halfway: Path, expected: dict[str, Any]
+) -> None:
+    damage(halfway / "checkpoints" / "step-60")
+    said: list[str] = []
+    api.resume(halfway, report=said.append)
+    assert len(said) == 2
+    assert said[0].startswith("passed over: ") and reason in said[0]
+    assert said[1] == f"resuming {halfway} from step-48"
+    assert final(halfway) == expected
+
+
+def test_no_usable_checkpoint_is_exit_1(halfway: Path) -> None:
+    for path in (halfway / "checkpoints").iterdir():
+        cut(path)
+    outcome = command("resume", halfway)
+    assert outcome.code == 1
+    assert "no usable checkpoint in" in outcome.err
+    for path in (halfway / "checkpoints").iterdir():
+        assert f"{path.name}/tensors.safetensors has 999 bytes" in outcome.err
+
+
+def test_damaged_run_json_is_exit_1(halfway: Path) -> None:
+    (halfway / "run.json").write_text('{"status": ')
+    outcome = command("resume", halfway)
+    assert outcome.code == 1
+    assert "run.json is no valid JSON" in outcome.err
+
+
+def test_half_a_line_of_a_killed_run_does_not_hide_the_others(halfway: Path) -> None:
+    rows = api.load(halfway).lines()
+    with (halfway / "metrics.jsonl").open("a") as file:
+        file.write('{"updates": 4')
+    assert api.load(halfway).lines() == rows
+
+
+def test_leftovers_of_a_killed_process_are_removed(halfway: Path, expected: dict[str, Any]) -> None:
+    checkpoints = halfway / "checkpoints"
+    shutil.copytree(checkpoints / "step-60", checkpoints / ".step-72.tmp")
+    (checkpoints / "step-12" / "COMPLETE").unlink()  # killed while deleting it
+    (halfway / ".run.json.tmp").write_text("{")
+    api.resume(halfway)
+    assert final(halfway) == expected
+    assert not list(checkpoints.glob(".*")) and not (checkpoints / "step-12").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"total": "40 updates", "replay_ratio": 1.5},
+        {"env": {"id": "minatar/asterix", "num_envs": 1}},
+        {"env": {"id": "minatar/freeway", "num_envs": 2}},
+        {"env": {"id": "minatar/seaquest", "num_envs": 2}},
+        {"env": {"id": "minatar/space_invaders", "num_envs": 2}},
+        {
+            "env": {"id": "gym/CartPole-v1", "num_envs": 3, "options": {"max_episode_steps": 20}},
+            "agent": TINY["agent"] | {"network": "mlp", "policy": "target", "double": True},
+        },
+        {
+            "env": {"id": "atari/Pong", "num_envs": 2, "options": {"max_episode_steps": 25}},
+            "agent": TINY["agent"] | {"network": "nature", "batch_size": 2},
+            "total": "60 env_steps",
+        },
+    ],
+    ids=lambda change: change.get("env", change).get("id", change.get("total")),
+)
+def test_every_kind_of_environment_and_total_resumes(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    config, run = TINY | {"evaluate": {"every": None}} | change, tmp_path / "run"
+    api.train(config | MANY, tmp_path / "through")
+    shutil.copytree(tmp_path / "through", run)
+    forget(run, after=int(config["total"].split()[0]) // 2)
+    api.resume(run)
+    assert final(run) == final(tmp_path / "through")
+
+
+# A full disk.
+
+
+def test_disk_that_is_full_ends_the_run_with_exit_1_and_resume_equals(
+    tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    config, run = tmp_path / "config.yaml", tmp_path / "run"
+    config.write_text(yaml.safe_dump(TINY))
+    # Before the first update there is no optimizer state; later checkpoints do not fit.
+    limited = (
+        "import resource, sys; from rlplast.cli.main import main;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000));"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", limited, "train", str(config), "--out", str(run)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "could not be written" in done.stderr and "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert status(run) == "failed"
+    assert {p.name for p in (run / "checkpoints").iterdir()} == {"step-0", "step-12"}
+    api.resume(run)
+    assert final(run) == expected
+
+
+# In use, and not empty.
+
+
+def test_folder_in_use_is_exit_2(halfway: Path) -> None:
+    writer = RunFolder(halfway, tensorboard=False)
+    try:
+        outcome = command("resume", halfway)
+    finally:
+        writer.close()
+    assert outcome.code == 2
+    assert f"{halfway} is in use by another process" in outcome.err
+
+
+@pytest.mark.parametrize("name", ["run.json", "notes.txt"])
+def test_folder_that_is_not_empty_is_exit_2_naming_resume(name: str, tmp_path: Path) -> None:
+    config, run = tmp_path / "config.yaml", tmp_path / "run"
+    config.write_text(yaml.safe_dump(TINY))
+    run.mkdir()
+    (run / name).write_text("{}")
+    outcome = command("train", config, "--out", run)
+    assert outcome.code == 2
+    assert f"--out {run} is not empty" in outcome.err and "rlplast resume" in outcome.err
+    assert [p.name for p in run.iterdir()] == [name]
