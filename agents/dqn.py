@@ -27,7 +27,7 @@ __all__ = ["DQN"]
 
 
 def _capacity(config: DQNConfig, spec: envs.EnvSpec) -> int:
-    """Return the rows of the replay: no more than the run fills, a truncation taking two.
+    """Return the rows of the replay; memory is committed only as they are written.
 
     With frame_stack + n_step + 1 rows per environment one transition can always be sampled:
     of the newest episode or, if that is shorter than n_step, the last one of the episode before.
@@ -39,7 +39,7 @@ def _capacity(config: DQNConfig, spec: envs.EnvSpec) -> int:
             f"agent.buffer_size = {agent.buffer_size}: allowed is at least num_envs * "
             f"(frame_stack + n_step + 1) = {least}, so that there is always something to sample"
         )
-    return min(agent.buffer_size, max(2 * (config.env_steps_total() + n), least))
+    return agent.buffer_size
 
 
 class DQN:

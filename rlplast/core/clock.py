@@ -97,7 +97,10 @@ class Time:
         return cls(int(value), unit)
 
     def resolve(self, total: "Time") -> "Time":
-        """Return this time with a percentage turned into counts of `total`, rounded.
+        """Return this time with a percentage turned into counts of `total`.
+
+        Rounded to the nearest; more than 0% is at least one count, so that short trial runs
+        of a long config keep their periods.
 
         Raises:
             ConfigError: if `total` is itself a percentage.
@@ -106,7 +109,7 @@ class Time:
             raise ConfigError(f"total = {total}: allowed is a number with a unit, not a percentage")
         if self.unit != "%":
             return self
-        return Time(round(self.value * total.value / 100), total.unit)
+        return Time(max(round(self.value * total.value / 100), self.value > 0), total.unit)
 
     def __str__(self) -> str:
         """Return the text that `parse` reads back."""
