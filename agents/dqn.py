@@ -251,7 +251,17 @@ class DQN:
         return self.online.forward_taps(batch.obs)[1]
 
     def act(self, obs: np.ndarray) -> np.ndarray:
-        """Return greedy actions for observations (batch, ...), stacked as in training."""
+        """Return greedy actions for observations (batch, ...), stacked as in training.
+
+        Raises:
+            ConfigError: if the observations have another shape.
+        """
+        obs = np.asarray(obs)
+        expected = self.stack.obs().shape[1:]
+        if obs.shape[1:] != expected or obs.ndim != len(expected) + 1:
+            raise ConfigError(
+                f"obs has shape {obs.shape}: allowed is (batch, {', '.join(map(str, expected))})"
+            )
         return self._act(obs, 0.0, numpy_stream(self.config.seed, "act"))
 
     def state_dict(self) -> dict[str, Any]:

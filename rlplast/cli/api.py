@@ -67,15 +67,8 @@ def build(config: RunConfig) -> tuple[Trainable, Hooks]:
     Raises:
         ConfigError: for whatever the config asks that is not there.
     """
-    torch.set_num_threads(config.threads)
-    torch.backends.cudnn.deterministic = True
-    device = choose_device(config.device)
     check_names(config.metrics.names)
-    _check_env(config)
-    try:
-        trainable = kind_classes(config.kind)[1](config, device)
-    except MemoryError as error:
-        raise ConfigError(f"{error}: lower what the config keeps in memory (a replay)") from error
+    trainable = build_trainable(config)
     try:
         hooks = Hooks(
             config.hooks,
@@ -89,6 +82,22 @@ def build(config: RunConfig) -> tuple[Trainable, Hooks]:
         trainable.close()
         raise
     return trainable, hooks
+
+
+def build_trainable(config: RunConfig) -> Trainable:
+    """Return the Trainable of a config, without its hooks.
+
+    Raises:
+        ConfigError: for whatever the config asks that is not there.
+    """
+    torch.set_num_threads(config.threads)
+    torch.backends.cudnn.deterministic = True
+    device = choose_device(config.device)
+    _check_env(config)
+    try:
+        return kind_classes(config.kind)[1](config, device)
+    except MemoryError as error:
+        raise ConfigError(f"{error}: lower what the config keeps in memory (a replay)") from error
 
 
 def _check_env(config: Any) -> None:
@@ -217,7 +226,7 @@ class Run:
     def agent(self) -> Any:
         """Return the Trainable with the newest checkpoint's weights; built once."""
         if self._trainable is None:
-            trainable, _ = build(self.config)
+            trainable = build_trainable(self.config)
             path, _ = checkpoint.newest(self.path / "checkpoints")
             tensors, _ = checkpoint.load(path)
             for network in trainable.networks.values():
@@ -341,6 +350,8 @@ def _extended(config: RunConfig, total: str) -> RunConfig:
     old, new = config.total_time(), Time.parse(total, "--total")
     if new.unit != old.unit:
         raise ConfigError(f"--total {total}: allowed is the unit of the run, {old.unit}")
+    if new.value <= old.value:
+        raise ConfigError(f"--total {total}: allowed is more than the run's total, {old}")
     reference = config.percentages_of or config.total
     return dataclasses.replace(config, total=total, percentages_of=reference)
 

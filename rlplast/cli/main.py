@@ -5,6 +5,7 @@ checkpoint saved.
 """
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 
@@ -17,7 +18,7 @@ from rlplast.cli import (
     resume_command,
     train_command,
 )
-from rlplast.core.errors import RlplastError
+from rlplast.core.errors import ConfigError, RlplastError
 
 __all__ = ["main"]
 
@@ -35,6 +36,14 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     root = argparse.ArgumentParser(prog="rlplast", description="Plasticity interventions.")
     root.add_argument("--version", action="version", version=f"rlplast {__version__}")
+    root.add_argument(
+        "--import",
+        dest="modules",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="import a module first, such as one that registers your own methods",
+    )
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():
         summary = (module.__doc__ or "").splitlines()[0]
@@ -65,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         root.error(f"unrecognized arguments: {' '.join(rest)}")
     arguments.overrides = rest
     try:
+        for module in arguments.modules:
+            _import(module)
         return arguments.run(arguments)
     except RlplastError as error:
         print(f"rlplast: {error}", file=sys.stderr)
@@ -74,6 +85,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 1
+
+
+def _import(module: str) -> None:
+    """Import a user's module, looked for in the current folder too.
+
+    Raises:
+        ConfigError: if there is no such module.
+    """
+    sys.path.insert(0, "")
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--import {module}: {error}") from error
+    finally:
+        sys.path.remove("")
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlplast.core.clock import Clock, Time
+from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.edits import Assign, Edit, Receipt, Scale, apply, check, check_policy, write
 from rlplast.core.errors import BadWeights, ConfigError, did_you_mean
 from rlplast.core.intervention import Context, Intervention, State
@@ -231,27 +231,39 @@ class Hooks:
             networks = {networks.name: networks}
         self.seed = seed
         self.total = Time.parse(total, "total")
+        self.horizon = horizon or Clock(**{self.total.unit: int(self.total.value)})
         self.clock: Clock | None = None
+        self.counted: set[str] = set()  # units that `step` was told
         self.hooks: list[Hook] = []
         seen: dict[str, int] = {}
         for i, config in enumerate(configs):
             label = f"hooks[{i}]"
             if not isinstance(config, Mapping):
                 raise ConfigError(f"{label} = {config!r}: allowed is a mapping with a method")
-            schedule = _schedule(label, config, self.total, units, horizon)
+            schedule = _schedule(label, config, self.total, units, self.horizon)
             hook = _parse(label, config, networks, schedule, seen)
             self.hooks.append(hook)
         self.scheduled = [h for h in self.hooks if not h.schedule.every_update]
         self.every_update = [h for h in self.hooks if h.schedule.every_update]
 
     def fire(self, previous: Clock | None, clock: Clock) -> list[Receipt]:
-        """Fire the hooks due after `previous` and at or before `clock`, in list order."""
+        """Fire the hooks due after `previous` and at or before `clock`, in list order.
+
+        Nothing is due at the very end of a run, just as ``at: 100%`` is refused: a reset
+        there could only spoil what the run leaves behind.
+        """
         receipts = []
         for hook in self.scheduled:
-            crossings = hook.schedule.crossings(previous, clock)
+            crossings = hook.schedule.crossings(
+                None if previous is None else self._before_end(previous), self._before_end(clock)
+            )
             if crossings:
                 receipts += hook.fire(clock, crossings, self.seed)
         return receipts
+
+    def _before_end(self, clock: Clock) -> Clock:
+        ends = {unit: end for unit, end in asdict(self.horizon).items() if end > 0}
+        return replace(clock, **{u: min(clock[u], end - 1) for u, end in ends.items()})
 
     def after_update(self, clock: Clock) -> None:
         """Fire the every-update hooks; `clock` already counts the update."""
@@ -259,29 +271,54 @@ class Hooks:
             if hook.schedule.crossings(clock.advance(updates=-1), clock):
                 hook.after_update(clock, self.seed)
 
-    def flush(self, clock: Clock) -> list[Receipt]:
-        """Return the summary receipts of every-update hooks since the last flush."""
+    def flush(self, clock: Clock | None = None) -> list[Receipt]:
+        """Return the summary receipts of every-update hooks since the last flush.
+
+        Args:
+            clock: the clock they carry; default: where `step` was last.
+        """
+        clock = clock or self.clock or Clock()
         return [r for hook in self.every_update for r in hook.flush(clock)]
 
     def step(self, **counts: int) -> list[Receipt]:
         """Tell the hooks where a hand-written loop is; fire what has become due.
 
         Args:
-            **counts: the loop's counters by unit, such as ``updates=step + 1``.
+            **counts: the loop's counters by unit: how many are done, so ``updates=1`` after
+                the first optimizer step. A unit once given keeps its value when left out.
 
         Returns:
-            The receipts of scheduled firings.
+            The receipts of scheduled firings; `flush` has those of every-update ones.
+
+        Raises:
+            ConfigError: if a counter goes back, or a unit that a schedule reads was never given.
         """
-        previous, self.clock = self.clock, Clock(**counts)
-        before = previous.updates if previous else 0
-        for update in range(before + 1, self.clock.updates + 1):
-            self.after_update(Clock(**{**counts, "updates": update}))
+        previous = self.clock
+        before = asdict(previous) if previous else {}
+        for unit, count in counts.items():
+            if unit not in UNITS:
+                raise ConfigError(f"step({unit}={count}): {did_you_mean(unit, UNITS)}")
+            if count < before.get(unit, 0):
+                raise ConfigError(
+                    f"step({unit}={count}) goes back from {before[unit]}: counters only grow"
+                )
+        self.counted |= set(counts)
+        needed = {unit for hook in self.hooks for unit in hook.schedule.units()}
+        if needed - self.counted:
+            raise ConfigError(
+                f"step({', '.join(counts)}) lacks {', '.join(sorted(needed - self.counted))}, "
+                "which a hook's schedule reads: it could never fire"
+            )
+        self.clock = Clock(**{**before, **counts})
+        for update in range(before.get("updates", 0) + 1, self.clock.updates + 1):
+            self.after_update(replace(self.clock, updates=update))
         return self.fire(previous, self.clock)
 
     def next_due(self, clock: Clock) -> tuple[str, Time] | None:
         """Return the method and time of the scheduled hook that is due next."""
         times = [(h.method.name, h.schedule.next_due(clock)) for h in self.scheduled]
-        ahead = [(name, t) for name, t in times if t is not None]
+        end = self.horizon
+        ahead = [(n, t) for n, t in times if t and not 0 < end[t.unit] <= t.value]
         return min(ahead, key=lambda nt: nt[1].value - clock[nt[1].unit]) if ahead else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -295,6 +332,7 @@ class Hooks:
         A hook that the saved run did not have (the arm of a study) keeps what `setup` gave it.
         """
         self.clock = None if state["clock"] is None else Clock(**state["clock"])
+        self.counted = {u for u, n in asdict(self.clock).items() if n} if self.clock else set()
         for hook in self.hooks:
             if hook.key not in state:
                 continue

@@ -301,7 +301,8 @@ class Network:
         name: what configs and receipts call it.
         module: the raw module, or one wrapped in DDP or torch.compile.
         optimizer: the optimizer (or several) that trains it; None for inspection only.
-        followers: networks that follow this one, such as ``{"target": module}``.
+        followers: networks that follow this one, such as ``{"target": module}``; a bare
+            module is called ``target``.
         init: law that draws a fresh value for a Block; default: the module's own
             ``init_block``, else `torch_default`.
         initial: θ0 by Block name or as a state dict; default: a copy of the weights as
@@ -321,7 +322,7 @@ class Network:
         name: str,
         module: nn.Module,
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
-        followers: Mapping[str, nn.Module] | None = None,
+        followers: Mapping[str, nn.Module] | nn.Module | None = None,
         *,
         init: Init | None = None,
         initial: Mapping[str, Tensor] | None = None,
@@ -342,6 +343,8 @@ class Network:
         self.order = order
         self.memo: dict[Any, Any] = {}  # what methods found out once, such as a forward order
         self.initial = self._initial(initial)
+        if isinstance(followers, nn.Module):
+            followers = {"target": followers}
         self.followers = {
             key: Network(
                 f"{name}.{key}", follower, init=self.init, initial=self.initial, order=order

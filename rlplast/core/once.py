@@ -69,8 +69,8 @@ def fire_once(
         network = Network("model", model, optimizer, followers, initial=initial)
         if initial is None and (intervention.uses_initial or network.select(chosen.restore)):
             raise ConfigError(
-                f"{method} returns to initial weights: pass initial=, a state dict saved before "
-                "training"
+                f"{method} with scope {scope_name!r} reads the initial weights: pass initial=, a "
+                "state dict saved before training"
             )
     hook = Hook(
         method=intervention,

@@ -48,8 +48,33 @@ def test_jump_over_several_points_is_one_firing_that_counts_them() -> None:
         (25, 2),
         (50, 3),
         (75, 2),
-        (100, 3),
+        (100, 2),  # nothing is due at the very end
     ]
+
+
+def test_nothing_fires_at_the_end_of_a_run_or_after_it() -> None:
+    assert fired_at({"every": "50%"}, range(0, 121)) == [(50, 1)]
+    assert fired_at({"every": "20 updates", "from": "30%"}, range(0, 121)) == [
+        (40, 1),
+        (60, 1),
+        (80, 1),
+    ]
+
+
+def test_step_refuses_counters_that_go_back_or_were_never_given() -> None:
+    hooks = Hooks([{"method": "fire", "at": "50%"}], network_of(), "100 updates")
+    hooks.step(updates=10)
+    with pytest.raises(ConfigError, match=r"step\(updates=9\) goes back from 10"):
+        hooks.step(updates=9)
+    with pytest.raises(ConfigError, match=r"step\(update=9\): did you mean 'updates'"):
+        hooks.step(update=9)
+    never = Hooks([{"method": "fire", "at": "50 env_steps"}], network_of(), "100 updates")
+    with pytest.raises(ConfigError, match="lacks env_steps"):
+        never.step(updates=10)
+    # A unit given once keeps its value when it is left out.
+    never.step(updates=10, env_steps=40)
+    assert [r.clock.env_steps for r in never.step(env_steps=60)] == [60]
+    assert never.clock is not None and never.clock.updates == 10
 
 
 def test_at_zero_fires_at_the_first_clock() -> None:
@@ -313,7 +338,7 @@ def test_low_precision_is_refused_for_every_update_hooks_only() -> None:
 def test_fire_once_needs_initial_weights_where_the_method_returns_to_them() -> None:
     module = nn.Linear(3, 2)
     for method, scope in (("shrink_perturb", "all"), ("fire", "dqn")):
-        with pytest.raises(ConfigError, match=f"{method} returns to initial weights: pass init"):
+        with pytest.raises(ConfigError, match=f"{method} .* reads the initial weights: pass init"):
             fire_once(method, module, scope_name=scope)
     initial = copy.deepcopy(module.state_dict())
     with torch.no_grad():

@@ -171,7 +171,7 @@ def test_every_update_is_a_period_of_one_update(every: str, expected: bool) -> N
         ({"at": "half"}, r"s\.at = 'half'"),
         ({"at": "-1 updates"}, r"s\.at = '-1 updates'"),
         ({"every": "0 updates"}, r"s\.every = 0 updates: allowed is at least 1 updates"),
-        ({"every": "0.1%"}, r"s\.every = 0 updates: allowed is at least 1"),
+        ({"every": "0%"}, r"s\.every = 0 updates: allowed is at least 1"),
         ({"every": "61 updates"}, r"s\.every = 61 updates is longer than the run \(60 updates\)"),
         ({"every": "10%", "from": "100%"}, r"s\.from = 60 updates is at or past the end"),
         ({"every": "10%", "from": "50%", "until": "20%"}, r"until = 12 .* before from = 30"),

@@ -1,0 +1,7 @@
+"""``python -m rlplast``: the command line."""
+
+import sys
+
+from rlplast.cli.main import main
+
+sys.exit(main())
