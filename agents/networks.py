@@ -121,10 +121,12 @@ class QNetwork(nn.Module):
 
     def forward_taps(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return action values and the activations after each hidden layer's ReLU."""
-        layout = torch.channels_last if obs.ndim == 4 else torch.preserve_format
         kind = obs.device.type
         low = torch.is_autocast_enabled(kind)  # the first layer would round to it anyway
-        x = obs.to(torch.get_autocast_dtype(kind) if low else torch.float32, memory_format=layout)
+        layout = torch.channels_last if obs.ndim == 4 else torch.contiguous_format
+        # Bytes are put into the layout of the convolutions before they become floats.
+        x = obs.contiguous(memory_format=layout)
+        x = x.to(torch.get_autocast_dtype(kind) if low else torch.float32)
         if self.obs_scale != 1.0:
             x = x * self.obs_scale
         taps: dict[str, Tensor] = {}

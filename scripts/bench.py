@@ -122,6 +122,7 @@ def bench_dqn(threads: int, rounds: int) -> list[Row]:
         "Stable-Baselines3 fp32": StableBaselines(),
         "ours fp32, eager": Ours(threads),
         "ours fp32, compiled": Ours(threads, accelerate="compile"),
+        "ours bf16, eager": Ours(threads, precision="bf16"),
         "ours bf16, compiled": Ours(threads, accelerate="compile", precision="bf16"),
     }
     torch.set_num_threads(threads)

@@ -166,6 +166,37 @@ def test_killed_after_the_last_checkpoint_only_the_status_is_missing(
     assert sorted(p for p in (run / "checkpoints").rglob("*")) <= before
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"total": "40 updates", "replay_ratio": 1.5},
+        {"env": {"id": "minatar/asterix", "num_envs": 1}},
+        {"env": {"id": "minatar/freeway", "num_envs": 2}},
+        {"env": {"id": "minatar/seaquest", "num_envs": 2}},
+        {"env": {"id": "minatar/space_invaders", "num_envs": 2}},
+        {
+            "env": {"id": "gym/CartPole-v1", "num_envs": 3, "options": {"max_episode_steps": 20}},
+            "agent": TINY["agent"] | {"network": "mlp", "policy": "target", "double": True},
+        },
+        {
+            "env": {"id": "atari/Pong", "num_envs": 2, "options": {"max_episode_steps": 25}},
+            "agent": TINY["agent"] | {"network": "nature", "batch_size": 2},
+            "total": "60 env_steps",
+        },
+    ],
+    ids=lambda change: change.get("env", change).get("id", change.get("total")),
+)
+def test_every_kind_of_environment_and_total_resumes(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    config, run = TINY | {"evaluate": {"every": None}} | change, tmp_path / "run"
+    api.train(config | MANY, tmp_path / "through")
+    shutil.copytree(tmp_path / "through", run)
+    forget(run, after=int(config["total"].split()[0]) // 2)
+    api.resume(run)
+    assert final(run) == final(tmp_path / "through")
+
+
 # Interrupted.
 
 
@@ -246,6 +277,23 @@ def test_total_extends_a_run_and_moves_nothing(
     assert command("resume", run).code == 0  # done again
 
 
+def test_command_that_extends_a_run_can_be_repeated_until_it_is_done(
+    through: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(through, run)
+
+    def stop() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    for _ in range(2):
+        with pytest.raises(Interrupted):
+            api.resume(run, "150 env_steps", observer=at_step(9, stop))
+    api.resume(run, "150 env_steps")
+    assert api.load(run).config.percentages_of == "120 env_steps"
+    assert command("resume", run, "--total", "150 env_steps").code == 2
+
+
 def tensors_of(run: Path) -> dict[str, bytes]:
     """Return the bits of the networks' tensors in the newest checkpoint."""
     tensors, _ = checkpoint.load(checkpoint.newest(run / "checkpoints")[0])
@@ -259,7 +307,7 @@ def tensors_of(run: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("total", "said"),
     [
-        ("120 env_steps", "--total 120 env_steps: the run is already at 120 env_steps"),
+        ("120 env_steps", "--total 120 env_steps: allowed is more than the run's total, 120"),
         ("500 updates", "--total 500 updates: allowed is the unit of the run, env_steps"),
         ("soon", "--total = 'soon': allowed is a number with a unit"),
     ],

@@ -305,23 +305,21 @@ def resume(
         report: told what was found, such as a damaged checkpoint passed over.
 
     Raises:
-        ConfigError: if it is no run's folder, or the new total lies behind.
+        ConfigError: if it is no run's folder, or the new total is no longer one.
         DamagedFile: if no checkpoint is usable.
     """
     opened = load(run)
     config, path, info = opened.config, opened.path, opened.info
+    done = info.get("status") == "done"
     if total is not None:
-        config = _extended(config, total)
-    elif info.get("status") == "done":
+        config = _extended(config, total, done)
+    elif done:
         report(f"{path} is done: nothing to resume (a longer run: --total)")
         return opened
     loop = _loop(config, path, observer)
     info = info or _info(config)
     try:
         _continue(loop, report)
-        reached = loop.trainable.clock[loop.total.unit]
-        if total is not None and loop.total.value <= reached:
-            raise ConfigError(f"--total {total}: the run is already at {reached} {loop.total.unit}")
         with _status(path, info | {"resumed": time.strftime("%Y-%m-%dT%H:%M:%S%z")}):
             if total is not None:
                 write_text(path / "config.yaml", dump_config(config))
@@ -346,10 +344,12 @@ def _continue(loop: Loop, report: Callable[[str], None]) -> None:
     report(f"resuming {folder.path} from {found.name}")
 
 
-def _extended(config: RunConfig, total: str) -> RunConfig:
+def _extended(config: RunConfig, total: str, done: bool) -> RunConfig:
     old, new = config.total_time(), Time.parse(total, "--total")
     if new.unit != old.unit:
         raise ConfigError(f"--total {total}: allowed is the unit of the run, {old.unit}")
+    if new == old and not done:
+        return config  # the same command once more, after an interruption
     if new.value <= old.value:
         raise ConfigError(f"--total {total}: allowed is more than the run's total, {old}")
     reference = config.percentages_of or config.total

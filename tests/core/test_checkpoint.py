@@ -256,6 +256,18 @@ def test_prune_keeps_the_newest_and_deletes_leftovers(tmp_path: Path) -> None:
     assert names(tmp_path) == {"step-10", "step-15", "notes"}
 
 
+def test_deletion_cut_short_leaves_nothing_that_looks_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for position in (1, 2):
+        save(tmp_path / f"step-{position}", position)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *args, **kwargs: None)
+        checkpoint.prune(tmp_path, 1)
+    assert names(tmp_path) == {"step-1", "step-2"}
+    assert [p.name for p in checkpoint.complete(tmp_path)] == ["step-2"]
+
+
 def test_going_on_from_an_older_one_unseals_those_after_it(tmp_path: Path) -> None:
     for position in (1, 2, 3):
         save(tmp_path / f"step-{position}", position)
