@@ -213,7 +213,7 @@ def bench_fire(threads: int, rounds: int) -> list[Row]:
 def bench_swr(threads: int, rounds: int) -> list[Row]:
     """What SWR at every update adds to an update on Asterix."""
     ours = Ours(threads)
-    trainable = ours.trainable
+    trainable: Any = ours.trainable
     q = trainable.networks
     config = [{"method": "swr", "every": "1 updates", "params": {"coef": 1e-3}}]
     hooks = Hooks(config, q, "400k env_steps", units=trainable.units)

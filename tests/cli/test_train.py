@@ -9,6 +9,7 @@ import yaml
 
 import rlplast
 from rlplast.cli.config_file import read_config
+from rlplast.cli.main import main
 from tests.cli.commands import command
 from tests.cli.runs import SMALL, files, jsonl, small_config, trained, untimed
 
@@ -282,3 +283,14 @@ def test_program_trains_in_worker_processes_without_a_warning(tmp_path: Path):
     assert command("train", small_config(tmp_path), "--out", here).code == 0
     rows = [untimed(jsonl(tmp_path / name / "metrics.jsonl")) for name in ("one", "two")]
     assert rows[0] == rows[1]
+
+
+def test_import_loads_a_module_with_methods_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_methods_of_mine.py").write_text("LOADED = True\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["--import", "own_methods_of_mine", "list", "layers"]) == 0
+    assert sys.modules.pop("own_methods_of_mine").LOADED
+    assert main(["--import", "no_such_module_here", "list", "layers"]) == 2
+    assert "--import no_such_module_here" in capsys.readouterr().err

@@ -339,3 +339,10 @@ def test_layers_group_blocks_by_role() -> None:
     assert list(grouped) == ["[0].fc1", "[0].fc2", "[0].head"]
     assert grouped["[0].fc1"]["weight"].view.shape == (6, 5)
     assert len(network.trainable()) == 12
+
+
+def test_a_bare_follower_is_called_target() -> None:
+    online, target = nn.Linear(3, 2), nn.Linear(3, 2)
+    network = Network("q", online, followers=target)
+    assert list(network.followers) == ["target"]
+    assert network.followers["target"].module is target
