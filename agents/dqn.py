@@ -50,7 +50,7 @@ class DQN:
         device: where networks live and updates run.
     """
 
-    units: tuple[str, ...] = ("updates", "env_steps", "frames")
+    units: tuple[str, ...] = DQNConfig.units
 
     def __init__(self, config: DQNConfig, device: torch.device) -> None:
         self.config, self.device = config, device

@@ -1,7 +1,8 @@
 """The config of a DQN run."""
 
+import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from agents.networks import ARCHITECTURES, INIT_LAWS
 from rlplast.core.clock import Clock, Time
@@ -111,6 +112,8 @@ class DQNConfig(RunConfig):
         agent: the agent.
     """
 
+    units: ClassVar[tuple[str, ...]] = ("updates", "env_steps", "frames")
+
     kind: str = "dqn"
     env: EnvConfig = field(default_factory=EnvConfig)
     replay_ratio: float = 1.0
@@ -157,10 +160,14 @@ class DQNConfig(RunConfig):
     def _env_steps(self, total: Time) -> int:
         if total.unit == "env_steps":
             return int(total.value)
-        return self.agent.initial_steps + int(total.value / self.replay_ratio)
+        return self.agent.initial_steps + math.ceil(total.value / self.replay_ratio - 1e-9)
 
     def horizon(self) -> Clock:
         """Return the clock at the end of the run; frames are not known in advance."""
-        env_steps = self._env_steps(self.total_time())
-        updates = int(self.replay_ratio * (env_steps - self.agent.initial_steps))
+        total, n = self.total_time(), self.env.num_envs
+        env_steps = self._env_steps(total)
+        if total.unit == "updates":
+            return Clock(updates=int(total.value), env_steps=env_steps)
+        taken = math.ceil(env_steps / n) * n  # whole vector steps
+        updates = math.floor(self.replay_ratio * (taken - self.agent.initial_steps) + 1e-9)
         return Clock(updates=updates, env_steps=env_steps)

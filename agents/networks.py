@@ -90,6 +90,11 @@ class QNetwork(nn.Module):
         shape = tuple(obs_shape)
         for i, (channels, kernel, stride) in enumerate(arch.convs, 1):
             self._add(f"conv{i}", nn.Conv2d(shape[0], channels, kernel, stride))
+            if min(shape[1:]) < kernel:
+                raise ConfigError(
+                    f"agent.network: a {kernel}x{kernel} convolution does not fit observations of "
+                    f"shape {tuple(obs_shape)}: choose another architecture"
+                )
             side = [(s - kernel) // stride + 1 for s in shape[1:]]
             shape = (channels, *side)
         width = math.prod(shape)

@@ -145,11 +145,14 @@ def _run_killed(
     """Kill and resume, then let the run end; returns how many kills it took."""
     kinds = [KINDS[i % len(KINDS)] for i in range(kills)]
     rng.shuffle(kinds)
-    most = max(1, round(1.7 * CHECKPOINTS / kills))  # so that the kills spread over the run
+    total = read_config(config).total_time().value
     for number, kind in enumerate(kinds, start=1):
+        # So many on average that the kills spread over the run; each costs about one more.
+        left = CHECKPOINTS * (1 - _newest_step(run) / total) / (kills - number + 1)
+        ahead = int(rng.integers(max(0, round(2 * left - 3)) + 1))
         process = _start(config, run)
         try:
-            _await_moment(process, run, kind, rng, int(rng.integers(most + 1)), seconds)
+            _await_moment(process, run, kind, rng, ahead, seconds)
         except Ended:
             if process.wait() != 0:
                 raise SystemExit(f"the run failed: see {run.with_suffix('.log')}") from None
@@ -220,6 +223,10 @@ def _changed(path: Path) -> int:
 
 def _checkpoints(run: Path) -> set[str]:
     return {path.name for path in (run / "checkpoints").glob("step-*")}
+
+
+def _newest_step(run: Path) -> int:
+    return max((int(name.split("-")[1]) for name in _checkpoints(run)), default=0)
 
 
 def _unfinished(run: Path) -> list[Path]:

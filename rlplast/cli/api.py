@@ -29,6 +29,7 @@ from rlplast.core.config import RunConfig
 from rlplast.core.errors import ConfigError, DamagedFile, Interrupted, RlplastError
 from rlplast.core.hook import Hooks
 from rlplast.core.loop import Loop
+from rlplast.core.rng import preserve_global_rng
 from rlplast.core.run_folder import RunFolder, write_json, write_text
 from rlplast.core.trainable import Trainable
 from rlplast.metrics.probe import check_names, measure_run
@@ -226,7 +227,8 @@ class Run:
     def agent(self) -> Any:
         """Return the Trainable with the newest checkpoint's weights; built once."""
         if self._trainable is None:
-            trainable = build_trainable(self.config)
+            with preserve_global_rng():  # opening a run reseeds nothing of the caller's
+                trainable = build_trainable(self.config)
             path, _ = checkpoint.newest(self.path / "checkpoints")
             tensors, _ = checkpoint.load(path)
             for network in trainable.networks.values():

@@ -80,8 +80,8 @@ def read_config(
     except jsonargparse.ArgumentError as error:
         raise ConfigError(_explain(str(error), data, cls)) from error
     _fill(config, data)
-    config.cadence()
     config.check()
+    config.cadence()
     return config
 
 

@@ -11,11 +11,11 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
-from rlplast.core.clock import Clock, Time
+from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.loop import Cadence
 from rlplast.core.schedule import Schedule
@@ -185,6 +185,7 @@ class RunConfig:
     """Keys of every run.
 
     Attributes:
+        units: what the run's clock counts (no key of a config).
         kind: what trains; picks the dataclass.
         seed: seed of every random stream of the run.
         threads: CPU threads of torch; results repeat bit for bit for equal numbers.
@@ -200,6 +201,8 @@ class RunConfig:
         percentages_of: what percentages refer to; null for the total. Set by
             ``resume --total``, so that extending a run moves nothing that was scheduled.
     """
+
+    units: ClassVar[tuple[str, ...]] = UNITS
 
     kind: str = "dqn"
     seed: int = 1
@@ -242,7 +245,12 @@ class RunConfig:
         def every(key: str, period: str | None) -> Schedule | None:
             if period is None:
                 return None
-            return Schedule.parse({"every": period}, total, key)
+            schedule = Schedule.parse({"every": period}, total, key, self.horizon())
+            for unit in schedule.units() - set(self.units):
+                raise ConfigError(
+                    f"{key}.every = {period!r}: this run counts {', '.join(self.units)}, not {unit}"
+                )
+            return schedule
 
         for key, value in (
             ("evaluate.episodes", self.evaluate.episodes),
@@ -252,6 +260,8 @@ class RunConfig:
         ):
             if value < 1:
                 raise ConfigError(f"{key} = {value}: allowed is at least 1")
+            if value > 10**6:
+                raise ConfigError(f"{key} = {value}: allowed is at most 1000000")
         log = every("log", self.log.every)
         save = every("checkpoint", self.checkpoint.every)
         if log is None or save is None:

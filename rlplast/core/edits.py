@@ -175,6 +175,8 @@ def check(network: Network, edits: Sequence[Edit]) -> None:
                 raise ConfigError(f"plan writes {_label(network, edit)} twice")
             seen.add(id(edit.target))
         written = value if mask is None else torch.where(mask, value, torch.zeros_like(value))
+        if isinstance(edit, Assign):  # a number too large for the tensor's type becomes infinite
+            written = written.to(_tensor(edit).dtype)
         finite.append(written.isfinite().all().cpu())
     if finite and not torch.stack(finite).all():
         bad = [_label(network, e) for e, f in zip(edits, finite, strict=True) if not f]
@@ -232,10 +234,8 @@ def _total_norm(blocks: Sequence[Block]) -> float:
 
 
 def _squares(tensor: Tensor) -> Tensor:
-    """Return Σ x² as float64: rows in the tensor's own precision, their sum in double."""
-    wide = _wide(tensor)
-    rows = wide.flatten(1) if wide.ndim > 1 else wide.reshape(1, -1)
-    return torch.linalg.vector_norm(rows, dim=1).double().square().sum()
+    """Return Σ x² in float64, where no weight is too large or too small to be squared."""
+    return torch.linalg.vector_norm(_wide(tensor), dtype=torch.float64).square()
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -229,6 +229,11 @@ class Hooks:
     ) -> None:
         if isinstance(networks, Network):
             networks = {networks.name: networks}
+        if not isinstance(networks, Mapping):
+            raise ConfigError(
+                f"networks is a {type(networks).__name__}: allowed is a rlplast.Network (made from "
+                "the module and its optimizer), or a mapping of them by name"
+            )
         self.seed = seed
         self.total = Time.parse(total, "total")
         self.horizon = horizon or Clock(**{self.total.unit: int(self.total.value)})
@@ -378,9 +383,11 @@ def _parse(
     if not isinstance(params, Mapping):
         raise ConfigError(f"{label}.params = {params!r}: allowed is a mapping")
     method: Intervention = build("interventions", name, params)
-    chosen = config.get("networks") or list(networks)
-    if not isinstance(chosen, list | tuple):
-        raise ConfigError(f"{label}.networks = {chosen!r}: allowed is a list of {list(networks)}")
+    chosen = config.get("networks", list(networks))
+    listed = isinstance(chosen, list | tuple) and len(chosen) > 0
+    if not listed or len(set(map(str, chosen))) < len(chosen):
+        names = list(networks)
+        raise ConfigError(f"{label}.networks = {chosen!r}: allowed is a list of {names}, each once")
     for network in chosen:
         if network not in list(networks):
             near = did_you_mean(str(network), networks)
@@ -395,7 +402,11 @@ def _parse(
             f"{label} fires at every update: allowed are optimizer 'keep' and followers 'leave', "
             f"not {optimizer!r} and {followers!r}"
         )
-    seen[name] = seen.get(name, 0) + 1
+    # The stream's name says when the hook fires, not its place in the list: another row
+    # beside it moves no draw.
+    when = " ".join(f"{k}={config[k]}" for k in KEYS if config.get(k) is not None)
+    identity = f"{name} {when}"
+    seen[identity] = seen.get(identity, 0) + 1
     return Hook(
         method=method,
         schedule=schedule,
@@ -403,5 +414,5 @@ def _parse(
         scope=scope(config.get("scope") or "all", f"{label}.scope"),
         optimizer=optimizer,
         followers=followers,
-        key=f"{name}#{seen[name]}",
+        key=identity if seen[identity] == 1 else f"{identity} #{seen[identity]}",
     )

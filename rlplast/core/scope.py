@@ -33,12 +33,19 @@ class Scope:
     restore: Callable[[Block], bool] = _never
 
     def edited(self, network: Network) -> tuple[Block, ...]:
-        """Return the Blocks offered to the method: trainable ones and buffers, not frozen ones."""
-        return network.select(lambda b: self.edit(b) and (b.trainable or b.role == "buffer"))
+        """Return the Blocks offered to the method: trainable ones and their layers' buffers."""
+        return network.select(lambda b: self.edit(b) and _is_live(b))
 
     def restored(self, network: Network) -> tuple[Block, ...]:
         """Return the Blocks set to θ0."""
-        return network.select(lambda b: self.restore(b) and (b.trainable or b.role == "buffer"))
+        return network.select(lambda b: self.restore(b) and _is_live(b))
+
+
+def _is_live(block: Block) -> bool:
+    """Say whether training moves a Block; the buffers of a frozen layer are frozen with it."""
+    own = list(block.module.parameters(recurse=False))
+    buffer = block.role == "buffer" and (not own or any(p.requires_grad for p in own))
+    return block.trainable or buffer
 
 
 def _is_query_or_key(block: Block) -> bool:
@@ -67,6 +74,6 @@ def scope(name: str, key: str = "scope") -> Scope:
     Raises:
         ConfigError: naming the nearest scope if there is no such one.
     """
-    if name not in SCOPES:
+    if not isinstance(name, str) or name not in SCOPES:
         raise ConfigError(f"{key} = {name!r}: {did_you_mean(str(name), SCOPES)}")
     return SCOPES[name]

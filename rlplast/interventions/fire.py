@@ -3,6 +3,7 @@
 Source: FIRE paper, Sec. 4, Algorithm 1 and Appendix A.2.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor
 
 from rlplast.core.edits import Assign, Edit, Receipt
-from rlplast.core.errors import BadWeights
+from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.core.intervention import Context, Intervention, intervention
-from rlplast.core.network import Block
+from rlplast.core.network import Block, Network
 from rlplast.core.once import fire_once
 from rlplast.core.registry import param
 from rlplast.metrics.weights import dfi_scaled, fire_scale, matrix_slices
@@ -41,7 +42,9 @@ def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic
         A new tensor of the same shape in at least float32.
     """
     wide = slices.shape[-2] < slices.shape[-1]
-    x = slices.double()
+    # A power of two changes no digit and keeps squares of extreme weights in range.
+    largest = slices.abs().amax((-2, -1), keepdim=True).double()
+    x = slices.double() * torch.exp2(-largest.log2().floor())
     x = x.mT if wide else x
     if polynomial == "exact":
         u, _, vh = torch.linalg.svd(x, full_matrices=False)
@@ -112,6 +115,19 @@ class Fire(Intervention):
     iterations: int = param(10, "[1, 1000]")
     polynomial: str = param("cubic", "cubic | quintic | exact")
     include_tied: bool = param(False, "")
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
+        """Keep no state; refuse a scope without a weight to orthogonalise.
+
+        Raises:
+            ConfigError: if there is none.
+        """
+        if blocks and not any(self._edits(block) for block in blocks):
+            raise ConfigError(
+                f"fire finds no linear or conv weight in its scope of network {network.name!r} "
+                "(tied ones count with include_tied)"
+            )
+        return {}
 
     def plan(self, context: Context, state: dict[str, Tensor]) -> list[Edit]:
         """Plan the projection of every weight in scope, layers of one shape together."""

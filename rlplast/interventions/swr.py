@@ -190,6 +190,12 @@ def _find_order(network: Network, blocks: Sequence[Block]) -> _Order:
         raise ConfigError(
             f"swr: {name} is shared by the members of a stacked network: the order branches there"
         )
+    for block in network.blocks:
+        if block.role in ("bias", "shift") and not block.trainable and network.optimizers:
+            raise ConfigError(
+                f"swr: {network.qualified(block)} is frozen: it cannot follow the layers before "
+                "it, and the network would compute something else"
+            )
     paths = forward_order(network)
     for layers in slots.values():
         for path, roles in layers.items():

@@ -270,12 +270,35 @@ def test_boolean_and_integer_buffers_are_edited_and_counted() -> None:
 def test_receipt_sums_dfi_of_the_tensors_that_have_one() -> None:
     _, network, block = linear()
     distance = functools.partial(lambda w: w.square().sum())
-    before = float(block.view.square().sum())
+    bias = network.blocks[1]
+    before = float(block.view.square().sum() + bias.view.square().sum())
     plan: list[Edit] = [
         Assign(block, torch.full((2, 3), 2.0), dfi=distance),
-        Scale(network.blocks[1], torch.tensor(0.0)),
+        Assign(bias, torch.full((2,), 3.0), dfi=distance),
     ]
     receipt = apply(network, plan, method="toy")
     assert receipt.dfi_before == pytest.approx(before)
-    assert receipt.dfi_after == 24.0
-    assert apply(network, plan[1:], method="toy").dfi_before is None
+    assert receipt.dfi_after == 24.0 + 18.0
+    without: list[Edit] = [Scale(bias, torch.tensor(0.0))]
+    assert apply(network, without, method="toy").dfi_before is None
+
+
+def test_a_value_too_large_for_the_tensors_type_is_refused() -> None:
+    module = nn.Linear(3, 2, bias=False).half()
+    network = Network("net", module)
+    before = module.weight.detach().clone()
+    with pytest.raises(BadWeights, match=r"net\.weight"):
+        apply(network, [Assign(network.blocks[0], torch.full((2, 3), 1e6))], method="toy")
+    assert torch.equal(module.weight, before)
+
+
+def test_receipts_measure_weights_of_extreme_size() -> None:
+    for size in (1e-30, 1e30):
+        module = nn.Linear(1, 1, bias=False)
+        with torch.no_grad():
+            module.weight.fill_(size)
+        network = Network("net", module)
+        doubled = [Scale(network.blocks[0], torch.tensor(2.0))]
+        receipt = apply(network, doubled, method="toy")
+        assert receipt.norm_before == pytest.approx(size, rel=1e-6)
+        assert receipt.sfe == pytest.approx(size**2, rel=1e-6)

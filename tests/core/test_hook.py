@@ -160,7 +160,8 @@ def test_each_firing_draws_anew_from_seed_and_number(schedule: dict[str, str]) -
     assert all(torch.equal(first[u], again[u]) for u in (1, 2, 3))
     assert not torch.equal(first[3], draws(1)[3])
     period = int(schedule["every"][0])
-    generator = torch_stream(0, "hook", "full_reset#1", "net", 4 // period)
+    key = f"full_reset every={schedule['every']}"
+    generator = torch_stream(0, "hook", key, "net", 4 // period)
     law = network_of()
     assert torch.equal(first[3], law.fresh(law.blocks[0], generator))
 
@@ -309,7 +310,23 @@ def test_defaults_of_policies_depend_on_the_method_and_the_schedule() -> None:
         ("keep", "leave"),
         ("touched", "same_edit"),
     ]
-    assert [h.key for h in hooks] == ["fire#1", "fire#2", "swr#1", "swr#2"]
+    assert [h.key for h in hooks] == [
+        "fire at=50%",
+        "fire every=1 updates",
+        "swr at=50%",
+        "swr at=50% #2",
+    ]
+
+
+def test_another_row_of_the_same_method_moves_no_draw() -> None:
+    def drawn(rows: list[dict[str, Any]]) -> torch.Tensor:
+        network = network_of()
+        hooks = Hooks([RESET | row for row in rows], network, "100 updates")
+        hooks.step(updates=60)
+        return network.blocks[0].view.clone()
+
+    never = {"every": "5 updates", "from": "90%"}
+    assert torch.equal(drawn([never, {"at": "50%"}]), drawn([{"at": "50%"}]))
 
 
 def test_scope_restores_layers_beside_the_edit_in_network_and_followers() -> None:

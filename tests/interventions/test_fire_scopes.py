@@ -112,17 +112,39 @@ def test_an_embedding_that_is_not_tied_is_never_edited() -> None:
     assert changed(before, model) == {"1.weight"}
 
 
-@pytest.mark.parametrize("include_tied", [False, True])
-def test_two_tied_linears_are_skipped_or_edited_once(include_tied: bool) -> None:
+def test_two_tied_linears_are_refused_or_edited_once() -> None:
     first, second = nn.Linear(5, 5), nn.Linear(5, 5)
     second.weight = first.weight
     model = randomise(nn.Sequential(first, nn.ReLU(), second), 1)
     before = snapshot(model)
-    receipt = rlplast.fire(model, include_tied=include_tied, iterations=3)
+    with pytest.raises(ConfigError, match=r"no linear or conv weight .* include_tied"):
+        rlplast.fire(model, iterations=3)
+    assert not changed(before, model)
+    receipt = rlplast.fire(model, include_tied=True, iterations=3)
     twin = fire_twin(before["0.weight"].numpy(), 3, "cubic")
-    expected = twin if include_tied else before["0.weight"].numpy()
-    assert relative_error(second.weight, expected) <= 1e-6
-    assert receipt.entries_touched == (25 if include_tied else 0)
+    assert relative_error(second.weight, twin) <= 1e-6
+    assert receipt.entries_touched == 25
+
+
+def test_only_frozen_or_norm_layers_are_refused_and_nothing_is_zeroed() -> None:
+    model = nn.Sequential(nn.LayerNorm(3), nn.ReLU())
+    with pytest.raises(ConfigError, match="no linear or conv weight"):
+        rlplast.fire(model)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+@pytest.mark.parametrize("shape", [(4, 4), (5, 36)])
+def test_weights_of_extreme_size_are_projected_like_others(
+    size: float, shape: tuple[int, int]
+) -> None:
+    layer = nn.Linear(shape[1], shape[0], bias=False, dtype=torch.float64)
+    other = nn.Linear(shape[1], shape[0], bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        other.weight.copy_(layer.weight)
+        layer.weight.mul_(size)
+    rlplast.fire(layer)
+    rlplast.fire(other)
+    assert torch.allclose(layer.weight, other.weight, rtol=1e-9, atol=1e-12)
 
 
 def test_a_frozen_layer_is_left_alone() -> None:
