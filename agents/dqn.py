@@ -19,7 +19,7 @@ from agents.losses import huber, q_of, td_target
 from agents.networks import QNetwork, architecture
 from agents.replay import Batch, Replay
 from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.network import Network
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
 
@@ -122,7 +122,10 @@ class DQN:
     def _environment_step(self) -> None:
         config = self.config
         actions = self._act(self.stack.obs(), self.epsilon(), self.streams.numpy("exploration"))
-        step = self.env.step(actions)
+        try:
+            step = self.env.step(actions)
+        except envs.WorkerDied as error:
+            raise RlplastError(str(error)) from error
         clip = config.agent.clip_rewards
         clip = config.env.id.startswith("atari/") if clip is None else clip
         self.replay.add(

@@ -10,6 +10,7 @@ Needs numpy; each family imports its own package only when one of its environmen
 from envs.base import Env, EnvSpec, MissingPackage, UnknownEnv
 from envs.registry import list_envs, make, make_vector, spec
 from envs.vector import VectorEnv, VectorStep
+from envs.workers import WorkerDied
 
 __all__ = [
     "Env",
@@ -18,6 +19,7 @@ __all__ = [
     "UnknownEnv",
     "VectorEnv",
     "VectorStep",
+    "WorkerDied",
     "list_envs",
     "make",
     "make_vector",

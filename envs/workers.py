@@ -18,7 +18,7 @@ from typing import Any
 
 from envs.base import MissingPackage, UnknownEnv
 
-__all__ = ["WorkerGroups"]
+__all__ = ["WorkerDied", "WorkerGroups"]
 
 # Rebuilt in the parent as themselves; every other type becomes a RuntimeError.
 _RERAISED = {kind.__name__: kind for kind in (ValueError, UnknownEnv, MissingPackage)}
@@ -37,6 +37,10 @@ _REPORTED = (
 )
 
 _JOIN_SECONDS = 5.0
+
+
+class WorkerDied(RuntimeError):
+    """Raised when a worker process ended on its own, killed or crashed."""
 
 
 def _attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -136,10 +140,10 @@ class WorkerGroups:
             raise first_error  # only now: every pipe is ready for the next call
         return answers
 
-    def _died(self, index: int) -> RuntimeError:
+    def _died(self, index: int) -> WorkerDied:
         process = self._processes[index]
         process.join(_JOIN_SECONDS)
-        return RuntimeError(
+        return WorkerDied(
             f"environment worker {index} (process {process.pid}) ended with exit code "
             f"{process.exitcode}: resume the run from its last checkpoint"
         )

@@ -99,6 +99,10 @@ def build_trainable(config: RunConfig) -> Trainable:
         return kind_classes(config.kind)[1](config, device)
     except MemoryError as error:
         raise ConfigError(f"{error}: lower what the config keeps in memory (a replay)") from error
+    except RuntimeError as error:
+        if "allocate" not in str(error):
+            raise
+        raise ConfigError(f"out of memory ({error}): lower batch sizes or the replay") from error
 
 
 def _check_env(config: Any) -> None:
@@ -212,9 +216,12 @@ class Run:
         if not path.exists():  # killed just before it was written
             return {}
         try:
-            return json.loads(path.read_text())
+            info = json.loads(path.read_text())
         except ValueError as error:
             raise DamagedFile(f"{path} is no valid JSON: {error}") from error
+        if not isinstance(info, dict):
+            raise DamagedFile(f"{path} holds a {type(info).__name__}: needed is a mapping")
+        return info
 
     def lines(self, name: str = "metrics") -> list[dict[str, Any]]:
         """Return the rows of ``metrics.jsonl`` or ``receipts.jsonl``.

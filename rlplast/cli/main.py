@@ -85,6 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 1
+    except OSError as error:
+        print(f"rlplast: {error}", file=sys.stderr)
+        return 1
 
 
 def _import(module: str) -> None:

@@ -1,3 +1,4 @@
+import multiprocessing
 from typing import Any
 
 import numpy as np
@@ -5,8 +6,9 @@ import pytest
 import torch
 
 from agents.dqn import DQN
+from agents.dqn_config import DQNAgentConfig, DQNConfig, EnvConfig
 from agents.replay import Batch
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.rng import numpy_stream
 from tests.agents.toy_env import (
     ROUND,
@@ -369,3 +371,15 @@ def test_frames_are_stacked_as_training_sees_them():
     batch = agent.sample(64, 0)
     assert batch is not None
     assert any(np.array_equal(newest, obs) for obs in batch.obs_next.numpy())
+
+
+def test_a_worker_that_dies_is_an_error_that_says_to_resume() -> None:
+    env = EnvConfig(id="gym/CartPole-v1", num_envs=2, workers=1)
+    config = DQNConfig(env=env, agent=DQNAgentConfig(initial_steps=10, buffer_size=100))
+    agent = DQN(config, torch.device("cpu"))
+    (worker,) = multiprocessing.active_children()
+    worker.kill()
+    worker.join()
+    with pytest.raises(RlplastError, match=r"worker 0 .* resume the run"):
+        agent.step()
+    agent.close()

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from agents import networks
 from agents.networks import ARCHITECTURES, INIT_LAWS, QNetwork, architecture
 from rlplast.core.errors import ConfigError
 from rlplast.core.network import Network
@@ -144,3 +145,15 @@ def test_unknown_names_and_misfits_are_refused():
 def test_flat_network_takes_images_too():
     network = QNetwork(ARCHITECTURES["mlp"], (4, 10, 10), 3)
     assert network(torch.zeros(2, 4, 10, 10)).shape == (2, 3)
+
+
+def test_bytes_interleaved_as_words_equal_their_transposition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    obs = torch.randint(0, 256, (3, 4, 6, 8), dtype=torch.uint8, generator=generator)
+    plain = networks._channels_last(obs)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    words = networks._channels_last(obs)
+    assert torch.equal(words, plain) and torch.equal(plain, obs)
+    assert words.is_contiguous(memory_format=torch.channels_last)
