@@ -45,7 +45,7 @@ def progress() -> Iterator[Callable[[Loop], None]]:
     def observe(loop: Loop) -> None:
         nonlocal shown, first, task
         now = time.monotonic()
-        if now - shown < 0.2:
+        if now - shown < 0.2 and not loop.done():
             return
         shown = now
         done = loop.trainable.clock[loop.total.unit]
