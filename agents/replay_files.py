@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.files import fsync
 
 __all__ = ["Segment", "load", "save", "segments"]
 
@@ -80,7 +81,7 @@ def save(
             name, rows = f"{part.name}-{kind}.npy", array[part.memory]
             if previous is None or not _link(previous / name, folder / name, rows):
                 _write(folder / name, rows)
-    _sync(folder)
+    fsync(folder)
 
 
 def load(folder: Path, arrays: Mapping[str, npt.NDArray[Any]], parts: Sequence[Segment]) -> None:
@@ -127,7 +128,7 @@ def _link(source: Path, target: Path, like: npt.NDArray[Any]) -> bool:
         os.link(source, target)
     except OSError:  # another file system, or one without hard links
         shutil.copyfile(source, target)
-        _sync(target)
+        fsync(target)
     return True
 
 
@@ -136,11 +137,3 @@ def _write(path: Path, rows: npt.NDArray[Any]) -> None:
         np.save(file, rows, allow_pickle=False)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

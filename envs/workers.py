@@ -11,6 +11,7 @@ import multiprocessing
 import signal
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from multiprocessing import util
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -103,11 +104,10 @@ class WorkerGroups:
             self._processes.append(process)
             process.start()
             theirs.close()  # so that the worker's death closes the pipe for us
-        try:
+        with ExitStack() as cleanup:
+            cleanup.callback(self.close)
             self._receive_all()
-        except BaseException:
-            self.close()
-            raise
+            cleanup.pop_all()  # all of them answered: they stay
 
     def call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a method of every object at once, with one argument tuple each.

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from rlplast.cli import api
 from rlplast.core.errors import ConfigError
+from rlplast.core.files import fsync
 from rlplast.core.rng import numpy_stream
 
 __all__ = ["add_arguments", "run"]
@@ -72,4 +73,5 @@ def _write_gif(path: Path, frames: list[np.ndarray]) -> None:
     pictures[0].save(
         temporary, format="GIF", save_all=True, append_images=pictures[1:], duration=66, loop=0
     )
+    fsync(temporary)
     temporary.rename(path)

@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from rlplast.core.errors import BadWeights, ConfigError, DamagedFile, RlplastError, did_you_mean
+from rlplast.core.files import fsync
 
 __all__ = ["StateFile", "check_out", "read", "write"]
 
@@ -215,20 +216,12 @@ def write(saved: StateFile, path: Path) -> None:
         else:
             torch.save(saved.tree, temporary)
         shutil.copymode(saved.path, temporary)  # safetensors makes files private
-        _fsync(temporary)
+        fsync(temporary)
         temporary.replace(target)
-        _fsync(target.parent)
+        fsync(target.parent)
     except (OSError, RuntimeError, SafetensorError, KeyError) as error:
         raise RlplastError(
             f"{path} could not be written ({error}); what was there before is unchanged"
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,7 +10,6 @@ nothing is ever unpickled. A damaged one is refused with its reason.
 """
 
 import json
-import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +24,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from rlplast.core.errors import DamagedFile, RlplastError
+from rlplast.core.files import fsync
 from rlplast.core.network import Network
 from rlplast.core.optim_state import load_optimizer_tensors, optimizer_tensors
 
@@ -125,14 +125,6 @@ def _join(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     return [_join(v, tensors) for v in tree] if isinstance(tree, list) else tree
 
 
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _checksum(path: Path) -> int:
     value = 0
     with path.open("rb") as file:
@@ -154,7 +146,7 @@ def _manifest(folder: Path, previous: Path | None) -> dict[str, list[int]]:
     shared = _inodes(previous) if previous is not None else {}
     manifest = {}
     for path in _files(folder):
-        _fsync(path)
+        fsync(path)
         about = path.stat()
         known = shared.get((about.st_dev, about.st_ino))
         name = path.relative_to(folder).as_posix()
@@ -215,10 +207,10 @@ def save(
             json.dumps({"format": FORMAT, "position": list(position), "files": files})
         )
         for path in (sentinel, *(p for p in temporary.rglob("*") if p.is_dir()), temporary):
-            _fsync(path)
+            fsync(path)
         _delete(folder)
         temporary.rename(folder)
-        _fsync(folder.parent)
+        fsync(folder.parent)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise RlplastError(

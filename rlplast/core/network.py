@@ -27,7 +27,6 @@ from rlplast.core.errors import BadWeights, ConfigError
 
 __all__ = ["Block", "BlockSpec", "Network", "blocks_of", "torch_default", "unwrap"]
 
-TRAINABLE_ROLES = ("weight", "bias", "scale", "shift", "embedding", "other")
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)
 PACKED_NAMES = ("qkv", "c_attn", "in_proj")  # one linear that holds query, key and value
 _WRAPPERS = ("module", "_orig_mod")

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from rlplast.core.files import fsync
+
 __all__ = ["plot_run"]
 
 PANELS = (
@@ -76,5 +78,6 @@ def plot_run(folder: Path, out: Path) -> Path:
     panels[-1].xaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
     temporary = out.with_name(f".{out.stem}.tmp{out.suffix}")
     figure.savefig(temporary, dpi=120)
+    fsync(temporary)
     temporary.rename(out)
     return out
