@@ -1,8 +1,10 @@
 """What every environment is: its description, its contract, its state and its errors.
 
 - `UnknownEnv`, `MissingPackage`: what `make` raises for an id it cannot serve.
+- `NotFinite`: what a step raises when the simulation has blown up.
 - `EnvSpec`: shapes, dtypes and counts of one environment.
 - `Env`: the contract of one environment; `EpisodicEnv` implements it over a `Simulator`.
+- `checked_actions`: continuous actions as an environment takes them.
 - `plain`, `rng_state`, `load_rng_state`: the leaf types of a state, and a random stream as one.
 - `require`: import an optional package or say how to install it.
 
@@ -22,9 +24,11 @@ __all__ = [
     "EnvSpec",
     "EpisodicEnv",
     "MissingPackage",
+    "NotFinite",
     "Simulator",
     "State",
     "UnknownEnv",
+    "checked_actions",
     "load_rng_state",
     "plain",
     "require",
@@ -32,6 +36,9 @@ __all__ = [
 ]
 
 State: TypeAlias = dict[str, Any]
+
+# How far rounding may carry an action past its bounds of −1 and 1.
+_ACTION_TOLERANCE = 1e-6
 
 
 class UnknownEnv(ValueError):
@@ -42,27 +49,51 @@ class MissingPackage(ImportError):
     """Raised when an environment needs a package that is not installed."""
 
 
+class NotFinite(RuntimeError):
+    """Raised when a reward or an observation is NaN or infinite."""
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """What an agent has to know about an environment before it sees it.
+
+    Actions are either integers or vectors: exactly one of `num_actions` and `action_dim` is set.
 
     Attributes:
         id: family and name, such as `atari/Asterix`.
         obs_shape: shape of one observation as the environment returns it, without any stack.
         obs_dtype: `uint8` or `float32`.
         frame_stack: how many successive observations the agent should see at once.
-        num_actions: actions are the integers 0 … num_actions − 1.
-        frames_per_step: simulator frames of a full step.
+        num_actions: actions are the integers 0 … num_actions − 1; None for vectors.
+        frames_per_step: simulator frames (control steps) of a full step.
         max_episode_steps: steps after which an episode is truncated; None for no limit.
+        action_dim: actions are float32 (action_dim,) in [−1, 1], which the environment rescales
+            to its own bounds; None for integers.
+        success_return: return from which an episode counts as a success, where the field
+            defines one.
+
+    Raises:
+        ValueError: unless exactly one of `num_actions` and `action_dim` is set, and positive.
     """
 
     id: str
     obs_shape: tuple[int, ...]
     obs_dtype: str
     frame_stack: int
-    num_actions: int
+    num_actions: int | None
     frames_per_step: int
     max_episode_steps: int | None
+    action_dim: int | None = None
+    success_return: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the two fields that exclude each other."""
+        given = [size for size in (self.num_actions, self.action_dim) if size is not None]
+        if len(given) != 1 or given[0] < 1:
+            raise ValueError(
+                f"env '{self.id}' has num_actions {self.num_actions} and action_dim "
+                f"{self.action_dim}: exactly one of them must be set, from 1"
+            )
 
 
 class Env(Protocol):
@@ -83,7 +114,7 @@ class Env(Protocol):
         """Start an episode and return its first observation."""
         ...
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
+    def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
         """Return the next observation, the unclipped reward, terminated and truncated.
 
         The two flags are never both true: what terminates at the limit has terminated.
@@ -120,8 +151,11 @@ class Simulator(Protocol):
         """Start an episode and return its first observation."""
         ...
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool]:
-        """Return the next observation, the reward and whether the episode terminated."""
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool]:
+        """Take an int, or float32 (action_dim,) in [−1, 1], as the spec says.
+
+        Returns the next observation, the reward and whether the episode terminated.
+        """
         ...
 
     def render(self) -> np.ndarray:
@@ -167,26 +201,32 @@ class EpisodicEnv:
         self._running = True
         return self._simulator.reset()
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
+    def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
         """Return the next observation, the unclipped reward, terminated and truncated.
 
         Raises:
             RuntimeError: when no episode is running.
-            ValueError: when the action is out of range.
+            ValueError: when the action is of the wrong kind or shape, or out of range.
         """
         if not self._running:
             raise RuntimeError(f"env '{self.spec.id}' has no episode running: call reset() first")
-        if not 0 <= action < self.spec.num_actions:
-            raise ValueError(
-                f"action {action} of env '{self.spec.id}' is out of range: "
-                f"allowed are 0 to {self.spec.num_actions - 1}"
-            )
-        obs_next, reward, terminated = self._simulator.step(int(action))
+        obs_next, reward, terminated = self._simulator.step(self._checked(action))
         self._steps += 1
         limit = self.spec.max_episode_steps
         truncated = not terminated and limit is not None and self._steps >= limit
         self._running = not (terminated or truncated)
         return obs_next, reward, terminated, truncated
+
+    def _checked(self, action: int | np.ndarray) -> int | np.ndarray:
+        allowed = self.spec.num_actions
+        if allowed is None:
+            return checked_actions(self.spec, action)
+        if not isinstance(action, int | np.integer) or not 0 <= action < allowed:
+            raise ValueError(
+                f"action {action} of env '{self.spec.id}' is no integer in range: "
+                f"allowed are 0 to {allowed - 1}"
+            )
+        return int(action)
 
     def render(self) -> np.ndarray:
         """Return the picture as uint8 (height, width, 3)."""
@@ -218,6 +258,29 @@ class EpisodicEnv:
     def close(self) -> None:
         """Free what the simulator holds."""
         self._simulator.close()
+
+
+def checked_actions(spec: EnvSpec, actions: Any, batch: tuple[int, ...] = ()) -> np.ndarray:
+    """Return continuous actions as float32 (*batch, action_dim), clipped to [−1, 1].
+
+    Raises:
+        ValueError: for another shape, integers, NaN, or an entry beyond the bounds by more than
+            1e-6, which rounding may cause.
+    """
+    chosen = np.asarray(actions)
+    shape = (*batch, spec.action_dim)
+    if chosen.shape != shape or chosen.dtype.kind != "f":
+        raise ValueError(
+            f"actions of env '{spec.id}' are {chosen.dtype} of shape {chosen.shape}: "
+            f"allowed are floats of shape {shape}"
+        )
+    outside = ~(np.abs(chosen) <= 1 + _ACTION_TOLERANCE)  # true for NaN too
+    if outside.any():
+        raise ValueError(
+            f"actions of env '{spec.id}' are out of range or not finite: {chosen[outside][0]} at "
+            f"{np.argwhere(outside)[0].tolist()}, allowed is [-1, 1]"
+        )
+    return chosen.astype(np.float32).clip(-1, 1)
 
 
 def plain(value: Any) -> Any:

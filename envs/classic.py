@@ -1,8 +1,9 @@
-"""Gymnasium's classic control tasks with discrete actions, with exact state.
+"""Gymnasium's classic control tasks, with exact state.
 
 Towers et al. 2024, arXiv:2407.17032. Observations are float32 vectors.
 
-Options: `max_episode_steps` steps until truncation, by default the task's own.
+Options: `max_episode_steps` steps until truncation, by default the task's own; for the two tasks
+with continuous actions those of `envs.control`.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain, require
+from envs.control import control_env, control_options, control_spec
 from envs.options import Family, Option, count
 
 __all__ = ["FAMILY", "GymSimulator"]
@@ -18,10 +20,13 @@ __all__ = ["FAMILY", "GymSimulator"]
 
 @dataclass(frozen=True)
 class _Task:
-    """A task: its sizes, its step limit, and the attributes that are its whole state."""
+    """A task: its sizes, its step limit, and the attributes that are its whole state.
+
+    `num_actions` is None where actions are continuous; all of these have one dimension.
+    """
 
     obs_size: int
-    num_actions: int
+    num_actions: int | None
     max_episode_steps: int
     state_names: tuple[str, ...]
 
@@ -30,11 +35,16 @@ _TASKS = {
     "CartPole-v1": _Task(4, 2, 500, ("state", "steps_beyond_terminated")),
     "Acrobot-v1": _Task(6, 3, 500, ("state",)),
     "MountainCar-v0": _Task(2, 3, 200, ("state",)),
+    "Pendulum-v1": _Task(3, None, 200, ("state", "last_u")),
+    "MountainCarContinuous-v0": _Task(2, None, 999, ("state",)),
 }
 
 
 class GymSimulator:
-    """One task, one frame a step, observed as a float32 vector."""
+    """One task, one frame a step, observed as a float32 vector.
+
+    A `Simulator`, and where actions are continuous a `ControlTask`.
+    """
 
     def __init__(self, name: str, rng: np.random.Generator, state_names: tuple[str, ...]) -> None:
         """Build a task without wrappers; its attributes `state_names` are its state."""
@@ -46,13 +56,15 @@ class GymSimulator:
         self._state_names = state_names
         self._not_installed = require("gymnasium.error", "gymnasium").DependencyNotInstalled
         self.step_frames = 1
+        space = self._task.action_space
+        self.bounds = (space.low, space.high) if hasattr(space, "low") else None
 
     def reset(self) -> np.ndarray:
         """Start an episode and return its first observation."""
         obs, _ = self._task.reset()
         return obs
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool]:
+    def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool]:
         """Run one step of the task; the step limit is not the task's."""
         obs_next, reward, terminated, _, _ = self._task.step(action)
         return obs_next, float(reward), bool(terminated)
@@ -94,12 +106,16 @@ def _task(env_id: str) -> _Task:
 
 
 def _options(env_id: str) -> dict[str, Option]:
-    limit = _task(env_id).max_episode_steps
-    return {"max_episode_steps": count(limit, none_means="no limit")}
+    task = _task(env_id)
+    if task.num_actions is None:
+        return control_options(task.max_episode_steps)
+    return {"max_episode_steps": count(task.max_episode_steps, none_means="no limit")}
 
 
 def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
     task = _task(env_id)
+    if task.num_actions is None:
+        return control_spec(env_id, task.obs_size, 1, task.max_episode_steps, options)
     return EnvSpec(
         id=env_id,
         obs_shape=(task.obs_size,),
@@ -112,14 +128,17 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
-    simulator = GymSimulator(env_id.removeprefix("gym/"), rng, _task(env_id).state_names)
+    task = _task(env_id)
+    simulator = GymSimulator(env_id.removeprefix("gym/"), rng, task.state_names)
+    if task.num_actions is None:
+        return control_env(_spec(env_id, options), simulator, rng, options)
     return EpisodicEnv(_spec(env_id, options), simulator, rng)
 
 
 def _summary(env_id: str) -> str:
     task = _task(env_id)
-    name = env_id.removeprefix("gym/")
-    return f"Gymnasium {name}: {task.obs_size} numbers, {task.num_actions} actions"
+    actions = "1 continuous action" if task.num_actions is None else f"{task.num_actions} actions"
+    return f"Gymnasium {env_id.removeprefix('gym/')}: {task.obs_size} numbers, {actions}"
 
 
 FAMILY = Family(

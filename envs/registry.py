@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from envs import atari, classic, minatar
+from envs import atari, classic, custom, dmc, humanoid_bench, minatar, mujoco
 from envs.base import Env, EnvSpec, UnknownEnv
 from envs.options import Family, resolve_options
 from envs.vector import VectorEnv
@@ -21,23 +21,39 @@ __all__ = ["list_envs", "make", "make_vector", "spec"]
 
 _FAMILY_OF: dict[str, Family] = {
     env_id: family
-    for family in (atari.FAMILY, minatar.FAMILY, classic.FAMILY)
+    for family in (
+        atari.FAMILY,
+        minatar.FAMILY,
+        classic.FAMILY,
+        mujoco.FAMILY,
+        dmc.FAMILY,
+        humanoid_bench.FAMILY,
+    )
     for env_id in family.ids
 }
 
 
 def _resolve(env_id: str, given: dict[str, Any]) -> tuple[Family, dict[str, Any]]:
-    if env_id not in _FAMILY_OF:
-        near = difflib.get_close_matches(env_id, _FAMILY_OF, n=1)
+    family = _FAMILY_OF.get(env_id)
+    if family is None and custom.registration(env_id) is not None:
+        family = custom.FAMILY
+    if family is None:
+        near = difflib.get_close_matches(env_id, [*_FAMILY_OF, *custom.own_ids()], n=1)
         families = sorted({known.split("/")[0] + "/" for known in _FAMILY_OF})
-        hint = f"did you mean '{near[0]}'?" if near else f"ids start with {', '.join(families)}"
+        hint = (
+            f"did you mean '{near[0]}'?"
+            if near
+            else f"ids start with {', '.join(families)}; an environment of your own is "
+            "gym/<its id in Gymnasium's registry>, once the module that registers it is imported"
+        )
         raise UnknownEnv(f"env id '{env_id}' is unknown: {hint}")
-    family = _FAMILY_OF[env_id]
     return family, resolve_options(env_id, given, family.options(env_id))
 
 
 def spec(env_id: str, **options: Any) -> EnvSpec:
     """Describe an environment; needs no package of its family.
+
+    An environment of the user's own is built for it and closed again.
 
     Raises:
         UnknownEnv: for an unknown id.
@@ -76,11 +92,26 @@ def make_vector(
         ValueError: for a bad option, worker count or list of generators.
         MissingPackage: when the family's package is not installed.
     """
-    return VectorEnv(spec(env_id, **options), partial(make, env_id, **options), rngs, workers)
+    registration = None if env_id in _FAMILY_OF else custom.registration(env_id)
+    if registration is not None and workers:
+        custom.check_portable(registration)
+    make_env = partial(_make_here, registration, env_id, options)
+    return VectorEnv(spec(env_id, **options), make_env, rngs, workers)
+
+
+def _make_here(
+    registration: Any, env_id: str, options: dict[str, Any], rng: np.random.Generator
+) -> Env:
+    """Build an environment, perhaps in a worker where the user's module was not imported."""
+    if registration is not None:
+        custom.register_again(registration)
+    return make(env_id, rng, **options)
 
 
 def list_envs() -> list[dict[str, Any]]:
     """Return a row for every id, whether or not its package is installed.
+
+    Environments of the user's own are not among them.
 
     Rows are `{"name", "family", "summary", "params", "source"}`, where `params` maps each option
     to its `default` and `range`.

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from envs.base import Env, EnvSpec, State
+from envs.base import Env, EnvSpec, NotFinite, State, checked_actions
 from envs.workers import WorkerGroups
 
 __all__ = ["EnvGroup", "GroupStep", "VectorEnv", "VectorStep"]
@@ -71,7 +71,7 @@ class EnvGroup:
         """Start an episode everywhere; returns (n, *obs_shape)."""
         return np.stack([env.reset() for env in self._envs])
 
-    def step(self, actions: Sequence[int]) -> GroupStep:
+    def step(self, actions: Sequence[int] | np.ndarray) -> GroupStep:
         """Step every environment and restart those whose episode ended."""
         obs, finals, frames = [], {}, 0
         reward, terminated, truncated = [], [], []
@@ -185,44 +185,59 @@ class VectorEnv:
         return self._obs
 
     def reset(self) -> np.ndarray:
-        """Start an episode everywhere; call it once, at the start of a run."""
+        """Start an episode everywhere; call it once, at the start of a run.
+
+        Raises:
+            NotFinite: when an observation is NaN or infinite.
+        """
         parts = self._groups.call("reset", [()] * len(self._slices))
-        self._obs = np.concatenate(parts)
+        obs = np.concatenate(parts)
         self._return[:] = 0
         self._length[:] = 0
-        return self._obs
+        self._check_finite("first observation", obs)
+        self._obs = obs
+        return obs
 
     def step(self, actions: np.ndarray) -> VectorStep:
         """Step every environment; an episode that ends restarts within the step.
 
         Raises:
-            ValueError: unless the actions are N integers in range; nothing has moved then.
+            ValueError: unless the actions are N integers in range, or floats (N, action_dim) in
+                [−1, 1]; nothing has moved then.
+            NotFinite: when a reward or an observation is NaN or infinite. Go on from an earlier
+                state: the environments have moved.
             RuntimeError: before `reset` or `load_state_dict`, or when a worker failed.
         """
         chosen = self._checked(actions)
         parts: list[GroupStep] = self._groups.call(
-            "step", [(chosen[part].tolist(),) for part in self._slices]
+            "step", [(chosen[part],) for part in self._slices]
         )
         obs = np.concatenate([part.obs for part in parts])
         obs_final = obs.copy()
         for group, part in zip(self._slices, parts, strict=True):
             for position, final in part.finals.items():
                 obs_final[group.start + position] = final
-        reward = np.array([value for part in parts for value in part.reward])
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused
+            reward = np.array([value for part in parts for value in part.reward])
+            reward32 = reward.astype(np.float32)
         terminated = np.array([flag for part in parts for flag in part.terminated])
         truncated = np.array([flag for part in parts for flag in part.truncated])
-        self._obs = obs
         self._return += reward
         self._length += 1
+        self._check_finite("reward", reward32)
+        self._check_finite("observation", obs_final)
         ended = terminated | truncated
         episode_return = np.where(ended, self._return, np.nan)
         episode_length = np.where(ended, self._length, 0)
         self._return[ended] = 0
         self._length[ended] = 0
+        if ended.any():
+            self._check_finite("first observation", obs)
+        self._obs = obs
         return VectorStep(
             obs=obs,
             obs_final=obs_final,
-            reward=reward.astype(np.float32),
+            reward=reward32,
             terminated=terminated,
             truncated=truncated,
             frames=sum(part.frames for part in parts),
@@ -230,8 +245,21 @@ class VectorEnv:
             episode_length=episode_length,
         )
 
-    def _checked(self, actions: np.ndarray) -> np.ndarray:
+    def _check_finite(self, what: str, values: np.ndarray) -> None:
+        """Raise for the first environment whose entry of (N, …) is NaN or infinite."""
+        if values.dtype.kind != "f" or np.isfinite(values).all():
+            return
+        index = int(np.argwhere(~np.isfinite(values))[0, 0])
+        place = f"environment {index} of '{self.spec.id}', episode step {self._length[index]}"
+        found = np.ravel(values[index])
+        position = np.flatnonzero(~np.isfinite(found))[0]
+        entry = f"entry {position} of the {what}" if values.ndim > 1 else f"the {what}"
+        raise NotFinite(f"{place}: {entry} is {found[position]}, not a finite number")
+
+    def _checked(self, actions: np.ndarray) -> np.ndarray | list[int]:
         _ = self.obs  # raises before the first reset
+        if self.spec.num_actions is None:
+            return checked_actions(self.spec, actions, (self.num_envs,))
         chosen = np.asarray(actions)
         if chosen.shape != (self.num_envs,) or not np.issubdtype(chosen.dtype, np.integer):
             raise ValueError(
@@ -243,7 +271,7 @@ class VectorEnv:
                 f"actions {chosen.tolist()} of env '{self.spec.id}' are out of range: "
                 f"allowed are 0 to {self.spec.num_actions - 1}"
             )
-        return chosen
+        return chosen.tolist()
 
     def render(self, index: int = 0) -> np.ndarray:
         """Return the picture of one environment, uint8 (height, width, 3).

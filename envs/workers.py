@@ -17,12 +17,12 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from envs.base import MissingPackage, UnknownEnv
+from envs.base import MissingPackage, NotFinite, UnknownEnv
 
 __all__ = ["WorkerDied", "WorkerGroups"]
 
 # Rebuilt in the parent as themselves; every other type becomes a RuntimeError.
-_RERAISED = {kind.__name__: kind for kind in (ValueError, UnknownEnv, MissingPackage)}
+_RERAISED = {kind.__name__: kind for kind in (ValueError, UnknownEnv, MissingPackage, NotFinite)}
 
 # Told to the parent; anything else ends the worker, with its traceback on stderr.
 _REPORTED = (

@@ -10,6 +10,7 @@ import numpy as np
 import envs
 
 Step = tuple[np.ndarray, float, bool, bool, int]
+Actions = Sequence[int] | np.ndarray
 
 
 def generator(seed: int) -> np.random.Generator:
@@ -49,11 +50,17 @@ def through_files(state: Any) -> Any:
     return put_arrays(json.loads(text))
 
 
-def random_actions(env_id: str, count: int, seed: int) -> list[int]:
-    return generator(seed).integers(envs.spec(env_id).num_actions, size=count).tolist()
+def random_actions(env_id: str, count: int, seed: int) -> Actions:
+    """Integers, or float32 (count, action_dim) that reach both bounds."""
+    spec = envs.spec(env_id)
+    if spec.action_dim is None:
+        assert spec.num_actions is not None
+        return generator(seed).integers(spec.num_actions, size=count).tolist()
+    wide = generator(seed).uniform(-1.2, 1.2, size=(count, spec.action_dim))
+    return wide.clip(-1, 1).astype(np.float32)
 
 
-def play(env: envs.Env, actions: Sequence[int]) -> list[Step]:
+def play(env: envs.Env, actions: Actions) -> list[Step]:
     """Act, starting a new episode where one ended; returns what every step and reset gave."""
     steps: list[Step] = []
     for action in actions:
@@ -87,12 +94,12 @@ def assert_continues_after_restore(
     env.reset()
     play(env, random_actions(env_id, before, seed=2))
     state = through_files(env.state_dict())
+    actions = random_actions(env_id, after, seed=4)
     other = envs.make(env_id, generator(3), **options)
     if used:
         other.reset()
-        while not any(other.step(0)[2:]):
+        while not any(other.step(actions[0])[2:]):
             pass
-    actions = random_actions(env_id, after, seed=4)
     expected = play(env, actions)
     other.load_state_dict(state)
     assert_same_steps(play(other, actions), expected)

@@ -7,7 +7,14 @@ import pytest
 import envs
 from tests.envs.checks import assert_continues_after_restore, generator, random_actions
 
-TASKS = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0"]
+# Task: the factor from our actions to its own, and the truncations in 1100 random steps.
+TASKS = {
+    "CartPole-v1": (1, 0),
+    "Acrobot-v1": (1, 2),
+    "MountainCar-v0": (1, 2),
+    "Pendulum-v1": (np.float32(2), 5),
+    "MountainCarContinuous-v0": (1, 1),
+}
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -16,17 +23,18 @@ def test_steps_equal_gymnasium_itself(task: str) -> None:
     twin.unwrapped.np_random = generator(7)
     env = envs.make(f"gym/{task}", generator(7))
     np.testing.assert_array_equal(env.reset(), twin.reset()[0])
+    factor, min_truncations = TASKS[task]
     truncations = 0
     for action in random_actions(env.spec.id, 1100, seed=1):
         obs, reward, terminated, truncated = env.step(action)
-        obs_twin, reward_twin, terminated_twin, truncated_twin, _ = twin.step(action)
+        obs_twin, reward_twin, terminated_twin, truncated_twin, _ = twin.step(action * factor)
         np.testing.assert_array_equal(obs, obs_twin)
         assert (reward, terminated) == (reward_twin, terminated_twin)
         assert truncated == (truncated_twin and not terminated_twin)
         truncations += truncated
         if terminated or truncated:
             np.testing.assert_array_equal(env.reset(), twin.reset()[0])
-    assert truncations >= (0 if task == "CartPole-v1" else 2)
+    assert truncations >= min_truncations
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -43,8 +51,11 @@ def test_observations_match_their_description(task: str) -> None:
     registered = gymnasium.make(task)
     assert obs.shape == env.spec.obs_shape
     assert str(obs.dtype) == env.spec.obs_dtype == "float32"
-    assert isinstance(registered.action_space, gymnasium.spaces.Discrete)
-    assert env.spec.num_actions == registered.action_space.n
+    if isinstance(registered.action_space, gymnasium.spaces.Discrete):
+        assert (env.spec.num_actions, env.spec.action_dim) == (registered.action_space.n, None)
+    else:
+        assert (env.spec.num_actions, env.spec.action_dim) == (None, 1)
+        assert registered.action_space.shape == (1,)
     assert registered.spec is not None
     assert env.spec.max_episode_steps == registered.spec.max_episode_steps
 

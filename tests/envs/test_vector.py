@@ -10,12 +10,13 @@ import pytest
 
 import envs
 from envs.workers import WorkerGroups
-from tests.envs.checks import assert_same_states, generator, through_files
+from tests.envs.checks import assert_same_states, generator, random_actions, through_files
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("atari/Breakout", {"max_episode_steps": 40}),
     ("minatar/asterix", {}),
     ("gym/CartPole-v1", {"max_episode_steps": 20}),
+    ("gym/Hopper-v5", {"max_episode_steps": 15, "action_repeat": 2}),
 ]
 
 
@@ -24,7 +25,8 @@ def generators(count: int, first: int = 0) -> list[np.random.Generator]:
 
 
 def all_actions(env_id: str, steps: int, num_envs: int, seed: int = 0) -> np.ndarray:
-    return generator(seed).integers(envs.spec(env_id).num_actions, size=(steps, num_envs))
+    flat = np.asarray(random_actions(env_id, steps * num_envs, seed))
+    return flat.reshape(steps, num_envs, *flat.shape[1:])
 
 
 def assert_same_step(ours: envs.VectorStep, theirs: envs.VectorStep) -> None:
@@ -46,12 +48,12 @@ def test_steps_equal_single_environments_reset_by_hand(
         step = vector.step(actions)
         frames = 0
         for i, single in enumerate(singles):
-            obs, reward, terminated, truncated = single.step(int(actions[i]))
+            obs, reward, terminated, truncated = single.step(actions[i])
             frames += single.step_frames
             returns[i] += reward
             lengths[i] += 1
             np.testing.assert_array_equal(step.obs_final[i], obs)
-            assert step.reward[i] == reward
+            assert step.reward[i] == np.float32(reward)
             assert (step.terminated[i], step.truncated[i]) == (terminated, truncated)
             flags.add((terminated, truncated))
             if terminated or truncated:
@@ -150,6 +152,110 @@ def test_bad_actions_are_refused_before_anything_moves(actions: np.ndarray, mess
     with pytest.raises(ValueError, match=message):
         vector.step(actions)
     assert_same_states(vector.state_dict(), before)
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        (np.zeros((3, 1)), r"float64 of shape \(3, 1\): allowed are floats of shape \(2, 1\)"),
+        (np.zeros(2), r"float64 of shape \(2,\)"),
+        (np.zeros((2, 1), int), r"int64 of shape \(2, 1\)"),
+        (np.array([[0.0], [1.01]]), r"out of range or not finite: 1.01 at \[1, 0\]"),
+        (np.array([[np.nan], [0.0]]), r"not finite: nan at \[0, 0\]"),
+    ],
+)
+def test_bad_continuous_actions_are_refused_before_anything_moves(
+    actions: np.ndarray, message: str
+) -> None:
+    vector = envs.make_vector("gym/Pendulum-v1", generators(2))
+    vector.reset()
+    before = vector.state_dict()
+    with pytest.raises(ValueError, match=message):
+        vector.step(actions)
+    assert_same_states(vector.state_dict(), before)
+
+
+class BlowUp:
+    """A pendulum of which one thing is not finite at the second step of its episode."""
+
+    def __init__(self, what: str, value: float, rng: np.random.Generator) -> None:
+        self.env = envs.make("gym/Pendulum-v1", rng, max_episode_steps=5)
+        self.what, self.value, self.count = what, value, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def reset(self) -> np.ndarray:
+        obs = self.env.reset()
+        return self._spoil(obs) if self.what == "reset" and self.count else obs
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        self.count += 1
+        obs, reward, terminated, truncated = self.env.step(action)
+        last = self.count == 5
+        if (self.what == "observation" and self.count == 2) or (self.what == "final" and last):
+            obs = self._spoil(obs)
+        if self.what == "reward" and self.count == 2:
+            reward = self.value
+        if self.what == "raise" and self.count == 2:
+            raise envs.NotFinite("the simulation diverged")
+        return obs, reward, terminated, truncated
+
+    def _spoil(self, obs: np.ndarray) -> np.ndarray:
+        obs = obs.copy()
+        obs[1] = self.value
+        return obs
+
+
+class BlowUpSecond:
+    """Builds one sound pendulum for generators of even seed, else one that blows up."""
+
+    def __init__(self, what: str, value: float) -> None:
+        self.what, self.value = what, value
+
+    def __call__(self, rng: np.random.Generator) -> Any:
+        first = rng.bit_generator.state == generator(0).bit_generator.state
+        return BlowUp("nothing" if first else self.what, self.value, rng)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("what", "value", "steps", "message"),
+    [
+        ("reward", np.nan, 2, "^{place} step 2: the reward is nan, not a finite number"),
+        ("reward", 1e39, 2, "^{place} step 2: the reward is inf"),  # in float32
+        ("observation", -np.inf, 2, "^{place} step 2: entry 1 of the observation is -inf"),
+        ("final", np.nan, 5, "^{place} step 5: entry 1 of the observation is nan"),
+        ("reset", np.nan, 5, "^{place} step 0: entry 1 of the first observation is nan"),
+        ("raise", 0.0, 2, "^the simulation diverged"),
+    ],
+)
+def test_what_is_not_finite_stops_the_run_and_says_where(
+    what: str, value: float, steps: int, message: str, workers: int
+) -> None:
+    spec = envs.spec("gym/Pendulum-v1", max_episode_steps=5)
+    vector = envs.VectorEnv(spec, BlowUpSecond(what, value), generators(2), workers)
+    vector.reset()
+    actions = np.zeros((2, 1), np.float32)
+    for _ in range(steps - 1):
+        vector.step(actions)
+    place = "environment 1 of 'gym/Pendulum-v1', episode"
+    with pytest.raises(envs.NotFinite, match=message.format(place=place)):
+        vector.step(actions)
+    vector.close()
+
+
+def test_a_first_observation_that_is_not_finite_is_refused() -> None:
+    spec = envs.spec("gym/Pendulum-v1")
+
+    def build(rng: np.random.Generator) -> Any:
+        env = BlowUp("reset", np.inf, rng)
+        env.count = 1
+        return env
+
+    vector = envs.VectorEnv(spec, build, generators(2))
+    with pytest.raises(envs.NotFinite, match=r"environment 0 .* step 0: entry 1 .* is inf"):
+        vector.reset()
 
 
 def test_a_step_before_the_first_reset_is_refused() -> None:

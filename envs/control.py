@@ -1,0 +1,193 @@
+"""What all continuous-control families share: action repeat, rescaling and termination.
+
+- `ControlTask`: what a family provides: one control step at a time, in the task's own units.
+- `ControlSimulator`: a `Simulator` made of such a task.
+- `control_options`, `control_spec`, `control_env`: its options, description and environment.
+"""
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from envs.base import EnvSpec, EpisodicEnv, State
+from envs.options import Option, count, switch
+
+__all__ = [
+    "ControlSimulator",
+    "ControlTask",
+    "control_env",
+    "control_options",
+    "control_spec",
+    "step_limit",
+]
+
+
+class ControlTask(Protocol):
+    """A task stepped one control step at a time; it counts no episode and repeats no action.
+
+    It draws from nothing but the generator of the `EpisodicEnv` around it, whose state is
+    not part of the task's.
+    """
+
+    @property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Finite lowest and highest actions, both (action_dim,), in the dtype `step` wants.
+
+        None for a task whose actions are integers.
+        """
+        ...
+
+    def reset(self) -> np.ndarray:
+        """Start an episode and return its first observation, of any float dtype."""
+        ...
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool]:
+        """Run one control step under an action within `bounds`, or an integer.
+
+        Returns the next observation, the reward and whether the episode terminated. It is
+        stepped on after that where the option `terminate` is off.
+        """
+        ...
+
+    def render(self) -> np.ndarray:
+        """Return the picture as uint8 (height, width, 3) without changing the state."""
+        ...
+
+    def state_dict(self) -> State:
+        """Return everything that decides the future, without the generator; also before a reset."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue exactly where `state` was taken."""
+        ...
+
+    def close(self) -> None:
+        """Free what the task holds."""
+        ...
+
+
+class ControlSimulator:
+    """A task whose actions are in [−1, 1] and repeated, observed in float32."""
+
+    def __init__(self, task: ControlTask, action_repeat: int, terminate: bool) -> None:
+        """Wrap `task`.
+
+        Args:
+            task: what is stepped.
+            action_repeat: control steps of a step. Their rewards are summed; a termination
+                ends the step at once.
+            terminate: whether the task's terminations end the episode, or are ignored.
+        """
+        self._task = task
+        self._action_repeat = action_repeat
+        self._terminate = terminate
+        self.step_frames = 0
+        if task.bounds is not None:
+            low, high = (np.asarray(bound, dtype=np.float64) for bound in task.bounds)
+            self._middle, self._half = (high + low) / 2, (high - low) / 2
+            self._dtype = task.bounds[0].dtype  # both bounds have it
+
+    def reset(self) -> np.ndarray:
+        """Start an episode and return its first observation."""
+        return _observed(self._task.reset())
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool]:
+        """Repeat an action; returns the last observation, the summed reward and termination."""
+        if self._task.bounds is not None:
+            # In float64 and from the middle, so that bounds of ±1 change no bit of the action.
+            low, high = self._task.bounds
+            action = (self._middle + self._half * action).astype(self._dtype).clip(low, high)
+        obs_next, total, terminated = self._control_step(action)
+        self.step_frames = 1
+        while not terminated and self.step_frames < self._action_repeat:
+            obs_next, reward, terminated = self._control_step(action)
+            total += reward
+            self.step_frames += 1
+        return _observed(obs_next), total, terminated
+
+    def _control_step(self, action: Any) -> tuple[np.ndarray, float, bool]:
+        obs_next, reward, terminated = self._task.step(action)
+        return obs_next, float(reward), self._terminate and bool(terminated)
+
+    def render(self) -> np.ndarray:
+        """Return the picture as uint8 (height, width, 3)."""
+        return self._task.render()
+
+    def state_dict(self) -> State:
+        """Return the task's state: the wrapper has none."""
+        return self._task.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore the task's state."""
+        self._task.load_state_dict(state)
+
+    def close(self) -> None:
+        """Free what the task holds."""
+        self._task.close()
+
+
+def _observed(obs: np.ndarray) -> np.ndarray:
+    """Return a float32 copy; what does not fit becomes infinite, which a `VectorEnv` refuses."""
+    with np.errstate(over="ignore"):
+        return np.array(obs, dtype=np.float32)
+
+
+def control_options(task_limit: int | None) -> dict[str, Option]:
+    """Return the options that all these families share.
+
+    Args:
+        task_limit: control steps of the task's own episode; None for no limit.
+    """
+    limit = "no limit" if task_limit is None else f"{task_limit} control steps, rounded up"
+    return {
+        "action_repeat": count(1),
+        "terminate": switch(True),
+        "max_episode_steps": count(None, none_means=limit),
+    }
+
+
+def step_limit(options: dict[str, Any], task_limit: int | None) -> int | None:
+    """Return an episode's limit in steps of the agent; the last of them is a full one.
+
+    Args:
+        options: resolved values of `control_options(task_limit)`.
+        task_limit: control steps of the task's own episode; None for no limit.
+
+    Examples:
+        >>> step_limit({"max_episode_steps": None, "action_repeat": 3}, 1000)
+        334
+    """
+    chosen = options["max_episode_steps"]
+    if chosen is not None or task_limit is None:
+        return chosen
+    return -(-task_limit // options["action_repeat"])
+
+
+def control_spec(
+    env_id: str,
+    obs_size: int,
+    action_dim: int,
+    task_limit: int | None,
+    options: dict[str, Any],
+    success_return: float | None = None,
+) -> EnvSpec:
+    """Describe a continuous task observed as a vector, under resolved `control_options`."""
+    return EnvSpec(
+        id=env_id,
+        obs_shape=(obs_size,),
+        obs_dtype="float32",
+        frame_stack=1,
+        num_actions=None,
+        frames_per_step=options["action_repeat"],
+        max_episode_steps=step_limit(options, task_limit),
+        action_dim=action_dim,
+        success_return=success_return,
+    )
+
+
+def control_env(
+    spec: EnvSpec, task: ControlTask, rng: np.random.Generator, options: dict[str, Any]
+) -> EpisodicEnv:
+    """Build the environment around a task that draws from `rng`, under resolved options."""
+    simulator = ControlSimulator(task, options["action_repeat"], options["terminate"])
+    return EpisodicEnv(spec, simulator, rng)

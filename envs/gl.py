@@ -1,0 +1,46 @@
+"""OpenGL for MuJoCo's pictures, which also has to work on machines without a display.
+
+- `choose_gl`: pick a library where the user has not.
+- `cannot_draw`: the error that says what to install.
+"""
+
+import ctypes.util
+import os
+import sys
+
+from envs.base import MissingPackage
+
+__all__ = ["cannot_draw", "choose_gl"]
+
+# Value of MUJOCO_GL that needs no display: the library it loads, and Debian's packages for it.
+_WITHOUT_DISPLAY = {
+    "egl": ("EGL", "libegl1 libegl-mesa0 libopengl0"),
+    "osmesa": ("OSMesa", "libosmesa6"),
+}
+
+
+def choose_gl() -> None:
+    """Set MUJOCO_GL when it is unset and there is no display; otherwise leave it alone.
+
+    Call it before a package that reads MUJOCO_GL when imported, such as dm_control. It finds
+    nothing where no library is installed: that is an error only once a picture is wanted.
+    """
+    has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if os.environ.get("MUJOCO_GL") or has_display or not sys.platform.startswith("linux"):
+        return
+    for backend, (library, _) in _WITHOUT_DISPLAY.items():
+        if ctypes.util.find_library(library):
+            os.environ["MUJOCO_GL"] = backend
+            return
+
+
+def cannot_draw(error: Exception) -> MissingPackage:
+    """Return the error to raise from whatever a renderer raised."""
+    backend = os.environ.get("MUJOCO_GL", "")
+    known = {name: packages for name, (_, packages) in _WITHOUT_DISPLAY.items()}
+    wanted = {backend: known[backend]} if backend in known else known
+    remedy = " or ".join(f"'{p}' for MUJOCO_GL={name}" for name, p in wanted.items())
+    return MissingPackage(
+        f"MuJoCo cannot draw with MUJOCO_GL={backend or 'unset'} ({error}): "
+        f"install Debian's {remedy}, or their like"
+    )

@@ -1,0 +1,136 @@
+"""Environments as a user would write them; importable, so that workers can build them too."""
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+PREFIX = "rlplast-tests/"
+
+
+class Walk(gymnasium.Env):
+    """A random walk in the plane that an action pushes; ends when it has left the unit square."""
+
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 30}
+
+    def __init__(self, actions: str = "box", render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2, 2), np.float64)
+        low, high = np.array([[-0.1], [0.0]], np.float32), np.array([[0.1], [0.3]], np.float32)
+        self.action_space = (
+            spaces.Box(low, high, dtype=np.float32)
+            if actions == "box"
+            else spaces.Discrete(4, start=3)
+        )
+        self.place = np.zeros(2)
+        self.history: list[float] = []
+
+    def _obs(self) -> np.ndarray:
+        return np.array([self.place, [len(self.history), 1.0]])
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.place = self.np_random.uniform(-0.5, 0.5, 2)
+        self.history = []
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        push = action[:, 0] if isinstance(action, np.ndarray) else [0.05 * (action - 4), 0.0]
+        self.place = self.place + push + self.np_random.normal(0, 0.05, 2)
+        self.history.append(float(self.place.sum()))
+        terminated = bool(np.abs(self.place).max() > 1)
+        return self._obs(), np.float64(sum(self.history)), terminated, False, {}
+
+    def render(self) -> np.ndarray:
+        return np.full((4, 6, 3), 7, np.uint8)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": self.place, "history": self.history}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.place, self.history = state["place"], state["history"]
+
+
+class Forgetful(Walk):
+    """Has no state methods."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("state_dict", "load_state_dict"):
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+class SelfTruncating(Walk):
+    """Keeps a step limit of its own."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, False, len(self.history) == 3, info
+
+
+class Liar(Walk):
+    """Returns other observations than it says."""
+
+    def _obs(self) -> np.ndarray:
+        return np.zeros(3)
+
+
+class TupleState(Walk):
+    """Its state holds what files cannot."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": (1, 2)}
+
+
+class Counting(gymnasium.RewardWrapper):
+    """A wrapper with a state: doubles the reward of every third step."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.count = 0
+
+    def reward(self, reward: Any) -> float:
+        self.count += 1
+        return float(reward) * (1 + (self.count % 3 == 0))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+def with_dict() -> gymnasium.Env:
+    """A walk with Dict observations, flattened again, and a wrapper that counts."""
+    inside = gymnasium.wrappers.TransformObservation(
+        Walk(),
+        lambda obs: {"walk": obs},
+        spaces.Dict({"walk": Walk().observation_space}),
+    )
+    return Counting(gymnasium.wrappers.FlattenObservation(inside))
+
+
+def with_stack() -> gymnasium.Env:
+    return gymnasium.wrappers.FrameStackObservation(Walk(), 2)
+
+
+_MODULE = "tests.envs.own_envs"
+
+
+def register() -> None:
+    """What a user's module does when it is imported."""
+    for name, entry_point, kwargs, limit in (
+        ("Walk-v0", "Walk", {}, 50),
+        ("WalkDiscrete-v0", "Walk", {"actions": "discrete"}, None),
+        ("Forgetful-v0", "Forgetful", {}, 50),
+        ("SelfTruncating-v0", "SelfTruncating", {}, 50),
+        ("Liar-v0", "Liar", {}, 50),
+        ("TupleState-v0", "TupleState", {}, 50),
+        ("Flattened-v0", "with_dict", {}, 40),
+        ("Stacked-v0", "with_stack", {}, 40),
+    ):
+        gymnasium.register(
+            PREFIX + name, f"{_MODULE}:{entry_point}", max_episode_steps=limit, kwargs=kwargs
+        )

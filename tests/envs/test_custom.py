@@ -1,0 +1,182 @@
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import envs
+from envs import custom
+from tests.envs import own_envs
+from tests.envs.checks import (
+    assert_continues_after_restore,
+    assert_same_states,
+    generator,
+    play,
+    random_actions,
+)
+
+WALK, DISCRETE, FLATTENED = (
+    f"gym/{own_envs.PREFIX}{name}-v0" for name in ("Walk", "WalkDiscrete", "Flattened")
+)
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    before = dict(gymnasium.registry)
+    own_envs.register()
+    yield
+    gymnasium.registry.clear()
+    gymnasium.registry.update(before)
+
+
+def own(name: str) -> str:
+    return f"gym/{own_envs.PREFIX}{name}-v0"
+
+
+def test_a_registered_environment_is_described_by_its_spaces() -> None:
+    spec = envs.spec(WALK)
+    assert (spec.obs_shape, spec.obs_dtype) == ((4,), "float32")
+    assert (spec.num_actions, spec.action_dim) == (None, 2)
+    assert (spec.max_episode_steps, spec.frames_per_step) == (50, 1)
+    assert envs.spec(WALK, action_repeat=4).max_episode_steps == 13
+    discrete = envs.spec(DISCRETE)
+    assert (discrete.num_actions, discrete.action_dim) == (4, None)
+    assert discrete.max_episode_steps is None
+    assert envs.make(WALK, generator(0)).spec == spec
+
+
+def test_steps_equal_the_environment_itself_drawing_from_the_same_generator() -> None:
+    for env_id, kind in ((WALK, "box"), (DISCRETE, "discrete")):
+        twin = own_envs.Walk(kind)
+        twin.np_random = generator(5)
+        env = envs.make(env_id, generator(5), max_episode_steps=30)
+        low, high = np.array([[-0.1], [0.0]]), np.array([[0.1], [0.3]])
+        np.testing.assert_array_equal(env.reset(), twin.reset()[0].reshape(-1).astype("f4"))
+        actions = random_actions(env_id, 100, seed=0)
+        assert kind == "box" or set(actions) == {0, 1, 2, 3}
+        ends = 0
+        for action in actions:
+            native = (
+                np.int64(action) + 3
+                if kind == "discrete"
+                else (low + (high - low) * (np.float64(action)[:, None] + 1) / 2).astype("f4")
+            )
+            obs, reward, terminated, truncated = env.step(action)
+            obs_twin, reward_twin, terminated_twin, *_ = twin.step(native)
+            np.testing.assert_allclose(obs, obs_twin.reshape(-1), atol=1e-6)
+            assert reward == pytest.approx(reward_twin, abs=1e-5)
+            assert terminated == terminated_twin
+            if terminated or truncated:
+                ends += 1
+                env.reset()
+                twin.reset()
+                twin.place = env.state_dict()["simulator"]["layers"][-1]["place"].copy()
+        assert ends >= 3
+
+
+@pytest.mark.parametrize("env_id", [WALK, DISCRETE, FLATTENED])
+@pytest.mark.parametrize("used", [False, True])
+def test_restored_environments_continue_bit_for_bit(env_id: str, used: bool) -> None:
+    options = {"max_episode_steps": 35}
+    assert_continues_after_restore(env_id, 47, 150, min_ends=2, used=used, **options)
+
+
+def test_wrappers_of_the_entry_point_stay_and_keep_their_state() -> None:
+    env = envs.make(FLATTENED, generator(0))
+    env.reset()
+    rewards = [step[1] for step in play(env, random_actions(FLATTENED, 4, seed=0))]
+    plain = envs.make(WALK, generator(0))
+    plain.reset()
+    expected = [step[1] for step in play(plain, random_actions(WALK, 4, seed=0))]
+    assert rewards == [expected[0], expected[1], 2 * expected[2], expected[3]]
+    assert env.state_dict()["simulator"]["layers"][0] == {"count": 4}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_build_what_only_the_parent_registered(workers: int) -> None:
+    rngs = [generator(seed) for seed in range(2)]
+    vector = envs.make_vector(WALK, rngs, workers=workers, action_repeat=2)
+    single = envs.make(WALK, generator(1), action_repeat=2)
+    np.testing.assert_array_equal(vector.reset()[1], single.reset())
+    for action in random_actions(WALK, 20, seed=0):
+        step = vector.step(np.stack([action, action]))
+        obs, reward, *_ = single.step(action)
+        np.testing.assert_array_equal(step.obs_final[1], obs)
+        assert step.reward[1] == np.float32(reward)
+        if step.terminated[1] or step.truncated[1]:
+            single.reset()
+    assert_same_states(vector.state_dict()["envs"][1], single.state_dict())
+    vector.close()
+
+
+def test_an_entry_point_without_a_name_cannot_run_in_workers() -> None:
+    gymnasium.register("RlplastNameless-v0", lambda: own_envs.Walk())
+    rngs = [generator(0)]
+    envs.make_vector("gym/RlplastNameless-v0", rngs).reset()
+    with pytest.raises(ValueError, match=r"cannot run in worker processes .* 'module:Class'"):
+        envs.make_vector("gym/RlplastNameless-v0", rngs, workers=1)
+
+
+def test_pictures_are_the_environments_own() -> None:
+    env = envs.make(WALK, generator(0))
+    env.reset()
+    assert env.render().shape == (4, 6, 3)
+    gymnasium.register("RlplastNameless-v0", lambda: own_envs.Walk())
+    blind = envs.make("gym/RlplastNameless-v0", generator(0))
+    blind.reset()
+    with pytest.raises(ValueError, match="has no pictures: they need 'rgb_array'"):
+        blind.render()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Forgetful", r"give its class Forgetful the methods state_dict\(\), .*load_state_dict"),
+        ("Stacked", "is wrapped in FrameStackObservation, whose state cannot be saved"),
+    ],
+)
+def test_what_could_not_be_resumed_exactly_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        envs.make(own(name), generator(0))
+    with pytest.raises(ValueError, match=message):
+        envs.spec(own(name))
+
+
+def test_gymnasiums_other_tasks_say_what_they_lack() -> None:
+    with pytest.raises(ValueError, match="'gym/CartPole-v0' cannot be resumed exactly"):
+        envs.make("gym/CartPole-v0", generator(0))
+
+
+def test_an_environment_that_breaks_the_contract_while_it_runs_says_how() -> None:
+    zeros = np.zeros(2, np.float32)
+    truncating = envs.make(own("SelfTruncating"), generator(0))
+    truncating.reset()
+    truncating.step(zeros)
+    truncating.step(zeros)
+    with pytest.raises(ValueError, match="truncated its episode: leave the limit to max_episode"):
+        truncating.step(zeros)
+    with pytest.raises(ValueError, match=r"observation of shape \(3,\), .* says \(2, 2\)"):
+        envs.make(own("Liar"), generator(0)).reset()
+    with pytest.raises(ValueError, match=r"state_dict\(\) of env .*: a state cannot hold \(1, 2\)"):
+        envs.make(own("TupleState"), generator(0)).state_dict()
+
+
+def test_a_state_with_other_wrappers_is_refused() -> None:
+    env = envs.make(WALK, generator(0))
+    env.reset()
+    state: Any = envs.make(FLATTENED, generator(0)).state_dict() | {"id": WALK}
+    with pytest.raises(ValueError, match="is of one with other wrappers"):
+        env.load_state_dict(state)
+
+
+def test_own_ids_are_suggested_but_not_listed() -> None:
+    with pytest.raises(envs.UnknownEnv, match=f"did you mean '{WALK}'"):
+        envs.spec(WALK.replace("v0", "v7"))
+    assert WALK in custom.own_ids() and "gym/CartPole-v0" not in custom.own_ids()
+    assert WALK not in {row["name"] for row in envs.list_envs()}
+
+
+def test_an_id_that_nobody_registered_names_the_way() -> None:
+    with pytest.raises(envs.UnknownEnv, match="once the module that registers it is imported"):
+        envs.spec("gym/QqqqqQqqqq-v0")

@@ -1,0 +1,389 @@
+"""Most of these need HumanoidBench: run them with scripts/install_humanoid_bench.sh's Python."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import envs
+from envs import humanoid_bench
+from tests.envs.checks import (
+    assert_continues_after_restore,
+    assert_same_states,
+    assert_same_steps,
+    generator,
+    play,
+    random_actions,
+)
+
+WALK = "humanoid_bench/h1-walk-v0"
+# Of each kind: plain, contacts that end it, four times the state, edits of the model, fields that
+# outlive an episode, a randomness that changes, draws from the global generator, another robot.
+TASKS = [
+    "h1-walk",
+    "h1-balance_simple",
+    "h1-run",
+    "h1hand-walk",
+    "h1-maze",
+    "h1-package",
+    "h1-truck",
+    "h1-highbar_simple",
+    "h1-sit_hard",
+    "h1-basketball",
+    "g1-walk",
+]
+SLOW_TASKS = [
+    "h1hand-bookshelf_hard",
+    "h1hand-cabinet",
+    "h1hand-cube",
+    "h1hand-kitchen",
+    "h1hand-room",
+    "h1hand-spoon",
+    "h1hand-window",
+    "h1strong-highbar_hard",
+    "g1-insert_small",
+]
+
+needs_package = pytest.mark.skipif(
+    importlib.util.find_spec("humanoid_bench") is None,
+    reason="HumanoidBench is not installed: see scripts/install_humanoid_bench.sh",
+)
+
+
+@pytest.fixture
+def fresh_import() -> Any:
+    """Lets a test import the package under other circumstances than the tests around it."""
+    humanoid_bench._package.cache_clear()
+    yield
+    humanoid_bench._package.cache_clear()
+
+
+def parts(env: envs.Env) -> Any:
+    """The `HumanoidBenchTask` inside."""
+    return env._simulator._task  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "obs_size", "action_dim", "success_return", "control_steps"),
+    [  # counted with the package itself
+        ("h1-walk", 51, 19, 700, 1000),
+        ("h1-balance_simple", 64, 19, 800, 1000),
+        ("h1-run", 51, 19, 700, 1000),
+        ("h1-push", 63, 19, 700, 500),
+        ("h1hand-kitchen", 97, 61, 4, 500),
+        ("h1strong-highbar_hard", 151, 61, 750, 1000),
+        ("h1simplehand-stand", 103, 45, 800, 1000),
+        ("g1-window", 107, 37, 650, 1000),
+    ],
+)
+def test_an_environment_is_described_without_its_package(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    obs_size: int,
+    action_dim: int,
+    success_return: float,
+    control_steps: int,
+) -> None:
+    monkeypatch.setitem(sys.modules, "humanoid_bench", None)
+    spec = envs.spec(f"humanoid_bench/{name}-v0")
+    assert (spec.obs_shape, spec.action_dim) == ((obs_size,), action_dim)
+    assert (spec.success_return, spec.num_actions, spec.obs_dtype) == (
+        success_return,
+        None,
+        "float32",
+    )
+    assert (spec.frames_per_step, spec.max_episode_steps) == (1, control_steps)
+    repeated = envs.spec(f"humanoid_bench/{name}-v0", action_repeat=2)
+    assert (repeated.frames_per_step, repeated.max_episode_steps) == (2, control_steps // 2)
+
+
+def test_every_robot_is_listed_with_the_tasks_it_has_a_model_for() -> None:
+    names = [row["name"] for row in envs.list_envs()]
+    counts = {
+        robot: sum(name.startswith(f"humanoid_bench/{robot}-") for name in names)
+        for robot in ("h1", "h1hand", "h1simplehand", "h1strong", "h1touch", "g1")
+    }
+    assert counts == {
+        "h1": 20,
+        "h1hand": 30,
+        "h1simplehand": 1,
+        "h1strong": 1,
+        "h1touch": 0,
+        "g1": 29,
+    }
+
+
+def test_images_and_touch_are_refused() -> None:
+    with pytest.raises(envs.UnknownEnv, match=r"did you mean 'humanoid_bench/h1.*-push-v0'"):
+        envs.spec("humanoid_bench/h1touch-push-v0")
+    with pytest.raises(ValueError, match=r"option 'sensors' .* is unknown: allowed: action_repeat"):
+        envs.spec(WALK, sensors="image")
+
+
+def test_a_missing_package_names_the_command(
+    monkeypatch: pytest.MonkeyPatch, fresh_import: None
+) -> None:
+    monkeypatch.setitem(sys.modules, "humanoid_bench", None)
+    monkeypatch.setitem(sys.modules, "mujoco", ModuleType("mujoco"))
+    script = "scripts/install_humanoid_bench.sh"
+    with pytest.raises(envs.MissingPackage, match=f"'humanoid_bench' is not .* `bash {script}`"):
+        envs.make(WALK, generator(0))
+    assert (Path(__file__).parents[2] / script).is_file()
+
+
+def test_a_newer_mujoco_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, fresh_import: None
+) -> None:
+    mujoco = ModuleType("mujoco")
+    mujoco.__version__ = "3.17.0"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mujoco", mujoco)
+    for name in ("humanoid_bench", "humanoid_bench.env"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    with pytest.raises(
+        envs.MissingPackage, match=r"needs mujoco 3\.1\.6, installed is 3\.17\.0: run"
+    ):
+        envs.make(WALK, generator(0))
+
+
+def test_a_missing_opengl_names_its_debian_package(
+    monkeypatch: pytest.MonkeyPatch, fresh_import: None
+) -> None:
+    def fail(name: str) -> ModuleType:
+        raise AttributeError("'NoneType' object has no attribute 'glGetError'")  # as mujoco does
+
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    monkeypatch.setattr(humanoid_bench.importlib, "import_module", fail)
+    with pytest.raises(envs.MissingPackage, match=r"MUJOCO_GL=osmesa .* Debian's 'libosmesa6'"):
+        envs.make(WALK, generator(0))
+
+
+def test_global_draws_come_from_the_given_generator_and_leave_no_trace() -> None:
+    np.random.seed(1)
+    np.random.standard_normal()  # leaves the other half of a pair behind
+    before = np.random.get_state(legacy=False)
+    rng, twin = generator(5), generator(5)
+    with humanoid_bench._global_draws_from(rng):
+        drawn = [np.random.random(), np.random.uniform(2, 3), np.random.standard_normal()]
+    assert drawn[:2] == [twin.random(), 2 + twin.random()]
+    assert_same_states(np.random.get_state(legacy=False), before)
+    with pytest.raises(KeyError), humanoid_bench._global_draws_from(rng):
+        raise KeyError
+    assert_same_states(np.random.get_state(legacy=False), before)
+
+
+@needs_package
+def test_the_table_is_the_packages_own() -> None:
+    _, mujoco = humanoid_bench._package()
+    package: Any = importlib.import_module("humanoid_bench.env")
+    models = Path(package.__file__).parent / "assets/envs"
+    found = set()
+    for robot_name, robot_class in package.ROBOTS.items():
+        control = "torque" if robot_name == "g1" else "pos"
+        for name, task_class in package.TASKS.items():
+            env_id = f"humanoid_bench/{robot_name}-{name}-v0"
+            # No touch, and a task that fails at its first step.
+            left_out = robot_name == "h1touch" or (robot_name, name) == ("g1", "truck")
+            if left_out or not (models / f"{robot_name}_{control}_{name}.xml").exists():
+                continue
+            found.add(env_id)
+            task = task_class(robot_class(), None)
+            spec = envs.spec(env_id)
+            assert spec.obs_shape == task.observation_space.shape, env_id
+            assert spec.success_return == task.success_bar, env_id
+            assert spec.max_episode_steps == task.max_episode_steps, env_id
+            assert humanoid_bench._ROBOTS[robot_name].control == control
+            assert task.kwargs == {}
+    assert found == set(humanoid_bench.FAMILY.ids)
+    assert mujoco.__version__ == "3.1.6"
+
+
+def seen_in_steps(name: str, count: int) -> tuple[list[Any], list[Any]]:
+    """What our environment and the package's own one give for the same actions."""
+    package: Any = importlib.import_module("humanoid_bench.env")
+    env = envs.make(f"humanoid_bench/{name}-v0", generator(7))
+    robot, task = name.split("-")
+    twin = package.HumanoidEnv(robot=robot, control="pos", task=task, render_mode=None)
+    rng = generator(7)
+    twin.np_random = rng
+    ours, theirs = [env.reset()], []
+    before = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    np.random.set_bit_generator(rng.bit_generator)  # type: ignore[attr-defined]
+    try:
+        theirs.append(twin.reset()[0].astype(np.float32))
+        for action in random_actions(env.spec.id, count, seed=1):
+            ours.append(env.step(action)[:3])
+            obs, reward, terminated, _, _ = twin.step(action)
+            theirs.append((obs.astype(np.float32), reward, terminated))
+            if terminated:
+                ours.append(env.reset())
+                theirs.append(twin.reset()[0].astype(np.float32))
+    finally:
+        np.random.set_bit_generator(before)  # type: ignore[attr-defined]
+    return ours, theirs
+
+
+@needs_package
+@pytest.mark.parametrize("name", ["h1-walk", "h1-push", "h1-balance_simple"])
+def test_steps_equal_the_package_itself(name: str) -> None:
+    ours, theirs = seen_in_steps(name, 150)
+    for our, their in zip(ours, theirs, strict=True):
+        if isinstance(our, np.ndarray):
+            np.testing.assert_array_equal(our, their)
+        else:
+            np.testing.assert_array_equal(our[0], their[0])
+            assert our[1:] == their[1:]
+
+
+@needs_package
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize(
+    "name", TASKS + [pytest.param(name, marks=pytest.mark.slow) for name in SLOW_TASKS]
+)
+def test_restored_tasks_continue_bit_for_bit(name: str, used: bool) -> None:
+    assert_continues_after_restore(
+        f"humanoid_bench/{name}-v0", 50, 200, min_ends=3, used=used, max_episode_steps=60
+    )
+
+
+@needs_package
+@pytest.mark.parametrize("name", ["h1-walk", "h1-highbar_simple", "h1-truck", "h1-maze"])
+def test_a_state_from_before_the_first_reset_continues(name: str) -> None:
+    env_id = f"humanoid_bench/{name}-v0"
+    env, other = envs.make(env_id, generator(1)), envs.make(env_id, generator(2))
+    state = env.state_dict()
+    other.reset()
+    play(other, random_actions(env_id, 5, seed=1))
+    other.load_state_dict(state)
+    assert_same_states(other.state_dict(), state)
+    np.testing.assert_array_equal(other.reset(), env.reset())
+    actions = random_actions(env_id, 40, seed=2)
+    assert_same_steps(play(other, actions), play(env, actions))
+
+
+@needs_package
+def test_nothing_of_numpys_global_generator_leaks_in_or_out() -> None:
+    env_id = "humanoid_bench/h1-reach-v0"
+    seen = []
+    for seed in (1, 2):
+        np.random.seed(seed)
+        before = np.random.get_state(legacy=False)
+        env = envs.make(env_id, generator(3))
+        seen.append(env.reset())
+        env.step(random_actions(env_id, 1, seed=0)[0])  # type: ignore[arg-type]
+        assert_same_states(np.random.get_state(legacy=False), before)
+    np.testing.assert_array_equal(*seen)
+    assert not np.array_equal(envs.make(env_id, generator(4)).reset()[-3:], seen[0][-3:])
+
+
+@needs_package
+def test_the_robot_g1_changes_nobody_elses_rewards() -> None:
+    actions = random_actions(WALK, 60, seed=1)
+    alone = envs.make(WALK, generator(1))
+    alone.reset()
+    expected = play(alone, actions)
+    beside = envs.make(WALK, generator(1))
+    g1 = envs.make("humanoid_bench/g1-walk-v0", generator(1))
+    beside.reset()
+    g1.reset()
+    steps = []
+    for action in actions:
+        play(g1, np.zeros((1, 37), np.float32))
+        steps += play(beside, action[None])  # type: ignore[index]
+    assert_same_steps(steps, expected)
+
+
+@needs_package
+def test_heights_are_those_of_the_package() -> None:
+    """In a process of its own, where no g1 has been built yet."""
+    code = (
+        "from humanoid_bench.env import HumanoidEnv\n"
+        "from humanoid_bench.envs import basic_locomotion_envs as m\n"
+        "print(m._STAND_HEIGHT, m._CRAWL_HEIGHT)\n"
+        "HumanoidEnv(robot='g1', control='torque', task='walk', render_mode=None)\n"
+        "print(m._STAND_HEIGHT, m._CRAWL_HEIGHT)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heights = humanoid_bench._HEIGHTS
+    stand, crawl = heights["_STAND_HEIGHT"], heights["_CRAWL_HEIGHT"]
+    assert done.stdout.split() == [str(v) for v in (stand[0], crawl[0], stand[1], crawl[1])]
+
+
+@needs_package
+def test_tasks_edit_no_other_array_of_the_model() -> None:
+    for name in TASKS:
+        env = envs.make(f"humanoid_bench/{name}-v0", generator(0), max_episode_steps=20)
+        model = parts(env)._env.model
+
+        def arrays(model: Any = model) -> dict[str, np.ndarray]:
+            names = [n for n in dir(model) if not n.startswith(("_", "mesh_", "tex_"))]
+            found = {n: getattr(model, n) for n in names}
+            return {n: v.copy() for n, v in found.items() if isinstance(v, np.ndarray)}
+
+        before = arrays()
+        env.reset()
+        play(env, random_actions(env.spec.id, 50, seed=0))
+        changed = {n for n, v in arrays().items() if v.tobytes() != before[n].tobytes()}
+        assert changed <= set(humanoid_bench._EDITED), name
+
+
+@needs_package
+def test_building_again_shares_no_model_and_opens_no_file() -> None:
+    first = envs.make(WALK, generator(0))
+    open_files = len(os.listdir("/proc/self/fd"))
+    second = envs.make(WALK, generator(0))
+    assert len(os.listdir("/proc/self/fd")) == open_files
+    parts(first)._env.model.body_pos[:] = 0
+    assert parts(second)._env.model.body_pos.any()
+
+
+@needs_package
+def test_a_robot_that_fell_goes_on_where_terminations_are_off() -> None:
+    env = envs.make(WALK, generator(0), terminate=False, action_repeat=2, max_episode_steps=80)
+    env.reset()
+    steps = play(env, random_actions(WALK, 80, seed=0))
+    assert [step[2] for step in steps] == [False] * 81
+    assert [step[3] for step in steps[:80]] == [False] * 79 + [True]
+    assert min(step[0][2] for step in steps) < 0.3  # it lies
+
+
+@needs_package
+def test_drawing_leaves_the_trajectory_alone() -> None:
+    actions = random_actions(WALK, 60, seed=0)
+    env, drawn = envs.make(WALK, generator(0)), envs.make(WALK, generator(0))
+    env.reset()
+    drawn.reset()
+    try:
+        picture = drawn.render()
+    except envs.MissingPackage as error:
+        pytest.skip(str(error))
+    assert picture.shape == (256, 256, 3) and picture.dtype == np.uint8 and picture.std() > 1
+    steps = []
+    for start in range(0, 60, 30):
+        steps += play(drawn, actions[start : start + 30])
+        drawn.render()
+    assert_same_steps(steps, play(env, actions))
+    assert_same_states(drawn.state_dict(), env.state_dict())
+    drawn.close()
+
+
+@needs_package
+@pytest.mark.slow
+def test_workers_step_as_this_process_does() -> None:
+    actions = np.asarray(random_actions(WALK, 30, seed=0))[:, None].repeat(2, axis=1)
+    seen = []
+    for workers in (0, 2):
+        vector = envs.make_vector(WALK, [generator(1), generator(2)], workers=workers)
+        try:
+            vector.reset()
+            seen.append([vector.step(action).obs for action in actions])
+            seen.append(vector.state_dict())
+        finally:
+            vector.close()
+    np.testing.assert_array_equal(seen[0], seen[2])
+    assert_same_states(seen[1], seen[3])
