@@ -10,36 +10,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from rlplast.core.layer import install_layers
 from torch import Tensor
 
 import envs
 from agents.dqn_config import DQNConfig
-from agents.evaluation import Evaluation, FrameStack, evaluate_policy
+from agents.evaluation import Evaluation, evaluate_policy, evaluating
+from agents.experience import Experience
 from agents.losses import huber, q_of, td_target
 from agents.networks import QNetwork, architecture
-from agents.replay import Batch, Replay
+from agents.replay import Batch
 from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError, RlplastError
+from rlplast.core.errors import ConfigError
 from rlplast.core.network import Network
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
 
 __all__ = ["DQN"]
-
-
-def _capacity(config: DQNConfig, spec: envs.EnvSpec) -> int:
-    """Return the rows of the replay; memory is committed only as they are written.
-
-    With frame_stack + n_step + 1 rows per environment one transition can always be sampled:
-    of the newest episode or, if that is shorter than n_step, the last one of the episode before.
-    """
-    agent, n = config.agent, config.env.num_envs
-    least = n * (spec.frame_stack + agent.n_step + 1)
-    if agent.buffer_size < least:
-        raise ConfigError(
-            f"agent.buffer_size = {agent.buffer_size}: allowed is at least num_envs * "
-            f"(frame_stack + n_step + 1) = {least}, so that there is always something to sample"
-        )
-    return agent.buffer_size
 
 
 class DQN:
@@ -56,11 +42,18 @@ class DQN:
         self.config, self.device = config, device
         agent, seed = config.agent, config.seed
         self.streams = Streams(seed)
-        n = config.env.num_envs
-        self.spec = envs.spec(config.env.id, **config.env.options)
-        capacity = _capacity(config, self.spec)  # refused before processes are started
-        rngs = [numpy_stream(seed, "environment", i) for i in range(n)]
-        self.env = envs.make_vector(config.env.id, rngs, config.env.workers, **config.env.options)
+        clip = agent.clip_rewards
+        self.experience = Experience(
+            config.env,
+            agent,
+            config.replay_ratio,
+            seed,
+            self.streams.numpy("replay"),
+            device,
+            config.env.id.startswith("atari/") if clip is None else clip,
+        )
+        self.spec = self.experience.spec
+        self.num_actions = _discrete(self.spec)
         self.online, self.target = self._q_network(), self._q_network()
         self.target.requires_grad_(False)
         if agent.precision == "bf16":  # autocast would round its weights anew at every update
@@ -68,40 +61,23 @@ class DQN:
         self.optimizer = torch.optim.Adam(
             self.online.parameters(), lr=agent.lr, eps=agent.adam_eps, fused=True
         )
+        install_layers(config.layers, {"q": (self.online, self.target)}, seed)
         q = Network("q", self.online, self.optimizer, {"target": self.target})
         q.initialise(torch_stream(seed, "init", "q"))
         self.networks = {"q": q}
-        self.replay = Replay(
-            capacity=capacity,
-            num_envs=n,
-            obs_shape=self.spec.obs_shape,
-            obs_dtype=self.spec.obs_dtype,
-            frame_stack=self.spec.frame_stack,
-            n_step=agent.n_step,
-            gamma=agent.gamma,
-            batch_size=agent.batch_size,
-            rng=self.streams.numpy("replay"),
-            device=device,
-        )
         self.clock = Clock()
         self.after_update: Callable[[Clock], None] = lambda clock: None
-        self.credit = 0.0
-        self.returns: list[float] = []
         self.sums = torch.zeros(2, dtype=torch.float64, device=device)
         self.updates_summed = 0
-        self.stack = FrameStack(n, self.spec.frame_stack, self.spec.obs_shape, self.spec.obs_dtype)
         compiled = agent.accelerate == "compile"
         self._td_loss = torch.compile(self.td_loss, dynamic=False) if compiled else self.td_loss
-        obs = self.env.reset()
-        self.replay.start(obs)
-        self.stack.push(obs, True)
 
     def _q_network(self) -> QNetwork:
         spec, agent = self.spec, self.config.agent
         stacked = (spec.frame_stack, *spec.obs_shape) if spec.frame_stack > 1 else spec.obs_shape
         scale = 1 / 255 if spec.id.startswith("atari/") else 1.0
         arch = architecture(agent.network, stacked)
-        network = QNetwork(arch, stacked, spec.num_actions, scale, agent.init).to(self.device)
+        network = QNetwork(arch, stacked, self.num_actions, scale, agent.init).to(self.device)
         if arch.convs:
             network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         return network
@@ -116,34 +92,15 @@ class DQN:
             self._environment_step()
 
     def owes(self) -> bool:
-        """Whether replay_ratio × transitions stored after initial_steps exceeds the updates."""
-        return self.credit > 1 - 1e-9
+        """Whether an update is due before the next environment step."""
+        return self.experience.owes()
 
     def _environment_step(self) -> None:
-        config = self.config
-        actions = self._act(self.stack.obs(), self.epsilon(), self.streams.numpy("exploration"))
-        try:
-            step = self.env.step(actions)
-        except envs.WorkerDied as error:
-            raise RlplastError(str(error)) from error
-        clip = config.agent.clip_rewards
-        clip = config.env.id.startswith("atari/") if clip is None else clip
-        self.replay.add(
-            actions,
-            np.sign(step.reward) if clip else step.reward,
-            step.terminated,
-            step.truncated,
-            step.obs,
-            step.obs_final,
+        before, every = self.clock.env_steps, self.config.agent.target_every
+        actions = self._act(
+            self.experience.obs(), self.epsilon(), self.streams.numpy("exploration")
         )
-        ended = step.terminated | step.truncated
-        self.stack.push(step.obs, ended)
-        self.returns += step.episode_return[ended].tolist()
-        before, n = self.clock.env_steps, len(actions)
-        self.clock = self.clock.advance(env_steps=n, frames=step.frames)
-        counted = min(n, self.clock.env_steps - config.agent.initial_steps)
-        self.credit += config.replay_ratio * max(0, counted)
-        every = config.agent.target_every
+        self.clock = self.experience.step(actions, self.clock)
         if self.clock.env_steps // every > before // every:
             self._sync_target()
 
@@ -165,7 +122,7 @@ class DQN:
     def _act(self, obs: np.ndarray, epsilon: float, rng: np.random.Generator) -> np.ndarray:
         """Return one ε-greedy action per observation; draws do not depend on ε."""
         explore = rng.random(len(obs)) < epsilon
-        random = rng.integers(self.spec.num_actions, size=len(obs))
+        random = rng.integers(self.num_actions, size=len(obs))
         if explore.all():
             return random
         network = self.target if self.config.agent.policy == "target" else self.online
@@ -189,7 +146,7 @@ class DQN:
         return huber(q - target, agent.huber_delta).mean(), q.mean()
 
     def _update(self) -> None:
-        batch = self.replay.sample()
+        batch = self.experience.replay.sample()
         self.optimizer.zero_grad(set_to_none=True)
         loss, q = self._td_loss(batch)
         loss.backward()
@@ -201,7 +158,7 @@ class DQN:
         self.sums[0] += loss.detach()
         self.sums[1] += q.detach()
         self.updates_summed += 1
-        self.credit -= 1
+        self.experience.paid()
         self.clock = self.clock.advance(updates=1)
         self.after_update(self.clock)
 
@@ -217,32 +174,31 @@ class DQN:
         """Play full episodes with the evaluation's ε; see `evaluate_policy`."""
         seed, epsilon = self.config.seed, self.config.agent.epsilon_eval
         rng = numpy_stream(seed, "evaluation", number, "policy")
-        return evaluate_policy(
-            self.config.env,
-            lambda obs: self._act(obs, epsilon, rng),
-            episodes,
-            lambda i: numpy_stream(seed, "evaluation", number, i),
-            on_frame,
-        )
+        with evaluating(self.online, self.target):
+            return evaluate_policy(
+                self.config.env,
+                lambda obs: self._act(obs, epsilon, rng),
+                episodes,
+                lambda i: numpy_stream(seed, "evaluation", number, i),
+                on_frame,
+            )
 
     def metrics(self) -> dict[str, float]:
         """Return means since the last call: loss, Q(s, a), return of finished episodes."""
-        values = {"train/epsilon": self.epsilon(), "train/episodes": float(len(self.returns))}
+        values = {"train/epsilon": self.epsilon()} | self.experience.episode_metrics()
         if self.updates_summed:
             loss, q = (self.sums / self.updates_summed).tolist()
             values |= {"train/loss": loss, "train/q": q}
-        if self.returns:
-            values["train/return"] = float(np.mean(self.returns))
-        self.returns = []
         self.sums.zero_()
         self.updates_summed = 0
         return values
 
     def sample(self, size: int, number: int) -> Batch | None:
         """Return a probe batch from a stream of its own, or None before there is data."""
-        if self.replay.size == 0:
+        replay = self.experience.replay
+        if replay.size == 0:
             return None
-        return self.replay.sample_from(size, numpy_stream(self.config.seed, "probe", number))
+        return replay.sample_from(size, numpy_stream(self.config.seed, "probe", number))
 
     def loss(self, network: str, batch: Batch) -> Tensor:
         """Return the TD loss of a batch."""
@@ -260,7 +216,7 @@ class DQN:
             ConfigError: if the observations have another shape.
         """
         obs = np.asarray(obs)
-        expected = self.stack.obs().shape[1:]
+        expected = self.experience.obs().shape[1:]
         if obs.shape[1:] != expected or obs.ndim != len(expected) + 1:
             raise ConfigError(
                 f"obs has shape {obs.shape}: allowed is (batch, {', '.join(map(str, expected))})"
@@ -271,11 +227,7 @@ class DQN:
         """Return streams, environments, frame stacks, counters and sums."""
         return {
             "streams": self.streams.state_dict(),
-            "env": self.env.state_dict(),
-            "replay": self.replay.state_dict(),
-            "stack": self.stack.frames,
-            "credit": self.credit,
-            "returns": self.returns,
+            "experience": self.experience.state_dict(),
             "sums": self.sums,
             "updates_summed": self.updates_summed,
         }
@@ -283,23 +235,32 @@ class DQN:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the replay follows in `load_files`."""
         self.streams.load_state_dict(state["streams"])
-        self.env.load_state_dict(state["env"])
-        self.stack.frames[:] = state["stack"]
-        self.credit = state["credit"]
-        self.returns = list(state["returns"])
+        self.experience.load_state_dict(state["experience"])
         self.sums.copy_(state["sums"])
         self.updates_summed = state["updates_summed"]
-        self._replay_state = state["replay"]
 
     def save_files(self, folder: Path, previous: Path | None) -> None:
         """Write the replay; unchanged segments become links to those of `previous`."""
-        before = None if previous is None else previous / "replay"
-        self.replay.save(folder / "replay", before)
+        self.experience.save_files(folder, previous)
 
     def load_files(self, folder: Path) -> None:
         """Read the replay."""
-        self.replay.load(folder / "replay", self._replay_state)
+        self.experience.load_files(folder)
 
     def close(self) -> None:
         """Close the environments and their processes."""
-        self.env.close()
+        self.experience.close()
+
+
+def _discrete(spec: envs.EnvSpec) -> int:
+    """Return the number of actions.
+
+    Raises:
+        ConfigError: if actions are continuous.
+    """
+    if spec.num_actions is None:
+        raise ConfigError(
+            f"env {spec.id!r} has {spec.action_dim} continuous actions: kind: dqn needs discrete "
+            "ones; use kind: sac"
+        )
+    return spec.num_actions

@@ -1,33 +1,16 @@
 """The config of a DQN run."""
 
-import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from agents.networks import ARCHITECTURES, INIT_LAWS
-from rlplast.core.clock import Clock, Time
+from agents.off_policy_config import EnvConfig, check_experience, env_steps_total, horizon
+from rlplast.core.clock import Clock
 from rlplast.core.config import RunConfig
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.registry import check_range
 
-__all__ = ["DQNAgentConfig", "DQNConfig", "EnvConfig"]
-
-
-@dataclass
-class EnvConfig:
-    """Which environment, and how many of it.
-
-    Attributes:
-        id: such as ``atari/Asterix``, ``minatar/breakout``, ``gym/CartPole-v1``.
-        num_envs: instances stepped together; changes speed, not the meaning of any number.
-        workers: processes they are split over; 0 for this one.
-        options: options of the environment, see `rlplast list envs`.
-    """
-
-    id: str = "atari/Asterix"
-    num_envs: int = 4
-    workers: int = 0
-    options: dict[str, Any] = field(default_factory=dict)
+__all__ = ["DQNAgentConfig", "DQNConfig"]
 
 
 @dataclass
@@ -130,44 +113,17 @@ class DQNConfig(RunConfig):
             check_range(f"agent.{key}", getattr(agent, key), getattr(DQNAgentConfig, key), allowed)
         if agent.max_grad_norm is not None:
             check_range("agent.max_grad_norm", agent.max_grad_norm, 1.0, "(0, inf)")
-        check_range("replay_ratio", self.replay_ratio, 1.0, "(0, inf)")
-        check_range("env.num_envs", self.env.num_envs, 1, "[1, inf)")
-        check_range("env.workers", self.env.workers, 0, f"[0, {self.env.num_envs}]")
         names = ("auto", *ARCHITECTURES)
         if agent.network not in names:
             raise ConfigError(
                 f"agent.network = {agent.network!r}: {did_you_mean(agent.network, names)}"
             )
-        least = self.env.num_envs * (agent.n_step + 1)
-        if agent.initial_steps < least:
-            raise ConfigError(
-                f"agent.initial_steps = {agent.initial_steps}: allowed is at least num_envs * "
-                f"(n_step + 1) = {least}, so that there is something to sample"
-            )
-        total = self.total_time()
-        if total.unit == "env_steps" and agent.initial_steps >= total.value:
-            raise ConfigError(
-                f"agent.initial_steps = {agent.initial_steps}: allowed is less than the total, "
-                f"{total}, or nothing is ever learnt"
-            )
-        if total.unit not in ("env_steps", "updates"):
-            raise ConfigError(f"total = {self.total!r}: a dqn run counts env_steps or updates")
+        check_experience(self)
 
     def env_steps_total(self) -> int:
         """Return the env_steps the run takes; of an extended run, those first planned."""
-        return self._env_steps(self.reference_time())
-
-    def _env_steps(self, total: Time) -> int:
-        if total.unit == "env_steps":
-            return int(total.value)
-        return self.agent.initial_steps + math.ceil(total.value / self.replay_ratio - 1e-9)
+        return env_steps_total(self, self.reference_time())
 
     def horizon(self) -> Clock:
         """Return the clock at the end of the run; frames are not known in advance."""
-        total, n = self.total_time(), self.env.num_envs
-        env_steps = self._env_steps(total)
-        if total.unit == "updates":
-            return Clock(updates=int(total.value), env_steps=env_steps)
-        taken = math.ceil(env_steps / n) * n  # whole vector steps
-        updates = math.floor(self.replay_ratio * (taken - self.agent.initial_steps) + 1e-9)
-        return Clock(updates=updates, env_steps=env_steps)
+        return horizon(self)

@@ -1,17 +1,17 @@
 """Evaluation on full episodes with true scores."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import nn
 
 import envs
+from agents.off_policy_config import EnvConfig
+from rlplast.core.errors import RlplastError
 
-if TYPE_CHECKING:
-    from agents.dqn_config import EnvConfig
-
-__all__ = ["Evaluation", "FrameStack", "evaluate_policy"]
+__all__ = ["Evaluation", "FrameStack", "evaluate_policy", "evaluating"]
 
 
 class FrameStack:
@@ -47,24 +47,42 @@ class Evaluation:
     Attributes:
         returns: unclipped, undiscounted return of each episode.
         lengths: env_steps of each episode.
+        success_return: return from which an episode is a success, where the task defines one.
     """
 
     returns: np.ndarray
     lengths: np.ndarray
+    success_return: float | None = None
 
     def scores(self) -> dict[str, float]:
-        """Return mean, median and standard deviation of returns, and the mean length."""
-        return {
+        """Return mean, median and deviation of returns, mean length, share of successes."""
+        values = {
             "return_mean": float(self.returns.mean()),
             "return_median": float(np.median(self.returns)),
             "return_std": float(self.returns.std(ddof=1)) if len(self.returns) > 1 else 0.0,
             "length_mean": float(self.lengths.mean()),
             "episodes": float(len(self.returns)),
         }
+        if self.success_return is not None:
+            values["success_rate"] = float((self.returns >= self.success_return).mean())
+        return values
+
+
+@contextmanager
+def evaluating(*modules: nn.Module) -> Iterator[None]:
+    """Put modules into evaluation mode, and back as they were."""
+    before = [module.training for module in modules]
+    try:
+        for module in modules:
+            module.eval()
+        yield
+    finally:
+        for module, training in zip(modules, before, strict=True):
+            module.train(training)
 
 
 def evaluate_policy(
-    config: "EnvConfig",
+    config: EnvConfig,
     act: Callable[[np.ndarray], np.ndarray],
     episodes: int,
     rng: Callable[[int], np.random.Generator],
@@ -82,6 +100,9 @@ def evaluate_policy(
         rng: generator of the i-th environment.
         on_frame: called with each picture of the first environment's share, for videos; where
             an episode ends, that is the first of the next.
+
+    Raises:
+        RlplastError: if a reward or observation is not finite.
     """
     n = min(episodes, max(1, config.num_envs))
     env = envs.make_vector(config.id, [rng(i) for i in range(n)], 0, **config.options)
@@ -90,8 +111,8 @@ def evaluate_policy(
     quota = np.array([episodes // n + (i < episodes % n) for i in range(n)])
     returns: list[list[float]] = [[] for _ in range(n)]
     lengths: list[list[int]] = [[] for _ in range(n)]
-    stack.push(env.reset(), True)
     try:
+        stack.push(env.reset(), True)
         while any(len(r) < q for r, q in zip(returns, quota, strict=True)):
             step = env.step(act(stack.obs()))
             ended = step.terminated | step.truncated
@@ -102,8 +123,12 @@ def evaluate_policy(
                 if len(returns[i]) < quota[i]:
                     returns[i].append(float(step.episode_return[i]))
                     lengths[i].append(int(step.episode_length[i]))
+    except envs.NotFinite as error:
+        raise RlplastError(f"{error}, in an evaluation; the last checkpoint is kept") from error
     finally:
         env.close()
     return Evaluation(
-        np.array([r for own in returns for r in own]), np.array([x for own in lengths for x in own])
+        np.array([r for own in returns for r in own]),
+        np.array([x for own in lengths for x in own]),
+        spec.success_return,
     )

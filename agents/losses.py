@@ -1,9 +1,12 @@
 """Losses and targets as pure functions of tensors."""
 
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["huber", "q_of", "td_target"]
+__all__ = ["huber", "q_of", "tanh_gaussian", "td_target"]
 
 
 def td_target(
@@ -36,3 +39,24 @@ def huber(error: Tensor, delta: float = 1.0) -> Tensor:
 def q_of(q: Tensor, action: Tensor) -> Tensor:
     """Return Q(s, a), (batch,), from (batch, actions) values and (batch,) actions."""
     return torch.gather(q, 1, action.unsqueeze(1)).squeeze(1)
+
+
+def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return actions tanh(u), u = mean + σ·noise, and their log-probabilities.
+
+    log π(a) = Σ [log N(u; mean, σ) − log(1 − tanh²u)] with the determinant's stable form
+    log(1 − tanh²u) = 2(log 2 − u − softplus(−2u)), which never rounds to log 0
+    (Haarnoja et al. 2018, Appendix C).
+
+    Args:
+        mean: (batch, action_dim).
+        log_std: (batch, action_dim), log σ.
+        noise: (batch, action_dim), standard normal.
+
+    Returns:
+        Actions in [−1, 1], (batch, action_dim), and log-probabilities, (batch,).
+    """
+    u = mean + log_std.exp() * noise
+    log_normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+    log_det = 2 * (math.log(2) - u - F.softplus(-2 * u))
+    return u.tanh(), (log_normal - log_det).sum(-1)

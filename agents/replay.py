@@ -24,12 +24,10 @@ from rlplast.core.errors import ConfigError
 
 __all__ = ["Batch", "Replay"]
 
-# What a row holds besides its frame. `discount` is 0 where the episode terminated, else 1;
-# `age` is how many earlier frames of its episode a stack ending here may use; `sampleable`
-# is false for the head and for the final observation of a truncated episode.
-_RECORD = np.dtype(
-    [("action", "<i4"), ("reward", "<f4"), ("discount", "<f4"), ("age", "u1"), ("sampleable", "?")]
-)
+# What a row holds besides its frame and its action. `discount` is 0 where the episode
+# terminated, else 1; `age` is how many earlier frames of its episode a stack ending here may
+# use; `sampleable` is false for the head and for the final observation of a truncated episode.
+_RECORD = [("reward", "<f4"), ("discount", "<f4"), ("age", "u1"), ("sampleable", "?")]
 
 
 class Batch(NamedTuple):
@@ -37,7 +35,7 @@ class Batch(NamedTuple):
 
     Attributes:
         obs: `[B, frame_stack, *obs_shape]`, or `[B, *obs_shape]` without stacking.
-        action: `[B]`, int64.
+        action: `[B]`, int64; continuous ones `[B, action_dim]`, float32.
         reward: `[B]`, float32: sum of gamma^i * reward_i over the k <= n steps of the window.
         discount: `[B]`, float32: gamma^k, or 0 where the episode terminated in the window.
         obs_next: the observation k steps later, shaped like `obs`: at a truncation the final
@@ -78,6 +76,7 @@ class Replay:
             plain integers, as that of numpy's default PCG64 is.
         device: where batches live.
         segment_rows: rows per file on disk.
+        action_dim: entries of a continuous action; None for discrete actions.
 
     Raises:
         ConfigError: if an argument is outside what is allowed.
@@ -105,10 +104,12 @@ class Replay:
         rng: np.random.Generator,
         device: torch.device | str = "cpu",
         segment_rows: int = 4096,
+        action_dim: int | None = None,
     ) -> None:
         sizes = {f"obs_shape[{axis}]": length for axis, length in enumerate(obs_shape)}
         sizes |= {"num_envs": num_envs, "frame_stack": frame_stack, "n_step": n_step}
         sizes |= {"batch_size": batch_size, "segment_rows": segment_rows}
+        sizes |= {} if action_dim is None else {"action_dim": action_dim}
         for name, value in sizes.items():
             if value < 1:
                 raise ConfigError(f"{name} = {value}: allowed is a whole number from 1 on")
@@ -119,7 +120,9 @@ class Replay:
         self._segment_rows, self._rng = segment_rows, rng
         # Zeros from the system are committed page by page as rows are written.
         self._frames = np.zeros((num_envs * self._rows, *self._obs_shape), self._obs_dtype)
-        self._records = np.zeros(num_envs * self._rows, _RECORD)
+        self._action_shape = () if action_dim is None else (action_dim,)
+        action = ("action", "<i4" if action_dim is None else "<f4", self._action_shape)
+        self._records = np.zeros(num_envs * self._rows, np.dtype([action, *_RECORD]))
         self._written = np.zeros(num_envs, np.int64)
         self._sampleable = np.zeros(num_envs, np.int64)  # rows in each ring, for `size`
         self._gammas = np.power(float(gamma), np.arange(n_step + 1))
@@ -174,7 +177,8 @@ class Replay:
         """Store one transition of every environment.
 
         Args:
-            action: discrete actions taken on the newest observation, `[num_envs]`.
+            action: taken on the newest observation: whole numbers, `[num_envs]`, or with
+                `action_dim` numbers, `[num_envs, action_dim]`.
             reward: `[num_envs]`.
             terminated: `[num_envs]`, bool; wins where both flags are set.
             truncated: `[num_envs]`, bool.
@@ -187,10 +191,12 @@ class Replay:
         """
         if not self._written.all():
             raise ConfigError("replay has no observation to act on: call start(obs) before add")
-        given = {"action": (action, np.int32), "reward": (reward, np.float32)}
-        given |= {"terminated": (terminated, np.bool_), "truncated": (truncated, np.bool_)}
-        for name, (array, dtype) in given.items():
-            _check_array(name, array, (self._num_envs,), np.dtype(dtype))
+        scalars = {"reward": reward, "terminated": terminated, "truncated": truncated}
+        for name, array in scalars.items():
+            dtype = np.dtype(np.float32 if name == "reward" else np.bool_)
+            _check_array(name, array, (self._num_envs,), dtype)
+        stored = self._records["action"].dtype
+        _check_array("action", action, (self._num_envs, *self._action_shape), stored)
         self._check_frames("obs_next", obs_next)
         self._check_frames("obs_final", obs_final)
         envs = np.arange(self._num_envs)
@@ -264,13 +270,14 @@ class Replay:
             DamagedFile: if a segment is missing, short or of another shape.
         """
         for key, value in self._layout().items():
-            if state["layout"][key] != value:
+            saved = state["layout"].get(key)
+            if saved != value:
                 raise ConfigError(
-                    f"replay {key} = {value}: the saved replay has {state['layout'][key]}; "
+                    f"replay {key} = {value}: the saved replay has {saved}; "
                     "resume with the configuration it was saved with"
                 )
         self._written[:] = state["rows_written"]
-        self._records[:] = np.zeros((), _RECORD)
+        self._records[:] = np.zeros((), self._records.dtype)
         replay_files.load(folder, self._arrays(), self._segments())
         sampleable = self._records["sampleable"].reshape(self._num_envs, self._rows)
         self._sampleable[:] = np.count_nonzero(sampleable, axis=1)
@@ -289,6 +296,7 @@ class Replay:
             "obs_shape": list(self._obs_shape),
             "obs_dtype": self._obs_dtype.str,
             "frame_stack": self._frame_stack,
+            "action_dim": self._action_shape[0] if self._action_shape else None,
             "segment_rows": self._segment_rows,
             "bit_generator": type(self._rng.bit_generator).__name__,
         }
@@ -380,9 +388,11 @@ class Replay:
         frames = torch.from_numpy(np.empty(0, self._obs_dtype)).dtype
         stack = (self._frame_stack,) if self._frame_stack > 1 else ()
         obs_shape, scalar = (count, *stack, *self._obs_shape), (count,)
+        action_shape = (count, *self._action_shape)
+        actions = torch.float32 if self._action_shape else torch.int64
         return Batch(
             torch.zeros(obs_shape, dtype=frames, pin_memory=pinned),
-            torch.zeros(scalar, dtype=torch.int64, pin_memory=pinned),
+            torch.zeros(action_shape, dtype=actions, pin_memory=pinned),
             torch.zeros(scalar, dtype=torch.float32, pin_memory=pinned),
             torch.zeros(scalar, dtype=torch.float32, pin_memory=pinned),
             torch.zeros(obs_shape, dtype=frames, pin_memory=pinned),

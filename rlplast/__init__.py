@@ -4,6 +4,7 @@ A hook plans, one function writes, and one loop drives everything that trains.
 
 - `fire`, `shrink_perturb`, `full_reset`, `head_reset`, `swr`: methods as plain functions.
 - `Network`, `Hooks`: the same methods as scheduled hooks in your own loop.
+- `replace_layers`, `tick`: layers that live, such as lifecycle, in your own model.
 - `train`, `load`: run a config, and use what it trained.
 """
 
@@ -13,16 +14,21 @@ from rlplast.core.clock import Clock, Time
 from rlplast.core.edits import Receipt
 from rlplast.core.hook import Hooks
 from rlplast.core.intervention import Intervention
+from rlplast.core.layer import replace_layers, tick
 from rlplast.core.network import Network
 from rlplast.interventions import fire, full_reset, head_reset, shrink_perturb, swr
+from rlplast.layers import Lifecycle
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rlplast.cli.api import Run
 
 __all__ = [
     "Clock",
     "Hooks",
     "Intervention",
+    "Lifecycle",
     "Network",
     "Receipt",
     "Time",
@@ -30,14 +36,16 @@ __all__ = [
     "full_reset",
     "head_reset",
     "load",
+    "replace_layers",
     "shrink_perturb",
     "swr",
+    "tick",
     "train",
 ]
 __version__ = "0.1.0"
 
 
-def train(config: Any, out: str | None = None, **overrides: Any) -> "Run":
+def train(config: Any, out: "str | Path | None" = None, **overrides: Any) -> "Run":
     """Run a config to its end; `rlplast train` in Python.
 
     Args:
@@ -54,7 +62,7 @@ def train(config: Any, out: str | None = None, **overrides: Any) -> "Run":
     return api.train(config, out, **overrides)
 
 
-def load(run: str) -> "Run":
+def load(run: "str | Path") -> "Run":
     """Open a run's folder to use its agent: ``rlplast.load(run).act(obs)``.
 
     Args:

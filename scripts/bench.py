@@ -1,6 +1,6 @@
 """Benchmarks: ours and the peer's side by side, in one run on one machine.
 
-    python scripts/bench.py [dqn] [replay] [fire] [swr] [--threads 2] [--json FILE]
+    python scripts/bench.py [dqn] [replay] [fire] [swr] [sac] [--threads 2] [--json FILE]
 
 Each comparison alternates between the two sides, so that whatever else the machine does
 falls on both, and reports medians with the spread. Speed is never asserted in tests.
@@ -11,13 +11,13 @@ import json
 import platform
 import statistics
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from bench_sac import bench_sac
+from bench_tools import Row, alternate, row
 
 import rlplast
 from agents.networks import ARCHITECTURES, QNetwork
@@ -25,25 +25,6 @@ from agents.replay import Replay
 from rlplast.cli import api
 from rlplast.core.clock import Clock
 from rlplast.core.hook import Hooks
-
-Row = dict[str, Any]
-
-
-def alternate(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Return seconds per call of each side, called in turn `rounds` times."""
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, call in sides.items():
-            started = time.perf_counter()
-            call()
-            seconds[name].append(time.perf_counter() - started)
-    return seconds
-
-
-def row(name: str, value: float, unit: str, times: list[float] | None = None) -> Row:
-    """Return one line of the report."""
-    spread = "" if times is None else f"{min(times):.4g} to {max(times):.4g} s per call"
-    return {"name": name, "value": value, "unit": unit, "spread": spread}
 
 
 class Ours:
@@ -241,7 +222,13 @@ def bench_swr(threads: int, rounds: int) -> list[Row]:
     ]
 
 
-BENCHES = {"dqn": bench_dqn, "replay": bench_replay, "fire": bench_fire, "swr": bench_swr}
+BENCHES = {
+    "dqn": bench_dqn,
+    "replay": bench_replay,
+    "fire": bench_fire,
+    "swr": bench_swr,
+    "sac": bench_sac,
+}
 
 
 def machine() -> dict[str, Any]:

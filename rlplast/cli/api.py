@@ -36,7 +36,16 @@ from rlplast.metrics.probe import check_names, measure_run
 
 __all__ = ["Run", "build", "load", "read_config", "resume", "train"]
 
-PACKAGES = ("rlplast", "torch", "numpy", "gymnasium", "ale-py", "safetensors")
+PACKAGES = (
+    "rlplast",
+    "torch",
+    "numpy",
+    "gymnasium",
+    "ale-py",
+    "mujoco",
+    "dm-control",
+    "safetensors",
+)
 
 
 def choose_device(name: str) -> torch.device:
@@ -236,10 +245,12 @@ class Run:
         if self._trainable is None:
             with preserve_global_rng():  # opening a run reseeds nothing of the caller's
                 trainable = build_trainable(self.config)
-            path, _ = checkpoint.newest(self.path / "checkpoints")
-            tensors, _ = checkpoint.load(path)
-            for network in trainable.networks.values():
-                checkpoint.load_network_tensors(network, tensors)
+                path, _ = checkpoint.newest(self.path / "checkpoints")
+                tensors, state = checkpoint.load(path)
+                for network in trainable.networks.values():
+                    checkpoint.load_network_tensors(network, tensors)
+                # Acting may need more than weights: statistics that observations pass through.
+                trainable.load_state_dict(state["trainable"])
             self._trainable = trainable
         return self._trainable
 

@@ -25,7 +25,7 @@ from rlplast.core.trainable import Trainable
 
 __all__ = ["dump_config", "kind_classes", "read_config"]
 
-KINDS = ("dqn",)
+KINDS = ("dqn", "sac")
 TYPE_NAMES = {
     bool: "true or false",
     int: "a whole number",
@@ -49,6 +49,11 @@ def kind_classes(kind: Any) -> tuple[type[RunConfig], Callable[[Any, torch.devic
         from agents.dqn_config import DQNConfig
 
         return DQNConfig, DQN
+    if kind == "sac":
+        from agents.sac import SAC
+        from agents.sac_config import SACConfig
+
+        return SACConfig, SAC
     raise ConfigError(f"kind = {kind!r}: {did_you_mean(str(kind), KINDS)}")
 
 

@@ -193,6 +193,7 @@ class RunConfig:
         total: length of the run, such as ``200k env_steps``.
         hooks: interventions: method, at|every|on, from, until, networks, scope, optimizer,
             followers, params.
+        layers: modules swapped in when networks are built: method, networks, params.
         log: how often a line of metrics is written.
         evaluate: how often the agent is evaluated.
         metrics: how often plasticity metrics are measured.
@@ -210,6 +211,7 @@ class RunConfig:
     device: str = "auto"
     total: str = "200k env_steps"
     hooks: list[dict[str, Any]] = field(default_factory=list)
+    layers: list[dict[str, Any]] = field(default_factory=list)
     log: LogConfig = field(default_factory=LogConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)

@@ -9,7 +9,7 @@ weights or optimizer state outside training itself.
 - `check`: whether a plan is complete, fits and is finite.
 - `apply`: check, write, follow up, and report what happened.
 - `write`: only the writing, without host synchronisation; for every-update methods.
-- `Receipt`: what one firing did to one network.
+- `Receipt`: what one firing did to one network; see `rlplast.core.receipt`.
 """
 
 import dataclasses
@@ -17,7 +17,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +25,7 @@ from rlplast.core.clock import Clock
 from rlplast.core.errors import BadWeights, ConfigError, did_you_mean
 from rlplast.core.network import Block, Network
 from rlplast.core.optim_state import moments, zero
+from rlplast.core.receipt import Receipt
 
 __all__ = [
     "FOLLOWER_POLICIES",
@@ -46,20 +46,23 @@ FOLLOWER_POLICIES = ("copy", "same_edit", "leave")
 
 @dataclass(frozen=True, eq=False)
 class Assign:
-    """Write `value` where `mask` holds, or everywhere.
+    """Write `value` where `mask` holds, or to some rows, or everywhere.
 
     Attributes:
         target: a Block, or a state tensor of a method.
-        value: tensor of the target's shape.
+        value: tensor of the target's shape; with `rows`, one row for each of them.
         mask: boolean tensor of the target's shape; None for all entries.
         dfi: distance from orthogonality of one weight; set by methods that orthogonalise,
             so that receipts report what they reached.
+        rows: which rows (indices of dim 0, each once) are written, instead of a mask: a few
+            rows of a large tensor cost only themselves; int64, shape (rows,).
     """
 
     target: Block | Tensor
     value: Tensor
     mask: Tensor | None = None
     dfi: Callable[[Tensor], Tensor] | None = None
+    rows: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,54 +82,6 @@ class Scale:
 
 
 Edit = Assign | Scale
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """What one firing of a method did to one network.
-
-    Attributes:
-        method: registry name.
-        network: network name.
-        clock: the run's clock at the firing.
-        crossings: how many due points this firing stands for.
-        entries_touched: number of entries the plan wrote (per firing, if it sums up several).
-        sfe: squared Frobenius error Σ‖before − after‖² over the plan's tensors.
-        dfi_before: Σ `dfi_scaled` over the tensors the method orthogonalises, else None.
-        dfi_after: the same after the edit.
-        norm_before: root of summed squares over all trainable tensors of the network.
-        norm_after: the same after the edit.
-        optimizer_policy: what was done to the optimizer's state.
-        followers: what was done to followers, by name.
-        seconds: wall-clock time of planning and writing.
-        firings: for every-update methods, how many updates the receipt sums up.
-        log_factor: for every-update methods that scale, Σ log of all factors.
-    """
-
-    method: str
-    network: str
-    clock: Clock
-    crossings: int
-    entries_touched: int
-    sfe: float
-    dfi_before: float | None
-    dfi_after: float | None
-    norm_before: float | None
-    norm_after: float | None
-    optimizer_policy: str
-    followers: dict[str, str]
-    seconds: float
-    firings: int = 1
-    log_factor: float | None = None
-
-    def row(self) -> dict[str, Any]:
-        """Return the flat line of ``receipts.jsonl``; wall-clock under ``time/``."""
-        row = dataclasses.asdict(self)
-        row["time/seconds"] = row.pop("seconds")
-        # JSON has no NaN; a reset may well start from weights that are not finite.
-        return {
-            k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()
-        }
 
 
 def check_policy(optimizer: str, followers: str, key: str = "hook") -> None:
@@ -165,12 +120,16 @@ def check(network: Network, edits: Sequence[Edit]) -> None:
         value = edit.value if isinstance(edit, Assign) else edit.factor
         expected = shape if isinstance(edit, Assign) else torch.Size([])
         mask = edit.mask if isinstance(edit, Assign) else None
+        rows = edit.rows if isinstance(edit, Assign) else None
+        if rows is not None:
+            _check_rows(_label(network, edit), rows, mask, shape)
+            expected = torch.Size([len(rows), *shape[1:]])
         if value.shape != expected or (mask is not None and mask.shape != shape):
             raise ConfigError(
                 f"plan for {_label(network, edit)}: value {tuple(value.shape)}, mask "
                 f"{None if mask is None else tuple(mask.shape)}; needed is {tuple(expected)}"
             )
-        if mask is None and isinstance(edit, Assign):
+        if mask is None and rows is None and isinstance(edit, Assign):
             if id(edit.target) in seen:
                 raise ConfigError(f"plan writes {_label(network, edit)} twice")
             seen.add(id(edit.target))
@@ -183,12 +142,41 @@ def check(network: Network, edits: Sequence[Edit]) -> None:
         raise BadWeights(f"plan has non-finite values for {', '.join(bad)}; nothing was written")
 
 
+def _check_rows(label: str, rows: Tensor, mask: Tensor | None, shape: torch.Size) -> None:
+    if mask is not None or rows.dtype != torch.int64 or rows.ndim != 1 or not shape:
+        raise ConfigError(
+            f"plan for {label}: rows are one-dimensional int64 indices of a tensor with rows, and "
+            "stand instead of a mask"
+        )
+    bad = (rows < 0) | (rows >= shape[0])
+    if bad.any() or len(rows.unique()) < len(rows):
+        raise ConfigError(
+            f"plan for {label}: rows {rows.tolist()}: allowed is each of 0 to {shape[0] - 1} once"
+        )
+
+
+def _with_memories(edits: Sequence[Edit]) -> list[Edit]:
+    """Add to each edit of a Block that has a memory the same edit of its memory.
+
+    A sleeping unit's weight is the one it wakes up with; of units that are awake the memory
+    does not matter.
+    """
+    every = []
+    for edit in edits:
+        every.append(edit)
+        if isinstance(edit.target, Block) and edit.target.memory is not None:
+            every.append(dataclasses.replace(edit, target=edit.target.memory))
+    return every
+
+
 @torch.no_grad()
 def write(edits: Sequence[Edit]) -> None:
     """Write edits in place, grouped, without host synchronisation.
 
-    Low-precision copies of a master are refreshed after their master.
+    Low-precision copies of a master are refreshed after their master; what is written to a
+    layer whose units sleep is written to its memory too.
     """
+    edits = _with_memories(edits)
     scales = [e for e in edits if isinstance(e, Scale)]
     assigns = [e for e in edits if isinstance(e, Assign)]
     if scales:
@@ -203,6 +191,9 @@ def write(edits: Sequence[Edit]) -> None:
     for edit in assigns:
         view = _tensor(edit)
         value = edit.value.to(view)
+        if edit.rows is not None:
+            view.index_copy_(0, edit.rows, value)
+            continue
         view.copy_(value if edit.mask is None else torch.where(edit.mask, value, view))
     for edit in edits:
         if isinstance(edit.target, Block):
@@ -220,11 +211,18 @@ def _zero_moments(network: Network, edits: Sequence[Edit], policy: str) -> None:
         for edit in edits:
             if not isinstance(edit.target, Block):
                 continue
-            mask = edit.mask if isinstance(edit, Assign) else None
             for name, moment in moments(network, edit.target.param).items():
                 if name != "step":  # shared by all entries of the tensor: it stays
-                    view = edit.target.like(moment)
-                    view.zero_() if mask is None else view.masked_fill_(mask, 0)
+                    _zero_touched(edit.target.like(moment), edit)
+
+
+def _zero_touched(view: Tensor, edit: Edit) -> None:
+    if isinstance(edit, Assign) and edit.mask is not None:
+        view.masked_fill_(edit.mask, 0)
+    elif isinstance(edit, Assign) and edit.rows is not None:
+        view.index_fill_(0, edit.rows, 0)
+    else:
+        view.zero_()
 
 
 def _total_norm(blocks: Sequence[Block]) -> float:
@@ -243,13 +241,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _copy_to_followers(network: Network) -> None:
-    for follower in network.followers.values():
-        write(
-            [
-                Assign(theirs, mine.view)
-                for mine, theirs in zip(network.blocks, follower.blocks, strict=True)
-            ]
-        )
+    write([Assign(theirs, mine.view) for mine, theirs in network.followed()])
 
 
 @torch.no_grad()
@@ -276,7 +268,8 @@ def apply(
         optimizer: ``keep``; ``touched`` zeroes the moments of the entries written and
             keeps ``step``; ``parameter`` zeroes all state of each tensor written;
             ``network`` all state of the network's parameters.
-        followers: ``copy`` makes each follower equal to the network, buffers included;
+        followers: ``copy`` makes each follower equal to the network, buffers included but
+            those of a lifecycle;
             ``same_edit`` gives it the same method on its own weights; ``leave``.
         replan: makes the plan for a follower; needed for ``same_edit``.
         planning_seconds: what making the plan took, for the receipt.
@@ -335,5 +328,7 @@ def _dfi(edits: Sequence[Edit]) -> float | None:
 
 
 def _entries(edit: Edit) -> int:
+    if isinstance(edit, Assign) and edit.rows is not None:
+        return edit.value.numel()
     mask = edit.mask if isinstance(edit, Assign) else None
     return _tensor(edit).numel() if mask is None else int(mask.sum())

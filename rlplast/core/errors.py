@@ -2,6 +2,7 @@
 
 - `RlplastError`: base class; the command line exits with its `exit_code`.
 - `ConfigError`: a bad option, key or combination (exit 2).
+- `NothingToEdit`: a method that has nothing to do in a network (exit 2).
 - `DamagedFile`: a file that is cut, altered or of another layout (exit 1).
 - `UnsupportedOptimizer`: an optimizer whose state we have no rule for.
 - `BadWeights`: a weight a method cannot work on (zero, non-finite, meta).
@@ -16,6 +17,7 @@ __all__ = [
     "ConfigError",
     "DamagedFile",
     "Interrupted",
+    "NothingToEdit",
     "RlplastError",
     "UnsupportedOptimizer",
     "did_you_mean",
@@ -32,6 +34,13 @@ class ConfigError(RlplastError, ValueError):
     """Raised when an option, key or value is not allowed."""
 
     exit_code = 2
+
+
+class NothingToEdit(ConfigError):
+    """Raised when a method finds nothing to work on in a network.
+
+    A hook or layer config that does not name its networks leaves such a network out.
+    """
 
 
 class DamagedFile(RlplastError):

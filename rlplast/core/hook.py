@@ -14,8 +14,9 @@ from torch import Tensor
 
 from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.edits import Assign, Edit, Receipt, Scale, apply, check, check_policy, write
-from rlplast.core.errors import BadWeights, ConfigError, did_you_mean
+from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit, did_you_mean
 from rlplast.core.intervention import Context, Intervention, State
+from rlplast.core.layer import has_ticks, tick
 from rlplast.core.network import Block, Network
 from rlplast.core.registry import build, get
 from rlplast.core.rng import torch_stream
@@ -39,6 +40,7 @@ class Hook:
         optimizer: optimizer policy of each firing.
         followers: follower policy of each firing.
         key: name of its random streams and of its entry in checkpoints.
+        skips: whether networks in which there is nothing to edit are left out.
         states: the method's own tensors, by network.
         sums: [Σ sfe, Σ log factor, Σ entries, firings] of every-update firings since the last
             flush, by network; on the device, so that they count in a captured update too.
@@ -51,6 +53,7 @@ class Hook:
     optimizer: str
     followers: str
     key: str
+    skips: bool = False
     states: dict[str, State] = field(default_factory=dict)
     sums: dict[str, Tensor] = field(default_factory=dict)
 
@@ -58,25 +61,39 @@ class Hook:
         """Allocate the method's state, before anything is compiled or captured.
 
         Raises:
-            ConfigError: if the scope is empty on one of the networks.
+            NothingToEdit: if there is nothing to edit in one of the networks; with `skips`, in
+                any of them.
             BadWeights: if an every-update method meets low precision without a master.
         """
         self.edited = {n.name: self.scope.edited(n) for n in self.networks}
         self.restored = {n.name: self.scope.restored(n) for n in self.networks}
+        kept, missing = [], None
         for network in self.networks:
-            blocks = self.edited[network.name]
-            if not blocks and not self.restored[network.name]:
-                raise ConfigError(
-                    f"{self.method.name} finds nothing to edit in network {network.name!r}: its "
-                    "scope selects no trainable layer there"
-                )
-            self.states[network.name] = self.method.setup(network, blocks)
-            if self.schedule.every_update:
-                self.sums[network.name] = torch.zeros(
-                    4, dtype=torch.float64, device=network.blocks[0].view.device
-                )
-                for block in blocks:
-                    _refuse_low_precision(network, block)
+            try:
+                self._set_up(network)
+                kept.append(network)
+            except NothingToEdit as error:
+                if not self.skips:
+                    raise
+                missing = error
+        if missing is not None and not kept:
+            raise missing
+        self.networks = tuple(kept)
+
+    def _set_up(self, network: Network) -> None:
+        blocks = self.edited[network.name]
+        if not blocks and not self.restored[network.name]:
+            raise NothingToEdit(
+                f"{self.method.name} finds nothing to edit in network {network.name!r}: its "
+                "scope selects no trainable layer there"
+            )
+        self.states[network.name] = self.method.setup(network, blocks)
+        if self.schedule.every_update:
+            self.sums[network.name] = torch.zeros(
+                4, dtype=torch.float64, device=network.blocks[0].view.device
+            )
+            for block in blocks:
+                _refuse_low_precision(network, block)
 
     def plan(self, owner: Network, target: Network, context: Context) -> list[Edit]:
         """Return the plan for `target`, which is `owner` or one of its followers."""
@@ -185,13 +202,16 @@ def _accumulate(sums: Tensor, edits: Sequence[Edit]) -> None:
         sums[1] += factors.log().sum()
     for edit in edits:
         if isinstance(edit, Assign) and isinstance(edit.target, Block):
-            change = (edit.value.double() - edit.target.view.double()).square()
+            now = edit.target.view if edit.rows is None else edit.target.view[edit.rows]
+            change = (edit.value.double() - now.double()).square()
             sums[0] += (change if edit.mask is None else change.where(edit.mask, 0)).sum()
     whole = 0  # one addition for all: each tensor operation costs as much as a small layer
     for edit in edits:
         if isinstance(edit.target, Block):
             mask = edit.mask if isinstance(edit, Assign) else None
-            if mask is None:
+            if isinstance(edit, Assign) and edit.rows is not None:
+                whole += edit.value.numel()
+            elif mask is None:
                 whole += edit.target.view.numel()
             else:
                 sums[2] += mask.sum()
@@ -245,6 +265,7 @@ class Hooks:
         self.clock: Clock | None = None
         self.counted: set[str] = set()  # units that `step` was told
         self.hooks: list[Hook] = []
+        self.ticking = [network for network in networks.values() if has_ticks(network)]
         seen: dict[str, int] = {}
         for i, config in enumerate(configs):
             label = f"hooks[{i}]"
@@ -276,7 +297,9 @@ class Hooks:
         return replace(clock, **{u: min(clock[u], end - 1) for u, end in ends.items()})
 
     def after_update(self, clock: Clock) -> None:
-        """Fire the every-update hooks; `clock` already counts the update."""
+        """Tick living layers, then fire the every-update hooks; `clock` counts the update."""
+        for network in self.ticking:
+            tick(network)
         for hook in self.every_update:
             if hook.schedule.crossings(clock.advance(updates=-1), clock):
                 hook.after_update(clock, self.seed)
@@ -314,10 +337,11 @@ class Hooks:
                 )
         self.counted |= set(counts)
         needed = {unit for hook in self.hooks for unit in hook.schedule.units()}
+        needed |= {"updates"} if self.ticking else set()
         if needed - self.counted:
             raise ConfigError(
                 f"step({', '.join(counts)}) lacks {', '.join(sorted(needed - self.counted))}, "
-                "which a hook's schedule reads: it could never fire"
+                "which a hook's schedule or a layer's tick reads: it could never happen"
             )
         self.clock = Clock(**{**before, **counts})
         for update in range(before.get("updates", 0) + 1, self.clock.updates + 1):
@@ -420,4 +444,5 @@ def _parse(
         optimizer=optimizer,
         followers=followers,
         key=identity if seen[identity] == 1 else f"{identity} #{seen[identity]}",
+        skips="networks" not in config,
     )

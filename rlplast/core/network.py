@@ -13,8 +13,8 @@ one Block per slot, a packed q/k/v projection one per part, a tied tensor only o
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -42,13 +42,15 @@ class BlockSpec:
     Attributes:
         tensor: attribute name of the parameter or buffer in the module.
         role: weight, bias, scale, shift (of a norm layer), embedding, buffer or other.
-        kind: linear, conv, norm, embedding or other: what the layer is.
+        kind: linear, conv, norm, embedding or other: what the layer is; ``lifecycle`` for
+            the buffers of a layer whose units sleep.
         part: name of the view inside a packed tensor, such as ``q``; empty if none.
         slot: index of the member of a stacked (ensemble) parameter; None if not stacked.
         index: what selects the view from the tensor.
         fan_in: inputs feeding one output unit of the layer.
         fan_out: outputs fed by one input unit of the layer.
         transposed: whether a weight is stored (d_in, d_out).
+        memory: attribute name of the buffer that remembers the rows of sleeping units.
     """
 
     tensor: str
@@ -60,6 +62,7 @@ class BlockSpec:
     fan_in: int = 0
     fan_out: int = 0
     transposed: bool = False
+    memory: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +79,8 @@ class Block:
         module: the module the tensor belongs to.
         copies: low-precision views kept equal to `view` (parameters that have a master).
         aliases: other names of the same tensor (tied weights).
+        memory: the buffer that remembers the rows of sleeping units, laid out as `view`;
+            what `rlplast.core.edits.write` writes to `view` it writes there too.
     """
 
     name: str
@@ -87,6 +92,7 @@ class Block:
     module: nn.Module
     copies: tuple[Tensor, ...] = ()
     aliases: tuple[str, ...] = ()
+    memory: Tensor | None = None
 
     @property
     def role(self) -> str:
@@ -186,11 +192,15 @@ def _specs(module: nn.Module, path: str) -> list[BlockSpec]:
 
 
 def _all_specs(module: nn.Module, path: str) -> list[BlockSpec]:
-    """Return `_specs` and, as ``other``, every tensor they say nothing about."""
-    specs = _specs(module, path)
+    """Return `_specs` and, as ``other``, every tensor they say nothing about.
+
+    A layer whose units sleep says in ``memories`` which buffer remembers which parameter.
+    """
+    memories: Mapping[str, str] = getattr(module, "memories", {})
+    specs = [replace(s, memory=memories.get(s.tensor, "")) for s in _specs(module, path)]
     known = {spec.tensor for spec in specs}
     parameters = [BlockSpec(name, "other", "other") for name in module._parameters]
-    rest = parameters + _buffer_specs(module, "other")
+    rest = parameters + _buffer_specs(module, "lifecycle" if memories else "other")
     return specs + [spec for spec in rest if spec.tensor not in known]
 
 
@@ -236,8 +246,17 @@ def blocks_of(
                 continue
             owner = masters.get(tensor, tensor)
             copies = () if owner is tensor else (_view(tensor, spec),)
+            remembered = layer._buffers.get(spec.memory)
             found[key] = Block(
-                name, name.rpartition(".")[0], path, spec, owner, _view(owner, spec), layer, copies
+                name=name,
+                layer=name.rpartition(".")[0],
+                path=path,
+                spec=spec,
+                param=owner,
+                view=_view(owner, spec),
+                module=layer,
+                copies=copies,
+                memory=None if remembered is None else _view(remembered, spec),
             )
     return tuple(
         Block(**{**vars(b), "aliases": tuple(aliases[key])}) if key in aliases else b
@@ -356,6 +375,9 @@ class Network:
             follower.initial = self.initial  # one θ0 for all
             if [b.name for b in follower.blocks] != [b.name for b in self.blocks]:
                 raise ConfigError(f"follower {key!r} of {name!r} has other layers than {name!r}")
+            for layer in follower.module.modules():
+                if hasattr(layer, "tick_plan"):
+                    vars(layer)["follows"] = True
 
     def _initial(self, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         if given is None:
@@ -363,6 +385,8 @@ class Network:
         initial = {}
         for block in self.blocks:
             value = _given(given, block)
+            if value is None and block.kind == "lifecycle":  # θ0 of before the layer was swapped
+                value = block.view
             if value is None or value.shape != block.view.shape:
                 found = "absent" if value is None else f"of shape {tuple(value.shape)}"
                 raise ConfigError(
@@ -421,6 +445,15 @@ class Network:
                 for low in block.copies:
                     low.copy_(block.view)
                 self.initial[block.name].copy_(block.view)
-            for follower in self.followers.values():
-                for mine, theirs in zip(self.blocks, follower.blocks, strict=True):
-                    theirs.view.copy_(mine.view)
+            for mine, theirs in self.followed():
+                theirs.view.copy_(mine.view)
+
+    def followed(self) -> Iterator[tuple[Block, Block]]:
+        """Yield each Block with its follower's, for every follower.
+
+        Lifecycle buffers are left out: a follower has no life of its own.
+        """
+        for follower in self.followers.values():
+            for mine, theirs in zip(self.blocks, follower.blocks, strict=True):
+                if mine.kind != "lifecycle":
+                    yield mine, theirs

@@ -19,6 +19,7 @@ from rlplast.core.errors import ConfigError, did_you_mean
 
 __all__ = ["FAMILIES", "Info", "build", "check_range", "get", "param", "register", "rows"]
 
+NAMES = "names"  # the range of a parameter that lists names or globs
 FAMILIES = ("interventions", "penalties", "layers", "metrics", "optimizers", "envs", "configs")
 
 
@@ -53,9 +54,10 @@ def param(default: Any, range: str) -> Any:
 
     Args:
         default: the default; its type is the type of the parameter. None stays allowed
-            where it is the default.
+            where it is the default. A pair is a ``[min, max]`` of numbers.
         range: an interval such as ``"[0, 1]"`` or ``"(0, inf)"`` (a round bracket
-            excludes the end), or choices such as ``"cubic | quintic | exact"``.
+            excludes the end; of a pair both numbers lie in it), choices such as
+            ``"cubic | quintic | exact"``, or ``"names"`` for a list of names or globs.
     """
     return field(default=default, metadata={"range": range})
 
@@ -73,7 +75,7 @@ def check_range(
         key: what the error message calls the parameter.
         value: the value a user gave.
         default: the parameter's default; decides the type.
-        range: an interval or choices, as in `param`.
+        range: an interval, choices or names, as in `param`.
         whole: whether the number must be whole; None: if `default` is.
 
     Raises:
@@ -86,23 +88,47 @@ def check_range(
         if not isinstance(value, bool):
             raise wrong
         return value
+    if range == NAMES:
+        if not _is_list(value) or not value or not all(isinstance(v, str) and v for v in value):
+            raise ConfigError(f"{key} = {value!r}: allowed is a list of names or globs")
+        return tuple(value)
+    if isinstance(default, tuple):
+        return _pair(key, value, default, range)
     if range[:1] in ("[", "("):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise wrong
-        low, high = (float(end) for end in range[1:-1].split(","))
-        inside = (low < value or (low == value and range[0] == "[")) and (
-            value < high or (high == value and range[-1] == "]")
-        )
-        if not inside or math.isnan(value):
-            raise wrong
-        if isinstance(default, int) if whole is None else whole:
-            if value != int(value):
-                raise ConfigError(f"{key} = {value!r}: allowed is a whole number in {range}")
-            return int(value)
-        return float(value)
+        return _number(key, value, range, isinstance(default, int) if whole is None else whole)
     if range and value not in range.split(" | "):
         raise ConfigError(f"{key} = {value!r}: {did_you_mean(str(value), range.split(' | '))}")
     return value
+
+
+def _number(key: str, value: Any, range: str, whole: bool) -> float | int:
+    wrong = ConfigError(f"{key} = {value!r}: allowed is {range}")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong
+    low, high = (float(end) for end in range[1:-1].split(","))
+    inside = (low < value or (low == value and range[0] == "[")) and (
+        value < high or (high == value and range[-1] == "]")
+    )
+    if not inside or math.isnan(value):
+        raise wrong
+    if whole and value != int(value):
+        raise ConfigError(f"{key} = {value!r}: allowed is a whole number in {range}")
+    return int(value) if whole else float(value)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _pair(key: str, value: Any, default: tuple[Any, Any], range: str) -> tuple[Any, Any]:
+    """Return a checked ``[min, max]``."""
+    allowed = f"allowed is [min, max], both in {range}"
+    if not _is_list(value) or len(value) != 2:
+        raise ConfigError(f"{key} = {value!r}: {allowed}")
+    low, high = (check_range(key, v, d, range) for v, d in zip(value, default, strict=True))
+    if low > high:
+        raise ConfigError(f"{key} = {value!r}: {allowed}, with min at most max")
+    return low, high
 
 
 def _params_of(target: Callable[..., Any], ranges: Mapping[str, str]) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlplast.core.edits import Assign, Edit, Receipt
-from rlplast.core.errors import BadWeights, ConfigError
+from rlplast.core.errors import BadWeights, NothingToEdit
 from rlplast.core.intervention import Context, Intervention, intervention
 from rlplast.core.network import Block, Network
 from rlplast.core.once import fire_once
@@ -120,10 +120,10 @@ class Fire(Intervention):
         """Keep no state; refuse a scope without a weight to orthogonalise.
 
         Raises:
-            ConfigError: if there is none.
+            NothingToEdit: if there is none.
         """
         if blocks and not any(self._edits(block) for block in blocks):
-            raise ConfigError(
+            raise NothingToEdit(
                 f"fire finds no linear or conv weight in its scope of network {network.name!r} "
                 "(tied ones count with include_tied)"
             )

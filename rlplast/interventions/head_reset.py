@@ -3,16 +3,18 @@
 Source: Nikishin et al. 2022; S&P and SWR papers use it as a baseline (SWR D.2).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from rlplast.core.edits import Assign, Edit, Receipt
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.intervention import Context, Intervention, intervention
 from rlplast.core.network import Block, Network
 from rlplast.core.once import fire_once
+from rlplast.core.order import heads
 from rlplast.core.registry import param
 
 __all__ = ["HeadReset", "head_reset"]
@@ -29,8 +31,8 @@ class HeadReset(Intervention):
     the hook says otherwise.
 
     Attributes:
-        layers: how many linear layers, counted from the last; None for all of them in a
-            network with convs, else one.
+        layers: how many linear layers, counted from the last, heads side by side (an actor's
+            mean and log σ) as one; None for all of them in a network with convs, else one.
         init: ``fresh`` draws from the layer's law, ``stored`` returns to θ0.
     """
 
@@ -41,6 +43,16 @@ class HeadReset(Intervention):
     def uses_initial(self) -> bool:
         """Whether plans read θ0."""
         return self.init == "stored"
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
+        """Keep no state; refuse a network that has no such head.
+
+        Raises:
+            ConfigError: if there are fewer linear layers than asked for, or none.
+        """
+        if blocks:
+            head_blocks(network, blocks, self.layers)
+        return {}
 
     def plan(self, context: Context, state: dict[str, Tensor]) -> list[Edit]:
         """Plan new values for the head's weights and biases."""
@@ -59,18 +71,22 @@ class HeadReset(Intervention):
         return edits
 
 
-def head_blocks(network: Network, blocks: tuple[Block, ...], layers: int | None) -> list[Block]:
+def head_blocks(network: Network, blocks: Sequence[Block], layers: int | None) -> list[Block]:
     """Return the Blocks of the head; of every slot in a stacked network.
 
     Raises:
         ConfigError: if there are fewer linear layers than asked for.
+        NothingToEdit: if there is none.
     """
     place = {path: i for i, (path, _) in enumerate(network.module.named_modules())}
+    side_by_side = heads(network)
     by_slot: dict[int | None, dict[str, list[Block]]] = {}
     for block in blocks:
         tied = block.role == "embedding" and bool(block.aliases)
         if block.kind == "linear" or tied:  # a head tied to an embedding is where the head is
             path = block.aliases[0].rpartition(".")[0] if tied else block.path
+            # Heads that read the same input are one layer of several outputs.
+            path = side_by_side[-1] if path in side_by_side else path
             by_slot.setdefault(block.spec.slot, {}).setdefault(path, []).append(block)
     chosen: list[Block] = []
     for linears in by_slot.values():
@@ -84,7 +100,7 @@ def head_blocks(network: Network, blocks: tuple[Block, ...], layers: int | None)
             b for path in sorted(linears, key=place.__getitem__)[-count:] for b in linears[path]
         ]
     if not chosen:
-        raise ConfigError(f"head_reset finds no linear layer in network {network.name!r}")
+        raise NothingToEdit(f"head_reset finds no linear layer in network {network.name!r}")
     return chosen
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlplast.core.edits import Assign, Edit, Receipt, Scale
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.intervention import Context, Intervention, intervention
 from rlplast.core.network import NORMS, Block, Network
 from rlplast.core.once import fire_once
-from rlplast.core.order import forward_order
+from rlplast.core.order import forward_order, heads
 from rlplast.core.registry import param
 
 __all__ = ["Swr", "swr"]
@@ -31,6 +31,7 @@ class _Layer:
         statistics: a BatchNorm's running mean and variance.
         is_norm: whether the layer normalises, with parameters or without.
         precedes_norm: whether a norm layer comes later.
+        beside: whether it reads the same as the layer before it here: heads side by side.
     """
 
     weight: Block | None
@@ -38,6 +39,7 @@ class _Layer:
     statistics: tuple[Block, ...]
     is_norm: bool
     precedes_norm: bool
+    beside: bool
 
 
 @dataclass(frozen=True)
@@ -126,8 +128,9 @@ class Swr(Intervention):
         self, layers: list[_Layer], rows: Iterator[tuple[Tensor, Tensor]], one: Tensor
     ) -> list[Edit]:
         edits: list[Edit] = []
-        cumulative = one
+        given = cumulative = one  # C of what a layer reads, and of what it gives
         for layer in layers:
+            given = cumulative = given if layer.beside else cumulative
             if self.rescale_running_stats and layer.statistics:
                 mean, variance = layer.statistics
                 edits += [Scale(mean, cumulative), Scale(variance, cumulative.square())]
@@ -169,7 +172,10 @@ def _order(network: Network, blocks: Sequence[Block]) -> _Order:
     return network.memo[key]
 
 
-def _find_order(network: Network, blocks: Sequence[Block]) -> _Order:
+def _slots(
+    network: Network, blocks: Sequence[Block]
+) -> dict[int | None, dict[str, dict[str, Block]]]:
+    """Return the Blocks with a place in the order: by slot, by layer, by role."""
     slots: dict[int | None, dict[str, dict[str, Block]]] = {}
     for block in blocks:
         if block.aliases:
@@ -185,6 +191,14 @@ def _find_order(network: Network, blocks: Sequence[Block]) -> _Order:
         if block.kind in ("linear", "conv", "norm"):
             role = block.spec.tensor if block.role == "buffer" else block.role
             slots.setdefault(block.spec.slot, {}).setdefault(block.path, {})[role] = block
+    return slots
+
+
+def _find_order(network: Network, blocks: Sequence[Block]) -> _Order:
+    slots = _slots(network, blocks)
+    nothing = NothingToEdit(f"swr finds no linear, conv or norm layer in network {network.name!r}")
+    if not slots:
+        raise nothing
     if None in slots and len(slots) > 1:
         name = network.qualified(next(iter(next(iter(slots[None].values())).values())))
         raise ConfigError(
@@ -205,18 +219,17 @@ def _find_order(network: Network, blocks: Sequence[Block]) -> _Order:
                     f"swr: {name} has no place in the forward order {paths}: pass order=[...] "
                     "with every layer to its Network, or freeze a layer that is not used"
                 )
-    chains = [_chain(layers, paths, network.module) for layers in slots.values()]
+    chains = [_chain(layers, paths, network) for layers in slots.values()]
     weights = [layer.weight for chain in chains for layer in chain if layer.weight is not None]
     if not weights:
-        raise ConfigError(f"swr finds no linear, conv or norm layer in network {network.name!r}")
+        raise nothing
     classifier = torch.tensor([float(w.kind == "linear") for w in weights])
     return _Order(chains, weights, classifier.to(_norms([w.view for w in weights])))
 
 
-def _chain(
-    layers: dict[str, dict[str, Block]], paths: list[str], module: nn.Module
-) -> list[_Layer]:
-    modules = dict(module.named_modules())
+def _chain(layers: dict[str, dict[str, Block]], paths: list[str], network: Network) -> list[_Layer]:
+    modules = dict(network.module.named_modules())
+    later_heads = heads(network)[1:]
     chain: list[_Layer] = []
     for path in reversed(paths):
         roles = layers.get(path, {})
@@ -229,6 +242,7 @@ def _chain(
                 is_norm=isinstance(modules[path], NORMS)
                 or any(block.kind == "norm" for block in roles.values()),
                 precedes_norm=any(layer.is_norm for layer in chain),
+                beside=path in later_heads,
             )
         )
     return chain[::-1]

@@ -8,11 +8,12 @@ parameter as a whole would take the slots for outputs.
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlplast.core.network import BlockSpec
 
-__all__ = ["StackedLinear"]
+__all__ = ["StackedLayerNorm", "StackedLinear"]
 
 
 class StackedLinear(nn.Module):
@@ -99,3 +100,67 @@ class StackedLinear(nn.Module):
     def extra_repr(self) -> str:
         """Return the sizes, for `print`."""
         return f"{self.slots}, {self.d_in}, {self.d_out}, bias={self.bias is not None}"
+
+
+class StackedLayerNorm(nn.Module):
+    """Several layer norms over the last dimension, one per member, computed together.
+
+    Source: Ba et al. 2016. Hooks see a scale and a shift Block per slot, named
+    ``[0].norm.weight`` and ``[0].norm.bias``.
+
+    Attributes:
+        weight: scales, shape (slots, dim).
+        bias: shifts, shape (slots, dim).
+
+    Args:
+        slots: number of members.
+        dim: units of each member.
+        eps: added to the variance.
+
+    Raises:
+        ValueError: if `slots` or `dim` is less than 1.
+    """
+
+    def __init__(self, slots: int, dim: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        for name, value in (("slots", slots), ("dim", dim)):
+            if value < 1:
+                raise ValueError(f"StackedLayerNorm {name} = {value}: allowed is at least 1")
+        self.slots, self.dim, self.eps = slots, dim, eps
+        self.weight = nn.Parameter(torch.ones(slots, dim))
+        self.bias = nn.Parameter(torch.zeros(slots, dim))
+
+    def block_specs(self) -> list[BlockSpec]:
+        """Return one scale and one shift Block per slot."""
+        return [
+            BlockSpec(tensor, role, "norm", slot=i, index=(i,))
+            for i in range(self.slots)
+            for tensor, role in (("weight", "scale"), ("bias", "shift"))
+        ]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return every member's input normalised, scaled and shifted.
+
+        Half precision is widened to float32 first and rounded once, at the end.
+
+        Args:
+            x: shape (slots, batch, dim).
+
+        Returns:
+            Shape and type of `x`.
+
+        Raises:
+            ValueError: for another number of slots or dimensions.
+        """
+        if x.ndim != 3 or x.shape[0] != self.slots:
+            raise ValueError(
+                f"StackedLayerNorm got input of shape {tuple(x.shape)}: allowed is "
+                f"({self.slots}, batch, {self.dim})"
+            )
+        wide = x if x.dtype == torch.float64 else x.float()
+        normed = F.layer_norm(wide, (self.dim,), eps=self.eps)
+        return torch.addcmul(self.bias[:, None], normed, self.weight[:, None]).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """Return the sizes, for `print`."""
+        return f"{self.slots}, {self.dim}, eps={self.eps}"

@@ -3,6 +3,7 @@
 - `rlplast.metrics.ranks`: ranks of a matrix, of weights and features alike.
 - `rlplast.metrics.weights`: norms, distances and deviation from isometry of weights.
 - `rlplast.metrics.features`: activations and gradients.
+- `rlplast.metrics.units`: units that live and sleep.
 """
 
 from rlplast.metrics.features import (
@@ -25,6 +26,7 @@ from rlplast.metrics.ranks import (
     srank,
     stable_rank,
 )
+from rlplast.metrics.units import awake_fraction
 from rlplast.metrics.weights import (
     Measurement,
     dfi,
@@ -41,6 +43,7 @@ from rlplast.metrics.weights import (
 __all__ = [
     "Measurement",
     "active_fraction",
+    "awake_fraction",
     "dfi",
     "dfi_scaled",
     "dormant_ratio",

@@ -28,6 +28,7 @@ OF_TAPS = (
 )
 OF_FEATURES = ("srank", "effective_rank")  # of the last hidden layer
 OF_GRADIENTS = ("gradient_norm", "effective_lr")
+OF_UNITS = ("awake_fraction",)  # of lifecycle layers, where a network has some
 MATRIX_ROLES = ("weight", "embedding")
 
 
@@ -37,7 +38,7 @@ def check_names(names: Iterable[str]) -> None:
     Raises:
         ConfigError: naming the nearest metric, or saying why one cannot be measured.
     """
-    known = (*OF_WEIGHTS, *OF_CHANGE, *OF_TAPS, *OF_FEATURES, *OF_GRADIENTS)
+    known = (*OF_WEIGHTS, *OF_CHANGE, *OF_TAPS, *OF_FEATURES, *OF_GRADIENTS, *OF_UNITS)
     for name in names:
         get("metrics", name)
         if name not in known:
@@ -59,10 +60,12 @@ def measure_run(
     batch = trainable.sample(batch_size, number)
     values: dict[str, float] = {}
     for key, network in trainable.networks.items():
-        found = _weights(network, names)
+        found = _weights(network, names) | _units(network, names)
         if batch is not None:
-            found |= _features(trainable.taps(key, batch), names)
-            if any(name in OF_GRADIENTS for name in names):
+            taps = trainable.taps(key, batch)
+            if taps:  # a network of one scalar has no hidden layers
+                found |= _features(taps, names)
+            if network.trainable() and any(name in OF_GRADIENTS for name in names):
                 found |= _gradients(network, trainable.loss(key, batch), names)
         for name, value in found.items():
             metric, _, tensor = name.partition("/")
@@ -74,7 +77,7 @@ def measure_run(
 def _weights(network: Network, names: list[str]) -> dict[str, Tensor | float]:
     values: dict[str, Tensor | float] = {}
     blocks = network.trainable()
-    for name in names:
+    for name in names if blocks else ():  # a frozen network has no weights to follow
         metric = get("metrics", name).target
         if name in ("weight_norm", "weight_difference"):
             squares = []
@@ -93,6 +96,18 @@ def _weights(network: Network, names: list[str]) -> dict[str, Tensor | float]:
 
 
 @torch.no_grad()
+def _units(network: Network, names: list[str]) -> dict[str, Tensor | float]:
+    blocks = network.select(lambda b: b.kind == "lifecycle" and b.spec.tensor == "active")
+    values: dict[str, Tensor | float] = {}
+    for name in names:
+        if name in OF_UNITS and blocks:
+            metric = get("metrics", name).target
+            values[name] = metric({b.layer: b.view for b in blocks})
+            values |= {f"{name}/{b.layer}": metric({b.layer: b.view}) for b in blocks}
+    return values
+
+
+@torch.no_grad()
 def _features(taps: Taps, names: list[str]) -> dict[str, Tensor | float]:
     values: dict[str, Tensor | float] = {}
     for name in names:
@@ -100,8 +115,18 @@ def _features(taps: Taps, names: list[str]) -> dict[str, Tensor | float]:
         if name in OF_TAPS:
             values[name] = metric(taps)
         elif name in OF_FEATURES:
-            values[name] = metric(last_features(taps))
+            for slot, own in _by_slot(taps).items():
+                values["/".join([name, *slot])] = metric(last_features(own))
     return values
+
+
+def _by_slot(taps: Taps) -> dict[tuple[str, ...], dict[str, Tensor]]:
+    """Split the taps of a stacked network by member: ``[0].fc1`` belongs to ``[0]``."""
+    found: dict[tuple[str, ...], dict[str, Tensor]] = {}
+    for name, tap in taps.items():
+        slot = (name.partition(".")[0],) if name.startswith("[") else ()
+        found.setdefault(slot, {})[name] = tap
+    return found
 
 
 def _gradients(network: Network, loss: Tensor, names: list[str]) -> dict[str, Tensor | float]:

@@ -253,10 +253,10 @@ def measure(
 ) -> Measurement:
     """Measure every floating tensor with two or more dimensions, in float64.
 
-    Other tensors, and tensors without entries, are left out. The total holds sums for `sfe`,
-    `dfi` and `dfi_scaled`, the root of summed squares for `weight_norm` and
-    `weight_difference`, the quotient of the two sums for `sfe_normalized`, and None for the
-    ranks and the spectral norm, which have no total.
+    Other tensors, tensors without entries, and the memories of lifecycle layers are left out.
+    The total holds sums for `sfe`, `dfi` and `dfi_scaled`, the root of summed squares for
+    `weight_norm` and `weight_difference`, the quotient of the two sums for `sfe_normalized`,
+    and None for the ranks and the spectral norm, which have no total.
 
     Args:
         tensors: weights by name; after the edit if there is a reference.
@@ -282,7 +282,10 @@ def _measurable(tensors: Mapping[str, Tensor], role: str) -> dict[str, Tensor]:
     chosen = {
         name: tensor
         for name, tensor in tensors.items()
-        if tensor.is_floating_point() and tensor.ndim >= 2 and tensor.numel() > 0
+        if tensor.is_floating_point()
+        and tensor.ndim >= 2
+        and tensor.numel() > 0
+        and not _is_memory(name, tensors)
     }
     for name, tensor in chosen.items():
         bad = int((~at_least_float32(tensor).isfinite()).sum())
@@ -292,6 +295,12 @@ def _measurable(tensors: Mapping[str, Tensor], role: str) -> dict[str, Tensor]:
                 "measure a checkpoint from before the divergence"
             )
     return chosen
+
+
+def _is_memory(name: str, tensors: Mapping[str, Tensor]) -> bool:
+    """Say whether a tensor remembers the weights of a layer whose units sleep."""
+    layer, dot, own = name.rpartition(".")
+    return own.startswith("memory_") and f"{layer}{dot}active" in tensors
 
 
 def _check_match(weights: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:

@@ -28,8 +28,14 @@ class Episodes:
     """Random episodes in several environments, as the arguments of `start` and `add`."""
 
     def __init__(
-        self, num_envs: int, seed: int, p_terminated: float = 0.1, p_truncated: float = 0.1
+        self,
+        num_envs: int,
+        seed: int,
+        p_terminated: float = 0.1,
+        p_truncated: float = 0.1,
+        action_dim: int | None = None,
     ):
+        self.action_dim = action_dim
         self.rng = np.random.default_rng(seed)
         self.ends = p_terminated, p_truncated
         self.now = np.stack([[env + 1, 1, 1] for env in range(num_envs)]).astype(np.int32)
@@ -49,7 +55,10 @@ class Episodes:
         obs_reset = self.now * [1, 1, 0] + [0, 1, 1]
         obs_next = np.where((terminated | truncated)[:, None], obs_reset, obs_final)
         self.now = obs_next.astype(np.int32)
-        action = self.rng.integers(0, 18, num_envs)
+        if self.action_dim is None:
+            action = self.rng.integers(0, 18, num_envs)
+        else:
+            action = self.rng.uniform(-1, 1, (num_envs, self.action_dim)).astype(np.float32)
         reward = self.rng.normal(size=num_envs)
         return action, reward, terminated, truncated, self.now.copy(), obs_final
 

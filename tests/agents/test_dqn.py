@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from agents.dqn import DQN
-from agents.dqn_config import DQNAgentConfig, DQNConfig, EnvConfig
+from agents.dqn_config import DQNAgentConfig, DQNConfig
+from agents.off_policy_config import EnvConfig
 from agents.replay import Batch
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.rng import numpy_stream
@@ -49,8 +50,8 @@ def test_training_is_a_hand_written_update_on_the_same_batches(
     agent = dqn(num_envs=3, **options)
     twin = HandWrittenUpdate(agent.config.agent, dict(agent.online.named_parameters()))
     batches: list[Batch] = []
-    sample = agent.replay.sample
-    monkeypatch.setattr(agent.replay, "sample", lambda: keep(sample(), batches))
+    sample = agent.experience.replay.sample
+    monkeypatch.setattr(agent.experience.replay, "sample", lambda: keep(sample(), batches))
     losses, syncs = [], 0
     while agent.clock.updates < 60:
         agent.step()
@@ -77,7 +78,7 @@ def test_discount_of_a_batch_is_gamma_to_the_steps_and_zero_at_a_termination(
     agent = dqn(num_envs=2, n_step=3, gamma=0.5, batch_size=256)
     while agent.clock.env_steps < 200:
         agent.step()
-    found = set(agent.replay.sample().discount.tolist())
+    found = set(agent.experience.replay.sample().discount.tolist())
     assert found == {0.0, 0.5, 0.25, 0.125}  # cut short by truncations, which bootstrap
 
 
@@ -86,7 +87,7 @@ def test_loss_of_a_batch_writes_nothing(monkeypatch: pytest.MonkeyPatch):
     agent = dqn()
     while agent.clock.updates < 5:
         agent.step()
-    batch, before = agent.replay.sample(), everything(agent)
+    batch, before = agent.experience.replay.sample(), everything(agent)
     torch.autograd.grad(agent.loss("q", batch), list(agent.online.parameters()))
     assert same(everything(agent), before)
 
@@ -123,7 +124,7 @@ def test_fractions_of_updates_never_get_lost(monkeypatch: pytest.MonkeyPatch):
     def count():
         nonlocal updates
         updates += 1
-        agent.credit -= 1
+        agent.experience.credit -= 1
 
     monkeypatch.setattr(agent, "_update", count)
     while agent.clock.env_steps < 3010 or agent.owes():
@@ -213,7 +214,7 @@ def test_each_environment_draws_its_own_exploration(monkeypatch: pytest.MonkeyPa
     rows = []
     for _ in range(200):
         explore, random = twin.random(4) < 0.5, twin.integers(3, size=4)
-        actions = agent._act(agent.stack.obs(), 0.5, mine)
+        actions = agent._act(agent.experience.stack.obs(), 0.5, mine)
         assert actions.tolist() == np.where(explore, random, 0).tolist()
         rows.append(actions > 0)
     together = np.mean([row.all() or not row.any() for row in rows])
@@ -274,9 +275,9 @@ def test_only_the_agent_sees_clipped_rewards(
     monkeypatch.setattr(agent.env, "step", noted)
     while agent.clock.env_steps < 20 * ROUND:
         agent.step()
-    assert set(agent.replay.sample().reward.tolist()) == learnt
+    assert set(agent.experience.replay.sample().reward.tolist()) == learnt
     whole = [own[i : i + ROUND] for i in range(0, 10 * ROUND, ROUND) for own in true]
-    assert agent.returns == [sum(episode) for episode in whole]
+    assert agent.experience.returns == [sum(episode) for episode in whole]
     assert agent.metrics()["train/return"] == pytest.approx(np.mean([sum(e) for e in whole]))
     scores = agent.evaluate(0, 5)
     assert set(np.unique(agent.play(1, 30).returns * 2 % 1)) == {0.0}
@@ -342,12 +343,12 @@ def test_smallest_buffer_that_is_allowed_always_has_something_to_sample(
     with pytest.raises(ConfigError, match=rf"agent\.buffer_size = {least - 1}: .*= {least}"):
         dqn(num_envs, n_step=n_step, buffer_size=least - 1)
     agent = dqn(num_envs, n_step=n_step, buffer_size=least, total="900 env_steps")
-    monkeypatch.setattr(agent, "_update", lambda: agent.replay.sample())
+    monkeypatch.setattr(agent, "_update", lambda: agent.experience.replay.sample())
     while agent.clock.env_steps < 600:
-        agent.credit = 0.0
+        agent.experience.credit = 0.0
         agent.step()
         if agent.clock.env_steps >= num_envs * (n_step + 1):
-            assert agent.replay.size > 0
+            assert agent.experience.replay.size > 0
             agent._update()
 
 
@@ -362,11 +363,11 @@ def test_probe_batch_is_none_before_there_is_data():
 
 def test_frames_are_stacked_as_training_sees_them():
     agent = dqn(env="atari/Pong", buffer_size=200)
-    assert agent.stack.obs().shape == (1, 4, 84, 84)
+    assert agent.experience.stack.obs().shape == (1, 4, 84, 84)
     assert agent.online.obs_scale == 1 / 255
     for _ in range(6):
         agent.step()
-    newest = agent.stack.obs()[0]
+    newest = agent.experience.stack.obs()[0]
     assert newest[:-1].any()
     batch = agent.sample(64, 0)
     assert batch is not None

@@ -25,7 +25,7 @@ def gradients(agent: DQN, loss: torch.Tensor) -> list[torch.Tensor]:
 )
 def test_loss_and_gradients_agree_eager_and_compiled(env: str, double: bool):
     agent = stepped(env, double=double)
-    batch = agent.replay.sample()
+    batch = agent.experience.replay.sample()
     compiled = torch.compile(agent.td_loss, backend="aot_eager", dynamic=False, fullgraph=True)
     loss, q = agent.td_loss(batch)
     expected = gradients(agent, loss)
@@ -38,7 +38,7 @@ def test_loss_and_gradients_agree_eager_and_compiled(env: str, double: bool):
 @pytest.mark.parametrize("env", ["gym/CartPole-v1", "minatar/breakout"])
 def test_bf16_loss_and_gradients_are_near_those_of_fp32(env: str):
     agent = stepped(env, double=True)
-    batch = agent.replay.sample()
+    batch = agent.experience.replay.sample()
     loss, q = agent.td_loss(batch)
     expected = torch.cat([g.flatten() for g in gradients(agent, loss)])
     agent.config = dataclasses.replace(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import envs
-from agents.dqn_config import EnvConfig
 from agents.evaluation import Evaluation, FrameStack, evaluate_policy
+from agents.off_policy_config import EnvConfig
 from rlplast.core.rng import numpy_stream
 
 SHORT = {"max_episode_steps": 30}

@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 import torch
+from torch.distributions import Independent, Normal, TransformedDistribution
+from torch.distributions.transforms import TanhTransform
 from torch.nn import functional
 
-from agents.losses import huber, q_of, td_target
+from agents.losses import huber, q_of, tanh_gaussian, td_target
 from tests.naive.dqn import huber_twin, target_twin
 
 B, ACTIONS = 17, 5
@@ -74,3 +76,71 @@ def test_huber_and_its_gradient_are_finite_at_zero_and_far_out():
 def test_q_of_picks_the_taken_actions():
     q = torch.arange(12.0).reshape(4, 3)
     assert q_of(q, torch.tensor([2, 0, 1, 2])).tolist() == [2, 3, 7, 11]
+
+
+# The policy of SAC.
+
+
+def gaussians(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:
+    """Means, log σ and noise of many sizes, (B, ACTIONS)."""
+    generator = torch.Generator().manual_seed(1)
+
+    def draw(scale: float) -> torch.Tensor:
+        return (torch.randn(B, ACTIONS, generator=generator) * scale).to(dtype)
+
+    return draw(2.0), draw(1.0) - 1, draw(1.0)
+
+
+def test_tanh_gaussian_is_torchs_transformed_normal():
+    mean, log_std, noise = (t.requires_grad_() for t in gaussians())
+    action, log_prob = tanh_gaussian(mean, log_std, noise)
+    normal = Normal(mean, log_std.exp())
+    tanh = TanhTransform(cache_size=1)  # or it would invert tanh, which loses digits
+    law = TransformedDistribution(Independent(normal, 1), [tanh])
+    expected = tanh(mean + log_std.exp() * noise)
+    torch.testing.assert_close(action, expected)
+    torch.testing.assert_close(log_prob, law.log_prob(expected))
+    assert (action.shape, log_prob.shape) == ((B, ACTIONS), (B,))
+    weight = torch.linspace(-1, 1, B, dtype=torch.float64)
+    mine, theirs = (
+        torch.autograd.grad((weight * value).sum(), [mean, log_std], retain_graph=True)
+        for value in (log_prob, law.log_prob(expected))
+    )
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_tanh_gaussian_in_float32_is_that_of_float64():
+    double, single = (tanh_gaussian(*gaussians(dtype)) for dtype in (torch.float64, torch.float32))
+    torch.testing.assert_close(single, tuple(t.float() for t in double), atol=1e-5, rtol=1e-5)
+    assert single[1].dtype == torch.float32
+
+
+def test_density_of_tanh_gaussian_integrates_to_one():
+    u = torch.linspace(-12, 12, 200_001, dtype=torch.float64)
+    mean, log_std = torch.tensor(0.4), torch.tensor(-0.3)
+    noise = (u - mean) / log_std.exp()
+    action, log_prob = tanh_gaussian(
+        mean.expand(len(u), 1), log_std.expand(len(u), 1), noise.unsqueeze(1)
+    )
+    total = torch.trapezoid(log_prob.exp(), action.squeeze(1))
+    assert float(total) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("mean", [0.0, 9.0, -9.0, 20.0, -88.0, 1e3, -1e4, 1e6])
+@pytest.mark.parametrize("log_std", [-20.0, -10.0, 0.0, 2.0])
+def test_tanh_gaussian_is_finite_and_right_far_out(mean: float, log_std: float):
+    means = torch.full((2, 1), mean, requires_grad=True)
+    log_stds = torch.full((2, 1), log_std, requires_grad=True)
+    noise = torch.tensor([[1.5], [-0.5]])
+    action, log_prob = tanh_gaussian(means, log_stds, noise)
+    assert (action.abs() <= 1).all()
+    u = mean + np.exp(log_std) * noise.double().numpy()
+    # log(1 - tanh² u) = -2 log cosh u, which is log 4 - 2|u| for large |u|
+    log_det = -2 * (np.logaddexp(u, -u) - np.log(2))
+    log_normal = -0.5 * noise.double().numpy() ** 2 - log_std - 0.5 * np.log(2 * np.pi)
+    expected = (log_normal - log_det).sum(1)
+    np.testing.assert_allclose(log_prob.detach().numpy(), expected, rtol=1e-6, atol=1e-5)
+    gradients = torch.autograd.grad(log_prob.sum() + action.sum(), [means, log_stds])
+    assert all(g.isfinite().all() for g in gradients)
+    if abs(mean) > 50:  # d/du of -log(1 - tanh² u) = 2 tanh u
+        torch.testing.assert_close(gradients[0], torch.full((2, 1), 2 * np.sign(mean)).float())

@@ -33,7 +33,7 @@ def assert_same_as_naive(replay: Replay, naive: NaiveReplay, rng: np.random.Gene
         shape = batch.obs.shape[1:]
         np.testing.assert_array_equal(batch.obs[index], want.obs.reshape(shape))
         np.testing.assert_array_equal(batch.obs_next[index], want.obs_next.reshape(shape))
-        assert batch.action[index] == want.action
+        np.testing.assert_array_equal(batch.action[index], want.action)
         assert float(batch.reward[index]) == pytest.approx(want.reward, rel=1e-6, abs=1e-6)
         assert float(batch.discount[index]) == pytest.approx(want.discount, rel=1e-6)
 
@@ -48,6 +48,7 @@ def assert_same_as_naive(replay: Replay, naive: NaiveReplay, rng: np.random.Gene
     n_step=st.integers(1, 5),
     spare_rows=st.integers(0, 20),
     odd_rows=st.integers(0, 2),
+    action_dim=st.sampled_from([None, 1, 3]),
     gamma=st.sampled_from([0.0, 0.9, 1.0]),
     p_terminated=st.sampled_from([0.0, 0.05, 0.4]),
     p_truncated=st.sampled_from([0.0, 0.05, 0.4]),
@@ -59,6 +60,7 @@ def test_every_transition_agrees_with_the_naive_replay(
     n_step: int,
     spare_rows: int,
     odd_rows: int,
+    action_dim: int | None,
     gamma: float,
     p_terminated: float,
     p_truncated: float,
@@ -76,9 +78,10 @@ def test_every_transition_agrees_with_the_naive_replay(
         gamma=gamma,
         batch_size=4,
         rng=rng,
+        action_dim=action_dim,
     )
     naive = NaiveReplay(rows, num_envs, frame_stack, n_step, gamma)
-    episodes = Episodes(num_envs, seed, p_terminated, p_truncated)
+    episodes = Episodes(num_envs, seed, p_terminated, p_truncated, action_dim)
     for memory in (replay, naive):
         memory.start(episodes.start())
     steps = 4 * rows
@@ -196,9 +199,20 @@ def test_batch_has_the_shapes_and_types_an_update_expects() -> None:
     }
 
 
-def test_sample_fills_the_same_tensors_every_time() -> None:
-    replay = make()
-    episodes = Episodes(1, seed=0)
+def test_continuous_actions_are_float32_of_their_dimension() -> None:
+    replay = make(num_envs=2, batch_size=5, action_dim=3)
+    episodes = Episodes(2, seed=0, action_dim=3)
+    replay.start(episodes.start())
+    fill(replay, episodes, 4)
+    for batch in (replay.sample(), replay.sample_from(5, np.random.default_rng(0))):
+        assert batch.action.shape == (5, 3) and batch.action.dtype == torch.float32
+        assert batch.reward.shape == (5,)
+
+
+@pytest.mark.parametrize("action_dim", [None, 3])
+def test_sample_fills_the_same_tensors_every_time(action_dim: int | None) -> None:
+    replay = make(action_dim=action_dim)
+    episodes = Episodes(1, seed=0, action_dim=action_dim)
     replay.start(episodes.start())
     fill(replay, episodes, 30)
     first = replay.sample()
@@ -254,6 +268,7 @@ def test_atari_transition_takes_at_most_7300_bytes() -> None:
         ({"frame_stack": 257, "rows": 300}, "frame_stack = 257"),
         ({"batch_size": 0}, "batch_size = 0"),
         ({"segment_rows": 0}, "segment_rows = 0"),
+        ({"action_dim": 0}, "action_dim = 0"),
         ({"gamma": 1.01}, "gamma = 1.01"),
         ({"gamma": float("nan")}, "gamma = nan"),
         ({"obs_shape": (84, 0)}, r"obs_shape\[1\] = 0"),
@@ -287,6 +302,23 @@ def test_arrays_that_would_be_broadcast_or_cut_are_refused(
     arguments[position] = wrong
     with pytest.raises(ConfigError, match=message):
         replay.add(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (np.zeros(2, np.float32), r"action has shape \(2,\): the replay needs \(2, 3\)"),
+        (np.zeros((2, 4), np.float32), r"action has shape \(2, 4\)"),
+        (np.zeros((2, 3), complex), "action has type complex128: the replay stores float32"),
+    ],
+)
+def test_continuous_actions_of_another_shape_or_type_are_refused(
+    wrong: np.ndarray, message: str
+) -> None:
+    replay, episodes = make(num_envs=2, action_dim=3), Episodes(2, seed=0, action_dim=3)
+    replay.start(episodes.start())
+    with pytest.raises(ConfigError, match=message):
+        replay.add(wrong, *episodes.step()[1:])
 
 
 def test_first_observations_come_before_transitions() -> None:

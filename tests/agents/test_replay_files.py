@@ -18,7 +18,7 @@ SEGMENT = 8
 def used_elsewhere(seed: int, **options: Any) -> Replay:
     """A replay full of something else, to be loaded into."""
     replay = make(seed=seed, **options)
-    episodes = Episodes(options.get("num_envs", 1), seed)
+    episodes = Episodes(options.get("num_envs", 1), seed, action_dim=options.get("action_dim"))
     replay.start(episodes.start())
     fill(replay, episodes, 70)
     return replay
@@ -46,8 +46,10 @@ def test_restored_replay_goes_on_like_the_uninterrupted_one(seed: int, tmp_path:
         "n_step": n_step,
         "frame_stack": frame_stack,
         "segment_rows": int(rng.integers(1, 10)),
+        "action_dim": int(rng.integers(1, 5)) if seed % 2 else None,
     }
-    replay, episodes = make(**options), Episodes(num_envs, seed)
+    replay = make(**options)
+    episodes = Episodes(num_envs, seed, action_dim=options["action_dim"])
     twin, previous = replay, None
     replay.start(episodes.start())
     for save in range(6):
@@ -210,6 +212,7 @@ def test_folder_with_files_is_not_saved_into(tmp_path: Path) -> None:
         ({"rows": 33}, "rows_per_env = 33"),
         ({"frame_stack": 2}, "frame_stack = 2"),
         ({"segment_rows": 4}, "segment_rows = 4"),
+        ({"action_dim": 3}, "action_dim = 3: the saved replay has None"),
         ({"obs_dtype": "int64"}, "obs_dtype = <i8"),
         ({"rng": np.random.Generator(np.random.SFC64(0))}, "bit_generator = SFC64"),
     ],
@@ -221,3 +224,16 @@ def test_memory_of_another_layout_is_not_loaded(
     layout = {"rows": 4 * SEGMENT, "num_envs": 2, "segment_rows": SEGMENT}
     with pytest.raises(ConfigError, match=key):
         make(**(layout | options)).load(tmp_path, replay.state_dict())
+
+
+def test_discrete_memory_saved_before_there_were_continuous_ones_still_loads(
+    tmp_path: Path,
+) -> None:
+    replay, _ = saved(tmp_path, steps=20)
+    state = replay.state_dict()
+    del state["layout"]["action_dim"]
+    records = np.load(sorted(tmp_path.glob("*-records.npy"))[0])
+    names_and_types = [("action", "<i4"), ("reward", "<f4"), ("discount", "<f4"), ("age", "|u1")]
+    assert records.dtype.descr == [*names_and_types, ("sampleable", "|b1")]
+    again = restored(tmp_path, state, rows=4 * SEGMENT, num_envs=2, segment_rows=SEGMENT)
+    assert_equal(again.sample(), replay.sample())

@@ -1,5 +1,6 @@
 """A tiny environment with large rewards, and agents that play it."""
 
+import copy
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 
 import envs
 from agents.dqn import DQN
-from agents.dqn_config import DQNAgentConfig, DQNConfig, EnvConfig
+from agents.dqn_config import DQNAgentConfig, DQNConfig
+from agents.off_policy_config import EnvConfig
 from envs.base import EnvSpec, EpisodicEnv, rng_state
 from envs.vector import VectorEnv
 
@@ -105,13 +107,10 @@ def everything(agent: DQN) -> dict[str, Any]:
 
 def without_weights(agent: DQN) -> dict[str, Any]:
     """Streams, environments, replay content, stacks and counters, as copies."""
-    state = agent.state_dict()
-    state["stack"] = state["stack"].copy()
-    state["sums"] = state["sums"].clone()
-    state["returns"] = list(state["returns"])
-    size = agent.replay.size
+    state = copy.deepcopy(agent.state_dict())
+    size = agent.experience.replay.size
     if size:
-        batch = agent.replay.sample_from(64, np.random.default_rng(0))
+        batch = agent.experience.replay.sample_from(64, np.random.default_rng(0))
         state["sampled"] = [tensor.clone() for tensor in batch]
     return state | {"clock": agent.clock, "size": size, "exploration": exploration_state(agent)}
 

@@ -1,10 +1,12 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.network import Network
-from rlplast.core.order import forward_order
+from rlplast.core.order import forward_order, heads
 from tests.models import Residual, build
 
 
@@ -106,3 +108,16 @@ def test_code_that_cannot_be_traced_asks_for_a_declaration() -> None:
 
     with pytest.raises(ConfigError, match=r"q could not be traced .*: pass order=\[\.\.\.\]"):
         order_of(DependsOnData())
+
+
+def test_heads_side_by_side_end_a_declared_order() -> None:
+    declared: list[Any] = ["inp", "norm", ("fc", "head")]
+    network = Network("q", Residual(), order=declared)
+    assert forward_order(network) == ["inp", "norm", "fc", "head"]
+    assert heads(network) == ("fc", "head")
+    assert heads(Network("q", Residual(), order=["inp", "head"])) == ()
+    assert heads(Network("q", Residual())) == ()
+    with pytest.raises(ConfigError, match=r"\('norm', 'fc'\) side by side before its end"):
+        order_of(Residual(), ["inp", ("norm", "fc"), "head"])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match="declared order names no module 'hed'"):
+        order_of(Residual(), ["inp", ("fc", "hed")])  # type: ignore[list-item]

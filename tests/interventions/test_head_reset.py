@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import rlplast
+from agents.sac_networks import Actor, TrunkSpec
 from rlplast.core.errors import ConfigError
 from rlplast.layers.stacked import StackedLinear
 from tests.interventions.nets import (
@@ -132,3 +133,11 @@ def test_bad_uses_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         rlplast.head_reset(make(), **options)
+
+
+def test_heads_side_by_side_are_reset_together():
+    actor = Actor(3, 2, TrunkSpec("mlp", 8, 2))
+    before = {name: p.clone() for name, p in actor.named_parameters()}
+    rlplast.head_reset(actor, seed=1)
+    moved = {name for name, p in actor.named_parameters() if not torch.equal(p, before[name])}
+    assert moved == {"mean.weight", "mean.bias", "log_std.weight", "log_std.bias"}

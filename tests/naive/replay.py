@@ -14,7 +14,7 @@ class Transition:
     """What sampling one transition has to return."""
 
     obs: np.ndarray
-    action: int
+    action: int | np.ndarray
     reward: float
     discount: float
     obs_next: np.ndarray
@@ -27,7 +27,7 @@ class Row:
     stack: np.ndarray
     earlier: int  # rows before this one that the stack was made from
     acted: bool = False
-    action: int = 0
+    action: int | np.ndarray = 0
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
@@ -64,7 +64,7 @@ class NaiveReplay:
     def add(self, action, reward, terminated, truncated, obs_next, obs_final):
         for env, ring in enumerate(self.rings):
             row = ring.rows[-1]
-            row.acted, row.action, row.reward = True, int(action[env]), float(reward[env])
+            row.acted, row.action, row.reward = True, np.array(action[env]), float(reward[env])
             row.terminated = bool(terminated[env])
             row.truncated = bool(truncated[env]) and not row.terminated
             if row.truncated:

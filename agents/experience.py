@@ -1,0 +1,177 @@
+"""Environments and replay of an off-policy agent, and the updates it owes for them.
+
+- `Experience`: acts in the environments, stores what happens, counts owed updates.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import envs
+from agents.evaluation import FrameStack
+from agents.off_policy_config import AgentConfig, EnvConfig
+from agents.replay import Replay
+from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError, RlplastError
+from rlplast.core.rng import numpy_stream
+
+__all__ = ["Experience"]
+
+
+class Experience:
+    """Environments, replay, and the updates owed for the transitions stored.
+
+    Args:
+        env: which environments.
+        agent: sizes of replay and batches, discount, first update.
+        replay_ratio: updates per transition stored after `agent.initial_steps`.
+        seed: seed of the run; every environment draws from a stream of its own.
+        rng: the stream batches are drawn from.
+        device: where batches live.
+        clip_rewards: whether the replay stores the sign of rewards only.
+
+    Raises:
+        ConfigError: if the replay is too small ever to give a batch.
+        RlplastError: if a first observation is not finite.
+    """
+
+    def __init__(
+        self,
+        env: EnvConfig,
+        agent: AgentConfig,
+        replay_ratio: float,
+        seed: int,
+        rng: np.random.Generator,
+        device: torch.device,
+        clip_rewards: bool = False,
+    ) -> None:
+        self.spec = spec = envs.spec(env.id, **env.options)
+        self.replay_ratio, self.initial_steps = replay_ratio, agent.initial_steps
+        self.clip_rewards = clip_rewards
+        n = env.num_envs
+        self.replay = Replay(
+            capacity=_capacity(agent, n, spec),  # refused before processes are started
+            num_envs=n,
+            obs_shape=spec.obs_shape,
+            obs_dtype=spec.obs_dtype,
+            frame_stack=spec.frame_stack,
+            n_step=agent.n_step,
+            gamma=agent.gamma,
+            batch_size=agent.batch_size,
+            rng=rng,
+            device=device,
+            action_dim=spec.action_dim,
+        )
+        rngs = [numpy_stream(seed, "environment", i) for i in range(n)]
+        self.env = envs.make_vector(env.id, rngs, env.workers, **env.options)
+        self.stack = FrameStack(n, spec.frame_stack, spec.obs_shape, spec.obs_dtype)
+        self.credit = 0.0
+        self.returns: list[float] = []
+        try:
+            obs = self.env.reset()
+        except envs.NotFinite as error:
+            self.env.close()
+            raise RlplastError(str(error)) from error
+        self.replay.start(obs)
+        self.stack.push(obs, True)
+
+    def obs(self) -> np.ndarray:
+        """Return what to act on, (num_envs, ...), stacked."""
+        return self.stack.obs()
+
+    def owes(self) -> bool:
+        """Whether replay_ratio × transitions stored after initial_steps exceeds the updates."""
+        return self.credit > 1 - 1e-9
+
+    def paid(self) -> None:
+        """Note that one owed update was done."""
+        self.credit -= 1
+
+    def step(self, actions: np.ndarray, clock: Clock) -> Clock:
+        """Step every environment, store the transitions, and return the new clock.
+
+        Raises:
+            RlplastError: if a worker died, or a reward or observation is not finite; the
+                transition is not stored.
+        """
+        try:
+            step = self.env.step(actions)
+        except envs.WorkerDied as error:
+            raise RlplastError(str(error)) from error
+        except envs.NotFinite as error:
+            raise RlplastError(
+                f"{error}, after {clock.env_steps} env_steps; the last checkpoint is kept"
+            ) from error
+        self.replay.add(
+            actions,
+            np.sign(step.reward) if self.clip_rewards else step.reward,
+            step.terminated,
+            step.truncated,
+            step.obs,
+            step.obs_final,
+        )
+        ended = step.terminated | step.truncated
+        self.stack.push(step.obs, ended)
+        self.returns += step.episode_return[ended].tolist()
+        n = len(actions)
+        clock = clock.advance(env_steps=n, frames=step.frames)
+        counted = min(n, clock.env_steps - self.initial_steps)
+        self.credit += self.replay_ratio * max(0, counted)
+        return clock
+
+    def episode_metrics(self) -> dict[str, float]:
+        """Return the episodes finished since the last call: their number and mean return."""
+        values = {"train/episodes": float(len(self.returns))}
+        if self.returns:
+            values["train/return"] = float(np.mean(self.returns))
+        self.returns = []
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return environments, frame stacks and counters; the replay's bulk is in files."""
+        return {
+            "env": self.env.state_dict(),
+            "replay": self.replay.state_dict(),
+            "stack": self.stack.frames,
+            "credit": self.credit,
+            "returns": self.returns,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; the replay follows in `load_files`."""
+        self.env.load_state_dict(state["env"])
+        self.stack.frames[:] = state["stack"]
+        self.credit = state["credit"]
+        self.returns = list(state["returns"])
+        self._replay_state = state["replay"]
+
+    def save_files(self, folder: Path, previous: Path | None) -> None:
+        """Write the replay; unchanged segments become links to those of `previous`."""
+        before = None if previous is None else previous / "replay"
+        self.replay.save(folder / "replay", before)
+
+    def load_files(self, folder: Path) -> None:
+        """Read the replay."""
+        self.replay.load(folder / "replay", self._replay_state)
+
+    def close(self) -> None:
+        """Close the environments and their processes."""
+        self.env.close()
+
+
+def _capacity(agent: AgentConfig, num_envs: int, spec: envs.EnvSpec) -> int:
+    """Return the rows of the replay; memory is committed only as they are written.
+
+    With frame_stack + n_step + 1 rows per environment one transition can always be sampled:
+    of the newest episode or, if that is shorter than n_step, the last one of the episode before.
+    """
+    least = num_envs * (spec.frame_stack + agent.n_step + 1)
+    if agent.buffer_size < least:
+        raise ConfigError(
+            f"agent.buffer_size = {agent.buffer_size}: allowed is at least num_envs * "
+            f"(frame_stack + n_step + 1) = {least}, so that there is always something to sample"
+        )
+    return agent.buffer_size

@@ -1,0 +1,353 @@
+"""SAC: soft actor-critic from replay at any replay ratio, with SimBa networks or plain MLPs.
+
+Source: Haarnoja et al. 2018 (arXiv:1812.05905); sizes, init laws, normalisation and the order
+of updates of SimBa (Lee et al. 2025), as FIRE ran it on HumanoidBench. Three networks take
+hooks: ``actor``, ``critic`` (all critics stacked; followed by its target), ``temperature``.
+
+The update is three pure losses of static tensors, in the order actor → temperature → critic
+(new actor, new α) → target; each eager or compiled.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from rlplast.core.layer import install_layers
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import envs
+from agents.evaluation import Evaluation, evaluate_policy, evaluating
+from agents.experience import Experience
+from agents.losses import tanh_gaussian
+from agents.replay import Batch
+from agents.running_statistics import RunningStatistics
+from agents.sac_config import SACConfig
+from agents.sac_networks import Actor, Critic, Temperature, TrunkSpec
+from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError
+from rlplast.core.network import Network
+from rlplast.core.rng import Streams, numpy_stream, torch_stream
+
+__all__ = ["SAC", "SACBatch"]
+
+
+class SACBatch(NamedTuple):
+    """What one update reads.
+
+    Attributes:
+        transitions: B transitions with raw observations.
+        noise: (2, B, action_dim), standard normal: for the actor's loss and for the target.
+    """
+
+    transitions: Batch
+    noise: Tensor
+
+
+class SAC:
+    """A SAC agent with its environments and replay; a `Trainable`.
+
+    Args:
+        config: a checked config.
+        device: where networks live and updates run.
+
+    Raises:
+        ConfigError: if actions are discrete or observations are no vectors.
+    """
+
+    units: tuple[str, ...] = SACConfig.units
+
+    def __init__(self, config: SACConfig, device: torch.device) -> None:
+        self.config, self.device = config, device
+        agent, seed = config.agent, config.seed
+        self.obs_dim, self.action_dim = _sizes(envs.spec(config.env.id, **config.env.options))
+        self.streams = Streams(seed)
+        rng = self.streams.numpy("replay")
+        self.experience = Experience(config.env, agent, config.replay_ratio, seed, rng, device)
+        self.spec = self.experience.spec
+        self._build_networks()
+        self.statistics = RunningStatistics((self.obs_dim,), device)
+        self.target_entropy = -agent.target_entropy_scale * self.action_dim
+        self.clock = Clock()
+        self.after_update: Callable[[Clock], None] = lambda clock: None
+        self._noise = np.zeros((2, agent.batch_size, self.action_dim), np.float32)
+        self.noise = torch.from_numpy(self._noise).to(device)
+        self.sums = torch.zeros(4, dtype=torch.float64, device=device)
+        self.updates_summed = 0
+        # Views without gradients: the actor's loss passes through the critics and stops there.
+        self._critic_fixed = {name: p.detach() for name, p in self.critic.named_parameters()}
+        self._target_parameters: list[Tensor] = list(self.target.parameters())
+        self._critic_parameters: list[Tensor] = [p.detach() for p in self.critic.parameters()]
+        compiled = agent.accelerate == "compile"
+        self._actor_loss = (
+            torch.compile(self.actor_loss, dynamic=False) if compiled else self.actor_loss
+        )
+        self._critic_loss = (
+            torch.compile(self.critic_loss, dynamic=False) if compiled else self.critic_loss
+        )
+
+    def _build_networks(self) -> None:
+        agent, seed, sizes = self.config.agent, self.config.seed, (self.obs_dim, self.action_dim)
+        trunk = TrunkSpec(agent.network, agent.actor_width, agent.actor_blocks)
+        bounds = (agent.log_std_min, agent.log_std_max)
+        self.actor = Actor(*sizes, trunk, *bounds, agent.log_std).to(self.device)
+        trunk = TrunkSpec(agent.network, agent.critic_width, agent.critic_blocks)
+        self.critic = Critic(*sizes, trunk, agent.critics).to(self.device)
+        self.target = Critic(*sizes, trunk, agent.critics).to(self.device).requires_grad_(False)
+        self.temperature = Temperature(agent.initial_temperature).to(self.device)
+        self.temperature.requires_grad_(agent.learn_temperature)
+        modules = {"actor": (self.actor,), "critic": (self.critic, self.target)}
+        install_layers(self.config.layers, modules, seed)
+        decay = agent.weight_decay
+        self.actor_optimizer = _adamw(self.actor, agent.lr, decay)
+        self.critic_optimizer = _adamw(self.critic, agent.lr_critic or agent.lr, decay)
+        self.temperature_optimizer = (
+            _adamw(self.temperature, agent.lr_temperature or agent.lr, 0.0)
+            if agent.learn_temperature
+            else None
+        )
+        self.networks = {
+            "actor": Network("actor", self.actor, self.actor_optimizer),
+            "critic": Network(
+                "critic", self.critic, self.critic_optimizer, {"target": self.target}
+            ),
+            "temperature": Network("temperature", self.temperature, self.temperature_optimizer),
+        }
+        for name, network in self.networks.items():
+            network.initialise(torch_stream(seed, "init", name))
+
+    # One step: a vector environment step, or one update.
+
+    def step(self) -> None:
+        """Do one update if one is owed, else one step of every environment."""
+        if self.owes():
+            self._update()
+        else:
+            self._environment_step()
+
+    def owes(self) -> bool:
+        """Whether an update is due before the next environment step."""
+        return self.experience.owes()
+
+    def _environment_step(self) -> None:
+        obs, rng = self.experience.obs(), self.streams.numpy("exploration")
+        if self.config.agent.normalize_obs:
+            self.statistics.update(obs)
+        shape = (len(obs), self.action_dim)
+        if self.clock.env_steps < self.config.agent.initial_steps:
+            actions = rng.uniform(-1, 1, shape).astype(np.float32)
+        else:
+            actions = self._act(obs, rng.standard_normal(shape, np.float32))
+        self.clock = self.experience.step(actions, self.clock)
+
+    @torch.no_grad()
+    def _act(self, obs: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
+        """Return one action per observation; without noise the tanh of the mean."""
+        mean, log_std = self._policy(torch.from_numpy(obs).to(self.device))
+        if noise is None:
+            return mean.tanh().cpu().numpy()
+        return tanh_gaussian(mean, log_std, torch.from_numpy(noise).to(mean))[0].cpu().numpy()
+
+    def _policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the policy's mean and log σ for raw observations."""
+        obs = self._normalise(obs)
+        with self._autocast():
+            mean, log_std = self.actor(obs)
+        return mean.float(), log_std.float()
+
+    def _normalise(self, obs: Tensor) -> Tensor:
+        return self.statistics.normalise(obs) if self.config.agent.normalize_obs else obs
+
+    def _autocast(self) -> torch.autocast:
+        enabled = self.config.agent.precision == "bf16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
+
+    # The losses: pure functions of static tensors and of the networks' parameters.
+
+    def actor_loss(self, batch: SACBatch) -> tuple[Tensor, Tensor]:
+        """Return mean(α·log π(a|s) − min_i Q_i(s, a)), a ~ π, and the policy's entropy."""
+        obs = batch.transitions.obs
+        action, log_prob = tanh_gaussian(*self._policy(obs), batch.noise[0])
+        with self._autocast():
+            q = functional_call(self.critic, self._critic_fixed, (self._normalise(obs), action))
+        alpha = self.temperature().detach()
+        return (alpha * log_prob - q.float().amin(0)).mean(), -log_prob.detach().mean()
+
+    def temperature_loss(self, entropy: Tensor) -> Tensor:
+        """Return α·(H − H̄), whose minimiser in log α keeps the entropy H at its target H̄."""
+        return (self.temperature() * (entropy - self.target_entropy)).sum()
+
+    def critic_loss(self, batch: SACBatch) -> tuple[Tensor, Tensor]:
+        """Return the sum of the critics' mean squared TD errors, and the mean of Q(s, a)."""
+        data = batch.transitions
+        with torch.no_grad():
+            obs_next = self._normalise(data.obs_next)
+            action_next, log_prob = tanh_gaussian(*self._policy(data.obs_next), batch.noise[1])
+            with self._autocast():
+                q_next = self.target(obs_next, action_next)
+            value_next = q_next.float().amin(0) - self.temperature() * log_prob
+            target = data.reward + data.discount * value_next
+        with self._autocast():
+            q = self.critic(self._normalise(data.obs), data.action)
+        q = q.float()
+        return (q - target).square().mean(1).sum(), q.detach().mean()
+
+    def _update(self) -> None:
+        batch = self._batch()
+        actor_loss, entropy = self._actor_loss(batch)
+        _minimise(actor_loss, self.actor_optimizer)
+        if self.temperature_optimizer is not None:
+            _minimise(self.temperature_loss(entropy), self.temperature_optimizer)
+        loss, q = self._critic_loss(batch)
+        _minimise(loss, self.critic_optimizer)
+        self.sums += torch.stack([loss.detach(), actor_loss.detach(), q, entropy])
+        self.updates_summed += 1
+        self.experience.paid()
+        self.clock = self.clock.advance(updates=1)
+        self.after_update(self.clock)
+        self._follow()
+
+    def _batch(self) -> SACBatch:
+        """Return the next batch, in the same tensors every time."""
+        batch = self.experience.replay.sample()
+        self.streams.numpy("policy").standard_normal(out=self._noise, dtype=np.float32)
+        if self.device.type != "cpu":
+            self.noise.copy_(torch.from_numpy(self._noise))
+        return SACBatch(batch, self.noise)
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Move the target by τ towards the critics."""
+        torch._foreach_lerp_(
+            self._target_parameters, self._critic_parameters, self.config.agent.tau
+        )
+
+    # What the loop asks for.
+
+    def evaluate(self, number: int, episodes: int) -> dict[str, float]:
+        """Return scores of full episodes with mean actions."""
+        return self.play(number, episodes).scores()
+
+    def play(
+        self, number: int, episodes: int, on_frame: Callable[[np.ndarray], None] | None = None
+    ) -> Evaluation:
+        """Play full episodes with mean actions; see `evaluate_policy`."""
+        seed = self.config.seed
+        with evaluating(self.actor):
+            return evaluate_policy(
+                self.config.env,
+                lambda obs: self._act(obs, None),
+                episodes,
+                lambda i: numpy_stream(seed, "evaluation", number, i),
+                on_frame,
+            )
+
+    def metrics(self) -> dict[str, float]:
+        """Return means since the last call: losses, Q(s, a), entropy, return of episodes."""
+        values = self.experience.episode_metrics()
+        values["train/temperature"] = float(self.temperature().detach())
+        if self.updates_summed:
+            means = (self.sums / self.updates_summed).tolist()
+            names = ("train/loss", "train/loss_actor", "train/q", "train/entropy")
+            values |= dict(zip(names, means, strict=True))
+        self.sums.zero_()
+        self.updates_summed = 0
+        return values
+
+    def sample(self, size: int, number: int) -> SACBatch | None:
+        """Return a probe batch from a stream of its own, or None before there is data."""
+        replay = self.experience.replay
+        if replay.size == 0:
+            return None
+        rng = numpy_stream(self.config.seed, "probe", number)
+        batch = replay.sample_from(size, rng)
+        noise = rng.standard_normal((2, size, self.action_dim), np.float32)
+        return SACBatch(batch, torch.from_numpy(noise).to(self.device))
+
+    def loss(self, network: str, batch: SACBatch) -> Tensor:
+        """Return the loss that trains a network, on a batch."""
+        if network == "critic":
+            return self.critic_loss(batch)[0]
+        loss, entropy = self.actor_loss(batch)
+        return loss if network == "actor" else self.temperature_loss(entropy)
+
+    @torch.no_grad()
+    def taps(self, network: str, batch: SACBatch) -> dict[str, Tensor]:
+        """Return hidden activations of a network on a batch; the temperature has none."""
+        data = batch.transitions
+        obs = self._normalise(data.obs)
+        if network == "actor":
+            return self.actor.forward_taps(obs)[1]
+        return self.critic.forward_taps(obs, data.action)[1] if network == "critic" else {}
+
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        """Return mean actions in [−1, 1] for observations (batch, obs_dim).
+
+        Raises:
+            ConfigError: if the observations have another shape.
+        """
+        obs = np.asarray(obs, np.float32)
+        if obs.ndim != 2 or obs.shape[1] != self.obs_dim:
+            raise ConfigError(f"obs has shape {obs.shape}: allowed is (batch, {self.obs_dim})")
+        with evaluating(self.actor):
+            return self._act(obs, None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return streams, environments, observation statistics, counters and sums."""
+        return {
+            "streams": self.streams.state_dict(),
+            "experience": self.experience.state_dict(),
+            "statistics": self.statistics.state_dict(),
+            "sums": self.sums,
+            "updates_summed": self.updates_summed,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; the replay follows in `load_files`."""
+        self.streams.load_state_dict(state["streams"])
+        self.experience.load_state_dict(state["experience"])
+        self.statistics.load_state_dict(state["statistics"])
+        self.sums.copy_(state["sums"])
+        self.updates_summed = state["updates_summed"]
+
+    def save_files(self, folder: Path, previous: Path | None) -> None:
+        """Write the replay; unchanged segments become links to those of `previous`."""
+        self.experience.save_files(folder, previous)
+
+    def load_files(self, folder: Path) -> None:
+        """Read the replay."""
+        self.experience.load_files(folder)
+
+    def close(self) -> None:
+        """Close the environments and their processes."""
+        self.experience.close()
+
+
+def _adamw(module: nn.Module, lr: float, weight_decay: float) -> torch.optim.AdamW:
+    return torch.optim.AdamW(module.parameters(), lr=lr, weight_decay=weight_decay, fused=True)
+
+
+def _minimise(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    optimizer.step()
+
+
+def _sizes(spec: envs.EnvSpec) -> tuple[int, int]:
+    """Return the lengths of observations and actions.
+
+    Raises:
+        ConfigError: if actions are discrete or observations are no vectors.
+    """
+    if spec.action_dim is None:
+        raise ConfigError(
+            f"env {spec.id!r} has {spec.num_actions} discrete actions: kind: sac needs "
+            "continuous ones; use kind: dqn"
+        )
+    if len(spec.obs_shape) != 1:
+        raise ConfigError(
+            f"env {spec.id!r} gives observations of shape {spec.obs_shape}: kind: sac needs vectors"
+        )
+    return spec.obs_shape[0], spec.action_dim

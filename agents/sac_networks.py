@@ -1,0 +1,276 @@
+"""Networks of SAC: a Gaussian actor, twin critics as one network, and the temperature.
+
+Source: Haarnoja et al. 2018; trunks of SimBa (Lee et al. 2025, as in FIRE's SAC) and of
+Stable-Baselines3 (fully-connected layers). Like `agents.networks`, each declares its forward
+order and the law of each Block, and returns its hidden activations as taps.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.network import Block, torch_default
+from rlplast.core.order import Order
+from rlplast.layers.stacked import StackedLayerNorm, StackedLinear
+from rlplast.metrics.ranks import at_least_float32
+
+__all__ = ["Actor", "Critic", "Temperature", "TrunkSpec"]
+
+KINDS = ("simba", "mlp")
+LOG_STD_LAWS = ("squash", "clamp")
+EXPANSION = 4  # of the hidden layer inside a residual block
+NORM_EPS = 1e-6  # flax's default
+# Standard deviation of a standard normal cut at ±2; he_normal divides by it.
+CUT_NORMAL_STD = 0.87962566103423978
+
+
+@dataclass(frozen=True)
+class TrunkSpec:
+    """What comes before the heads.
+
+    Attributes:
+        kind: ``simba`` or ``mlp``.
+        width: units of a layer; of the residual stream in ``simba``.
+        blocks: residual blocks (``simba``) or hidden layers (``mlp``), at least 1.
+
+    Raises:
+        ConfigError: if a value is outside what is allowed.
+    """
+
+    kind: str
+    width: int
+    blocks: int
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.kind not in KINDS:
+            raise ConfigError(f"trunk kind = {self.kind!r}: {did_you_mean(self.kind, KINDS)}")
+        for name in ("width", "blocks"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"trunk {name} = {getattr(self, name)}: allowed is at least 1")
+
+
+class _ResidualBlock(nn.Module):
+    """x + fc2(relu(fc1(norm(x))))."""
+
+    def __init__(self, norm: nn.Module, fc1: nn.Module, fc2: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.fc1, self.fc2 = norm, fc1, fc2
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum and the activations after the ReLU."""
+        inner = F.relu(self.fc1(self.norm(x)), inplace=True)  # saves a large allocation
+        return x + self.fc2(inner), inner
+
+
+class _TrunkNetwork(nn.Module):
+    """A trunk with linear heads side by side; in `slots` copies if that is not None.
+
+    ``simba``: input linear, residual blocks x + fc2(relu(fc1(norm(x)))) with 4·width units
+    inside, a last norm. ``mlp``: fc1, fc2, … with ReLUs. Residual networks are not
+    homogeneous: the order they declare says what reads what inside a block, and SWR's
+    Theorem 1 holds for an ``mlp`` only.
+    """
+
+    def __init__(
+        self, d_in: int, trunk: TrunkSpec, heads: dict[str, int], slots: int | None = None
+    ) -> None:
+        super().__init__()
+        self.trunk, self.slots = trunk, slots
+        self.heads: tuple[str, ...] = tuple(heads)
+        width = trunk.width
+        if trunk.kind == "simba":
+            self.input = self._linear(d_in, width)
+            self.blocks = nn.ModuleList(self._block(width) for _ in range(trunk.blocks))
+            self.norm = self._norm(width)
+        else:
+            for i in range(trunk.blocks):
+                self.add_module(f"fc{i + 1}", self._linear(width if i else d_in, width))
+        for name, d_out in heads.items():
+            self.add_module(name, self._linear(width, d_out))
+
+    def _linear(self, d_in: int, d_out: int) -> nn.Module:
+        if self.slots is None:
+            return nn.Linear(d_in, d_out)
+        return StackedLinear(self.slots, d_in, d_out)
+
+    def _norm(self, dim: int) -> nn.Module:
+        if self.slots is None:
+            return nn.LayerNorm(dim, eps=NORM_EPS)
+        return StackedLayerNorm(self.slots, dim, eps=NORM_EPS)
+
+    def _block(self, width: int) -> "_ResidualBlock":
+        inner = EXPANSION * width
+        return _ResidualBlock(
+            self._norm(width), self._linear(width, inner), self._linear(inner, width)
+        )
+
+    def _trunk_order(self) -> list[str]:
+        indices = range(self.trunk.blocks)
+        if self.trunk.kind == "mlp":
+            return [f"fc{i + 1}" for i in indices]
+        inner = [f"blocks.{i}.{name}" for i in indices for name in ("norm", "fc1", "fc2")]
+        return ["input", *inner, "norm"]
+
+    def forward_order(self) -> Order:
+        """Return the layers' names in forward order; heads, side by side, last."""
+        return [*self._trunk_order(), self.heads]
+
+    def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
+        """Draw one Block by the trunk's law, on the CPU.
+
+        ``mlp``: torch's own laws, as Stable-Baselines3. ``simba``: weights inside residual
+        blocks He-normal, cut at two standard deviations; other weights orthogonal with gain
+        1; biases 0; norms 1 and 0.
+        """
+        if self.trunk.kind == "mlp" or block.kind == "norm":
+            return torch_default(block, generator)
+        value = torch.zeros(block.view.shape)
+        if block.role == "bias":
+            return value
+        if block.path.startswith("blocks."):
+            std = math.sqrt(2 / block.spec.fan_in) / CUT_NORMAL_STD
+            return nn.init.trunc_normal_(value, 0, std, -2 * std, 2 * std, generator=generator)
+        return nn.init.orthogonal_(value, generator=generator)
+
+    def _hidden(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what the heads read, and the activations after each ReLU."""
+        taps: dict[str, Tensor] = {}
+        if self.trunk.kind == "mlp":
+            for name in self._trunk_order():
+                x = taps[name] = F.relu(self.get_submodule(name)(x), inplace=True)
+            return x, taps
+        x = self.input(x)
+        for i, block in enumerate(self.blocks):
+            x, taps[f"blocks.{i}.fc1"] = block(x)
+        return self.norm(x), taps
+
+
+class Actor(_TrunkNetwork):
+    """Mean and logarithm of the standard deviation of a Gaussian before tanh.
+
+    Args:
+        obs_dim: entries of an observation.
+        action_dim: entries of an action.
+        trunk: what comes before the two linear heads `mean` and `log_std`.
+        log_std_min: lower bound of `log_std`.
+        log_std_max: upper bound.
+        log_std: how a head's output x gets between the bounds: ``squash`` is
+            min + ½(max − min)(tanh x + 1), as SimBa; ``clamp`` cuts, as Stable-Baselines3.
+
+    Raises:
+        ConfigError: for another `log_std`, or bounds in the wrong order.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        trunk: TrunkSpec,
+        log_std_min: float = -10.0,
+        log_std_max: float = 2.0,
+        log_std: str = "squash",
+    ) -> None:
+        super().__init__(obs_dim, trunk, {"mean": action_dim, "log_std": action_dim})
+        if log_std not in LOG_STD_LAWS:
+            raise ConfigError(f"log_std = {log_std!r}: {did_you_mean(log_std, LOG_STD_LAWS)}")
+        if not log_std_min < log_std_max:
+            raise ConfigError(
+                f"log_std_min = {log_std_min}: allowed is less than log_std_max = {log_std_max}"
+            )
+        self.log_std_law, self.bounds = log_std, (log_std_min, log_std_max)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and log_std, each (batch, action_dim), at least float32.
+
+        Args:
+            obs: (batch, obs_dim).
+        """
+        return self.forward_taps(obs)[0]
+
+    def forward_taps(self, obs: Tensor) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
+        """Return what `forward` does and the activations after each ReLU, (batch, units)."""
+        hidden, taps = self._hidden(obs)
+        mean, log_std = (at_least_float32(self.get_submodule(head)(hidden)) for head in self.heads)
+        low, high = self.bounds
+        if self.log_std_law == "clamp":
+            log_std = log_std.clamp(low, high)
+        else:
+            log_std = low + 0.5 * (high - low) * (log_std.tanh() + 1)
+        return (mean, log_std), taps
+
+
+class Critic(_TrunkNetwork):
+    """Values of an action by every member of an ensemble, in one batched computation.
+
+    Args:
+        obs_dim: entries of an observation.
+        action_dim: entries of an action.
+        trunk: what comes before the linear head `head`.
+        slots: number of members.
+    """
+
+    def __init__(self, obs_dim: int, action_dim: int, trunk: TrunkSpec, slots: int = 2) -> None:
+        super().__init__(obs_dim + action_dim, trunk, {"head": 1}, slots)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Return values, (slots, batch), at least float32.
+
+        Args:
+            obs: (batch, obs_dim).
+            action: (batch, action_dim), in [−1, 1].
+        """
+        return self._values(obs, action)[0]
+
+    def forward_taps(self, obs: Tensor, action: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return values and the activations after each ReLU, (batch, units).
+
+        Each member has its own, named like its Blocks: ``[0].fc1``, ``[1].fc1``, …
+        """
+        values, taps = self._values(obs, action)
+        split = {
+            f"[{slot}].{name}": own for name, tap in taps.items() for slot, own in enumerate(tap)
+        }
+        return values, split
+
+    def _values(self, obs: Tensor, action: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        hidden, taps = self._hidden(torch.cat([obs, action], dim=-1))
+        values = self.get_submodule("head")(hidden).squeeze(-1)
+        return at_least_float32(values), taps
+
+
+class Temperature(nn.Module):
+    """The weight α of the entropy, as the exponential of its one parameter.
+
+    Attributes:
+        log_alpha: shape (1,).
+
+    Args:
+        initial: α at the start, positive.
+
+    Raises:
+        ConfigError: if `initial` is not positive and finite.
+    """
+
+    def __init__(self, initial: float) -> None:
+        super().__init__()
+        if not 0 < initial < math.inf:
+            raise ConfigError(f"initial temperature = {initial}: allowed is (0, inf)")
+        self.initial = initial
+        self.log_alpha = nn.Parameter(torch.full((1,), math.log(initial)))
+
+    def forward_order(self) -> Order:
+        """Return no layer: there is none."""
+        return []
+
+    def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
+        """Return log(initial); nothing is drawn."""
+        return torch.full(block.view.shape, math.log(self.initial))
+
+    def forward(self) -> Tensor:
+        """Return α, shape (1,)."""
+        return self.log_alpha.exp()

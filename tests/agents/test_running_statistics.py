@@ -1,0 +1,147 @@
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.running_statistics import RunningStatistics
+from rlplast.core.errors import ConfigError
+
+
+def rows(count: int, shape: tuple[int, ...] = (3,), seed: int = 0) -> np.ndarray:
+    scale = np.linspace(0.1, 20, int(np.prod(shape))).reshape(shape)
+    return 5 * scale + scale * np.random.default_rng(seed).normal(size=(count, *shape))
+
+
+def split(data: np.ndarray, sizes: list[int]) -> Iterator[np.ndarray]:
+    """Cut data into batches of the given sizes, in turn."""
+    start, turn = 0, 0
+    while start < len(data):
+        yield data[start : start + sizes[turn % len(sizes)]]
+        start, turn = start + sizes[turn % len(sizes)], turn + 1
+
+
+def normalised(data: np.ndarray, obs: np.ndarray) -> np.ndarray:
+    return (obs - data.mean(axis=0)) / np.sqrt(data.var(axis=0) + 1e-8)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    count=st.integers(1, 60),
+    shape=st.sampled_from([(), (3,), (2, 2)]),
+    offset=st.sampled_from([0.0, 1e6]),
+)
+@settings(max_examples=60)
+def test_batches_add_up_to_mean_and_variance_of_all_data(
+    sizes: list[int], count: int, shape: tuple[int, ...], offset: float
+) -> None:
+    data = rows(count, shape) + offset
+    statistics = RunningStatistics(shape)
+    for batch in split(data, sizes):
+        statistics.update(batch)
+    state = statistics.state_dict()
+    assert statistics.count == state["count"] == count
+    np.testing.assert_allclose(state["mean"], data.mean(axis=0), rtol=1e-13)
+    # Squared distances from 1e6 taken naively would lose all digits.
+    np.testing.assert_allclose(state["variance"], data.var(axis=0), rtol=1e-7, atol=1e-9)
+
+
+def test_normalised_observations_are_those_of_numpy() -> None:
+    data, obs = rows(40).astype(np.float32), rows(7, seed=1).astype(np.float32)
+    statistics = RunningStatistics((3,))
+    for batch in split(data, [4]):
+        statistics.update(batch)
+    out = statistics.normalise(torch.from_numpy(obs))
+    assert out.dtype == torch.float32
+    np.testing.assert_allclose(out, normalised(data.astype(np.float64), obs), rtol=1e-5, atol=1e-5)
+    own = statistics.normalise(torch.from_numpy(data)).numpy()
+    np.testing.assert_allclose(own.mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(own.std(axis=0), 1, rtol=1e-5)
+
+
+def test_nothing_is_clipped() -> None:
+    statistics = RunningStatistics((1,))
+    statistics.update(np.array([[-1.0], [1.0]]))
+    assert float(statistics.normalise(torch.tensor([[1e4]]))) == pytest.approx(1e4)
+
+
+def test_entry_that_never_changes_is_divided_by_the_root_of_the_constant_alone() -> None:
+    statistics = RunningStatistics((1,))
+    for _ in range(3):
+        statistics.update(np.full((2, 1), 0.1, np.float32))
+    out = statistics.normalise(torch.tensor([[0.1], [0.1 + 1e-4]]))
+    assert out.flatten().tolist() == pytest.approx([0, 1], abs=1e-3)
+
+
+def test_before_any_update_observations_pass_unchanged() -> None:
+    statistics = RunningStatistics((3,))
+    obs = torch.from_numpy(rows(5).astype(np.float32))
+    assert torch.equal(statistics.normalise(obs), obs)
+    statistics.update(np.zeros((0, 3)))
+    assert torch.equal(statistics.normalise(obs), obs)
+
+
+def test_tensors_keep_their_place_and_a_compiled_reader_sees_the_update() -> None:
+    statistics, obs = RunningStatistics((3,)), torch.from_numpy(rows(5).astype(np.float32))
+    tensors = statistics.mean, statistics.inv_std
+    addresses = [t.data_ptr() for t in tensors]
+    graphs = 0
+
+    def backend(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+        nonlocal graphs
+        graphs += 1
+        return module
+
+    compiled = torch.compile(statistics.normalise, backend=backend, fullgraph=True)
+    for seed in range(3):
+        assert torch.equal(compiled(obs), statistics.normalise(obs))
+        statistics.update(rows(8, seed=seed))
+    assert statistics.mean is tensors[0] and statistics.inv_std is tensors[1]
+    assert [t.data_ptr() for t in tensors] == addresses
+    assert graphs == 1
+    saved = statistics.state_dict()
+    statistics.load_state_dict(saved)
+    assert [t.data_ptr() for t in (statistics.mean, statistics.inv_std)] == addresses
+
+
+def test_update_keeps_no_hold_on_its_batch() -> None:
+    statistics, batch = RunningStatistics((3,)), rows(4)
+    kept = batch.copy()
+    statistics.update(batch)
+    np.testing.assert_array_equal(batch, kept)
+    before = statistics.state_dict()
+    batch[:] = 0
+    statistics.update(rows(4, seed=1))
+    np.testing.assert_array_equal(before["mean"], kept.mean(axis=0))
+
+
+def test_restored_statistics_go_on_bit_for_bit() -> None:
+    one = RunningStatistics((3,))
+    one.update(rows(9))
+    saved = one.state_dict()
+    as_json = json.loads(json.dumps(saved, default=np.ndarray.tolist))
+    for state in (saved, as_json):
+        other = RunningStatistics((3,))
+        other.update(rows(5, seed=3))
+        other.load_state_dict(state)
+        assert torch.equal(other.mean, one.mean) and torch.equal(other.inv_std, one.inv_std)
+        twin = RunningStatistics((3,))
+        twin.load_state_dict(saved)
+        for statistics in (other, twin):
+            statistics.update(rows(4, seed=4))
+        for key, value in twin.state_dict().items():
+            np.testing.assert_array_equal(other.state_dict()[key], value)
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 2), (1, 3, 3)])
+def test_batch_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"allowed is \(n, 3\)"):
+        RunningStatistics((3,)).update(np.zeros(shape))
+
+
+def test_statistics_of_other_observations_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"saved mean has shape \(3,\).*have \(4,\)"):
+        RunningStatistics((4,)).load_state_dict(RunningStatistics((3,)).state_dict())

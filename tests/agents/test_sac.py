@@ -1,0 +1,287 @@
+"""What a SAC does besides its update: acting, replay ratio, statistics, evaluation, sizes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import envs
+from agents.sac import SAC
+from rlplast.core.errors import ConfigError
+from rlplast.core.rng import numpy_stream
+from rlplast.metrics.probe import measure_run
+from tests.agents.toy_control import (
+    ACTION_DIM,
+    OBS_DIM,
+    ROUND,
+    everything,
+    recorded,
+    sac,
+    trained,
+    use_slide,
+)
+from tests.agents.toy_env import same
+from tests.naive.dqn import updates_twin
+
+METRICS = ["weight_norm", "weight_difference", "dormant_ratio", "srank", "gradient_norm"]
+
+
+@pytest.fixture(autouse=True)
+def slide(monkeypatch: pytest.MonkeyPatch):
+    use_slide(monkeypatch)
+
+
+# Replay ratio.
+
+
+@pytest.mark.parametrize(("ratio", "num_envs"), [(0.5, 1), (0.5, 3), (2, 1), (2, 4), (32, 2)])
+def test_updates_are_the_ratio_of_transitions_after_the_initial_ones(
+    ratio: float, num_envs: int, monkeypatch: pytest.MonkeyPatch
+):
+    agent = sac(num_envs, ratio, initial_steps=25)
+
+    def update():
+        agent.experience.paid()
+        agent.clock = agent.clock.advance(updates=1)
+
+    monkeypatch.setattr(agent, "_update", update)
+    while agent.clock.env_steps < 90 or agent.owes():
+        before = agent.clock
+        agent.step()
+        stepped = agent.clock.env_steps - before.env_steps
+        updated = agent.clock.updates - before.updates
+        assert (stepped, updated) in ((num_envs, 0), (0, 1))  # one thing at a time
+        if not agent.owes():
+            assert agent.clock.updates == updates_twin(ratio, agent.clock.env_steps, 25)
+    assert agent.clock.updates >= int(ratio * 65)
+    assert agent.clock.frames == 2 * agent.clock.env_steps
+
+
+# Acting.
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_actions_are_uniform_for_the_initial_steps_and_the_policys_after_them(num_envs: int):
+    agent = sac(num_envs, replay_ratio=0.01, initial_steps=300)
+    twin = numpy_stream(agent.config.seed, "exploration")
+    with recorded(agent) as seen, torch.no_grad():
+        while agent.clock.env_steps < 300:
+            agent.step()
+            expected = twin.uniform(-1, 1, (num_envs, ACTION_DIM)).astype(np.float32)
+            assert same(seen[-1][1], expected)
+        for _ in range(10):
+            agent.step()
+            obs, actions, _ = seen[-1]
+            noise = torch.from_numpy(twin.standard_normal(actions.shape, np.float32))
+            mean, log_std = agent.actor(agent.statistics.normalise(torch.from_numpy(obs)))
+            expected = (mean + log_std.exp() * noise).tanh()
+            torch.testing.assert_close(torch.from_numpy(actions), expected)
+    uniform = np.concatenate([actions for _, actions, _ in seen[: 300 // num_envs]])
+    assert np.histogram(uniform, 4, (-1, 1))[0].min() > 0.2 * uniform.size
+    assert abs(np.corrcoef(uniform.T)[0, 1]) < 0.15
+
+
+def test_actions_and_noise_come_from_streams_that_do_not_depend_on_the_weights():
+    states = []
+    for lr in (1e-3, 3e-2):
+        agent = trained(30, lr=lr)
+        states.append(agent.streams.state_dict())
+    assert same(*states)
+
+
+def test_evaluation_and_act_take_the_mean_action(monkeypatch: pytest.MonkeyPatch):
+    agent = trained(20, num_envs=2)
+    make_vector, seen = envs.make_vector, []
+
+    def watched(*args: Any, **options: Any):
+        env = make_vector(*args, **options)
+        step = env.step
+        monkeypatch.setattr(
+            env, "step", lambda actions: (seen.append((env.obs.copy(), actions)), step(actions))[1]
+        )
+        return env
+
+    monkeypatch.setattr(envs, "make_vector", watched)
+    evaluation = agent.play(0, 3)
+    assert len(evaluation.returns) == 3
+    mean, std = agent.statistics.mean, agent.statistics.inv_std
+    for obs, actions in seen:
+        with torch.no_grad():
+            expected = agent.actor((torch.from_numpy(obs) - mean) * std)[0].tanh().numpy()
+        np.testing.assert_allclose(actions, expected, rtol=1e-6, atol=1e-7)
+        assert same(agent.act(obs), actions)
+    assert len(seen) > ROUND
+    assert agent.actor.training
+
+
+def test_evaluation_repeats_by_number_and_differs_between_numbers():
+    agent = trained(5)
+    one, two, three = (agent.play(number, 6).returns for number in (0, 0, 1))
+    assert same(one, two)
+    assert not same(one, three)
+
+
+def test_act_refuses_observations_of_another_shape():
+    agent = sac()
+    for shape in ((OBS_DIM,), (2, OBS_DIM + 1), (1, 2, OBS_DIM)):
+        with pytest.raises(ConfigError, match=rf"allowed is \(batch, {OBS_DIM}\)"):
+            agent.act(np.zeros(shape))
+    assert agent.act(np.zeros((4, OBS_DIM))).shape == (4, ACTION_DIM)
+
+
+# Observation statistics.
+
+
+def test_statistics_are_those_of_what_was_acted_on_and_the_replay_stays_raw():
+    agent = sac(num_envs=2)
+    with recorded(agent) as seen:
+        while agent.clock.updates < 20:
+            agent.step()
+            look_at(agent)
+    acted_on = np.concatenate([obs for obs, _, _ in seen]).astype(np.float64)
+    expected = 1 / np.sqrt(acted_on.var(0) + 1e-8)
+    np.testing.assert_allclose(agent.statistics.mean.numpy(), acted_on.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(agent.statistics.inv_std.numpy(), expected, rtol=1e-5)
+    assert agent.statistics.count == len(acted_on)
+    raw = {row.tobytes() for row in acted_on.astype(np.float32)}
+    batch = agent.experience.replay.sample_from(64, np.random.default_rng(0))
+    assert all(row.tobytes() in raw for row in batch.obs.numpy())
+
+
+def test_raw_observations_reach_the_networks_if_asked_and_statistics_stay_empty():
+    agent = trained(5, normalize_obs=False)
+    assert agent.statistics.count == 0
+    obs = np.full((2, OBS_DIM), 7.0, np.float32)
+    with torch.no_grad():
+        expected = agent.actor(torch.from_numpy(obs))[0].tanh().numpy()
+    assert same(agent.act(obs), expected)
+
+
+# What changes nothing.
+
+
+def look_at(agent: SAC):
+    """Evaluate, measure, probe and act, as a run does beside its training."""
+    number = agent.clock.updates + agent.clock.env_steps
+    with torch.random.fork_rng():
+        if number % 5 == 0:
+            agent.evaluate(number, 2)
+            measure_run(agent, METRICS, 16, number)
+    batch = agent.sample(16, number)
+    if batch is not None:
+        agent.taps("critic", batch)
+        agent.loss("actor", batch)
+    agent.act(agent.experience.obs())
+
+
+@pytest.mark.parametrize("options", [{}, {"network": "mlp", "learn_temperature": False}])
+def test_evaluation_metrics_probes_and_acting_leave_training_bit_identical(
+    options: dict[str, Any],
+):
+    plain, watched = sac(2, **options), sac(2, **options)
+    for _ in range(60):
+        plain.step()
+        watched.step()
+        look_at(watched)
+    assert plain.clock.updates > 20
+    assert same(everything(plain), everything(watched))
+
+
+def test_probe_batches_repeat_by_number_and_leave_the_update_its_tensors():
+    agent = trained(3)
+    batch = agent._batch()
+    addresses = [t.data_ptr() for t in (*batch.transitions, batch.noise)]
+    one, two, three = (agent.sample(8, number) for number in (4, 4, 5))
+    assert one is not None and two is not None and three is not None
+    assert same([*one.transitions, one.noise], [*two.transitions, two.noise])
+    assert not same(one.noise, three.noise)
+    assert [t.data_ptr() for t in (*agent._batch().transitions, agent.noise)] == addresses
+    assert not {t.data_ptr() for t in (*one.transitions, one.noise)} & set(addresses)
+
+
+def test_probe_batch_is_none_before_there_is_data():
+    agent = sac()
+    assert agent.sample(4, 0) is None
+    agent.step()
+    assert agent.sample(4, 0) is not None
+    assert measure_run(sac(), METRICS, 4, 0)["metric/weight_norm/actor"] > 0
+
+
+# Networks.
+
+
+def test_critics_start_different_and_the_target_as_their_copy():
+    agent = sac(network="mlp", critics=3)
+    for weights in agent.critic.parameters():
+        assert len({w.detach().numpy().tobytes() for w in weights}) == 3
+    assert same(agent.critic.state_dict(), agent.target.state_dict())
+    assert not any(p.requires_grad for p in agent.target.parameters())
+
+
+def test_temperature_is_learnt_towards_the_target_entropy():
+    for scale, rises in ((-20.0, True), (20.0, False)):  # entropy wanted: +40 or -40
+        agent = trained(5, target_entropy_scale=scale, initial_temperature=0.3)
+        assert (agent.metrics()["train/temperature"] > 0.3) is rises
+
+
+def test_frozen_temperature_stays_and_is_measured_without_an_error():
+    agent = trained(20, learn_temperature=False, initial_temperature=0.3)
+    assert agent.metrics()["train/temperature"] == pytest.approx(0.3)
+    assert not agent.temperature.log_alpha.requires_grad
+    assert agent.networks["temperature"].optimizers == ()
+    found = measure_run(agent, METRICS, 16, 0)
+    assert all(np.isfinite(value) for value in found.values())
+    assert "metric/gradient_norm/actor" in found
+
+
+def test_every_network_is_measured():
+    found = measure_run(trained(5), METRICS, 16, 0)
+    for key in ("weight_norm/temperature", "gradient_norm/temperature", "dormant_ratio/actor"):
+        assert np.isfinite(found[f"metric/{key}"])
+    for key in ("srank/critic/[0]", "srank/critic/[1]", "weight_norm/critic/[1].head.weight"):
+        assert found[f"metric/{key}"] > 0
+
+
+def test_metrics_are_means_since_the_last_call():
+    agent = trained(10)
+    first = agent.metrics()
+    assert {"train/loss", "train/loss_actor", "train/q", "train/entropy"} <= first.keys()
+    assert first["train/episodes"] > 0
+    assert "train/loss" not in agent.metrics()
+    assert agent.updates_summed == 0
+
+
+@pytest.mark.parametrize("n_step", [1, 4])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_smallest_buffer_that_is_allowed_always_has_something_to_sample(
+    n_step: int, num_envs: int, monkeypatch: pytest.MonkeyPatch
+):
+    least = num_envs * (1 + n_step + 1)
+    with pytest.raises(ConfigError, match=rf"agent\.buffer_size = {least - 1}: .*= {least}"):
+        sac(num_envs, n_step=n_step, buffer_size=least - 1)
+    agent = sac(num_envs, n_step=n_step, buffer_size=least)
+    monkeypatch.setattr(agent, "_update", lambda: agent.experience.replay.sample())
+    while agent.clock.env_steps < 150:
+        agent.experience.credit = 0.0
+        agent.step()
+        if agent.clock.env_steps >= num_envs * (n_step + 1):
+            agent._update()
+
+
+@pytest.mark.parametrize("options", [{}, {"network": "mlp", "normalize_obs": False}])
+def test_state_restored_into_a_new_agent_goes_on_bit_for_bit(options: dict[str, Any]):
+    agent, other = trained(9, num_envs=2, **options), sac(2, **options)
+    with torch.no_grad():
+        for name, network in agent.networks.items():
+            own = other.networks[name]
+            own.module.load_state_dict(network.module.state_dict())
+            for follower, saved in network.followers.items():
+                own.followers[follower].module.load_state_dict(saved.module.state_dict())
+            for mine, theirs in zip(own.optimizers, network.optimizers, strict=True):
+                mine.load_state_dict(theirs.state_dict())
+    other.load_state_dict(agent.state_dict())
+    other.clock = agent.clock
+    assert same(other.statistics.state_dict(), agent.statistics.state_dict())
+    assert other.experience.credit == agent.experience.credit
+    assert same(other.experience.obs(), agent.experience.obs())

@@ -1,0 +1,226 @@
+"""What every hook does to each part of a SAC: one row of a table per shipped config and method."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+import rlplast.interventions  # noqa: F401 - registers
+from agents.sac import SAC
+from rlplast.core.config import read_yaml
+from rlplast.core.hook import Hooks
+from rlplast.core.network import Block, Network
+from rlplast.core.registry import rows
+from tests.agents.toy_control import everything, sac, use_slide
+from tests.agents.toy_env import same
+from tests.naive.interventions import SwrLayer, fire_twin, shrink_perturb_twin, swr_twin
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "sac" / "hooks"
+TOTAL = 132
+TOLERANCE = {"atol": 1e-6, "rtol": 1e-5}
+NETWORKS = ("actor", "critic", "temperature")
+
+
+@pytest.fixture(autouse=True)
+def slide(monkeypatch: pytest.MonkeyPatch):
+    use_slide(monkeypatch)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a firing at 50% makes of each part; `RULES` says what the words mean.
+
+    Attributes:
+        actor: of the actor's weights.
+        critic: of each critic's own weights.
+        target: ``critic`` (a copy of the edited critics) or unchanged.
+        temperature: of log α.
+        renewed: the optimizers whose state is zeroed, step counts included; others are kept.
+    """
+
+    actor: str
+    critic: str
+    target: str = "critic"
+    temperature: str = "unchanged"
+    renewed: tuple[str, ...] = NETWORKS
+
+
+# The configs of an arm: what FIRE's authors did at the midpoint.
+ARMS = {
+    "none": Row("unchanged", "unchanged", "unchanged"),
+    "full_reset": Row("θ0", "θ0", temperature="θ0"),
+    "shrink_perturb": Row("0.2θ + 0.8θ0", "0.2θ + 0.8θ0", temperature="θ0"),
+    "fire": Row("orthogonal", "orthogonal", temperature="θ0"),
+    "swr": Row("swr 1e-4", "swr 1e-4", "unchanged"),
+}
+
+# Every registered method as a bare `{method: NAME, at: 50%}`: its own policies, all networks.
+TWO = ("actor", "critic")
+METHODS = {
+    "full_reset": Row("fresh", "fresh", temperature="θ0"),  # its law draws nothing
+    "shrink_perturb": Row("0.2θ + 0.8θ0", "0.2θ + 0.8θ0", temperature="0.2θ + 0.8θ0"),
+    "head_reset": Row("fresh heads", "fresh heads", renewed=TWO),
+    "fire": Row("orthogonal", "orthogonal", renewed=TWO),
+    "swr": Row("swr 1e-3", "swr 1e-3", "unchanged", renewed=()),
+}
+
+
+# The words of the table: each checks one network's Blocks, a stacked critic's slot by slot.
+
+State = Mapping[str, Tensor]
+Rule = Callable[[list[Block], State, State, State], None]
+
+
+def equal(expected: Callable[[State, State, str], Tensor]) -> Rule:
+    def check(blocks: list[Block], before: State, after: State, start: State) -> None:
+        for block in blocks:
+            assert same(after[block.name], expected(before, start, block.name)), block.name
+
+    return check
+
+
+def mixed(blocks: list[Block], before: State, after: State, start: State) -> None:
+    for name in (block.name for block in blocks):
+        twin = shrink_perturb_twin(before[name].numpy(), start[name].numpy(), 0.8)
+        np.testing.assert_allclose(after[name].numpy(), twin, **TOLERANCE)
+
+
+def fresh(blocks: list[Block], before: State, after: State, start: State) -> None:
+    for block in blocks:
+        name = block.name
+        assert not same(after[name], before[name]), name
+        drawn = block.kind == "linear" and not (start[name] == 0).all()
+        if not drawn:  # SimBa's biases and norms start at 0 and 1
+            assert same(after[name], start[name]), name
+            continue
+        assert (after[name] != start[name]).all(), name
+        assert float(after[name].std()) == pytest.approx(float(start[name].std()), rel=0.8)
+
+
+def fresh_heads(blocks: list[Block], before: State, after: State, start: State) -> None:
+    heads = [b for b in blocks if b.path in ("mean", "log_std", "head")]
+    assert heads
+    fresh(heads, before, after, start)
+    unchanged([b for b in blocks if b not in heads], before, after, start)
+
+
+def orthogonal(blocks: list[Block], before: State, after: State, start: State) -> None:
+    linears = [b for b in blocks if (b.kind, b.role) == ("linear", "weight")]
+    assert {"mean", "log_std"} <= {b.path for b in linears} or "head" in {b.path for b in linears}
+    for block in linears:
+        assert not same(after[block.name], before[block.name])
+        twin = fire_twin(before[block.name].numpy(), 10, "cubic")
+        np.testing.assert_allclose(after[block.name].numpy(), twin, atol=1e-5, rtol=1e-4)
+    unchanged([b for b in blocks if b not in linears], before, after, start)
+
+
+def rescaled(coef: float) -> Rule:
+    def check(blocks: list[Block], before: State, after: State, start: State) -> None:
+        layers: dict[str, dict[str, str]] = {}
+        for block in blocks:
+            layers.setdefault(block.path, {})["b" if block.view.ndim < 2 else "w"] = block.name
+            if block.role == "scale":
+                layers[block.path] = {"w": block.name}
+        norms = {b.path for b in blocks if b.kind == "norm"}
+        layers |= {p: layers[p] | {"b": layers[p]["w"][: -len("weight")] + "bias"} for p in norms}
+        for last in {"mean", "log_std", "head"} & layers.keys():  # side by side
+            chain = [p for p in layers if p == last or p not in ("mean", "log_std")]
+            made = [
+                SwrLayer(
+                    "norm" if path in norms else "head",
+                    before[layers[path]["w"]].double().numpy(),
+                    before[layers[path]["b"]].double().numpy(),
+                )
+                for path in chain
+            ]
+            anchors = [float(start[layers[p]["w"]].double().norm()) for p in chain]
+            twins, _ = swr_twin(made, anchors, coef, coef, "exact")
+            for path, twin in zip(chain, twins, strict=True):
+                for role, value in (("w", twin.weight), ("b", twin.bias)):
+                    found = after[layers[path][role]].double().numpy()
+                    np.testing.assert_allclose(found, value, rtol=4e-7, atol=0)
+            assert not same(after[layers[last]["w"]], before[layers[last]["w"]])
+
+    return check
+
+
+unchanged = equal(lambda before, start, name: before[name])
+RULES: dict[str, Rule] = {
+    "unchanged": unchanged,
+    "θ0": equal(lambda before, start, name: start[name]),
+    "0.2θ + 0.8θ0": mixed,
+    "fresh": fresh,
+    "fresh heads": fresh_heads,
+    "orthogonal": orthogonal,
+    "swr 1e-4": rescaled(1e-4),
+    "swr 1e-3": rescaled(1e-3),
+}
+
+
+def hooked(agent: SAC, configs: list[dict[str, Any]]) -> Hooks:
+    config = agent.config
+    return Hooks(configs, agent.networks, config.total, config.seed, agent.units, config.horizon())
+
+
+def at_half(**options: Any) -> SAC:
+    agent = sac(2, total=f"{TOTAL} env_steps", **({"lr": 1e-2, "tau": 0.05} | options))
+    while agent.clock.env_steps < TOTAL // 2 or agent.owes():
+        agent.step()
+    for network in agent.networks.values():  # nothing is where it began, or rows mean nothing
+        for block in network.trainable():
+            assert not same(block.view, network.initial[block.name]), block.name
+    assert not same(agent.critic.state_dict(), agent.target.state_dict())
+    return agent
+
+
+def weights(network: Network) -> State:
+    return {block.name: block.view.clone() for block in network.blocks}
+
+
+def by_slot(network: Network) -> list[list[Block]]:
+    slots = sorted({b.spec.slot for b in network.blocks}, key=str)
+    return [[b for b in network.blocks if b.spec.slot == slot] for slot in slots]
+
+
+def check_row(row: Row, configs: list[dict[str, Any]], **options: Any) -> None:
+    agent = at_half(**options)
+    before, seen = everything(agent), {n: weights(x) for n, x in agent.networks.items()}
+    hooks = hooked(agent, configs)
+    hooks.after_update(agent.clock)
+    receipts = hooks.fire(None, agent.clock)
+    after = everything(agent)
+    for name, network in agent.networks.items():
+        members = by_slot(network)
+        assert len(members) == (2 if name == "critic" else 1)
+        for blocks in members:
+            RULES[getattr(row, name)](blocks, seen[name], weights(network), network.initial)
+        assert same(before[f"{name} initial"], after[f"{name} initial"])
+        state = [t for own in after[f"{name} optimizer"] for t in own.values()]
+        if name in row.renewed:
+            assert state and not any(t.any() for t in state), name
+        else:
+            assert same(before[f"{name} optimizer"], after[f"{name} optimizer"]), name
+    assert same(after["target"], after["critic"] if row.target == "critic" else before["target"])
+    # Replay, observation statistics, environments, every stream, the clock.
+    assert same(before["rest"], after["rest"])
+    assert all(r.followers in ({}, {"target": r.followers.get("target")}) for r in receipts)
+
+
+def test_every_shipped_config_and_every_method_has_a_row():
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == ARMS.keys()
+    assert {row.name for row in rows("interventions")} == METHODS.keys()
+
+
+@pytest.mark.parametrize("network", ["simba", "mlp"])
+@pytest.mark.parametrize("arm", ARMS)
+def test_shipped_hooks_do_what_the_table_says(arm: str, network: str):
+    check_row(ARMS[arm], read_yaml(CONFIGS / f"{arm}.yaml"), network=network)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_with_their_own_policies_do_what_the_table_says(method: str):
+    check_row(METHODS[method], [{"method": method, "at": "50%"}])

@@ -1,0 +1,222 @@
+"""SAC's update beside a slow twin in float64, and the transitions it learns from."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from agents.sac import SAC, SACBatch
+from tests.agents.toy_control import ACTION_DIM, everything, recorded, sac, trained, use_slide
+from tests.agents.toy_env import same
+from tests.naive.sac import SACTwin, transition_twin
+
+UPDATES = 6
+ROUGH = {"lr": 1e-2, "weight_decay": 0.3, "tau": 0.1}  # so that five updates move a lot
+SB3 = {"network": "mlp", "log_std": "clamp", "log_std_min": -20.0, "initial_temperature": 1.0}
+SHORT = {"log_std_min": -0.2, "log_std_max": 0.2}  # a part of the batch is cut
+
+
+@pytest.fixture(autouse=True)
+def slide(monkeypatch: pytest.MonkeyPatch):
+    use_slide(monkeypatch)
+
+
+def copies(batch: SACBatch) -> SACBatch:
+    transitions = type(batch.transitions)(*(t.clone() for t in batch.transitions))
+    return SACBatch(transitions, batch.noise.clone())
+
+
+def critic_weights(agent: SAC, module: torch.nn.Module) -> list[dict[str, torch.Tensor]]:
+    """The members of a stacked critic, one dictionary each."""
+    state = module.state_dict()
+    slots = agent.config.agent.critics
+    return [{name: tensor[i] for name, tensor in state.items()} for i in range(slots)]
+
+
+def twin_of(agent: SAC) -> SACTwin:
+    config = agent.config.agent
+    settings = {
+        "lr": config.lr,
+        "lr_critic": config.lr_critic or config.lr,
+        "lr_temperature": config.lr_temperature or config.lr,
+        "weight_decay": config.weight_decay,
+        "tau": config.tau,
+        "initial_temperature": config.initial_temperature,
+        "learn_temperature": config.learn_temperature,
+        "target_entropy": -config.target_entropy_scale * ACTION_DIM,
+        "log_std": config.log_std,
+        "bounds": (config.log_std_min, config.log_std_max),
+    }
+    return SACTwin(agent.actor.state_dict(), critic_weights(agent, agent.critic), settings)
+
+
+def moments(agent: SAC, network: str) -> list[dict[str, dict[str, torch.Tensor]]]:
+    """Optimizer state by parameter name; of the critic one dictionary per member."""
+    handle = agent.networks[network]
+    (optimizer,) = handle.optimizers
+    state = {name: optimizer.state[p] for name, p in handle.module.named_parameters()}
+    if network != "critic":
+        return [state]
+    return [
+        {n: {k: v if v.ndim == 0 else v[i] for k, v in s.items()} for n, s in state.items()}
+        for i in range(agent.config.agent.critics)
+    ]
+
+
+def close(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], **tolerance: float):
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        expected = theirs[name].detach().float()
+        torch.testing.assert_close(tensor.detach(), expected, **tolerance)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"network": "simba"},
+        {"network": "simba", "normalize_obs": False, "n_step": 3, "critic_blocks": 2},
+        {"network": "mlp", "n_step": 3, "lr_critic": 3e-2, "lr_temperature": 0.1},
+        SB3 | {"normalize_obs": False, "target_entropy_scale": 1.0},
+        SB3 | SHORT | {"learn_temperature": False, "critics": 3, "gamma": 0.5},
+    ],
+    ids=lambda options: ",".join(f"{k}={v}" for k, v in options.items())[:60],
+)
+def test_training_is_a_hand_written_update_on_the_same_batches(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    agent = sac(num_envs=2, **(ROUGH | options))
+    twin, batches, losses = twin_of(agent), [], []
+    batch_of = agent._batch
+
+    def noted() -> SACBatch:
+        batches.append(copies(batch := batch_of()))
+        return batch
+
+    monkeypatch.setattr(agent, "_batch", noted)
+    with recorded(agent) as seen:
+        while agent.clock.updates < UPDATES:
+            agent.step()
+            if batches:
+                acted_on = np.concatenate([obs for obs, _, _ in seen]).astype(np.float64)
+                statistics = (acted_on.mean(0), acted_on.var(0))
+                batch = batches.pop()
+                raw = not agent.config.agent.normalize_obs
+                losses.append(
+                    twin.update(batch.transitions, batch.noise, None if raw else statistics)
+                )
+    tight = {"atol": 2e-5, "rtol": 2e-5}  # of weights that have moved by up to 0.06
+    close(dict(agent.actor.state_dict()), twin.actor, **tight)
+    for i, (critic, target) in enumerate(zip(twin.critics, twin.targets, strict=True)):
+        close(critic_weights(agent, agent.critic)[i], critic, **tight)
+        close(critic_weights(agent, agent.target)[i], target, **tight)
+    close(dict(agent.temperature.state_dict()), twin.temperature, atol=1e-6, rtol=1e-5)
+    adams = {"actor": [twin.actor_adam], "critic": twin.critic_adams}
+    if agent.config.agent.learn_temperature:
+        adams["temperature"] = [twin.temperature_adam]
+    for network, theirs in adams.items():
+        for state, adam in zip(moments(agent, network), theirs, strict=True):
+            assert {float(own["step"]) for own in state.values()} == {UPDATES} == {adam.step}
+            for name, own in state.items():
+                for key, expected in (("exp_avg", adam.m[name]), ("exp_avg_sq", adam.v[name])):
+                    scale = float(expected.abs().max())
+                    torch.testing.assert_close(
+                        own[key], expected.float(), atol=1e-4 * scale, rtol=1e-3
+                    )
+    metrics = agent.metrics()
+    for name in losses[0]:
+        assert metrics[name] == pytest.approx(np.mean([loss[name] for loss in losses]), rel=1e-3)
+    assert metrics["train/temperature"] == pytest.approx(float(twin.alpha()), rel=1e-5)
+    moved = everything(agent)["critic"]["head.weight"] - torch.stack(
+        [agent.networks["critic"].initial[f"[{i}].head.weight"] for i in range(len(twin.critics))]
+    )
+    assert moved.abs().max() > 0.01
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("terminates", [True, False])
+def test_batches_are_transitions_that_happened_and_only_terminated_cuts_the_bootstrap(
+    n_step: int, terminates: bool, monkeypatch: pytest.MonkeyPatch
+):
+    use_slide(monkeypatch, terminates)
+    agent = sac(num_envs=2, n_step=n_step, gamma=0.5, batch_size=128, initial_steps=148)
+    with recorded(agent) as seen:
+        while agent.clock.env_steps < 154:
+            agent.step()
+    place = {obs[env].tobytes(): (i, env) for i, (obs, _, _) in enumerate(seen) for env in range(2)}
+    batch = agent._batch().transitions
+    cut = 0
+    for obs, action, reward, discount, obs_next in zip(*(t.numpy() for t in batch), strict=True):
+        start, env = place[obs.tobytes()]  # raw observations, or they would not be found
+        expected = transition_twin(seen, env, start, n_step, 0.5)
+        assert action.tobytes() == expected[0].tobytes()
+        assert reward == pytest.approx(expected[1], rel=1e-5)
+        assert discount == expected[2]
+        assert expected[3] is None or obs_next.tobytes() == expected[3].tobytes()
+        cut += discount == 0
+    assert bool(cut) is terminates
+    assert any(step.truncated.any() for _, _, step in seen)
+
+
+def test_a_terminated_transition_learns_its_reward_alone(monkeypatch: pytest.MonkeyPatch):
+    agent = trained(3)
+    batch = copies(agent._batch())
+    with torch.no_grad():
+        q = agent.critic(
+            agent.statistics.normalise(batch.transitions.obs), batch.transitions.action
+        )
+    reward, cut = batch.transitions.reward, torch.zeros_like(batch.transitions.discount)
+    loss, _ = agent.critic_loss(
+        batch._replace(transitions=batch.transitions._replace(discount=cut))
+    )
+    torch.testing.assert_close(loss, ((q - reward) ** 2).mean(1).sum(), rtol=1e-5, atol=0)
+
+
+def test_noise_of_updates_is_standard_normal_and_never_the_same():
+    agent = sac(batch_size=64)
+    while agent.clock.env_steps < 20:
+        agent.step()
+    noises = torch.stack([agent._batch().noise.clone() for _ in range(200)])
+    assert noises.shape == (200, 2, 64, ACTION_DIM)
+    assert float(noises.mean()) == pytest.approx(0, abs=0.02)
+    assert float(noises.std()) == pytest.approx(1, abs=0.02)
+    assert len({noise.numpy().tobytes() for pair in noises for noise in pair}) == 400
+
+
+def test_actor_loss_leaves_no_gradient_on_critics_and_yet_goes_through_them():
+    agent = trained(4)
+    batch = agent._batch()
+    for module in (agent.actor, agent.critic, agent.target, agent.temperature):
+        module.zero_grad(set_to_none=True)
+    loss, _ = agent.actor_loss(batch)
+    loss.backward()
+    others = (agent.critic, agent.target, agent.temperature)
+    assert all(p.grad is None for module in others for p in module.parameters())
+    gradients = [p.grad.clone() for p in agent.actor.parameters() if p.grad is not None]
+    assert len(gradients) == len(list(agent.actor.parameters()))
+    with torch.no_grad():
+        agent.critic.get_parameter("head.weight").zero_()
+    agent.actor.zero_grad(set_to_none=True)
+    agent.actor_loss(batch)[0].backward()  # entropy alone
+    assert not same(gradients, [p.grad for p in agent.actor.parameters()])
+
+
+def test_critic_loss_leaves_no_gradient_on_actor_target_and_temperature():
+    agent = trained(4)
+    for module in (agent.actor, agent.critic, agent.target, agent.temperature):
+        module.zero_grad(set_to_none=True)
+    agent.critic_loss(agent._batch())[0].backward()
+    others = (agent.actor, agent.target, agent.temperature)
+    assert all(p.grad is None for module in others for p in module.parameters())
+    assert all(p.grad is not None for p in agent.critic.parameters())
+
+
+@pytest.mark.parametrize("network", ["actor", "critic", "temperature"])
+def test_loss_of_a_batch_writes_nothing(network: str):
+    agent = trained(5)
+    batch, before = agent.sample(16, 0), everything(agent)
+    assert batch is not None
+    parameters = list(agent.networks[network].module.parameters())
+    torch.autograd.grad(agent.loss(network, batch), parameters)
+    agent.taps(network, batch)
+    assert same(everything(agent), before)

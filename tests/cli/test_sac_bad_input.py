@@ -1,0 +1,286 @@
+"""What a user may get wrong with SAC, and environments that break: one message, no traceback."""
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import yaml
+
+from rlplast.cli import api
+from rlplast.core.rng import numpy_stream
+from tests.cli.commands import command
+from tests.cli.runs import SMALL, jsonl, refused
+from tests.runs import final, status
+from tests.sac_runs import QUIET, small_sac
+
+
+def written(folder: Path, config: dict[str, Any]) -> Path:
+    path = folder / "sac.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def refusal(folder: Path, config: dict[str, Any], *words: str) -> str:
+    """Train a config that is refused; nothing is left behind."""
+    path = written(folder, config)
+    before = sorted(p.name for p in folder.iterdir())
+    message = refused(command(*words, "train", path, "--out", folder / "run"))
+    assert sorted(p.name for p in folder.iterdir()) == before
+    return message
+
+
+# Keys and values.
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("network", "simbaa", "agent.network = 'simbaa': did you mean 'simba'?"),
+        ("critic_widht", 8, "config.agent has an unknown key 'critic_widht': did you mean"),
+        ("double", True, "config.agent has an unknown key 'double'"),
+        ("lr", 0, "agent.lr = 0.0: allowed is (0, inf)"),
+        ("lr", -1e-3, "agent.lr = -0.001: allowed is (0, inf)"),
+        ("lr", None, "agent.lr = null: allowed is a number"),
+        ("lr_critic", 0, "agent.lr_critic = 0.0: allowed is (0, inf)"),
+        ("lr_temperature", -1, "agent.lr_temperature = -1.0: allowed is (0, inf)"),
+        ("weight_decay", -0.1, "agent.weight_decay = -0.1: allowed is [0, inf)"),
+        ("tau", 0, "agent.tau = 0.0: allowed is (0, 1]"),
+        ("gamma", 1.5, "agent.gamma = 1.5: allowed is [0, 1]"),
+        ("critics", 0, "agent.critics = 0: allowed is [1, 100]"),
+        ("critic_blocks", 0, "agent.critic_blocks = 0: allowed is [1, 100]"),
+        ("initial_temperature", 0, "agent.initial_temperature = 0.0: allowed is (0, inf)"),
+        ("log_std", "clmp", "agent.log_std = 'clmp': did you mean 'clamp'?"),
+        ("log_std_min", 2.0, "agent.log_std_min = 2.0: allowed is less than agent.log_std_max"),
+        ("log_std_min", 5.0, "agent.log_std_min = 5.0: allowed is less than agent.log_std_max"),
+        ("log_std_max", float("nan"), "agent.log_std_max = nan: allowed is [-100, 100]"),
+        ("target_entropy_scale", float("inf"), "agent.target_entropy_scale = inf"),
+        ("initial_steps", 120, "agent.initial_steps = 120: allowed is less than the total"),
+        ("buffer_size", 2, "agent.buffer_size = 2: allowed is at least"),
+        ("precision", "bf15", "agent.precision = 'bf15': did you mean 'bf16'?"),
+        ("accelerate", "graph", "agent.accelerate = 'graph': allowed"),
+        ("learn_temperature", "perhaps", "agent.learn_temperature = 'perhaps': allowed is true"),
+    ],
+)
+def test_key_value_and_what_is_allowed_are_named(key: str, value: Any, says: str, tmp_path: Path):
+    assert says in refusal(tmp_path, small_sac(agent={key: value}))
+
+
+@pytest.mark.parametrize(
+    ("hook", "says"),
+    [
+        ({"networks": ["critics"]}, "hooks[0] (fire).networks: 'critics': did you mean 'critic'?"),
+        ({"networks": ["q"]}, "hooks[0] (fire).networks: 'q'"),
+        ({"networks": ["target"]}, "hooks[0] (fire).networks: 'target'"),
+        ({"networks": ["temperature"]}, "network 'temperature'"),
+        ({"networks": ["actor", "temperature"]}, "network 'temperature'"),
+        ({"scope": "sacc"}, "hooks[0] (fire).scope = 'sacc': did you mean 'sac'?"),
+    ],
+)
+def test_hooks_that_do_not_fit_are_named(hook: dict[str, Any], says: str, tmp_path: Path):
+    config = small_sac(hooks=[{"method": "fire", "at": "50%"} | hook])
+    assert says in refusal(tmp_path, config)
+
+
+def test_fire_without_networks_leaves_the_temperature_out(tmp_path: Path):
+    hooks = [{"method": "fire", "at": "50%", "scope": "sac"}]
+    config = written(tmp_path, small_sac(total="50 env_steps", hooks=hooks, **QUIET))
+    assert command("train", config, "--out", tmp_path / "run").code == 0
+    rows = jsonl(tmp_path / "run" / "receipts.jsonl")
+    assert [row["network"] for row in rows] == ["actor", "critic"]
+
+
+def test_reset_of_a_frozen_temperature_is_refused_by_name_or_leaves_it_out(tmp_path: Path):
+    frozen = {"agent": {"learn_temperature": False}, "total": "50 env_steps"}
+    named = [{"method": "full_reset", "at": "50%", "networks": ["temperature"]}]
+    assert "network 'temperature'" in refusal(tmp_path, small_sac(hooks=named, **frozen))
+    config = small_sac(hooks=[{"method": "full_reset", "at": "50%"}], **frozen)
+    outcome = command("train", written(tmp_path, config), "--out", tmp_path / "run")
+    assert outcome.code == 0
+    rows = jsonl(tmp_path / "run" / "receipts.jsonl")
+    assert [row["network"] for row in rows] == ["actor", "critic"]
+    values = [row for row in jsonl(tmp_path / "run" / "metrics.jsonl") if "train/loss" in row]
+    assert [row["train/temperature"] for row in values] == pytest.approx([0.01] * len(values))
+
+
+# Environments of the wrong kind.
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ("gym/CartPole-v1", "'gym/CartPole-v1' has 2 discrete actions: kind: sac needs con"),
+        ("gym/Acrobot-v1", "use kind: dqn"),
+        ("gym/Hoper-v5", "env id 'gym/Hoper-v5' is unknown: did you mean 'gym/Hopper-v5'?"),
+        ("dmc/humanoid-wlak", "did you mean 'dmc/humanoid-walk'?"),
+    ],
+)
+def test_environment_without_continuous_actions_is_refused(env: str, says: str, tmp_path: Path):
+    assert says in refusal(tmp_path, small_sac(env) | {"env": {"id": env}})
+
+
+def test_dqn_refuses_continuous_actions(tmp_path: Path):
+    message = refusal(tmp_path, SMALL | {"env": {"id": "gym/Pendulum-v1"}})
+    assert "gym/Pendulum-v1" in message
+    assert "use kind: sac" in message
+
+
+# Environments of the user's own.
+
+MODULE = """
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict
+
+OBS = Box(-np.inf, np.inf, (2,), np.float32)
+UNIT = Box(-1, 1, (1,), np.float32)
+broken = True  # set to False by the test, as if the user had mended it
+
+class Own(gymnasium.Env):
+    def __init__(self, observation_space=OBS, action_space=UNIT, breaks=None, value=0.0):
+        self.observation_space, self.action_space = observation_space, action_space
+        self.breaks, self.value, self.total, self.lead = breaks, value, 0, None
+
+    def obs(self):
+        bad = broken and self.breaks in ("observation", "last") and self.due()
+        return np.array([self.place, self.value if bad else 1.0], np.float32)
+
+    def due(self):  # each environment breaks at its own step
+        return self.total == 40 + int(20 * self.lead)
+
+    def reset(self, *, seed=None, options=None):
+        self.lead = self.np_random.random() if self.lead is None else self.lead
+        self.place = self.np_random.random()
+        first = broken and self.breaks == "first"
+        return np.array([np.nan, 1.0], np.float32) if first else self.obs(), {}
+
+    def step(self, action):
+        self.total += 1
+        self.place = 0.9 * self.place + float(action[0]) * 0.1
+        bad = broken and self.breaks == "reward" and self.due()
+        ends = self.breaks == "last" and self.due()
+        return self.obs(), self.value if bad else -abs(self.place), ends, False, {}
+
+    def state_dict(self):
+        return {"total": self.total, "lead": self.lead, "place": self.place}
+
+    def load_state_dict(self, state):
+        self.total, self.lead, self.place = state["total"], state["lead"], state["place"]
+
+def register(name, **options):
+    gymnasium.register(
+        f"own/{name}-v0", entry_point=f"{__name__}:Own", kwargs=options, max_episode_steps=25
+    )
+
+register("Unbounded", action_space=Box(-np.inf, 1, (1,), np.float32))
+register("Half", action_space=Box(np.array([-1, -1], "f"), np.array([1, np.inf], "f")))
+register("Pair", observation_space=Dict({"place": OBS, "goal": OBS}))
+register("NanReward", breaks="reward", value=float("nan"))
+register("InfReward", breaks="reward", value=1e39)  # infinite in float32
+register("NanObs", breaks="observation", value=float("nan"))
+register("InfObs", breaks="observation", value=float("-inf"))
+register("NanLast", breaks="last", value=float("nan"))
+register("NanFirst", breaks="first")
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a module that registers environments as it is imported."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    name = f"own_envs_{abs(hash(tmp_path)):x}"
+    (folder / f"{name}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(folder)
+    before = set(gymnasium.registry)
+    yield name
+    for env_id in set(gymnasium.registry) - before:
+        del gymnasium.registry[env_id]
+
+
+def mended(name: str) -> ModuleType:
+    module = importlib.import_module(name)
+    module.broken = False
+    return module
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ("Unbounded", "entry 0 of the actions of env 'gym/own/Unbounded-v0' has the bounds -inf"),
+        ("Half", "entry 1 of the actions of env 'gym/own/Half-v0' has the bounds -1.0 and inf"),
+        ("Pair", "observations of env 'gym/own/Pair-v0' are Dict, for which there is no flat"),
+        ("NanRewad", "env id 'gym/own/NanRewad-v0' is unknown: did you mean 'gym/own/NanReward"),
+    ],
+)
+def test_spaces_an_agent_cannot_work_with_are_refused(
+    env: str, says: str, own: str, tmp_path: Path
+):
+    config = small_sac() | {"env": {"id": f"gym/own/{env}-v0"}}
+    assert says in refusal(tmp_path, config, "--import", own)
+
+
+@pytest.mark.parametrize(
+    ("env", "found"),
+    [
+        ("NanReward", "the reward is nan"),
+        ("InfReward", "the reward is inf"),
+        ("NanObs", "entry 1 of the observation is nan"),
+        ("InfObs", "entry 1 of the observation is -inf"),
+        ("NanLast", "entry 1 of the observation is nan"),
+    ],
+)
+def test_values_that_are_not_finite_end_the_run_which_resumes_once_mended(
+    env: str, found: str, own: str, tmp_path: Path
+):
+    run, seed = tmp_path / "run", 3
+    config = small_sac(
+        env={"id": f"gym/own/{env}-v0", "num_envs": 2},
+        **QUIET | {"checkpoint": {"every": "25%", "keep": 9}},
+    )
+    path = written(tmp_path, config)
+    leads = [numpy_stream(seed, "environment", i).random() for i in range(2)]
+    index = int(np.argmin(leads))
+    step = 40 + int(20 * min(leads))  # of one environment; episodes have 25
+    assert int(20 * leads[0]) != int(20 * leads[1])
+
+    message = refused(command("--import", own, "train", path, "--out", run), code=1)
+    place = f"environment {index} of 'gym/own/{env}-v0', episode step {(step - 1) % 25 + 1}"
+    assert f"{place}: {found}, not a finite number" in message
+    assert f"after {2 * (step - 1)} env_steps; the last checkpoint is kept" in message
+    assert status(run) == "failed"
+    kept = sorted(int(p.name.split("-")[1]) for p in (run / "checkpoints").iterdir())
+    assert kept == [at for at in (0, 30, 60, 90) if at <= 2 * (step - 1)]
+
+    again = command("--import", own, "resume", run)
+    assert again.code == 1
+    assert again.err.splitlines()[-1] == f"rlplast: {message}"  # the same, as nothing has changed
+    if env not in ("NanReward", "NanLast"):  # as these two
+        return
+    mended(own)
+    assert command("--import", own, "resume", run).code == 0
+    api.train(config, tmp_path / "never")
+    assert final(run) == final(tmp_path / "never")
+
+
+def test_first_observation_that_is_not_finite_ends_the_run(own: str, tmp_path: Path):
+    config = small_sac() | {"env": {"id": "gym/own/NanFirst-v0"}}
+    path = written(tmp_path, config)
+    outcome = command("--import", own, "train", path, "--out", tmp_path / "run")
+    assert outcome.code in (1, 2)
+    assert "entry 0 of the first observation is nan" in refused(outcome, outcome.code)
+
+
+def test_values_that_are_not_finite_in_an_evaluation_end_the_run(own: str, tmp_path: Path):
+    config = small_sac(
+        env={"id": "gym/own/NanReward-v0", "options": {"max_episode_steps": 70}},
+        total="40 env_steps",
+        evaluate={"every": "100%", "episodes": 1},
+    )
+    outcome = command("--import", own, "train", written(tmp_path, config), "--out", tmp_path / "r")
+    assert "the reward is nan, not a finite number" in refused(outcome, code=1)
+    assert status(tmp_path / "r") == "failed"
