@@ -179,7 +179,7 @@ def test_epsilon_is_a_straight_line_after_the_initial_steps(
 ):
     use_wheel(monkeypatch)
     agent = dqn(num_envs=4, total="200 env_steps", **options)
-    monkeypatch.setattr(agent, "_update", lambda: setattr(agent, "credit", 0.0))
+    monkeypatch.setattr(agent, "_update", lambda: setattr(agent.experience, "credit", 0.0))
     seen = []
     while agent.clock.env_steps < 200:
         expected = epsilon_twin(agent.clock.env_steps, 200, agent.config.agent)
@@ -264,7 +264,7 @@ def test_only_the_agent_sees_clipped_rewards(
     use_wheel(monkeypatch, terminates=False)
     agent = dqn(num_envs=2, env=env, clip_rewards=clip, batch_size=256)
     true = [[], []]
-    step = agent.env.step
+    step = agent.experience.env.step
 
     def noted(actions: np.ndarray):
         done = step(actions)
@@ -272,7 +272,7 @@ def test_only_the_agent_sees_clipped_rewards(
             own.append(float(reward))
         return done
 
-    monkeypatch.setattr(agent.env, "step", noted)
+    monkeypatch.setattr(agent.experience.env, "step", noted)
     while agent.clock.env_steps < 20 * ROUND:
         agent.step()
     assert set(agent.experience.replay.sample().reward.tolist()) == learnt
@@ -316,7 +316,7 @@ def test_evaluation_probes_and_acting_leave_training_bit_identical(env: str):
             if batch is not None:
                 watched.taps("q", batch)
                 watched.loss("q", batch)
-            watched.act(watched.stack.obs())
+            watched.act(watched.experience.stack.obs())
     assert plain.clock.updates > 10
     assert same(everything(plain), everything(watched))
 

@@ -104,6 +104,12 @@ def test_heads_that_nothing_reads_are_no_hidden_layers() -> None:
 
     assert rlplast.replace_layers(Declared()) == ["fc"]
 
+    class OneHead(Declared):
+        def forward_order(self) -> list[Any]:
+            return ["fc", "mean"]
+
+    assert rlplast.replace_layers(OneHead()) == ["fc"]
+
 
 def test_a_module_used_at_two_places_is_replaced_at_both() -> None:
     shared = nn.Linear(3, 3)
