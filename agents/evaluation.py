@@ -11,7 +11,13 @@ import envs
 from agents.off_policy_config import EnvConfig
 from rlplast.core.errors import RlplastError
 
-__all__ = ["Evaluation", "FrameStack", "evaluate_policy", "evaluating"]
+__all__ = [
+    "Evaluation",
+    "FrameStack",
+    "environment_errors",
+    "evaluate_policy",
+    "evaluating",
+]
 
 
 class FrameStack:
@@ -69,6 +75,23 @@ class Evaluation:
 
 
 @contextmanager
+def environment_errors(when: str) -> Iterator[None]:
+    """Turn what an environment complains about into an error that ends the run in order.
+
+    Args:
+        when: where the run is, for the message.
+
+    Raises:
+        RlplastError: if a worker died, a reward or observation is not finite, or an environment
+            broke its contract.
+    """
+    try:
+        yield
+    except (envs.NotFinite, envs.WorkerDied, ValueError) as error:
+        raise RlplastError(f"{error}, {when}; the last checkpoint is kept") from error
+
+
+@contextmanager
 def evaluating(*modules: nn.Module) -> Iterator[None]:
     """Put modules into evaluation mode, and back as they were."""
     before = [module.training for module in modules]
@@ -102,7 +125,7 @@ def evaluate_policy(
             an episode ends, that is the first of the next.
 
     Raises:
-        RlplastError: if a reward or observation is not finite.
+        RlplastError: as `environment_errors` says.
     """
     n = min(episodes, max(1, config.num_envs))
     env = envs.make_vector(config.id, [rng(i) for i in range(n)], 0, **config.options)
@@ -112,9 +135,12 @@ def evaluate_policy(
     returns: list[list[float]] = [[] for _ in range(n)]
     lengths: list[list[int]] = [[] for _ in range(n)]
     try:
-        stack.push(env.reset(), True)
+        with environment_errors("in an evaluation"):
+            stack.push(env.reset(), True)
         while any(len(r) < q for r, q in zip(returns, quota, strict=True)):
-            step = env.step(act(stack.obs()))
+            actions = act(stack.obs())
+            with environment_errors("in an evaluation"):
+                step = env.step(actions)
             ended = step.terminated | step.truncated
             stack.push(step.obs, ended)
             if on_frame is not None and len(returns[0]) < quota[0]:
@@ -123,8 +149,6 @@ def evaluate_policy(
                 if len(returns[i]) < quota[i]:
                     returns[i].append(float(step.episode_return[i]))
                     lengths[i].append(int(step.episode_length[i]))
-    except envs.NotFinite as error:
-        raise RlplastError(f"{error}, in an evaluation; the last checkpoint is kept") from error
     finally:
         env.close()
     return Evaluation(

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import numpy as np
 import torch
 
 import envs
-from agents.evaluation import FrameStack
+from agents.evaluation import FrameStack, environment_errors
 from agents.off_policy_config import AgentConfig, EnvConfig
 from agents.replay import Replay
 from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError, RlplastError
+from rlplast.core.errors import ConfigError
 from rlplast.core.rng import numpy_stream
 
 __all__ = ["Experience"]
@@ -70,11 +71,11 @@ class Experience:
         self.stack = FrameStack(n, spec.frame_stack, spec.obs_shape, spec.obs_dtype)
         self.credit = 0.0
         self.returns: list[float] = []
-        try:
-            obs = self.env.reset()
-        except envs.NotFinite as error:
-            self.env.close()
-            raise RlplastError(str(error)) from error
+        with ExitStack() as cleanup:
+            cleanup.callback(self.env.close)
+            with environment_errors("at the start"):
+                obs = self.env.reset()
+            cleanup.pop_all()  # it answered: it stays
         self.replay.start(obs)
         self.stack.push(obs, True)
 
@@ -94,17 +95,10 @@ class Experience:
         """Step every environment, store the transitions, and return the new clock.
 
         Raises:
-            RlplastError: if a worker died, or a reward or observation is not finite; the
-                transition is not stored.
+            RlplastError: as `environment_errors` says; the transition is not stored.
         """
-        try:
+        with environment_errors(f"after {clock.env_steps} env_steps"):
             step = self.env.step(actions)
-        except envs.WorkerDied as error:
-            raise RlplastError(str(error)) from error
-        except envs.NotFinite as error:
-            raise RlplastError(
-                f"{error}, after {clock.env_steps} env_steps; the last checkpoint is kept"
-            ) from error
         self.replay.add(
             actions,
             np.sign(step.reward) if self.clip_rewards else step.reward,

@@ -5,7 +5,7 @@ of updates of SimBa (Lee et al. 2025), as FIRE ran it on HumanoidBench. Three ne
 hooks: ``actor``, ``critic`` (all critics stacked; followed by its target), ``temperature``.
 
 The update is three pure losses of static tensors, in the order actor → temperature → critic
-(new actor, new α) → target; each eager or compiled.
+(new actor, new α) → target; those of actor and critic eager or compiled.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from rlplast.core.layer import install_layers
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -27,7 +26,8 @@ from agents.running_statistics import RunningStatistics
 from agents.sac_config import SACConfig
 from agents.sac_networks import Actor, Critic, Temperature, TrunkSpec
 from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, RlplastError
+from rlplast.core.layer import install_layers
 from rlplast.core.network import Network
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
 
@@ -147,8 +147,17 @@ class SAC:
         """Return one action per observation; without noise the tanh of the mean."""
         mean, log_std = self._policy(torch.from_numpy(obs).to(self.device))
         if noise is None:
-            return mean.tanh().cpu().numpy()
-        return tanh_gaussian(mean, log_std, torch.from_numpy(noise).to(mean))[0].cpu().numpy()
+            actions = mean.tanh()
+        else:
+            actions, _ = tanh_gaussian(mean, log_std, torch.from_numpy(noise).to(mean))
+        found = actions.cpu().numpy()
+        if not np.isfinite(found).all():
+            raise RlplastError(
+                f"the policy's actions are not finite at {self.clock}: training diverged; the last "
+                "checkpoint is kept (lower agent.lr, or look at receipts.jsonl for a hook just "
+                "before)"
+            )
+        return found
 
     def _policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the policy's mean and log σ for raw observations."""

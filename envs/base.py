@@ -210,7 +210,11 @@ class EpisodicEnv:
         """
         if not self._running:
             raise RuntimeError(f"env '{self.spec.id}' has no episode running: call reset() first")
-        obs_next, reward, terminated = self._simulator.step(self._checked(action))
+        checked = self._checked(action)
+        try:
+            obs_next, reward, terminated = self._simulator.step(checked)
+        except NotFinite as error:
+            raise NotFinite(f"episode step {self._steps + 1}: {error}") from error
         self._steps += 1
         limit = self.spec.max_episode_steps
         truncated = not terminated and limit is not None and self._steps >= limit

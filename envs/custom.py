@@ -15,6 +15,7 @@ Options: those of `envs.control`, whether actions are continuous or not.
 """
 
 import dataclasses
+import importlib
 import pickle
 from typing import Any
 
@@ -25,9 +26,17 @@ from envs.control import control_env, control_options, step_limit
 from envs.options import Family, Option
 from envs.spaces import action_size, observation_size
 
-__all__ = ["FAMILY", "CustomTask", "check_portable", "own_ids", "register_again", "registration"]
+__all__ = [
+    "FAMILY",
+    "PREFIX",
+    "CustomTask",
+    "check_portable",
+    "own_ids",
+    "register_again",
+    "registration",
+]
 
-_PREFIX = "gym/"
+PREFIX = "gym/"
 
 # Gymnasium's wrappers that remember something between steps, without a way to save it.
 _STATEFUL_WRAPPERS = frozenset(
@@ -48,15 +57,15 @@ _STATEFUL_WRAPPERS = frozenset(
 
 def registration(env_id: str) -> Any | None:
     """Return Gymnasium's record of an id, or None when there is none."""
-    if not env_id.startswith(_PREFIX):
+    if not env_id.startswith(PREFIX):
         return None
-    return _registry().get(env_id.removeprefix(_PREFIX))
+    return _registry().get(env_id.removeprefix(PREFIX))
 
 
 def own_ids() -> list[str]:
     """Return the registered ids that Gymnasium does not bring along itself."""
     return [
-        _PREFIX + name
+        PREFIX + name
         for name, record in _registry().items()
         if not str(record.entry_point).startswith("gymnasium.")
     ]
@@ -72,18 +81,22 @@ def check_portable(record: Any) -> None:
         pickle.dumps(record)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         raise ValueError(
-            f"env '{_PREFIX}{record.id}' cannot run in worker processes ({error}): register it "
+            f"env '{PREFIX}{record.id}' cannot run in worker processes ({error}): register it "
             "with an entry point 'module:Class'"
         ) from error
 
 
 def register_again(record: Any) -> None:
     """Put a record back into Gymnasium's registry, in a process that may lack it."""
-    _registry().setdefault(record.id, record)
+    if isinstance(record.entry_point, str):
+        # The module of the environment may register it itself, which has to come first: after
+        # the record, Gymnasium would warn that one replaces the other.
+        importlib.import_module(record.entry_point.partition(":")[0])
+    _registry()[record.id] = record
 
 
 def _record(env_id: str) -> Any:
-    return _registry()[env_id.removeprefix(_PREFIX)]
+    return _registry()[env_id.removeprefix(PREFIX)]
 
 
 def _registry() -> dict[str, Any]:
@@ -264,7 +277,7 @@ def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Epi
 
 
 def _summary(env_id: str) -> str:
-    return f"{env_id.removeprefix(_PREFIX)} of Gymnasium's registry"
+    return f"{env_id.removeprefix(PREFIX)} of Gymnasium's registry"
 
 
 FAMILY = Family(

@@ -20,7 +20,7 @@ import numpy as np
 from envs.base import EnvSpec, EpisodicEnv, NotFinite, State, plain, require
 from envs.control import control_env, control_options, control_spec
 from envs.gl import cannot_draw, choose_gl
-from envs.mjdata import MjDataState
+from envs.mjdata import MjDataState, quiet
 from envs.options import Family, Option
 
 __all__ = ["FAMILY", "DmcTask"]
@@ -102,9 +102,9 @@ class DmcTask:
         # A legacy stream over our generator's bits: restoring the generator restores it too, but
         # for the second of each pair of normal numbers, which it keeps itself.
         self._random = np.random.RandomState(rng.bit_generator)
-        env = suite.load(
-            domain, task, task_kwargs={"random": self._random, "time_limit": float("inf")}
-        )
+        kwargs = {"random": self._random, "time_limit": float("inf")}
+        with quiet(self._mujoco):
+            env = suite.load(domain, task, task_kwargs=kwargs)
         self._task, self._physics = env.task, env.physics
         # A context for pictures is made by `render` alone: quadruped-escape would make one at
         # every reset, which fails on machines without OpenGL.

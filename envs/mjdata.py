@@ -1,6 +1,7 @@
-"""The exact state of a MuJoCo simulation, as arrays.
+"""What all MuJoCo environments need: their exact state as arrays, and silence.
 
 - `MjDataState`: reads and writes everything in an `mjData` that outlives a step.
+- `quiet`: drops MuJoCo's remarks while a task is built.
 
 The state that MuJoCo itself names (`mj_getState`) is not enough: rewards and observations read
 derived arrays as the last step left them, such as `cfrc_ext`, and recomputing them gives other
@@ -9,13 +10,15 @@ which each step fills anew before it reads it; they are not part of the state.
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from envs.base import State
 
-__all__ = ["MjDataState"]
+__all__ = ["MjDataState", "quiet"]
 
 # Numbers beside the buffer that a step reads before it writes them; older versions lack some.
 # What they leave out are sizes, pointers, timers and high-water marks.
@@ -87,6 +90,22 @@ class MjDataState:
             setattr(self._data, name, value)
         for warning, (lastinfo, number) in zip(self._data.warning, state["warnings"], strict=True):
             warning.lastinfo, warning.number = int(lastinfo), int(number)
+
+
+@contextmanager
+def quiet(mujoco: Any) -> Iterator[None]:
+    """Drop MuJoCo's remarks on the tasks' own models, which are printed and written to a file.
+
+    Args:
+        mujoco: the module `mujoco`. A package that takes over its warnings, as dm_control does
+            when it is imported, has to be imported before.
+    """
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 def _buffer_arrays(data: Any) -> dict[str, np.ndarray]:

@@ -7,8 +7,6 @@ Options: those of `envs.control`. Where `terminate` is off a robot that has fall
 the limit. A simulation that blows up is reset by MuJoCo itself within the step, as in Gymnasium.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +15,7 @@ import numpy as np
 from envs.base import EnvSpec, EpisodicEnv, State, plain, require
 from envs.control import control_env, control_options, control_spec
 from envs.gl import cannot_draw, choose_gl
-from envs.mjdata import MjDataState
+from envs.mjdata import MjDataState, quiet
 from envs.options import Family, Option
 
 __all__ = ["FAMILY", "MujocoTask"]
@@ -63,7 +61,7 @@ class MujocoTask:
         mujoco = require("mujoco", _INSTALL)
         require("imageio", _INSTALL)  # Gymnasium's renderer imports it
         self._drawing_errors = (AttributeError, ImportError, RuntimeError, mujoco.FatalError)
-        with _quiet(mujoco):
+        with quiet(mujoco):
             made = gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True)
         self._task = made.unwrapped
         # The task draws from our generator itself, so there is no second stream to seed or save.
@@ -117,17 +115,6 @@ class MujocoTask:
     def close(self) -> None:
         """Free what drawing may have opened."""
         self._task.close()
-
-
-@contextmanager
-def _quiet(mujoco: Any) -> Iterator[None]:
-    """Drop MuJoCo's remarks on the tasks' own models, which it prints and writes to a file."""
-    before = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(lambda message: None)
-    try:
-        yield
-    finally:
-        mujoco.set_mju_user_warning(before)
 
 
 def _name(env_id: str) -> str:

@@ -38,16 +38,26 @@ def _resolve(env_id: str, given: dict[str, Any]) -> tuple[Family, dict[str, Any]
     if family is None and custom.registration(env_id) is not None:
         family = custom.FAMILY
     if family is None:
-        near = difflib.get_close_matches(env_id, [*_FAMILY_OF, *custom.own_ids()], n=1)
-        families = sorted({known.split("/")[0] + "/" for known in _FAMILY_OF})
-        hint = (
-            f"did you mean '{near[0]}'?"
-            if near
-            else f"ids start with {', '.join(families)}; an environment of your own is "
-            "gym/<its id in Gymnasium's registry>, once the module that registers it is imported"
-        )
-        raise UnknownEnv(f"env id '{env_id}' is unknown: {hint}")
+        raise UnknownEnv(f"env id '{env_id}' is unknown: {_hint(env_id)}")
     return family, resolve_options(env_id, given, family.options(env_id))
+
+
+def _hint(env_id: str) -> str:
+    """Say what may have been meant by an unknown id."""
+    own = custom.PREFIX
+    # Any two short names of Gymnasium's with a version are alike, so these need a nearer match.
+    cutoff = 0.8 if env_id.startswith(own) else 0.6
+    near = difflib.get_close_matches(env_id, [*_FAMILY_OF, *custom.own_ids()], 1, cutoff)
+    hints = [f"did you mean '{near[0]}'?"] if near else []
+    if not near and not env_id.startswith(own):
+        families = sorted({known.split("/")[0] + "/" for known in _FAMILY_OF})
+        hints.append(f"ids start with {', '.join(families)};")
+    if not near or env_id.startswith(own):
+        hints.append(
+            f"{'Else an' if near else 'an'} environment of your own is {own}<its id in "
+            "Gymnasium's registry>, once the module that registers it is imported"
+        )
+    return " ".join(hints)
 
 
 def spec(env_id: str, **options: Any) -> EnvSpec:

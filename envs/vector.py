@@ -63,9 +63,12 @@ class GroupStep:
 class EnvGroup:
     """The environments of one process."""
 
-    def __init__(self, make_env: MakeEnv, rngs: Sequence[np.random.Generator]) -> None:
-        """Build one environment per generator."""
+    def __init__(
+        self, make_env: MakeEnv, rngs: Sequence[np.random.Generator], first: int = 0
+    ) -> None:
+        """Build one environment per generator; `first` is the index of the first one."""
         self._envs = [make_env(rng) for rng in rngs]
+        self._first = first
 
     def reset(self) -> np.ndarray:
         """Start an episode everywhere; returns (n, *obs_shape)."""
@@ -76,7 +79,11 @@ class EnvGroup:
         obs, finals, frames = [], {}, 0
         reward, terminated, truncated = [], [], []
         for position, (env, action) in enumerate(zip(self._envs, actions, strict=True)):
-            obs_next, env_reward, env_terminated, env_truncated = env.step(action)
+            try:
+                obs_next, env_reward, env_terminated, env_truncated = env.step(action)
+            except NotFinite as error:  # the simulator's own; what it returns is checked later
+                place = f"environment {self._first + position} of '{env.spec.id}'"
+                raise NotFinite(f"{place}, {error}") from error
             frames += env.step_frames
             if env_terminated or env_truncated:
                 finals[position] = obs_next
@@ -168,7 +175,8 @@ class VectorEnv:
         if workers == 0:
             self._groups = _LocalGroup(EnvGroup(make_env, rngs))
         else:
-            self._groups = WorkerGroups(EnvGroup, [(make_env, rngs[part]) for part in self._slices])
+            arguments = [(make_env, rngs[part], part.start) for part in self._slices]
+            self._groups = WorkerGroups(EnvGroup, arguments)
         self._obs: np.ndarray | None = None
         self._return = np.zeros(self.num_envs)
         self._length = np.zeros(self.num_envs, dtype=np.int64)

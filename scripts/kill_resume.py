@@ -81,6 +81,30 @@ SHORT_OF: dict[str, dict[str, Any]] = {
         "evaluate": {"every": "30%", "episodes": 2},
     },
 }
+# The same for SAC, whose networks have no convs; critics with units that sleep and wake.
+SAC_HOOKS: list[dict[str, Any]] = [
+    {"method": "fire", "at": "50%", "scope": "sac", "networks": ["actor", "critic"]},
+    *HOOKS[1:],
+]
+SAC_SHORT: dict[str, Any] = {
+    "total": "1200 env_steps",
+    "hooks": SAC_HOOKS,
+    "layers": [
+        {
+            "method": "lifecycle",
+            "networks": ["critic"],
+            "params": {"life": [40, 90], "recovery": [10, 40], "memory": "he", "redraw": True},
+        }
+    ],
+    "env.options": {"max_episode_steps": 60},
+    "agent.initial_steps": 150,
+    "agent.buffer_size": 700,
+    "agent.actor_width": 32,
+    "agent.critic_width": 32,
+    "agent.batch_size": 32,
+    "evaluate": {"every": "15%", "episodes": 3},
+}
+SHORT_OF |= {"gym": SAC_SHORT, "dmc": SAC_SHORT, "humanoid_bench": SAC_SHORT}
 CHECKPOINTS = 50
 POLL_SECONDS = 0.0005
 START_SECONDS = 3.0  # imports and building: nothing of the run is open yet

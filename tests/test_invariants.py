@@ -18,6 +18,7 @@ from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.network import Network
 from rlplast.core.once import fire_once
+from rlplast.core.registry import get
 from tests.cases import ACCEPTED, CASES, REFUSED, fire, hooks, missing_cases, stale_cases
 from tests.models import OPTIMIZERS, Critic, Subject, assert_same, subject
 
@@ -275,7 +276,7 @@ def test_receipt_tells_what_happened(method: str, family: str) -> None:
     assert receipt.norm_after == pytest.approx(norm(after))
     assert (receipt.method, receipt.network) == (method, "net")
     assert receipt.optimizer_policy == "touched"
-    assert receipt.followers == {"target": "copy"} or CASES[method].made_for_every_update
+    assert receipt.followers == {"target": get("interventions", method).target.policies[1]}
     assert receipt.row()["time/seconds"] >= 0
 
 

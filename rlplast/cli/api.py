@@ -125,7 +125,9 @@ def _check_env(config: Any) -> None:
         env = envs.make(config.env.id, np.random.default_rng(0), **config.env.options)
         env.close()
     except (ValueError, ImportError) as error:
-        raise ConfigError(f"env: {error}") from error
+        own = isinstance(error, envs.UnknownEnv) and config.env.id.startswith("gym/")
+        remedy = " (`rlplast --import MODULE …`)" if own else ""
+        raise ConfigError(f"env: {error}{remedy}") from error
 
 
 def _loop(config: RunConfig, path: Path, observer: Callable[[Loop], None] | None) -> Loop:

@@ -10,7 +10,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 import yaml
 
 from rlplast.cli.shipped import find_config
+from rlplast.core.clock import Time
 from rlplast.core.config import RunConfig, check_keys, read_yaml
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.trainable import Trainable
@@ -26,6 +27,7 @@ from rlplast.core.trainable import Trainable
 __all__ = ["dump_config", "kind_classes", "read_config"]
 
 KINDS = ("dqn", "sac")
+LISTS = ("hooks", "layers")  # keys whose list may lie in a file of its own
 TYPE_NAMES = {
     bool: "true or false",
     int: "a whole number",
@@ -66,6 +68,8 @@ def read_config(
         source: a path, a shipped name such as ``dqn/asterix``, or a mapping.
         overrides: values by dotted key, applied last.
 
+    Text under ``hooks`` or ``layers`` is the path of a YAML file that holds the list.
+
     Raises:
         ConfigError: naming the key, its value, and what is allowed.
     """
@@ -75,9 +79,14 @@ def read_config(
     data = _plain(data, f"config {source}")
     for dotted, value in (overrides or {}).items():
         _set(data, dotted, _plain(value, f"--{dotted}"))
-    cls, _ = kind_classes(data.get("kind", "dqn"))
+    for key in LISTS:
+        if isinstance(data.get(key), str):
+            data[key] = _list_in_file(key, data[key])
+    kind = data.get("kind", "dqn")
+    cls, _ = kind_classes(kind)
+    _refuse_keys_of_other_kinds(data, cls, kind)
     check_keys(data, cls)
-    _refuse_null(data, cls)
+    _refuse_coerced(data, cls)
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("--config", type=cls, default=cls())
     try:
@@ -164,15 +173,72 @@ def _index(items: list[Any], key: str, dotted: str) -> int:
     raise ConfigError(f"--{dotted}: {key!r} is no position in the list: allowed is {allowed}")
 
 
-def _refuse_null(data: Mapping[str, Any], cls: type, where: str = "") -> None:
-    """Refuse null where a key's type has none; jsonargparse takes it for "not given"."""
+def _list_in_file(key: str, name: str) -> Any:
+    """Return what the YAML file of a list of hooks or layers holds.
+
+    Raises:
+        ConfigError: if there is no such file, or it holds no list.
+    """
+    path = Path(name)
+    if not path.is_file():
+        raise ConfigError(
+            f"{key} = {name!r}: allowed is a list of mappings, or a file that holds one"
+        )
+    found = _plain(read_yaml(path), f"{key} = {name!r}")
+    if not isinstance(found, list):
+        raise ConfigError(f"{key} = {name!r} holds {_holds(found)}: allowed is a list of mappings")
+    return found
+
+
+def _refuse_keys_of_other_kinds(data: Any, cls: type, kind: str) -> None:
+    """Refuse a key that belongs to a config of another kind, naming that kind."""
+    for path in _unknown_keys(data, cls):
+        for other in KINDS:
+            if other != kind and _has(kind_classes(other)[0], path):
+                where = ".".join(("config", *path[:-1]))
+                raise ConfigError(
+                    f"{where} has an unknown key {path[-1]!r}: this key is for kind: {other}, "
+                    f"and the config is of kind: {kind}"
+                )
+
+
+def _unknown_keys(data: Any, cls: type) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of keys that a config's class does not have."""
+    hints = typing.get_type_hints(cls)
+    for key, value in data.items() if isinstance(data, Mapping) else ():
+        if key not in {field.name for field in dataclasses.fields(cls)}:
+            yield (key,)
+        elif dataclasses.is_dataclass(hints[key]):
+            inside = _unknown_keys(value, typing.cast(type, hints[key]))
+            yield from ((key, *path) for path in inside)
+
+
+def _has(cls: Any, path: tuple[str, ...]) -> bool:
+    """Return whether a config's class has the key at a path."""
+    if not dataclasses.is_dataclass(cls):
+        return False
+    if path[0] not in {field.name for field in dataclasses.fields(cls)}:
+        return False
+    return len(path) == 1 or _has(typing.get_type_hints(cls)[path[0]], path[1:])
+
+
+def _refuse_coerced(data: Mapping[str, Any], cls: type, where: str = "") -> None:
+    """Refuse what jsonargparse would make something else of, where a key's type lacks it.
+
+    It takes null for "not given", and words such as ``yes`` for booleans, which YAML 1.2 does
+    not.
+    """
     hints = typing.get_type_hints(cls)
     for key, value in data.items():
+        kinds = (hints[key], *typing.get_args(hints[key]))
         if dataclasses.is_dataclass(hints[key]):
-            _refuse_null(value, typing.cast(type, hints[key]), f"{where}{key}.")
-        elif value is None and type(None) not in typing.get_args(hints[key]):
+            _refuse_coerced(value, typing.cast(type, hints[key]), f"{where}{key}.")
+        elif (value is None and type(None) not in kinds) or (
+            isinstance(value, str) and bool in kinds and str not in kinds
+        ):
+            said = "null" if value is None else repr(value)
             allowed = _allowed(hints[key], _default(cls, key))
-            raise ConfigError(f"{where}{key} = null: allowed is {allowed}")
+            raise ConfigError(f"{where}{key} = {said}: allowed is {allowed}")
 
 
 def _default(cls: type, key: str) -> Any:
@@ -196,7 +262,25 @@ def _explain(message: str, data: Any, cls: type) -> str:
         value, default = value[key], getattr(default, key)
     if not found or dataclasses.is_dataclass(hint):
         return "config: " + " ".join(message.split())
+    remedy = _with_unit(value, default)
+    if remedy is not None:
+        return f"{found[1]} = {value!r} has no unit: say {remedy!r}"
     return f"{found[1]} = {value!r}: allowed is {_allowed(hint, default)}"
+
+
+def _with_unit(value: Any, default: Any) -> str | None:
+    """Return a bare number as the time it would be in the unit of a key's default, if that is one.
+
+    Examples:
+        >>> _with_unit(1000, "200k env_steps"), _with_unit(5, "10%"), _with_unit(5, "auto")
+        ('1000 env_steps', '5%', None)
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return str(Time(value, Time.parse(str(default)).unit))
+    except ConfigError:
+        return None
 
 
 def _allowed(hint: Any, default: Any = None, many: bool = False) -> str:

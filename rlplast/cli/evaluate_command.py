@@ -7,6 +7,7 @@ import numpy as np
 from rich.console import Console
 
 from rlplast.cli import api
+from rlplast.cli.tables import counted
 from rlplast.core.errors import ConfigError
 from rlplast.core.files import fsync
 from rlplast.core.rng import numpy_stream
@@ -46,10 +47,13 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--video: {error}") from error
     finally:
         agent.close()
-    low, high = interval(played.returns, numpy_stream(opened.config.seed, "bootstrap"))
+    spread = "an interval needs at least 2 episodes"
+    if args.episodes > 1:
+        low, high = interval(played.returns, numpy_stream(opened.config.seed, "bootstrap"))
+        spread = f"95% interval {low:.2f} to {high:.2f}"
     Console().print(
-        f"{args.episodes} episodes: mean {played.returns.mean():.2f} "
-        f"(95% interval {low:.2f} to {high:.2f}), median {np.median(played.returns):.2f}",
+        f"{counted(args.episodes, 'episode')}: mean {played.returns.mean():.2f} ({spread}), "
+        f"median {np.median(played.returns):.2f}",
         highlight=False,
         soft_wrap=True,
     )

@@ -1,12 +1,19 @@
 """What is said and drawn when a run has ended."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
 
 from rlplast.cli.api import Run
+from rlplast.cli.tables import counted, figure
 from rlplast.report.plot import plot_run
 
 __all__ = ["finish"]
+
+_SHOWN = 20  # receipts
+_WIDE = 100  # columns
 
 
 def finish(run: Run) -> None:
@@ -14,27 +21,42 @@ def finish(run: Run) -> None:
     console = Console()
     receipts = [r for r in run.lines("receipts") if r["firings"] == 1]
     if receipts:
-        table = Table("method", "network", "at", "SFE", "DfI before", "DfI after", "seconds")
-        for row in receipts[-20:]:
-            at = ", ".join(f"{v:,} {unit}" for unit, v in row["clock"].items() if unit != "frames")
-            table.add_row(
-                row["method"],
-                row["network"],
-                at,
-                *(_number(row[key]) for key in ("sfe", "dfi_before", "dfi_after", "time/seconds")),
-            )
-        console.print(table)
+        unit = run.config.total_time().unit
+        console.print(_receipt_table(receipts[-_SHOWN:], unit, console.width))
     scores = [m for m in run.lines("metrics") if "eval/return_mean" in m]
     if scores:
         last = scores[-1]
         console.print(
             f"evaluation after {last['env_steps']:,} env_steps: "
             f"mean return {last['eval/return_mean']:.2f}, median {last['eval/return_median']:.2f} "
-            f"over {last['eval/episodes']:.0f} episodes"
+            f"over {counted(round(last['eval/episodes']), 'episode')}",
+            soft_wrap=True,
         )
     picture = plot_run(run.path, run.path / "plot.png")
     console.print(f"run: {run.path}   picture: {picture}", soft_wrap=True)
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+def _receipt_table(receipts: Sequence[dict[str, Any]], unit: str, width: int) -> Table:
+    """Return a table of firings.
+
+    Args:
+        receipts: rows of ``receipts.jsonl``.
+        unit: of the clock, to say when.
+        width: columns there are; seconds are left out where these are few.
+    """
+    numbers = ["sfe", "dfi_before", "dfi_after", "time/seconds"]
+    heads = ["SFE", "DfI\nbefore", "DfI\nafter", "seconds"]
+    if width < _WIDE:
+        numbers.pop()
+        heads.pop()
+    # Without lines the longest names and numbers of ours fit into 80 columns.
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("method", no_wrap=True, overflow="fold")
+    table.add_column("network", overflow="fold")
+    table.add_column("at", overflow="fold")
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True, overflow="fold")
+    for row in receipts:
+        at = f"{row['clock'][unit]:,} {unit}"
+        table.add_row(row["method"], row["network"], at, *(figure(row[key]) for key in numbers))
+    return table

@@ -1,7 +1,12 @@
-"""List what a config can name: methods, metrics, optimizers, environments, configs."""
+"""List what a config can name: methods, metrics, optimizers, environments, configs.
+
+Without a FAMILY, environments are only counted; `rlplast list envs` has all of them.
+"""
 
 import argparse
+import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +16,7 @@ from rich.text import Text
 import rlplast.interventions
 import rlplast.metrics  # noqa: F401 - registers
 from rlplast.cli.shipped import config_folder, shipped_configs
-from rlplast.cli.tables import show
+from rlplast.cli.tables import counted, show
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.optim_state import RULES
@@ -19,6 +24,9 @@ from rlplast.core.optim_state import RULES
 __all__ = ["add_arguments", "list_rows", "run"]
 
 Row = dict[str, Any]
+
+_PIPED_WIDTH = 160  # columns
+_SENTENCE = re.compile(r".*?\.(?=\s|$)")  # "2.5" goes on
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,10 +56,13 @@ def _env_rows() -> list[Row]:
     return envs.list_envs()
 
 
-def _first_comment(path: Path) -> str:
+def _first_sentence(path: Path) -> str:
+    """Return the first sentence of the comment that a file begins with."""
     with path.open(encoding="utf-8") as file:
-        comments = (line.lstrip("# ").rstrip() for line in file if line.startswith("#"))
-        return next((text for text in comments if text), "")
+        lines = itertools.takewhile(lambda line: line.startswith("#"), file)
+        comment = " ".join(line.lstrip("# ").rstrip() for line in lines).strip()
+    found = _SENTENCE.match(comment)
+    return found[0] if found else comment
 
 
 def _config_rows() -> list[Row]:
@@ -60,7 +71,7 @@ def _config_rows() -> list[Row]:
         {
             "name": name,
             "family": "configs",
-            "summary": _first_comment(path),
+            "summary": _first_sentence(path),
             "params": {},
             "source": path.relative_to(root).as_posix(),
         }
@@ -93,6 +104,25 @@ def list_rows(family: str | None = None) -> list[Row]:
     return rows
 
 
+def _envs_counted(rows: list[Row]) -> list[Row]:
+    """Return `rows` with one row for all environments whose ids start alike."""
+    short, starts = [], {}
+    for row in rows:
+        start = row["name"].split("/")[0] + "/…"
+        if row["family"] != "envs":
+            short.append(row)
+        elif start not in starts:
+            starts[start] = row | {"name": start, "params": {}, "source": {}, "count": 0}
+            short.append(starts[start])
+        if row["family"] == "envs":
+            starts[start]["count"] += 1
+            starts[start]["source"] |= {row["source"]: None}
+    for row in starts.values():
+        row["summary"] = f"{counted(row['count'], 'environment')}, see `rlplast list envs`"
+        row["source"] = "; ".join(row["source"])
+    return short
+
+
 def _described(params: dict[str, dict[str, Any]]) -> str:
     return "\n".join(
         f"{name} = {json.dumps(p['default'])}" + (f"  {p['range']}" if p["range"] else "")
@@ -106,10 +136,28 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False))
         return 0
-    table = Table("family", "name", "summary", "parameters", "source")
-    for row in rows:
-        # Text, because a range such as [0, 1] would be read as markup.
-        cells = (row["family"], row["name"], row["summary"], _described(row["params"]))
-        table.add_row(*map(Text, (*cells, row["source"])))
-    show(table)
+    if args.family is None:
+        rows = _envs_counted(rows)
+    for family in (args.family,) if args.family else registry.FAMILIES:
+        _show_family(family, [row for row in rows if row["family"] == family])
     return 0
+
+
+def _show_family(family: str, rows: list[Row]) -> None:
+    """Print the table of one family, without parameters where none has any."""
+    if not rows:
+        print(f"{family}: none")
+        return
+    has_params = any(row["params"] for row in rows)
+    table = Table()
+    table.add_column("name", no_wrap=True)  # whole, to be copied from here
+    for column in ("summary", "parameters", "source"):
+        if has_params or column != "parameters":
+            table.add_column(column, overflow="fold")
+    for row in rows:
+        cells = [row["name"], row["summary"], _described(row["params"]), row["source"]]
+        if not has_params:
+            del cells[2]
+        table.add_row(*map(Text, cells))  # as Text, a range such as [0, 1] is no markup
+    print(family)
+    show(table, _PIPED_WIDTH)

@@ -8,6 +8,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from rlplast import __version__
 from rlplast.cli import (
@@ -96,13 +97,13 @@ def _import(module: str) -> None:
     Raises:
         ConfigError: if there is no such module.
     """
-    sys.path.insert(0, "")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)  # and it stays there: environment workers import the module too
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigError(f"--import {module}: {error}") from error
-    finally:
-        sys.path.remove("")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlplast.cli.state_file import read
+from rlplast.cli.state_network import weights_of
 from rlplast.cli.tables import figure, show
 from rlplast.metrics.weights import Measurement, measure
 
@@ -30,10 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    weights = read(args.file, args.key).tensors
+    weights = weights_of(read(args.file, args.key).tensors)
     before = None
     if args.reference is not None:
-        before = read(args.reference, args.key, key_if_nested=True).tensors
+        before = weights_of(read(args.reference, args.key, key_if_nested=True).tensors)
     result = measure(weights, before)
     if args.json:
         print(json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False))

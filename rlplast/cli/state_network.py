@@ -1,6 +1,6 @@
 """A `Network` made of a saved state dict: what names and shapes tell, without the modules.
 
-- `select`: the tensors a command works on.
+- `select`, `weights_of`: the tensors a command works on.
 - `StateNetwork`: the state dict as a `Network` that methods can edit.
 
 A tensor of two dimensions counts as the weight of a linear layer, embeddings included,
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from rlplast.core.errors import BadWeights, ConfigError, did_you_mean
 from rlplast.core.network import PACKED_NAMES, Block, BlockSpec, Network, torch_default
 
-__all__ = ["StateNetwork", "select"]
+__all__ = ["StateNetwork", "select", "weights_of"]
 
 RUNNING = ("running_mean", "running_var")
 
@@ -34,7 +34,7 @@ def select(
     Args:
         tensors: a state dict.
         include: globs; floating tensors of any shape that match one. None: floating tensors
-            with two or more dimensions.
+            with two or more dimensions, of a checkpoint of a run the weights among them.
         exclude: globs; what matches one is taken out again.
 
     Raises:
@@ -50,12 +50,13 @@ def select(
                 raise ConfigError(
                     f"{option} {glob!r} matches no tensor: {did_you_mean(glob, tensors)}"
                 )
+    weights = weights_of(tensors)
     chosen = [
         name
         for name, tensor in tensors.items()
         if tensor.is_floating_point()
         and tensor.numel() > 0
-        and (matches(name, include) if include else tensor.ndim >= 2)
+        and (matches(name, include) if include else tensor.ndim >= 2 and name in weights)
         and not matches(name, exclude)
     ]
     if not chosen:
@@ -64,6 +65,24 @@ def select(
             f"more dimensions; the file has {', '.join(tensors)}"
         )
     return chosen
+
+
+def weights_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights in a checkpoint's tensors; all tensors of any other file.
+
+    A checkpoint of a run also holds θ0 (``…@initial``), what optimizers remember (``…:exp_avg``),
+    memories of sleeping units, and arrays of environments and counters (``state/…``).
+    """
+    if not any(name.endswith("@initial") for name in tensors):
+        return dict(tensors)
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if not name.startswith("state/")
+        and not name.endswith("@initial")
+        and ":" not in name
+        and not name.rpartition(".")[2].startswith("memory_")
+    }
 
 
 class _StateLayer(nn.Module):

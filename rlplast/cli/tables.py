@@ -2,21 +2,27 @@
 
 - `show`: print one table, unwrapped where the output is not a terminal.
 - `figure`: a number in a cell.
+- `counted`: a number with its noun.
 """
 
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["figure", "show"]
+__all__ = ["counted", "figure", "show"]
 
 _UNWRAPPED = 10_000  # columns; a table only takes what it needs
 
 
-def show(table: Table) -> None:
-    """Print a table: fitted to a terminal, with whole lines into a file or pipe."""
+def show(table: Table, width: int = _UNWRAPPED) -> None:
+    """Print a table: fitted to a terminal, with whole lines into a file or pipe.
+
+    Args:
+        table: the table.
+        width: columns at which lines into a file or pipe are wrapped after all.
+    """
     console = Console()
     if not console.is_terminal:
-        console = Console(width=_UNWRAPPED)
+        console = Console(width=width)
     console.print(table)
 
 
@@ -28,3 +34,13 @@ def figure(value: float | None) -> str:
         ('0.1235', '-')
     """
     return "-" if value is None else f"{value:.4g}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    Examples:
+        >>> counted(1, "episode"), counted(2, "episode")
+        ('1 episode', '2 episodes')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

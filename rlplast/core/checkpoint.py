@@ -74,7 +74,7 @@ def load_network_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
     """Copy tensors saved by `network_tensors` into the network's own memory, by name.
 
     Raises:
-        DamagedFile: if one is missing or has another shape.
+        DamagedFile: if one is missing, has another shape, or is not of this network.
     """
 
     def copy(name: str, into: Tensor) -> None:
@@ -97,6 +97,13 @@ def load_network_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
         for block in follower.blocks:
             copy(follower.qualified(block), block.view)
     load_optimizer_tensors(network, tensors)
+    own = {n for n in tensors if n.startswith((f"{network.name}.", f"{network.name}["))}
+    left = sorted(own - set(network_tensors(network)))
+    if left:
+        raise DamagedFile(
+            f"checkpoint has {left[0]!r}, {len(left)} tensors in all, of which network "
+            f"{network.name!r} has none: it is of another network (were layers taken out?)"
+        )
 
 
 def _split(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:

@@ -162,6 +162,7 @@ class MetricsConfig:
             "effective_rank",
             "feature_norm",
             "gradient_norm",
+            "awake_fraction",
         ]
     )
     batch_size: int = 256

@@ -18,7 +18,7 @@ from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit, did_you_
 from rlplast.core.intervention import Context, Intervention, State
 from rlplast.core.layer import has_ticks, tick
 from rlplast.core.network import Block, Network
-from rlplast.core.registry import build, get
+from rlplast.core.registry import build, get, rows
 from rlplast.core.rng import torch_stream
 from rlplast.core.schedule import KEYS, Schedule
 from rlplast.core.scope import Scope, scope
@@ -390,6 +390,11 @@ def _schedule(
             raise ConfigError(f"{key} has an unknown key {name!r}: {did_you_mean(name, HOOK_KEYS)}")
     if "method" not in config:
         raise ConfigError(f"{key} has no 'method': name one, see `rlplast list interventions`")
+    if config["method"] in [info.name for info in rows("layers")]:
+        raise ConfigError(
+            f"{key}.method = {config['method']!r} is a layer: list it under `layers:`, where it "
+            "needs no schedule"
+        )
     key = f"{key} ({config['method']})"
     get("interventions", config["method"])
     schedule = Schedule.parse({k: config.get(k) for k in KEYS}, total, key, horizon)
@@ -408,7 +413,8 @@ def _parse(
 ) -> Hook:
     name = config["method"]
     label = f"{key} ({name})"
-    params = config.get("params") or {}
+    params = config.get("params")
+    params = {} if params is None else params
     if not isinstance(params, Mapping):
         raise ConfigError(f"{label}.params = {params!r}: allowed is a mapping")
     method: Intervention = build("interventions", name, params)
@@ -420,6 +426,10 @@ def _parse(
     for network in chosen:
         if network not in list(networks):
             near = did_you_mean(str(network), networks)
+            for owner in networks.values():
+                if network in list(owner.followers):
+                    near += f"; {network!r} follows {owner.name!r} as the key `followers` says"
+                    break
             raise ConfigError(f"{label}.networks: {network!r}: {near}")
     every = schedule.every_update
     optimizer, followers = ("keep", "leave") if every else method.policies

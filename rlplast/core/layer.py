@@ -22,7 +22,7 @@ from rlplast.core.errors import ConfigError, NothingToEdit, did_you_mean
 from rlplast.core.network import NORMS, Network, unwrap
 from rlplast.core.optim_state import moments
 from rlplast.core.order import forward_order, heads
-from rlplast.core.registry import build, get
+from rlplast.core.registry import build, get, rows
 from rlplast.core.rng import derive_seed
 
 __all__ = [
@@ -109,13 +109,19 @@ def _parse(
 ) -> tuple[LayerMethod, list[str], bool]:
     if not isinstance(config, Mapping):
         raise ConfigError(f"{label} = {config!r}: allowed is a mapping with a method")
+    if config.get("method") in [info.name for info in rows("interventions")]:
+        raise ConfigError(
+            f"{label}.method = {config['method']!r} is an intervention: list it under `hooks:`, "
+            "with a schedule such as `at: 50%`"
+        )
     for key in config:
         if key not in LAYER_KEYS:
             near = did_you_mean(str(key), LAYER_KEYS)
             raise ConfigError(f"{label} has an unknown key {key!r}: {near}")
     if "method" not in config:
         raise ConfigError(f"{label} has no 'method': name one, see `rlplast list layers`")
-    name, params = config["method"], config.get("params") or {}
+    name, params = config["method"], config.get("params")
+    params = {} if params is None else params
     get("layers", name)
     if not isinstance(params, Mapping):
         raise ConfigError(f"{label} ({name}).params = {params!r}: allowed is a mapping")

@@ -30,6 +30,7 @@ __all__ = ["Block", "BlockSpec", "Network", "blocks_of", "torch_default", "unwra
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)
 PACKED_NAMES = ("qkv", "c_attn", "in_proj")  # one linear that holds query, key and value
 _WRAPPERS = ("module", "_orig_mod")
+_SEED_FACTOR = 6364136223846793005  # Knuth's, for a generator modulo 2^64
 
 
 @dataclass(frozen=True)
@@ -374,7 +375,10 @@ class Network:
         for key, follower in self.followers.items():
             follower.initial = self.initial  # one θ0 for all
             if [b.name for b in follower.blocks] != [b.name for b in self.blocks]:
-                raise ConfigError(f"follower {key!r} of {name!r} has other layers than {name!r}")
+                raise ConfigError(
+                    f"follower {key!r} of {name!r} has other layers than {name!r} (swap layers "
+                    "into both: replace_layers on both with the same seed, or deepcopy after it)"
+                )
             for layer in follower.module.modules():
                 if hasattr(layer, "tick_plan"):
                     vars(layer)["follows"] = True
@@ -431,8 +435,11 @@ class Network:
     def fresh(self, block: Block, generator: torch.Generator) -> Tensor:
         """Return a new draw of a Block by this network's law, on its device; not yet rounded.
 
-        Buffers other than a norm layer's running statistics have no law: they return to θ0.
+        Buffers other than a norm layer's running statistics have no law: they return to θ0. The
+        seed of a layer's own draws moves on, so that these are other ones after a reset.
         """
+        if block.kind == "lifecycle" and block.spec.tensor == "seed":
+            return block.view * _SEED_FACTOR + 1
         if block.role == "buffer" and block.kind != "norm":
             return self.initial[block.name].clone()
         return self.init(block, generator).to(block.view.device)
@@ -451,9 +458,11 @@ class Network:
     def followed(self) -> Iterator[tuple[Block, Block]]:
         """Yield each Block with its follower's, for every follower.
 
-        Lifecycle buffers are left out: a follower has no life of its own.
+        Lifecycle buffers are left out, since a follower has no life of its own; but for those
+        a layer lists in ``followed_buffers``, its mask where followers share it.
         """
         for follower in self.followers.values():
             for mine, theirs in zip(self.blocks, follower.blocks, strict=True):
-                if mine.kind != "lifecycle":
+                shared = getattr(mine.module, "followed_buffers", ())
+                if mine.kind != "lifecycle" or mine.spec.tensor in shared:
                     yield mine, theirs

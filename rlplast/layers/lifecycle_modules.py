@@ -110,6 +110,11 @@ class LifecycleUnits(nn.Module):
             own = self.get_parameter(name).detach()
             self.register_buffer(memory, own.to(wide, copy=True))
 
+    @property
+    def followed_buffers(self) -> tuple[str, ...]:
+        """Buffers that followers share: the mask, if they compute with it."""
+        return ("active", "scale") if self.lifecycle.target_mask == "online" else ()
+
     def unit_shape(self) -> tuple[int, ...]:
         """Return the shape of the buffers per unit."""
         raise NotImplementedError

@@ -6,6 +6,7 @@ parameter as a whole would take the slots for outputs.
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,38 @@ from torch import Tensor, nn
 from rlplast.core.network import BlockSpec
 
 __all__ = ["StackedLayerNorm", "StackedLinear"]
+
+
+class _Affine(torch.autograd.Function):
+    """x Wᵀ + b per slot, with the weight's gradient laid out as the weight.
+
+    Left to autograd it is the transpose of a product, and turning it over for the optimizer cost
+    35 ms of a 200 ms update of SimBa's twin critics.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if bias is None:
+            return torch.bmm(x, weight.mT)
+        return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, _ = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grad_outputs
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        return (
+            torch.bmm(grad, weight) if needs_x else None,
+            torch.bmm(grad.mT, x) if needs_weight else None,
+            grad.sum(1) if needs_bias else None,
+        )
 
 
 class StackedLinear(nn.Module):
@@ -92,10 +125,14 @@ class StackedLinear(nn.Module):
                 f"StackedLinear got input of shape {tuple(x.shape)}: allowed is "
                 f"({self.slots}, batch, {self.d_in}) or (batch, {self.d_in})"
             )
-        x = x.expand(self.slots, *x.shape[-2:])
-        if self.bias is None:
-            return torch.bmm(x, self.weight.mT)
-        return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight.mT)
+        x, weight, bias = x.expand(self.slots, *x.shape[-2:]), self.weight, self.bias
+        if torch.is_autocast_enabled(x.device.type):  # which does not look into the function below
+            low = torch.get_autocast_dtype(x.device.type)
+            x, weight = x.to(low), weight.to(low)
+            bias = None if bias is None else bias.to(low)
+        if torch.compiler.is_compiling():  # which lays gradients out itself
+            return _Affine.forward(x, weight, bias)
+        return _Affine.apply(x, weight, bias)
 
     def extra_repr(self) -> str:
         """Return the sizes, for `print`."""

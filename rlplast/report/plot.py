@@ -1,43 +1,44 @@
-"""One picture of a run: return, loss and weight norm, with every hook marked."""
+"""One picture of a run: return, loss, temperature, norms, with every scheduled hook marked."""
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from rlplast.core.files import fsync
 
-__all__ = ["plot_run"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-PANELS = (
-    ("return", (("train/return", "training"), ("eval/return_mean", "evaluation"))),
-    ("loss", (("train/loss", "loss"),)),
-    ("weight norm", (("metric/weight_norm/", ""), ("metric/weight_difference/", "from start, "))),
-)
-COLOURS = ("#1f5fa8", "#d1682a", "#3a8f5c", "#8a4fa0")
+__all__ = ["draw_run", "plot_run"]
+
+Row = Mapping[str, Any]
+
+COLOURS = {
+    "training": "#1f5fa8",
+    "evaluation": "#d1682a",
+    "q": "#1f5fa8",
+    "actor": "#3a8f5c",
+    "critic": "#8a4fa0",
+    "temperature": "#b8336a",
+}
+OTHER_COLOURS = ("#8c6d1f", "#2a8c9c", "#6b6b6b")  # networks of other names, in alphabetical order
+MARKS = ("#333333", "#a8321f", "#1f6fa8", "#7a5c00")  # hooks, in the order of their first firing
+TEMPERATURE, AWAKE = "temperature α", "awake fraction"
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+@dataclass(frozen=True)
+class Line:
+    """One line of a panel; one without a label is what the panel's title says."""
 
-
-def _series(
-    rows: Sequence[dict[str, Any]], wanted: Sequence[tuple[str, str]], unit: str
-) -> dict[str, tuple[list[int], list[float]]]:
-    """Return label → (clock, values); a name ending with ``/`` stands for one per network."""
-    found: dict[str, tuple[list[int], list[float]]] = {}
-    for row in rows:
-        for prefix, label in wanted:
-            for name, value in row.items():
-                whole = name.startswith(prefix) and "/" not in name[len(prefix) :]
-                if value is not None and (name == prefix or (prefix.endswith("/") and whole)):
-                    own = label + name[len(prefix) :]
-                    xs, ys = found.setdefault(own, ([], []))
-                    xs.append(row[unit])
-                    ys.append(value)
-    return found
+    xs: list[int]
+    ys: list[float]
+    colour: str
+    label: str = ""
+    dashed: bool = False
 
 
 def plot_run(folder: Path, out: Path) -> Path:
@@ -50,34 +51,150 @@ def plot_run(folder: Path, out: Path) -> Path:
     Returns:
         `out`.
     """
-    from matplotlib.figure import Figure
-
     rows, receipts = _rows(folder / "metrics.jsonl"), _rows(folder / "receipts.jsonl")
-    unit = "env_steps" if rows and "env_steps" in rows[-1] else "updates"
-    marks = [(r["clock"][unit], r["method"]) for r in receipts if r["firings"] == 1]
-    figure = Figure(figsize=(8, 7.5), layout="constrained")
-    panels = figure.subplots(len(PANELS), 1, sharex=True)
-    for axes, (title, wanted) in zip(panels, PANELS, strict=True):
-        series = _series(rows, wanted, unit)
-        for (label, (xs, ys)), colour in zip(series.items(), COLOURS * 9, strict=False):
-            style = "o-" if len(xs) < 30 else "-"
-            axes.plot(np.array(xs), np.array(ys), style, color=colour, label=label, ms=3, lw=1.5)
-        for x in sorted({x for x, _ in marks}):
-            axes.axvline(x, color="#333333", lw=1, ls="--")
-        axes.set_ylabel(title)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.25)
-        if series and (len(series) > 1 or title != "loss"):
-            axes.legend(frameon=False, loc="best", fontsize=9)
-    for x in sorted({x for x, _ in marks}):
-        names = ", ".join(sorted({m for own, m in marks if own == x}))
-        panels[0].annotate(
-            names, (x, 1.0), (3, 2), xycoords=("data", "axes fraction"), textcoords="offset points"
-        )
-    panels[-1].set_xlabel(unit.replace("_", " "))
-    panels[-1].xaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
     temporary = out.with_name(f".{out.stem}.tmp{out.suffix}")
-    figure.savefig(temporary, dpi=120)
+    draw_run(rows, receipts).savefig(temporary, dpi=120)
     fsync(temporary)
     temporary.rename(out)
     return out
+
+
+def draw_run(rows: Sequence[Row], receipts: Sequence[Row]) -> "Figure":
+    """Draw metrics above one another, over a common clock, with a mark where hooks fired.
+
+    A panel of which nothing was measured is left out. Every-update hooks have no mark.
+
+    Args:
+        rows: the lines of metrics.jsonl.
+        receipts: the lines of receipts.jsonl.
+
+    Returns:
+        A figure, not yet saved.
+    """
+    from matplotlib.figure import Figure  # slow to import, and most commands draw nothing
+
+    unit = "env_steps" if rows and "env_steps" in rows[-1] else "updates"
+    panels = _panels(rows, unit)
+    figure = Figure(figsize=(9.5, 2.5 + 1.6 * len(panels)), layout="constrained")
+    grid = list(figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0])
+    for axes, (title, lines) in zip(grid, panels.items(), strict=True):
+        _draw_panel(axes, title, lines)
+    _draw_marks(grid, _marks(receipts, unit))
+    grid[-1].set_xlabel(unit.replace("_", " "))
+    grid[-1].xaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
+    figure.align_ylabels(grid)
+    return figure
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _panels(rows: Sequence[Row], unit: str) -> dict[str, list[Line]]:
+    """Return title → lines of the panels of which something was measured, return always."""
+    of_sac = any("train/loss_actor" in row for row in rows)
+    others = [network for network in _networks(rows) if network not in COLOURS]
+    colours = COLOURS | dict(zip(others, OTHER_COLOURS * 9, strict=False))
+
+    def line(key: str, owner: str, label: str = "", dashed: bool = False) -> Line:
+        measured = [row for row in rows if row.get(key) is not None]
+        xs, ys = [row[unit] for row in measured], [row[key] for row in measured]
+        return Line(xs, ys, colours[owner], label, dashed)
+
+    def of_networks(metric: str, suffix: str = "", dashed: bool = False) -> list[Line]:
+        return [
+            line(f"metric/{metric}/{network}", network, network + suffix, dashed)
+            for network in _networks(rows, metric)
+        ]
+
+    distances = of_networks("weight_difference", ": distance\nfrom start", dashed=True)
+    norms = sorted(of_networks("weight_norm") + distances, key=lambda own: own.label)
+    panels = {
+        "return": [
+            line("train/return", "training", "training"),
+            line("eval/return_mean", "evaluation", "evaluation"),
+        ],
+        "critic loss" if of_sac else "loss": [line("train/loss", "critic" if of_sac else "q")],
+        TEMPERATURE: [line("train/temperature", "temperature")],
+        "policy entropy": [line("train/entropy", "actor")],
+        "weight norm": norms,
+        AWAKE: of_networks("awake_fraction"),
+    }
+    found = {title: [own for own in lines if own.xs] for title, lines in panels.items()}
+    return {title: lines for title, lines in found.items() if lines or title == "return"}
+
+
+def _networks(rows: Sequence[Row], metric: str = "") -> list[str]:
+    """Return the networks a metric (default: any) was measured of, but those of one tensor.
+
+    A network of one tensor is a scalar such as a temperature's log α: its norm says nothing.
+    """
+    parts = {tuple(name.split("/")) for row in rows for name in row if name.startswith("metric/")}
+    norms = {own[2:] for own in parts if own[1] in ("weight_norm", "weight_difference")}
+    tensors = Counter(network for network, *tensor in norms if tensor)
+    networks = {own[2] for own in parts if own[1] == metric or not metric}
+    return sorted(network for network in networks if tensors[network] != 1)
+
+
+def _draw_panel(axes: "Axes", title: str, lines: Sequence[Line]) -> None:
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    for line in lines:
+        axes.plot(
+            line.xs,
+            line.ys,
+            color=line.colour,
+            label=line.label,
+            linestyle="--" if line.dashed else "-",
+            marker="o" if len(line.xs) < 30 else "",
+            markersize=3,
+            linewidth=1.5,
+        )
+    axes.set_ylabel(title)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    if title == TEMPERATURE:
+        axes.set_yscale("log")
+        wide = max(lines[0].ys) > 4 * min(lines[0].ys)  # else 1, 2, 5 name too few points
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if wide else MaxNLocator(4))
+        axes.yaxis.set_major_formatter(lambda value, position: f"{value:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    if title == AWAKE:
+        axes.set_ylim(0, 1.05)
+    if any(line.label for line in lines):
+        # beside the panel, where it covers nothing
+        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1), fontsize=9)
+
+
+def _marks(receipts: Sequence[Row], unit: str) -> dict[str, list[int]]:
+    """Return what fired, as "method: networks", → when, in the order of first firings."""
+    fired: dict[int, dict[str, list[str]]] = {}
+    for receipt in receipts:
+        if receipt["norm_before"] is not None:  # else a summary of an every-update hook
+            methods = fired.setdefault(receipt["clock"][unit], {})
+            methods.setdefault(receipt["method"], []).append(receipt["network"])
+    marks: dict[str, list[int]] = {}
+    for x, methods in fired.items():
+        text = "; ".join(f"{method}: {', '.join(own)}" for method, own in methods.items())
+        marks.setdefault(text, []).append(x)
+    return marks
+
+
+def _draw_marks(grid: Sequence["Axes"], marks: Mapping[str, list[int]]) -> None:
+    """Draw a line per firing through all panels, and each distinct text once above them."""
+    middle = sum(grid[0].get_xlim()) / 2
+    for row, (text, xs) in enumerate(marks.items()):
+        colour = MARKS[row % len(MARKS)]
+        for axes in grid:
+            for x in xs:
+                axes.axvline(x, color=colour, linewidth=1.2, linestyle=":")
+        grid[0].annotate(
+            text if len(xs) == 1 else f"{text} ({len(xs)} times)",
+            (xs[0], 1),
+            (0, 3 + 12 * row),  # a row each, so that no two texts overlap
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            ha="left" if xs[0] < middle else "right",
+            color=colour,
+            fontsize=9,
+        )

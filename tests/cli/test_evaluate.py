@@ -51,6 +51,16 @@ def test_mean_median_and_interval_are_those_of_full_episodes(run: Path):
     assert returns.min() <= low <= mean <= high <= returns.max()
 
 
+def test_one_episode_has_no_interval(run: Path):
+    outcome = command("evaluate", run, "--episodes", 1)
+    value = f"{rlplast.load(str(run)).agent().play(0, 1).returns[0]:.2f}"
+    assert outcome == (
+        0,
+        f"1 episode: mean {value} (an interval needs at least 2 episodes), median {value}\n",
+        "",
+    )
+
+
 def test_evaluation_repeats_and_leaves_the_folder_alone(run: Path):
     before = files(run)
     assert command("evaluate", run) == command("evaluate", run)

@@ -2,12 +2,14 @@ import json
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import envs
 from rlplast.cli import shipped
+from rlplast.cli.list_command import _first_sentence
 from rlplast.core.config import read_yaml
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import FAMILIES
@@ -76,13 +78,16 @@ def test_envs_are_those_that_can_be_made():
     assert rows("envs") == json.loads(json.dumps(envs.list_envs()))
 
 
-def test_configs_are_the_files_with_their_first_comment():
+def test_configs_are_the_files_with_their_comments_first_sentence():
     found = {row["name"]: row for row in rows("configs")}
     files = {p.relative_to(ROOT / "configs").as_posix() for p in ROOT.glob("configs/*/*.yaml")}
     assert {f"{name}.yaml" for name in found} == files
     for row in found.values():
-        first = (ROOT / row["source"]).read_text(encoding="utf-8").splitlines()[0]
-        assert first == f"# {row['summary']}"
+        lines = (ROOT / row["source"]).read_text(encoding="utf-8").split("\n# ")
+        comment = " ".join(lines).removeprefix("# ").replace("\n", " ") + " "
+        assert comment.startswith(row["summary"] + " ")
+        assert row["summary"].endswith(".")
+        assert ". " not in row["summary"]
 
 
 def test_table_shows_every_name_and_markup_like_ranges():
@@ -91,6 +96,37 @@ def test_table_shows_every_name_and_markup_like_ranges():
     for row in rows("interventions"):
         assert row["name"] in outcome.out
     assert "iterations = 10  [1, 1000]" in outcome.out
+
+
+def test_list_of_all_families_counts_environments():
+    outcome = command("list")
+    assert outcome.code == 0
+    every = rows()
+    for row in every:
+        assert (row["family"] == "envs") or row["name"] in outcome.out
+    lines = outcome.out.splitlines()
+    for start, number in Counter(r["name"].split("/")[0] for r in rows("envs")).items():
+        (line,) = [line for line in lines if f" {start}/… " in line]
+        assert f" {number} environments, see `rlplast list envs`" in line
+    assert "dmc/cheetah-run" not in outcome.out
+    assert "dmc/cheetah-run" in command("list", "envs").out
+
+
+@pytest.mark.parametrize("words", [[], ["envs"], ["layers"]])
+def test_tables_in_a_pipe_stay_readable(words: list[str]):
+    lines = command("list", *words).out.splitlines()
+    assert max(map(len, lines)) <= 160
+    assert not any(line.endswith(" ") for line in lines)
+
+
+def test_first_sentence_goes_over_lines_and_decimals(tmp_path: Path):
+    config = tmp_path / "own.yaml"
+    config.write_text("# Two lines at 2.5 M:\n# one sentence. Another.\nkind: dqn  # no.\n")
+    assert _first_sentence(config) == "Two lines at 2.5 M: one sentence."
+    config.write_text("# No end\n\n# Another comment.\n")
+    assert _first_sentence(config) == "No end"
+    config.write_text("kind: dqn\n")
+    assert _first_sentence(config) == ""
 
 
 def test_unknown_family_ends_with_a_suggestion():

@@ -42,7 +42,7 @@ def refusal(folder: Path, config: dict[str, Any], *words: str) -> str:
     [
         ("network", "simbaa", "agent.network = 'simbaa': did you mean 'simba'?"),
         ("critic_widht", 8, "config.agent has an unknown key 'critic_widht': did you mean"),
-        ("double", True, "config.agent has an unknown key 'double'"),
+        ("double", True, "has an unknown key 'double': this key is for kind: dqn, and the"),
         ("lr", 0, "agent.lr = 0.0: allowed is (0, inf)"),
         ("lr", -1e-3, "agent.lr = -0.001: allowed is (0, inf)"),
         ("lr", None, "agent.lr = null: allowed is a number"),
@@ -115,6 +115,7 @@ def test_reset_of_a_frozen_temperature_is_refused_by_name_or_leaves_it_out(tmp_p
     [
         ("gym/CartPole-v1", "'gym/CartPole-v1' has 2 discrete actions: kind: sac needs con"),
         ("gym/Acrobot-v1", "use kind: dqn"),
+        ("gym/Drift-v0", "the module that registers it is imported (`rlplast --import MODULE"),
         ("gym/Hoper-v5", "env id 'gym/Hoper-v5' is unknown: did you mean 'gym/Hopper-v5'?"),
         ("dmc/humanoid-wlak", "did you mean 'dmc/humanoid-walk'?"),
     ],

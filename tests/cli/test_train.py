@@ -1,5 +1,6 @@
 import dataclasses
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 import yaml
 
 import rlplast
+from rlplast.cli import train_command
 from rlplast.cli.config_file import read_config
 from rlplast.cli.main import main
 from tests.cli.commands import command
@@ -228,6 +230,30 @@ def test_dotted_keys_override(tmp_path: Path, words: list[str], key: str, value:
     assert found == value
 
 
+def test_hooks_and_layers_may_lie_in_files(tmp_path: Path):
+    hooks = [{"method": "fire", "at": "50%"}, {"method": "swr", "every": "1 updates"}]
+    (tmp_path / "hooks.yaml").write_text(yaml.safe_dump(hooks))
+    (tmp_path / "layers.yaml").write_text("- method: lifecycle\n")
+    words = ("--hooks", tmp_path / "hooks.yaml", "--layers", tmp_path / "layers.yaml")
+    printed = command("train", small_config(tmp_path), "--print_config", *words)
+    assert (printed.code, printed.err) == (0, "")
+    found = yaml.safe_load(printed.out)
+    assert (found["hooks"], found["layers"]) == (hooks, [{"method": "lifecycle"}])
+    (tmp_path / "hooks.yaml").write_text("method: fire\n")
+    refusal = command("train", small_config(tmp_path), "--print_config", *words)
+    assert refusal.err.endswith("hooks.yaml' holds a dict: allowed is a list of mappings\n")
+
+
+def test_examples_of_the_help_are_configs():
+    lines = (train_command.__doc__ or "").splitlines()
+    examples = [shlex.split(line) for line in lines if line.startswith("  rlplast train")]
+    assert len(examples) == 3
+    for words in examples:
+        words = [str(ROOT / word) if word.endswith(".yaml") else word for word in words]
+        outcome = command(*words[1:], "--print_config")
+        assert (outcome.code, outcome.err) == (0, "")
+
+
 def test_mappings_in_a_config_are_never_made_into_objects():
     thing = {"class_path": "pathlib.Path", "init_args": {}}
     hooks = [{"method": "fire", "at": "50%", "params": thing}, thing]
@@ -271,6 +297,25 @@ def test_end_of_a_run_says_where_it_is_and_what_it_scored(run: Path, tmp_path: P
     assert "mean return" in outcome.out
     assert "fire" in outcome.out
     assert outcome.err == ""  # no progress bar where there is no terminal
+
+
+def test_receipts_at_the_end_are_whole_in_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    hooks = [{"method": "shrink_perturb", "at": "50%"}, {"method": "full_reset", "at": "50%"}]
+    config = small_config(tmp_path, hooks=hooks, evaluate={"every": "100%", "episodes": 1})
+    lines = command("train", config, "--out", tmp_path / ("long" * 30)).out.splitlines()
+    rows = [line.split() for line in lines if line.startswith(("shrink", "full"))]
+    assert [row[:4] for row in rows] == [
+        ["shrink_perturb", "q", "100", "env_steps"],
+        ["full_reset", "q", "100", "env_steps"],
+    ]
+    assert [len(row) for row in rows] == [7, 7]  # three numbers, no seconds
+    assert any(line.endswith(" over 1 episode") for line in lines)
+    monkeypatch.setenv("COLUMNS", "120")
+    config = small_config(tmp_path, hooks=hooks)
+    assert "seconds" in command("train", config, "--out", tmp_path / "wide").out
 
 
 def test_program_trains_in_worker_processes_without_a_warning(tmp_path: Path):

@@ -251,6 +251,10 @@ BAD_CONFIGS = {
     "no_method": ({"at": "50%"}, r"hooks\[0\] has no 'method'"),
     "no_mapping": ("fire", r"hooks\[0\] = 'fire': allowed is a mapping"),
     "unknown_method": ({"method": "fyre", "at": "50%"}, r"'fyre' is unknown: did you mean 'fire'"),
+    "layer_as_method": (
+        {"method": "lifecycle", "at": "50%"},
+        r"hooks\[0\]\.method = 'lifecycle' is a layer: list it under `layers:`",
+    ),
     "unknown_param": (
         {"method": "fire", "at": "50%", "params": {"iteratons": 3}},
         r"fire has no parameter 'iteratons': did you mean 'iterations'",
@@ -294,6 +298,14 @@ def test_bad_hook_configs_name_key_value_and_remedy(which: str) -> None:
     config, message = BAD_CONFIGS[which]
     with pytest.raises(ConfigError, match=message):
         Hooks([config], network_of(), "100 updates", units=("updates",))  # type: ignore[list-item]
+
+
+def test_target_is_no_network_of_its_own() -> None:
+    config = {"method": "fire", "at": "50%", "networks": ["target"]}
+    with pytest.raises(
+        ConfigError, match=r"'target': allowed: net; 'target' follows 'net' as the key `followers`"
+    ):
+        Hooks([config], subject("mlp").network, "100 updates")
 
 
 def test_defaults_of_policies_depend_on_the_method_and_the_schedule() -> None:

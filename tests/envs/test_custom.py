@@ -1,4 +1,8 @@
+import dataclasses
+import importlib
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -108,6 +112,23 @@ def test_workers_build_what_only_the_parent_registered(workers: int) -> None:
             single.reset()
     assert_same_states(vector.state_dict()["envs"][1], single.state_dict())
     vector.close()
+
+
+def test_a_module_that_registers_its_environment_may_be_imported_after_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "rlplast_registers_itself"
+    (tmp_path / f"{module}.py").write_text(
+        "import gymnasium\nfrom tests.envs.own_envs import Walk\n"
+        f"gymnasium.register('RlplastSelf-v0', '{module}:Walk', max_episode_steps=9)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module(module)
+    record = gymnasium.registry.pop("RlplastSelf-v0")
+    monkeypatch.delitem(sys.modules, module)  # as in a worker
+    own_record = dataclasses.replace(record, max_episode_steps=7)
+    custom.register_again(own_record)
+    assert envs.make("gym/RlplastSelf-v0", generator(0)).spec.max_episode_steps == 7
 
 
 def test_an_entry_point_without_a_name_cannot_run_in_workers() -> None:

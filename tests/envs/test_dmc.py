@@ -1,4 +1,5 @@
 import ctypes.util
+import importlib
 import os
 import re
 import subprocess
@@ -254,6 +255,16 @@ def test_drawing_changes_nothing_and_shows_what_was_restored(env_id: str) -> Non
     np.testing.assert_array_equal(env.render(), picture)
     env.close()
     other.close()
+
+
+def test_building_says_nothing_of_the_suites_own_models(caplog: pytest.LogCaptureFixture) -> None:
+    dmc._import_suite()  # which hands MuJoCo's warnings to absl's logger
+    core = importlib.import_module("mujoco")
+    core.get_mju_user_warning()(b"heard")
+    assert caplog.messages == ["heard"]
+    envs.make("dmc/cheetah-run", generator(0))  # its model has a deprecated attribute
+    core.get_mju_user_warning()(b"heard again")
+    assert caplog.messages == ["heard", "heard again"]
 
 
 def test_a_machine_without_opengl_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

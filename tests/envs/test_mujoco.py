@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import envs
-from envs import gl, mujoco
+from envs import gl, mjdata, mujoco
 from tests.envs.checks import (
     assert_continues_after_restore,
     assert_same_states,
@@ -161,7 +161,7 @@ def test_time_flags_and_warnings_are_restored() -> None:
     ours, theirs = (e._simulator._task._task.data for e in (env, other))  # type: ignore[attr-defined]
     env.reset()
     ours.qvel[:] = 1e20  # MuJoCo warns, resets the simulation and goes on
-    with mujoco._quiet(pytest.importorskip("mujoco")):
+    with mjdata.quiet(pytest.importorskip("mujoco")):
         env.step(np.zeros(3, np.float32))
     other.load_state_dict(env.state_dict())
     assert ours.warning.number.any() and ours.time > 0 and ours.flg_rnepost
@@ -181,7 +181,7 @@ def test_a_state_is_plain_and_small() -> None:
 def test_every_array_of_the_buffer_is_stored() -> None:
     for task in TASKS:
         data = raw_task(task).data
-        stored = mujoco.MjDataState(data)._arrays
+        stored = mjdata.MjDataState(data)._arrays
         # What is not stored is the padding between the arrays, each aligned to 64 bytes.
         padding = data.nbuffer - sum(array.nbytes for array in stored.values())
         assert 0 <= padding + data.energy.nbytes < 64 * (len(stored) + 1)

@@ -22,11 +22,17 @@ from tests.envs.checks import generator, through_files
     ],
 )
 def test_an_unknown_id_names_the_nearest(unknown: str, nearest: str) -> None:
-    message = f"^env id '{unknown}' is unknown: did you mean '{nearest}'\\?$"
+    own = " Else an environment of your own is gym/<.*" if unknown.startswith("gym/") else ""
+    message = f"^env id '{unknown}' is unknown: did you mean '{nearest}'\\?{own}$"
     with pytest.raises(envs.UnknownEnv, match=message):
         envs.make(unknown, generator(0))
     with pytest.raises(envs.UnknownEnv, match=message):
         envs.spec(unknown)
+
+
+def test_short_names_of_gymnasium_are_not_taken_for_one_another() -> None:
+    with pytest.raises(envs.UnknownEnv, match="is unknown: an environment of your own is gym/<"):
+        envs.spec("gym/Drift-v0")  # "gym/Ant-v5" has six of its letters
 
 
 def test_an_id_like_no_other_names_the_families() -> None:

@@ -227,7 +227,7 @@ class BlowUpSecond:
         ("observation", -np.inf, 2, "^{place} step 2: entry 1 of the observation is -inf"),
         ("final", np.nan, 5, "^{place} step 5: entry 1 of the observation is nan"),
         ("reset", np.nan, 5, "^{place} step 0: entry 1 of the first observation is nan"),
-        ("raise", 0.0, 2, "^the simulation diverged"),
+        ("raise", 0.0, 2, "^environment 1 of .gym/Pendulum-v1., the simulation diverged"),
     ],
 )
 def test_what_is_not_finite_stops_the_run_and_says_where(

@@ -1,0 +1,192 @@
+"""The picture of a run: which panels, whose colour, what the marks say, and what covers what."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rlplast.report.plot import draw_run, plot_run
+
+
+def dqn_rows() -> list[dict]:
+    return [
+        {
+            "updates": step,
+            "env_steps": step,
+            "train/return": 1.0,
+            "eval/return_mean": 2.0,
+            "train/loss": 0.5,
+            "train/q": 3.0,
+            "metric/weight_norm/q": 5.0,
+            "metric/weight_norm/q/fc1.weight": 3.0,
+            "metric/weight_norm/q/fc1.bias": 4.0,
+            "metric/weight_difference/q": 2.0,
+        }
+        for step in (10, 20)
+    ]
+
+
+def sac_rows(temperatures: tuple[float, ...] = (1.0, 0.5)) -> list[dict]:
+    rows = []
+    for number, temperature in enumerate(temperatures, start=1):
+        row = {"updates": 10 * number, "env_steps": 20 * number}
+        row |= {"eval/return_mean": 2.0, "train/loss": 0.5, "train/loss_actor": -3.0}
+        row |= {"train/temperature": temperature, "train/entropy": -1.0}
+        for network, tensors in (("actor", 2), ("critic", 2), ("temperature", 1)):
+            for metric in ("weight_norm", "weight_difference"):
+                row[f"metric/{metric}/{network}"] = 7.0
+                row |= {f"metric/{metric}/{network}/{i}": 1.0 for i in range(tensors)}
+        row |= {"metric/awake_fraction/critic": 0.5, "metric/awake_fraction/critic/fc1": 0.5}
+        rows.append(row)
+    return rows
+
+
+def receipt(method: str, network: str, env_steps: int, norm: float | None = 1.0) -> dict:
+    clock = {"updates": env_steps // 2, "env_steps": env_steps}
+    # one update summed up reads like a scheduled firing but for its norms
+    return {"method": method, "network": network, "clock": clock, "norm_before": norm, "firings": 1}
+
+
+def panels(figure: Figure) -> dict[str, Axes]:
+    return {axes.get_ylabel(): axes for axes in figure.axes}
+
+
+def looks(axes: Axes) -> dict[str, tuple[str, str]]:
+    return {
+        str(line.get_label()): (str(line.get_color()), str(line.get_linestyle()))
+        for line in axes.get_lines()
+    }
+
+
+def test_dqn_has_return_loss_and_norms():
+    assert list(panels(draw_run(dqn_rows(), []))) == ["return", "loss", "weight norm"]
+
+
+def test_sac_has_temperature_entropy_and_awake_fraction_too():
+    found = panels(draw_run(sac_rows(), []))
+    names = ["return", "critic loss", "temperature α", "policy entropy", "weight norm"]
+    assert list(found) == [*names, "awake fraction"]
+    assert found["temperature α"].get_yscale() == "log"
+    assert np.asarray(found["temperature α"].get_lines()[0].get_ydata()).tolist() == [1.0, 0.5]
+    assert list(looks(found["awake fraction"])) == ["critic"]
+
+
+def test_what_was_not_measured_has_no_panel():
+    rows = [{"updates": 5, "env_steps": 5, "train/loss": None}]
+    assert list(panels(draw_run(rows, []))) == ["return"]
+    assert list(panels(draw_run([], []))) == ["return"]
+
+
+def test_clock_is_updates_where_there_are_no_env_steps():
+    rows = [{"updates": 5, "train/loss": 1.0}]
+    mark = {"method": "fire", "network": "net", "clock": {"updates": 3}, "norm_before": 1.0}
+    figure = draw_run(rows, [mark])
+    assert np.asarray(panels(figure)["loss"].get_lines()[0].get_xdata()).tolist() == [5]
+    assert figure.axes[-1].get_xlabel() == "updates"
+
+
+def test_scalar_network_has_no_norm():
+    lines = looks(panels(draw_run(sac_rows(), []))["weight norm"])
+    assert {label.partition(":")[0] for label in lines} == {"actor", "critic"}
+    assert len(lines) == 4
+    rows = [{k: v for k, v in row.items() if "weight_norm" not in k} for row in sac_rows()]
+    assert len(looks(panels(draw_run(rows, []))["weight norm"])) == 2
+
+
+def test_norm_and_distance_of_a_network_share_its_colour_and_no_other_has_it():
+    lines = looks(panels(draw_run(sac_rows(), []))["weight norm"])
+    colours = {}
+    for label, (colour, style) in lines.items():
+        assert style == ("--" if "from start" in label else "-")
+        assert colours.setdefault(label.partition(":")[0], colour) == colour
+    assert len(set(colours.values())) == 2
+
+
+def test_colours_do_not_depend_on_what_came_first():
+    rows = dqn_rows()
+    late = [{k: v for k, v in rows[0].items() if k != "train/return"}, rows[1]]
+    for title, axes in panels(draw_run(rows, [])).items():
+        assert looks(axes) == looks(panels(draw_run(late, []))[title])
+
+
+def test_networks_of_unknown_names_get_different_colours():
+    rows = [{"updates": 1, **{f"metric/weight_norm/net{i}": 1.0 for i in range(3)}}]
+    lines = looks(panels(draw_run(rows, []))["weight norm"])
+    assert len({colour for colour, _ in lines.values()}) == 3
+
+
+def test_marks_name_methods_and_networks_once_each():
+    receipts = [
+        receipt("fire", "actor", 20),
+        receipt("fire", "critic", 20),
+        receipt("full_reset", "temperature", 20),
+        receipt("swr", "critic", 30),
+        receipt("swr", "critic", 40),
+        receipt("swr", "actor", 40, norm=None),
+    ]
+    figure = draw_run(sac_rows(), receipts)
+    assert [text.get_text() for text in figure.axes[0].texts] == [
+        "fire: actor, critic; full_reset: temperature",
+        "swr: critic (2 times)",
+    ]
+    for axes in figure.axes:
+        dotted = [line for line in axes.get_lines() if line.get_linestyle() == ":"]
+        assert [np.asarray(line.get_xdata()).tolist() for line in dotted] == [
+            [20, 20],
+            [30, 30],
+            [40, 40],
+        ]
+
+
+@pytest.mark.parametrize("rows", [dqn_rows(), sac_rows()], ids=["dqn", "sac"])
+def test_legends_and_marks_cover_no_panel_and_not_each_other(rows: list[dict]):
+    receipts = [receipt("fire", "q", at) for at in (10, 11, 19)]
+    receipts += [receipt("head_reset", "q", 12), receipt("shrink_perturb", "q", 20)]
+    figure = draw_run(rows, receipts)
+    figure.draw_without_rendering()
+    legends = [axes.get_legend() for axes in figure.axes]
+    outside = [legend for legend in legends if legend is not None] + figure.axes[0].texts
+    boxes = [artist.get_window_extent() for artist in outside]
+    assert len(boxes) == len([own for own in legends if own]) + 3
+    for number, box in enumerate(boxes):
+        assert not any(box.overlaps(axes.get_window_extent()) for axes in figure.axes)
+        assert not any(box.overlaps(other) for other in boxes[:number])
+        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
+        assert figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1
+    panel = figure.axes[0].get_window_extent()
+    for text in figure.axes[0].texts:  # one that hung over the edge would make all panels narrower
+        assert panel.x0 <= text.get_window_extent().x0
+        assert text.get_window_extent().x1 <= panel.x1
+
+
+@pytest.mark.parametrize("temperatures", [(1.0, 0.97), (1.0, 0.2), (1.0, 1e-4), (3e-4, 1e-4)])
+def test_temperature_axis_names_values_of_both_its_halves(temperatures: tuple[float, ...]):
+    figure = draw_run(sac_rows(temperatures), [])
+    figure.draw_without_rendering()
+    axes = panels(figure)["temperature α"]
+    low, high = axes.get_ylim()
+    shown = [
+        tick.label1.get_text()
+        for tick in axes.yaxis.get_major_ticks()
+        if low <= tick.get_loc() <= high
+    ]
+    assert len(set(shown)) == len(shown) <= 14
+    values = [float(text) for text in shown]
+    assert min(values) < (low * high) ** 0.5 < max(values)
+
+
+def test_constant_temperature_is_drawn():
+    draw_run(sac_rows((1.0, 1.0)), []).draw_without_rendering()
+
+
+@pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml")])
+def test_plot_run_reads_a_folder_and_leaves_one_file(tmp_path: Path, name: str, start: bytes):
+    (tmp_path / "metrics.jsonl").write_text('{"updates": 1, "train/loss": 2.0}\n')
+    (tmp_path / "receipts.jsonl").write_text("")
+    (tmp_path / "out").mkdir()
+    out = tmp_path / "out" / name
+    assert plot_run(tmp_path, out) == out
+    assert out.read_bytes().startswith(start)
+    assert list(out.parent.iterdir()) == [out]
