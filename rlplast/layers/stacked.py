@@ -130,8 +130,12 @@ class StackedLinear(nn.Module):
             low = torch.get_autocast_dtype(x.device.type)
             x, weight = x.to(low), weight.to(low)
             bias = None if bias is None else bias.to(low)
-        if torch.compiler.is_compiling():  # which lays gradients out itself
-            return _Affine.forward(x, weight, bias)
+        if torch.compiler.is_compiling():
+            # The same function with the weight on the left, so that its gradient is laid out as
+            # the weight here too: dynamo takes no function of its own without a warning.
+            if bias is None:
+                return torch.bmm(weight, x.mT).mT
+            return torch.baddbmm(bias.unsqueeze(2), weight, x.mT).mT
         return _Affine.apply(x, weight, bias)
 
     def extra_repr(self) -> str:
