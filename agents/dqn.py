@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rlplast.core.layer import install_layers
 from torch import Tensor
 
 import envs
@@ -22,6 +21,7 @@ from agents.networks import QNetwork, architecture
 from agents.replay import Batch
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
+from rlplast.core.layer import install_layers
 from rlplast.core.network import Network
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
 
