@@ -19,7 +19,7 @@ _WIDE = 100  # columns
 def finish(run: Run) -> None:
     """Print a run's receipts and last scores, and draw ``plot.png`` into its folder."""
     console = Console()
-    receipts = [r for r in run.lines("receipts") if r["firings"] == 1]
+    receipts = [r for r in run.lines("receipts") if r["norm_after"] is not None]  # no summaries
     if receipts:
         unit = run.config.total_time().unit
         console.print(_receipt_table(receipts[-_SHOWN:], unit, console.width))
