@@ -1,7 +1,7 @@
 """From a config to a run: what `rlplast train`, `resume`, `evaluate` and Python share.
 
 - `build`: a config → a Trainable and its hooks.
-- `train`, `resume`, `load`: whole runs.
+- `train`, `resume`, `branch`, `load`: whole runs.
 """
 
 import dataclasses
@@ -26,6 +26,7 @@ import rlplast.penalties  # noqa: F401 - registers
 from rlplast.cli.config_file import dump_config, kind_classes, read_config
 from rlplast.core import checkpoint, distributed
 from rlplast.core.best import find_checkpoint
+from rlplast.core.branch import branch_run
 from rlplast.core.clock import Clock, Time
 from rlplast.core.config import RunConfig
 from rlplast.core.errors import ConfigError, DamagedFile, Interrupted, RlplastError
@@ -36,7 +37,7 @@ from rlplast.core.run_folder import write_json, write_text
 from rlplast.core.trainable import Trainable
 from rlplast.metrics.probe import check_names, measure_run
 
-__all__ = ["Run", "build", "load", "read_config", "resume", "train"]
+__all__ = ["Run", "branch", "build", "load", "read_config", "resume", "train"]
 
 PACKAGES = (
     "rlplast",
@@ -139,7 +140,12 @@ def _check_env(config: Any) -> None:
         raise ConfigError(f"env: {error}{remedy}") from error
 
 
-def _loop(config: RunConfig, path: Path, observer: Callable[[Loop], None] | None) -> Loop:
+def _loop(
+    config: RunConfig,
+    path: Path,
+    observer: Callable[[Loop], None] | None,
+    until: tuple[Time, ...] = (),
+) -> Loop:
     trainable, hooks = build(config)
     names, size = config.metrics.names, config.metrics.batch_size
     try:
@@ -157,6 +163,7 @@ def _loop(config: RunConfig, path: Path, observer: Callable[[Loop], None] | None
         cadence=config.cadence(),
         measure=lambda t, number: measure_run(t, names, size, number),
         observer=observer or (lambda loop: None),
+        until=until,
     )
 
 
@@ -299,9 +306,10 @@ def train(
     out: str | Path | None = None,
     *,
     observer: Callable[[Loop], None] | None = None,
+    until: tuple[Time, ...] = (),
     **overrides: Any,
 ) -> Run:
-    """Run a config to its end; see `rlplast.train`.
+    """Run a config to its end, or to `until` as `Loop` says; see `rlplast.train`.
 
     Raises:
         ConfigError: for a bad config, or a folder that is not empty.
@@ -313,7 +321,7 @@ def train(
     path = Path(out) if out is not None else _new_folder(config)
     if distributed.rank() == 0:
         _check_new(path)
-    loop, info = _loop(config, path, observer), _info(config)
+    loop, info = _loop(config, path, observer, until), _info(config)
     try:
         if distributed.rank() == 0:
             write_text(path / "config.yaml", dump_config(config))
@@ -357,6 +365,7 @@ def resume(
     *,
     observer: Callable[[Loop], None] | None = None,
     report: Callable[[str], None] = lambda text: None,
+    until: tuple[Time, ...] = (),
 ) -> Run:
     """Continue a run from its newest undamaged checkpoint.
 
@@ -365,6 +374,7 @@ def resume(
         total: a new, longer total; percentages keep referring to the old one.
         observer: called after every step.
         report: told what was found, such as a damaged checkpoint passed over.
+        until: where to stop early, as `Loop` says.
 
     Raises:
         ConfigError: if it is no run's folder, or the new total is no longer one.
@@ -378,7 +388,7 @@ def resume(
     elif done:
         report(f"{path} is done: nothing to resume (a longer run: --total)")
         return opened
-    loop = _loop(config.to_resume(), path, observer)
+    loop = _loop(config.to_resume(), path, observer, until)
     info = info or _info(config)
     try:
         _continue(loop, report)
@@ -390,6 +400,23 @@ def resume(
         loop.trainable.close()
         loop.folder.close()
     return Run(path, config)
+
+
+def branch(run: str | Path, out: str | Path, config: RunConfig) -> Run:
+    """Make a run that goes on, by `resume`, from where another one stopped.
+
+    Args:
+        run: folder of a run that was ended by `until`.
+        out: the new run's folder.
+        config: its config, which must agree with that of `run` up to there.
+
+    Raises:
+        ConfigError: if `out` is not empty.
+        DamagedFile: if what `run` left is damaged.
+    """
+    _check_new(Path(out))
+    branch_run(Path(run), Path(out), dump_config(config), _info(config))
+    return Run(Path(out), config)
 
 
 def _continue(loop: Loop, report: Callable[[str], None]) -> None:

@@ -89,6 +89,9 @@ def read_config(
         raise ConfigError(f"config {source} holds {_holds(data)}: allowed is a mapping of keys")
     data = _plain(data, f"config {source}")
     for dotted, value in (overrides or {}).items():
+        first, _, inside = dotted.partition(".")
+        if inside and first in LISTS and isinstance(data.get(first), str):
+            data[first] = _list_in_file(first, data[first])
         _set(data, dotted, _plain(value, f"--{dotted}"))
     for key in LISTS:
         if isinstance(data.get(key), str):

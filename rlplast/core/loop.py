@@ -69,6 +69,9 @@ class Loop:
         measure: returns plasticity metrics by name, given the Trainable and a number that
             seeds the probe.
         observer: called after every step, for progress bars.
+        until: where to stop early, at whichever comes first: after that step, before anything
+            that is due there. What goes on from the checkpoint begins with what is due, so
+            runs whose hooks differ from there on can share this one (a study's prefix).
     """
 
     trainable: Trainable
@@ -78,18 +81,20 @@ class Loop:
     cadence: Cadence
     measure: Callable[[Trainable, int], dict[str, float]] = lambda trainable, number: {}
     observer: Callable[["Loop"], None] = lambda loop: None
+    until: tuple[Time, ...] = ()
     latest: dict[str, float] = field(default_factory=dict)
     started: bool = False
     _logged: Clock | None = None
     _saved: tuple[Clock, Path] | None = None  # the newest good checkpoint, of which clock
     _best: Best | None = None
     _held_back: Clock | None = None  # up to where hooks fired, if the run was at its end
+    _pending: Clock | None = None  # the clock before a step after which nothing was done yet
     _signal: int = 0
     _seconds: float = 0.0
     _since: float = 0.0
 
     def run(self) -> None:
-        """Run to the end; the final state is checkpointed.
+        """Run to the end, or to `until`; the state there is checkpointed.
 
         Raises:
             Interrupted: after SIGINT or SIGTERM, once a checkpoint is saved.
@@ -106,9 +111,15 @@ class Loop:
             elif self._held_back is not None:  # what fell on the end of the run before it grew
                 self._fire(self._held_back, trainable.clock)
                 self._held_back = None
-            while not self.done():
-                previous = trainable.clock
-                trainable.step()
+            while self._pending is not None or not self.done():
+                if self._pending is None:
+                    self._pending = trainable.clock
+                    trainable.step()
+                if self._reached(self.until):
+                    self._checkpoint()
+                    self.folder.flush()
+                    return
+                previous, self._pending = self._pending, None
                 self._after_step(previous, trainable.clock)
                 self.observer(self)
                 received = distributed.highest(self._signal)  # all ranks stop at one step
@@ -132,6 +143,9 @@ class Loop:
         """Whether the total is reached and no update is owed."""
         reached = self.trainable.clock[self.total.unit] >= self.total.value
         return reached and (self.total.unit == "updates" or not self.trainable.owes())
+
+    def _reached(self, times: tuple[Time, ...]) -> bool:
+        return any(self.trainable.clock[time.unit] >= time.value for time in times)
 
     def _after_step(self, previous: Clock, clock: Clock) -> None:
         cadence = self.cadence
@@ -213,7 +227,14 @@ class Loop:
         """
         clock, root = self.trainable.clock, self.folder.checkpoints
         if self._saved is None or self._saved[0] != clock:
-            position = (clock[self.total.unit], clock.updates, clock.env_steps, clock.phase)
+            settled = int(self._pending is None)  # of one clock, before and after what is due
+            position = (
+                clock[self.total.unit],
+                clock.updates,
+                clock.env_steps,
+                clock.phase,
+                settled,
+            )
             path = self._path(position, "step" if due else "best")
             if best and self._best is not None:
                 self._best = dataclasses.replace(self._best, checkpoint=path.name)
@@ -251,6 +272,7 @@ class Loop:
             "hooks": self.hooks.state_dict(),
             "lengths": self.folder.lengths(),
             "logged": dataclasses.asdict(self._logged) if self._logged else None,
+            "pending": dataclasses.asdict(self._pending) if self._pending else None,
             "best": dataclasses.asdict(self._best) if self._best else None,
             "aliases": [checkpoint.aliases(n) for n in trainable.networks.values()],
             "time/seconds": self.seconds(),
@@ -287,7 +309,8 @@ class Loop:
             checkpoint.unseal_newer(self.folder.checkpoints, path)
             write_best(self.folder.checkpoints, self._best)
         distributed.barrier()  # nobody deletes what another one still reads
-        self._saved = self.trainable.clock, path
+        self._pending = Clock(**state["pending"]) if state.get("pending") else None
+        self._saved = self._pending or self.trainable.clock, path
         self._seconds = state["time/seconds"]
         self._logged = Clock(**state["logged"]) if state["logged"] else None
         self.started = any(v > 0 for v in state["clock"].values())
