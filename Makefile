@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 PYTHON ?=
 CANDIDATES := $(or $(PYTHON),python3.11 python3.12 python3.13 python3.14 python3)
-DEMO ?= dqn/demo
+DEMO ?= study/demo
 DEMO_OUT := runs/demo
 
 .DELETE_ON_ERROR:
@@ -17,9 +17,10 @@ DEMO_OUT := runs/demo
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(VENV)/.installed-base ## train a small agent with an intervention, into runs/demo
+demo: $(VENV)/.installed-base ## a small study of interventions and its report, into runs/demo
 	rm -rf $(DEMO_OUT)
-	$(BIN)/rlplast train $(DEMO) --out $(DEMO_OUT)
+	$(BIN)/rlplast study $(DEMO) --out $(DEMO_OUT)
+	$(BIN)/rlplast report $(DEMO_OUT)
 
 test: $(VENV)/.installed-dev ## all tests that are neither slow nor need a GPU
 	$(BIN)/python -m pytest -n $(WORKERS)

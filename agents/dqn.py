@@ -247,12 +247,12 @@ class DQN:
         self.updates_summed = state["updates_summed"]
         self.penalties.load_state_dict(state.get("penalties", {}))
 
-    def save_files(self, folder: Path, previous: Path | None) -> None:
-        """Write the replay; unchanged segments become links to those of `previous`."""
-        self.experience.save_files(folder, previous)
+    def save_files(self, previous: Path | None) -> Callable[[Path], None]:
+        """Return what writes the replay as it is now; it shares the files of `previous`."""
+        return self.experience.save_files(previous)
 
     def load_files(self, folder: Path) -> None:
-        """Read the replay."""
+        """Read the replay, or map it; see `Replay.load`."""
         self.experience.load_files(folder)
 
     def close(self) -> None:

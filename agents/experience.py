@@ -3,7 +3,7 @@
 - `Experience`: acts in the environments, stores what happens, counts owed updates.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -142,10 +142,10 @@ class Experience:
         self.returns = list(state["returns"])
         self._replay_state = state["replay"]
 
-    def save_files(self, folder: Path, previous: Path | None) -> None:
-        """Write the replay; unchanged segments become links to those of `previous`."""
-        before = None if previous is None else previous / "replay"
-        self.replay.save(folder / "replay", before)
+    def save_files(self, previous: Path | None) -> Callable[[Path], None]:
+        """Return what writes the replay as it is now; it shares the files of `previous`."""
+        saving = self.replay.begin_save(None if previous is None else previous / "replay")
+        return lambda folder: saving(folder / "replay")
 
     def load_files(self, folder: Path) -> None:
         """Read the replay."""

@@ -5,7 +5,7 @@ million); this one stores each frame once, in one ring of rows per environment, 
 what is needed to put transitions together again without ever mixing two episodes.
 
 - `Batch`: the tensors an update reads.
-- `Replay`: the memory: `start`, `add`, `sample`, `sample_from`, `save`, `load`.
+- `Replay`: the memory: `start`, `add`, `sample`, `sample_from`, `begin_save`, `save`, `load`.
 
 Rows are counted from the first one ever written (`row`), so comparisons need no care at the
 ring's seam; `row % rows_per_env` is where a row lies. The newest row of each ring is the
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from agents import replay_files
+from agents import mapped_memory, replay_files
 from rlplast.core.errors import ConfigError
 
 __all__ = ["Batch", "Replay"]
@@ -75,7 +75,7 @@ class Replay:
         rng: the stream `sample` draws from; saved by `state_dict`, so its state must be
             plain integers, as that of numpy's default PCG64 is.
         device: where batches live.
-        segment_rows: rows per file on disk.
+        segment_rows: rows per file on disk, at most.
         action_dim: entries of a continuous action; None for discrete actions.
 
     Raises:
@@ -118,11 +118,13 @@ class Replay:
         self._obs_shape, self._obs_dtype = tuple(obs_shape), _frame_dtype(obs_dtype)
         self._frame_stack, self._n_step = frame_stack, n_step
         self._segment_rows, self._rng = segment_rows, rng
-        # Zeros from the system are committed page by page as rows are written.
-        self._frames = np.zeros((num_envs * self._rows, *self._obs_shape), self._obs_dtype)
+        shape = (num_envs * self._rows, *self._obs_shape)
+        self._frames = mapped_memory.zeros(shape, self._obs_dtype)
         self._action_shape = () if action_dim is None else (action_dim,)
         action = ("action", "<i4" if action_dim is None else "<f4", self._action_shape)
-        self._records = np.zeros(num_envs * self._rows, np.dtype([action, *_RECORD]))
+        self._records = mapped_memory.zeros(shape[:1], np.dtype([action, *_RECORD]))
+        self._blank = np.zeros((), self._records.dtype)
+        self._saving: replay_files.Saving | None = None
         self._written = np.zeros(num_envs, np.int64)
         self._sampleable = np.zeros(num_envs, np.int64)  # rows in each ring, for `size`
         self._gammas = np.power(float(gamma), np.arange(n_step + 1))
@@ -238,28 +240,41 @@ class Replay:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load` needs besides the folder of `save`: plain values for JSON."""
+        head = self._at(np.arange(self._num_envs), self._written - 1)
         return {
             "layout": self._layout(),
             "rows_written": self._written.tolist(),
+            "head_age": self._records["age"][head].tolist(),
             "rng": self._rng.bit_generator.state,
         }
 
-    def save(self, folder: Path, previous: Path | None = None) -> None:
-        """Write the rings in segments; what has not changed since `previous` is hard-linked.
+    def begin_save(self, previous: Path | None = None) -> replay_files.Saving:
+        """Return what writes the memory as it is now into a folder, when it is called.
+
+        That may be done once, in another thread while rows are added; `add` waits before it
+        overwrites a row that is still to be read. Nothing else is saved meanwhile.
 
         Args:
-            folder: a new or empty folder.
-            previous: folder of an earlier `save` of this run, or of the run it went on from.
+            previous: folder of an earlier save of this run, or of the run it went on from; its
+                files are hard-linked, and only rows added since are written.
+        """
+        self._saving = replay_files.Saving(self._rings(), previous, self._segment_rows)
+        return self._saving
+
+    def save(self, folder: Path, previous: Path | None = None) -> None:
+        """Write the memory into a new or empty folder; see `begin_save`.
 
         Raises:
             ConfigError: if `folder` has files in it (they may be shared with other saves).
         """
-        replay_files.save(folder, previous, self._arrays(), self._segments())
+        self.begin_save(previous)(folder)
 
     def load(self, folder: Path, state: dict[str, Any]) -> None:
         """Restore memory and stream, so that sampling goes on as if never interrupted.
 
-        After an error the content is undefined until another `load` succeeds.
+        Files are mapped into memory where that is possible, so they must not change; several
+        processes that load them share their pages. After an error the content is undefined
+        until another `load` succeeds.
 
         Args:
             folder: the folder `save` wrote.
@@ -267,7 +282,7 @@ class Replay:
 
         Raises:
             ConfigError: if the saved memory has another layout than this one.
-            DamagedFile: if a segment is missing, short or of another shape.
+            DamagedFile: if rows are missing, or a file is short or of another shape.
         """
         for key, value in self._layout().items():
             saved = state["layout"].get(key)
@@ -277,17 +292,18 @@ class Replay:
                     "resume with the configuration it was saved with"
                 )
         self._written[:] = state["rows_written"]
-        self._records[:] = np.zeros((), self._records.dtype)
-        replay_files.load(folder, self._arrays(), self._segments())
+        self._records[:] = self._blank
+        replay_files.load(folder, self._rings())
+        head = self._at(np.arange(self._num_envs), self._written - 1)
+        self._records[head] = self._blank
+        self._records["age"][head] = state["head_age"]
         sampleable = self._records["sampleable"].reshape(self._num_envs, self._rows)
         self._sampleable[:] = np.count_nonzero(sampleable, axis=1)
         self._rng.bit_generator.state = state["rng"]
 
-    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
-        return {"frames": self._frames, "records": self._records}
-
-    def _segments(self) -> list[replay_files.Segment]:
-        return replay_files.segments(self._written.tolist(), self._rows, self._segment_rows)
+    def _rings(self) -> replay_files.Rings:
+        arrays = {"frames": self._frames, "records": self._records}
+        return replay_files.Rings(arrays, self._rows, self._written.tolist())
 
     def _layout(self) -> dict[str, Any]:
         return {
@@ -297,7 +313,6 @@ class Replay:
             "obs_dtype": self._obs_dtype.str,
             "frame_stack": self._frame_stack,
             "action_dim": self._action_shape[0] if self._action_shape else None,
-            "segment_rows": self._segment_rows,
             "bit_generator": type(self._rng.bit_generator).__name__,
         }
 
@@ -311,11 +326,13 @@ class Replay:
         self, envs: npt.NDArray[np.int64], frames: npt.NDArray[Any], age: npt.NDArray[Any]
     ) -> None:
         """Append a row that cannot be sampled (yet) to the rings of `envs`."""
+        if self._saving is not None and self._saving.active:
+            self._saving.wait(envs, self._written[envs] - self._rows)
         at = self._at(envs, self._written[envs])
         self._sampleable[envs] -= self._records["sampleable"][at]
         self._frames[at] = frames
+        self._records[at] = self._blank
         self._records["age"][at] = age
-        self._records["sampleable"][at] = False
         self._written[envs] += 1
 
     def _windows(self, env: npt.NDArray[np.int64], row: npt.NDArray[np.int64]) -> _Windows:

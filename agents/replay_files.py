@@ -1,139 +1,271 @@
-"""A replay memory on disk: rings of rows in segments, unchanged segments shared by saves.
+"""A replay memory on disk: every row is written once, and later saves share the files.
 
-- `Segment`, `segments`: which rows of memory go into which file.
-- `save`: write the segments, hard-linking those that an earlier save already has.
-- `load`: read them back.
+- `Segment`: rows of one array of one environment in one file, by their numbers since the start.
+- `plan`: which files a save shares with the one before, and which rows are to be written; pure.
+- `Saving`: one save, which may be written while rows are added.
+- `load`: read a save, mapped copy-on-write where possible.
 
-Every segment is one plain `.npy` file per array. Its name says how many rows its ring had been
-given when the segment last changed, so files of one run with equal names have equal content.
+Rows never change once a segment holds them, so a segment's name says what is in it, and nobody
+writes to a file again. Files are plain `.npy`, their headers padded such that rows lie in a file
+as they do in memory, modulo a page.
 """
 
+import itertools
 import os
-import shutil
-from collections.abc import Mapping, Sequence
+import re
+import struct
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from agents import mapped_memory
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.files import fsync
+from rlplast.core.files import fsync, link
 
-__all__ = ["Segment", "load", "save", "segments"]
+__all__ = ["Rings", "Saving", "Segment", "load", "plan"]
+
+_NAME = re.compile(r"env(\d{4,})-(frames|records)-(\d{12,})-(\d{12,})\.npy")
+_SHORT = 8  # a last segment of less than 1/8 of the longest one is written anew with what follows
+_NONE = np.iinfo(np.int64).max
 
 
 class Segment(NamedTuple):
-    """A part of one ring: the beginning of its files' names and the rows of memory it holds."""
+    """Rows `first` to `stop` of the array `kind` of one environment."""
 
-    name: str
-    memory: slice
+    kind: str
+    env: int
+    first: int
+    stop: int
+
+    @property
+    def name(self) -> str:
+        """Name of its file."""
+        return f"env{self.env:04d}-{self.kind}-{self.first:012d}-{self.stop:012d}.npy"
 
 
-def segments(rows_written: Sequence[int], rows_per_env: int, segment_rows: int) -> list[Segment]:
-    """List the parts of all rings that have been written to; the last one may be partly full.
+class Rings(NamedTuple):
+    """What is in memory: a ring of rows per environment, one after the other in each array.
+
+    Attributes:
+        arrays: ``frames`` and ``records``, rows first.
+        size: rows a ring holds.
+        written: rows ever written, by environment.
+    """
+
+    arrays: Mapping[str, npt.NDArray[Any]]
+    size: int
+    written: Sequence[int]
+
+    def held(self) -> Iterable[Segment]:
+        """Yield the rows that are in memory and final, of every array and environment."""
+        for env, written in enumerate(self.written):
+            first = max(written - self.size, 0)
+            yield Segment("frames", env, first, written)
+            # A row gets the rest of its record when the next one is added.
+            yield Segment("records", env, first, max(written - 1, 0))
+
+    def place(self, part: Segment) -> slice:
+        """Return where in its array a part lies; it must not pass the ring's seam."""
+        at = part.env * self.size + part.first % self.size
+        return slice(at, at + part.stop - part.first)
+
+    def header(self, part: Segment) -> bytes:
+        """Return the beginning of a part's file, `.npy` version 1.0.
+
+        Its length and the place of the rows in memory agree modulo a page.
+        """
+        array = self.arrays[part.kind]
+        about = {
+            "descr": _descr(array.dtype),
+            "fortran_order": False,
+            "shape": (part.stop - part.first, *array.shape[1:]),
+        }
+        text = repr(about).encode("latin1")
+        before = len(np.lib.format.magic(1, 0)) + 2
+        least = before + len(text) + 1
+        length = least + (self.place(part).start * array[:1].nbytes - least) % mapped_memory.PAGE
+        text = text.ljust(length - before - 1) + b"\n"
+        return np.lib.format.magic(1, 0) + struct.pack("<H", len(text)) + text
+
+    def bytes(self, part: Segment) -> int:
+        """Return how many bytes a part has, without the header."""
+        return (part.stop - part.first) * self.arrays[part.kind][:1].nbytes
+
+
+@lru_cache
+def _descr(dtype: np.dtype) -> Any:
+    return np.lib.format.dtype_to_descr(dtype)
+
+
+def plan(
+    there: Iterable[Segment], held: Segment, size: int, longest: int
+) -> tuple[list[Segment], list[Segment]]:
+    """Say which segments of an earlier save are shared, and which are to be written.
 
     Args:
-        rows_written: rows ever given to each ring.
-        rows_per_env: rows a ring holds; the rings lie one after the other in memory.
-        segment_rows: rows per file.
+        there: segments of the earlier save, of the same kind and environment.
+        held: the rows to be saved.
+        size: rows the ring holds; no segment passes its seam.
+        longest: rows a segment has at most.
+
+    Returns:
+        Shared ones and new ones; together they hold all rows, each once, and maybe some that are
+        no longer in memory before them.
     """
-    found = []
-    for env, written in enumerate(rows_written):
-        for index, start in enumerate(range(0, min(rows_per_env, written), segment_rows)):
-            stop = min(start + segment_rows, rows_per_env, written)
-            lap_start = (written - 1) // rows_per_env * rows_per_env
-            if lap_start + start >= written:  # in this lap the ring has not come so far yet
-                lap_start -= rows_per_env
-            newest = min(lap_start + stop, written) - 1
-            # A row gets its action and reward just before the next row is written, so a
-            # segment is final only when one row beyond it exists.
-            changed = min(newest + 2, written)
-            name = f"env{env:04d}-segment{index:05d}-rows{changed:012d}"
-            memory = slice(env * rows_per_env + start, env * rows_per_env + stop)
-            found.append(Segment(name, memory))
+    shared: list[Segment] = []
+    for part in sorted(there):
+        after = not shared or part.first >= shared[-1].stop
+        if after and held.first < part.stop <= held.stop:
+            shared.append(part)
+    if shared and shared[-1].stop < held.stop and shared[-1].stop % size:
+        if (shared[-1].stop - shared[-1].first) * _SHORT < longest:
+            shared.pop()
+    new, at = [], held.first
+    for part in [*shared, held._replace(first=held.stop)]:
+        while at < part.first:
+            stop = min(part.first, (at // size + 1) * size)
+            count = -(-(stop - at) // longest)
+            cuts = [at + (stop - at) * i // count for i in range(count + 1)]
+            new += [held._replace(first=a, stop=b) for a, b in itertools.pairwise(cuts)]
+            at = stop
+        at = max(at, part.stop)
+    return shared, new
+
+
+class Saving:
+    """One save: planned when it is made, written when it is called, maybe in another thread.
+
+    Rows are read from memory while they are written; whoever adds rows meanwhile has to `wait`
+    before overwriting one that is still to be read.
+
+    Args:
+        rings: what is in memory now.
+        previous: folder of an earlier save of the same run, or of the one it went on from.
+        longest: rows a segment has at most.
+    """
+
+    def __init__(self, rings: Rings, previous: Path | None, longest: int) -> None:
+        self.rings, self.previous = rings, previous
+        self.shared: list[str] = []
+        self.new: list[Segment] = []
+        there = {} if previous is None else _shareable(rings, previous)
+        for held in rings.held():
+            same = [part for part in there if part[:2] == held[:2]]
+            shared, new = plan(same, held, rings.size, longest)
+            self.shared += [there[part] for part in shared]
+            self.new += new
+        self.new.sort(key=lambda part: part.first)  # what is overwritten first goes first
+        # By environment the first row still to be read, now and after each new segment.
+        self._unread = np.full(len(rings.written), _NONE)
+        self._then = []
+        for part in reversed(self.new):
+            self._then.append(self._unread[part.env])
+            self._unread[part.env] = part.first
+        self._changed = threading.Condition()
+        self.active = True
+
+    def wait(self, env: npt.NDArray[np.int64], row: npt.NDArray[np.int64]) -> None:
+        """Wait until no row from `row` on, of the environments `env`, is still to be read."""
+        if (row >= self._unread[env]).any():
+            with self._changed:
+                self._changed.wait_for(lambda: not (row >= self._unread[env]).any())
+
+    def __call__(self, folder: Path) -> None:
+        """Write the save into a new or empty folder, and wait until it is on the disk.
+
+        Raises:
+            ConfigError: if `folder` has files in it (they may be shared with other saves).
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise ConfigError(f"replay folder {folder} is not empty: save into a new one")
+            for part in self.new:
+                self._write(folder, part)
+            if self.previous is not None:
+                for name in self.shared:
+                    link(self.previous / name, folder / name)
+            fsync(folder)
+        finally:
+            self._read_until(None, _NONE)
+            self.active = False
+
+    def _write(self, folder: Path, part: Segment) -> None:
+        rows = self.rings.arrays[part.kind][self.rings.place(part)]
+        with (folder / part.name).open("xb") as file:
+            file.write(self.rings.header(part))
+            file.write(rows.reshape(-1).view(np.uint8).data)
+            file.flush()
+            self._read_until(part.env, self._then.pop())
+            os.fsync(file.fileno())
+
+    def _read_until(self, env: int | None, row: int) -> None:
+        with self._changed:
+            self._unread[slice(None) if env is None else env] = row
+            self._changed.notify_all()
+
+
+def _segments(folder: Path) -> dict[Segment, os.DirEntry[str]]:
+    """Return the files of a save, by what their names say they hold."""
+    found = {}
+    for entry in os.scandir(folder) if folder.is_dir() else ():
+        if match := _NAME.fullmatch(entry.name):
+            found[Segment(match[2], int(match[1]), int(match[3]), int(match[4]))] = entry
     return found
 
 
-def save(
-    folder: Path,
-    previous: Path | None,
-    arrays: Mapping[str, npt.NDArray[Any]],
-    parts: Sequence[Segment],
-) -> None:
-    """Write `parts` of every array to `folder` and wait until they are on the disk.
+def _shareable(rings: Rings, previous: Path) -> dict[Segment, str]:
+    """Return the names of an earlier save's files that are as long as they should be."""
+    return {
+        part: entry.name
+        for part, entry in _segments(previous).items()
+        if entry.stat().st_size == len(rings.header(part)) + rings.bytes(part)
+    }
 
-    Args:
-        folder: a new or empty folder.
-        previous: folder of an earlier save of the same run, or None.
-        arrays: name in the files and whole array, rows first.
-        parts: what `segments` lists.
+
+def load(folder: Path, rings: Rings) -> None:
+    """Fill memory from the files in `folder`, which must not change as long as it is in use.
 
     Raises:
-        ConfigError: if `folder` has files in it; overwriting would change other saves that
-            share them.
+        DamagedFile: if rows are missing, or a file is short or of another shape; rows read
+            before it have been replaced by then.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise ConfigError(f"replay folder {folder} is not empty: save into a new one")
-    for part in parts:
-        for kind, array in arrays.items():
-            name, rows = f"{part.name}-{kind}.npy", array[part.memory]
-            if previous is None or not _link(previous / name, folder / name, rows):
-                _write(folder / name, rows)
-    fsync(folder)
+    there = _segments(folder)
+    for held in rings.held():
+        at = held.first
+        for part in sorted(part for part in there if part[:2] == held[:2]):
+            if part.first <= at < part.stop <= held.stop:
+                _read(folder / part.name, rings, part, at)
+                at = part.stop
+        if at < held.stop:
+            raise DamagedFile(
+                f"replay {folder} has no file with {held.kind} {at} to {held.stop} of environment "
+                f"{held.env}; use an older checkpoint"
+            )
 
 
-def load(folder: Path, arrays: Mapping[str, npt.NDArray[Any]], parts: Sequence[Segment]) -> None:
-    """Fill `parts` of every array from the files in `folder`.
+def _read(path: Path, rings: Rings, part: Segment, at: int) -> None:
+    """Read a segment's rows from row `at` on.
 
     Raises:
-        DamagedFile: if a file is missing, short or of another shape; rows read before it
-            have been replaced by then.
+        DamagedFile: if it is not what its name says.
     """
-    for part in parts:
-        for kind, array in arrays.items():
-            rows = array[part.memory]
-            rows[...] = _open(folder / f"{part.name}-{kind}.npy", rows)
-
-
-def _open(path: Path, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Map the array in `path`, which has to look like `like`.
-
-    Raises:
-        DamagedFile: if it does not, or if there is no such file.
-    """
-    expected = f"{like.dtype} array of shape {like.shape}"
+    array = rings.arrays[part.kind]
+    shape = (part.stop - part.first, *array.shape[1:])
+    expected = f"replay segment {path}: expected a {array.dtype} array of shape {shape}"
     try:
-        array = np.lib.format.open_memmap(path, mode="r")
+        found = np.lib.format.open_memmap(path, mode="r")
+        if found.shape != shape or found.dtype != array.dtype:
+            raise DamagedFile(
+                f"{expected}, found a {found.dtype} array of shape {found.shape}; "
+                "use an older checkpoint"
+            )
+        offset = found.offset + (at - part.first) * array[:1].nbytes
+        mapped_memory.fill(array, rings.place(part._replace(first=at)), path, offset)
     except (OSError, ValueError) as error:
-        raise DamagedFile(
-            f"replay segment {path}: expected a {expected}, but: {error}; use an older checkpoint"
-        ) from error
-    if array.shape != like.shape or array.dtype != like.dtype:
-        raise DamagedFile(
-            f"replay segment {path}: expected a {expected}, found a {array.dtype} array of "
-            f"shape {array.shape}; use an older checkpoint"
-        )
-    return array
-
-
-def _link(source: Path, target: Path, like: npt.NDArray[Any]) -> bool:
-    """Give the file `source` the second name `target`, if it is there and undamaged."""
-    try:
-        _open(source, like)
-    except DamagedFile:
-        return False
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or one without hard links
-        shutil.copyfile(source, target)
-        fsync(target)
-    return True
-
-
-def _write(path: Path, rows: npt.NDArray[Any]) -> None:
-    with path.open("xb") as file:
-        np.save(file, rows, allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
+        raise DamagedFile(f"{expected}, but: {error}; use an older checkpoint") from error

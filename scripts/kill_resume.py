@@ -322,7 +322,7 @@ def first_difference(through: Path, killed: Path) -> str | None:
     if _unfinished(killed):
         return f"left over: {', '.join(map(str, _unfinished(killed)))}"
     a, b = (checkpoint.newest(run / "checkpoints")[0] for run in (through, killed))
-    tensors, others = (safetensors.numpy.load_file(p / "tensors.safetensors") for p in (a, b))
+    tensors, others = (_tensors(path) for path in (a, b))
     for name in sorted(tensors.keys() | others.keys()):
         if name not in tensors or name not in others:
             return f"tensor {name} is in one of the two only"
@@ -334,17 +334,34 @@ def first_difference(through: Path, killed: Path) -> str | None:
         # The lengths count the digits of wall-clock values.
         if key not in ("time/seconds", "lengths") and state.get(key) != other.get(key):
             return f"state {key}:\n  {state.get(key)}\n  {other.get(key)}"
-    mine, theirs = ({p.name: p.read_bytes() for p in (x / "replay").glob("*")} for x in (a, b))
+    mine, theirs = (_replay(x / "replay", state) for x in (a, b))
     for name in sorted(mine.keys() | theirs.keys()):
         if mine.get(name) != theirs.get(name):
-            return f"replay file {name}"
+            return f"replay, {name}"
     return None
+
+
+def _tensors(path: Path) -> dict[str, np.ndarray]:
+    files = [path / f"{name}.safetensors" for name in ("tensors", "initial")]
+    return {k: v for file in files for k, v in safetensors.numpy.load_file(file).items()}
+
+
+def _replay(folder: Path, state: dict[str, Any]) -> dict[str, bytes]:
+    """Return the rows in memory: which file holds which depends on when checkpoints were made."""
+    found: dict[str, bytes] = {}
+    for file in sorted(folder.glob("*.npy")):
+        env, kind, first, _ = file.stem.split("-")
+        about = state["trainable"]["experience"]["replay"]
+        oldest = about["rows_written"][int(env[3:])] - about["layout"]["rows_per_env"]
+        rows = np.load(file)[max(oldest - int(first), 0) :]
+        found[f"{env}-{kind}"] = found.get(f"{env}-{kind}", b"") + rows.tobytes()
+    return found
 
 
 def _amount(run: Path) -> str:
     path, _ = checkpoint.newest(run / "checkpoints")
     rows = ", ".join(f"{len(_rows(run / n))} {n}" for n in ("metrics.jsonl", "receipts.jsonl"))
-    tensors = len(safetensors.numpy.load_file(path / "tensors.safetensors"))
+    tensors = len(_tensors(path))
     return f"{rows}, {tensors} tensors, state and files of {path.name}"
 
 

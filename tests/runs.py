@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlplast.core import checkpoint
 from rlplast.core.loop import Loop
 
@@ -76,8 +78,23 @@ def final(folder: Path) -> dict[str, Any]:
             state = json.loads(file.read_text())
             timed = ("time/seconds", "lengths")  # lengths count the digits of wall-clock values
             found[name] = {k: v for k, v in state.items() if k not in timed}
+        elif name.startswith("replay/"):
+            continue
         elif file.is_file() and name != "COMPLETE":
             found[name] = file.read_bytes()
+    return found | _replay(path / "replay", found["state.json"])
+
+
+def _replay(folder: Path, state: dict[str, Any]) -> dict[str, bytes]:
+    """Return the rows in a replay's memory: which file holds which depends on earlier saves."""
+    found: dict[str, bytes] = {}
+    for file in sorted(folder.glob("*.npy")):
+        env, kind, first, stop = file.stem.split("-")
+        about = state["trainable"]["experience"]["replay"]
+        oldest = about["rows_written"][int(env[3:])] - about["layout"]["rows_per_env"]
+        rows = np.load(file)[max(oldest - int(first), 0) :]
+        assert len(rows) == int(stop) - max(oldest, int(first))
+        found[f"replay/{env}-{kind}"] = found.get(f"replay/{env}-{kind}", b"") + rows.tobytes()
     return found
 
 

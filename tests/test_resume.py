@@ -142,7 +142,7 @@ def test_killed_before_the_first_checkpoint_starts_from_the_beginning(
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(checkpoint, "save", die)
+        patch.setattr(checkpoint, "write", die)
         api.train(TINY, run)
     (run / "run.json").unlink()  # killed even before this was written
     (run / "metrics.jsonl").write_text('{"updates": 3')

@@ -65,7 +65,8 @@ class Driver:
         networks: what hooks may touch; empty before `begin`.
 
     Raises:
-        ConfigError: if the list cannot be read, or `total` is no number with a unit.
+        ConfigError: if the list cannot be read or has a condition (`when`), or `total` is no
+            number with a unit.
     """
 
     def __init__(
@@ -294,4 +295,11 @@ def _read_hooks(hooks: HookList) -> list[Mapping[str, Any]]:
             f"hooks = {hooks!r}: allowed is a list of mappings, each with a method, or the path of "
             "a YAML file that holds such a list"
         )
+    for i, hook in enumerate(found):
+        if hook.get("when") is not None:
+            raise ConfigError(
+                f"hooks[{i}] ({hook.get('method')}).when = {hook['when']!r}: a callback is not "
+                "told what its trainer measures; allowed are at, every, on (in a loop of your own, "
+                "rlplast.Hooks.observe is told)"
+            )
     return list(found)

@@ -28,6 +28,7 @@ from rlplast.core import checkpoint, distributed
 from rlplast.core.best import find_checkpoint
 from rlplast.core.branch import branch_run
 from rlplast.core.clock import Clock, Time
+from rlplast.core.condition import Measured
 from rlplast.core.config import RunConfig
 from rlplast.core.errors import ConfigError, DamagedFile, Interrupted, RlplastError
 from rlplast.core.hooks import Hooks
@@ -37,7 +38,7 @@ from rlplast.core.run_folder import write_json, write_text
 from rlplast.core.trainable import Trainable
 from rlplast.metrics.probe import check_names, measure_run
 
-__all__ = ["Run", "branch", "build", "load", "read_config", "resume", "train"]
+__all__ = ["Run", "branch", "build", "load", "read_config", "resume", "train", "versions"]
 
 PACKAGES = (
     "rlplast",
@@ -92,11 +93,18 @@ def build(config: RunConfig) -> tuple[Trainable, Hooks]:
             config.seed,
             trainable.units,
             getattr(trainable, "horizon", config.horizon)(),  # exact, once the data are known
+            _measured(config),
         )
     except ConfigError:
         trainable.close()
         raise
     return trainable, hooks
+
+
+def _measured(config: RunConfig) -> Measured:
+    """Return what hooks with `when` can wait for."""
+    names = tuple(config.metrics.names) if config.metrics.every is not None else None
+    return Measured(names, config.evaluate.every is not None)
 
 
 def build_trainable(config: RunConfig) -> Trainable:
@@ -189,16 +197,21 @@ def _status(path: Path, info: dict[str, Any]) -> Iterator[None]:
                 raise
 
 
-def _info(config: RunConfig) -> dict[str, Any]:
-    versions = {"python": platform.python_version()}
+def versions() -> dict[str, str]:
+    """Return the versions of what results depend on, by package."""
+    found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            versions[package] = metadata.version(package)
+            found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
+    return found
+
+
+def _info(config: RunConfig) -> dict[str, Any]:
     return {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "versions": versions,
+        "versions": versions(),
         "git_revision": _git_revision(),
         "host": socket.gethostname(),
         "seed": config.seed,

@@ -87,6 +87,8 @@ def read_config(
     data = dict(source) if isinstance(source, Mapping) else read_yaml(find_config(str(source)))
     if not isinstance(data, dict):
         raise ConfigError(f"config {source} holds {_holds(data)}: allowed is a mapping of keys")
+    if {"base", "arms"} <= set(data):
+        raise ConfigError(f"config {source} is a study's, not a run's: `rlplast study` takes it")
     data = _plain(data, f"config {source}")
     for dotted, value in (overrides or {}).items():
         first, _, inside = dotted.partition(".")

@@ -1,14 +1,8 @@
-"""The command line's entry point: one subcommand per file, errors turned into exit codes.
-
-Exit 0 done, 1 failed run or damaged file, 2 bad usage or config, 130 interrupted with a
-checkpoint saved.
-"""
+"""The command line's entry point: one subcommand per file; exit codes as in `errors`."""
 
 import argparse
-import importlib
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from rlplast import __version__
 from rlplast.cli import (
@@ -16,12 +10,13 @@ from rlplast.cli import (
     evaluate_command,
     list_command,
     measure_command,
+    report_command,
     resume_command,
+    study_command,
     tokens_command,
     train_command,
 )
-from rlplast.core.distributed import rank, world
-from rlplast.core.errors import ConfigError, Interrupted, RlplastError
+from rlplast.cli.errors import exit_code, import_module
 
 __all__ = ["main"]
 
@@ -29,6 +24,8 @@ COMMANDS = {
     "train": train_command,
     "resume": resume_command,
     "evaluate": evaluate_command,
+    "study": study_command,
+    "report": report_command,
     "apply": apply_command,
     "measure": measure_command,
     "tokens": tokens_command,
@@ -77,42 +74,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rest and not getattr(arguments, "takes_overrides", False):
         root.error(f"unrecognized arguments: {' '.join(rest)}")
     arguments.overrides = rest
-    try:
+
+    def run() -> int:
         for module in arguments.modules:
-            _import(module)
+            import_module(module)
         return arguments.run(arguments)
-    except RlplastError as error:
-        if rank() == 0 or not isinstance(error, Interrupted):  # all ranks stop at one step
-            print(f"rlplast: {error}", file=sys.stderr)
-        return error.exit_code
-    except RuntimeError as error:
-        if world() == 1 or not any(word in str(error) for word in ("gloo", "Gloo", "NCCL")):
-            raise
-        print(f"rlplast: another process ended, see its message ({error})", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("rlplast: interrupted before anything was saved", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        return 1
-    except OSError as error:
-        print(f"rlplast: {error}", file=sys.stderr)
-        return 1
 
-
-def _import(module: str) -> None:
-    """Import a user's module, looked for in the current folder too.
-
-    Raises:
-        ConfigError: if there is no such module.
-    """
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)  # and it stays there: environment workers import the module too
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"--import {module}: {error}") from error
+    return exit_code(run)
 
 
 if __name__ == "__main__":

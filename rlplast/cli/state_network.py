@@ -71,16 +71,15 @@ def select(
 def weights_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights in a checkpoint's tensors; all tensors of any other file.
 
-    A checkpoint of a run also holds θ0 (``…@initial``), what optimizers remember (``…:exp_avg``),
-    memories of sleeping units, and arrays of environments and counters (``state/…``).
+    A checkpoint of a run also holds what optimizers remember (``…:exp_avg``), memories of
+    sleeping units, and states of streams, environments and counters (``state/…``).
     """
-    if not any(name.endswith("@initial") for name in tensors):
+    if not any(name.startswith("state/") for name in tensors):
         return dict(tensors)
     return {
         name: tensor
         for name, tensor in tensors.items()
         if not name.startswith("state/")
-        and not name.endswith("@initial")
         and ":" not in name
         and not name.rpartition(".")[2].startswith("memory_")
     }

@@ -41,7 +41,8 @@ def branch_run(run: Path, out: Path, config: str, info: Mapping[str, Any]) -> No
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         (temporary / "checkpoints").mkdir(parents=True)
-        _link_tree(found, temporary / "checkpoints" / found.name)
+        for path in checkpoint.complete(run / "checkpoints"):  # the best one may be an earlier one
+            _link_tree(path, temporary / "checkpoints" / path.name)
         for name in LINES:
             _copy_lines(run / name, temporary / name, state["lengths"][name])
         for events in run.glob("events.*"):
@@ -61,15 +62,22 @@ def branch_run(run: Path, out: Path, config: str, info: Mapping[str, Any]) -> No
             shutil.rmtree(out)  # empty but for a lock
         temporary.rename(out)
         fsync(out.parent)
-    except OSError as error:
+    except DamagedFile:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    except (OSError, RlplastError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise RlplastError(
             f"{out} could not be branched from {run} ({error}): free space or fix permissions"
         ) from error
 
 
+def _remedy(run: Path) -> str:
+    return f"delete {run} and start the study again: it is trained anew"
+
+
 def _newest(run: Path) -> Path:
-    remedy = f"delete {run} and start the study again: it is trained anew"
+    remedy = _remedy(run)
     try:
         found, problems = checkpoint.newest(run / "checkpoints")
     except DamagedFile as error:
@@ -104,7 +112,8 @@ def _copy_lines(source: Path, target: Path, length: int) -> None:
     text = source.read_bytes() if source.exists() else b""
     if len(text) < length:
         raise DamagedFile(
-            f"{source} has {len(text)} bytes, its checkpoint counts {length}: lines were lost"
+            f"{source} has {len(text)} bytes, its checkpoint counts {length}: lines were lost; "
+            f"{_remedy(source.parent)}"
         )
     target.write_bytes(text[:length])
     fsync(target)

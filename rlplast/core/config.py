@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 import yaml
 
+from rlplast.core.cadence import Cadence
 from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.errors import ConfigError, did_you_mean
-from rlplast.core.loop import Cadence
 from rlplast.core.schedule import Schedule
 
 __all__ = [
@@ -175,12 +175,14 @@ class CheckpointConfig:
     Attributes:
         every: period.
         keep: how many of the newest checkpoints stay.
+        keep_every: period whose multiples have a checkpoint that stays for ever; null for none.
         best: score of an evaluation, such as loss or return_mean, whose best moment is kept
             too: the lowest if its name ends with loss, else the highest; null for none.
     """
 
     every: str = "10%"
     keep: int = 2
+    keep_every: str | None = None
     best: str | None = None
 
 
@@ -196,7 +198,7 @@ class RunConfig:
         device: auto, cpu, cuda or cuda:N.
         total: length of the run, such as ``200k env_steps``; ``auto``, where the config itself
             says how long its phases are, for all of them.
-        hooks: interventions: method, at|every|on, from, until, networks, scope, optimizer,
+        hooks: interventions: method, at|every|on|when, from, until, networks, scope, optimizer,
             followers, params.
         penalties: terms added to losses: method, networks, layers, params.
         layers: modules swapped in when networks are built: method, networks, params.
@@ -264,13 +266,17 @@ class RunConfig:
         """
         total = self.reference_time()
 
-        def every(key: str, period: str | None) -> Schedule | None:
+        def every(key: str, period: str | None, name: str = "every") -> Schedule | None:
             if period is None:
                 return None
-            schedule = Schedule.parse({"every": period}, total, key, self.horizon())
+            try:
+                schedule = Schedule.parse({"every": period}, total, key, self.horizon())
+            except ConfigError as error:
+                raise ConfigError(str(error).replace(f"{key}.every", f"{key}.{name}")) from error
             for unit in schedule.units() - set(self.units):
                 raise ConfigError(
-                    f"{key}.every = {period!r}: this run counts {', '.join(self.units)}, not {unit}"
+                    f"{key}.{name} = {period!r}: this run counts {', '.join(self.units)}, "
+                    f"not {unit}"
                 )
             return schedule
 
@@ -300,6 +306,7 @@ class RunConfig:
             checkpoint=save,
             episodes=self.evaluate.episodes,
             keep=self.checkpoint.keep,
+            keep_every=every("checkpoint", self.checkpoint.keep_every, "keep_every"),
             best=self.checkpoint.best,
         )
 

@@ -4,7 +4,7 @@ The hooks of a run together are `rlplast.core.hooks.Hooks`.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -39,6 +39,8 @@ class Hook:
         states: the method's own tensors, by network.
         sums: [Σ sfe, Σ log factor, Σ entries, firings] of every-update firings since the last
             flush, by network; on the device, so that they count in a captured update too.
+        fired: of a hook with a condition, how often it has fired and the clock of the last time,
+            by network.
     """
 
     method: Intervention
@@ -51,6 +53,7 @@ class Hook:
     skips: bool = False
     states: dict[str, State] = field(default_factory=dict)
     sums: dict[str, Tensor] = field(default_factory=dict)
+    fired: dict[str, tuple[int, Clock]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Allocate the method's state, before anything is compiled or captured.
@@ -98,9 +101,30 @@ class Hook:
         edits = self.method.plan(context, self.states[owner.name])
         return edits + [Assign(b, owner.initial[b.name]) for b in restored]
 
-    def fire(self, clock: Clock, crossings: int, seed: int) -> list[Receipt]:
+    def observe(self, values: Mapping[str, float], clock: Clock, seed: int) -> list[Receipt]:
+        """Fire on the networks whose condition one of the values just measured fulfils."""
+        condition = self.schedule.when
+        if condition is None or not self.schedule.is_open(clock):
+            return []
+        ready = [
+            network
+            for network in self.networks
+            if condition.holds(values.get(condition.key(network.name)))
+            and condition.rested(self._fired(network)[1], clock)
+        ]
+        receipts = self.fire(clock, 1, seed, ready)
+        self.fired |= {n.name: (self._fired(n)[0] + 1, clock) for n in ready}
+        return receipts
+
+    def _fired(self, network: Network) -> tuple[int, Clock | None]:
+        return self.fired.get(network.name, (0, None))
+
+    def fire(
+        self, clock: Clock, crossings: int, seed: int, networks: Iterable[Network] | None = None
+    ) -> list[Receipt]:
         """Plan and apply one firing on each network; see `rlplast.core.edits.apply`."""
-        planned = [self._planned(n, clock, crossings, seed) for n in self.networks]
+        chosen = self.networks if networks is None else networks
+        planned = [self._planned(n, clock, crossings, seed) for n in chosen]
         for network, edits, _, _ in planned:  # all plans hold before the first network is written
             check(network, edits)
         return [
@@ -119,7 +143,8 @@ class Hook:
         ]
 
     def _stream(self, network: Network, clock: Clock, seed: int) -> Callable[[], torch.Generator]:
-        number = self.schedule.count(clock)
+        conditional = self.schedule.when is not None
+        number = self._fired(network)[0] + 1 if conditional else self.schedule.count(clock)
         return lambda: torch_stream(seed, "hook", self.key, network.name, number)
 
     def _planned(

@@ -3,11 +3,16 @@
 - `Hooks`: parses a config's hook list, and is told where the run is.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+import torch
+
+from rlplast.core import distributed
 from rlplast.core.clock import UNITS, Clock, Time
+from rlplast.core.condition import Measured
 from rlplast.core.edits import Receipt, check_policy
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.hook import Hook
@@ -33,6 +38,8 @@ class Hooks:
         seed: the run's seed; each firing draws from a stream of its own.
         units: units the run's clock counts; a schedule in another one is refused.
         horizon: the clock at the run's end, 0 where it is not known in advance.
+        measured: what the run measures; conditions on anything else are refused. None if that
+            is not known, as in a hand-written loop.
 
     Raises:
         ConfigError: for unknown keys, methods, networks or parameters, and for schedules
@@ -47,6 +54,7 @@ class Hooks:
         seed: int = 0,
         units: Iterable[str] | None = None,
         horizon: Clock | None = None,
+        measured: Measured | None = None,
     ) -> None:
         if isinstance(networks, Network):
             networks = {networks.name: networks}
@@ -69,9 +77,13 @@ class Hooks:
             if not isinstance(config, Mapping):
                 raise ConfigError(f"{label} = {config!r}: allowed is a mapping with a method")
             schedule = _schedule(label, config, self.total, units, self.horizon)
+            if schedule.when is not None and measured is not None:
+                schedule.when.check(measured, networks, f"{label} ({config['method']}).when")
             hook = _parse(label, config, networks, schedule, seen)
             self.hooks.append(hook)
-        self.scheduled = [h for h in self.hooks if not h.schedule.every_update]
+        self.conditional = [h for h in self.hooks if h.schedule.when is not None]
+        plain = [h for h in self.hooks if h.schedule.when is None]
+        self.scheduled = [h for h in plain if not h.schedule.every_update]
         self.every_update = [h for h in self.hooks if h.schedule.every_update]
 
     def fire(self, previous: Clock | None, clock: Clock) -> list[Receipt]:
@@ -89,6 +101,46 @@ class Hooks:
             if crossings:
                 receipts += hook.fire(clock, crossings, self.seed)
         return receipts
+
+    def observe(self, values: Mapping[str, float], clock: Clock | None = None) -> list[Receipt]:
+        """Tell the hooks what has just been measured; fire those whose condition holds, in order.
+
+        Each value is looked at here once, and never again. Conditions that read values not given
+        rest. Nothing fires at the very end of a run.
+
+        Args:
+            values: by key of metrics.jsonl, such as ``train/loss``; a condition on a plasticity
+                metric reads ``metric/<name>/<network>``. Equal in all processes that train one
+                network.
+            clock: when it was measured; default: where `step` was last.
+        """
+        clock = clock or self.clock or Clock()
+        if self._before_end(clock) != clock:
+            return []
+        return [r for hook in self.conditional for r in hook.observe(values, clock, self.seed)]
+
+    def reads(self) -> list[str]:
+        """Return the keys that conditions read, in the order of their names."""
+        pairs = [(h.schedule.when, n.name) for h in self.conditional for n in h.networks]
+        return sorted({condition.key(name) for condition, name in pairs if condition is not None})
+
+    def shared(self, values: Mapping[str, float]) -> Mapping[str, float]:
+        """Return, of all that was measured at one moment, what conditions read in every process.
+
+        Rank 0 alone measures plasticity metrics. All ranks call this together.
+
+        Raises:
+            ConfigError: if a value that a condition reads is not there and its like is.
+        """
+        for i, hook in enumerate(self.hooks):
+            if hook.schedule.when is not None:
+                key = f"hooks[{i}] ({hook.method.name}).when"
+                hook.schedule.when.check_found(values, [n.name for n in hook.networks], key)
+        if distributed.world() == 1:
+            return values
+        keys = self.reads()
+        mine = torch.tensor([values.get(key, math.nan) for key in keys], dtype=torch.float64)
+        return dict(zip(keys, distributed.gather(mine)[0].tolist(), strict=True))
 
     def held_back(self, state: Mapping[str, Any], clock: Clock) -> Clock | None:
         """Return up to where a run that ended at `clock` has fired, if this one goes on.
@@ -167,6 +219,11 @@ class Hooks:
     def state_dict(self) -> dict[str, Any]:
         """Return methods' state, the sums not yet flushed, and where `step` was."""
         state: dict[str, Any] = {h.key: {"states": h.states, "sums": h.sums} for h in self.hooks}
+        for hook in self.conditional:
+            state[hook.key]["fired"] = {
+                name: {"number": number, "clock": asdict(clock)}
+                for name, (number, clock) in hook.fired.items()
+            }
         clock = None if self.clock is None else asdict(self.clock)
         return state | {"clock": clock, "ends": dict(self.ends)}
 
@@ -186,6 +243,10 @@ class Hooks:
                     tensor.copy_(saved["states"][name][key])
             for name, sums in hook.sums.items():
                 sums.copy_(saved["sums"][name])
+            hook.fired = {
+                name: (fired["number"], Clock(**fired["clock"]))
+                for name, fired in saved.get("fired", {}).items()
+            }
 
 
 def _schedule(
@@ -254,7 +315,9 @@ def _parse(
         )
     # The stream's name says when the hook fires, not its place in the list: another row
     # beside it moves no draw.
-    when = " ".join(f"{k}={config[k]}" for k in KEYS if config.get(k) is not None)
+    texts = {k: config[k] for k in KEYS if config.get(k) is not None}
+    texts |= {} if schedule.when is None else {"when": schedule.when}  # however it was written
+    when = " ".join(f"{k}={text}" for k, text in texts.items())
     identity = f"{name} {when}"
     seen[identity] = seen.get(identity, 0) + 1
     return Hook(

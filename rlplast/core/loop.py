@@ -1,8 +1,12 @@
 """The loop: drives anything that trains, fires hooks, logs, evaluates, checkpoints.
 
 After each step of the Trainable, in this order: scheduled hooks that became due,
-metrics, evaluation, log line, checkpoint. Every-update hooks fire inside the update. The
-end of a run is always measured, evaluated, logged and saved, after the last update owed.
+metrics, evaluation, log line, hooks whose condition a value just measured fulfils, checkpoint.
+Every-update hooks fire inside the update. The end of a run is always measured, evaluated,
+logged and saved, after the last update owed.
+
+A checkpoint is the state as it was at its moment; a thread writes it while training goes on.
+Whatever needs it to be there (the next one, the end of the run, a signal) waits.
 
 Of several processes (`rlplast.core.distributed`) each runs its own loop, step by step with
 the others; rank 0 alone measures metrics and writes.
@@ -12,48 +16,24 @@ import dataclasses
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rlplast.core import checkpoint, distributed
+from rlplast.core.background import Background
 from rlplast.core.best import Best, improved, write_best
+from rlplast.core.cadence import Cadence, is_due
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import Interrupted, RlplastError
 from rlplast.core.hooks import Hooks
 from rlplast.core.rng import preserve_global_rng
 from rlplast.core.run_folder import RunFolder, clock_fields
-from rlplast.core.schedule import Schedule
+from rlplast.core.signals import Signals
 from rlplast.core.trainable import Trainable
 
 __all__ = ["Cadence", "Loop"]
-
-
-@dataclass(frozen=True)
-class Cadence:
-    """How often a run does what does not change its training.
-
-    Attributes:
-        log: one line of training metrics.
-        evaluate: an evaluation, or None.
-        metrics: plasticity metrics, or None.
-        checkpoint: a checkpoint.
-        episodes: episodes per evaluation.
-        keep: checkpoints kept.
-        best: score of an evaluation whose best moment is kept too, or None. The lowest is the
-            best if its name ends with ``loss``, else the highest.
-    """
-
-    log: Schedule
-    evaluate: Schedule | None
-    metrics: Schedule | None
-    checkpoint: Schedule
-    episodes: int = 10
-    keep: int = 2
-    best: str | None = None
 
 
 @dataclass
@@ -85,11 +65,12 @@ class Loop:
     latest: dict[str, float] = field(default_factory=dict)
     started: bool = False
     _logged: Clock | None = None
-    _saved: tuple[Clock, Path] | None = None  # the newest good checkpoint, of which clock
+    _saved: tuple[Clock, Path] | None = None  # the newest checkpoint, of which clock
+    _background: Background = field(default_factory=Background)  # writes it
     _best: Best | None = None
     _held_back: Clock | None = None  # up to where hooks fired, if the run was at its end
     _pending: Clock | None = None  # the clock before a step after which nothing was done yet
-    _signal: int = 0
+    _unread: dict[str, float] = field(default_factory=dict)  # measured, not yet shown to hooks
     _seconds: float = 0.0
     _since: float = 0.0
 
@@ -98,34 +79,39 @@ class Loop:
 
         Raises:
             Interrupted: after SIGINT or SIGTERM, once a checkpoint is saved.
-            RlplastError: if the loss is no longer finite; the last checkpoint is kept.
+            RlplastError: if the loss is no longer finite, or a checkpoint could not be written;
+                the last checkpoint is kept.
         """
         trainable = self.trainable
         trainable.after_update = self.hooks.after_update
         self._since = time.perf_counter()
-        with self._signals():
+        with Signals() as signals, self._background:
             if not self.started:
                 self.started = True
                 self._checkpoint()
+                self._settle()  # one precedes the first update
                 self._fire(None, trainable.clock)
             elif self._held_back is not None:  # what fell on the end of the run before it grew
                 self._fire(self._held_back, trainable.clock)
                 self._held_back = None
+            if self._unread:
+                self._observe(trainable.clock)
             while self._pending is not None or not self.done():
                 if self._pending is None:
                     self._pending = trainable.clock
                     trainable.step()
                 if self._reached(self.until):
                     self._checkpoint()
-                    self.folder.flush()
+                    self._settle()
                     return
                 previous, self._pending = self._pending, None
                 self._after_step(previous, trainable.clock)
                 self.observer(self)
-                received = distributed.highest(self._signal)  # all ranks stop at one step
+                self._background.check()
+                received = distributed.highest(signals.received)  # all ranks stop at one step
                 if received and not self.done():
                     self._checkpoint()
-                    self.folder.flush()
+                    self._settle()
                     name = signal.Signals(received).name
                     raise Interrupted(
                         f"stopped by {name}; checkpoint saved: `rlplast resume {self.folder.path}`"
@@ -136,8 +122,14 @@ class Loop:
                 evaluate = cadence.evaluate is not None
                 best = self._measure(clock, cadence.metrics is not None, evaluate)
                 self._log(clock)
+            self._unread = {}  # nothing fires at the end
             self._checkpoint(best)
-            self.folder.flush()
+            self._settle()
+
+    @property
+    def saving(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._background.busy
 
     def done(self) -> bool:
         """Whether the total is reached and no update is owed."""
@@ -152,18 +144,39 @@ class Loop:
         self._fire(previous, clock)
         if clock[self.total.unit] >= self.total.value:
             return  # run() looks at the end, once no update is owed any more
-        best = self._measure(
-            clock, _due(cadence.metrics, previous, clock), _due(cadence.evaluate, previous, clock)
+        metrics, evaluate, log, save, keep = (
+            is_due(schedule, previous, clock)
+            for schedule in (
+                cadence.metrics,
+                cadence.evaluate,
+                cadence.log,
+                cadence.checkpoint,
+                cadence.keep_every,
+            )
         )
-        if _due(cadence.log, previous, clock):
+        due = save or keep
+        best = self._measure(clock, metrics, evaluate)
+        if log:
             self._log(clock)
-        due = _due(cadence.checkpoint, previous, clock)
-        if due or best:
+        first = best and len(self.hooks.conditional) > 0  # save what was evaluated, as it was
+        if first:
+            self._checkpoint(best, due)
+        if metrics or evaluate or log:
+            self._observe(clock)
+        if (due or best) and not first:
             self._checkpoint(best, due)
 
     def _fire(self, previous: Clock | None, clock: Clock) -> None:
         """Fire what is due; ranks that are then out of step stop here."""
-        receipts = self.hooks.fire(previous, clock)
+        self._fired(self.hooks.fire(previous, clock))
+
+    def _observe(self, clock: Clock) -> None:
+        """Let hooks read what was just measured, which none reads again."""
+        values, self._unread = self._unread, {}
+        if self.hooks.conditional:
+            self._fired(self.hooks.observe(self.hooks.shared(values), clock))
+
+    def _fired(self, receipts: list[Any]) -> None:
         if receipts:
             distributed.check_in_step(self.trainable.networks.values())
         self._receipts(receipts)
@@ -210,6 +223,7 @@ class Loop:
     def _write(self, clock: Clock, values: Mapping[str, float]) -> None:
         if values:
             self.latest.update(values)
+            self._unread.update(values)
             self.folder.metrics(clock_fields(clock, self.trainable.units), values)
 
     def _receipts(self, receipts: list[Any]) -> None:
@@ -219,13 +233,14 @@ class Loop:
             self.folder.receipt(row)
 
     def _checkpoint(self, best: bool = False, due: bool = True) -> None:
-        """Save the state as it is, unless it has been already, and prune.
+        """Save the state as it is, unless it has been already, and prune; `_settle` waits for it.
 
         Args:
             best: whether the evaluation of just now is the best so far.
             due: whether it is one of the newest that are kept, and not only the best.
         """
-        clock, root = self.trainable.clock, self.folder.checkpoints
+        self._background.wait()
+        clock, root, taken = self.trainable.clock, self.folder.checkpoints, None
         if self._saved is None or self._saved[0] != clock:
             settled = int(self._pending is None)  # of one clock, before and after what is due
             position = (
@@ -238,34 +253,50 @@ class Loop:
             path = self._path(position, "step" if due else "best")
             if best and self._best is not None:
                 self._best = dataclasses.replace(self._best, checkpoint=path.name)
-            self._save(path, position, clock)
+            taken = self._snapshot(path, position, clock)
             self._saved = clock, path
-        if distributed.rank() == 0:
-            if best:
-                write_best(root, self._best)
-            checkpoint.prune(root, self.cadence.keep, self._best and self._best.checkpoint)
+        if distributed.rank() > 0:
+            return
+        new_best = self._best if best else None
+        named = self._best and self._best.checkpoint
+
+        def finish() -> None:
+            if taken is not None:
+                checkpoint.write(taken)
+            if new_best is not None:
+                write_best(root, new_best)
+            checkpoint.prune(root, self.cadence.keep, named)
+
+        self._background.start(finish)
+
+    def _settle(self) -> None:
+        """Wait until the last checkpoint is there, in every process."""
+        self._background.wait()
+        self.folder.flush()
         distributed.barrier()
 
     def _path(self, position: tuple[int, ...], kind: str) -> Path:
         root = self.folder.checkpoints
         path = root / f"{kind}-{position[0]}"
-        if path in checkpoint.complete(root):  # saved at another clock of the same count
+        if (path / checkpoint.SENTINEL).exists():  # saved at another clock of the same count
             return root / "-".join([kind, *map(str, position)])
         return path
 
-    def _save(self, path: Path, position: tuple[int, ...], clock: Clock) -> None:
-        """Write a checkpoint; every rank gives its state, rank 0 writes."""
+    def _snapshot(
+        self, path: Path, position: tuple[int, ...], clock: Clock
+    ) -> checkpoint.Snapshot | None:
+        """Return the state as it is; every rank gives its own, rank 0 has what is written."""
         trainable = self.trainable
         distributed.check_in_step(trainable.networks.values())
         tensors = {}
         for network in trainable.networks.values():
             tensors.update(checkpoint.network_tensors(network))
-            for block in network.blocks:
-                if not block.view.isfinite().all():
-                    raise RlplastError(
-                        f"{network.qualified(block)} is not finite at {clock}: training diverged; "
-                        "nothing was saved over the last good checkpoint"
-                    )
+            name = checkpoint.first_not_finite(network)
+            if name is not None:
+                raise RlplastError(
+                    f"{name} is not finite at {clock}: training diverged; nothing was saved over "
+                    "the last good checkpoint"
+                )
         state = {
             "clock": dataclasses.asdict(clock),
             "trainable": trainable.state_dict(),
@@ -274,20 +305,26 @@ class Loop:
             "logged": dataclasses.asdict(self._logged) if self._logged else None,
             "pending": dataclasses.asdict(self._pending) if self._pending else None,
             "best": dataclasses.asdict(self._best) if self._best else None,
+            "unread": {k: v for k, v in self._unread.items() if k in self.hooks.reads()},
             "aliases": [checkpoint.aliases(n) for n in trainable.networks.values()],
             "time/seconds": self.seconds(),
         }
         if distributed.rank() > 0:
-            return
-        previous = self._saved[1] if self._saved else None
-        checkpoint.save(
-            path,
-            position,
-            tensors,
-            state,
-            lambda folder: trainable.save_files(folder, previous),
-            previous,
-        )
+            return None
+
+        def save_files(previous: Path | None) -> Callable[[Path], None]:
+            write = trainable.save_files(previous)
+
+            def write_all(folder: Path) -> None:
+                write(folder)
+                self.folder.sync()
+
+            return write_all
+
+        saved, previous = self._saved or (None, None)
+        # What fell between the one before and this one: a signal may have come first.
+        stays = self._pending is None and is_due(self.cadence.keep_every, saved or clock, clock)
+        return checkpoint.snapshot(path, position, tensors, state, save_files, previous, stays)
 
     def load(self, path: Path) -> None:
         """Continue from a checkpoint: networks, streams, environments, files cut to length.
@@ -311,35 +348,10 @@ class Loop:
         distributed.barrier()  # nobody deletes what another one still reads
         self._pending = Clock(**state["pending"]) if state.get("pending") else None
         self._saved = self._pending or self.trainable.clock, path
+        self._unread = dict(state.get("unread", {}))
         self._seconds = state["time/seconds"]
         self._logged = Clock(**state["logged"]) if state["logged"] else None
         self.started = any(v > 0 for v in state["clock"].values())
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Note SIGINT and SIGTERM for the end of the step; a second one acts at once."""
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self._signal = number
-            for s in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(s, signal.SIG_DFL)
-
-        before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            for s in before:
-                signal.signal(s, note)
-        except ValueError:  # not the main thread: signals are the host's affair
-            yield
-            return
-        try:
-            yield
-        finally:
-            for s, handler in before.items():
-                signal.signal(s, handler)
-
-
-def _due(schedule: Schedule | None, previous: Clock, clock: Clock) -> bool:
-    return schedule is not None and schedule.crossings(previous, clock) > 0
 
 
 def _number(clock: Clock) -> int:

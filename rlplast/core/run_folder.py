@@ -114,12 +114,17 @@ class RunFolder:
         return self._writer
 
     def lengths(self) -> dict[str, int]:
-        """Return the files' lengths in bytes, everything so far on disk."""
+        """Return the files' lengths in bytes, all lines so far visible to readers."""
         for name, file in self._files.items():
             with _writing(self.path / name):
                 file.flush()
-                os.fsync(file.fileno())
         return {name: file.tell() for name, file in self._files.items()}
+
+    def sync(self) -> None:
+        """Force to disk at least what `lengths` last counted; any thread may do it."""
+        for name, file in self._files.items():
+            with _writing(self.path / name):
+                os.fsync(file.fileno())
 
     def flush(self) -> None:
         """Make what was appended visible to readers."""

@@ -73,8 +73,12 @@ class Trainable(Protocol):
         """Restore what `state_dict` returned."""
         ...
 
-    def save_files(self, folder: Path, previous: Path | None) -> None:
-        """Write bulk data (a replay) into `folder`; may link to files of `previous`."""
+    def save_files(self, previous: Path | None) -> Callable[[Path], None]:
+        """Return what writes bulk data (a replay), as they are now, into a checkpoint's folder.
+
+        It is called once, in another thread while training goes on, and may link to files of
+        the checkpoint `previous`.
+        """
         ...
 
     def load_files(self, folder: Path) -> None:

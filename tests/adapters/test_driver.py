@@ -55,6 +55,12 @@ def test_hooks_come_from_a_list_or_a_file(tmp_path: Path):
         assert [r.clock.updates for r in driver.receipts] == [5]
 
 
+def test_condition_is_refused_since_no_trainer_says_what_it_measures():
+    hook = {"method": "fire", "when": {"metric": "train/loss", "above": 1}}
+    with pytest.raises(ConfigError, match=r"hooks\[1\] \(fire\)\.when = .* allowed are at, every"):
+        Driver([{"method": "swr", "at": "50%"}, hook], total="10 updates")
+
+
 @pytest.mark.parametrize("text", ["method: fire", "[fire]", "3", ""])
 def test_file_that_holds_no_list_is_refused(text: str, tmp_path: Path):
     path = tmp_path / "hooks.yaml"

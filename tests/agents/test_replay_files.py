@@ -2,17 +2,22 @@ import itertools
 import json
 import os
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agents.replay import Replay
+from agents.replay_files import Segment, plan
 from rlplast.core.errors import ConfigError, DamagedFile
 from tests.agents.replay_episodes import Episodes, assert_equal, copy, fill, make
 
 SEGMENT = 8
+KINDS = ("frames", "records")
 
 
 def used_elsewhere(seed: int, **options: Any) -> Replay:
@@ -80,42 +85,200 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+def rows_of(files: set[str], kind: str) -> set[tuple[int, int, int]]:
+    """Return environment, first row and end of the files of a kind, by their names."""
+    found = [re.fullmatch(rf"env(\d+)-{kind}-(\d+)-(\d+)\.npy", name) for name in files]
+    return {(int(m[1]), int(m[2]), int(m[3])) for m in found if m}
+
+
+# What is written and what is shared.
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    size=st.integers(1, 60),
+    longest=st.integers(1, 30),
+    steps=st.lists(st.integers(0, 80), min_size=1, max_size=8),
+    lost=st.sets(st.integers(0, 20)),
+)
+def test_plan_holds_every_row_once_and_writes_what_is_new(
+    size: int, longest: int, steps: list[int], lost: set[int]
+) -> None:
+    there: list[Segment] = []
+    stop = 0
+    for step in steps:
+        known = {row for part in there for row in range(part.first, part.stop)}
+        stop += step
+        held = Segment("frames", 3, max(stop - size, 0), stop)
+        shared, new = plan(there, held, size, longest)
+        assert set(shared) <= set(there)
+        assert all(part.stop > held.first for part in shared)  # some of it is in memory
+        rows = sorted(row for part in shared + new for row in range(part.first, part.stop))
+        assert rows == list(range(rows[0], stop)) if rows else held.first == stop
+        assert set(range(held.first, stop)) <= set(rows)
+        written = {row for part in new for row in range(part.first, part.stop)}
+        assert written <= set(range(held.first, stop))
+        assert len(written & known) * 8 < longest  # those of one short segment at most
+        for part in new:
+            assert part[:2] == ("frames", 3)
+            assert 0 < part.stop - part.first <= longest
+            assert part.first // size == (part.stop - 1) // size  # does not pass the seam
+        there = [part for i, part in enumerate(shared + new) if i not in lost]
+
+
 @pytest.mark.parametrize(
-    ("steps", "more", "unchanged"),
+    ("steps", "more", "new"),
     [
-        (20, 7, {0, 1}),  # two full segments and a part
-        (40, 3, {0, 2, 3}),  # wrapped around; 2 and 3 still hold rows of the first lap
-        (38, 1, {1, 2, 3}),  # the next row to be written is the first of segment 1
-        (20, 0, {0, 1, 2}),
+        (20, 7, [(21, 28)]),
+        (20, 9, [(21, 25), (25, 30)]),  # more than a segment's worth: two, about equal
+        (28, 9, [(29, 32), (32, 38)]),  # split at the seam of the ring
+        (39, 3, [(40, 43)]),
+        (20, 0, []),
+        (20, 70, [(59, 64), (64, 70), (70, 77), (77, 84), (84, 91)]),  # all overwritten
     ],
 )
-def test_unchanged_segments_are_hard_linked_and_others_written(
-    steps: int, more: int, unchanged: set[int], tmp_path: Path
+def test_new_rows_are_written_and_files_with_older_ones_hard_linked(
+    steps: int, more: int, new: list[tuple[int, int]], tmp_path: Path
 ) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
+    old, folder = tmp_path / "old", tmp_path / "new"
     replay, episodes = saved(old, steps)
     fill(replay, episodes, more)
-    replay.save(new, previous=old)
-    shared = {name for name in names(new) if (new / name).stat().st_nlink == 2}
-    for name in shared:
-        assert (old / name).stat().st_ino == (new / name).stat().st_ino
-    parts = itertools.product(range(2), unchanged, ("frames", "records"))
-    stems = {f"env{env:04d}-segment{index:05d}-{kind}" for env, index, kind in parts}
-    assert {re.sub(r"rows\d+-|\.npy", "", name) for name in shared} == stems
+    replay.save(folder, previous=old)
+    written, shared = names(folder) - names(old), names(folder) & names(old)
+    assert all(os.path.samefile(old / name, folder / name) for name in shared)
+    assert rows_of(written, "frames") == {(env, *rows) for env in range(2) for rows in new}
+    oldest = max(steps + more + 1 - 4 * SEGMENT, 0)
+    for kind in KINDS:
+        assert all(first >= oldest for _, first, _ in rows_of(written, kind))
+    # What the ring has overwritten wholly is left out.
+    there = {part for part in rows_of(names(old), "frames") if part[2] > oldest}
+    assert rows_of(shared, "frames") == there
 
 
-def test_partly_filled_segment_stores_only_its_rows(tmp_path: Path) -> None:
-    saved(tmp_path, steps=20)
-    lengths = [len(np.load(path)) for path in sorted(tmp_path.glob("env0000*-frames.npy"))]
-    assert lengths == [SEGMENT, SEGMENT, 5]
+def test_record_of_the_newest_row_is_written_when_it_is_final(tmp_path: Path) -> None:
+    replay, episodes = saved(tmp_path / "old", steps=7)
+    fill(replay, episodes, 1)
+    replay.save(tmp_path / "new", previous=tmp_path / "old")
+    assert rows_of(names(tmp_path / "old"), "records") == {(0, 0, 7), (1, 0, 7)}
+    (record,) = np.load(tmp_path / "new" / "env0000-records-000000000007-000000000008.npy")
+    assert record["sampleable"] and record["discount"] == 1 and record["reward"] != 0
 
 
-def test_segment_that_ends_at_the_head_is_written_again(tmp_path: Path) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    replay, episodes = saved(old, steps=SEGMENT - 1)
-    fill(replay, episodes, 1)  # gives the last row of the first segment its action
-    replay.save(new, previous=old)
-    assert not names(old) & names(new)
+def test_saves_at_every_step_share_a_file_once_it_has_an_eighth_of_the_longest(
+    tmp_path: Path,
+) -> None:
+    options: dict[str, Any] = {"rows": 300, "segment_rows": 80}
+    replay, episodes = make(**options), Episodes(1, seed=0)
+    replay.start(episodes.start())
+    previous = None
+    for save in range(250):
+        fill(replay, episodes, 1)
+        replay.save(tmp_path / str(save), previous)
+        previous = tmp_path / str(save)
+    lengths = {
+        kind: [b - a for _, a, b in rows_of(names(tmp_path / "249"), kind)] for kind in KINDS
+    }
+    for of_kind in lengths.values():
+        assert len(of_kind) < 300 / 10 + 2 and sorted(of_kind)[1] >= 10
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_of_a_run_of_saves_restores_the_memory_of_its_moment(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Rows are added while saves are written, and every row is as long as a page or so."""
+    folder, draw = tmp_path_factory.mktemp("saves"), data.draw
+    options = {
+        "num_envs": draw(st.integers(1, 3)),
+        "rows": draw(st.integers(6, 40)),
+        "frame_stack": draw(st.integers(1, 3)),
+        "n_step": draw(st.integers(1, 3)),
+        "obs_shape": (3, draw(st.sampled_from([1, 100, 400]))),
+    }
+    replay = make(**options, segment_rows=draw(st.integers(1, 24)))
+    episodes = Episodes(options["num_envs"], draw(st.integers(0, 99)), p_truncated=0.2)
+
+    def wide(frames: np.ndarray) -> np.ndarray:
+        return np.repeat(frames[..., None], options["obs_shape"][1], axis=-1)
+
+    def add(steps: int) -> None:
+        for _ in range(steps):
+            action, reward, terminated, truncated, obs, final = episodes.step()
+            replay.add(action, reward, terminated, truncated, wide(obs), wide(final))
+
+    replay.start(wide(episodes.start()))
+    saves, previous = [], None
+    for number in range(draw(st.integers(1, 5))):
+        add(draw(st.integers(0, 60)))
+        state, then, size = replay.state_dict(), content(replay), replay.size
+        saving = replay.begin_save(previous)
+        thread = threading.Thread(target=saving, args=(folder / str(number),), daemon=True)
+        thread.start()
+        add(draw(st.integers(0, 60)))
+        thread.join()
+        previous = folder / str(number)
+        saves.append((previous, state, then, size))
+    for path, state, then, size in draw(st.permutations(saves)):
+        again = make(**options)
+        again.load(path, json.loads(json.dumps(state)))
+        for ours, theirs in zip(content(again), then, strict=True):
+            np.testing.assert_array_equal(ours, theirs, strict=True)
+        assert again.size == size
+
+
+def content(replay: Replay) -> list[np.ndarray]:
+    """Return copies of all rows in memory, the oldest first, ring by ring."""
+    found = []
+    for env, written in enumerate(replay._written):
+        rows = np.arange(max(written - replay._rows, 0), written) % replay._rows
+        at = env * replay._rows + rows
+        found += [replay._frames[at], replay._records[at]]
+    return found
+
+
+def test_segments_of_another_length_are_loaded_and_shared(tmp_path: Path) -> None:
+    replay, _ = saved(tmp_path / "old", steps=20)
+    again = restored(
+        tmp_path / "old", replay.state_dict(), rows=4 * SEGMENT, num_envs=2, segment_rows=5
+    )
+    assert_equal(again.sample(), replay.sample())
+    again.save(tmp_path / "new", previous=tmp_path / "old")
+    assert names(tmp_path / "new") == names(tmp_path / "old")
+
+
+# Saving beside training.
+
+
+def test_rows_are_overwritten_only_once_they_are_on_disk(tmp_path: Path) -> None:
+    replay, episodes = saved(tmp_path / "old", steps=20)
+    fill(replay, episodes, 7)
+    state, then = replay.state_dict(), content(replay)
+    saving = replay.begin_save(tmp_path / "old")
+    fill(replay, episodes, 24)  # the next row goes where row 20 is, whose record is new
+    assert replay._written.tolist() == [52, 52]
+    adding = threading.Thread(target=fill, args=(replay, episodes, 20), daemon=True)
+    adding.start()
+    adding.join(0.2)
+    assert adding.is_alive() and replay._written.tolist() == [52, 52]
+    saving(tmp_path / "new")
+    adding.join(10)
+    assert not adding.is_alive() and replay._written.tolist() == [72, 72]
+    again = restored(tmp_path / "new", state, rows=4 * SEGMENT, num_envs=2)
+    for ours, theirs in zip(content(again), then, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_save_that_fails_lets_training_go_on(tmp_path: Path) -> None:
+    replay, episodes = saved(tmp_path / "old", steps=20)
+    saving = replay.begin_save(None)
+    (tmp_path / "file").write_text("a file where the folder should be")
+    with pytest.raises(OSError):
+        saving(tmp_path / "file")
+    fill(replay, episodes, 9 * SEGMENT)
+
+
+# On disk.
 
 
 def test_later_saves_leave_earlier_ones_as_they_were(tmp_path: Path) -> None:
@@ -180,21 +343,27 @@ def pickled(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["frames", "records"])
-@pytest.mark.parametrize(
-    "damage", [Path.unlink, cut_short, empty, overwrite, drop_a_row, other_type, pickled]
-)
+@pytest.mark.parametrize("damage", [cut_short, empty, overwrite, drop_a_row, other_type, pickled])
 def test_damaged_segment_is_refused_by_name(damage: Any, kind: str, tmp_path: Path) -> None:
     replay, _ = saved(tmp_path, steps=20)
-    victim = sorted(tmp_path.glob(f"env0001-*-{kind}.npy"))[1]
+    victim = sorted(tmp_path.glob(f"env0001-{kind}-*.npy"))[1]
     damage(victim)
-    with pytest.raises(DamagedFile, match=rf"{victim.name}.*expected a .*\(8,"):
+    with pytest.raises(DamagedFile, match=rf"{victim.name}.*expected a .*\([67],"):
+        replay.load(tmp_path, replay.state_dict())
+
+
+@pytest.mark.parametrize("kind", ["frames", "records"])
+def test_rows_without_a_file_are_named(kind: str, tmp_path: Path) -> None:
+    replay, _ = saved(tmp_path, steps=20)
+    sorted(tmp_path.glob(f"env0001-{kind}-*.npy"))[1].unlink()
+    with pytest.raises(DamagedFile, match=rf"no file with {kind} [67] to 2[01] of environment 1;"):
         replay.load(tmp_path, replay.state_dict())
 
 
 def test_damaged_segment_of_an_earlier_save_is_not_carried_on(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     replay, _ = saved(old, steps=20)
-    cut_short(sorted(old.iterdir())[0])
+    cut_short(sorted(old.iterdir())[1])
     replay.save(new, previous=old)
     again = restored(new, replay.state_dict(), rows=4 * SEGMENT, num_envs=2, segment_rows=SEGMENT)
     assert_equal(again.sample(), replay.sample())
@@ -211,7 +380,6 @@ def test_folder_with_files_is_not_saved_into(tmp_path: Path) -> None:
     [
         ({"rows": 33}, "rows_per_env = 33"),
         ({"frame_stack": 2}, "frame_stack = 2"),
-        ({"segment_rows": 4}, "segment_rows = 4"),
         ({"action_dim": 3}, "action_dim = 3: the saved replay has None"),
         ({"obs_dtype": "int64"}, "obs_dtype = <i8"),
         ({"rng": np.random.Generator(np.random.SFC64(0))}, "bit_generator = SFC64"),
@@ -224,16 +392,3 @@ def test_memory_of_another_layout_is_not_loaded(
     layout = {"rows": 4 * SEGMENT, "num_envs": 2, "segment_rows": SEGMENT}
     with pytest.raises(ConfigError, match=key):
         make(**(layout | options)).load(tmp_path, replay.state_dict())
-
-
-def test_discrete_memory_saved_before_there_were_continuous_ones_still_loads(
-    tmp_path: Path,
-) -> None:
-    replay, _ = saved(tmp_path, steps=20)
-    state = replay.state_dict()
-    del state["layout"]["action_dim"]
-    records = np.load(sorted(tmp_path.glob("*-records.npy"))[0])
-    names_and_types = [("action", "<i4"), ("reward", "<f4"), ("discount", "<f4"), ("age", "|u1")]
-    assert records.dtype.descr == [*names_and_types, ("sampleable", "|b1")]
-    again = restored(tmp_path, state, rows=4 * SEGMENT, num_envs=2, segment_rows=SEGMENT)
-    assert_equal(again.sample(), replay.sample())

@@ -141,6 +141,14 @@ OUT_OF_RANGE = [
     ("evaluate.episodes", 0, "evaluate.episodes = 0: allowed is at least 1"),
     ("metrics.batch_size", 0, "metrics.batch_size = 0: allowed is at least 1"),
     ("checkpoint.keep", 0, "checkpoint.keep = 0: allowed is at least 1"),
+    ("checkpoint.keep_every", "0%", "checkpoint.keep_every = 0 env_steps: allowed is at least 1"),
+    ("checkpoint.keep_every", "often", "checkpoint.keep_every = 'often': allowed is"),
+    ("checkpoint.keep_every", "9 epochs", "checkpoint.keep_every = '9 epochs': this run counts"),
+    (
+        "checkpoint.keep_every",
+        "201 env_steps",
+        "checkpoint.keep_every = 201 env_steps is longer than the run",
+    ),
     ("log.every", "0%", "log.every = 0 env_steps: allowed is at least 1 env_steps"),
     (
         "metrics.names",

@@ -50,7 +50,8 @@ def test_folder_holds_what_the_contract_names(run: Path):
     assert steps == ["step-150", "step-200"]
     for step in steps:
         inside = {path.name for path in (run / "checkpoints" / step).iterdir()}
-        assert inside == {"tensors.safetensors", "state.json", "replay", "COMPLETE"}
+        tensors = {"tensors.safetensors", "initial.safetensors"}
+        assert inside == tensors | {"state.json", "replay", "COMPLETE"}
         assert list((run / "checkpoints" / step / "replay").glob("*.npy"))
 
 

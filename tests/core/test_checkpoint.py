@@ -23,17 +23,30 @@ def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-def save(folder: Path, position: int = 0, content: Any = None, **more: Any) -> Path:
+def save(folder: Path, position: int = 0, content: Any = None, **options: Any) -> Path:
     """Write a small checkpoint with a file; `content` tells it from others."""
+    checkpoint.write(take(folder, position, content, **options))
+    return folder
+
+
+def take(
+    folder: Path, position: int = 0, content: Any = None, **options: Any
+) -> checkpoint.Snapshot:
 
     def write(folder: Path) -> None:
         (folder / "replay").mkdir()
         (folder / "replay" / "rows.npy").write_bytes(b"rows %d" % position)
 
-    tensors = {"w": torch.arange(6.0).reshape(2, 3) + position}
+    tensors = {"w": torch.arange(6.0).reshape(2, 3) + position, "w@initial": torch.zeros(2, 3)}
     state = {"content": content, "array": np.arange(position)}
-    checkpoint.save(folder, (position, 0, position), tensors, state, write, **more)
-    return folder
+    at = (position, 0, position)
+    return checkpoint.snapshot(
+        folder, at, tensors, state, **{"save_files": lambda previous: write} | options
+    )
+
+
+def name_of(descriptor: int) -> str:
+    return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
 
 
 def names(folder: Path) -> set[str]:
@@ -147,7 +160,7 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-FILES = ("tensors.safetensors", "state.json", "replay/rows.npy")
+FILES = ("tensors.safetensors", "initial.safetensors", "state.json", "replay/rows.npy")
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -212,8 +225,8 @@ def test_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
 
 def test_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
     seal = save(tmp_path / "step-1", 1) / "COMPLETE"
-    seal.write_text(seal.read_text().replace('"format": 1', '"format": 99'))
-    with pytest.raises(DamagedFile, match="has checkpoint format 99: this version reads 1"):
+    seal.write_text(seal.read_text().replace('"format": 2', '"format": 1'))
+    with pytest.raises(DamagedFile, match="has checkpoint format 1: this version reads 2"):
         checkpoint.load(tmp_path / "step-1")
 
 
@@ -224,9 +237,73 @@ def test_file_damaged_after_it_was_shared_is_not_sealed_as_good(tmp_path: Path) 
     def share(folder: Path) -> None:
         os.link(older / "replay" / "rows.npy", folder / "rows.npy")
 
-    checkpoint.save(tmp_path / "step-2", (2,), {}, {}, share, previous=older)
+    save(tmp_path / "step-2", 2, previous=older, save_files=lambda previous: share)
     with pytest.raises(DamagedFile, match=r"step-2/rows\.npy was altered"):
         checkpoint.check(tmp_path / "step-2")
+
+
+# What is shared with the checkpoint before.
+
+
+def test_initial_weights_are_written_once(tmp_path: Path) -> None:
+    older = save(tmp_path / "step-1", 1)
+    taken = take(tmp_path / "step-2", 2, previous=older)
+    assert set(taken.tensors) == {"w", "state/array"} and not taken.initial  # not even copied
+    checkpoint.write(taken)
+    assert os.path.samefile(older / "initial.safetensors", taken.folder / "initial.safetensors")
+    assert checkpoint.load(taken.folder)[0]["w@initial"].equal(torch.zeros(2, 3))
+
+
+def test_initial_weights_that_were_cut_are_written_again(tmp_path: Path) -> None:
+    older = save(tmp_path / "step-1", 1)
+    cut(older / "initial.safetensors")
+    newer = save(tmp_path / "step-2", 2, previous=older)
+    assert checkpoint.load(newer)[0]["w@initial"].equal(torch.zeros(2, 3))
+
+
+def test_file_that_was_shared_is_not_forced_to_disk_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = save(tmp_path / "step-1", 1)
+    names = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: names.append(name_of(descriptor)))
+    save(tmp_path / "step-2", 2, previous=older)
+    assert "tensors.safetensors" in names and "initial.safetensors" not in names
+
+
+# What is held fast.
+
+
+def test_snapshot_is_of_its_moment_however_late_it_is_written(tmp_path: Path) -> None:
+    weight, moved = torch.arange(4.0), torch.arange(4.0)[::2]
+    state = {"array": np.arange(3), "list": [1, [2]], "tensor": torch.ones(2), "view": moved}
+    taken = checkpoint.snapshot(tmp_path / "step-1", (1,), {"w": weight, "part": weight[1:]}, state)
+    for changed in (weight, moved, state["array"], state["tensor"]):
+        changed += 10
+    state["list"][1].append(3)
+    state["list"].append(4)
+    checkpoint.write(taken)
+    tensors, loaded = checkpoint.load(tmp_path / "step-1")
+    assert tensors["w"].tolist() == [0, 1, 2, 3] and tensors["part"].tolist() == [1, 2, 3]
+    assert loaded["array"].tolist() == [0, 1, 2] and loaded["list"] == [1, [2]]
+    assert loaded["tensor"].tolist() == [1, 1] and loaded["view"].tolist() == [0, 2]
+
+
+def test_further_files_are_begun_last_and_written_first(tmp_path: Path) -> None:
+    """What they have to wait for is then released, whatever else goes wrong."""
+    events = []
+
+    def begin(previous: Path | None) -> Any:
+        assert (tmp_path / ".step-1.tmp").is_dir()
+        events.append("begun")
+        return lambda folder: events.append([p.name for p in folder.iterdir()])
+
+    save(tmp_path / "step-1", 1, save_files=begin)
+    assert events == ["begun", []]
+    (tmp_path / "file").write_text("a file where the folder should be")
+    with pytest.raises(RlplastError, match="could not be written"):
+        take(tmp_path / "file" / "step-2", 2, save_files=begin)
+    assert events == ["begun", []]
 
 
 @pytest.mark.parametrize("lost", ["step-1", "step-1/COMPLETE", "step-1/replay"])
@@ -268,6 +345,13 @@ def test_prune_keeps_the_named_best_beside_the_newest_that_were_due(tmp_path: Pa
     assert names(tmp_path) == {"step-5", "step-10", "best.json"}
 
 
+def test_prune_never_deletes_those_that_stay(tmp_path: Path) -> None:
+    for position in range(1, 7):
+        save(tmp_path / f"step-{position}", position, stays=position in (2, 5))
+    checkpoint.prune(tmp_path, 2)
+    assert names(tmp_path) == {"step-2", "step-5", "step-6"}
+
+
 def test_deletion_cut_short_leaves_nothing_that_looks_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,7 +375,13 @@ def test_what_has_the_name_already_is_replaced(tmp_path: Path) -> None:
     (save(tmp_path / "step-1", 1, "old") / "stray").write_text("x")
     save(tmp_path / "step-1", 1, "new")
     assert checkpoint.load(tmp_path / "step-1")[1]["content"] == "new"
-    assert names(tmp_path / "step-1") == {"tensors.safetensors", "state.json", "replay", "COMPLETE"}
+    assert names(tmp_path / "step-1") == {
+        "tensors.safetensors",
+        "initial.safetensors",
+        "state.json",
+        "replay",
+        "COMPLETE",
+    }
 
 
 def test_everything_is_on_disk_before_the_name_appears(
@@ -301,7 +391,7 @@ def test_everything_is_on_disk_before_the_name_appears(
     rename = os.rename
 
     def synced(descriptor: int) -> None:
-        events.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        events.append(name_of(descriptor))
 
     def renamed(source: Path, target: Path) -> None:
         events.append("rename")

@@ -2,6 +2,7 @@ import dataclasses
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,8 @@ def test_run_interrupted_at_every_step_keeps_the_same_best(through: Path, tmp_pa
 
 def test_damaged_best_is_found_again(through: Path, tmp_path: Path) -> None:
     def damage() -> None:
+        while made.saving:
+            time.sleep(0.001)
         newest, _ = checkpoint.newest(tmp_path / "checkpoints")
         assert newest.name == "best-8"
         (newest / "state.json").write_text("{}")

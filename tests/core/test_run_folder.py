@@ -133,7 +133,7 @@ def test_lines_that_do_not_fit_are_an_error_and_cutting_back_works(folder: RunFo
     assert [r["updates"] for r in rows(folder)] == list(range(5))
 
 
-@pytest.mark.parametrize("method", ["flush", "lengths"])
+@pytest.mark.parametrize("method", ["flush", "sync"])
 def test_error_of_the_disk_says_what_to_do(
     folder: RunFolder, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

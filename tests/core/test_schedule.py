@@ -155,10 +155,75 @@ def test_every_update_is_a_period_of_one_update(every: str, expected: bool) -> N
     assert not parse({"at": "1 updates"}).every_update
 
 
+# Up to where a run equals one without the hook.
+
+EARLIEST = [
+    ({"at": ["50%", "25%"]}, ["15 updates"]),
+    ({"at": ["3 epochs", "50%", "2 epochs"]}, ["2 epochs", "30 updates"]),
+    ({"at": "0%"}, ["0 updates"]),
+    ({"every": "20 updates"}, ["20 updates"]),
+    ({"every": "20 updates", "from": "0%"}, ["20 updates"]),
+    ({"every": "20 updates", "from": "20 updates"}, ["20 updates"]),
+    ({"every": "20 updates", "from": "21 updates"}, ["40 updates"]),
+    ({"every": "20 updates", "from": "3 epochs"}, ["3 epochs"]),
+    ({"every": "2 epochs", "from": "50%"}, ["30 updates"]),
+    ({"on": "phase_start"}, ["1 phase"]),
+    ({"on": "phase_start", "from": "phase 2"}, ["2 phase"]),
+    ({"on": "phase_start", "from": "50%"}, ["30 updates"]),
+    ({"when": {"metric": "train/loss", "above": 1}}, ["0 updates"]),
+    ({"when": {"metric": "train/loss", "above": 1}, "from": "50%"}, ["30 updates"]),
+    ({"when": {"metric": "train/loss", "above": 1}, "from": "2 epochs"}, ["2 epochs"]),
+    # inside the update that counts them
+    ({"every": "1 updates"}, ["0 updates"]),
+    ({"every": "1 updates", "from": "0%"}, ["0 updates"]),
+    ({"every": "1 updates", "from": "50%"}, ["29 updates"]),
+    ({"every": "1 updates", "from": "2 epochs"}, ["1 epochs"]),
+    ({"every": "1 updates", "from": "500 tokens"}, ["0 updates"]),
+    ({"every": "1 updates", "from": "50 env_steps"}, ["50 env_steps"]),
+    ({"every": "1 updates", "from": "50 frames"}, ["50 frames"]),
+    ({"every": "1 updates", "from": "phase 1"}, ["1 phase"]),
+]
+
+
+@pytest.mark.parametrize(("config", "expected"), EARLIEST, ids=str)
+def test_earliest_is_the_first_time_of_each_unit(
+    config: dict[str, Any], expected: list[str]
+) -> None:
+    found = parse(config).earliest()
+    assert sorted(map(str, found)) == sorted(expected)
+    assert len({time.unit for time in found}) == len(found)
+
+
+@given(configs(), st.sampled_from(["", "2 epochs", "30 tokens"]), st.integers(1, 7))
+def test_nothing_is_due_before_one_of_the_earliest_times_is_reached(
+    config: dict[str, Any], gate: str, pace: int
+) -> None:
+    if not is_ever_due(config):
+        return
+    if gate and "every" in config:
+        config = {"every": config["every"], "from": gate}
+    schedule = parse(config)
+    clocks = [Clock(updates=u, epochs=u // (5 * pace), tokens=u * pace) for u in range(TOTAL)]
+    reached = [any(c[t.unit] >= t.value for t in schedule.earliest()) for c in clocks]
+    for earlier, previous, clock in zip(reached, clocks, clocks[1:], strict=False):
+        if schedule.crossings(previous, clock):
+            inside = schedule.every_update  # then a run has to have stopped one step earlier
+            assert earlier if inside else any(clock[t.unit] >= t.value for t in schedule.earliest())
+
+
+def test_condition_has_no_due_points_and_from_and_until_are_its_gate() -> None:
+    schedule = parse({"when": {"metric": "train/loss", "above": 1}, "from": "20%", "until": "50%"})
+    assert schedule.crossings(None, at(0)) == schedule.crossings(at(0), at(60)) == 0
+    assert schedule.next_due(at(0)) is None
+    assert [u for u in range(61) if schedule.is_open(at(u))] == list(range(12, 31))
+    phase = parse({"when": {"metric": "train/loss", "above": 1}, "until": "phase 0"})
+    assert phase.is_open(at(50)) and not phase.is_open(at(50, phase=1))
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({}, r"s has no rule: exactly one of at, every, on"),
+        ({}, r"s has no rule: exactly one of at, every, on, when is needed"),
         ({"at": None}, r"s has no rule"),
         ({"at": []}, r"s\.at has no point"),
         ({"at": "50%", "every": "10%"}, r"s has at and every: exactly one"),
@@ -177,7 +242,7 @@ def test_every_update_is_a_period_of_one_update(every: str, expected: bool) -> N
         ({"every": "10%", "from": "50%", "until": "20%"}, r"until = 12 .* before from = 30"),
         ({"every": "40%", "from": "90%"}, r"no multiple of every = 24 updates lies between"),
         ({"every": "10%", "until": "0%"}, r"it would never be due"),
-        ({"at": "50%", "until": "60%"}, r"from and until go with every or on, not with at"),
+        ({"at": "50%", "until": "60%"}, r"from and until go with every, on or when, not with at"),
     ],
     ids=str,
 )

@@ -96,8 +96,9 @@ class Toy:
         self.streams.load_state_dict(state["streams"])
         self.losses = list(state["losses"])
 
-    def save_files(self, folder: Path, previous: Path | None) -> None:
-        np.save(folder / "points.npy", np.array(self.points))
+    def save_files(self, previous: Path | None) -> Callable[[Path], None]:
+        points = np.array(self.points)
+        return lambda folder: np.save(folder / "points.npy", points)
 
     def load_files(self, folder: Path) -> None:
         self.points = list(np.load(folder / "points.npy"))
@@ -121,6 +122,7 @@ def loop(
     evaluate: str | None = "3 updates",
     metrics: str | None = "5 env_steps",
     keep: int = 2,
+    keep_every: str | None = None,
 ) -> Loop:
     """Return a loop over a new toy, resumed from what is in the folder."""
     toy = Toy()
@@ -132,7 +134,13 @@ def loop(
         total=Time.parse(total),
         folder=RunFolder(folder, tensorboard=False),
         cadence=Cadence(
-            logged, every(evaluate, total), every(metrics, total), saved, episodes=2, keep=keep
+            logged,
+            every(evaluate, total),
+            every(metrics, total),
+            saved,
+            episodes=2,
+            keep=keep,
+            keep_every=every(keep_every, total),
         ),
         measure=lambda t, number: {"metric/loss": t.loss("net", t.sample(4, number)).item()},
     )

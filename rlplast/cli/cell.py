@@ -1,0 +1,104 @@
+"""One cell of a study, as executors run it: ``python -m rlplast.cli.cell STUDY KEY``.
+
+It may be started again at any time, after any end: what was begun goes on from its newest
+checkpoint, what was not is branched from its prefix, and what is done is left alone.
+"""
+
+import argparse
+import fcntl
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlplast.cli import api
+from rlplast.cli.errors import exit_code, import_module
+from rlplast.core.clock import Time
+from rlplast.core.config import RunConfig
+from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.study.child import die_with_parent
+from rlplast.study.folder import is_done, is_started, read_study
+
+__all__ = ["config_path", "main", "run_cell"]
+
+_PATIENCE = 120.0  # seconds for a process that was told to stop to leave the run's folder
+
+
+def config_path(study: Path, key: str) -> Path:
+    """Return where the config of a cell lies."""
+    return study / "configs" / f"{key}.yaml"
+
+
+def run_cell(study: Path, key: str) -> None:
+    """Bring one cell of a study to its end.
+
+    Raises:
+        ConfigError: if the study has no such cell.
+        DamagedFile: if it, or the prefix it goes on from, is damaged.
+    """
+    cells = {cell["key"]: cell for cell in read_study(study)["cells"]}
+    if key not in cells:
+        raise ConfigError(f"{study} has no cell {key!r}: its study.json was written anew")
+    cell = cells[key]
+    folder = study / cell["folder"]
+    config = api.read_config(config_path(study, key))
+    until = tuple(Time.parse(text) for text in cell["stops"])
+    _wait_for(folder)
+    if is_done(folder):
+        return
+    if not is_started(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if cell["parent"] is None:
+            api.train(config, folder, until=until)
+            return
+        _branch(study / cells[cell["parent"]]["folder"], folder, config)
+    try:
+        api.resume(folder, until=until, report=print)
+    except DamagedFile as error:
+        raise DamagedFile(
+            f"{error}; delete {folder} and start the study again: it is trained anew"
+        ) from error
+
+
+def _branch(prefix: Path, folder: Path, config: RunConfig) -> None:
+    if not is_done(prefix):
+        raise ConfigError(f"{prefix} is not done: {folder.name} goes on from where it ends")
+    api.branch(prefix, folder, config)
+
+
+def _wait_for(folder: Path) -> None:
+    """Wait until nobody writes to a run's folder: a predecessor may still be saving."""
+    lock = folder / ".lock"
+    until = time.monotonic() + _PATIENCE
+    while lock.exists() and time.monotonic() < until:
+        with lock.open("r+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                time.sleep(0.2)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one cell; exit codes as `rlplast.cli.main` has them."""
+    die_with_parent()
+    parser = argparse.ArgumentParser(prog="rlplast.cli.cell", description=__doc__)
+    parser.add_argument("study", type=Path)
+    parser.add_argument("key")
+    parser.add_argument("--import", dest="modules", action="append", default=[])
+    arguments: Any = parser.parse_args(argv)
+
+    def run() -> int:
+        for module in arguments.modules:
+            import_module(module)
+        run_cell(arguments.study, arguments.key)
+        return 0
+
+    return exit_code(run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

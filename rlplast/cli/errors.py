@@ -1,0 +1,53 @@
+"""Errors turned into exit codes, for every entry point; and modules of the user's own.
+
+Exit 0 done, 1 failed run or damaged file, 2 bad usage or config, 130 interrupted with a
+checkpoint saved.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rlplast.core.distributed import rank, world
+from rlplast.core.errors import ConfigError, Interrupted, RlplastError
+
+__all__ = ["exit_code", "import_module"]
+
+
+def exit_code(run: Callable[[], int]) -> int:
+    """Return what `run` returns, or the exit code of the error it ends with, which is said."""
+    try:
+        return run()
+    except RlplastError as error:
+        if rank() == 0 or not isinstance(error, Interrupted):  # all ranks stop at one step
+            print(f"rlplast: {error}", file=sys.stderr)
+        return error.exit_code
+    except RuntimeError as error:
+        if world() == 1 or not any(word in str(error) for word in ("gloo", "Gloo", "NCCL")):
+            raise
+        print(f"rlplast: another process ended, see its message ({error})", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("rlplast: interrupted before anything was saved", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 1
+    except OSError as error:
+        print(f"rlplast: {error}", file=sys.stderr)
+        return 1
+
+
+def import_module(module: str) -> None:
+    """Import a user's module, looked for in the current folder too.
+
+    Raises:
+        ConfigError: if there is no such module.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)  # and it stays there: environment workers import the module too
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--import {module}: {error}") from error

@@ -1,0 +1,217 @@
+"""Conditions: hooks that fire when a measured value is above or below a threshold.
+
+A condition is data: which value it reads, its threshold, and how long it rests after a
+firing. What it decides follows from the value, the clock, and the clock of its last firing,
+so the latter is all there is to save.
+
+- `Condition`: the mapping `when` of a hook.
+- `Measured`: what a run measures, to refuse a condition that could never hold.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlplast.core.clock import Clock, Time
+from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.registry import rows
+
+__all__ = ["WHEN_KEYS", "Condition", "Measured"]
+
+WHEN_KEYS = ("metric", "above", "below", "cooldown")
+FAMILIES = ("metric", "eval", "train")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run measures while it trains; log lines always have ``train/`` values.
+
+    Attributes:
+        metrics: names of the plasticity metrics; None if none are measured at all.
+        evaluate: whether the run is evaluated.
+    """
+
+    metrics: tuple[str, ...] | None
+    evaluate: bool
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A threshold on a measured value.
+
+    Attributes:
+        metric: the name of a plasticity metric, such as ``dormant_ratio``, read for each network
+            on its own; or a key of metrics.jsonl, such as ``train/return``, read for all.
+        threshold: what the value is compared with, strictly.
+        above: whether the value has to be above the threshold, else below.
+        cooldown: how long it rests after a firing; None for not at all.
+    """
+
+    metric: str
+    threshold: float
+    above: bool
+    cooldown: Time | None = None
+
+    @classmethod
+    def parse(cls, config: Any, total: Time, key: str = "when") -> "Condition":
+        """Read a config's `when`, a percentage of `cooldown` resolved against `total`.
+
+        Args:
+            config: a mapping with the keys of `WHEN_KEYS`; None counts as absent.
+            total: what percentages refer to, the run's length.
+            key: what error messages call the condition.
+
+        Raises:
+            ConfigError: for an unknown key or metric, a threshold that is missing, double or no
+                finite number, or a cooldown that is no time.
+
+        Examples:
+            >>> c = Condition.parse({"metric": "train/loss", "above": 2}, Time(100, "updates"))
+            >>> c.holds(2.5), c.holds(2.0), c.holds(float("nan"))
+            (True, False, False)
+        """
+        if not isinstance(config, Mapping):
+            raise ConfigError(
+                f"{key} = {config!r}: allowed is a mapping, such as "
+                "{metric: dormant_ratio, above: 0.3, cooldown: 5%}"
+            )
+        for name in config:
+            if name not in WHEN_KEYS:
+                near = did_you_mean(str(name), WHEN_KEYS)
+                raise ConfigError(f"{key} has an unknown key {name!r}: {near}")
+        given = {k: v for k, v in config.items() if v is not None}
+        if "metric" not in given:
+            raise ConfigError(
+                f"{key} has no metric: name a plasticity metric, such as dormant_ratio, or a key "
+                "of metrics.jsonl, such as train/return"
+            )
+        _check_metric(given["metric"], key)
+        sides = [k for k in ("above", "below") if k in given]
+        if len(sides) != 1:
+            raise ConfigError(
+                f"{key} has {' and '.join(sides) or 'no threshold'}: exactly one of above, below "
+                "is needed"
+            )
+        [side] = sides
+        value = given[side]
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not math.isfinite(value):
+            raise ConfigError(f"{key}.{side} = {value!r}: allowed is a finite number")
+        cooldown = None
+        if "cooldown" in given:
+            cooldown = Time.parse(given["cooldown"], f"{key}.cooldown").resolve(total)
+        return cls(given["metric"], float(value), side == "above", cooldown)
+
+    @property
+    def bare(self) -> bool:
+        """Whether each network's own value is read, rather than one value for all."""
+        return "/" not in self.metric
+
+    def key(self, network: str) -> str:
+        """Return the key of metrics.jsonl that is read for a network."""
+        return f"metric/{self.metric}/{network}" if self.bare else self.metric
+
+    def __str__(self) -> str:
+        """Return the condition as YAML: the name of a hook's random streams has it."""
+        side = "above" if self.above else "below"
+        rest = "" if self.cooldown is None else f", cooldown: {self.cooldown}"
+        return f"{{metric: {self.metric}, {side}: {self.threshold!r}{rest}}}"
+
+    def holds(self, value: float | None) -> bool:
+        """Say whether a value is on the right side; none and not-a-number never are."""
+        if value is None:
+            return False
+        return value > self.threshold if self.above else value < self.threshold
+
+    def rested(self, last: Clock | None, clock: Clock) -> bool:
+        """Say whether the cooldown since the last firing is over; None for no firing yet."""
+        if last is None or self.cooldown is None:
+            return True
+        return clock[self.cooldown.unit] - last[self.cooldown.unit] >= self.cooldown.value
+
+    def check_found(self, values: Mapping[str, Any], networks: Iterable[str], key: str) -> None:
+        """Check that the value is among all that a run has measured at one moment.
+
+        Args:
+            values: what was measured, by key of metrics.jsonl. Values that are measured another
+                time (no evaluation was due, there is no data to probe with yet) say nothing.
+            networks: names of the networks that the hook fires on.
+            key: what error messages call the condition.
+
+        Raises:
+            ConfigError: if the like of it was measured and it was not; it would never hold.
+        """
+        where = f"{key}.metric = {self.metric!r}"
+        if self.bare:
+            names = list(networks)
+            for name in names:
+                parts = [k for k in values if k.startswith(f"{self.key(name)}/")]
+                if parts and self.key(name) not in values:
+                    raise ConfigError(
+                        f"{where} is measured for parts of {name!r}: name one, such as "
+                        f"{parts[0]!r}, or networks of which it is measured as a whole"
+                    )
+            others = [k for k in values if k.startswith(self.key(""))]
+            if others and not any(self.key(n) in values for n in names):
+                raise ConfigError(
+                    f"{where} is not measured of {', '.join(names)}, but as {', '.join(others)}"
+                )
+            return
+        family, *rest = self.metric.split("/")
+        like = {"eval": "eval/", "metric": "/".join(["metric", *rest[:2]])}.get(family)
+        found = [k for k in values if like is not None and k.startswith(like)]
+        if found and self.metric not in values:
+            raise ConfigError(f"{where} is never measured: {did_you_mean(self.metric, found)}")
+
+    def check(self, measured: Measured, networks: Iterable[str], key: str = "when") -> None:
+        """Check that a run measures the value.
+
+        Args:
+            measured: what the run measures.
+            networks: names of its networks.
+            key: what error messages call the condition.
+
+        Raises:
+            ConfigError: saying what to add to the config.
+        """
+        family, _, rest = ("metric", "/", self.metric) if self.bare else self.metric.partition("/")
+        where = f"{key}.metric = {self.metric!r}"
+        if family not in FAMILIES:
+            allowed = [f"{name}/{rest}" for name in FAMILIES]
+            raise ConfigError(
+                f"{where} is measured in no run: {did_you_mean(self.metric, allowed)}"
+            )
+        if family == "eval" and not measured.evaluate:
+            raise ConfigError(
+                f"{where} is never measured: give evaluate.every a period, such as 5%"
+            )
+        if family != "metric":
+            return
+        name, *others = rest.split("/")
+        if measured.metrics is None:
+            raise ConfigError(f"{where} is never measured: give metrics.every a period, such as 5%")
+        if name not in measured.metrics:
+            raise ConfigError(
+                f"{where} is never measured: add {name!r} to metrics.names, which are "
+                f"{', '.join(measured.metrics)}"
+            )
+        if not self.bare and (not others or others[0] not in list(networks)):
+            allowed = [f"metric/{name}/{network}" for network in networks]
+            raise ConfigError(f"{where} is never measured: {did_you_mean(self.metric, allowed)}")
+
+
+def _check_metric(metric: Any, key: str) -> None:
+    if not isinstance(metric, str):
+        raise ConfigError(f"{key}.metric = {metric!r}: allowed is a name")
+    names = [info.name for info in rows("metrics")]
+    if "/" not in metric and metric not in names:
+        raise ConfigError(
+            f"{key}.metric = {metric!r} is no plasticity metric: {did_you_mean(metric, names)} "
+            "(`rlplast list metrics`), or a key of metrics.jsonl, which has a '/'"
+        )
+    if metric.startswith("time/"):
+        raise ConfigError(
+            f"{key}.metric = {metric!r} differs each time a run is repeated: allowed are values "
+            f"that follow from the config, under {'/, '.join(FAMILIES)}/"
+        )

@@ -1,0 +1,150 @@
+"""What plain runs are called in a report: the task by what they train on, the arm by its hooks.
+
+- `task_of`, `label_of`: names from a config.
+- `substance`, `treatment`: the parts of a config that two runs of one arm have in common.
+- `differences`: where two configs differ.
+- `number_variants`: " (2)" for a second config of one label.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rlplast.core.schedule import KEYS
+
+__all__ = ["differences", "label_of", "number_variants", "substance", "task_of", "treatment"]
+
+Config = Mapping[str, Any]
+
+NO_TREATMENT = "none"
+
+# Dotted keys that runs of one arm may differ in: what measures and saves a run, or where and how
+# fast it runs, does not change what is trained.
+_FREE = (
+    "seed",
+    "threads",
+    "device",
+    "tensorboard",
+    "log",
+    "evaluate",
+    "metrics",
+    "checkpoint",
+    "percentages_of",
+    "data.folder",
+    "env.workers",
+)
+_TREATMENT = ("hooks", "layers", "penalties")
+
+
+def task_of(config: Config) -> str:
+    """Return what a run trains on: its environment, its data set and stream, or its corpora.
+
+    Examples:
+        >>> task_of({"kind": "dqn", "env": {"id": "atari/Asterix"}})
+        'atari/Asterix'
+        >>> task_of({"data": {"name": "digits"}, "stream": {"name": "warm_start"}})
+        'digits warm_start'
+    """
+    env, data, stream = (config.get(key) or {} for key in ("env", "data", "stream"))
+    if "id" in env:
+        return str(env["id"])
+    if "name" in data:
+        return " ".join(str(part["name"]) for part in (data, stream) if "name" in part)
+    return " + ".join(map(str, config.get("corpora") or {})) or str(config.get("kind", "run"))
+
+
+def label_of(config: Config) -> str:
+    """Return what is done to a run: its hooks with their times, its layers and penalties.
+
+    Examples:
+        >>> label_of({"hooks": [{"method": "fire", "at": "50%"}], "penalties": []})
+        'fire at 50%'
+        >>> label_of({"hooks": []})
+        'none'
+    """
+    hooks = [_hook_label(hook) for hook in config.get("hooks") or []]
+    others = [str(own.get("method")) for key in _TREATMENT[1:] for own in config.get(key) or []]
+    return " + ".join([*hooks, *others]) or NO_TREATMENT
+
+
+def _hook_label(hook: Config) -> str:
+    times = []
+    for key in KEYS:
+        value = hook.get(key)
+        if isinstance(value, Mapping):  # when
+            words = [f"{k} {v}" for k, v in value.items() if k != "metric"]
+            times.append(f"{key} {value.get('metric')} {' '.join(words)}")
+        elif value is not None:
+            points = value if isinstance(value, list) else [value]
+            times.append(f"{key} {', '.join(map(str, points))}")
+    return " ".join([str(hook.get("method")), *times])
+
+
+def substance(config: Config) -> str:
+    """Return what a run's training depends on but its seed, as text to compare."""
+    return _text(sorted(_leaves(config)))
+
+
+def treatment(config: Config) -> str:
+    """Return a run's hooks, layers and penalties, as text to compare."""
+    return _text({key: config.get(key) or [] for key in _TREATMENT})
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def differences(one: Config, other: Config) -> list[str]:
+    """Return in words where two configs differ, but for what runs of one arm may differ in.
+
+    Examples:
+        >>> differences({"seed": 1, "agent": {"lr": 0.1}}, {"seed": 2, "agent": {"lr": 0.2}})
+        ['agent.lr 0.1, 0.2']
+    """
+    left, right = (dict(_leaves(config)) for config in (one, other))
+    both = {key: (left.get(key, "absent"), right.get(key, "absent")) for key in left | right}
+    return [f"{key} {a}, {b}" for key, (a, b) in sorted(both.items()) if a != b]
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (dotted key, value as text) of all that matters in a config."""
+    if path in _FREE:
+        return
+    inner = dict(enumerate(value)) if isinstance(value, list) else value
+    if isinstance(inner, Mapping) and inner:
+        for key, own in inner.items():
+            yield from _leaves(own, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, str(value)
+
+
+def number_variants(
+    configs: Sequence[Config], tasks: Sequence[str], labels: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Tell apart runs of one task and label that are not of one config.
+
+    Args:
+        configs: of all runs.
+        tasks: their tasks.
+        labels: their labels; the second config of a label gets " (2)", in an order that
+            depends on the configs alone.
+
+    Returns:
+        The labels, and notes that say what the numbered ones differ in.
+    """
+    variants: dict[tuple[str, str], dict[str, Config]] = {}
+    for config, task, label in zip(configs, tasks, labels, strict=True):
+        variants.setdefault((task, label), {}).setdefault(substance(config), config)
+    orders = {key: sorted(own) for key, own in variants.items()}
+    numbered = []
+    for config, task, label in zip(configs, tasks, labels, strict=True):
+        number = orders[task, label].index(substance(config)) + 1
+        numbered.append(label if number == 1 else f"{label} ({number})")
+    notes = []
+    for (task, label), order in orders.items():
+        first = variants[task, label][order[0]]
+        for number, text in enumerate(order[1:], start=2):
+            parts = differences(first, variants[task, label][text])
+            shown = "; ".join(parts[:4]) + ("; …" if len(parts) > 4 else "")
+            notes.append(f"{task}: {label} and {label} ({number}) differ in {shown}")
+    return numbered, notes

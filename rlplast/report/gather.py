@@ -1,0 +1,311 @@
+"""Find the runs that a report is about: of studies, of runs' folders, of folders of runs.
+
+- `Gathered`, `gather`: all of them.
+- What one run says is in `rlplast.report.run_data`, and can be imported from here.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.report import arms as naming
+from rlplast.report.run_data import (
+    RunData,
+    curve,
+    first_after,
+    higher_is_better,
+    hook_clock,
+    hook_time,
+    read_config,
+    read_info,
+    read_json,
+    read_lines,
+    read_run,
+    score_key,
+)
+
+__all__ = [
+    "Gathered",
+    "RunData",
+    "curve",
+    "first_after",
+    "gather",
+    "higher_is_better",
+    "hook_clock",
+    "hook_time",
+    "score_key",
+]
+
+DONE = "done"
+PREFIX = "prefix"
+FORMAT = 1  # of study.json
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What a report is about.
+
+    Attributes:
+        name: of the study or folder; several joined by " + ".
+        arms: names of arms, in the order in which they are shown.
+        tasks: names of tasks, likewise.
+        baseline: the arm that others are compared with, if there is one.
+        runs: finished runs, in the order of tasks, arms, seeds.
+        missing: runs that are not finished, in words.
+        prefixes: the studies' prefixes, whose cost several arms share.
+        notes: what a reader should know about how runs were put together.
+    """
+
+    name: str
+    arms: tuple[str, ...]
+    tasks: tuple[str, ...]
+    baseline: str | None
+    runs: tuple[RunData, ...]
+    missing: tuple[str, ...]
+    prefixes: tuple[RunData, ...]
+    notes: tuple[str, ...]
+
+
+def gather(folders: Sequence[Path]) -> Gathered:
+    """Read all runs of some folders.
+
+    Args:
+        folders: each a study's folder, a run's folder, or one that has such folders somewhere
+            in it. The arm of a run outside a study is what its hooks say.
+
+    Raises:
+        ConfigError: if there is no finished run, or if those of one task count different
+            units or have different scores.
+        DamagedFile: if a file is cut or altered; it names the file and the line.
+    """
+    studies, plain = _find(folders)
+    parts = [_of_study(path) for path in studies]
+    if plain:
+        parts.append(_of_runs(plain, _name(folders)))
+    if not parts:
+        raise ConfigError(
+            f"{', '.join(map(str, folders)) or 'nothing'}: no study and no run is in there; "
+            "allowed are folders of `rlplast study` and `rlplast train`, or folders of those"
+        )
+    merged = _merge(parts)
+    if not merged.runs:
+        raise ConfigError(f"no run is finished yet: {'; '.join(merged.missing)}")
+    _check_comparable(merged.runs)
+    return merged
+
+
+def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the folders of studies and those of runs that are in no study, each once."""
+    studies: dict[Path, Path] = {}
+    runs: dict[Path, Path] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(
+                f"{folder} is no folder: allowed are folders of `rlplast study` and `rlplast train`"
+            )
+        for root, inner, files in os.walk(folder):
+            inner[:] = sorted(name for name in inner if not name.startswith("."))
+            path = Path(root)
+            if "study.json" in files:
+                studies.setdefault(path.resolve(), path)
+                inner.clear()
+            elif "run.json" in files:
+                if path == folder or not path.name.startswith(f"{PREFIX}-"):
+                    runs.setdefault(path.resolve(), path)
+                inner.clear()
+    in_study = [real for real in runs if not studies.keys().isdisjoint(real.parents)]
+    return list(studies.values()), [path for real, path in runs.items() if real not in in_study]
+
+
+def _name(folders: Sequence[Path]) -> str:
+    return " + ".join(folder.resolve().name for folder in folders)
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """What study.json says of a cell."""
+
+    key: Any
+    task: str
+    arm: str
+    seed: int
+    folder: Path
+
+
+def _of_study(study: Path) -> Gathered:
+    """Read a study's finished cells; others are named with what the journal says last."""
+    said = read_json(study / "study.json")
+    if said.get("format") != FORMAT:
+        raise DamagedFile(
+            f"{study / 'study.json'} has format {said.get('format')!r}: this rlplast reads "
+            f"{FORMAT}; a newer one wrote it, or it was altered"
+        )
+    try:
+        cells = [
+            _Cell(
+                key=cell["key"],
+                task=str(cell["task"]),
+                arm=str(cell["arm"]) if cell["kind"] == "arm" else PREFIX,
+                seed=int(cell["seed"]),
+                folder=study / cell["folder"],
+            )
+            for cell in said["cells"]
+        ]
+        arms = [str(arm) for arm in said["arms"]]
+        order = [str(task) for task in said["tasks"] if task]
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFile(f"{study / 'study.json'} is no list of cells: {error!r}") from error
+    events = _last_events(study / "journal.jsonl")
+    runs, prefixes, missing = [], [], []
+    for cell in cells:
+        status = str(read_info(cell.folder).get("status", "absent"))
+        if status == DONE:
+            task = cell.task or naming.task_of(read_config(cell.folder))  # a study without tasks
+            own = read_run(cell.folder, task, cell.arm, cell.seed)
+            (prefixes if cell.arm == PREFIX else runs).append(own)
+        else:
+            name = "/".join(part for part in (cell.task, f"seed-{cell.seed}", cell.arm) if part)
+            missing.append(f"{name}: {_in_words(status, events.get(cell.key))}")
+    tasks = dict.fromkeys([*order, *(run.task for run in runs)])
+    name, baseline = str(said.get("name") or study.resolve().name), said.get("baseline")
+    return Gathered(
+        name, tuple(arms), tuple(tasks), baseline, tuple(runs), tuple(missing), tuple(prefixes), ()
+    )
+
+
+def _last_events(journal: Path) -> dict[Any, Mapping[str, Any]]:
+    if not journal.is_file():
+        return {}
+    return {row.get("cell"): row for row in read_lines(journal)}
+
+
+def _in_words(status: str, event: Mapping[str, Any] | None) -> str:
+    words = {"absent": "not started", "running": "running, or killed"}.get(status, status)
+    if event is not None and event.get("event") == "failed":
+        words = f"failed with exit {event.get('exit')} at attempt {event.get('attempt')}"
+        words += f" ({event['reason']})" if event.get("reason") else ""
+    return words
+
+
+def _of_runs(folders: Sequence[Path], name: str) -> Gathered:
+    """Read runs that are in no study; what they are called comes from their configs."""
+    done, missing = [], []
+    for folder in folders:
+        status = str(read_info(folder).get("status", "absent"))
+        if status == DONE:
+            done.append(folder)
+        else:
+            missing.append(f"{folder}: {_in_words(status, None)}")
+    configs = [read_config(folder) for folder in done]
+    tasks = [naming.task_of(config) for config in configs]
+    labels = [naming.label_of(config) for config in configs]
+    labels, notes = naming.number_variants(configs, tasks, labels)
+    runs = [
+        read_run(folder, task, label, int(config.get("seed", 0)))
+        for folder, config, task, label in zip(done, configs, tasks, labels, strict=True)
+    ]
+    baseline = naming.NO_TREATMENT if naming.NO_TREATMENT in labels else None
+    arms = sorted(set(labels), key=lambda own: (own != baseline, own))
+    return Gathered(
+        name,
+        tuple(arms),
+        tuple(dict.fromkeys(tasks)),
+        baseline,
+        tuple(runs),
+        tuple(missing),
+        (),
+        tuple(notes),
+    )
+
+
+def _merge(parts: Sequence[Gathered]) -> Gathered:
+    """Put studies together; arms of one name stay apart where their configs differ."""
+    arms: list[str] = []
+    tasks: list[str] = []
+    runs: dict[tuple[str, str, int], RunData] = {}
+    notes = [note for part in parts for note in part.notes]
+    for part in parts:
+        for arm in part.arms:
+            own = [run for run in part.runs if run.arm == arm]
+            others = [run for run in runs.values() if run.arm == arm]
+            name = arm
+            if _conflict(own, others):
+                name = _unused(f"{arm} ({part.name})", arms)
+                notes.append(f"{name} has another config than {arm} of {others[0].folder}")
+            arms.append(name)
+            for run in own:
+                kept = runs.setdefault(
+                    (run.task, name, run.seed), dataclasses.replace(run, arm=name)
+                )
+                if kept.folder != run.folder:
+                    notes.append(
+                        f"{run.folder} repeats task, arm and seed of {kept.folder}: left out"
+                    )
+        tasks += part.tasks
+    order = list(dict.fromkeys(arms))
+    task_order = list(dict.fromkeys(tasks))
+    baselines = list(dict.fromkeys(p.baseline for p in parts if p.baseline is not None))
+    if len(baselines) > 1:
+        notes.append(f"baseline is {baselines[0]}; {', '.join(baselines[1:])} is one elsewhere")
+    return Gathered(
+        " + ".join(dict.fromkeys(part.name for part in parts)),
+        tuple(order),
+        tuple(task_order),
+        baselines[0] if baselines else None,
+        tuple(
+            sorted(
+                runs.values(),
+                key=lambda run: (task_order.index(run.task), order.index(run.arm), run.seed),
+            )
+        ),
+        tuple(words for part in parts for words in part.missing),
+        tuple(run for part in parts for run in part.prefixes),
+        tuple(notes),
+    )
+
+
+def _conflict(ours: Sequence[RunData], theirs: Sequence[RunData]) -> bool:
+    """Whether two arms of one name are not one: on tasks of both by all, else by hooks etc."""
+    if not ours or not theirs:
+        return False
+    common = {run.task for run in ours} & {run.task for run in theirs}
+    if not common:
+        one, other = ({naming.treatment(run.config) for run in own} for own in (ours, theirs))
+        return one.isdisjoint(other)
+    one, other = (
+        {(run.task, naming.substance(run.config)) for run in own if run.task in common}
+        for own in (ours, theirs)
+    )
+    return one != other
+
+
+def _unused(name: str, names: Sequence[str]) -> str:
+    number, free = 1, name
+    while free in names:
+        number += 1
+        free = f"{name} {number}"
+    return free
+
+
+def _check_comparable(runs: Sequence[RunData]) -> None:
+    """Refuse runs of one task that no axis or no score has in common."""
+    first: dict[str, tuple[RunData, str]] = {}
+    for run in runs:
+        try:
+            key = score_key(run.metrics)
+        except ConfigError as error:
+            raise ConfigError(f"{run.folder}: {error}") from error
+        other, other_key = first.setdefault(run.task, (run, key))
+        for what, own, theirs in (
+            ("counts", run.unit, other.unit),
+            ("is judged by", key, other_key),
+        ):
+            if own != theirs:
+                raise ConfigError(
+                    f"task {run.task}: {run.folder} {what} {own}, {other.folder} {theirs}; "
+                    "allowed is one for all runs of a task: report them apart"
+                )

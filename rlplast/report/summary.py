@@ -1,0 +1,358 @@
+"""What a report says in numbers: a row per task and arm, and rows over all tasks.
+
+- `SummaryRow`, `Summary`, `summarise`: the numbers of all arms, with intervals.
+- `write_csv`: the same as a file.
+
+The final score of a run is the mean of its evaluations in the last tenth of the run, at least of
+the last one. Estimates over seeds are interquartile means with a 95% bootstrap interval
+(`rlplast.report.statistics`). A run without a score is in no average; the notes name it.
+"""
+
+import csv
+import dataclasses
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlplast.core.run_folder import write_text
+from rlplast.report.gather import Gathered, RunData, higher_is_better, hook_time, score_key
+from rlplast.report.run_numbers import Run, measure, prefix_seconds
+from rlplast.report.scores import RAW, Scale, reference_id, scale_of
+from rlplast.report.statistics import (
+    Drop,
+    Estimate,
+    paired_difference,
+    probability_of_improvement,
+    stratified_interval,
+)
+
+__all__ = ["ALL_TASKS", "Run", "Summary", "SummaryRow", "summarise", "write_csv"]
+
+ALL_TASKS = "all tasks"
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """An arm on a task, or on all tasks.
+
+    Attributes:
+        task: the task, or `ALL_TASKS`.
+        arm: the arm.
+        seeds: finished runs with a score.
+        score: name of the score in metrics.jsonl; "" over tasks that have several.
+        unit: what the x of the curves counts; "" over tasks that have several.
+        scale: "raw", or the name of the scale `final` to `drop` are on (rows over all tasks).
+        final: final score.
+        normalised: final score on the scale of the task; None if there is none.
+        normalised_scale: name of that scale; "" if there is none.
+        auc: mean height of the curve.
+        auc_after: mean height from where the first arm of the task leaves the others.
+        improvement: how likely a run's final score is better than one of the baseline (higher,
+            or lower for losses); None for the baseline itself.
+        difference: final score minus that of the baseline with the same seed, in the score's
+            own sense: negative is better for losses; None for the baseline itself.
+        drop: how much worse the first score after the intervention is than the last before.
+        recovery: median x from the intervention until the score is back; not-a-number if half
+            of the runs or more never recover, or without an intervention.
+        recovered: runs whose score came back.
+        intervened: runs with a score on either side of an intervention.
+        seconds: mean wall-clock seconds of a run, its prefix included.
+        own_seconds: mean wall-clock seconds of a run after its prefix.
+        updates: mean number of optimizer updates.
+    """
+
+    task: str
+    arm: str
+    seeds: int
+    score: str
+    unit: str
+    scale: str
+    final: Estimate
+    normalised: Estimate | None
+    normalised_scale: str
+    auc: Estimate
+    auc_after: Estimate
+    improvement: Estimate | None
+    difference: Estimate | None
+    drop: Estimate | None
+    recovery: float
+    recovered: int
+    intervened: int
+    seconds: float
+    own_seconds: float
+    updates: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The numbers of a report.
+
+    Attributes:
+        baseline: what arms are compared with, if there is one.
+        level: coverage of all intervals, 0 to 1.
+        runs: numbers of each run, in the order of `Gathered.runs`.
+        rows: per task, then arm; an arm without a finished run on a task has none.
+        aggregates: per arm over all tasks; empty for one task, or if tasks share no scale.
+        starts: per task, x of the earliest point where an arm leaves the others; None without.
+        prefix_seconds: per task, wall-clock seconds of its prefixes, each counted once.
+        notes: what was left out, and why.
+    """
+
+    baseline: str | None
+    level: float
+    runs: tuple[Run, ...]
+    rows: tuple[SummaryRow, ...]
+    aggregates: tuple[SummaryRow, ...]
+    starts: Mapping[str, float | None]
+    prefix_seconds: Mapping[str, float]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A task with the runs on it that have a score, by arm."""
+
+    name: str
+    score: str
+    unit: str
+    scale: Scale
+    start: float | None
+    arms: Mapping[str, Sequence[Run]]
+
+    @property
+    def sign(self) -> int:
+        """1 where a higher score is better, else −1."""
+        return 1 if higher_is_better(self.score) else -1
+
+
+def summarise(
+    gathered: Gathered, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> Summary:
+    """Return the numbers of all arms.
+
+    Args:
+        gathered: the runs.
+        level: coverage of the intervals, 0 to 1.
+        resamples: bootstrap samples behind each.
+        seed: of the resampling.
+    """
+    how = {"level": level, "resamples": resamples, "seed": seed}
+    starts = {task: _start(gathered.runs, task) for task in gathered.tasks}
+    runs = tuple(measure(run, score_key(run.metrics), starts[run.task]) for run in gathered.runs)
+    notes = [
+        f"{run.task}, {run.arm}, seed {run.seed} has no score: it is in no average"
+        for run in runs
+        if math.isnan(run.final)
+    ]
+    baseline = gathered.baseline
+    if baseline is not None and not any(run.arm == baseline for run in runs):
+        notes.append(f"no run of the baseline {baseline} is finished: nothing is compared with it")
+        baseline = None
+    tasks = [_task(gathered, runs, name, starts[name]) for name in gathered.tasks]
+    rows = tuple(
+        _row([task], [RAW], arm, baseline, how)
+        for task in tasks
+        for arm in gathered.arms
+        if arm in task.arms
+    )
+    aggregates: tuple[SummaryRow, ...] = ()
+    if len(tasks) > 1:
+        aggregates = _aggregates(tasks, gathered.arms, baseline, how, notes)
+    return Summary(
+        baseline,
+        level,
+        runs,
+        rows,
+        aggregates,
+        starts,
+        prefix_seconds(gathered.runs, gathered.prefixes),
+        tuple(notes),
+    )
+
+
+def _start(runs: Iterable[RunData], task: str) -> float | None:
+    """Return the earliest x at which a run of the task leaves the others."""
+    own = [run for run in runs if run.task == task]
+    moments = [hook_time(run) for run in own]
+    moments += [float(run.branch[run.unit]) for run in own if run.branch is not None]
+    return min((moment for moment in moments if moment is not None), default=None)
+
+
+def _task(gathered: Gathered, runs: Sequence[Run], name: str, start: float | None) -> _Task:
+    data = [run for run in gathered.runs if run.task == name]
+    key = score_key(data[0].metrics) if data else ""
+    scales = {scale_of(reference_id(run.config), key) for run in data}
+    arms: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.task == name and not math.isnan(run.final):
+            arms.setdefault(run.arm, []).append(run)
+    scale = scales.pop() if len(scales) == 1 else RAW
+    return _Task(name, key, data[0].unit if data else "", scale, start, arms)
+
+
+def _aggregates(
+    tasks: Sequence[_Task],
+    arms: Sequence[str],
+    baseline: str | None,
+    how: Mapping[str, float],
+    notes: list[str],
+) -> tuple[SummaryRow, ...]:
+    """Return rows over all tasks, of the arms that have runs on each; say what is left out."""
+    labels = {task.name: task.scale.label for task in tasks}
+    scales = [task.scale for task in tasks]
+    if len(set(labels.values())) > 1 or RAW.label in labels.values():
+        words = ", ".join(f"{name}: {label}" for name, label in labels.items())
+        notes.append(
+            f"scores are not averaged over tasks, since these share no scale ({words}); what is "
+            "said of all tasks is only how likely an arm beats the baseline on them"
+        )
+        scales = []
+    whole = [arm for arm in arms if all(arm in task.arms for task in tasks)]
+    if len(whole) < len(arms):
+        others = ", ".join(arm for arm in arms if arm not in whole)
+        notes.append(f"not in the rows over all tasks, for want of a score on some: {others}")
+    if not scales:
+        whole = [arm for arm in whole if baseline not in (None, arm)]
+    return tuple(_row(tasks, scales, arm, baseline, how) for arm in whole)
+
+
+def _row(
+    tasks: Sequence[_Task],
+    scales: Sequence[Scale],
+    arm: str,
+    baseline: str | None,
+    how: Mapping[str, Any],
+) -> SummaryRow:
+    """Return an arm's row over some tasks, each on its scale; without scales no averages."""
+    runs = [run for task in tasks for run in task.arms[arm]]
+
+    def estimate(number: Callable[[Run, Scale], float | None]) -> Estimate:
+        if not scales:
+            return _unknown(len(runs))
+        found = [
+            [number(run, scale) for run in task.arms[arm]]
+            for task, scale in zip(tasks, scales, strict=True)
+        ]
+        finite = [[n for n in own if n is not None and not math.isnan(n)] for own in found]
+        return stratified_interval([np.array(own) for own in finite], **how)
+
+    final = estimate(lambda run, scale: scale.of(run.final))
+    normalised: Estimate | None = final if len(tasks) > 1 and scales else None
+    if len(tasks) == 1 and tasks[0].scale != RAW:
+        normalised = estimate(lambda run, _: tasks[0].scale.of(run.final))
+    drops = [run.drop for run in runs if run.drop is not None]
+    compared = baseline is not None and baseline != arm
+    compared = compared and all(baseline in task.arms for task in tasks)
+    units, scores = {task.unit for task in tasks}, {task.score for task in tasks}
+    return SummaryRow(
+        task=tasks[0].name if len(tasks) == 1 else ALL_TASKS,
+        arm=arm,
+        seeds=len(runs),
+        score=scores.pop() if len(scores) == 1 else "",
+        unit=units.pop() if len(units) == 1 else "",
+        scale=scales[0].label if scales else "",
+        final=final,
+        normalised=normalised,
+        normalised_scale=tasks[0].scale.label if normalised is not None else "",
+        auc=estimate(lambda run, scale: scale.of(run.auc)),
+        auc_after=estimate(lambda run, scale: scale.of(run.auc_after)),
+        improvement=_improvement(tasks, arm, str(baseline), how) if compared else None,
+        difference=_difference(tasks, scales, arm, str(baseline), how) if compared else None,
+        drop=estimate(lambda run, s: s.length(run.drop.drop) if run.drop else None)
+        if drops
+        else None,
+        recovery=_recovery(drops) if len({task.unit for task in tasks}) == 1 else math.nan,
+        recovered=sum(drop.recovered_after is not None for drop in drops),
+        intervened=len(drops),
+        seconds=float(np.mean([run.seconds for run in runs])),
+        own_seconds=float(np.mean([run.own_seconds for run in runs])),
+        updates=float(np.mean([run.updates for run in runs])),
+    )
+
+
+def _unknown(count: int) -> Estimate:
+    return Estimate(math.nan, math.nan, math.nan, count)
+
+
+def _improvement(
+    tasks: Sequence[_Task], arm: str, baseline: str, how: Mapping[str, Any]
+) -> Estimate:
+    """Estimate how likely a run of the arm is better than one of the baseline."""
+    ours, theirs = (
+        [task.sign * np.array([run.final for run in task.arms[own]]) for task in tasks]
+        for own in (arm, baseline)
+    )
+    return probability_of_improvement(ours, theirs, **how)
+
+
+def _difference(
+    tasks: Sequence[_Task],
+    scales: Sequence[Scale],
+    arm: str,
+    baseline: str,
+    how: Mapping[str, Any],
+) -> Estimate:
+    """Estimate the final score minus the baseline's with the same seed."""
+    if not scales:
+        return _unknown(0)
+    ours, theirs = (
+        [
+            {run.seed: scale.of(run.final) for run in task.arms[own]}
+            for task, scale in zip(tasks, scales, strict=True)
+        ]
+        for own in (arm, baseline)
+    )
+    return paired_difference(ours, theirs, **how)
+
+
+def _recovery(drops: Sequence[Drop]) -> float:
+    """Return the median time to recovery; a run that never recovers took longer than all."""
+    times = [math.inf if d.recovered_after is None else d.recovered_after for d in drops]
+    median = sorted(times)[len(times) // 2] if times else math.inf  # the later of two middles
+    return median if math.isfinite(median) else math.nan
+
+
+_ESTIMATES = (
+    "final",
+    "normalised",
+    "auc",
+    "auc_after",
+    "improvement",
+    "difference",
+    "drop",
+)
+
+
+def write_csv(summary: Summary, path: Path) -> None:
+    """Write a line per task and arm, then one per arm over all tasks.
+
+    Estimates have three columns: the value, and with `_low` and `_high` the ends of its interval.
+    What is not known is left empty.
+    """
+    rows = [_flat(row) for row in (*summary.rows, *summary.aggregates)]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def _flat(row: SummaryRow) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for field in dataclasses.fields(row):
+        value = getattr(row, field.name)
+        if field.name in _ESTIMATES:
+            own = value or _unknown(0)
+            flat[field.name] = own.value
+            flat |= {f"{field.name}_low": own.low, f"{field.name}_high": own.high}
+        else:
+            flat[field.name] = value
+    return {
+        name: "" if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in flat.items()
+    }

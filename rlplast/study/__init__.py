@@ -1,0 +1,1 @@
+"""Studies: one prefix and many arms, planned, run by an executor, resumed."""

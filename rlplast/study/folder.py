@@ -1,0 +1,177 @@
+"""A study's folder: its plan, its journal, its lock, and what has become of each cell.
+
+    STUDY/study.yaml      the study's config, as given
+    STUDY/study.json      format, versions, arms, tasks, seeds, and the cells with their folders
+    STUDY/journal.jsonl   what happened to which cell when
+    STUDY/configs/<key>.yaml   each cell's resolved config
+    STUDY/logs/…          a log per cell
+    STUDY/cells/…         a run's folder per cell
+
+A cell's folder is named by its content, so a changed arm gets another one and the others stay.
+"""
+
+import fcntl
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.run_folder import write_json
+from rlplast.study.plan import Cell
+
+__all__ = ["FORMAT", "StudyFolder", "cell_row", "is_done", "is_started", "read_study", "status"]
+
+FORMAT = 1
+_FIRST = {".lock", "study.yaml", "configs", ".study.yaml.tmp", ".study.json.tmp"}  # before the plan
+
+
+def read_study(path: Path) -> dict[str, Any]:
+    """Return what study.json says.
+
+    Raises:
+        ConfigError: if the folder is no study's, or of a version that this one cannot read.
+        DamagedFile: if the file is no valid JSON.
+    """
+    file = path / "study.json"
+    try:
+        study = json.loads(file.read_text())
+        written = study["format"]
+        lacking = [key for key in ("versions", "cells") if written == FORMAT and key not in study]
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ConfigError(f"{path} is no study's folder: it has no study.json") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedFile(
+            f"{file} is damaged ({error!r}): restore it, or choose another --out"
+        ) from error
+    if lacking:
+        raise DamagedFile(f"{file} is damaged: it has no {lacking[0]!r}; choose another --out")
+    if written != FORMAT:
+        by = study.get("versions", {}).get("rlplast", "another version")
+        raise ConfigError(
+            f"{path} has study format {written}, written by rlplast {by}: this version reads "
+            f"{FORMAT}; use that version, or another --out"
+        )
+    return study
+
+
+def status(folder: Path) -> str:
+    """Return the status in a run's run.json; ``absent`` if there is no such run."""
+    try:
+        return str(json.loads((folder / "run.json").read_text())["status"])
+    except FileNotFoundError:
+        return "absent"
+    except (ValueError, KeyError, TypeError):
+        return "damaged"
+
+
+def is_done(folder: Path) -> bool:
+    """Whether a cell's run has come to its end."""
+    return status(folder) == "done"
+
+
+def is_started(folder: Path) -> bool:
+    """Whether a cell's run has begun and needs its prefix no more."""
+    return (folder / "run.json").is_file()
+
+
+def cell_row(cell: Cell) -> dict[str, Any]:
+    """Return a cell as study.json lists it."""
+    return {
+        "key": cell.key,
+        "kind": "prefix" if cell.arm is None else "arm",
+        "task": cell.task,
+        "seed": cell.seed,
+        "arm": cell.arm,
+        "name": cell.name,
+        "folder": cell.folder,
+        "parent": cell.parent,
+        "starts": [str(time) for time in cell.starts],
+        "stops": [str(time) for time in cell.stops],
+    }
+
+
+@dataclass
+class StudyFolder:
+    """The one writer of a study's folder.
+
+    Attributes:
+        path: the folder; created if absent.
+    """
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        """Create and lock the folder.
+
+        Raises:
+            ConfigError: if another study runs in it, it holds something else, or it cannot be
+                written.
+        """
+        try:
+            self._refuse_foreign()
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise ConfigError(
+                f"--out {self.path} cannot be written: {error}; choose another one"
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise ConfigError(
+                f"{self.path} is in use by another study: wait for it, or choose another --out"
+            ) from error
+
+    def _refuse_foreign(self) -> None:
+        """Refuse a folder that holds something else, before a lock is left in it."""
+        names = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
+        begun = "study.json" in names or ("study.yaml" in names and names <= _FIRST)
+        if not begun and not names <= {".lock", ".study.yaml.tmp"}:
+            raise ConfigError(
+                f"--out {self.path} is not empty and no study's folder: choose another one"
+            )
+
+    def open_for(self, versions: Mapping[str, str]) -> None:
+        """Check that the folder is new, or a study's of these versions.
+
+        Raises:
+            ConfigError: if it holds cells of other versions: arms that are compared must come
+                from one.
+            DamagedFile: if study.json is damaged.
+        """
+        if not (self.path / "study.json").exists():
+            return
+        before = read_study(self.path)["versions"]
+        for package in ("rlplast", "torch"):
+            if before.get(package) != versions.get(package):
+                raise ConfigError(
+                    f"{self.path} was begun with {package} {before.get(package)}, this is "
+                    f"{versions.get(package)}: runs of one comparison should come from one "
+                    "version; install that one, or choose another --out"
+                )
+
+    def write_plan(self, about: Mapping[str, Any], cells: Sequence[Cell]) -> None:
+        """Write study.json."""
+        rows = [cell_row(cell) for cell in cells]
+        write_json(self.path / "study.json", {"format": FORMAT, **about, "cells": rows})
+
+    def log(self, cell: Cell) -> Path:
+        """Return where a cell's output goes."""
+        return self.path / "logs" / f"{cell.folder.removeprefix('cells/').replace('/', '_')}.log"
+
+    def note(self, cell: Cell, event: str, **more: Any) -> None:
+        """Append a line to the journal."""
+        row = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "cell": cell.key, "name": cell.name}
+        with (self.path / "journal.jsonl").open("ab") as file:
+            file.write(json.dumps(row | {"event": event, **more}).encode() + b"\n")
+
+    def close(self) -> None:
+        """Unlock; a folder that nothing was written to is removed."""
+        if self.path.is_dir() and [p.name for p in self.path.iterdir()] == [".lock"]:
+            (self.path / ".lock").unlink()
+            self.path.rmdir()
+        self._lock.close()

@@ -1,0 +1,260 @@
+"""From runs to a prefix tree: what arms have in common is trained once.
+
+Two runs of one task and seed are the same up to the first moment at which a hook may fire that
+only one of them has; any other difference begins at the start. `plan` finds these moments from
+the configs alone, and makes a cell of every piece: prefixes, which end where runs part, and one
+arm per run, which ends where the run does.
+"""
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlplast.core.clock import Time
+from rlplast.core.config import RunConfig
+from rlplast.core.errors import ConfigError
+from rlplast.core.schedule import KEYS, Schedule
+
+__all__ = ["Cell", "PlannedRun", "cost", "plan", "share"]
+
+Rows = tuple[str, ...]  # a hook list, each row as canonical JSON
+_LONGEST = 80  # characters: of a task and an arm together a log is called
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a study, its config checked."""
+
+    task: str
+    seed: int
+    arm: str
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A piece of training: a prefix that several runs share, or the rest of one run.
+
+    Attributes:
+        key: names the content: equal configs, ended at equal points, have equal keys.
+        task: name of the task.
+        seed: seed of the run.
+        arm: the arm's name; None for a prefix.
+        config: the run's config; a prefix's has the hooks that fire in it.
+        parent: key of the prefix it goes on from; None for the start of training.
+        starts: where that prefix ended, at whichever comes first; empty for the start.
+        stops: where a prefix ends, at whichever comes first; empty for an arm.
+    """
+
+    key: str
+    task: str
+    seed: int
+    arm: str | None
+    config: RunConfig
+    parent: str | None
+    starts: tuple[Time, ...]
+    stops: tuple[Time, ...]
+
+    @property
+    def name(self) -> str:
+        """What people call it, such as ``asterix/seed-1/fire``."""
+        own = self.arm if self.arm is not None else f"prefix to {_words(self.stops)}"
+        return "/".join(part for part in (self.task, f"seed-{self.seed}", own) if part)
+
+    @property
+    def folder(self) -> str:
+        """Its run's folder, below the study's."""
+        own = self.arm if self.arm is not None else f"prefix-{_words(self.stops)}"
+        parts = [_file_name(self.task)] if self.task else []
+        return "/".join(["cells", *parts, f"seed-{self.seed}", f"{_file_name(own)}-{self.key[:8]}"])
+
+
+def plan(runs: Iterable[PlannedRun]) -> list[Cell]:
+    """Return the cells of all runs; a prefix comes before the cells that go on from it.
+
+    Raises:
+        ConfigError: if two arms, or two tasks, are the same run, or a hook is never due.
+    """
+    groups: dict[tuple[Any, ...], list[PlannedRun]] = defaultdict(list)
+    for run in runs:
+        groups[run.task, run.seed, _without_hooks(run.config)].append(run)
+    cells: list[Cell] = []
+    for group in groups.values():
+        _part(group, None, (), cells)
+    seen: dict[str, Cell] = {}
+    for cell in cells:
+        other = seen.setdefault(cell.key, cell)
+        if other is not cell:
+            raise ConfigError(
+                f"tasks {other.task!r} and {cell.task!r} are the same run: leave one of them out"
+            )
+    return cells
+
+
+def _part(
+    group: Sequence[PlannedRun], parent: str | None, starts: tuple[Time, ...], cells: list[Cell]
+) -> None:
+    """Add the cells of runs that are the same up to `starts`."""
+    if len(group) == 1:
+        (run,) = group
+        key = _key(run.config, ())
+        cells.append(Cell(key, run.task, run.seed, run.arm, run.config, parent, starts, ()))
+        return
+    lists = [_rows(run.config) for run in group]
+    own = _own_rows(lists)
+    dues = [[(row, _due(row, run)) for row in rows] for run, rows in zip(group, own, strict=True)]
+    stops = _earliest(time for rows in dues for _, times in rows for time in times)
+    if not stops:
+        names = ", ".join(repr(run.arm) for run in group)
+        raise ConfigError(f"arms {names} are the same run: leave all but one of them out")
+    if min(time.value for time in stops) > 0:
+        config = _shared_config(group[0].config, own[0])
+        key = _key(config, stops)
+        cells.append(Cell(key, group[0].task, group[0].seed, None, config, parent, starts, stops))
+        parent, starts = key, stops
+    due = [tuple(row for row, times in rows if set(times) & set(stops)) for rows in dues]
+    parts: list[list[int]] = []
+    for i in range(len(group)):
+        for part in parts:
+            if all(due[i] == due[j] and _agree(lists[i], lists[j], due[i]) for j in part):
+                part.append(i)
+                break
+        else:
+            parts.append([i])
+    for part in parts:
+        _part([group[i] for i in part], parent, starts, cells)
+
+
+def _own_rows(lists: Sequence[Rows]) -> list[Rows]:
+    """Return of each hook list the rows that not all of them have.
+
+    What all have in another order is each one's own too: hooks of one moment fire in list order.
+    And so are all rows of one method and schedule, if one of them is: their random streams and
+    their state are told apart by their number in the list.
+    """
+    own: set[str] = set()
+    for rows in lists[1:]:
+        own |= {row for row in {*rows, *lists[0]} if rows.count(row) != lists[0].count(row)}
+    common = [tuple(row for row in rows if row not in own) for rows in lists]
+    for rows in common[1:]:
+        own |= {row for row in rows if _before(row, rows) != _before(row, common[0])}
+    moments = {_moment(row) for row in own}
+    return [tuple(row for row in rows if _moment(row) in moments) for rows in lists]
+
+
+def _agree(one: Rows, other: Rows, due: Rows) -> bool:
+    """Return whether two hook lists have `due` and what else is in both in one order."""
+    ours = tuple(row for row in one if row in other)
+    theirs = tuple(row for row in other if row in one)
+    return all(_before(row, ours) == _before(row, theirs) for row in due)
+
+
+def _before(row: str, rows: Rows) -> list[list[str]]:
+    """Return what comes before each occurrence of a row."""
+    return [sorted(rows[:i]) for i, other in enumerate(rows) if other == row]
+
+
+def _moment(row: str) -> str:
+    hook = json.loads(row)
+    return _canonical({key: hook.get(key) for key in ("method", *KEYS)})
+
+
+def _due(row: str, run: PlannedRun) -> list[Time]:
+    hook, config = json.loads(row), run.config
+    keys = {key: hook.get(key) for key in KEYS}
+    label = f"arm {run.arm!r}: hooks[{_rows(config).index(row)}] ({hook.get('method')})"
+    return Schedule.parse(keys, config.reference_time(), label, config.horizon()).earliest()
+
+
+def _earliest(times: Iterable[Time]) -> tuple[Time, ...]:
+    """Return the earliest time in each unit; only those of the start, if there is one."""
+    first: dict[str, float] = {}
+    for time in times:
+        first[time.unit] = min(time.value, first.get(time.unit, time.value))
+    found = [Time(value, unit) for unit, value in sorted(first.items())]
+    return tuple([time for time in found if time.value == 0] or found)
+
+
+def _shared_config(config: RunConfig, own: Rows) -> RunConfig:
+    """Return a config with the hooks that all runs of a group have."""
+    left = list(own)
+    hooks = []
+    for hook in config.hooks:
+        row = _canonical(hook)
+        if row in left:
+            left.remove(row)
+        else:
+            hooks.append(hook)
+    return dataclasses.replace(config, hooks=hooks)
+
+
+def _rows(config: RunConfig) -> Rows:
+    return tuple(_canonical(hook) for hook in config.hooks)
+
+
+def _without_hooks(config: RunConfig) -> str:
+    return _canonical(dataclasses.asdict(dataclasses.replace(config, hooks=[])))
+
+
+def _key(config: RunConfig, stops: tuple[Time, ...]) -> str:
+    content = {"config": dataclasses.asdict(config), "stops": [str(time) for time in stops]}
+    return hashlib.sha256(_canonical(content).encode()).hexdigest()[:16]
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _words(times: tuple[Time, ...]) -> str:
+    return " or ".join(map(str, times))
+
+
+def _file_name(text: str) -> str:
+    """Return a name that every file system takes; the hash beside it tells names apart."""
+    return re.sub(r"[^A-Za-z0-9.=_#-]+", "-", text)[:_LONGEST].strip("-.") or "arm"
+
+
+def share(time: Time | None, config: RunConfig) -> float | None:
+    """Return how much of a run lies before a time, in [0, 1]; None if that is not known.
+
+    Args:
+        time: a point of the run; None for its start.
+        config: the run's config.
+    """
+    if time is None:
+        return 0.0
+    end = config.horizon()[time.unit]
+    return min(1.0, time.value / end) if end > 0 else None
+
+
+def cost(cells: Sequence[Cell]) -> tuple[float, int]:
+    """Return what the cells cost in whole runs, and how many runs they stand for.
+
+    A run's parts count by the clock of its total. A prefix whose length is not known in advance
+    counts as nothing, and what goes on from it as whole: the saving is never overstated.
+    """
+    runs, total = 0.0, 0
+    lengths = _lengths(cells)
+    for cell in cells:
+        start = lengths[cell.parent] if cell.parent is not None else 0.0
+        if cell.arm is None:
+            runs += lengths[cell.key] - start
+        else:
+            runs, total = runs + 1.0 - start, total + 1
+    return runs, total
+
+
+def _lengths(cells: Sequence[Cell]) -> Mapping[str, float]:
+    """Return for each prefix how much of its run lies before its end; 0 where not known."""
+    lengths: dict[str, float] = {}
+    for cell in cells:
+        if cell.arm is None:
+            known = [share(time, cell.config) for time in cell.stops]
+            values = [value for value in known if value is not None]
+            lengths[cell.key] = min(values) if len(values) == len(known) else 0.0
+    return lengths

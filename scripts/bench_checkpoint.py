@@ -1,0 +1,224 @@
+"""What a checkpoint costs: bytes on disk, and how much slower training is while one is written.
+
+    python scripts/bench_checkpoint.py [--rows 100000] [--num-envs 4] [--threads 1]
+
+A DQN with the Nature CNN and a full replay of N synthetic Atari frames makes checkpoints
+10 000 env_steps apart, in the loop that every run uses. No emulator is needed: an environment step
+stores frames drawn beforehand, and the env_steps between two checkpoints take no time.
+
+Printed are the bytes of the first checkpoint and of the next ones, those of the first one
+extrapolated to a million transitions by its bytes per transition; and the times of the updates that
+run while a checkpoint is written, against the median of those that run while none is. The step
+that a checkpoint is due at is longer by its snapshot, which is printed too and counts as a step.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agents.losses import huber, q_of, td_target
+from agents.networks import QNetwork, architecture
+from agents.replay import Replay
+from rlplast.core.clock import Clock, Time
+from rlplast.core.hooks import Hooks
+from rlplast.core.loop import Cadence, Loop
+from rlplast.core.network import Network
+from rlplast.core.run_folder import RunFolder
+from rlplast.core.schedule import Schedule
+
+APART = 10_000  # env_steps from one checkpoint to the next
+ACTIONS = 18
+MILLION = 1_000_000
+
+
+class Synthetic:
+    """A DQN without environments: so many updates, then the env_steps up to a checkpoint."""
+
+    units: tuple[str, ...] = ("updates", "env_steps")
+
+    def __init__(self, rows: int, num_envs: int, updates: int) -> None:
+        self.num_envs, self.updates = num_envs, updates
+        self.rng = np.random.default_rng(0)
+        self.frames = self.rng.integers(0, 256, (64, num_envs, 84, 84), np.uint8)
+        self.replay = Replay(rows, num_envs, (84, 84), "uint8", 4, 1, 0.99, 32, self.rng)
+        self.online, self.target = self._q_network(), self._q_network()
+        self.target.requires_grad_(False)
+        self.optimizer = torch.optim.Adam(self.online.parameters(), lr=6.25e-5, fused=True)
+        network = Network("q", self.online, self.optimizer, {"target": self.target})
+        self.networks = {"q": network}
+        self.clock = Clock()
+        self.after_update: Callable[[Clock], None] = lambda clock: None
+        self.step_ended = 0.0
+        self.replay.start(self.frames[0])
+        self._store(rows // num_envs + 1)
+        self._update()  # its optimizer has state from the first checkpoint on
+
+    def _q_network(self) -> QNetwork:
+        network = QNetwork(architecture("nature", (4, 84, 84)), (4, 84, 84), ACTIONS, 1 / 255)
+        return network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+
+    def _store(self, steps: int) -> None:
+        no, reward = np.zeros(self.num_envs, bool), np.ones(self.num_envs)
+        for step in range(steps):
+            frame = self.frames[step % len(self.frames)]
+            action = self.rng.integers(ACTIONS, size=self.num_envs)
+            self.replay.add(action, reward, no, no, frame, frame)
+
+    def _update(self) -> None:
+        batch = self.replay.sample()
+        self.optimizer.zero_grad(set_to_none=True)
+        q = q_of(self.online(batch.obs), batch.action)
+        with torch.no_grad():
+            q_next = self.target(batch.obs_next)
+        target = td_target(batch.reward, batch.discount, q_next, None)
+        huber(q - target, 1.0).mean().backward()
+        self.optimizer.step()
+
+    def owes(self) -> bool:
+        return self.clock.updates < self.updates * (self.clock.env_steps // APART + 1)
+
+    def step(self) -> None:
+        if self.owes():
+            self._update()
+            self.clock = self.clock.advance(updates=1)
+        else:
+            self._store(APART // self.num_envs)
+            self.clock = self.clock.advance(env_steps=APART)
+        self.step_ended = time.perf_counter()
+
+    def evaluate(self, number: int, episodes: int) -> dict[str, float]:
+        return {}
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    def sample(self, size: int, number: int) -> None:
+        return None
+
+    def loss(self, network: str, batch: Any) -> Tensor:
+        raise NotImplementedError
+
+    def taps(self, network: str, batch: Any) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"replay": self.replay.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    def save_files(self, previous: Path | None) -> Callable[[Path], None]:
+        saving = self.replay.begin_save(None if previous is None else previous / "replay")
+        return lambda folder: saving(folder / "replay")
+
+    def load_files(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+class Stopwatch:
+    """Observer of a loop: seconds of each step, by whether a checkpoint was being written."""
+
+    def __init__(self) -> None:
+        self.quiet: list[float] = []
+        self.writing: list[float] = []
+        self.snapshots: list[float] = []
+        self._last, self._saving, self._clock = 0.0, False, Clock()
+
+    def __call__(self, loop: Loop) -> None:
+        now, trainable = time.perf_counter(), loop.trainable
+        assert isinstance(trainable, Synthetic)
+        if trainable.clock.env_steps > self._clock.env_steps:
+            self.snapshots.append(now - trainable.step_ended)
+        elif self._last:  # the first one comes after the first checkpoint
+            during = self._saving or loop.saving
+            (self.writing if during else self.quiet).append(now - self._last)
+        self._saving, self._clock, self._last = loop.saving, trainable.clock, time.perf_counter()
+
+
+def bench(folder: Path, trainable: Synthetic, checkpoints: int) -> Stopwatch:
+    """Run through so many checkpoints after the first, all of which are kept."""
+    total = Time(checkpoints * APART + 1, "env_steps")
+    every = Schedule.parse({"every": f"{APART} env_steps"}, total)
+    watch = Stopwatch()
+    loop = Loop(
+        trainable,
+        Hooks((), trainable.networks, str(total), 0, trainable.units),
+        total,
+        RunFolder(folder, tensorboard=False),
+        Cadence(every, None, None, every, keep=checkpoints + 2),
+        observer=watch,
+        until=(Time(trainable.updates * (checkpoints + 1), "updates"),),
+    )
+    loop.run()
+    loop.folder.close()
+    return watch
+
+
+def sizes(folder: Path, known: set[int]) -> tuple[int, int, int]:
+    """Return bytes of a checkpoint, of its replay, and of files not in `known`, which they join."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    about = {path: path.stat() for path in files}
+    total = sum(a.st_size for a in about.values())
+    replay = sum(a.st_size for path, a in about.items() if path.parent.name == "replay")
+    new = sum(a.st_size for a in about.values() if a.st_ino not in known)
+    known |= {a.st_ino for a in about.values()}
+    return total, replay, new
+
+
+def main() -> None:
+    about = __doc__ or ""
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=100_000, help="transitions in the replay")
+    parser.add_argument("--num-envs", type=int, default=4, help="environments, a ring each")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
+    parser.add_argument("--checkpoints", type=int, default=5, help="checkpoints after the first")
+    parser.add_argument("--updates", type=int, default=200, help="updates between two checkpoints")
+    parser.add_argument("--folder", type=Path, help="where to write; default: the system's own")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    trainable = Synthetic(options.rows, options.num_envs, options.updates)
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        watch = bench(Path(name), trainable, options.checkpoints)
+        known: set[int] = set()
+        found = sorted((Path(name) / "checkpoints").glob("step-*"), key=number)
+        measured = [sizes(path, known) for path in found]
+    first, replay, _ = measured[0]
+    scaled = replay / options.rows * MILLION + first - replay
+    print(f"first checkpoint, {options.rows} transitions: {first / 1e6:.1f} MB")
+    print(
+        f"    per transition {replay / options.rows:.1f} bytes, so for 10^6: {scaled / 1e9:.3f} GB"
+    )
+    new = ", ".join(f"{new / 1e6:.1f}" for _, _, new in measured[1 : options.checkpoints + 1])
+    print(f"next ones, {APART} env_steps later each: {new} MB")
+    median = statistics.median(watch.quiet)
+    longest = max([*watch.writing, *(median + s for s in watch.snapshots)])
+    print(f"updates, {options.threads} threads, milliseconds: median / 95 % / longest")
+    for words, times in (
+        (f"{len(watch.quiet)} while nothing is written", watch.quiet),
+        (f"{len(watch.writing)} while a checkpoint is written", watch.writing),
+        (f"{len(watch.snapshots)} snapshots", watch.snapshots),
+    ):
+        shown = " / ".join(f"{np.quantile(times, q) * 1e3:.1f}" for q in (0.5, 0.95, 1))
+        print(f"    {words}: {shown}")
+    print(f"slowest step of a write / median step without: {longest / median:.2f}")
+
+
+def number(path: Path) -> int:
+    return int(path.name.split("-")[1])
+
+
+if __name__ == "__main__":
+    main()

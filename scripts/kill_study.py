@@ -1,0 +1,208 @@
+"""Kill a study and its cells at random moments, go on each time, and compare the results.
+
+    python scripts/kill_study.py study/minatar_when --kills 10 --seed 1
+
+The study is shortened and run once to its end, and once more with SIGKILL at random moments: to
+the study alone, whose cells have to end by themselves, or to one of its cells, which the study has
+to start again. A study that was killed is started anew, half of the times at once, while its cells
+may still be saving. Metrics and receipts of every arm (wall-clock keys aside), and the last
+checkpoint's tensors, state and replay, have to be equal bit for bit; otherwise the exit code is 1
+and the first difference is named. Reads Linux's /proc.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import yaml
+from kill_resume import SHORT, SHORT_OF, first_difference
+
+from rlplast.cli.config_file import read_config
+from rlplast.cli.shipped import find_config
+from rlplast.cli.study_command import read_study_config
+from rlplast.study.spec import runs_of
+
+HOOK_KEYS = ("hooks", "layers", "penalties")  # what a study is about stays as it is
+START_SECONDS = 8.0  # imports, plan and building, before the first cell starts
+GRACE = 60.0  # seconds that cells may take to save when their study is gone
+
+
+def main() -> int:
+    """Run the comparison; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("study", help="file or shipped name")
+    parser.add_argument("--kills", type=int, default=10, help="default 10")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments, not of the runs")
+    parser.add_argument(
+        "--cells", type=float, default=0.5, help="share of kills that hit a cell, default 0.5"
+    )
+    parser.add_argument("--seeds", type=int, default=1, help="seeds of the study, default 1")
+    parser.add_argument("--total", help="length of each run; default: kill_resume's")
+    parser.add_argument("--jobs", type=int, default=2, help="cells at once, default 2")
+    parser.add_argument("--out", type=Path, help="new folder; default: a temporary one")
+    args = parser.parse_args()
+    out = args.out or Path(tempfile.mkdtemp(prefix="kill-study-"))
+    out.mkdir(parents=True, exist_ok=True)
+    config = out / "study.yaml"
+    config.write_text(_shortened(args.study, args.seeds, args.total))
+
+    started = time.monotonic()
+    code = _start(config, out / "through", args.jobs).wait()
+    seconds = time.monotonic() - started
+    if code != 0:
+        print(f"the study failed: see {out / 'through.log'}")
+        return 1
+    print(f"{args.study} ran through in {seconds:.0f} s", flush=True)
+    rng = np.random.default_rng(args.seed)
+    kills = _run_killed(config, out / "killed", args.kills, rng, seconds, args.jobs, args.cells)
+    difference = _first_difference(out / "through", out / "killed")
+    if difference is not None:
+        print(f"DIFFERENT after {kills} kills, seed {args.seed}: {difference}; see {out}")
+        return 1
+    count = len(_arms(out / "killed"))
+    print(f"EQUAL bit for bit after {kills} kills, seed {args.seed}: {count} arms")
+    if args.out is None:
+        shutil.rmtree(out)
+    return 0
+
+
+def _shortened(name: str, seeds: int, total: str | None) -> str:
+    """Return the YAML of a study whose runs take seconds."""
+    study = read_study_config(name)
+    keys = read_config(study.base, runs_of(study)[0].values)
+    env = getattr(keys, "env", None)
+    family = env.id.split("/")[0] if env is not None else keys.kind
+    short = {k: v for k, v in (SHORT | SHORT_OF[family]).items() if k not in HOOK_KEYS}
+    short |= {"checkpoint": {"every": "10%", "keep": 2}} | ({"total": total} if total else {})
+    whole = yaml.safe_load(find_config(name).read_text())
+    overrides = (whole.get("overrides") or {}) | short
+    changes = {"overrides": overrides, "seeds": seeds, "threads": 1, "executor": {"kind": "local"}}
+    return yaml.safe_dump(whole | changes, sort_keys=False)
+
+
+def _start(config: Path, study: Path, jobs: int) -> subprocess.Popen[bytes]:
+    words = ["study", str(config), "--out", str(study), "--jobs", str(jobs)]
+    with study.with_suffix(".log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rlplast.cli.main", *words],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+
+
+def _run_killed(
+    config: Path,
+    study: Path,
+    kills: int,
+    rng: np.random.Generator,
+    seconds: float,
+    jobs: int,
+    share: float,
+) -> int:
+    """Kill and go on, then let the study end; returns how many kills it took.
+
+    Of the kills, `share` hit a cell and the others the study.
+    """
+    process = _start(config, study, jobs)
+    done = 0
+    try:
+        while done < kills:
+            # The work lasts as long as it did, and every start of a study delays it.
+            time.sleep(rng.uniform(0, 2 * seconds / kills + START_SECONDS))
+            code = process.poll()
+            if code == 0:
+                print(f"the study ended before kill {done + 1}")
+                return done
+            if code is not None:  # cells that were killed too often
+                print(f"          exit code {code}: started again", flush=True)
+                process = _start(config, study, jobs)
+                continue
+            cells = _cells(study)
+            done += 1
+            if cells and rng.random() < share:
+                victim = cells[int(rng.integers(len(cells)))]
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+                print(f"kill {done:2} of a cell: {_scene(study)}", flush=True)
+                continue
+            process.kill()
+            process.wait()
+            print(f"kill {done:2} of the study: {_scene(study)}", flush=True)
+            if rng.random() < 0.5:
+                print(f"          cells were gone after {_wait_for_cells(study):.1f} s", flush=True)
+            process = _start(config, study, jobs)
+        code = process.wait()
+        if code == 1:  # cells that were killed too often
+            process = _start(config, study, jobs)
+            code = process.wait()
+        if code != 0:
+            raise SystemExit(f"the study failed: see {study.with_suffix('.log')}")
+    finally:
+        process.kill()
+        process.wait()
+        _wait_for_cells(study)
+    return done
+
+
+def _cells(study: Path) -> list[int]:
+    """Return the process ids of a study's cells."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if b"rlplast.cli.cell" in words and str(study.resolve()).encode() in words:
+                found.append(int(path.parent.name))
+    return found
+
+
+def _wait_for_cells(study: Path) -> float:
+    """Wait for the end of cells whose study is gone; returns the seconds it took."""
+    started = time.monotonic()
+    while _cells(study):
+        if time.monotonic() - started > GRACE:
+            raise SystemExit(f"cells {_cells(study)} outlived their study by {GRACE:.0f} s")
+        time.sleep(0.05)
+    return time.monotonic() - started
+
+
+def _scene(study: Path) -> str:
+    """Describe what a kill left behind."""
+    statuses = []
+    for path in study.glob("cells/**/run.json"):
+        with contextlib.suppress(ValueError):
+            statuses.append(json.loads(path.read_text())["status"])
+    words = [f"{statuses.count(s)} {s}" for s in sorted(set(statuses))]
+    halves = sum(1 for p in study.glob("cells/**/.*.tmp"))
+    words += [f"{halves} half-written"] if halves else []
+    return ", ".join(words) or "nothing begun"
+
+
+def _arms(study: Path) -> dict[str, Path]:
+    cells = json.loads((study / "study.json").read_text())["cells"]
+    return {c["name"]: study / c["folder"] for c in cells if c["kind"] == "arm"}
+
+
+def _first_difference(through: Path, killed: Path) -> str | None:
+    ours, theirs = _arms(through), _arms(killed)
+    if ours.keys() != theirs.keys():
+        return f"arms {sorted(ours)} and {sorted(theirs)}"
+    for name, run in ours.items():
+        difference = first_difference(run, theirs[name])
+        if difference is not None:
+            return f"{name}: {difference}"
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""`rlplast report`: what it writes and prints, and what it refuses."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import command
+from tests.cli.runs import refused
+from tests.report.runs import write_run, write_study
+
+ARMS = ("none", "fire", "full_reset")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are not rendered: what they show is tested elsewhere."""
+    monkeypatch.setattr("rlplast.report.pictures.png_of", lambda figure: b"")
+    monkeypatch.setattr("rlplast.report.pictures.svg_of", lambda figure: "<svg ></svg>")
+
+
+def test_report_lies_in_the_first_folder_and_is_named(tmp_path: Path):
+    study = write_study(tmp_path, arms=ARMS, seeds=(1, 2))
+    done = command("report", study)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[-1] == f"report: {study / 'report' / 'report.html'}"
+    names = {path.name for path in (study / "report").iterdir()}
+    assert {"report.html", "summary.csv", "curve-asterix.svg", "curve-asterix.png"} <= names
+
+
+def test_table_has_a_line_per_arm_with_score_and_comparison(tmp_path: Path):
+    study = write_study(tmp_path, arms=ARMS, seeds=(1, 2))
+    lines = [
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in command("report", study).out.splitlines()
+        if line.startswith("│")
+    ]
+    assert [line[:3] for line in lines] == [["asterix", arm, "2"] for arm in ARMS]
+    assert all("[" in line[3] for line in lines)
+    assert [line[4] for line in lines] == ["–", "1 [1, 1]", "1 [1, 1]"]
+
+
+def test_report_of_a_report_folders_parent_finds_the_same_runs_again(tmp_path: Path):
+    study = write_study(tmp_path, arms=ARMS, seeds=(1, 2))
+    first = command("report", study).out
+    assert command("report", study).out == first
+
+
+def test_out_is_made_and_several_folders_are_put_together(tmp_path: Path):
+    rows = [{"updates": 5, "env_steps": x, "eval/return_mean": 1.0} for x in (500, 6000)]
+    runs = [write_run(tmp_path / f"run{s}", rows, config={"seed": s}) for s in (1, 2)]
+    out = tmp_path / "new" / "folder"
+    done = command("report", *runs, "--out", out)
+    assert done.code == 0, done
+    assert "2 seeds: 1, 2" in (out / "report.html").read_text()
+    assert not (runs[0] / "report").exists()
+
+
+def test_missing_runs_are_counted(tmp_path: Path):
+    study = write_study(tmp_path, seeds=(1, 2), statuses={("asterix", "fire", 1): "failed"})
+    done = command("report", study)
+    assert done.code == 0
+    assert "1 cell not done" in done.out
+
+
+def test_names_are_no_markup_of_the_terminal(tmp_path: Path):
+    study = write_study(tmp_path, arms=("none", "[red]fire"), seeds=(1,))
+    assert "[red]fire" in command("report", study).out
+
+
+def test_nothing_to_report_is_refused(tmp_path: Path):
+    assert str(tmp_path) in refused(command("report", tmp_path))
+    assert "nowhere" in refused(command("report", tmp_path / "nowhere"))
+    statuses = {("asterix", "none", 1): "failed"}
+    unfinished = write_study(tmp_path, arms=("none",), seeds=(1,), statuses=statuses)
+    assert "asterix/seed-1/none" in refused(command("report", unfinished))
+    assert not (unfinished / "report").exists()
+
+
+def test_out_that_is_a_file_is_refused(tmp_path: Path):
+    study = write_study(tmp_path, seeds=(1,))
+    file = tmp_path / "file"
+    file.write_text("mine")
+    assert str(file) in refused(command("report", study, "--out", file))
+    assert file.read_text() == "mine"
+
+
+def test_out_that_cannot_be_made_is_one_line_and_exit_1(tmp_path: Path):
+    study = write_study(tmp_path, seeds=(1,))
+    (tmp_path / "file").write_text("mine")
+    said = refused(command("report", study, "--out", tmp_path / "file" / "below"), code=1)
+    assert "could not be written" in said
+
+
+def test_report_without_a_folder_is_bad_usage():
+    assert command("report").code == 2
+
+
+def test_other_commands_do_not_wait_for_statistics_and_pictures():
+    script = (
+        "import sys, rlplast.cli.main; print({'scipy.stats', 'matplotlib'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()", done

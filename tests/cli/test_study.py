@@ -1,0 +1,278 @@
+"""`rlplast study`: what it runs, what it leaves alone, and how it goes on."""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlplast.cli.study_command import read_study_config, study_cells
+from tests.cli.commands import command
+from tests.cli.runs import SMALL, files
+from tests.runs import final, status
+from tests.study.inline import arm_folders, inline, journal, run_study, write_study
+
+TINY: dict[str, Any] = SMALL | {
+    "total": "100 env_steps",
+    "hooks": [],
+    "evaluate": {"every": None},
+    "metrics": {"every": None},
+}
+ARMS: dict[str, Any] = {
+    "none": {},
+    "fire": {"hooks": [{"method": "fire", "at": "50%"}]},
+    "reset": {"hooks": [{"method": "full_reset", "at": "75%"}]},
+}
+PREFIXES = ["seed-3/prefix to 50 env_steps", "seed-3/prefix to 75 env_steps"]
+ALL = [PREFIXES[0], "seed-3/fire", PREFIXES[1], "seed-3/none", "seed-3/reset"]
+
+
+@pytest.fixture(autouse=True)
+def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the disk would take most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    outcome, started = run_study(write_study(folder, TINY, ARMS), folder / "study")
+    assert outcome.code == 0, outcome
+    assert sorted(started) == sorted(ALL)
+    return folder / "study"
+
+
+@pytest.fixture
+def study(finished: Path, tmp_path: Path) -> Path:
+    """A copy of a finished study; its file is beside it."""
+    write_study(tmp_path, TINY, ARMS)
+    return Path(shutil.copytree(finished, tmp_path / "study"))
+
+
+def again(study: Path, arms: Any = None, **keys: Any) -> list[str]:
+    """Start a study once more, maybe changed; returns which cells ran."""
+    config = write_study(study.parent, TINY, ARMS if arms is None else arms, **keys)
+    outcome, started = run_study(config, study)
+    assert outcome.code == 0, outcome
+    return started
+
+
+def folder_of(study: Path, name: str) -> Path:
+    cells = json.loads((study / "study.json").read_text())["cells"]
+    return study / next(c["folder"] for c in cells if c["name"] == name)
+
+
+def results(study: Path) -> dict[str, dict[str, Any]]:
+    return {name: final(folder) for name, folder in arm_folders(study).items()}
+
+
+# What it says and leaves.
+
+
+def test_plan_is_shown_and_nothing_is_done(tmp_path: Path):
+    config = write_study(tmp_path, TINY, ARMS, seeds=[3, 4, 5])
+    with inline() as backend:
+        outcome = command("study", config, "--out", tmp_path / "study", "--dry_run")
+    assert (outcome.code, backend.started, outcome.err) == (0, [], "")
+    assert not (tmp_path / "study").exists()
+    lines = [line.strip("│├└─ ") for line in outcome.out.splitlines()]
+    assert sorted(lines[1:6]) == sorted(name.split("/")[-1] for name in ALL)
+    assert lines[0] == "seed-3"
+    assert "and 2 more trees like it" in outcome.out
+    # To 50%; from there fire, and to 75%; from there two.
+    assert "15 cells: the training of 5.25 whole runs instead of 9, 42% saved" in outcome.out
+
+
+def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path):
+    arms = {"[bold]x[/nobody]": {"hooks": []}, "b": {"grid": {"agent.lr": [1, 2]}}}
+    outcome = command("study", write_study(tmp_path, TINY, arms), "--dry_run")
+    assert outcome.code == 0
+    assert "[bold]x[/nobody]" in outcome.out
+
+
+def test_folder_is_as_its_layout_says(finished: Path):
+    study = json.loads((finished / "study.json").read_text())
+    assert {k: study[k] for k in ("format", "name", "baseline", "arms", "tasks", "seeds")} == {
+        "format": 1,
+        "name": "study",
+        "baseline": "none",
+        "arms": ["none", "fire", "reset"],
+        "tasks": [""],
+        "seeds": [3],
+    }
+    assert study["versions"]["torch"]
+    assert yaml.safe_load((finished / "study.yaml").read_text())["arms"] == ARMS
+    by_key = {cell["key"]: cell for cell in study["cells"]}
+    for cell in study["cells"]:
+        folder = finished / cell["folder"]
+        assert status(folder) == "done"
+        assert (folder / "receipts.jsonl").exists()
+        info = json.loads((folder / "run.json").read_text())
+        if cell["parent"] is None:
+            assert "branched_from" not in info
+            continue
+        origin = info["branched_from"]
+        parent = finished / by_key[cell["parent"]]["folder"]
+        assert (folder / origin["run"]).resolve() == parent.resolve()
+        assert origin["clock"]["env_steps"] >= int(cell["starts"][0].split()[0])
+        begun = (parent / "metrics.jsonl").read_bytes()
+        assert (folder / "metrics.jsonl").read_bytes().startswith(begun)
+    assert sorted(journal(finished, "done")) == sorted(ALL)
+
+
+def test_arm_is_a_run_like_any_other(study: Path):
+    arm = arm_folders(study)["seed-3/fire"]
+    assert command("evaluate", arm, "--episodes", 1).code == 0
+    resumed = command("resume", arm, "--total", "120 env_steps")
+    assert resumed.code == 0, resumed
+    assert json.loads((arm / "metrics.jsonl").read_text().splitlines()[-1])["env_steps"] == 120
+
+
+# What runs again.
+
+
+def test_study_that_is_done_runs_nothing(study: Path):
+    before = files(study / "cells")
+    outcome, started = run_study(study.parent / "study.yaml", study)
+    assert (outcome.code, started) == (0, [])
+    assert f"{study} is done: `rlplast report {study}`" in outcome.out
+    assert files(study / "cells") == before
+
+
+def test_changed_arm_runs_alone(study: Path):
+    before = results(study)
+    changed = ARMS | {"reset": {"hooks": [{"method": "full_reset", "at": "80%"}]}}
+    assert again(study, changed) == ["seed-3/prefix to 80 env_steps", "seed-3/reset"]
+    after = results(study)
+    assert {name for name in after if after[name] != before[name]} == {"seed-3/reset"}
+
+
+def test_arm_added_later_goes_on_from_what_is_there(study: Path):
+    late = {"hooks": [{"method": "shrink_perturb", "at": "50%", "params": {"init": "fresh"}}]}
+    assert again(study, ARMS | {"late": late}) == ["seed-3/late"]
+
+
+def test_arm_added_later_that_parts_earlier_has_a_prefix_of_its_own(study: Path):
+    prefix = "seed-3/prefix to 10 env_steps"
+    early = {"hooks": [{"method": "full_reset", "at": "10%"}]}
+    assert again(study, ARMS | {"early": early}) == [prefix, "seed-3/early"]
+
+
+def test_arm_that_is_taken_out_leaves_the_others(study: Path):
+    assert again(study, {k: v for k, v in ARMS.items() if k != "fire"}) == []
+    assert json.loads((study / "study.json").read_text())["arms"] == ["none", "reset"]
+    assert again(study) == []
+
+
+def test_seed_added_later_runs_alone(study: Path):
+    assert sorted(again(study, seeds=[3, 4])) == sorted(name.replace("3", "4", 1) for name in ALL)
+
+
+def test_arm_that_was_deleted_is_run_again(study: Path):
+    before = results(study)
+    shutil.rmtree(arm_folders(study)["seed-3/reset"])
+    assert again(study) == ["seed-3/reset"]
+    assert results(study) == before
+
+
+def test_prefix_that_was_deleted_is_trained_only_for_an_arm_that_needs_it(study: Path):
+    before = results(study)
+    for name in PREFIXES:
+        shutil.rmtree(folder_of(study, name))
+    assert again(study) == []
+    shutil.rmtree(arm_folders(study)["seed-3/none"])
+    assert again(study) == [*PREFIXES, "seed-3/none"]
+    assert results(study) == before
+
+
+def test_arm_that_was_begun_needs_no_prefix(study: Path):
+    before = results(study)
+    arm = arm_folders(study)["seed-3/fire"]
+    info = json.loads((arm / "run.json").read_text())
+    (arm / "run.json").write_text(json.dumps(info | {"status": "running"}))
+    shutil.rmtree(max((arm / "checkpoints").iterdir(), key=lambda p: int(p.name.split("-")[1])))
+    shutil.rmtree(folder_of(study, PREFIXES[0]))
+    assert again(study) == ["seed-3/fire"]
+    assert results(study) == before
+
+
+def test_cells_of_a_method_of_ones_own_know_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "study_of_mine.py").write_text("imported = True\n")
+    monkeypatch.chdir(tmp_path)
+    config = write_study(tmp_path, TINY, {"none": {}})
+    with inline() as backend:
+        commands = []
+        start = backend.start
+        backend.start = lambda job: (commands.append(job.command), start(job))[1]
+        out = tmp_path / "study"
+        assert command("--import", "study_of_mine", "study", config, "--out", out).code == 0
+    assert commands[0][-2:] == ("--import", "study_of_mine")
+    sys.modules.pop("study_of_mine")
+    sys.path.remove(str(tmp_path))
+
+
+def test_jobs_get_the_threads_of_their_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked = []
+
+    def make(kind: str, jobs: int | None, threads: int, options: Any) -> Any:
+        asked.append((kind, jobs, threads, options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rlplast.cli.study_command.make_executor", make)
+    local = {"executor": {"kind": "local", "grace": 3}, "jobs": 5}
+    config = write_study(tmp_path, TINY | {"threads": 2}, {"none": {}}, **local)
+    command("study", config, "--out", tmp_path / "1")
+    config = write_study(tmp_path, TINY | {"threads": 2}, {"none": {}}, threads=3, **local)
+    command("study", config, "--out", tmp_path / "2", "--jobs", 4, "--executor", "ray")
+    assert asked == [("local", 5, 2, {"grace": 3}), ("ray", 4, 3, {})]
+
+
+def test_shipped_studies_can_be_planned():
+    cells = study_cells(read_study_config("study/minatar_when"))
+    assert len({cell.key for cell in cells}) == len(cells) == 5 * 9
+
+
+# Workers that die, and interruptions.
+
+
+def test_worker_that_dies_once_is_started_again(finished: Path, tmp_path: Path):
+    def fault(name: str, attempt: int) -> int | None:
+        return 137 if attempt == 1 else None
+
+    config = write_study(tmp_path, TINY, ARMS)
+    outcome, started = run_study(config, tmp_path / "study", fault=fault)
+    assert outcome.code == 0
+    assert sorted(started) == sorted(2 * ALL)
+    assert results(tmp_path / "study") == results(finished)
+    assert "failed, trying again: seed-3/fire (exit code 137)" in outcome.err
+
+
+def test_worker_that_always_dies_loses_its_own_cell_only(finished: Path, tmp_path: Path):
+    config, out = write_study(tmp_path, TINY, ARMS), tmp_path / "study"
+    outcome, started = run_study(config, out, fault=lambda n, _: 9 if "fire" in n else None)
+    assert outcome.code == 1
+    assert started.count("seed-3/fire") == 2
+    log = out / "logs" / f"seed-3_{folder_of(out, 'seed-3/fire').name}.log"
+    assert f"failed: seed-3/fire: exit code 9   log: {log}" in outcome.out
+    assert "1 cell failed; all others are done. The same command tries them again." in outcome.out
+    assert again(out) == ["seed-3/fire"]
+    assert results(out) == results(finished)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_interrupted_study_goes_on(name: str, finished: Path, tmp_path: Path):
+    def interrupt(cell: str, attempt: int) -> int | None:
+        if cell == name:
+            raise KeyboardInterrupt
+        return None
+
+    config, out = write_study(tmp_path, TINY, ARMS), tmp_path / "study"
+    outcome, first = run_study(config, out, fault=interrupt)
+    assert outcome.code == 130
+    assert f"the same command goes on with {out}" in outcome.err
+    assert sorted(first[:-1] + again(out)) == sorted(ALL)
+    assert results(out) == results(finished)

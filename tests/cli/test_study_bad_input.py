@@ -1,0 +1,294 @@
+"""Whatever is wrong with a study ends in one message that says where, and what to do."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlplast.core import checkpoint
+from tests.cli.commands import Outcome, command
+from tests.cli.runs import files
+from tests.cli.test_study import ALL, ARMS, PREFIXES, TINY, again, folder_of, results
+from tests.runs import status
+from tests.study.inline import arm_folders, inline, run_study, write_study
+
+NONE: dict[str, Any] = {"none": {}}
+
+
+@pytest.fixture(autouse=True)
+def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the disk would take most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def refused(outcome: Outcome, code: int = 2) -> str:
+    """Check the form of a refusal, which may come below the plan; returns its message."""
+    assert outcome.code == code, outcome
+    (line,) = outcome.err.splitlines()
+    assert line.startswith("rlplast: ")
+    return line.removeprefix("rlplast: ")
+
+
+def of(folder: Path, arms: Any, **keys: Any) -> Outcome:
+    """Start a study that is to be refused; nothing may run, and nothing be left."""
+    config = write_study(folder, TINY, arms, **keys)
+    outcome, started = run_study(config, folder / "study")
+    assert started == []
+    assert [path.name for path in folder.iterdir()] == ["study.yaml"]
+    return outcome
+
+
+def hook(**keys: Any) -> dict[str, Any]:
+    return {"hooks": [{"method": "fire", "at": "50%"} | keys]}
+
+
+@pytest.mark.parametrize(
+    ("arm", "says"),
+    [
+        (hook(method="fier"), "arm 'a': intervention 'fier' is unknown: did you mean 'fire'?"),
+        (hook(networks=["qq"]), "arm 'a': hooks[0] (fire).networks: 'qq': did you mean 'q'?"),
+        (hook(params={"coef": 1}), "arm 'a': "),
+        (hook(at="100%"), "arm 'a': hooks[0] (fire).at = 100 env_steps is at or past the end"),
+        (hook(at="3k env_steps"), "arm 'a': hooks[0] (fire).at = 3000 env_steps is at or past"),
+        (hook(at="40 updates"), "arm 'a': hooks[0] (fire).at = 40 updates is at or past the end"),
+        (hook(at="7 tokens"), "arm 'a': hooks[0] (fire) counts tokens: this run counts"),
+        (hook(at=None), "arm 'a': hooks[0] (fire) has no rule"),
+        (hook(every="10%"), "arm 'a': hooks[0] (fire) has at and every"),
+        ({"hooks": "dqn/hooks/fier"}, "arm 'a': hooks = 'dqn/hooks/fier': there is no such file"),
+        ({"hooks": 3}, "arm 'a': hooks = 3: allowed is a list of mappings"),
+        ({"layers": [{"method": "x"}]}, "arm 'a': layer 'x' is unknown"),
+        ({"penalties": [{"method": "l3"}]}, "arm 'a': penalty 'l3' is unknown"),
+        (
+            {"overrides": {"agent.lrr": 1}},
+            "arm 'a': config.agent has an unknown key 'lrr': did you mean 'lr'?",
+        ),
+        ({"overrides": {"agent.lr": "x"}}, "arm 'a': agent.lr = 'x': allowed is a number"),
+        ({"overrides": {"hooks.0.at": "5%"}}, "arm 'a': --hooks.0.at: '0' is no position in the"),
+        ({"grid": {"agent.lrr": [1]}}, "arm 'a lrr=1': config.agent has an unknown key 'lrr'"),
+        ({"sample": {"count": 1, "keys": {"lr": [1]}}}, "arm 'a #1': config has an unknown key"),
+        ({"overrides": {"seed": 1}}, "arms.a.overrides.seed: seeds of a study are listed"),
+        ({"hook": []}, "arms.a has an unknown key 'hook': did you mean 'hooks'?"),
+        ({}, "arms 'none', 'a' are the same run: leave all but one of them out"),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_arm_and_key_are_named_before_anything_is_trained(arm: Any, says: str, tmp_path: Path):
+    message = refused(of(tmp_path, NONE | {"a": arm}))
+    assert says in message
+    assert message.count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"base": "dqn/demmo"}, "config 'dqn/demmo' is neither a file nor a shipped config: did y"),
+        ({"base": {"kind": "dqm"}}, "kind = 'dqm': did you mean 'dqn'?"),
+        ({"base": "study/minatar_when"}, "is a study's, not a run's: `rlplast study` takes it"),
+        ({"overrides": {"totl": 1}}, "config has an unknown key 'totl': did you mean 'total'?"),
+        ({"tasks": ["gym/CartPol-v1"]}, "env id 'gym/CartPol-v1' is unknown: did you mean"),
+        ({"tasks": {"a": {"env.idd": 1}}}, "config.env has an unknown key 'idd'"),
+        ({"tasks": {"a": {}, "b": {}}}, "tasks 'a' and 'b' are the same run"),
+        ({"arm": {}}, "study has an unknown key 'arm': did you mean 'arms'?"),
+        ({"seeds": "x"}, "seeds = 'x': allowed is how many, or a list"),
+        ({"executor": {"kind": "locl"}}, "there is no 'locl': did you mean 'local'?"),
+        ({"executor": {"kind": "local", "gpu": 1}}, "has no option 'gpu': did you mean 'gpus'?"),
+        ({"baseline": "fire"}, "baseline = 'fire': allowed: none"),
+    ],
+    ids=str,
+)
+def test_key_of_the_study_is_named(keys: dict[str, Any], says: str, tmp_path: Path):
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump({"base": TINY, "arms": NONE} | keys))
+    outcome = command("study", path, "--out", tmp_path / "study")
+    assert says in refused(outcome)
+    assert [found.name for found in tmp_path.iterdir()] == ["study.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("base: dqn/demo\narms: {a: {}, a: {}}\n", "key 'a' is given twice, line 2"),
+        ("base: [", "study.yaml"),
+        ("", "a study is a mapping, not None"),
+        ("- 1\n", "a study is a mapping, not [1]"),
+        ("kind: dqn\ntotal: 1k env_steps\n", "`rlplast train` takes it"),
+    ],
+)
+def test_file_that_is_no_study_is_refused(text: str, says: str, tmp_path: Path):
+    (tmp_path / "study.yaml").write_text(text)
+    assert says in refused(command("study", tmp_path / "study.yaml", "--out", tmp_path / "out"))
+    assert [path.name for path in tmp_path.iterdir()] == ["study.yaml"]
+
+
+def test_a_runs_config_and_a_studys_are_told_apart():
+    outcome = command("study", "dqn/demo", "--dry_run")
+    assert "this is the config of one run: `rlplast train` takes it" in refused(outcome)
+    outcome = command("train", "study/minatar_when")
+    assert "is a study's, not a run's: `rlplast study` takes it" in refused(outcome)
+    outcome = command("study", "study/minatar_wen")
+    assert "did you mean 'study/minatar_when'?" in refused(outcome)
+
+
+def test_list_of_hooks_is_looked_for_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    (beside / "mine.yaml").write_text(yaml.safe_dump(hook()["hooks"]))
+    config = write_study(beside, TINY, NONE | {"a": {"hooks": "mine.yaml"}})
+    monkeypatch.chdir(tmp_path)
+    message = refused(command("study", config, "--dry_run"))
+    assert "arm 'a': hooks = 'mine.yaml': there is no such file" in message
+    assert "or a shipped one" in message
+    monkeypatch.chdir(beside)
+    assert command("study", config, "--dry_run").code == 0
+
+
+@pytest.mark.parametrize("jobs", [0, -1])
+def test_number_of_jobs_is_at_least_one(jobs: int, tmp_path: Path):
+    config = write_study(tmp_path, TINY, NONE)
+    outcome = command("study", config, "--out", tmp_path / "study", "--jobs", jobs)
+    assert refused(outcome) == f"--jobs {jobs}: allowed is at least 1"
+
+
+# The folder.
+
+
+def test_folder_with_something_else_is_left_alone(tmp_path: Path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("mine")
+    config = write_study(tmp_path, TINY, NONE)
+    outcome, _ = run_study(config, tmp_path / "out")
+    assert "is not empty and no study's folder: choose another one" in refused(outcome)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
+
+
+def test_folder_that_cannot_be_written_is_refused(tmp_path: Path):
+    (tmp_path / "file").touch()
+    config = write_study(tmp_path, TINY, NONE)
+    for out in (tmp_path / "file", tmp_path / "file" / "study"):
+        assert f"--out {out} cannot be written" in refused(run_study(config, out)[0])
+
+
+def test_two_studies_in_one_folder_are_refused(tmp_path: Path):
+    config, out = write_study(tmp_path, TINY, ARMS), tmp_path / "study"
+    seen = []
+
+    def second(name: str, attempt: int) -> None:
+        with inline() as backend:
+            seen.append((command("study", config, "--out", out), backend.started))
+
+    assert run_study(config, out, fault=second)[0].code == 0
+    assert len(seen) == len(ALL)
+    for outcome, started in seen:
+        assert started == []
+        assert f"{out} is in use by another study: wait for it" in refused(outcome)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    outcome, _ = run_study(write_study(folder, TINY, ARMS, seeds=[3, 4]), folder / "study")
+    assert outcome.code == 0, outcome
+    return folder / "study"
+
+
+@pytest.fixture
+def study(finished: Path, tmp_path: Path) -> Path:
+    write_study(tmp_path, TINY, ARMS, seeds=[3, 4])
+    return Path(shutil.copytree(finished, tmp_path / "study"))
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        ({"format": 2}, 2, "has study format 2, written by rlplast"),
+        ({"versions": {"rlplast": "0.1", "torch": "1"}}, 2, "was begun with rlplast 0.1, this is"),
+        ({"versions": None}, 1, "study.json is damaged"),
+    ],
+)
+def test_folder_of_another_version_is_refused_and_left_alone(
+    change: dict[str, Any], code: int, says: str, study: Path
+):
+    rows = json.loads((study / "study.json").read_text()) | change
+    if rows["versions"] is None:
+        del rows["versions"]
+    (study / "study.json").write_text(json.dumps(rows))
+    before = files(study)
+    outcome, started = run_study(study.parent / "study.yaml", study)
+    assert started == []
+    assert says in refused(outcome, code)
+    assert files(study) == before
+
+
+# Damage.
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def flip_newest(run: Path) -> None:
+    flip(checkpoint.newest(run / "checkpoints")[0] / "tensors.safetensors")
+
+
+def test_damaged_prefix_costs_what_goes_on_from_it_until_it_is_deleted(study: Path, finished: Path):
+    prefix = folder_of(study, PREFIXES[0])
+    flip_newest(prefix)
+    (lost, kept) = (folder for name, folder in arm_folders(study).items() if "fire" in name)
+    shutil.rmtree(lost)
+    shutil.rmtree(kept)
+    outcome, _ = run_study(study.parent / "study.yaml", study)
+    assert outcome.code == 1
+    assert status(kept) == "done"
+    (line,) = (line for line in outcome.out.splitlines() if line.startswith("failed: "))
+    assert line.startswith("failed: seed-3/fire: where ")
+    assert "tensors.safetensors was altered after it was written" in line
+    assert f"delete {prefix} and start the study again: it is trained anew" in line
+    assert f"log: {study}/logs/seed-3_fire" in line
+    shutil.rmtree(prefix)
+    assert again(study, seeds=[3, 4]) == [PREFIXES[0], "seed-3/fire"]
+    assert results(study) == results(finished)
+
+
+def test_damaged_arm_costs_itself_until_it_is_deleted(study: Path, finished: Path):
+    arm = arm_folders(study)["seed-4/reset"]
+    for path in (arm / "checkpoints").iterdir():
+        flip(path / "tensors.safetensors")
+    info = json.loads((arm / "run.json").read_text())
+    (arm / "run.json").write_text(json.dumps(info | {"status": "running"}))
+    outcome, _ = run_study(study.parent / "study.yaml", study)
+    assert outcome.code == 1
+    assert "failed: seed-4/reset: no usable checkpoint" in outcome.out
+    assert f"delete {arm} and start the study again: it is trained anew" in outcome.out
+    shutil.rmtree(arm)
+    assert again(study, seeds=[3, 4]) == ["seed-4/reset"]
+    assert results(study) == results(finished)
+
+
+def test_run_json_that_is_damaged_is_named(study: Path, finished: Path):
+    arm = arm_folders(study)["seed-3/fire"]
+    (arm / "run.json").write_text("{")
+    outcome, _ = run_study(study.parent / "study.yaml", study)
+    assert outcome.code == 1
+    assert "run.json is no valid JSON" in outcome.out
+    assert f"delete {arm} and start the study again" in outcome.out
+    shutil.rmtree(arm)
+    assert again(study, seeds=[3, 4]) == ["seed-3/fire"]
+    assert results(study) == results(finished)
+
+
+def test_arm_that_diverges_loses_nobody_else(tmp_path: Path):
+    arms = NONE | {"steep": {"overrides": {"agent.lr": 1e30}}}
+    outcome, _ = run_study(write_study(tmp_path, TINY, arms), tmp_path / "study")
+    assert outcome.code == 1
+    assert "failed: seed-3/steep: " in outcome.out
+    assert "training diverged" in outcome.out
+    arms = arm_folders(tmp_path / "study")
+    assert (status(arms["seed-3/none"]), status(arms["seed-3/steep"])) == ("done", "failed")

@@ -1,0 +1,128 @@
+"""Studies whose cells are processes of their own: signals, and workers that die."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_study import ARMS, TINY, results
+from tests.runs import status
+from tests.study.commands import alive, until
+from tests.study.inline import journal, run_study, write_study
+
+pytestmark = pytest.mark.slow
+
+
+def start(config: Path, out: Path, *words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "rlplast.cli.main", "study", str(config), "--out", str(out)]
+        + [str(word) for word in words],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def training(out: Path, lines: int = 2) -> bool:
+    """Whether some cell has written so many lines of metrics."""
+    found = out.glob("cells/**/metrics.jsonl")
+    return any(path.read_text().count("\n") >= lines for path in found)
+
+
+def cells_alive(out: Path) -> list[int]:
+    """Return the process ids of a study's cells."""
+    words = [b"rlplast.cli.cell", str(out.resolve()).encode()]
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = path.read_bytes()
+        except OSError:
+            continue
+        if all(word in text for word in words):
+            found.append(int(path.parent.name))
+    return [pid for pid in found if alive(pid)]
+
+
+LONG: dict[str, Any] = TINY | {"total": "2000 env_steps", "replay_ratio": 1}
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_study_that_is_stopped_by_a_signal_goes_on(number: signal.Signals, tmp_path: Path):
+    config = write_study(tmp_path, LONG, ARMS)
+    through, out = tmp_path / "through", tmp_path / "study"
+    assert run_study(config, through)[0].code == 0
+
+    process = start(config, out, "--jobs", 2)
+    until(lambda: training(out), 120)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=120)
+    if number == signal.SIGKILL:
+        until(lambda: not cells_alive(out), 20)  # they save, and do not outlive it by long
+    else:
+        assert process.returncode == 130, said
+        assert f"stopped: the same command goes on with {out}" in said
+        assert cells_alive(out) == []
+    assert {status(path.parent) for path in out.glob("cells/**/run.json")} <= {
+        "interrupted",
+        "done",
+    }
+
+    process = start(config, out)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert "resuming" in "".join(path.read_text() for path in (out / "logs").iterdir())
+    assert results(out) == results(through)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
+def test_restarted_study_waits_for_a_cell_that_still_runs(tmp_path: Path):
+    config = write_study(tmp_path, LONG, {"none": {}})
+    through, out = tmp_path / "through", tmp_path / "study"
+    assert run_study(config, through)[0].code == 0
+    process = start(config, out)
+    until(lambda: training(out), 120)
+    (cell,) = cells_alive(out)
+    os.kill(cell, signal.SIGSTOP)  # it cannot act on the end of its study
+    process.kill()
+    process.communicate()
+    process = start(config, out)
+    until(lambda: len(cells_alive(out)) == 2, 120)
+    time.sleep(8)  # more than it takes to start
+    assert process.poll() is None
+    os.kill(cell, signal.SIGCONT)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert results(out) == results(through)
+
+
+def test_cell_whose_process_dies_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    module = (
+        "import os, sys, pathlib\n"
+        "marks = [pathlib.Path(f'{n}.mark') for n in (1, 2)]\n"
+        "if 'cell' in sys.argv[0] and not all(m.exists() for m in marks):\n"
+        "    next(m for m in marks if not m.exists()).touch()\n"
+        "    os._exit(9)\n"
+    )
+    (tmp_path / "dies_twice.py").write_text(module)
+    monkeypatch.chdir(tmp_path)
+    config, out = write_study(tmp_path, TINY, {"none": {}}), tmp_path / "study"
+    words = ["--import", "dies_twice", "study", str(config), "--out", str(out)]
+    codes = []
+    for expected in ("cell failed", "next:"):  # two attempts each
+        done = subprocess.run(
+            [sys.executable, "-m", "rlplast.cli.main", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        codes.append(done.returncode)
+        assert expected in done.stdout, done
+    assert codes == [1, 0]
+    assert list(journal(out, "retried")) == ["seed-3/none"]
+    assert "exit code 9" in (out / "journal.jsonl").read_text()

@@ -1,0 +1,60 @@
+import threading
+
+import pytest
+
+from rlplast.core.background import Background
+
+
+def fail() -> None:
+    raise OSError("disk full")
+
+
+def test_job_runs_beside_the_caller() -> None:
+    may_end, done = threading.Event(), []
+    with Background() as background:
+        background.start(lambda: done.append(may_end.wait(10)))
+        assert background.busy
+        background.check()  # does not wait
+        assert not done
+        may_end.set()
+    assert done == [True] and not background.busy
+
+
+def test_next_job_waits_for_the_one_before() -> None:
+    order = []
+    pause = threading.Event()
+    with Background() as background:
+        for number in range(20):
+            background.start(lambda n=number: (pause.wait(0.001), order.append(n)))
+    assert order == list(range(20))
+
+
+@pytest.mark.parametrize("ask", ["wait", "start"])
+def test_error_of_a_job_is_raised_once_at_the_next_call(ask: str) -> None:
+    background, other = Background(), []
+    background.start(fail)
+    with pytest.raises(OSError, match="disk full"):
+        background.wait() if ask == "wait" else background.start(lambda: other.append(1))
+    assert not other
+    background.wait()
+
+
+def test_check_raises_as_soon_as_a_job_has_failed() -> None:
+    background = Background()
+    background.start(fail)
+    with pytest.raises(OSError, match="disk full"):
+        while True:
+            background.check()
+
+
+def test_block_ends_with_the_error_of_its_job() -> None:
+    with pytest.raises(OSError, match="disk full"), Background() as background:
+        background.start(fail)
+
+
+def test_error_of_the_block_comes_before_that_of_its_job() -> None:
+    background = Background()
+    with pytest.raises(KeyError), background:
+        background.start(fail)
+        raise KeyError
+    background.wait()  # it has been told, or hidden, once and for all

@@ -1,0 +1,388 @@
+"""The page of a report: what it says, in numbers computed here; what it escapes; what it loads."""
+
+import csv
+import json
+import re
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlplast.report.contents import write_report
+from rlplast.report.gather import gather
+from rlplast.report.html import Details, Row, Section, Table, Text, page
+from rlplast.report.looks import looks
+from rlplast.report.records import MOST
+from rlplast.report.summary import summarise
+from tests.report.runs import receipt_row, smooth_score, write_run, write_study
+
+VOID = {"meta", "link", "input", "br", "img", "hr"}
+HOSTILE = "<script>alert(1)</script><img src=x onerror=\"alert('2')\">&amp;"
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, tables as text, and whether tags are balanced."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: list[tuple[str, list[list[str]]]] = []  # with the heading above
+        self.paragraphs: list[tuple[str | None, str]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self._heading = ""
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+        if tag in ("h2", "h3"):
+            self._heading = ""
+        if tag == "table":
+            self.rows: list[list[str]] = []
+            self.tables.append((self._heading, self.rows))
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag == "p":
+            self.paragraphs.append((dict(attrs).get("class"), ""))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if {"style", "script"} & set(self._open):
+            return
+        self.words.append(data)
+        if {"h2", "h3"} & set(self._open):
+            self._heading += data
+        if {"td", "th"} & set(self._open):
+            self.rows[-1][-1] += data
+        if "p" in self._open:
+            kind, text = self.paragraphs[-1]
+            self.paragraphs[-1] = (kind, text + data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+    def under(self, heading: str) -> list[list[str]]:
+        """The first table below a heading."""
+        return next(rows for own, rows in self.tables if own == heading)
+
+    def table(self, *columns: str) -> dict[str, dict[str, str]]:
+        """First cell of a row → column → cell, of the first table with these columns."""
+        for _, rows in self.tables:
+            if set(columns) <= set(rows[0]):
+                return {row[0]: dict(zip(rows[0], row, strict=False)) for row in rows[1:]}
+        raise AssertionError(f"no table with {columns}")
+
+
+def written(study: Path, out: Path) -> str:
+    found = gather([study])
+    return write_report(found, summarise(found), out).read_text(encoding="utf-8")
+
+
+def reported(folder: Path, **changes: Any) -> Page:
+    return Page(written(write_study(folder, **changes), folder / "out"))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder and the page of an ordinary report: one task, three arms, three seeds."""
+    folder = tmp_path_factory.mktemp("plain")
+    return folder / "out", written(write_study(folder), folder / "out")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what the page says: its pictures are not rendered."""
+    monkeypatch.setattr("rlplast.report.pictures.png_of", lambda figure: b"")
+    monkeypatch.setattr("rlplast.report.pictures.svg_of", lambda figure: "<svg ></svg>")
+
+
+@cache
+def final(arm: str, seed: int) -> float:
+    """The mean score in the last tenth of 6000 steps: the evaluations at 5500 and 6000."""
+    return float(np.mean([smooth_score("asterix", arm, seed, x) for x in (5500, 6000)]))
+
+
+def number_of(text: str) -> float:
+    return float(text.split(" ")[0].replace(",", ""))
+
+
+def test_scores_are_the_interquartile_means_of_the_seeds(plain: tuple[Path, str]):
+    table = Page(plain[1]).table("final score (eval/return_mean)", "P(improvement)")
+    for arm in ("none", "fire", "full_reset"):
+        seeds = [final(arm, seed) for seed in (1, 2, 3)]  # of three seeds none is cut off
+        said = table[arm]["final score (eval/return_mean)"]
+        assert number_of(said) == pytest.approx(np.mean(seeds), rel=1e-3)
+        low, high = (float(n) for n in re.findall(r"[\d.]+", said.split("[")[1]))
+        assert min(seeds) - 0.1 <= low < np.mean(seeds) < high <= max(seeds) + 0.1
+
+
+def test_arms_are_compared_with_the_baseline_pair_by_pair(plain: tuple[Path, str]):
+    table = Page(plain[1]).table("P(improvement)", "difference by seed", "pairs")
+    assert set(table) == {"fire", "full_reset"}
+    expected = np.mean([final("fire", seed) - final("none", seed) for seed in (1, 2, 3)])
+    assert number_of(table["fire"]["difference by seed"]) == pytest.approx(expected, rel=1e-3)
+    assert table["fire"]["P(improvement)"] == "1 [1, 1]"
+    assert table["fire"]["pairs"] == "3"
+
+
+def test_drop_and_recovery_are_those_of_the_curves(plain: tuple[Path, str]):
+    table = Page(plain[1]).table("drop", "seeds that recovered")
+    before, after = (
+        np.mean([smooth_score("asterix", "fire", seed, x) for seed in (1, 2, 3)])
+        for x in (2500, 3000)
+    )
+    assert number_of(table["fire"]["drop"]) == pytest.approx(before - after, rel=1e-3)
+    assert table["fire"]["seeds that recovered"] == "3 of 3"
+    assert table["fire"]["time to recover (env steps)"] == "500"
+
+
+def test_cost_counts_each_prefix_once(plain: tuple[Path, str]):
+    # a run takes 60 s, 30 s of which are its prefix's; 3 seeds of 3 arms
+    said = next(text for _, text in Page(plain[1]).paragraphs if "prefixes" in text)
+    assert "would have taken 540 s" in said
+    assert "it took 360 s, 33% less" in said
+    row = Page(plain[1]).table("after the branch", "shared prefix")["fire"]
+    assert [row[k] for k in ("seconds", "after the branch", "shared prefix")] == ["60", "30", "30"]
+
+
+def test_page_loads_nothing_and_its_links_lead_somewhere(plain: tuple[Path, str]):
+    folder, text = plain
+    found = Page(text)
+    ids = [attrs["id"] for _, attrs in found.elements if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for tag, attrs in found.elements:
+        assert not {"src", "srcset", "action", "data", "background"} & attrs.keys()
+        for key in ("href", "xlink:href"):
+            link = attrs.get(key)
+            if link is not None and link.startswith("#"):
+                assert link[1:] in ids
+            elif link is not None and link != "data:,":
+                assert tag == "a"
+                assert (folder / link).is_file()
+    assert not re.findall(r"url\((?!#)|@import|fetch\(|XMLHttp|import\(", text)
+    addresses = set(re.findall(r"https?://[^\"'\s<]+", text))
+    assert addresses <= {"http://www.w3.org/1999/xlink", "http://www.w3.org/2000/svg"}
+
+
+def test_every_picture_is_there_as_svg_and_png(plain: tuple[Path, str]):
+    folder, text = plain
+    pictures = re.findall(r'id="picture-([^"]+)"', text)
+    assert len(pictures) >= 7
+    files = {path.name for path in folder.iterdir()}
+    expected = {f"{name}.{kind}" for name in pictures for kind in ("svg", "png")}
+    assert files == expected | {"report.html", "summary.csv"}
+    for name in pictures:
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg " in (folder / f"{name}.svg").read_text()
+    with (folder / "summary.csv").open() as file:
+        assert [row["arm"] for row in csv.DictReader(file)] == ["none", "fire", "full_reset"]
+
+
+def test_every_arm_has_a_box_and_can_be_told_in_tables_and_pictures(plain: tuple[Path, str]):
+    found = Page(plain[1])
+    boxes = [attrs for tag, attrs in found.elements if tag == "input"]
+    assert [box["data-toggles"] for box in boxes] == ["0", "1", "2"]
+    for arm in "012":
+        rows = [t for t, attrs in found.elements if attrs.get("data-arm") == arm and t == "tr"]
+        parts = [
+            t for t, attrs in found.elements if (attrs.get("id") or "").startswith(f"arm-{arm}-")
+        ]
+        assert len(rows) >= 4
+        assert len(parts) >= 20
+        assert set(parts) == {"g"}
+    names = {"none": "0", "fire": "1", "full_reset": "2"}
+    lines = re.findall(r"<tr([^>]*)><td>(?:<span[^>]*>)*</span>(\w+)<", plain[1])
+    assert {(attrs.strip(), name) for attrs, name in lines} == {
+        (f'data-arm="{arm}"', name) for name, arm in names.items()
+    }
+
+
+def test_report_repeats_byte_for_byte(plain: tuple[Path, str], tmp_path: Path):
+    folder, _ = plain
+    again = tmp_path / "again"
+    written(folder.parent / "demo", again)
+    for path in folder.iterdir():
+        assert (again / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_an_older_report_is_replaced_and_other_files_stay(plain: tuple[Path, str], tmp_path: Path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "report.html").write_text("old")
+    (out / "notes.txt").write_text("mine")
+    assert written(plain[0].parent / "demo", out) == plain[1]
+    assert (out / "notes.txt").read_text() == "mine"
+    assert not [path for path in out.iterdir() if path.name.startswith(".")]
+
+
+def test_names_from_files_are_escaped_everywhere(tmp_path: Path):
+    study = hostile_study(tmp_path)
+    text = written(study, tmp_path / "out")
+    found = Page(text)
+    tags = {tag for tag, _ in found.elements}
+    assert "img" not in tags
+    assert [tag for tag, _ in found.elements].count("script") == 1
+    assert not [key for _, attrs in found.elements for key in attrs if key.startswith("on")]
+    # it is all there, as text: name, arm, task, note of a missing run, config, version
+    assert found.text.count(HOSTILE) >= 10
+
+
+def hostile_study(folder: Path) -> Path:
+    """A study whose names are markup: folders have plain ones, study.json and configs do not."""
+    study = write_study(folder, arms=("none", "fire"), seeds=(1, 2), tasks=("asterix",))
+    said = json.loads((study / "study.json").read_text())
+    said["name"], said["tasks"], said["arms"] = HOSTILE, [HOSTILE], ["none", HOSTILE]
+    for cell in said["cells"]:
+        cell["task"] = HOSTILE
+        if cell["arm"] == "fire":
+            cell["arm"] = HOSTILE
+    (study / "study.json").write_text(json.dumps(said))
+    lost = next(c for c in said["cells"] if c["arm"] == HOSTILE and c["seed"] == 2)
+    run = study / lost["folder"] / "run.json"
+    run.write_text(json.dumps(json.loads(run.read_text()) | {"status": "failed"}))
+    kept = next(c for c in said["cells"] if c["arm"] == HOSTILE and c["seed"] == 1)
+    run = study / kept["folder"] / "run.json"
+    run.write_text(json.dumps(json.loads(run.read_text()) | {"versions": {HOSTILE: HOSTILE}}))
+    config = study / kept["folder"] / "config.yaml"
+    config.write_text(config.read_text() + json.dumps(HOSTILE) + ": " + json.dumps(HOSTILE) + "\n")
+    receipts = study / kept["folder"] / "receipts.jsonl"
+    row = receipt_row(HOSTILE, 3000, network=HOSTILE) | {"followers": {HOSTILE: HOSTILE}}
+    receipts.write_text(json.dumps(row) + "\n")
+    return study
+
+
+def test_text_of_any_part_is_escaped():
+    arms = looks((HOSTILE, "b"), None)
+    table = Table((HOSTILE,), (Row((HOSTILE,), 0),), HOSTILE, title=HOSTILE)
+    parts = (Text(HOSTILE), table, Details(HOSTILE, HOSTILE, 1))
+    found = Page(page(HOSTILE, arms, [Section("a", HOSTILE, parts)] * 2, HOSTILE))
+    assert [tag for tag, _ in found.elements].count("script") == 1
+    assert "img" not in {tag for tag, _ in found.elements}
+    assert not [key for _, attrs in found.elements for key in attrs if key.startswith("on")]
+
+
+def test_missing_runs_are_said_plainly(tmp_path: Path, quick: None):
+    statuses = {("asterix", "fire", 2): "failed", ("asterix", "none", 3): "absent"}
+    found = reported(tmp_path, statuses=statuses)
+    assert "7 runs are done; 2 cells are not." in found.text
+    (bad,) = [text for kind, text in found.paragraphs if kind == "bad"]
+    assert "asterix/seed-2/fire: failed with exit 1" in bad
+    assert "asterix/seed-3/none: not started" in bad
+
+
+def test_one_run_has_no_intervals_and_no_boxes(tmp_path: Path, quick: None):
+    found = reported(tmp_path, arms=("none",), seeds=(1,))
+    assert "as there is one seed each" in found.text
+    cells = [cell for _, rows in found.tables for row in rows for cell in row]
+    assert not [cell for cell in cells if re.search(r"\d \[", cell)]
+    assert "input" not in {tag for tag, _ in found.elements}
+    assert "P(improvement)" not in found.text
+
+
+def test_without_a_baseline_nothing_is_compared(tmp_path: Path, quick: None):
+    found = reported(tmp_path, baseline=None, seeds=(1, 2))
+    assert "No baseline." in found.text
+    assert "Comparison" not in found.text
+    assert "P(improvement)" not in found.text
+
+
+def test_losses_are_better_when_lower(tmp_path: Path, quick: None):
+    def loss(task: str, arm: str, seed: int, x: int) -> float:
+        return 5 / (1 + x / 1000) + 0.1 * seed - (1 if arm == "fire" and x >= 3000 else 0)
+
+    found = reported(tmp_path, key="eval/loss", score=loss, seeds=(1, 2))
+    assert "lower is better" in found.text
+    assert "higher is better" not in found.text
+    row = found.table("P(improvement)", "difference by seed", "pairs")["fire"]
+    assert row["P(improvement)"].startswith("1 ")
+    assert number_of(row["difference by seed"]) == pytest.approx(-1)
+
+
+def test_scores_of_tasks_without_a_common_scale_are_not_averaged(tmp_path: Path, quick: None):
+    found = reported(tmp_path, tasks=("asterix", "mini"), seeds=(1, 2))
+    rows = found.under("all tasks")
+    assert rows[0] == ["arm", "runs", "P(improvement)"]
+    assert "share no scale" in found.text
+    assert "final score (eval/return_mean)" in found.under("mini")[0]
+
+
+def test_scores_of_tasks_with_a_common_scale_are_averaged(tmp_path: Path, quick: None):
+    found = reported(tmp_path, tasks=("asterix", "breakout"), seeds=(1, 2))
+    assert found.under("all tasks")[0][2] == "final score (human-normalised)"
+
+
+def test_receipts_are_means_over_seeds_and_sums_over_updates(tmp_path: Path, quick: None):
+    for seed in (1, 2):
+        scheduled = [receipt_row("fire", x) | {"sfe": float(seed)} for x in (1000, 2000)]
+        summed = [
+            receipt_row("swr", x, norm=None) | {"firings": 10, "sfe": seed * x / 1000}
+            for x in (3000, 4000)
+        ]
+        write_run(
+            tmp_path / "runs" / str(seed),
+            [{"updates": 5, "env_steps": x, "eval/return_mean": 1.0} for x in (500, 6000)],
+            [*scheduled, *summed],
+            {"seed": seed, "hooks": [{"method": "fire", "every": "1000 env_steps"}]},
+        )
+    found = Page(written(tmp_path / "runs", tmp_path / "out"))
+    (rows,) = [rows for _, rows in found.tables if "sfe" in rows[0]]
+    cells = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+    said = [
+        (c["method"], c["clock (env steps)"], c["seeds"], c["firings"], c["sfe"]) for c in cells
+    ]
+    assert said == [
+        ("fire", "1,000", "2", "1", "1.5"),
+        ("fire", "2,000", "2", "1", "1.5"),
+        ("swr", "3,000 to 4,000", "2", "20", "10.5"),  # (3 + 4) and 2 (3 + 4), their mean
+    ]
+    assert "dfi before" not in rows[0]  # nobody measured it
+
+
+def test_hooks_that_fire_often_are_cut_off_and_it_is_said(tmp_path: Path, quick: None):
+    receipts = [receipt_row("fire", 10 * x) for x in range(1, MOST + 6)]
+    rows = [{"updates": 5, "env_steps": x, "eval/return_mean": 1.0} for x in (500, 6000)]
+    write_run(tmp_path / "runs" / "a", rows, receipts)
+    found = Page(written(tmp_path / "runs", tmp_path / "out"))
+    (table,) = [rows for _, rows in found.tables if "sfe" in rows[0]]
+    assert len(table) == 1 + MOST + 1
+    assert "and 5 more firings" in table[-1]
+
+
+def test_configs_show_what_differs_and_the_whole(tmp_path: Path, quick: None):
+    found = reported(tmp_path, seeds=(1, 2))
+    rows = {row[0]: row[1:] for row in found.under("What differs")}
+    assert set(rows) == {"key", "hooks"}
+    assert rows["hooks"][0] == "[]"
+    assert "full_reset" in rows["hooks"][2]
+    assert found.text.count("total: 6000 env_steps") == 3
+
+
+def test_mixed_versions_are_said_plainly(tmp_path: Path, quick: None):
+    study = write_study(tmp_path, seeds=(1, 2))
+    run = next(study.glob("cells/asterix/seed-1/fire-*/run.json"))
+    run.write_text(json.dumps(json.loads(run.read_text()) | {"versions": {"rlplast": "9"}}))
+    found = Page(written(study, tmp_path / "out"))
+    assert ("bad", "Not all runs have the same rlplast.") in found.paragraphs
+    row = next(row for row in found.under("Versions") if row[0] == "rlplast")
+    assert row[1] == "0.4.0 (5 of 6 runs); 9 (1 of 6 runs)"
+
+
+def test_page_of_four_arms_and_five_seeds_is_small(tmp_path: Path):
+    arms = ("none", "fire", "full_reset", "swr")
+    study = write_study(tmp_path, arms=arms, seeds=range(5), every=60)
+    assert len(written(study, tmp_path / "out")) < 1_000_000

@@ -1,0 +1,349 @@
+"""A report's numbers, computed again by hand from the scores that the runs were written with."""
+
+import csv
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlplast.report.gather import gather
+from rlplast.report.run_numbers import final_score, measure
+from rlplast.report.scores import normalised
+from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, summarise, write_csv
+from tests.report.runs import metric_rows, receipt_row, smooth_score, write_run, write_study
+
+KEY = "eval/return_mean"
+SEEDS = (1, 2, 3)
+
+
+def summary_of(tmp_path: Path, **options: Any) -> Summary:
+    return summarise(gather([write_study(tmp_path, **options)]), resamples=200)
+
+
+def row(summary: Summary, arm: str, task: str = "asterix") -> SummaryRow:
+    rows = [*summary.rows, *summary.aggregates]
+    (found,) = [own for own in rows if (own.arm, own.task) == (arm, task)]
+    return found
+
+
+def test_the_final_score_is_that_of_the_last_tenth() -> None:
+    xs = np.arange(10.0, 101.0, 10)
+    assert final_score(xs, xs, 100) == 100  # the evaluation at 90% is not in it
+    xs = np.arange(1.0, 101.0)
+    assert final_score(xs, xs, 100) == np.mean(range(91, 101))
+    assert final_score(xs[:50], xs[:50], 100) == 50  # none so late: the last one
+    assert math.isnan(final_score(np.empty(0), np.empty(0), 100))
+
+
+def test_final_scores_are_means_over_three_seeds(tmp_path: Path) -> None:
+    """Of three values the IQM is the mean; at every 500 of 6000 two evaluations are late."""
+    summary = summary_of(tmp_path)
+    for arm in ("none", "fire", "full_reset"):
+        late = [
+            np.mean([smooth_score("asterix", arm, seed, x) for x in (5500, 6000)]) for seed in SEEDS
+        ]
+        final = row(summary, arm).final
+        assert final.value == pytest.approx(np.mean(late))
+        # 1 in 27 resamples has one seed three times, which is more than 2.5%
+        assert (final.low, final.high) == (pytest.approx(min(late)), pytest.approx(max(late)))
+        assert final.count == 3
+
+
+def test_rows_say_what_they_are_of(tmp_path: Path) -> None:
+    found = row(summary_of(tmp_path), "fire")
+    assert (found.score, found.unit, found.scale, found.seeds) == (KEY, "env_steps", "raw", 3)
+    assert found.normalised is not None
+    expected, label = normalised("atari/Asterix", KEY, found.final.value)
+    assert (found.normalised.value, found.normalised_scale) == (pytest.approx(expected), label)
+
+
+def test_arms_are_compared_with_the_baseline(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path)
+    base, fire = row(summary, "none"), row(summary, "fire")
+    assert base.improvement is None and base.difference is None
+    assert fire.improvement is not None and fire.improvement.value == 1
+    assert fire.difference is not None
+    assert fire.difference.value == pytest.approx(fire.final.value - base.final.value)
+    spread = fire.final.high - fire.final.low
+    assert fire.difference.high - fire.difference.low < spread / 3  # seeds are shared
+
+
+def test_a_lower_loss_is_an_improvement(tmp_path: Path) -> None:
+    summary = summary_of(
+        tmp_path,
+        key="eval/loss",
+        score=lambda task, arm, seed, x: (2.0 if arm == "none" else 1.0) + seed / 10 + (x == 3000),
+    )
+    fire = row(summary, "fire")
+    assert fire.improvement is not None and fire.improvement.value == 1
+    assert fire.difference is not None and fire.difference.value == pytest.approx(-1)
+    base = row(summary, "none")
+    assert base.drop is not None and base.drop.value == pytest.approx(1)
+    assert fire.normalised is None and fire.normalised_scale == ""
+
+
+def test_areas_are_over_the_whole_curve_and_from_the_branch_on(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, branch=2500)
+    for arm in ("none", "fire"):
+        whole, after = [], []
+        for seed in SEEDS:
+            ys = {x: smooth_score("asterix", arm, seed, x) for x in range(500, 6001, 500)}
+            trapezoids = [500 * (ys[x] + ys[x + 500]) / 2 for x in range(500, 6000, 500)]
+            whole.append(sum(trapezoids) / 5500)
+            after.append(sum(trapezoids[4:]) / 3500)
+        found = row(summary, arm)
+        assert found.auc.value == pytest.approx(np.mean(whole))
+        assert found.auc_after.value == pytest.approx(np.mean(after))
+    assert summary.starts == {"asterix": 2500}
+
+
+def test_a_drop_and_its_recovery(tmp_path: Path) -> None:
+    """Fire falls to 0 at 3000 for 1000, 1500 and 2000 steps; full_reset never comes back."""
+
+    def score(task: str, arm: str, seed: int, x: int) -> float:
+        back = {"none": 0, "fire": 3500 + 500 * seed, "full_reset": 10**9}[arm]
+        return 10.0 + seed if x < 3000 or x >= back else 0.0
+
+    summary = summary_of(tmp_path, score=score)
+    fire, reset, base = (row(summary, arm) for arm in ("fire", "full_reset", "none"))
+    assert fire.drop is not None and fire.drop.value == pytest.approx(12)
+    assert (fire.recovery, fire.recovered, fire.intervened) == (1500, 3, 3)
+    assert reset.drop is not None and reset.drop.value == pytest.approx(12)
+    assert math.isnan(reset.recovery) and (reset.recovered, reset.intervened) == (0, 3)
+    assert base.drop is not None and (base.drop.value, base.recovery) == (0, 0)
+
+
+def test_recovery_is_the_median_where_some_never_recover(tmp_path: Path) -> None:
+    def score(task: str, arm: str, seed: int, x: int) -> float:
+        return 1.0 if x < 3000 or x >= 3000 + 500 * seed * seed else 0.0
+
+    summary = summary_of(tmp_path, score=score, arms=("none", "fire"))
+    found = row(summary, "fire")  # after 500, after 2000, never
+    assert (found.recovery, found.recovered, found.intervened) == (2000, 2, 3)
+    two = row(summary_of(tmp_path / "two", score=score, seeds=(1, 2)), "fire")
+    assert two.recovery == 2000  # of two the later
+    half = row(summary_of(tmp_path / "half", score=score, seeds=(1, 3)), "fire")
+    assert math.isnan(half.recovery) and half.recovered == 1
+
+
+def test_runs_without_a_moment_have_no_drop(tmp_path: Path) -> None:
+    rows = metric_rows(float, range(1000, 6001, 1000))
+    receipts = [receipt_row("swr", x, norm=None) for x in (1000, 2000)]
+    write_run(tmp_path / "a", rows, receipts, {"hooks": [{"method": "swr", "every": "1 updates"}]})
+    summary = summarise(gather([tmp_path]))
+    (found,) = summary.rows
+    assert found.drop is None and math.isnan(found.recovery) and found.intervened == 0
+    assert summary.starts == {"atari/Asterix": None}
+    assert found.auc_after == found.auc
+
+
+def test_time_is_counted_with_and_without_the_prefix(tmp_path: Path) -> None:
+    """Runs are written with a second per 100 steps; a prefix's last line is at 2500 of 3000."""
+    summary = summary_of(tmp_path)
+    found = row(summary, "fire")
+    assert (found.seconds, found.own_seconds, found.updates) == (60, 30, 3000)
+    assert summary.prefix_seconds == {"asterix": 3 * 30}
+
+
+def test_a_prefix_of_a_prefix_counts_its_own_part(tmp_path: Path) -> None:
+    study = write_study(tmp_path, seeds=(1,))
+    gathered = gather([study])
+    (first,) = gathered.prefixes
+    info = {"branched_from": {"run": f"../{first.folder.name}"}}
+    folder = first.folder.with_name("prefix-75pct")
+    second = dataclasses.replace(first, folder=folder, branch_seconds=20.0, info=info)
+    both = dataclasses.replace(gathered, prefixes=(first, second))
+    # 30 s up to where the arms leave the first; 25 s at the second's last line, 20 of them before
+    assert summarise(both).prefix_seconds == {"asterix": 30 + 5}
+
+
+# Over tasks
+
+
+def test_scores_over_tasks_are_human_normalised(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, tasks=("asterix", "breakout"))
+    found = row(summary, "fire", ALL_TASKS)
+    scores = [
+        normalised(
+            {"asterix": "atari/Asterix", "breakout": "atari/Breakout"}[run.task], KEY, run.final
+        )[0]
+        for run in summary.runs
+        if run.arm == "fire"
+    ]
+    middle = sorted(scores)[1:-1]  # the IQM of six
+    assert found.final.value == pytest.approx(np.mean(middle))
+    assert (found.scale, found.seeds) == ("human-normalised", 6)
+    assert found.normalised == found.final
+    assert found.improvement is not None and found.improvement.value == 1
+    assert found.difference is not None and found.difference.count == 6
+    assert summary.notes == ()
+
+
+def test_a_drop_over_tasks_is_a_difference_on_their_scale(tmp_path: Path) -> None:
+    games = {"asterix": (210.0, 8503.3), "breakout": (1.7, 30.5)}
+
+    def score(task: str, arm: str, seed: int, x: int) -> float:
+        random, human = games[task]
+        return human if arm == "none" or x < 3000 else human - 0.25 * (human - random)
+
+    summary = summary_of(tmp_path, score=score, tasks=tuple(games))
+    found = row(summary, "fire", ALL_TASKS)
+    assert found.drop is not None and found.drop.value == pytest.approx(0.25)
+    assert found.difference is not None and found.difference.value == pytest.approx(-0.25)
+    assert found.final.value == pytest.approx(0.75)
+
+
+def test_raw_and_normalised_scores_are_never_mixed(tmp_path: Path) -> None:
+    for tasks in (("asterix", "mini"), ("asterix", "walk"), ("mini", "other")):
+        summary = summary_of(tmp_path / tasks[1], tasks=tasks)
+        assert "share no scale" in summary.notes[0]
+        assert {own.arm for own in summary.aggregates} == {"fire", "full_reset"}
+        for own in summary.aggregates:
+            for estimate in (own.final, own.auc, own.auc_after, own.drop, own.difference):
+                assert estimate is not None and math.isnan(estimate.value)
+            assert own.scale == "" and own.normalised is None
+            # ranks need no scale
+            assert own.improvement is not None and own.improvement.value == 1
+
+
+def test_one_task_has_no_rows_over_tasks(tmp_path: Path) -> None:
+    assert summary_of(tmp_path).aggregates == ()
+
+
+def test_an_arm_that_lacks_a_task_is_not_compared_over_tasks(tmp_path: Path) -> None:
+    statuses = {("breakout", "fire", seed): "failed" for seed in SEEDS}
+    summary = summary_of(tmp_path, tasks=("asterix", "breakout"), statuses=statuses)
+    assert [own.arm for own in summary.aggregates] == ["none", "full_reset"]
+    assert summary.notes == ("not in the rows over all tasks, for want of a score on some: fire",)
+    assert [(own.task, own.arm) for own in summary.rows] == [
+        ("asterix", "none"),
+        ("asterix", "fire"),
+        ("asterix", "full_reset"),
+        ("breakout", "none"),
+        ("breakout", "full_reset"),
+    ]
+
+
+# What is missing
+
+
+def test_unfinished_runs_are_in_no_average(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, statuses={("asterix", "fire", 2): "running"})
+    late = [
+        np.mean([smooth_score("asterix", "fire", seed, x) for x in (5500, 6000)]) for seed in (1, 3)
+    ]
+    found = row(summary, "fire")
+    assert found.final.value == pytest.approx(np.mean(late))
+    assert found.seeds == found.final.count == 2
+    assert found.difference is not None and found.difference.count == 2
+
+
+def test_a_run_without_a_score_is_named_and_in_no_average(tmp_path: Path) -> None:
+    def score(task: str, arm: str, seed: int, x: int) -> float | None:
+        return None if (arm, seed) == ("fire", 2) else 1.0 + seed
+
+    summary = summary_of(tmp_path, score=score)
+    found = row(summary, "fire")
+    assert (found.seeds, found.final.value) == (2, pytest.approx(3.0))
+    assert summary.notes == ("asterix, fire, seed 2 has no score: it is in no average",)
+
+
+def test_single_null_scores_are_left_out_of_their_run(tmp_path: Path) -> None:
+    def score(task: str, arm: str, seed: int, x: int) -> float | None:
+        return None if x == 6000 else float(x)
+
+    assert row(summary_of(tmp_path, score=score), "fire").final.value == 5500
+
+
+def test_one_seed_has_numbers_without_intervals(tmp_path: Path) -> None:
+    found = row(summary_of(tmp_path, seeds=(1,)), "fire")
+    for estimate in (found.final, found.auc, found.improvement, found.difference, found.drop):
+        assert estimate is not None
+        assert math.isfinite(estimate.value)
+        assert math.isnan(estimate.low) and math.isnan(estimate.high)
+
+
+def test_one_evaluation_is_final_score_and_area(tmp_path: Path) -> None:
+    found = row(summary_of(tmp_path, every=6000), "fire")
+    assert found.final == found.auc == found.auc_after
+    assert found.drop is None
+
+
+def test_without_a_baseline_nothing_is_compared(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, baseline=None)
+    assert summary.baseline is None
+    assert all(own.improvement is None and own.difference is None for own in summary.rows)
+
+
+def test_a_baseline_without_runs_is_said(tmp_path: Path) -> None:
+    statuses = {("asterix", "none", seed): "failed" for seed in SEEDS}
+    summary = summary_of(tmp_path, statuses=statuses)
+    assert summary.baseline is None
+    assert "no run of the baseline none is finished" in summary.notes[0]
+    assert row(summary, "fire").improvement is None
+
+
+def test_arms_may_be_evaluated_at_other_points(tmp_path: Path) -> None:
+    for name, every in (("a", 1000), ("b", 600)):
+        rows = metric_rows(float, range(every, 6001, every))
+        hooks = [{"method": "fire", "at": "50%"}] if name == "b" else []
+        receipts = [receipt_row("fire", 3000)] if name == "b" else []
+        write_run(tmp_path / name, rows, receipts, {"hooks": hooks})
+    summary = summarise(gather([tmp_path]))
+    base, fire = summary.rows
+    assert base.auc_after.value == fire.auc_after.value == 4500  # of the line y = x from 3000 on
+    assert fire.difference is not None and fire.difference.value == 0
+
+
+def test_a_summary_repeats(tmp_path: Path) -> None:
+    gathered = gather([write_study(tmp_path)])
+    assert summarise(gathered).rows[1] == summarise(gathered).rows[1]
+    wide, narrow = (summarise(gathered, level=level) for level in (0.95, 0.5))
+    assert wide.level == 0.95
+    assert wide.rows[1].final.low < narrow.rows[1].final.low
+
+
+def test_measuring_one_run(tmp_path: Path) -> None:
+    run = gather([write_study(tmp_path)]).runs[3]
+    found = measure(run, KEY)
+    assert (found.task, found.arm, found.seed) == ("asterix", "fire", 1)
+    assert found.auc_after == found.auc
+    assert found.drop is not None
+    assert found.drop.before == smooth_score("asterix", "fire", 1, 2500)
+    assert found.drop.after == smooth_score("asterix", "fire", 1, 3000)
+
+
+# The file
+
+
+def test_the_file_has_a_line_per_row_with_plain_numbers(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, tasks=("asterix", "breakout"))
+    path = tmp_path / "summary.csv"
+    write_csv(summary, path)
+    with path.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    rows = [*summary.rows, *summary.aggregates]
+    assert [(line["task"], line["arm"]) for line in lines] == [(r.task, r.arm) for r in rows]
+    for line, own in zip(lines, rows, strict=True):
+        assert float(line["final"]) == own.final.value
+        assert float(line["final_low"]) == own.final.low
+        assert float(line["auc_after_high"]) == own.auc_after.high
+        assert int(line["seeds"]) == own.seeds
+        if own.improvement is None:
+            assert line["improvement"] == line["improvement_low"] == line["difference"] == ""
+        else:
+            assert float(line["improvement"]) == own.improvement.value
+    assert not {"nan", "inf", "None"} & {value for line in lines for value in line.values()}
+    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["summary.csv"]
+
+
+def test_names_with_commas_and_quotes_survive(tmp_path: Path) -> None:
+    hooks = [{"method": "fire", "at": ["25%", "50%"]}]
+    write_run(tmp_path / "a", metric_rows(float, [3000, 6000]), config={"hooks": hooks})
+    write_csv(summarise(gather([tmp_path])), tmp_path / "summary.csv")
+    with (tmp_path / "summary.csv").open(newline="") as file:
+        (line,) = csv.DictReader(file)
+    assert line["arm"] == "fire at 25%, 50%"

@@ -1,0 +1,65 @@
+"""Commands that executors run in tests, and a way to wait for their traces."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rlplast.study import child
+from rlplast.study.executors import Executor, Job, Outcome
+
+# The file is run on its own: importing rlplast would import torch into every command.
+_START = f"import runpy; runpy.run_path({child.__file__!r})['die_with_parent']()\n"
+_SAVE = """
+import signal, sys, time, pathlib, os
+def save(*_):
+    pathlib.Path({trace!r} + ".saved").touch()
+    sys.exit(130)
+signal.signal(signal.SIGTERM, save)
+with open({trace!r}, "a") as trace:
+    trace.write(f"{{os.getpid()}}\\n")
+"""
+
+
+def job(folder: Path, name: str, code: str, **fields: object) -> Job:
+    """A job that runs Python code."""
+    command = (sys.executable, "-c", _START + code)
+    return Job(name, command, folder / f"{name}.log", **fields)  # type: ignore[arg-type]
+
+
+def saver(folder: Path, name: str, code: str, **fields: object) -> Job:
+    """A job that writes its process id, saves at SIGTERM with exit code 130, else runs code."""
+    return job(folder, name, _SAVE.format(trace=str(folder / f"{name}.trace")) + code, **fields)
+
+
+def starts(folder: Path, name: str) -> list[int]:
+    """Process ids of a saver's attempts."""
+    trace = folder / f"{name}.trace"
+    return [int(line) for line in trace.read_text().splitlines()] if trace.exists() else []
+
+
+def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.02)
+
+
+def outcomes(executor: Executor, count: int, seconds: float = 60.0) -> dict[str, Outcome]:
+    """Wait for so many outcomes; by name of the job."""
+    found: list[Outcome] = []
+    deadline = time.monotonic() + seconds
+    while len(found) < count and time.monotonic() < deadline:
+        found += executor.wait(1.0)
+    assert len(found) == count
+    return {outcome.job.name: outcome for outcome in found}
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie that nobody has waited for does not."""
+    status = Path(f"/proc/{pid}/stat")
+    try:
+        return status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,106 @@
+"""Studies of a second or two, run in this process: no time is spent on starting others."""
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import yaml
+
+from rlplast.cli import cell
+from rlplast.study.executors import Executor, Job
+from tests.cli.commands import Outcome, command
+
+__all__ = ["InlineBackend", "arm_folders", "inline", "journal", "run_study", "write_study"]
+
+Fault = Callable[[str, int], int | None]
+
+
+def no_fault(name: str, attempt: int) -> int | None:
+    """Let every cell run."""
+    return None
+
+
+class InlineBackend:
+    """Runs a cell when it is started, to its end.
+
+    Args:
+        fault: called with a cell's name and the number of its attempt; an exit code that it
+            returns is the attempt's, and the cell does not run. It may raise KeyboardInterrupt.
+    """
+
+    pause = 0.0
+
+    def __init__(self, fault: Fault = no_fault) -> None:
+        self.fault = fault
+        self.started: list[str] = []
+
+    def start(self, job: Job) -> tuple[int, str]:
+        self.started.append(job.name)
+        code = self.fault(job.name, self.started.count(job.name))
+        if code is not None:
+            return code, ""
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            code = cell.main(job.command[3:])
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        with job.log.open("a") as log:
+            log.write(f"=== attempt {len(self.started)}\n{said.getvalue()}")
+        return code, ""
+
+    def ended(self, handle: tuple[int, str]) -> tuple[int, str]:
+        return handle
+
+    def ask(self, handle: Any) -> None:
+        """Nothing runs that could be asked."""
+
+    def kill(self, handle: Any) -> None:
+        """Nothing runs that could be killed."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@contextlib.contextmanager
+def inline(fault: Fault = no_fault) -> Iterator[InlineBackend]:
+    """Have studies run their cells in this process; yields what tells which were started."""
+    backend = InlineBackend(fault)
+
+    def make(kind: str, jobs: int | None, threads: int, options: Any) -> Executor:
+        return Executor(backend, jobs or 1)
+
+    with mock.patch("rlplast.cli.study_command.make_executor", make):
+        yield backend
+
+
+def run_study(
+    config: Path, out: Path, *words: object, fault: Fault = no_fault
+) -> tuple[Outcome, list[str]]:
+    """Run a study here; returns what the command gave, and the names of the cells it started."""
+    with inline(fault) as backend:
+        outcome = command("study", config, "--out", out, *words)
+    return outcome, backend.started
+
+
+def write_study(folder: Path, base: Any, arms: Any, **keys: Any) -> Path:
+    """Write a study's YAML, of seed 3 if nothing else is said."""
+    path = folder / "study.yaml"
+    path.write_text(
+        yaml.safe_dump({"base": base, "seeds": [3], "arms": arms} | keys, sort_keys=False)
+    )
+    return path
+
+
+def arm_folders(out: Path) -> dict[str, Path]:
+    """Return the folders of a study's arms by ``task/seed/arm``, by its own list."""
+    cells = json.loads((out / "study.json").read_text())["cells"]
+    return {c["name"]: out / c["folder"] for c in cells if c["kind"] == "arm"}
+
+
+def journal(out: Path, event: str) -> Iterable[str]:
+    """Return the names of the cells something happened to, in order."""
+    rows = [json.loads(line) for line in (out / "journal.jsonl").read_text().splitlines()]
+    return [row["name"] for row in rows if row["event"] == event]

@@ -1,0 +1,178 @@
+"""A study's folder: one writer, one version, and nothing of anybody else's."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlplast.core.config import RunConfig
+from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.study.folder import StudyFolder, cell_row, is_done, is_started, read_study, status
+from rlplast.study.plan import PlannedRun, plan
+
+VERSIONS = {"rlplast": "1", "torch": "2", "numpy": "3"}
+
+
+def opened(path: Path, **versions: str) -> StudyFolder:
+    folder = StudyFolder(path)
+    try:
+        folder.open_for(VERSIONS | versions)
+    except (ConfigError, DamagedFile):
+        folder.close()
+        raise
+    return folder
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    folder = opened(tmp_path / "study")
+    folder.write_plan({"versions": VERSIONS, "name": "x"}, [])
+    folder.close()
+    return folder.path
+
+
+def test_second_writer_is_refused_until_the_first_has_closed(study: Path):
+    first = opened(study)
+    with pytest.raises(ConfigError, match=r"study is in use by another study: wait for it"):
+        opened(study)
+    first.close()
+    opened(study).close()
+
+
+def test_folder_that_nothing_was_written_to_is_removed(tmp_path: Path):
+    opened(tmp_path / "study").close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plan_is_read_back(study: Path):
+    hooks = [{"method": "fire", "at": "50%"}]
+    runs = [
+        PlannedRun("t", 3, arm, RunConfig(total="24 updates", hooks=rows))
+        for arm, rows in (("none", []), ("fire", hooks))
+    ]
+    folder = opened(study)
+    folder.write_plan({"versions": VERSIONS, "arms": ["none"]}, plan(runs))
+    folder.close()
+    found = read_study(study)
+    assert (found["format"], found["arms"]) == (1, ["none"])
+    prefix, none, _ = found["cells"]
+    assert prefix | {"key": "", "folder": ""} == {
+        "key": "",
+        "kind": "prefix",
+        "task": "t",
+        "seed": 3,
+        "arm": None,
+        "name": "t/seed-3/prefix to 12 updates",
+        "folder": "",
+        "parent": None,
+        "starts": [],
+        "stops": ["12 updates"],
+    }
+    assert (none["parent"], none["starts"], none["stops"]) == (prefix["key"], ["12 updates"], [])
+    assert found["cells"] == [cell_row(cell) for cell in plan(runs)]
+
+
+@pytest.mark.parametrize("package", ["rlplast", "torch"])
+def test_folder_of_another_version_is_refused(package: str, study: Path):
+    with pytest.raises(ConfigError, match=rf"begun with {package} {VERSIONS[package]}, this is 9"):
+        opened(study, **{package: "9"})
+
+
+def test_other_packages_may_have_been_updated(study: Path):
+    opened(study, numpy="9").close()
+
+
+def test_folder_of_another_format_is_refused(study: Path):
+    row = json.loads((study / "study.json").read_text())
+    (study / "study.json").write_text(json.dumps(row | {"format": 9}))
+    with pytest.raises(ConfigError, match="study format 9, written by rlplast 1: this version rea"):
+        opened(study)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", "null", '{"format": 1}', '{"format": 1, "cells": []}', "\x00"]
+)
+def test_damaged_plan_is_refused(text: str, study: Path):
+    (study / "study.json").write_text(text)
+    with pytest.raises(DamagedFile, match=r"study.json is damaged.*choose another --out"):
+        read_study(study)
+    with pytest.raises(DamagedFile):
+        opened(study)
+
+
+@pytest.mark.parametrize("names", [["thesis.tex"], ["run.json"], ["configs"], ["cells", "logs"]])
+def test_folder_with_something_else_is_refused_and_left_as_it_is(names: list[str], tmp_path: Path):
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match=r"is not empty and no study's folder: choose another"):
+        opened(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [],
+        [".lock"],
+        [".study.yaml.tmp"],
+        ["study.yaml"],
+        ["study.yaml", "configs"],
+        [".lock", "study.yaml", "configs", ".study.json.tmp"],
+    ],
+)
+def test_what_a_start_that_was_killed_leaves_is_a_studys(names: list[str], tmp_path: Path):
+    for name in names:
+        (tmp_path / name).touch()
+    opened(tmp_path).close()
+
+
+@pytest.mark.parametrize("below", ["", "study"])
+def test_folder_that_cannot_be_made_is_refused(below: str, tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--out .*file.* cannot be written: .*Not a dir|exists"):
+        opened(tmp_path / "file" / below)
+
+
+def test_folder_without_a_plan_is_no_studys(tmp_path: Path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "none", tmp_path / "file"):
+        with pytest.raises(ConfigError, match=r"is no study's folder: it has no study.json"):
+            read_study(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, ("absent", False, False)),
+        ('{"status": "done"}', ("done", True, True)),
+        ('{"status": "interrupted"}', ("interrupted", True, False)),
+        ('{"status": "do', ("damaged", True, False)),
+        ("[]", ("damaged", True, False)),
+    ],
+)
+def test_status_of_a_cell(text: str | None, expected: tuple[Any, ...], tmp_path: Path):
+    if text is not None:
+        (tmp_path / "run.json").write_text(text)
+    assert (status(tmp_path), is_started(tmp_path), is_done(tmp_path)) == expected
+
+
+def test_journal_is_a_line_per_event(study: Path):
+    (cell,) = plan([PlannedRun("", 3, "none", RunConfig())])
+    folder = opened(study)
+    folder.note(cell, "started", attempt=1)
+    folder.note(cell, "done", attempt=1, seconds=2.5, exit=0)
+    folder.close()
+    lines = [json.loads(x) for x in (study / "journal.jsonl").read_text().splitlines()]
+    assert [row.pop("time")[:2] for row in lines] == ["20", "20"]
+    assert lines == [
+        {"cell": cell.key, "name": "seed-3/none", "event": "started", "attempt": 1},
+        {
+            "cell": cell.key,
+            "name": "seed-3/none",
+            "event": "done",
+            "attempt": 1,
+            "seconds": 2.5,
+            "exit": 0,
+        },
+    ]

@@ -1,0 +1,278 @@
+"""What a study's YAML says, and what it must not."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlplast.core.errors import ConfigError
+from rlplast.study.spec import StudyConfig, runs_of
+
+ARMS: dict[str, Any] = {"none": {"hooks": []}, "fire": {"hooks": "dqn/hooks/fire"}}
+
+
+def parse(arms: Any = None, **keys: Any) -> StudyConfig:
+    return StudyConfig.parse({"base": "dqn/demo", "arms": ARMS if arms is None else arms} | keys)
+
+
+def names(arms: Any, **keys: Any) -> list[str]:
+    return [run.arm for run in runs_of(parse(arms, **keys))]
+
+
+# Runs.
+
+
+def test_every_task_and_seed_has_every_arm_in_the_order_of_the_file():
+    tasks = {"b": {"env.id": "x"}, "a": {"env.id": "y"}}
+    runs = runs_of(parse(tasks=tasks, seeds=[5, 2]))
+    expected = itertools.product(["b", "a"], [5, 2], ["none", "fire"])
+    assert [(run.task, run.seed, run.arm) for run in runs] == list(expected)
+    assert [run.values["env.id"] for run in runs] == 4 * ["x"] + 4 * ["y"]
+    assert [run.values["seed"] for run in runs] == [5, 5, 2, 2, 5, 5, 2, 2]
+
+
+def test_number_of_seeds_stands_for_the_first_ones():
+    assert parse(seeds=3).seed_list() == [1, 2, 3]
+
+
+def test_list_of_tasks_is_of_environments():
+    runs = runs_of(parse(tasks=["minatar/breakout", "minatar/asterix"]))
+    assert {(run.task, run.values["env.id"]) for run in runs} == {
+        ("minatar/breakout", "minatar/breakout"),
+        ("minatar/asterix", "minatar/asterix"),
+    }
+
+
+def test_without_tasks_there_is_one_without_a_name():
+    assert {run.task for run in runs_of(parse())} == {""}
+
+
+def test_what_is_said_nearer_to_the_arm_is_set_later():
+    (run,) = runs_of(
+        parse(
+            {"a": {"hooks": [{"method": "fire"}], "overrides": {"x": "arm", "hooks.0.at": "5%"}}},
+            overrides={"x": "all", "hooks": "some/file", "agent.lr": 1},
+            tasks={"t": {"x": "task", "hooks.0.method": "swr"}},
+            threads=2,
+        )
+    )
+    assert run.values["x"] == "arm"
+    assert list(run.values) == [
+        "agent.lr", "hooks.0.method", "hooks", "x", "hooks.0.at", "threads", "seed"
+    ]  # fmt: skip
+    assert run.values["hooks"] == [{"method": "fire"}]
+
+
+# Grids and samples.
+
+
+def test_grid_makes_an_arm_of_every_combination():
+    grid = {"hooks.0.params.coef": [1e-3, 0.01], "hooks.0.at": ["25%", "50%"], "agent.lr": [1]}
+    runs = runs_of(parse({"swr": {"hooks": "x", "grid": grid}}))
+    assert [run.arm for run in runs] == [
+        "swr coef=0.001 at=25% lr=1",
+        "swr coef=0.001 at=50% lr=1",
+        "swr coef=0.01 at=25% lr=1",
+        "swr coef=0.01 at=50% lr=1",
+    ]
+    for run, combination in zip(runs, itertools.product(*grid.values()), strict=True):
+        assert tuple(run.values[key] for key in grid) == combination
+        assert run.values["hooks"] == "x"
+
+
+def test_keys_in_names_are_as_short_as_they_can_be_told_apart():
+    grid = {"hooks.0.params.coef": [1], "hooks.1.params.coef": [2], "coef": [3], "lr": [4]}
+    (name,) = names({"a": {"grid": grid}})
+    assert name == "a 0.params.coef=1 1.params.coef=2 coef=3 lr=4"
+
+
+def test_numbers_that_are_nearly_equal_have_names_of_their_own():
+    assert names({"a": {"grid": {"agent.lr": [0.12345678, 0.12345679, 1.0]}}}) == [
+        "a lr=0.12345678",
+        "a lr=0.12345679",
+        "a lr=1",
+    ]
+
+
+def sample(count: int, seed: int = 0, **keys: Any) -> list[dict[str, Any]]:
+    sampled = {"count": count, "seed": seed, "keys": keys}
+    runs = runs_of(parse({"a": {"sample": sampled}}))
+    assert [run.arm for run in runs] == [f"a #{i + 1}" for i in range(count)]
+    return [{key: run.values[key] for key in keys} for run in runs]
+
+
+RANGES: dict[str, Any] = {
+    "lr": {"low": 1e-5, "high": 1e-1, "log": True},
+    "width": {"low": 3, "high": 9, "integer": True},
+    "share": {"low": -1, "high": 2},
+    "at": ["25%", "50%"],
+}
+
+
+def test_samples_repeat_and_more_of_them_begin_alike():
+    assert sample(20, **RANGES) == sample(20, **RANGES)
+    assert sample(20, **RANGES)[:5] == sample(5, **RANGES)
+    assert sample(5, seed=1, **RANGES) != sample(5, **RANGES)
+
+
+def test_samples_are_spread_as_they_should_be():
+    found = sample(2000, **RANGES)
+    lr, share = (np.array([row[key] for row in found]) for key in ("lr", "share"))
+    for values in ((np.log10(lr) + 5) / 4, (share + 1) / 3):  # uniform in [0, 1]
+        assert 0 <= values.min() < 0.01
+        assert 0.99 < values.max() <= 1
+        # The largest distance of 2000 uniform draws' distribution exceeds this once in 10⁶.
+        assert np.abs(np.sort(values) - np.arange(2000) / 2000).max() < 0.061
+    assert {row["width"] for row in found} == set(range(3, 10))
+    assert all(type(row["width"]) is int for row in found)
+    assert {row["at"] for row in found} == {"25%", "50%"}
+
+
+def test_samples_are_all_different():
+    found = sample(6, x=[1, 2, 3], y=[1, 2])
+    assert sorted((row["x"], row["y"]) for row in found) == list(
+        itertools.product([1, 2, 3], [1, 2])
+    )
+    with pytest.raises(
+        ConfigError, match=r"arms.a.sample.count = 7: its keys have but 6 different"
+    ):
+        sample(7, x=[1, 2, 3], y=[1, 2])
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (None, "a study is a mapping, not None"),
+        ([1], r"a study is a mapping, not \[1\]"),
+        ({}, "study has no base"),
+        ({"base": "dqn/demo"}, "study has no arms"),
+        ({"base": "dqn/demo", "arms": {}}, "study has no arms"),
+        ({"kind": "dqn", "total": "5 updates"}, "the config of one run: `rlplast train`"),
+        ({"base": "dqn/demo", "arms": ARMS, "seed": 3}, "unknown key 'seed': did you mean 'seeds'"),
+        ({"base": "dqn/demo", "arms": ARMS, 3: 4}, "unknown key 3: allowed: arms"),
+    ],
+)
+def test_studies_that_are_none_are_refused(data: Any, says: str):
+    with pytest.raises(ConfigError, match=says):
+        StudyConfig.parse(data)
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"base": 3}, "base = 3: allowed is"),
+        ({"seeds": 0}, "seeds = 0: allowed is how many"),
+        ({"seeds": -2}, "seeds = -2"),
+        ({"seeds": True}, "seeds = True"),
+        ({"seeds": 1.5}, "seeds = 1.5"),
+        ({"seeds": "1,2"}, "seeds = '1,2'"),
+        ({"seeds": [1, 1]}, r"seeds = \[1, 1\]"),
+        ({"seeds": [1, "2"]}, r"seeds = \[1, '2'\]"),
+        ({"seeds": [[1]]}, r"seeds = \[\[1\]\]"),
+        ({"seeds": [-1]}, r"seeds = \[-1\]"),
+        ({"threads": 0}, "threads = 0: allowed is a whole number from 1 on"),
+        ({"jobs": 1.5}, "jobs = 1.5: allowed is a whole number from 1 on"),
+        ({"retries": -1}, "retries = -1: allowed is a whole number from 0 on"),
+        ({"retries": True}, "retries = True"),
+        ({"baseline": "nome"}, "baseline = 'nome': did you mean 'none'"),
+        ({"baseline": 3}, "baseline = '3': allowed: fire, none"),
+        ({"executor": "local"}, "executor = 'local': allowed is a mapping"),
+        ({"overrides": ["x"]}, r"overrides = \['x'\]: allowed is a mapping"),
+        ({"overrides": {"seed": 3}}, "overrides.seed: seeds of a study are listed under its key"),
+        ({"overrides": {3: 4}}, "overrides has a key 3: allowed is text"),
+        ({"tasks": {}}, "tasks is empty"),
+        ({"tasks": []}, "tasks is empty"),
+        ({"tasks": "minatar/breakout"}, "tasks = 'minatar/breakout': allowed is a list"),
+        ({"tasks": ["a", "a"]}, "allowed is each once"),
+        ({"tasks": {"a": 3}}, "tasks.a = 3: allowed is a mapping"),
+        ({"tasks": {"a": {"seed": 3}}}, "tasks.a.seed: seeds of a study"),
+        ({"tasks": {"a": {3: 3}}}, "tasks.a has a key 3"),
+    ],
+    ids=str,
+)
+def test_key_of_a_study_is_named_with_what_is_allowed(keys: dict[str, Any], says: str):
+    with pytest.raises(ConfigError, match=says):
+        parse(**keys)
+
+
+@pytest.mark.parametrize(
+    ("arm", "says"),
+    [
+        (3, "arms.a = 3: allowed is a mapping of hooks, penalties"),
+        ([], r"arms.a = \[\]: allowed is a mapping"),
+        ({"hook": []}, "arms.a has an unknown key 'hook': did you mean 'hooks'"),
+        ({1: []}, "arms.a has an unknown key 1: allowed: grid"),
+        ({"overrides": 3}, "arms.a.overrides = 3: allowed is a mapping by dotted key"),
+        ({"overrides": {"seed": 3}}, "arms.a.overrides.seed: seeds of a study are listed"),
+        ({"overrides": {3: 3}}, "arms.a.overrides has a key 3: allowed is text"),
+        ({"grid": {"seed": [3]}}, "arms.a.grid.seed: seeds of a study are listed"),
+        ({"grid": {}}, r"arms.a.grid = {}: allowed is a mapping"),
+        ({"grid": {"x": 3}}, "arms.a.grid.x = 3: allowed is a list of values"),
+        ({"grid": {"x": []}}, r"arms.a.grid.x = \[\]: allowed is a list of values"),
+        ({"grid": {"x": [1]}, "sample": {"count": 1}}, "arms.a has grid and sample"),
+        ({"sample": 3}, "arms.a.sample = 3"),
+        ({"sample": {"cuont": 3}}, "unknown key 'cuont': did you mean 'count'"),
+        ({"sample": {"count": 0, "keys": {"x": [1]}}}, "arms.a.sample.count = 0"),
+        ({"sample": {"count": 2}}, "arms.a.sample.keys = None: allowed is a mapping"),
+        ({"sample": {"count": 2, "seed": "x", "keys": {"x": [1]}}}, "arms.a.sample.seed = 'x'"),
+        ({"sample": {"count": 2, "keys": {"seed": [1]}}}, "arms.a.sample.keys.seed: seeds"),
+    ],
+    ids=str,
+)
+def test_key_of_an_arm_is_named_with_what_is_allowed(arm: Any, says: str):
+    with pytest.raises(ConfigError, match=says):
+        parse({"none": {}, "a": arm})
+
+
+@pytest.mark.parametrize(
+    ("choice", "says"),
+    [
+        (3, "keys.x = 3: allowed is a list, or a mapping with low and high"),
+        ([], r"keys.x = \[\]: allowed is a list"),
+        ({"low": 1}, "keys.x: low = 1, high = None: allowed are numbers, low < high"),
+        ({"low": 2, "high": 2}, "low = 2, high = 2"),
+        ({"low": 1, "high": float("inf")}, "high = inf"),
+        ({"low": "1", "high": 2}, "low = '1'"),
+        ({"low": 1, "high": 2.5, "integer": True}, "allowed are whole numbers"),
+        ({"low": 0, "high": 2, "log": True}, "keys.x.log: allowed for numbers above 0"),
+        ({"low": 1, "high": 2, "log": True, "integer": True}, "without integer"),
+        ({"low": 1, "high": 2, "log": "yes"}, "keys.x.log = 'yes': allowed is true or false"),
+        ({"low": 1, "higth": 2}, "unknown key 'higth': did you mean 'high'"),
+        ({"low": 1, 2: 2}, "unknown key 2: allowed: high, integer, log, low"),
+    ],
+    ids=str,
+)
+def test_range_of_a_sample_is_named_with_what_is_allowed(choice: Any, says: str):
+    with pytest.raises(ConfigError, match=says):
+        parse({"a": {"sample": {"count": 2, "keys": {"x": choice}}}})
+
+
+@pytest.mark.parametrize("name", ["", " ", "--", "…"])
+def test_arms_have_names_one_can_read(name: str):
+    with pytest.raises(ConfigError, match="allowed is a name with a letter or a digit"):
+        parse({name: {}})
+
+
+@pytest.mark.parametrize(
+    "arms",
+    [
+        {"a x=1": {}, "a": {"grid": {"x": [1]}}},
+        {"a": {"grid": {"x": [1, 1]}}},
+        {"a": {"grid": {"x": [1, 1.0]}}},
+        {"a #1": {}, "a": {"sample": {"count": 1, "keys": {"x": [1]}}}},
+        {1: {}, "1": {}},
+    ],
+    ids=str,
+)
+def test_two_arms_of_one_name_are_refused(arms: Any):
+    with pytest.raises(ConfigError, match="two arms are called"):
+        parse(arms)
+
+
+def test_baseline_may_be_one_of_a_grid():
+    assert parse({"a": {"grid": {"x": [1, 2]}}}, baseline="a x=2").baseline == "a x=2"
+    assert parse({1: {}, 2: {}}, baseline=1).baseline == "1"
