@@ -160,8 +160,8 @@ def _cells(study: Path) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            words = path.read_bytes().split(b"\0")
-            if b"rlplast.cli.cell" in words and str(study.resolve()).encode() in words:
+            line = path.read_bytes()
+            if b"rlplast.cli.cell" in line and str(study.resolve()).encode() in line.split(b"\0"):
                 found.append(int(path.parent.name))
     return found
 

@@ -435,7 +435,7 @@ def branch(run: str | Path, out: str | Path, config: RunConfig) -> Run:
 def _continue(loop: Loop, report: Callable[[str], None]) -> None:
     """Load the newest undamaged checkpoint; a run killed before its first one starts anew."""
     folder = loop.folder
-    if not any(folder.checkpoints.glob("[sb]*-*")):  # step-N, best-N
+    if not any(folder.checkpoints.glob("[sb]*-*")):  # step-N, best-N, branch-N
         folder.cut(dict.fromkeys(folder.lengths(), 0))
         report(f"{folder.path} has no checkpoint yet: starting from the beginning")
         return

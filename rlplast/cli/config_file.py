@@ -5,7 +5,9 @@
 - `dump_config`: back to YAML.
 """
 
+import copy
 import dataclasses
+import functools
 import json
 import re
 import types
@@ -103,16 +105,24 @@ def read_config(
     _refuse_keys_of_other_kinds(data, cls, kind)
     check_keys(data, cls)
     _refuse_coerced(data, cls)
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_argument("--config", type=cls, default=cls())
+    parser = _parser(cls)
     try:
-        config = parser.instantiate(parser.parse_object({"config": _hollow(data, cls)})).config
+        parsed = parser.parse_object({"config": _hollow(data, cls)})
+        config = copy.deepcopy(parser.instantiate(parsed).config)  # no default is shared
     except jsonargparse.ArgumentError as error:
         raise ConfigError(_explain(str(error), data, cls)) from error
     _fill(config, data)
     config.check()
     config.cadence()
     return config
+
+
+@functools.cache
+def _parser(cls: type[RunConfig]) -> jsonargparse.ArgumentParser:
+    """Return the parser of a kind's config; a study reads thousands of them."""
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--config", type=cls, default=cls())
+    return parser
 
 
 def _hollow(data: Mapping[str, Any], cls: type) -> dict[str, Any]:

@@ -46,7 +46,9 @@ def import_module(module: str) -> None:
     """
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)  # and it stays there: environment workers import the module too
+        # Last, or folders of the user's called agents or envs would hide ours; and it stays
+        # there: environment workers import the module too.
+        sys.path.append(here)
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:

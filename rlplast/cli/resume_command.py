@@ -2,11 +2,14 @@
 
 import argparse
 import sys
+from pathlib import Path
 
 from rlplast.cli import api
 from rlplast.cli.finish import finish
 from rlplast.cli.progress import progress
 from rlplast.core.distributed import rank
+from rlplast.core.errors import ConfigError
+from rlplast.study.folder import study_of
 
 __all__ = ["add_arguments", "run"]
 
@@ -18,7 +21,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run the command.
+
+    Raises:
+        ConfigError: for a longer total in a study's folder.
+    """
+    study = study_of(Path(args.folder)) if args.total is not None else None
+    if study is not None:
+        raise ConfigError(
+            f"--total {args.total}: {args.folder} belongs to the study {study}, whose report would "
+            "compare it with shorter runs: copy the folder to another place first, or raise total "
+            "in the study's config"
+        )
     said: list[str] = []
 
     def report(text: str) -> None:

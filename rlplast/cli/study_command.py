@@ -29,10 +29,17 @@ from rlplast.core.run_folder import write_text
 from rlplast.study.executors import Executor, make_executor
 from rlplast.study.folder import StudyFolder
 from rlplast.study.plan import Cell, PlannedRun, cost, plan
-from rlplast.study.scheduler import Failure, pending, run_cells
+from rlplast.study.scheduler import Failure, Stopped, pending, run_cells
 from rlplast.study.spec import StudyConfig, runs_of
 
 __all__ = ["add_arguments", "read_study_config", "run", "study_cells"]
+
+# What a cell runs is the code that planned it, whatever lies in the current folder.
+_ROOT = str(Path(__file__).resolve().parents[2])
+_CELL = (
+    f"import sys; sys.path.insert(0, {_ROOT!r}); "
+    "from rlplast.cli.cell import main; sys.exit(main())"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +82,10 @@ def run(args: argparse.Namespace) -> int:
     cells = study_cells(study)
     console = Console()
     _show_plan(console, study, cells)
+    threads = max(cell.config.threads for cell in cells)
     if args.dry_run:
+        _build_each(cells)
+        _executor(study, threads, args).close()
         return 0
     path = Path(args.out) if args.out else Path("runs") / f"study-{Path(args.config).stem}"
     folder = StudyFolder(path)
@@ -85,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         if not left:
             console.print(f"{path} is done: `rlplast report {path}`", soft_wrap=True, markup=False)
         _build_each(left)
-        executor = _executor(study, max(cell.config.threads for cell in cells), args)
+        executor = _executor(study, threads, args)
         try:
             _write(folder, study, cells, args.config)
             failures = _run(folder, cells, executor, study, args.modules)
@@ -118,13 +128,13 @@ def _run(
 
     def command(cell: Cell) -> tuple[str, ...]:
         study_path = str(folder.path.resolve())
-        return (sys.executable, "-m", "rlplast.cli.cell", study_path, cell.key, *imports)
+        return (sys.executable, "-P", "-c", _CELL, study_path, cell.key, *imports)
 
     try:
         with _signals(), study_progress(folder.path) as observer:
             return run_cells(cells, folder, executor, command, study.retries, observer)
-    except KeyboardInterrupt as interruption:
-        stopped = counted(len(executor.stop()), "running cell")
+    except Stopped as interruption:
+        stopped = counted(interruption.cells, "running cell")
         raise Interrupted(
             f"{stopped} stopped: the same command goes on with {folder.path} from their newest "
             "checkpoints"

@@ -9,7 +9,8 @@ more (initial weights, rows of a replay) is written once and hard-linked by the 
   maybe in another thread while training goes on. `save` does both.
 - `check`, `load`: one checkpoint's folder.
 - `newest`, `unseal_newer`, `prune`: the folder of a run's checkpoints: ``step-N`` was due,
-  ``best-N`` was saved for an evaluation that was the best so far (`rlplast.core.best`).
+  ``best-N`` was saved for an evaluation that was the best so far (`rlplast.core.best`),
+  ``branch-N`` is where a study's prefix stopped, before what was due there.
 - `network_tensors`, `load_network_tensors`: a Network by Block names, optimizer included.
 """
 
@@ -59,6 +60,8 @@ __all__ = [
 ]
 
 TENSORS, INITIALS, STATE = "tensors.safetensors", "initial.safetensors", "state.json"
+
+KINDS = ("step", "best", "branch")
 
 
 def _copy(tensor: Tensor) -> Tensor:
@@ -269,7 +272,7 @@ def _sealed(root: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def _folders(root: Path, form: str = "{}-*") -> list[Path]:
-    return [path for kind in ("step", "best") for path in root.glob(form.format(kind))]
+    return [path for kind in KINDS for path in root.glob(form.format(kind))]
 
 
 def newest(root: Path) -> tuple[Path, list[str]]:
@@ -311,10 +314,13 @@ def unseal_newer(root: Path, path: Path) -> None:
 def prune(root: Path, keep: int, best: str | None = None) -> None:
     """Delete all but the newest `keep` due checkpoints, those that stay, and the one called `best`.
 
-    Leftovers of interrupted writing go too.
+    The one in which a run stopped early stays until there is a newer one. Leftovers of interrupted
+    writing go too.
     """
-    due = [(path, seal) for path, seal in _sealed(root) if path.name.startswith("step-")]
+    sealed = _sealed(root)
+    due = [(path, seal) for path, seal in sealed if path.name.startswith("step-")]
     kept = {path for number, (path, seal) in enumerate(due) if number < keep or seal["stays"]}
+    kept |= {path for path, _ in sealed[:1] if path.name.startswith("branch-")}
     for path in _folders(root) + _folders(root, ".{}-*.tmp"):
         if path not in kept and path.name != best:
             _delete(path)

@@ -9,12 +9,13 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rlplast.core import distributed
 from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.condition import Measured
 from rlplast.core.edits import Receipt, check_policy
-from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.errors import ConfigError, DamagedFile, did_you_mean
 from rlplast.core.hook import Hook
 from rlplast.core.intervention import Intervention
 from rlplast.core.layer import has_ticks, tick
@@ -23,7 +24,7 @@ from rlplast.core.registry import build, get, rows
 from rlplast.core.schedule import KEYS, Schedule
 from rlplast.core.scope import scope
 
-__all__ = ["Hooks"]
+__all__ = ["Hooks", "hook_identity"]
 
 HOOK_KEYS = ("method", *KEYS, "networks", "scope", "optimizer", "followers", "params")
 
@@ -238,6 +239,7 @@ class Hooks:
             if hook.key not in state:
                 continue
             saved = state[hook.key]
+            _check_alike(hook, saved["states"])
             for name, tensors in hook.states.items():
                 for key, tensor in tensors.items():
                     tensor.copy_(saved["states"][name][key])
@@ -247,6 +249,38 @@ class Hooks:
                 name: (fired["number"], Clock(**fired["clock"]))
                 for name, fired in saved.get("fired", {}).items()
             }
+
+
+def _check_alike(hook: Hook, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Check that a saved state is of a hook like this one, before anything is copied.
+
+    Raises:
+        DamagedFile: if networks, names or shapes differ.
+    """
+    ours, theirs = (
+        {name: {key: list(t.shape) for key, t in ts.items()} for name, ts in states.items()}
+        for states in (hook.states, saved)
+    )
+    if ours != theirs:
+        raise DamagedFile(
+            f"the saved state of hook {hook.key!r} has {theirs}, this one needs "
+            f"{ours}: it is of another hook list"
+        )
+
+
+def hook_identity(config: Mapping[str, Any], schedule: Schedule) -> str:
+    """Return what names a hook's random streams and its state in checkpoints.
+
+    It says when the hook fires, not its place in the list: another row beside it moves no draw.
+    Of several hooks with one identity the later ones are numbered.
+
+    Args:
+        config: an entry of a hook list.
+        schedule: its schedule.
+    """
+    texts = {k: config[k] for k in KEYS if config.get(k) is not None}
+    texts |= {} if schedule.when is None else {"when": schedule.when}  # however it was written
+    return " ".join([config["method"], *(f"{k}={text}" for k, text in texts.items())])
 
 
 def _schedule(
@@ -313,12 +347,7 @@ def _parse(
             f"{label} fires at every update: allowed are optimizer 'keep' and followers 'leave', "
             f"not {optimizer!r} and {followers!r}"
         )
-    # The stream's name says when the hook fires, not its place in the list: another row
-    # beside it moves no draw.
-    texts = {k: config[k] for k in KEYS if config.get(k) is not None}
-    texts |= {} if schedule.when is None else {"when": schedule.when}  # however it was written
-    when = " ".join(f"{k}={text}" for k, text in texts.items())
-    identity = f"{name} {when}"
+    identity = hook_identity(config, schedule)
     seen[identity] = seen.get(identity, 0) + 1
     return Hook(
         method=method,

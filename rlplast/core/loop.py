@@ -250,7 +250,8 @@ class Loop:
                 clock.phase,
                 settled,
             )
-            path = self._path(position, "step" if due else "best")
+            kind = "branch" if not settled else "step" if due else "best"
+            path = self._path(position, kind)
             if best and self._best is not None:
                 self._best = dataclasses.replace(self._best, checkpoint=path.name)
             taken = self._snapshot(path, position, clock)

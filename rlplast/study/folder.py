@@ -22,7 +22,16 @@ from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.run_folder import write_json
 from rlplast.study.plan import Cell
 
-__all__ = ["FORMAT", "StudyFolder", "cell_row", "is_done", "is_started", "read_study", "status"]
+__all__ = [
+    "FORMAT",
+    "StudyFolder",
+    "cell_row",
+    "is_done",
+    "is_started",
+    "read_study",
+    "status",
+    "study_of",
+]
 
 FORMAT = 1
 _FIRST = {".lock", "study.yaml", "configs", ".study.yaml.tmp", ".study.json.tmp"}  # before the plan
@@ -57,11 +66,20 @@ def read_study(path: Path) -> dict[str, Any]:
     return study
 
 
+def study_of(run: Path) -> Path | None:
+    """Return the study that a run's folder is a cell of; None if it is none's."""
+    run = run.resolve()
+    for study in run.parents:
+        if (study / "study.json").is_file() and study / "cells" in run.parents:
+            return study
+    return None
+
+
 def status(folder: Path) -> str:
     """Return the status in a run's run.json; ``absent`` if there is no such run."""
     try:
         return str(json.loads((folder / "run.json").read_text())["status"])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return "absent"
     except (ValueError, KeyError, TypeError):
         return "damaged"

@@ -18,6 +18,7 @@ from typing import Any
 from rlplast.core.clock import Time
 from rlplast.core.config import RunConfig
 from rlplast.core.errors import ConfigError
+from rlplast.core.hooks import hook_identity
 from rlplast.core.schedule import KEYS, Schedule
 
 __all__ = ["Cell", "PlannedRun", "cost", "plan", "share"]
@@ -106,7 +107,7 @@ def _part(
         cells.append(Cell(key, run.task, run.seed, run.arm, run.config, parent, starts, ()))
         return
     lists = [_rows(run.config) for run in group]
-    own = _own_rows(lists)
+    own = _own_rows(lists, _identities(group))
     dues = [[(row, _due(row, run)) for row in rows] for run, rows in zip(group, own, strict=True)]
     stops = _earliest(time for rows in dues for _, times in rows for time in times)
     if not stops:
@@ -121,7 +122,9 @@ def _part(
     parts: list[list[int]] = []
     for i in range(len(group)):
         for part in parts:
-            if all(due[i] == due[j] and _agree(lists[i], lists[j], due[i]) for j in part):
+            if due[i] == due[part[0]] and (
+                not due[i] or all(_agree(lists[i], lists[j], due[i]) for j in part)
+            ):
                 part.append(i)
                 break
         else:
@@ -130,7 +133,17 @@ def _part(
         _part([group[i] for i in part], parent, starts, cells)
 
 
-def _own_rows(lists: Sequence[Rows]) -> list[Rows]:
+def _identities(group: Sequence[PlannedRun]) -> dict[str, str]:
+    """Return the identity of each hook row of a group, whose configs differ in hooks only."""
+    found: dict[str, str] = {}
+    for run in group:
+        for row in _rows(run.config):
+            if row not in found:
+                found[row] = hook_identity(json.loads(row), _schedule(row, run))
+    return found
+
+
+def _own_rows(lists: Sequence[Rows], identities: Mapping[str, str]) -> list[Rows]:
     """Return of each hook list the rows that not all of them have.
 
     What all have in another order is each one's own too: hooks of one moment fire in list order.
@@ -143,8 +156,8 @@ def _own_rows(lists: Sequence[Rows]) -> list[Rows]:
     common = [tuple(row for row in rows if row not in own) for rows in lists]
     for rows in common[1:]:
         own |= {row for row in rows if _before(row, rows) != _before(row, common[0])}
-    moments = {_moment(row) for row in own}
-    return [tuple(row for row in rows if _moment(row) in moments) for rows in lists]
+    named = {identities[row] for row in own}
+    return [tuple(row for row in rows if identities[row] in named) for rows in lists]
 
 
 def _agree(one: Rows, other: Rows, due: Rows) -> bool:
@@ -159,16 +172,22 @@ def _before(row: str, rows: Rows) -> list[list[str]]:
     return [sorted(rows[:i]) for i, other in enumerate(rows) if other == row]
 
 
-def _moment(row: str) -> str:
-    hook = json.loads(row)
-    return _canonical({key: hook.get(key) for key in ("method", *KEYS)})
+def _schedule(row: str, run: PlannedRun) -> Schedule:
+    """Return the schedule of a hook row.
 
-
-def _due(row: str, run: PlannedRun) -> list[Time]:
+    Raises:
+        ConfigError: naming the arm, for one that the run cannot have.
+    """
     hook, config = json.loads(row), run.config
     keys = {key: hook.get(key) for key in KEYS}
     label = f"arm {run.arm!r}: hooks[{_rows(config).index(row)}] ({hook.get('method')})"
-    return Schedule.parse(keys, config.reference_time(), label, config.horizon()).earliest()
+    if not isinstance(hook, dict) or "method" not in hook:
+        raise ConfigError(f"{label} has no 'method': name one, see `rlplast list interventions`")
+    return Schedule.parse(keys, config.reference_time(), label, config.horizon())
+
+
+def _due(row: str, run: PlannedRun) -> list[Time]:
+    return _schedule(row, run).earliest()
 
 
 def _earliest(times: Iterable[Time]) -> tuple[Time, ...]:

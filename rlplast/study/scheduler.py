@@ -5,7 +5,7 @@ good is not run, and everything else is.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from rlplast.study.executors import Executor, Job, Outcome
 from rlplast.study.folder import StudyFolder, is_done, is_started
 from rlplast.study.plan import Cell
 
-__all__ = ["Failure", "Progress", "pending", "run_cells"]
+__all__ = ["Failure", "Progress", "Stopped", "pending", "run_cells"]
 
 MESSAGE = "rlplast: "  # begins the last line of a cell that said what was wrong
 CONFIG_ERROR = 2  # trying again would say the same
@@ -26,6 +26,18 @@ class Failure:
     cell: Cell
     reason: str
     log: Path | None
+
+
+class Stopped(Exception):
+    """Raised when Ctrl-C ended a study: its running cells have saved what they could.
+
+    Attributes:
+        cells: how many were running.
+    """
+
+    def __init__(self, cells: int) -> None:
+        super().__init__(cells)
+        self.cells = cells
 
 
 @dataclass
@@ -84,6 +96,9 @@ def run_cells(
 
     Returns:
         The cells that failed for good, or could not be run for want of their prefix.
+
+    Raises:
+        Stopped: after KeyboardInterrupt, once the running cells have ended.
     """
     waiting = pending(cells, folder.path)
     progress = Progress(cells, {c.key for c in cells} - {c.key for c in waiting})
@@ -122,17 +137,29 @@ def run_cells(
         tell(f"failed: {cell.name} ({reason})")
         _drop_heirs(cell, waiting, progress, folder)
 
-    while waiting or progress.running:
-        for cell in list(waiting):
-            if len(progress.running) >= executor.slots:
-                break
-            if cell.parent is None or cell.parent in progress.done:
-                waiting.remove(cell)
-                start(cell)
-        for outcome in executor.wait(0.5):
-            end(outcome)
-        tell()
+    try:
+        while waiting or progress.running:
+            for cell in list(waiting):
+                if len(progress.running) >= executor.slots:
+                    break
+                if cell.parent is None or cell.parent in progress.done:
+                    waiting.remove(cell)
+                    start(cell)
+            for outcome in executor.wait(0.5):
+                end(outcome)
+            tell()
+    except KeyboardInterrupt as interruption:
+        raise Stopped(_stop(executor, folder, by_log)) from interruption
     return progress.failures
+
+
+def _stop(executor: Executor, folder: StudyFolder, by_log: Mapping[Path, Cell]) -> int:
+    """Have the running cells save and end; returns how many there were."""
+    stopped = executor.stop()
+    for outcome in stopped:
+        event = "done" if outcome.exit == 0 else "stopped"
+        folder.note(by_log[outcome.job.log], event, exit=outcome.exit)
+    return len(stopped)
 
 
 def _reason(code: int, log: Path) -> str:

@@ -155,6 +155,16 @@ def test_new_rows_are_written_and_files_with_older_ones_hard_linked(
     assert rows_of(shared, "frames") == there
 
 
+def test_files_hold_rows_and_less_than_two_pages_more(tmp_path: Path) -> None:
+    replay, episodes = saved(tmp_path / "old", steps=20)
+    fill(replay, episodes, 7)
+    replay.save(tmp_path / "new", previous=tmp_path / "old")
+    for kind, row in (("frames", 3 * 4), ("records", 4 + 4 + 4 + 1 + 1)):
+        for path in (tmp_path / "new").glob(f"*-{kind}-*"):
+            first, stop = (int(number) for number in path.stem.split("-")[2:])
+            assert 0 < path.stat().st_size - (stop - first) * row < 2 * 4096
+
+
 def test_record_of_the_newest_row_is_written_when_it_is_final(tmp_path: Path) -> None:
     replay, episodes = saved(tmp_path / "old", steps=7)
     fill(replay, episodes, 1)

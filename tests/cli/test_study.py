@@ -124,12 +124,16 @@ def test_folder_is_as_its_layout_says(finished: Path):
     assert sorted(journal(finished, "done")) == sorted(ALL)
 
 
-def test_arm_is_a_run_like_any_other(study: Path):
+def test_arm_is_a_run_like_any_other_but_is_extended_in_a_copy(study: Path, tmp_path: Path):
     arm = arm_folders(study)["seed-3/fire"]
     assert command("evaluate", arm, "--episodes", 1).code == 0
-    resumed = command("resume", arm, "--total", "120 env_steps")
+    refused = command("resume", arm, "--total", "120 env_steps")
+    assert refused.code == 2
+    assert "belongs to the study" in refused.err and "copy the folder" in refused.err
+    copy = shutil.copytree(arm, tmp_path / "copy")
+    resumed = command("resume", copy, "--total", "120 env_steps")
     assert resumed.code == 0, resumed
-    assert json.loads((arm / "metrics.jsonl").read_text().splitlines()[-1])["env_steps"] == 120
+    assert json.loads((copy / "metrics.jsonl").read_text().splitlines()[-1])["env_steps"] == 120
 
 
 # What runs again.

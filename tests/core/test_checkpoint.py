@@ -345,6 +345,17 @@ def test_prune_keeps_the_named_best_beside_the_newest_that_were_due(tmp_path: Pa
     assert names(tmp_path) == {"step-5", "step-10", "best.json"}
 
 
+def test_prune_keeps_where_a_prefix_stopped_until_there_is_a_newer_one(tmp_path: Path) -> None:
+    for position in (1, 2):
+        save(tmp_path / f"step-{position}", position)
+    save(tmp_path / "branch-3", 3)
+    checkpoint.prune(tmp_path, 1)
+    assert names(tmp_path) == {"branch-3", "step-2"}
+    save(tmp_path / "step-4", 4)
+    checkpoint.prune(tmp_path, 1)
+    assert names(tmp_path) == {"step-4"}
+
+
 def test_prune_never_deletes_those_that_stay(tmp_path: Path) -> None:
     for position in range(1, 7):
         save(tmp_path / f"step-{position}", position, stays=position in (2, 5))

@@ -8,7 +8,7 @@ from torch import nn
 
 import rlplast
 from rlplast.core.clock import Clock
-from rlplast.core.errors import BadWeights, ConfigError
+from rlplast.core.errors import BadWeights, ConfigError, DamagedFile
 from rlplast.core.hooks import Hooks
 from rlplast.core.network import Network
 from rlplast.core.once import fire_once
@@ -402,3 +402,12 @@ def test_same_seed_draws_the_same_and_another_seed_does_not() -> None:
     first, same, other = (m.weight for m in modules)
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
+
+
+def test_state_of_a_hook_on_other_networks_is_refused_before_anything_is_copied() -> None:
+    def hooks(name: str) -> Hooks:
+        networks = {key: network_of(name=key) for key in ("a", "b")}
+        return Hooks([{**RESET, "every": "2 updates", "networks": [name]}], networks, "10 updates")
+
+    with pytest.raises(DamagedFile, match="it is of another hook list"):
+        hooks("b").load_state_dict(hooks("a").state_dict())

@@ -45,7 +45,7 @@ class InlineBackend:
             return code, ""
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            code = cell.main(job.command[3:])
+            code = cell.main(job.command[4:])  # after the interpreter, -P, -c and its text
         job.log.parent.mkdir(parents=True, exist_ok=True)
         with job.log.open("a") as log:
             log.write(f"=== attempt {len(self.started)}\n{said.getvalue()}")

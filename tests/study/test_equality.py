@@ -46,11 +46,17 @@ def assert_equal_to_plain_runs(folder: Path, base: Any, arms: Any, **keys: Any) 
         plain = folder / f"plain-{number}"
         api.train(api.read_config(study.base, run.values), plain)
         assert final(found[name]) == final(plain), name
+        assert saved(found[name]) == saved(plain), name
         assert (found[name] / "config.yaml").read_text() == (plain / "config.yaml").read_text()
     for row in json.loads((out / "study.json").read_text())["cells"]:
         left = out / row["folder"] / "checkpoints"
         assert checkpoint.newest(left)[1] == []  # no arm wrote into what it shares
     return out
+
+
+def saved(run: Path) -> list[str]:
+    """Return the names of a run's checkpoints."""
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
 
 
 def cells(out: Path) -> list[dict[str, Any]]:
@@ -167,6 +173,25 @@ def test_best_checkpoint_of_the_prefix_is_the_arms_best_too(tmp_path: Path):
     for number, arm in enumerate(arm_folders(out).values()):
         mine = api.load(arm, "best").agent().clock
         assert mine == api.load(tmp_path / f"plain-{number}", "best").agent().clock
+
+
+@pytest.mark.parametrize("key", ["above", "cooldown"])
+def test_hooks_that_wait_for_one_thing_in_two_spellings(key: str, tmp_path: Path):
+    """They have one identity, so the second one's state and draws depend on the first."""
+    spelt = {"above": (0, 0.0), "cooldown": ("10%", "12 env_steps")}[key]
+    one, two = (
+        {
+            **SWR,
+            "every": None,
+            "when": {"metric": "train/loss", "above": 0, key: value},
+            "from": "50%",
+            "scope": scope,
+        }
+        for value, scope in zip(spelt, ("all", "dqn"), strict=True)
+    )
+    assert_equal_to_plain_runs(
+        tmp_path, TINY | QUIET, {"both": {"hooks": [one, two]}, "second": {"hooks": [two]}}
+    )
 
 
 def test_sac(tmp_path: Path):
