@@ -172,7 +172,10 @@ SCHEDULES = [
     ({"every": "90%", "until": "50%"}, "it would never be due"),
     ({"every": "10 tokens"}, "counts tokens: this run counts env_steps, frames, updates"),
     ({"on": "phase_stat"}, "did you mean 'phase_start'?"),
-    ({"at": "50%", "every": "10%"}, "has at and every: exactly one of at, every, on, when is needed"),
+    (
+        {"at": "50%", "every": "10%"},
+        "has at and every: exactly one of at, every, on, when is needed",
+    ),
     ({}, "has no rule: exactly one of at, every, on, when is needed"),
     ({"at": []}, "at has no point"),
     ({"at": "-5 updates"}, "at = '-5 updates': allowed is a number with a unit"),
