@@ -1,4 +1,4 @@
-"""One cell of a study, as executors run it: ``python -m rlplast.cli.cell STUDY KEY``.
+"""One cell of a study, as executors run it: `main` with the study's folder and the cell's key.
 
 It may be started again at any time, after any end: what was begun goes on from its newest
 checkpoint, what was not is branched from its prefix, and what is done is left alone.

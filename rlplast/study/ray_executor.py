@@ -30,7 +30,7 @@ def make(jobs: int | None, threads: int, options: Mapping[str, Any]) -> Executor
     """Connect to a cluster and return an executor on it.
 
     Args:
-        jobs: jobs at once; default: as many as the cluster has room for now.
+        jobs: jobs at once; default: as many as the cluster has room for at the start.
         threads: CPUs of a job.
         options: ``address``: of a cluster (default: RAY_ADDRESS, else Ray is started on this
             machine, on as many CPUs as this process may use); ``gpus``: of a job, 0.5 for half
