@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from agents import mapped_memory
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.files import fsync, link
+from rlplast.core.files import fsync, link, write_pieces
 
 __all__ = ["Rings", "Saving", "Segment", "load", "plan"]
 
@@ -199,7 +199,7 @@ class Saving:
         rows = self.rings.arrays[part.kind][self.rings.place(part)]
         with (folder / part.name).open("xb") as file:
             file.write(self.rings.header(part))
-            file.write(rows.reshape(-1).view(np.uint8).data)
+            write_pieces(file, rows.reshape(-1).view(np.uint8).data)
             file.flush()
             self._read_until(part.env, self._then.pop())
             os.fsync(file.fileno())

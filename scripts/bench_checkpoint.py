@@ -214,6 +214,7 @@ def main() -> None:
         shown = " / ".join(f"{np.quantile(times, q) * 1e3:.1f}" for q in (0.5, 0.95, 1))
         print(f"    {words}: {shown}")
     print(f"slowest step of a write / median step without: {longest / median:.2f}")
+    print(f"slowest step without a write / median step without: {max(watch.quiet) / median:.2f}")
 
 
 def number(path: Path) -> int:

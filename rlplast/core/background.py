@@ -1,17 +1,50 @@
 """One job at a time beside the caller: a checkpoint is written while training goes on.
 
 - `Background`: starts a job in a thread and waits for it.
+- `give_way`: what a job calls between pieces of its work.
 """
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
-__all__ = ["Background"]
+__all__ = ["Background", "give_way"]
 
 _NICER = 10  # of the 20 steps there are: training goes first where cores are few
+_REST = 4.0  # times as long as its work a job rests: training on all cores waits for each of them
+_LONGEST = 0.1  # seconds a job rests at most
+
+
+class _Worker(threading.Thread):
+    """The thread of one job.
+
+    Attributes:
+        hurry: set once somebody waits for the job.
+    """
+
+    def __init__(self, job: Callable[[], None]) -> None:
+        super().__init__(target=job, name="rlplast-background")
+        self.hurry = threading.Event()
+        self._rested: float | None = None
+
+    def rest(self) -> None:
+        worked = 0.0 if self._rested is None else time.perf_counter() - self._rested
+        self.hurry.wait(min(_REST * worked, _LONGEST))
+        self._rested = time.perf_counter()
+
+
+def give_way() -> None:
+    """Rest a while if this is a job in the background that nobody waits for yet.
+
+    A job calls it between pieces of its work, of a fraction of a millisecond each: a step on
+    all cores is as slow as the one of them that the job shares.
+    """
+    thread = threading.current_thread()
+    if isinstance(thread, _Worker):
+        thread.rest()
 
 
 class Background:
@@ -27,7 +60,7 @@ class Background:
     """
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
+        self._thread: _Worker | None = None
         self._error: BaseException | None = None
 
     @property
@@ -38,7 +71,7 @@ class Background:
     def start(self, job: Callable[[], None]) -> None:
         """Wait for the job before, then start this one."""
         self.wait()
-        self._thread = threading.Thread(target=self._run, args=(job,), name="rlplast-background")
+        self._thread = _Worker(lambda: self._run(job))
         self._thread.start()
 
     def check(self) -> None:
@@ -49,6 +82,7 @@ class Background:
     def wait(self) -> None:
         """Wait for the job under way, and raise its error."""
         if self._thread is not None:
+            self._thread.hurry.set()
             self._thread.join()
             self._thread = None
         if self._error is not None:

@@ -39,6 +39,7 @@ from rlplast.core.network_tensors import (
     network_tensors,
 )
 from rlplast.core.seal import FORMAT, SENTINEL, check, check_seal, manifest
+from rlplast.core.tensor_file import write_tensors
 
 __all__ = [
     "SENTINEL",
@@ -64,17 +65,19 @@ TENSORS, INITIALS, STATE = "tensors.safetensors", "initial.safetensors", "state.
 KINDS = ("step", "best", "branch")
 
 
-def _copy(tensor: Tensor) -> Tensor:
-    """Return a copy of its own on the CPU, contiguous."""
+def _copy(tensor: Tensor, memory: Tensor | None = None) -> Tensor:
+    """Return a copy on the CPU, contiguous, in `memory` if it fits: pages are there already."""
+    if memory is not None and memory.shape == tensor.shape and memory.dtype == tensor.dtype:
+        return memory.copy_(tensor.detach())
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def _split(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """Take copies of tensors and arrays out of a nested state; return what JSON can hold."""
+    """Put tensors and arrays of a nested state into `tensors`; return what JSON can hold."""
     if isinstance(tree, Tensor | np.ndarray):
         plain = np.ascontiguousarray(tree) if isinstance(tree, np.ndarray) else tree
         # A 0-d array loses its shape in ascontiguousarray; numpy and torch kinds differ on load.
-        tensors[path] = _copy(torch.as_tensor(plain).reshape(tree.shape))
+        tensors[path] = torch.as_tensor(plain).reshape(tree.shape)
         return {"__tensor__": path, "numpy": isinstance(tree, np.ndarray)}
     if isinstance(tree, Mapping):
         return {str(k): _split(v, f"{path}/{k}", tensors) for k, v in tree.items()}
@@ -134,6 +137,7 @@ def snapshot(
     save_files: Callable[[Path | None], Callable[[Path], None]] | None = None,
     previous: Path | None = None,
     stays: bool = False,
+    written: Snapshot | None = None,
 ) -> Snapshot:
     """Copy everything that training will change, so that `write` can take its time.
 
@@ -147,6 +151,7 @@ def snapshot(
             so it may have something wait for it.
         previous: an undamaged checkpoint of this run that files may be hard links to.
         stays: whether `prune` leaves it alone for ever.
+        written: an earlier snapshot that nobody needs any more, whose memory the copies take.
 
     Raises:
         RlplastError: if the disk is full or not writable; what was there stays.
@@ -154,11 +159,14 @@ def snapshot(
     shared = () if previous is None else _whole(previous, INITIALS)
     flat: dict[str, Tensor] = {}
     rest = _split(state, "state", flat)
-    copies = {n: _copy(t) for n, t in tensors.items() if not (shared and n.endswith(INITIAL))}
-    initial = {n: t for n, t in copies.items() if n.endswith(INITIAL)}
-    flat |= {n: t for n, t in copies.items() if n not in initial}
+    flat |= tensors
+    memory = {} if written is None else written.tensors
+    copies = {
+        n: _copy(t, memory.get(n)) for n, t in flat.items() if not (shared and n.endswith(INITIAL))
+    }
+    initial = {n: copies.pop(n) for n in tuple(copies) if n.endswith(INITIAL)}
     taken = Snapshot(
-        folder, position, stays, flat, initial, rest, lambda folder: None, shared, previous
+        folder, position, stays, copies, initial, rest, lambda folder: None, shared, previous
     )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -180,9 +188,9 @@ def write(taken: Snapshot) -> None:
     folder, temporary, previous = taken.folder, taken.temporary, taken.previous
     try:
         taken.write_files(temporary)
-        safetensors.torch.save_file(dict(taken.tensors), temporary / TENSORS)
+        write_tensors(taken.tensors, temporary / TENSORS)
         if taken.initial:
-            safetensors.torch.save_file(dict(taken.initial), temporary / INITIALS)
+            write_tensors(taken.initial, temporary / INITIALS)
         for path in taken.shared:
             link(path, temporary / path.name)
         (temporary / STATE).write_text(json.dumps(taken.state))
@@ -202,7 +210,7 @@ def write(taken: Snapshot) -> None:
     except RlplastError:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise _unwritten(taken, error) from error
 

@@ -2,13 +2,20 @@
 
 - `fsync`: a file's bytes, or a folder's entries.
 - `link`: a second name for a file that never changes.
+- `write_pieces`, `checksum`: so many bytes that training goes first in between.
 """
 
 import os
 import shutil
+import zlib
 from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["fsync", "link"]
+from rlplast.core.background import give_way
+
+__all__ = ["checksum", "fsync", "link", "write_pieces"]
+
+_PIECE = 1 << 18  # bytes; a fraction of a millisecond of work
 
 
 def fsync(path: Path) -> None:
@@ -35,3 +42,28 @@ def link(source: Path, target: Path) -> None:
     except OSError:  # another file system, or one without hard links
         shutil.copyfile(source, target)
         fsync(target)
+
+
+def write_pieces(file: BinaryIO, data: memoryview) -> None:
+    """Write bytes, giving way to training between pieces.
+
+    Raises:
+        OSError: if the disk is full.
+    """
+    for at in range(0, len(data), _PIECE):
+        give_way()
+        file.write(data[at : at + _PIECE])
+
+
+def checksum(path: Path) -> int:
+    """Return the CRC-32 of a file, giving way to training between pieces.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    value = 0
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            give_way()
+            value = zlib.crc32(piece, value)
+    return value

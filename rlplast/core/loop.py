@@ -66,6 +66,7 @@ class Loop:
     started: bool = False
     _logged: Clock | None = None
     _saved: tuple[Clock, Path] | None = None  # the newest checkpoint, of which clock
+    _taken: checkpoint.Snapshot | None = None  # the newest snapshot
     _background: Background = field(default_factory=Background)  # writes it
     _best: Best | None = None
     _held_back: Clock | None = None  # up to where hooks fired, if the run was at its end
@@ -325,7 +326,10 @@ class Loop:
         saved, previous = self._saved or (None, None)
         # What fell between the one before and this one: a signal may have come first.
         stays = self._pending is None and is_due(self.cadence.keep_every, saved or clock, clock)
-        return checkpoint.snapshot(path, position, tensors, state, save_files, previous, stays)
+        self._taken = checkpoint.snapshot(
+            path, position, tensors, state, save_files, previous, stays, self._taken
+        )
+        return self._taken
 
     def load(self, path: Path) -> None:
         """Continue from a checkpoint: networks, streams, environments, files cut to length.

@@ -5,27 +5,18 @@
 """
 
 import json
-import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import DamagedFile
-from rlplast.core.files import fsync
+from rlplast.core.files import checksum, fsync
 
 __all__ = ["FORMAT", "SENTINEL", "check", "check_seal", "manifest"]
 
 SENTINEL = "COMPLETE"
 FORMAT = 2
-
-
-def _checksum(path: Path) -> int:
-    value = 0
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            value = zlib.crc32(chunk, value)
-    return value
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -46,7 +37,7 @@ def manifest(folder: Path, previous: Path | None) -> dict[str, list[int]]:
         if known is None:
             fsync(path)
         name = path.relative_to(folder).as_posix()
-        found[name] = known or [about.st_size, _checksum(path)]
+        found[name] = known or [about.st_size, checksum(path)]
     return found
 
 
@@ -92,14 +83,14 @@ def check(folder: Path) -> None:
     Raises:
         DamagedFile: naming the file that is missing, short or altered.
     """
-    for name, (size, checksum) in check_seal(folder)["files"].items():
+    for name, (size, written) in check_seal(folder)["files"].items():
         path = folder / name
         try:
             if not path.is_file():
                 raise DamagedFile(f"{path} is missing")
             if path.stat().st_size != size:
                 raise DamagedFile(f"{path} has {path.stat().st_size} bytes, written were {size}")
-            if _checksum(path) != checksum:
+            if checksum(path) != written:
                 raise DamagedFile(f"{path} was altered after it was written (checksum differs)")
         except OSError as error:
             raise DamagedFile(f"{path} cannot be read: {error}") from error

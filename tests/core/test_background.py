@@ -1,8 +1,10 @@
 import threading
+import time
 
 import pytest
 
-from rlplast.core.background import Background
+from rlplast.core import background as background_module
+from rlplast.core.background import Background, give_way
 
 
 def fail() -> None:
@@ -58,3 +60,36 @@ def test_error_of_the_block_comes_before_that_of_its_job() -> None:
         background.start(fail)
         raise KeyError
     background.wait()  # it has been told, or hidden, once and for all
+
+
+def test_job_rests_in_proportion_to_its_work_until_somebody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(background_module, "_LONGEST", 10.0)
+    rested: list[float] = []
+
+    def job() -> None:
+        give_way()  # nothing was done before
+        for _ in range(3):
+            time.sleep(0.02)
+            before = time.perf_counter()
+            give_way()
+            rested.append(time.perf_counter() - before)
+
+    background = Background()
+    background.start(job)
+    while len(rested) < 1:
+        time.sleep(0.001)
+    background.wait()
+    first, *others = rested
+    assert first >= 0.02 * background_module._REST
+    assert max(others[1:]) < 0.02  # once waited for, it hurries
+
+
+def test_nobody_else_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_module, "_REST", 1e9)
+    monkeypatch.setattr(background_module, "_LONGEST", 1e9)
+    give_way()
+    give_way()
+    with Background() as background:  # waits at once: no job of its own rests either
+        background.start(lambda: (give_way(), give_way()))

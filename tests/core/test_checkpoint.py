@@ -289,6 +289,20 @@ def test_snapshot_is_of_its_moment_however_late_it_is_written(tmp_path: Path) ->
     assert loaded["tensor"].tolist() == [1, 1] and loaded["view"].tolist() == [0, 2]
 
 
+def test_copies_take_the_memory_of_a_snapshot_that_was_written(tmp_path: Path) -> None:
+    first = take(tmp_path / "step-1", 1, torch.ones(3))
+    checkpoint.write(first)
+    second = take(tmp_path / "step-2", 2, torch.zeros(3), written=first)
+    checkpoint.write(second)
+    alone = take(tmp_path / "step-2", 2, torch.zeros(3))
+    for name, memory in (("w", True), ("state/content", True), ("state/array", False)):
+        same = second.tensors[name].data_ptr() == first.tensors[name].data_ptr()
+        assert same is memory, name  # the array has grown
+        assert second.tensors[name].equal(alone.tensors[name])
+    tensors, state = checkpoint.load(tmp_path / "step-2")
+    assert tensors["w"].equal(alone.tensors["w"]) and state["content"].equal(torch.zeros(3))
+
+
 def test_further_files_are_begun_last_and_written_first(tmp_path: Path) -> None:
     """What they have to wait for is then released, whatever else goes wrong."""
     events = []
