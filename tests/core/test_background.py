@@ -1,9 +1,9 @@
 import threading
-import time
+from types import SimpleNamespace
 
 import pytest
 
-from rlplast.core import background as background_module
+from rlplast.core import background
 from rlplast.core.background import Background, give_way
 
 
@@ -11,85 +11,93 @@ def fail() -> None:
     raise OSError("disk full")
 
 
+def rest(times: int) -> None:
+    for _ in range(times):
+        give_way()
+
+
 def test_job_runs_beside_the_caller() -> None:
     may_end, done = threading.Event(), []
-    with Background() as background:
-        background.start(lambda: done.append(may_end.wait(10)))
-        assert background.busy
-        background.check()  # does not wait
+    with Background() as jobs:
+        jobs.start(lambda: done.append(may_end.wait(10)))
+        assert jobs.busy
+        jobs.check()  # does not wait
         assert not done
         may_end.set()
-    assert done == [True] and not background.busy
+    assert done == [True] and not jobs.busy
 
 
 def test_next_job_waits_for_the_one_before() -> None:
     order = []
     pause = threading.Event()
-    with Background() as background:
+    with Background() as jobs:
         for number in range(20):
-            background.start(lambda n=number: (pause.wait(0.001), order.append(n)))
+            jobs.start(lambda n=number: (pause.wait(0.001), order.append(n)))
     assert order == list(range(20))
 
 
 @pytest.mark.parametrize("ask", ["wait", "start"])
 def test_error_of_a_job_is_raised_once_at_the_next_call(ask: str) -> None:
-    background, other = Background(), []
-    background.start(fail)
+    jobs, other = Background(), []
+    jobs.start(fail)
     with pytest.raises(OSError, match="disk full"):
-        background.wait() if ask == "wait" else background.start(lambda: other.append(1))
+        jobs.wait() if ask == "wait" else jobs.start(lambda: other.append(1))
     assert not other
-    background.wait()
+    jobs.wait()
 
 
 def test_check_raises_as_soon_as_a_job_has_failed() -> None:
-    background = Background()
-    background.start(fail)
+    jobs = Background()
+    jobs.start(fail)
     with pytest.raises(OSError, match="disk full"):
         while True:
-            background.check()
+            jobs.check()
 
 
 def test_block_ends_with_the_error_of_its_job() -> None:
-    with pytest.raises(OSError, match="disk full"), Background() as background:
-        background.start(fail)
+    with pytest.raises(OSError, match="disk full"), Background() as jobs:
+        jobs.start(fail)
 
 
 def test_error_of_the_block_comes_before_that_of_its_job() -> None:
-    background = Background()
-    with pytest.raises(KeyError), background:
-        background.start(fail)
+    jobs = Background()
+    with pytest.raises(KeyError), jobs:
+        jobs.start(fail)
         raise KeyError
-    background.wait()  # it has been told, or hidden, once and for all
+    jobs.wait()  # it has been told, or hidden, once and for all
 
 
-def test_job_rests_in_proportion_to_its_work_until_somebody_waits(
+def test_job_rests_in_proportion_to_its_work_but_not_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(background_module, "_LONGEST", 10.0)
-    rested: list[float] = []
+    # Read after each rest and, from the second on, before it.
+    clock = iter([100.0, 100.001, 200.0, 200.002, 300.0, 310.0, 400.0])
+    monkeypatch.setattr(background, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    rests: list[float] = []
+
+    class Hurry(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            rests.append(timeout)
+            return self.is_set()
 
     def job() -> None:
-        give_way()  # nothing was done before
-        for _ in range(3):
-            time.sleep(0.02)
-            before = time.perf_counter()
-            give_way()
-            rested.append(time.perf_counter() - before)
+        monkeypatch.setattr(threading.current_thread(), "hurry", Hurry())
+        rest(4)
 
-    background = Background()
-    background.start(job)
-    while len(rested) < 1:
-        time.sleep(0.001)
-    background.wait()
-    first, *others = rested
-    assert first >= 0.02 * background_module._REST
-    assert max(others[1:]) < 0.02  # once waited for, it hurries
+    with Background() as jobs:
+        jobs.start(job)
+    assert rests == pytest.approx([0, 0.004, 0.008, background._LONGEST])
 
 
-def test_nobody_else_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background_module, "_REST", 1e9)
-    monkeypatch.setattr(background_module, "_LONGEST", 1e9)
-    give_way()
-    give_way()
-    with Background() as background:  # waits at once: no job of its own rests either
-        background.start(lambda: (give_way(), give_way()))
+def test_job_that_somebody_waits_for_does_not_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_REST", 1e9)
+    monkeypatch.setattr(background, "_LONGEST", 1e9)
+    with Background() as jobs:
+        jobs.start(lambda: rest(3))
+
+
+def test_nobody_but_a_job_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_REST", 1e9)
+    monkeypatch.setattr(background, "_LONGEST", 1e9)
+    rest(3)
