@@ -5,7 +5,6 @@ checkpoint, what was not is branched from its prefix, and what is done is left a
 """
 
 import argparse
-import fcntl
 import shutil
 import sys
 import time
@@ -18,6 +17,7 @@ from rlplast.cli.errors import exit_code, import_module
 from rlplast.core.clock import Time
 from rlplast.core.config import RunConfig
 from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.files import lock
 from rlplast.study.child import die_with_parent
 from rlplast.study.folder import is_done, is_started, read_study
 
@@ -71,15 +71,12 @@ def _branch(prefix: Path, folder: Path, config: RunConfig) -> None:
 
 def _wait_for(folder: Path) -> None:
     """Wait until nobody writes to a run's folder: a predecessor may still be saving."""
-    lock = folder / ".lock"
     until = time.monotonic() + _PATIENCE
-    while lock.exists() and time.monotonic() < until:
-        with lock.open("r+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except OSError:
-                time.sleep(0.2)
+    while (folder / ".lock").exists() and time.monotonic() < until:
+        if (file := lock(folder / ".lock")) is not None:
+            file.close()
+            return
+        time.sleep(0.2)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,19 +1,21 @@
 """Files that survive a crash: forced to disk before they are renamed into place.
 
 - `fsync`: a file's bytes, or a folder's entries.
+- `lock`: a file that one process at a time has.
 - `link`: a second name for a file that never changes.
 - `write_pieces`, `checksum`: so many bytes that training goes first in between.
 """
 
+import fcntl
 import os
 import shutil
 import zlib
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from rlplast.core.background import give_way
 
-__all__ = ["checksum", "fsync", "link", "write_pieces"]
+__all__ = ["checksum", "fsync", "link", "lock", "write_pieces"]
 
 _PIECE = 1 << 18  # bytes; a fraction of a millisecond of work
 
@@ -29,6 +31,24 @@ def fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def lock(path: Path) -> TextIO | None:
+    """Open a file, created if absent, that is locked until it is closed or the process ends.
+
+    Returns:
+        The file; None if another process, or other file object, has it locked.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    file = path.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file
 
 
 def link(source: Path, target: Path) -> None:

@@ -4,7 +4,6 @@ Lines are appended as they happen. Each checkpoint stores how long the files wer
 resume cuts them back to that, so an interrupted run leaves no line twice.
 """
 
-import fcntl
 import json
 import math
 import os
@@ -15,6 +14,7 @@ from typing import Any
 
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
+from rlplast.core.files import lock
 
 __all__ = ["RunFolder", "write_json", "write_text"]
 
@@ -67,14 +67,12 @@ class RunFolder:
     def __init__(self, path: Path, tensorboard: bool = True) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
-        self._lock = (path / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
+        taken = lock(path / ".lock")
+        if taken is None:
             raise ConfigError(
                 f"{path} is in use by another process: wait for it, or choose another --out"
-            ) from error
+            )
+        self._lock = taken
         self._files = {name: (path / name).open("ab") for name in LINES}
         self._tensorboard = tensorboard
         self._writer: Any = None

@@ -34,14 +34,12 @@ class Job:
         command: program and arguments; run again, it resumes.
         log: file that output and errors are appended to.
         threads: CPUs it may use.
-        gpus: GPUs it may use, 0.5 for half of one; 0: what the executor's options say.
     """
 
     name: str
     command: tuple[str, ...]
     log: Path
     threads: int = 1
-    gpus: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -182,7 +180,7 @@ class LocalBackend:
     """Processes of this machine, which end with this one.
 
     Args:
-        gpus: GPUs of each job that does not say, 0.5 for half of one.
+        gpus: GPUs of each job, 0.5 for half of one.
         devices: GPUs of this machine; jobs get those with the least on them.
     """
 
@@ -196,7 +194,7 @@ class LocalBackend:
 
     def start(self, job: Job) -> _Process:
         """Start a process."""
-        held = self._least_loaded(job.gpus or self._gpus)
+        held = self._least_loaded(self._gpus)
         more = {"CUDA_VISIBLE_DEVICES": ",".join(self._names[i] for i, _ in held)} if held else {}
         process = _Process(child.start(job.command, job.log, job.threads, more), held)
         for device, share in held:

@@ -10,7 +10,6 @@
 A cell's folder is named by its content, so a changed arm gets another one and the others stay.
 """
 
-import fcntl
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.files import lock
 from rlplast.core.run_folder import write_json
 from rlplast.study.plan import Cell
 
@@ -131,18 +131,16 @@ class StudyFolder:
         try:
             self._refuse_foreign()
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("w")
+            taken = lock(self.path / ".lock")
         except OSError as error:
             raise ConfigError(
                 f"--out {self.path} cannot be written: {error}; choose another one"
             ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
+        if taken is None:
             raise ConfigError(
                 f"{self.path} is in use by another study: wait for it, or choose another --out"
-            ) from error
+            )
+        self._lock = taken
 
     def _refuse_foreign(self) -> None:
         """Refuse a folder that holds something else, before a lock is left in it."""

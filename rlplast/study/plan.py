@@ -84,9 +84,7 @@ def plan(runs: Iterable[PlannedRun]) -> list[Cell]:
     groups: dict[tuple[Any, ...], list[PlannedRun]] = defaultdict(list)
     for run in runs:
         groups[run.task, run.seed, _without_hooks(run.config)].append(run)
-    cells: list[Cell] = []
-    for group in groups.values():
-        _part(group, None, (), cells)
+    cells = [cell for group in groups.values() for cell in _cells(group)]
     seen: dict[str, Cell] = {}
     for cell in cells:
         other = seen.setdefault(cell.key, cell)
@@ -97,30 +95,52 @@ def plan(runs: Iterable[PlannedRun]) -> list[Cell]:
     return cells
 
 
-def _part(
-    group: Sequence[PlannedRun], parent: str | None, starts: tuple[Time, ...], cells: list[Cell]
-) -> None:
-    """Add the cells of runs that are the same up to `starts`."""
-    if len(group) == 1:
-        (run,) = group
-        key = _key(run.config, ())
-        cells.append(Cell(key, run.task, run.seed, run.arm, run.config, parent, starts, ()))
-        return
+def _cells(group: Sequence[PlannedRun]) -> list[Cell]:
+    """Return the cells of runs whose configs differ in hooks only."""
     lists = [_rows(run.config) for run in group]
-    own = _own_rows(lists, _identities(group))
-    dues = [[(row, _due(row, run)) for row in rows] for run, rows in zip(group, own, strict=True)]
-    stops = _earliest(time for rows in dues for _, times in rows for time in times)
-    if not stops:
-        names = ", ".join(repr(run.arm) for run in group)
-        raise ConfigError(f"arms {names} are the same run: leave all but one of them out")
-    if min(time.value for time in stops) > 0:
-        config = _shared_config(group[0].config, own[0])
-        key = _key(config, stops)
-        cells.append(Cell(key, group[0].task, group[0].seed, None, config, parent, starts, stops))
-        parent, starts = key, stops
-    due = [tuple(row for row, times in rows if set(times) & set(stops)) for rows in dues]
+    schedules = {
+        row: _schedule(row, i, run)
+        for run, rows in zip(group, lists, strict=True)
+        for i, row in enumerate(rows)
+    }
+    identities = {row: hook_identity(json.loads(row), s) for row, s in schedules.items()}
+    earliest = {row: schedule.earliest() for row, schedule in schedules.items()}
+    cells: list[Cell] = []
+    # What is the same up to a moment, as numbers of runs; the prefix that ends there, and when.
+    todo: list[tuple[list[int], str | None, tuple[Time, ...]]] = [
+        (list(range(len(group))), None, ())
+    ]
+    while todo:
+        same, parent, starts = todo.pop()
+        first = group[same[0]]
+        if len(same) == 1:
+            key = _key(first.config, ())
+            about = (first.task, first.seed, first.arm, first.config)
+            cells.append(Cell(key, *about, parent, starts, ()))
+            continue
+        own = dict(zip(same, _own_rows([lists[i] for i in same], identities), strict=True))
+        stops = _earliest(time for rows in own.values() for row in rows for time in earliest[row])
+        if not stops:
+            names = ", ".join(repr(group[i].arm) for i in same)
+            raise ConfigError(f"arms {names} are the same run: leave all but one of them out")
+        if min(time.value for time in stops) > 0:
+            config = _shared_config(first.config, own[same[0]])
+            key = _key(config, stops)
+            cells.append(Cell(key, first.task, first.seed, None, config, parent, starts, stops))
+            parent, starts = key, stops
+        due = {
+            i: tuple(row for row in rows if set(earliest[row]) & set(stops))
+            for i, rows in own.items()
+        }
+        # The last one put there comes first.
+        todo += [(part, parent, starts) for part in reversed(_alike(same, due, lists))]
+    return cells
+
+
+def _alike(same: list[int], due: Mapping[int, Rows], lists: Sequence[Rows]) -> list[list[int]]:
+    """Return which runs have the same rows due, in one order with what else they share."""
     parts: list[list[int]] = []
-    for i in range(len(group)):
+    for i in same:
         for part in parts:
             if due[i] == due[part[0]] and (
                 not due[i] or all(_agree(lists[i], lists[j], due[i]) for j in part)
@@ -129,18 +149,7 @@ def _part(
                 break
         else:
             parts.append([i])
-    for part in parts:
-        _part([group[i] for i in part], parent, starts, cells)
-
-
-def _identities(group: Sequence[PlannedRun]) -> dict[str, str]:
-    """Return the identity of each hook row of a group, whose configs differ in hooks only."""
-    found: dict[str, str] = {}
-    for run in group:
-        for row in _rows(run.config):
-            if row not in found:
-                found[row] = hook_identity(json.loads(row), _schedule(row, run))
-    return found
+    return parts
 
 
 def _own_rows(lists: Sequence[Rows], identities: Mapping[str, str]) -> list[Rows]:
@@ -172,22 +181,19 @@ def _before(row: str, rows: Rows) -> list[list[str]]:
     return [sorted(rows[:i]) for i, other in enumerate(rows) if other == row]
 
 
-def _schedule(row: str, run: PlannedRun) -> Schedule:
-    """Return the schedule of a hook row.
+def _schedule(row: str, place: int, run: PlannedRun) -> Schedule:
+    """Return the schedule of a run's hook row number `place`.
 
     Raises:
         ConfigError: naming the arm, for one that the run cannot have.
     """
     hook, config = json.loads(row), run.config
-    keys = {key: hook.get(key) for key in KEYS}
-    label = f"arm {run.arm!r}: hooks[{_rows(config).index(row)}] ({hook.get('method')})"
+    label = f"arm {run.arm!r}: hooks[{place}]"
     if not isinstance(hook, dict) or "method" not in hook:
         raise ConfigError(f"{label} has no 'method': name one, see `rlplast list interventions`")
+    keys = {key: hook.get(key) for key in KEYS}
+    label = f"{label} ({hook['method']})"
     return Schedule.parse(keys, config.reference_time(), label, config.horizon())
-
-
-def _due(row: str, run: PlannedRun) -> list[Time]:
-    return _schedule(row, run).earliest()
 
 
 def _earliest(times: Iterable[Time]) -> tuple[Time, ...]:

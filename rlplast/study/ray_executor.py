@@ -109,7 +109,7 @@ class RayBackend:
 
     Args:
         ray: the module, connected.
-        gpus: of a job that does not say.
+        gpus: of each job.
         retries: how many nodes or workers may die under a job.
         grace: seconds a job may take to save when stopped.
     """
@@ -130,7 +130,7 @@ class RayBackend:
         task = self._run.options(
             name=job.name,
             num_cpus=job.threads,
-            num_gpus=job.gpus or self._gpus,
+            num_gpus=self._gpus,
             max_retries=self._retries,
         )
         log = str(job.log.absolute())

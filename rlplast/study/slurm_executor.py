@@ -221,8 +221,6 @@ class SlurmBackend:
     def _submit(self, job: Job, attempt: Attempt) -> Any:
         folder = attempt.ended.parent
         parameters = {**self._parameters, "cpus_per_task": job.threads}
-        if job.gpus:  # Slurm hands out whole ones
-            parameters["gpus_per_node"] = -int(-job.gpus // 1)
         if self._slurm:
             executor = self._submitit.SlurmExecutor(folder, max_num_timeout=self._requeues)
             executor.update_parameters(job_name=job.name, **parameters)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlplast.core import files
-from rlplast.core.files import checksum, fsync, link, write_pieces
+from rlplast.core.files import checksum, fsync, link, lock, write_pieces
 
 SIZES = [0, 1, files._PIECE - 1, files._PIECE, files._PIECE + 1, 3 * files._PIECE + 5]
 
@@ -64,3 +64,13 @@ def test_fsync_takes_files_and_folders_and_names_what_is_missing(tmp_path: Path)
     fsync(tmp_path)
     with pytest.raises(FileNotFoundError, match="absent"):
         fsync(tmp_path / "absent")
+
+
+def test_locked_file_is_free_again_once_closed_and_keeps_its_content(tmp_path: Path) -> None:
+    (tmp_path / "l").write_text("whose")
+    first = lock(tmp_path / "l")
+    assert first is not None and lock(tmp_path / "l") is None
+    first.close()
+    again = lock(tmp_path / "l")
+    assert again is not None and (tmp_path / "l").read_text() == "whose"
+    again.close()

@@ -198,16 +198,22 @@ def test_jobs_spread_over_the_devices(tmp_path, monkeypatch):
     code = (
         "import os; print('gpu', os.environ['CUDA_VISIBLE_DEVICES']); import time; time.sleep(600)"
     )
-    for i in range(4):
-        executor.submit(job(tmp_path, str(i), code))
-    logs = [tmp_path / f"{i}.log" for i in range(4)]
-    until(lambda: all("\ngpu" in log.read_text() for log in logs))
-    seen = [line for log in logs for line in log.read_text().splitlines() if line[:3] == "gpu"]
-    assert sorted(seen) == ["gpu 4", "gpu 4", "gpu 7", "gpu 7"]
-    executor.stop()
-    # All are free again: a job of both gets both.
-    executor.submit(job(tmp_path, "both", code, gpus=2))
-    until(lambda: "\ngpu 4,7" in (tmp_path / "both.log").read_text())
+    for batch in "ab":  # the second one finds all free again
+        for i in range(4):
+            executor.submit(job(tmp_path, f"{batch}{i}", code))
+        logs = [tmp_path / f"{batch}{i}.log" for i in range(4)]
+        until(lambda logs=logs: all("\ngpu" in log.read_text() for log in logs))
+        seen = [line for log in logs for line in log.read_text().splitlines() if line[:3] == "gpu"]
+        assert sorted(seen) == ["gpu 4", "gpu 4", "gpu 7", "gpu 7"]
+        executor.stop()
+    executor.close()
+
+
+def test_job_of_two_devices_gets_both(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    executor = make_executor("local", 1, 1, {"gpus": 2, "devices": 2})
+    executor.submit(job(tmp_path, "both", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"))
+    until(lambda: "\n4,7" in (tmp_path / "both.log").read_text())
     executor.close()
 
 

@@ -1,7 +1,9 @@
 """The prefix tree, compared with what a clock that is looked at in every moment says."""
 
+import inspect
 import itertools
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -320,3 +322,18 @@ def test_share_of_a_run_is_known_where_its_end_is():
     assert share(Time(6, "updates"), config) == 0.25
     assert share(Time(48, "updates"), config) == 1
     assert share(Time(6, "frames"), config) is None
+
+
+def test_arms_of_hundreds_of_moments_are_a_chain_of_prefixes():
+    moments = 300
+    lists = [[at(f"{i + 1} updates")] for i in range(moments)]
+    before, depth = sys.getrecursionlimit(), len(inspect.stack())
+    sys.setrecursionlimit(depth + moments // 2)
+    try:
+        cells = plan(runs(*lists, total=f"{2 * moments} updates"))
+    finally:
+        sys.setrecursionlimit(before)
+    # The last two arms part at the last prefix's end.
+    assert stops(cells) == [f"{i + 1} updates" for i in range(moments - 1)]
+    for i in range(moments):
+        assert len(chain(f"arm{i}", cells)) == min(i + 2, moments)
