@@ -26,6 +26,7 @@ import rlplast
 from agents.networks import ARCHITECTURES, QNetwork
 from agents.replay import Replay
 from rlplast.cli import api
+from rlplast.cli.build import build
 from rlplast.core.clock import Clock
 from rlplast.core.hooks import Hooks
 
@@ -45,7 +46,7 @@ class Ours:
                 **{f"agent.{k}": v for k, v in agent.items()},
             },
         )
-        self.trainable, hooks = api.build(config)
+        self.trainable, hooks = build(config)
         self.trainable.after_update = hooks.after_update
         self.run(300)
 

@@ -13,6 +13,7 @@ import torch
 from bench_tools import Row, alternate, row
 
 from rlplast.cli import api
+from rlplast.cli.build import build
 
 OBS, ACTIONS = 51, 19
 LIFECYCLE = {"method": "lifecycle", "networks": ["critic"]}
@@ -60,7 +61,7 @@ class Ours:
             "device": "cpu",
         }
         config = api.read_config("sac/h1_walk", settings | (keys or {}))
-        self.trainable, hooks = api.build(config)
+        self.trainable, hooks = build(config)
         self.trainable.after_update = hooks.after_update
         while not self.trainable.owes():
             self.trainable.step()

@@ -16,6 +16,7 @@ from bench_tools import Row, alternate, row
 from torch import nn
 
 from rlplast.cli import api
+from rlplast.cli.build import build
 
 UPDATES = 10  # per call
 HOOKS = [{"method": "fire", "on": "phase_start"}]
@@ -77,7 +78,7 @@ def bench_supervised(threads: int, rounds: int) -> list[Row]:
             "hooks": HOOKS,
         }
         trainable: Any
-        trainable, hooks = api.build(api.read_config(config | keys))
+        trainable, hooks = build(api.read_config(config | keys))
         loop = by_hand(
             copy.deepcopy(trainable.model),
             trainable.data.train,
@@ -125,7 +126,7 @@ def gpt_by_hand(model: nn.Module, tokens: Any, size: int, context: int) -> Calla
 def bench_gpt(threads: int, rounds: int) -> list[Row]:
     """Updates per second of a small GPT, ours over the loop by hand."""
     trainable: Any
-    trainable, hooks = api.build(api.read_config(GPT | {"threads": threads}))
+    trainable, hooks = build(api.read_config(GPT | {"threads": threads}))
     tokens, context = trainable.corpora["stdlib"].train, GPT["model"]["context"]
     loop = gpt_by_hand(copy.deepcopy(trainable.gpt), tokens, GPT["batch_size"], context)
     sides = {"by hand": loop, "ours": ours(trainable, hooks)}

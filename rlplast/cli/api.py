@@ -1,151 +1,32 @@
 """From a config to a run: what `rlplast train`, `resume`, `evaluate` and Python share.
 
-- `build`: a config → a Trainable and its hooks.
 - `train`, `resume`, `branch`, `load`: whole runs.
 """
 
 import dataclasses
 import json
-import platform
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib import metadata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-import rlplast.interventions
-import rlplast.metrics
-import rlplast.penalties  # noqa: F401 - registers
-from rlplast.cli.config_file import dump_config, kind_classes, read_config
+from rlplast.cli.build import build, build_trainable
+from rlplast.cli.config_file import dump_config, read_config
+from rlplast.cli.run_info import first_info, resumed_info, status
 from rlplast.core import checkpoint, distributed
 from rlplast.core.best import find_checkpoint
 from rlplast.core.branch import branch_run
 from rlplast.core.clock import Clock, Time
-from rlplast.core.condition import Measured
 from rlplast.core.config import RunConfig
-from rlplast.core.errors import ConfigError, DamagedFile, Interrupted, RlplastError
-from rlplast.core.hooks import Hooks
+from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.loop import Loop
 from rlplast.core.rng import preserve_global_rng
-from rlplast.core.run_folder import write_json, write_text
-from rlplast.core.trainable import Trainable
-from rlplast.metrics.probe import check_names, measure_run
+from rlplast.core.run_folder import write_text
+from rlplast.metrics.probe import measure_run
 
-__all__ = ["Run", "branch", "build", "load", "read_config", "resume", "train", "versions"]
-
-PACKAGES = (
-    "rlplast",
-    "torch",
-    "numpy",
-    "gymnasium",
-    "ale-py",
-    "mujoco",
-    "dm-control",
-    "safetensors",
-    "scikit-learn",
-    "timm",
-)
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the torch device a config asks for.
-
-    Raises:
-        ConfigError: if it is not there.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        known = device.type in ("cpu", "cuda")
-    except RuntimeError:
-        known, device = False, torch.device("cpu")
-    if not known:
-        raise ConfigError(f"device = {name!r}: allowed are auto, cpu, cuda, cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        raise ConfigError(
-            f"device = {name!r} is not there: torch sees {count} CUDA devices; use auto or cpu"
-        )
-    return device
-
-
-def build(config: RunConfig) -> tuple[Trainable, Hooks]:
-    """Return the Trainable of a config and its hooks, everything checked.
-
-    Raises:
-        ConfigError: for whatever the config asks that is not there.
-    """
-    check_names(config.metrics.names)
-    trainable = build_trainable(config)
-    try:
-        hooks = Hooks(
-            config.hooks,
-            trainable.networks,
-            config.reference_time(),
-            config.seed,
-            trainable.units,
-            getattr(trainable, "horizon", config.horizon)(),  # exact, once the data are known
-            _measured(config),
-        )
-    except ConfigError:
-        trainable.close()
-        raise
-    return trainable, hooks
-
-
-def _measured(config: RunConfig) -> Measured:
-    """Return what hooks with `when` can wait for."""
-    names = tuple(config.metrics.names) if config.metrics.every is not None else None
-    return Measured(names, config.evaluate.every is not None)
-
-
-def build_trainable(config: RunConfig) -> Trainable:
-    """Return the Trainable of a config, without its hooks.
-
-    Raises:
-        ConfigError: for whatever the config asks that is not there.
-    """
-    if distributed.world() > 1 and config.kind != "gpt":
-        raise ConfigError(
-            f"kind = {config.kind!r} with {distributed.world()} processes of torchrun: it trains "
-            "in one; allowed is kind: gpt"
-        )
-    torch.set_num_threads(config.threads)
-    torch.backends.cudnn.deterministic = True
-    device = choose_device(config.device)
-    _check_env(config)
-    try:
-        return kind_classes(config.kind)[1](config, device)
-    except MemoryError as error:
-        raise ConfigError(f"{error}: lower what the config keeps in memory (a replay)") from error
-    except RuntimeError as error:
-        if "allocate" not in str(error):
-            raise
-        raise ConfigError(f"out of memory ({error}): lower batch sizes or the replay") from error
-
-
-def _check_env(config: Any) -> None:
-    """Turn what is wrong with an environment's id or options into a ConfigError."""
-    import envs
-
-    if not hasattr(config, "env"):
-        return
-    try:
-        envs.spec(config.env.id, **config.env.options)
-        env = envs.make(config.env.id, np.random.default_rng(0), **config.env.options)
-        env.close()
-    except (ValueError, ImportError) as error:
-        own = isinstance(error, envs.UnknownEnv) and config.env.id.startswith("gym/")
-        remedy = " (`rlplast --import MODULE …`)" if own else ""
-        raise ConfigError(f"env: {error}{remedy}") from error
+__all__ = ["Run", "branch", "load", "read_config", "resume", "train"]
 
 
 def _loop(
@@ -173,71 +54,6 @@ def _loop(
         observer=observer or (lambda loop: None),
         until=until,
     )
-
-
-@contextmanager
-def _status(path: Path, info: dict[str, Any]) -> Iterator[None]:
-    """Keep run.json's status true, whatever ends the run; of several processes rank 0 does."""
-    if distributed.rank() > 0:
-        yield
-        return
-    write_json(path / "run.json", info | {"status": "running"})
-    status = "failed"
-    try:
-        yield
-        status = "done"
-    except Interrupted:
-        status = "interrupted"
-        raise
-    finally:
-        try:
-            write_json(path / "run.json", info | {"status": status})
-        except RlplastError:
-            if status == "done":  # else the first error is the one to report
-                raise
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what results depend on, by package."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _info(config: RunConfig) -> dict[str, Any]:
-    return {
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "versions": versions(),
-        "git_revision": _git_revision(),
-        "host": socket.gethostname(),
-        "seed": config.seed,
-        "threads": config.threads,
-        "processes": distributed.world(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }
-
-
-def _resumed() -> dict[str, Any]:
-    return {"resumed": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "processes": distributed.world()}
-
-
-def _git_revision() -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
 
 
 @dataclasses.dataclass
@@ -334,11 +150,11 @@ def train(
     path = Path(out) if out is not None else _new_folder(config)
     if distributed.rank() == 0:
         _check_new(path)
-    loop, info = _loop(config, path, observer, until), _info(config)
+    loop, info = _loop(config, path, observer, until), first_info(config)
     try:
         if distributed.rank() == 0:
             write_text(path / "config.yaml", dump_config(config))
-        with _status(path, info):
+        with status(path, info):
             loop.run()
     finally:
         loop.trainable.close()
@@ -402,10 +218,10 @@ def resume(
         report(f"{path} is done: nothing to resume (a longer run: --total)")
         return opened
     loop = _loop(config.to_resume(), path, observer, until)
-    info = info or _info(config)
+    info = info or first_info(config)
     try:
         _continue(loop, report)
-        with _status(path, info | _resumed()):
+        with status(path, info | resumed_info()):
             if total is not None and distributed.rank() == 0:
                 write_text(path / "config.yaml", dump_config(config))
             loop.run()
@@ -428,7 +244,7 @@ def branch(run: str | Path, out: str | Path, config: RunConfig) -> Run:
         DamagedFile: if what `run` left is damaged.
     """
     _check_new(Path(out))
-    branch_run(Path(run), Path(out), dump_config(config), _info(config))
+    branch_run(Path(run), Path(out), dump_config(config), first_info(config))
     return Run(Path(out), config)
 
 

@@ -18,8 +18,10 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from rlplast.cli import api
+from rlplast.cli.build import build
 from rlplast.cli.cell import config_path
+from rlplast.cli.config_file import dump_config, read_config
+from rlplast.cli.run_info import versions
 from rlplast.cli.shipped import find_config
 from rlplast.cli.study_progress import study_progress
 from rlplast.cli.tables import counted
@@ -69,7 +71,7 @@ def study_cells(study: StudyConfig) -> list[Cell]:
     runs = []
     for run in runs_of(study):
         try:
-            config = api.read_config(study.base, run.values)
+            config = read_config(study.base, run.values)
         except ConfigError as error:
             raise ConfigError(f"arm {run.arm!r}: {error}") from error
         runs.append(PlannedRun(run.task, run.seed, run.arm, config))
@@ -90,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.out) if args.out else Path("runs") / f"study-{Path(args.config).stem}"
     folder = StudyFolder(path)
     try:
-        folder.open_for(api.versions())
+        folder.open_for(versions())
         left = pending(cells, path)
         if not left:
             console.print(f"{path} is done: `rlplast report {path}`", soft_wrap=True, markup=False)
@@ -182,7 +184,7 @@ def _build_each(left: Sequence[Cell]) -> None:
             continue
         seen.add((cell.task, cell.arm))
         try:
-            trainable, _ = api.build(cell.config.to_resume())
+            trainable, _ = build(cell.config.to_resume())
         except RlplastError as error:
             raise ConfigError(f"arm {cell.arm!r}: {error}") from error
         trainable.close()
@@ -194,13 +196,13 @@ def _write(folder: StudyFolder, study: StudyConfig, cells: Sequence[Cell], sourc
     for cell in cells:
         path = config_path(folder.path, cell.key)
         if not path.exists():
-            write_text(path, api.dump_config(cell.config))
+            write_text(path, dump_config(cell.config))
     write_text(folder.path / "study.yaml", find_config(source).read_text())
     arms = list(dict.fromkeys(c.arm for c in cells if c.arm is not None))
     about: dict[str, Any] = {
         "name": Path(source).stem,
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "versions": api.versions(),
+        "versions": versions(),
         "baseline": study.baseline or ("none" if "none" in arms else None),
         "arms": _in_order(study, arms),
         "tasks": list(study.task_list()),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.cli import api
+from rlplast.cli.build import build
 from rlplast.core.config import read_yaml
 from rlplast.core.hooks import Hooks
 from rlplast.core.receipt import Receipt
@@ -204,7 +205,7 @@ Host = Callable[[Path, Path, list[Tensor] | None], list[Receipt]]
 def drive(config: Mapping[str, Any], hooks: Path, weights: list[Tensor] | None) -> list[Receipt]:
     """Train one of our kinds as the loop does."""
     parsed = api.read_config(dict(config) | QUIET | {"hooks": read_yaml(hooks)}, {})
-    trainable, fired = api.build(parsed)
+    trainable, fired = build(parsed)
     if weights is not None:
         (network,) = trainable.networks.values()
         give(network.module, weights)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlplast.cli.api import build_trainable
+from rlplast.cli.build import build_trainable
 from rlplast.cli.config_file import read_config
 from rlplast.core.errors import RlplastError
 from tests.sac_runs import small_sac

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlplast.cli import api
+from rlplast.cli.build import build
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import torch_stream
@@ -22,7 +23,7 @@ PLAIN: dict[str, Any] = {"hooks": [], "penalties": [], "augment": [], "label_smo
 
 
 def trainable(**changes: Any) -> Any:
-    return api.build(api.read_config(small_supervised(**changes)))[0]
+    return build(api.read_config(small_supervised(**changes)))[0]
 
 
 def steps(trainer: Any, number: int) -> None:

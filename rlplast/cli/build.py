@@ -1,0 +1,117 @@
+"""From a config to what trains, with its hooks: everything is checked on the way.
+
+- `build`: a config → a Trainable and its hooks.
+- `build_trainable`, `choose_device`: parts of it.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+import rlplast.interventions
+import rlplast.penalties  # noqa: F401 - registers
+from rlplast.cli.config_file import kind_classes
+from rlplast.core import distributed
+from rlplast.core.condition import Measured
+from rlplast.core.config import RunConfig
+from rlplast.core.errors import ConfigError
+from rlplast.core.hooks import Hooks
+from rlplast.core.trainable import Trainable
+from rlplast.metrics.probe import check_names
+
+__all__ = ["build", "build_trainable", "choose_device"]
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the torch device a config asks for.
+
+    Raises:
+        ConfigError: if it is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        known = device.type in ("cpu", "cuda")
+    except RuntimeError:
+        known, device = False, torch.device("cpu")
+    if not known:
+        raise ConfigError(f"device = {name!r}: allowed are auto, cpu, cuda, cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise ConfigError(
+            f"device = {name!r} is not there: torch sees {count} CUDA devices; use auto or cpu"
+        )
+    return device
+
+
+def build(config: RunConfig) -> tuple[Trainable, Hooks]:
+    """Return the Trainable of a config and its hooks, everything checked.
+
+    Raises:
+        ConfigError: for whatever the config asks that is not there.
+    """
+    check_names(config.metrics.names)
+    trainable = build_trainable(config)
+    try:
+        hooks = Hooks(
+            config.hooks,
+            trainable.networks,
+            config.reference_time(),
+            config.seed,
+            trainable.units,
+            getattr(trainable, "horizon", config.horizon)(),  # exact, once the data are known
+            _measured(config),
+        )
+    except ConfigError:
+        trainable.close()
+        raise
+    return trainable, hooks
+
+
+def _measured(config: RunConfig) -> Measured:
+    """Return what hooks with `when` can wait for."""
+    names = tuple(config.metrics.names) if config.metrics.every is not None else None
+    return Measured(names, config.evaluate.every is not None)
+
+
+def build_trainable(config: RunConfig) -> Trainable:
+    """Return the Trainable of a config, without its hooks.
+
+    Raises:
+        ConfigError: for whatever the config asks that is not there.
+    """
+    if distributed.world() > 1 and config.kind != "gpt":
+        raise ConfigError(
+            f"kind = {config.kind!r} with {distributed.world()} processes of torchrun: it trains "
+            "in one; allowed is kind: gpt"
+        )
+    torch.set_num_threads(config.threads)
+    torch.backends.cudnn.deterministic = True
+    device = choose_device(config.device)
+    _check_env(config)
+    try:
+        return kind_classes(config.kind)[1](config, device)
+    except MemoryError as error:
+        raise ConfigError(f"{error}: lower what the config keeps in memory (a replay)") from error
+    except RuntimeError as error:
+        if "allocate" not in str(error):
+            raise
+        raise ConfigError(f"out of memory ({error}): lower batch sizes or the replay") from error
+
+
+def _check_env(config: Any) -> None:
+    """Turn what is wrong with an environment's id or options into a ConfigError."""
+    import envs
+
+    if not hasattr(config, "env"):
+        return
+    try:
+        envs.spec(config.env.id, **config.env.options)
+        env = envs.make(config.env.id, np.random.default_rng(0), **config.env.options)
+        env.close()
+    except (ValueError, ImportError) as error:
+        own = isinstance(error, envs.UnknownEnv) and config.env.id.startswith("gym/")
+        remedy = " (`rlplast --import MODULE …`)" if own else ""
+        raise ConfigError(f"env: {error}{remedy}") from error

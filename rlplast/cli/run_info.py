@@ -1,0 +1,104 @@
+"""What ``run.json`` says of a run: command, versions, machine, status.
+
+- `status`: keeps it true while a run runs.
+- `first_info`, `resumed_info`: its contents.
+- `versions`: of the packages that results depend on.
+"""
+
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rlplast.core import distributed
+from rlplast.core.config import RunConfig
+from rlplast.core.errors import Interrupted, RlplastError
+from rlplast.core.run_folder import write_json
+
+__all__ = ["first_info", "resumed_info", "status", "versions"]
+
+PACKAGES = (
+    "rlplast",
+    "torch",
+    "numpy",
+    "gymnasium",
+    "ale-py",
+    "mujoco",
+    "dm-control",
+    "safetensors",
+    "scikit-learn",
+    "timm",
+)
+
+
+@contextmanager
+def status(path: Path, info: dict[str, Any]) -> Iterator[None]:
+    """Keep run.json's status true, whatever ends the run; of several processes rank 0 does."""
+    if distributed.rank() > 0:
+        yield
+        return
+    write_json(path / "run.json", info | {"status": "running"})
+    ended = "failed"
+    try:
+        yield
+        ended = "done"
+    except Interrupted:
+        ended = "interrupted"
+        raise
+    finally:
+        try:
+            write_json(path / "run.json", info | {"status": ended})
+        except RlplastError:
+            if ended == "done":  # else the first error is the one to report
+                raise
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what results depend on, by package."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def first_info(config: RunConfig) -> dict[str, Any]:
+    """Return what run.json says of a run that begins."""
+    return {
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "versions": versions(),
+        "git_revision": _git_revision(),
+        "host": socket.gethostname(),
+        "seed": config.seed,
+        "threads": config.threads,
+        "processes": distributed.world(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def resumed_info() -> dict[str, Any]:
+    """Return what run.json says besides, once a run is resumed."""
+    return {"resumed": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "processes": distributed.world()}
+
+
+def _git_revision() -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
