@@ -1,6 +1,6 @@
 """What a checkpoint costs: bytes on disk, and how much slower training is while one is written.
 
-    python scripts/bench_checkpoint.py [--rows 100000] [--num-envs 4] [--threads 1]
+    python scripts/bench_checkpoint.py [--rows 100000] [--num-envs 4] [--threads 1] [--arms 0]
 
 A DQN with the Nature CNN and a full replay of N synthetic Atari frames makes checkpoints
 10 000 env_steps apart, in the loop that every run uses. No emulator is needed: an environment step
@@ -10,9 +10,13 @@ Printed are the bytes of the first checkpoint and of the next ones, those of the
 extrapolated to a million transitions by its bytes per transition; and the times of the updates that
 run while a checkpoint is written, against the median of those that run while none is. The step
 that a checkpoint is due at is longer by its snapshot, which is printed too and counts as a step.
+With `--arms` so many processes then go on from the newest checkpoint at the same time: each samples
+and adds 10 000 transitions, and what they take of the machine's memory is printed (Pss: a page that
+several share counts as a part for each).
 """
 
 import argparse
+import multiprocessing
 import statistics
 import tempfile
 import time
@@ -27,6 +31,7 @@ from torch import Tensor
 from agents.losses import huber, q_of, td_target
 from agents.networks import QNetwork, architecture
 from agents.replay import Replay
+from rlplast.core import checkpoint
 from rlplast.core.clock import Clock, Time
 from rlplast.core.hooks import Hooks
 from rlplast.core.loop import Cadence, Loop
@@ -187,6 +192,7 @@ def main() -> None:
     parser.add_argument("--checkpoints", type=int, default=5, help="checkpoints after the first")
     parser.add_argument("--updates", type=int, default=200, help="updates between two checkpoints")
     parser.add_argument("--folder", type=Path, help="where to write; default: the system's own")
+    parser.add_argument("--arms", type=int, default=0, help="processes that go on at once")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     trainable = Synthetic(options.rows, options.num_envs, options.updates)
@@ -195,6 +201,10 @@ def main() -> None:
         known: set[int] = set()
         found = sorted((Path(name) / "checkpoints").glob("step-*"), key=number)
         measured = [sizes(path, known) for path in found]
+        arms: list[float] = []
+        if options.arms:
+            del trainable
+            arms = memory_of_arms(found[-1], options.rows, options.num_envs, options.arms)
     first, replay, _ = measured[0]
     scaled = replay / options.rows * MILLION + first - replay
     print(f"first checkpoint, {options.rows} transitions: {first / 1e6:.1f} MB")
@@ -203,6 +213,9 @@ def main() -> None:
     )
     new = ", ".join(f"{new / 1e6:.1f}" for _, _, new in measured[1 : options.checkpoints + 1])
     print(f"next ones, {APART} env_steps later each: {new} MB")
+    if arms:
+        shown = ", ".join(f"{one:.2f}" for one in arms)
+        print(f"memory of {len(arms)} arms at once: {shown}: {sum(arms):.2f} GB in all")
     median = statistics.median(watch.quiet)
     longest = max([*watch.writing, *(median + s for s in watch.snapshots)])
     print(f"updates, {options.threads} threads, milliseconds: median / 95 % / longest")
@@ -215,6 +228,38 @@ def main() -> None:
         print(f"    {words}: {shown}")
     print(f"slowest step of a write / median step without: {longest / median:.2f}")
     print(f"slowest step without a write / median step without: {max(watch.quiet) / median:.2f}")
+
+
+def memory_of_arms(checkpoint_folder: Path, rows: int, num_envs: int, arms: int) -> list[float]:
+    """Return gigabytes of each of so many processes that go on from one checkpoint at once."""
+    context = multiprocessing.get_context("spawn")
+    all_there, asked = context.Barrier(arms + 1), context.Event()
+    about = (checkpoint_folder, rows, num_envs, all_there, asked)
+    processes = [context.Process(target=arm, args=about) for _ in range(arms)]
+    for process in processes:
+        process.start()
+    all_there.wait(600)  # seconds, or it is given up
+    texts = [Path(f"/proc/{process.pid}/smaps_rollup").read_text() for process in processes]
+    asked.set()
+    for process in processes:
+        process.join()
+    found = (line.split() for text in texts for line in text.splitlines())
+    return [int(words[1]) * 1024 / 1e9 for words in found if words[0] == "Pss:"]
+
+
+def arm(folder: Path, rows: int, num_envs: int, all_there: Any, asked: Any) -> None:
+    """Go on from a checkpoint and wait to be measured."""
+    torch.set_num_threads(1)
+    replay = Replay(rows, num_envs, (84, 84), "uint8", 4, 1, 0.99, 32, np.random.default_rng(0))
+    replay.load(folder / "replay", checkpoint.load(folder)[1]["trainable"]["replay"])
+    no, reward = np.zeros(num_envs, bool), np.ones(num_envs)
+    frame = np.zeros((num_envs, 84, 84), np.uint8)
+    for _ in range(APART // num_envs):
+        replay.add(np.zeros(num_envs, int), reward, no, no, frame, frame)
+    for _ in range(1000):
+        replay.sample()
+    all_there.wait(600)  # seconds, or it is given up
+    asked.wait(60)
 
 
 def number(path: Path) -> int:
