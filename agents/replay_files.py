@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agents import mapped_memory
+from rlplast.core.background import hurry
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.files import fsync, link, write_pieces
 
@@ -172,6 +173,7 @@ class Saving:
     def wait(self, env: npt.NDArray[np.int64], row: npt.NDArray[np.int64]) -> None:
         """Wait until no row from `row` on, of the environments `env`, is still to be read."""
         if (row >= self._unread[env]).any():
+            hurry()
             with self._changed:
                 self._changed.wait_for(lambda: not (row >= self._unread[env]).any())
 

@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import functools
 import json
+import os
 import re
 import types
 import typing
@@ -206,8 +207,8 @@ def _list_in_file(key: str, name: str) -> Any:
         ConfigError: if there is no such file, or it holds no list.
     """
     shipped = config_folder() / f"{name.removesuffix('.yaml')}.yaml"
-    path = Path(name) if Path(name).is_file() else shipped
-    if not path.is_file():
+    path = Path(name) if os.path.isfile(name) else shipped
+    if not os.path.isfile(path):
         raise ConfigError(
             f"{key} = {name!r}: there is no such file; allowed is a list of mappings, a file that "
             "holds one, or a shipped one such as supervised/hooks/fire"

@@ -9,7 +9,7 @@ from rlplast.cli.finish import finish
 from rlplast.cli.progress import progress
 from rlplast.core.distributed import rank
 from rlplast.core.errors import ConfigError
-from rlplast.study.folder import study_of
+from rlplast.study.folder import is_prefix, study_of
 
 __all__ = ["add_arguments", "run"]
 
@@ -24,10 +24,15 @@ def run(args: argparse.Namespace) -> int:
     """Run the command.
 
     Raises:
-        ConfigError: for a longer total in a study's folder.
+        ConfigError: for a longer total in a study's folder, or a prefix, which must not grow.
     """
-    study = study_of(Path(args.folder)) if args.total is not None else None
-    if study is not None:
+    study = study_of(Path(args.folder))
+    if study is not None and is_prefix(study, Path(args.folder)):
+        raise ConfigError(
+            f"{args.folder} is a prefix of the study {study}, which ends where its arms part: "
+            f"`rlplast study CONFIG --out {study}` goes on with it"
+        )
+    if study is not None and args.total is not None:
         raise ConfigError(
             f"--total {args.total}: {args.folder} belongs to the study {study}, whose report would "
             "compare it with shorter runs: copy the folder to another place first, or raise total "

@@ -5,6 +5,7 @@
 - `find_config`: the file a path or a name stands for.
 """
 
+import os
 from pathlib import Path
 
 from rlplast.core.errors import ConfigError, RlplastError, did_you_mean
@@ -49,9 +50,8 @@ def find_config(name_or_path: str) -> Path:
     Raises:
         ConfigError: naming the nearest shipped config if it is neither.
     """
-    path = Path(name_or_path)
-    if path.is_file():
-        return path
+    if os.path.isfile(name_or_path):  # False also for what no file can be called
+        return Path(name_or_path)
     shipped = shipped_configs()
     name = name_or_path.removesuffix(".yaml")
     if name not in shipped:

@@ -195,8 +195,9 @@ def _write(folder: StudyFolder, study: StudyConfig, cells: Sequence[Cell], sourc
     (folder.path / "configs").mkdir(exist_ok=True)
     for cell in cells:
         path = config_path(folder.path, cell.key)
-        if not path.exists():
-            write_text(path, dump_config(cell.config))
+        text = dump_config(cell.config)
+        if not path.exists() or path.read_bytes() != text.encode():  # edited, or cut short
+            write_text(path, text)
     write_text(folder.path / "study.yaml", find_config(source).read_text())
     arms = list(dict.fromkeys(c.arm for c in cells if c.arm is not None))
     about: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 - `Background`: starts a job in a thread and waits for it.
 - `give_way`: what a job calls between pieces of its work.
+- `hurry`: what somebody calls who has to wait for a part of it.
 """
 
 import os
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
-__all__ = ["Background", "give_way"]
+__all__ = ["Background", "give_way", "hurry"]
 
 _NICER = 10  # of the 20 steps there are: training goes first where cores are few
 _REST = 4.0  # times as long as its work a job rests: training on all cores waits for each of them
@@ -34,6 +35,13 @@ class _Worker(threading.Thread):
         worked = 0.0 if self._rested is None else time.perf_counter() - self._rested
         self.hurry.wait(min(_REST * worked, _LONGEST))
         self._rested = time.perf_counter()
+
+
+def hurry() -> None:
+    """Let jobs in the background rest no more: somebody waits for what they do."""
+    for thread in threading.enumerate():
+        if isinstance(thread, _Worker):
+            thread.hurry.set()
 
 
 def give_way() -> None:

@@ -32,11 +32,16 @@ def branch_run(run: Path, out: Path, config: str, info: Mapping[str, Any]) -> No
         info: the new run's run.json, but for its status and where it comes from.
 
     Raises:
-        DamagedFile: if the newest checkpoint of `run`, or its lines, are damaged.
+        DamagedFile: if the newest checkpoint of `run`, or its lines, are damaged, or it is not
+            the one in which `until` stopped it.
         RlplastError: if the disk is full or not writable.
     """
     found = _newest(run)
     state = json.loads((found / "state.json").read_text())
+    if state["pending"] is None:  # hooks that arms do not share may have fired since
+        raise DamagedFile(
+            f"{run} was trained on beyond where its arms part, to {found.name}: {_remedy(run)}"
+        )
     temporary = out.with_name(f".{out.name}.tmp")
     try:
         shutil.rmtree(temporary, ignore_errors=True)

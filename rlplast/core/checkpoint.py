@@ -237,7 +237,7 @@ def save(
 def _unwritten(taken: Snapshot, error: Exception) -> RlplastError:
     return RlplastError(
         f"checkpoint {taken.folder} could not be written ({error}); earlier checkpoints are "
-        "intact: free space or fix permissions, then `rlplast resume`"
+        "intact: free space or fix permissions, then `rlplast resume`, or the study's command again"
     )
 
 

@@ -52,7 +52,7 @@ def lock(path: Path) -> TextIO | None:
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name, or copy it where there are no hard links.
+    """Give a file a second name, or copy it and its times where there are no hard links.
 
     Raises:
         OSError: if there is no such file, or the disk is full.
@@ -60,7 +60,7 @@ def link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without hard links
-        shutil.copyfile(source, target)
+        shutil.copy2(source, target)  # its time of writing tells that it is a copy
         fsync(target)
 
 

@@ -29,7 +29,7 @@ def _writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise RlplastError(
             f"{path} could not be written ({error}); checkpoints are intact: free space or fix "
-            "permissions, then `rlplast resume`"
+            "permissions, then `rlplast resume`, or the study's command again"
         ) from error
 
 

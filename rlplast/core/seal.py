@@ -29,20 +29,24 @@ def manifest(folder: Path, previous: Path | None) -> dict[str, list[int]]:
     A file shared with the previous checkpoint, which is on disk already, keeps the checksum it
     was written with: what has been damaged since must not be sealed as good.
     """
-    shared = _inodes(previous) if previous is not None else {}
+    shared = _known(previous) if previous is not None else {}
     found = {}
     for path in _files(folder):
         about = path.stat()
-        known = shared.get((about.st_dev, about.st_ino))
+        name = path.relative_to(folder).as_posix()
+        copied = (name, about.st_size, about.st_mtime_ns)
+        known = shared.get((about.st_dev, about.st_ino)) or shared.get(copied)
         if known is None:
             fsync(path)
-        name = path.relative_to(folder).as_posix()
         found[name] = known or [about.st_size, checksum(path)]
     return found
 
 
-def _inodes(folder: Path) -> dict[tuple[int, int], list[int]]:
-    """Return ``{(device, inode): [bytes, checksum]}`` of the files of a sealed checkpoint."""
+def _known(folder: Path) -> dict[tuple[Any, ...], list[int]]:
+    """Return ``{file: [bytes, checksum]}`` of the files of a sealed checkpoint.
+
+    A file is told by ``(device, inode)``, and its copy by ``(name, bytes, time of writing)``.
+    """
     try:
         files = check_seal(folder)["files"]
     except DamagedFile:  # deleted meanwhile: nothing is shared with it
@@ -52,6 +56,7 @@ def _inodes(folder: Path) -> dict[tuple[int, int], list[int]]:
         with suppress(OSError):
             about = (folder / name).stat()
             found[about.st_dev, about.st_ino] = written
+            found[name, about.st_size, about.st_mtime_ns] = written
     return found
 
 

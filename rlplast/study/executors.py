@@ -22,6 +22,7 @@ from rlplast.study import child
 
 __all__ = ["Backend", "Executor", "Job", "Outcome", "make_executor"]
 
+_LEAST, _MOST = 1e-3, 1e6  # of an option that is a number
 GRACE = 120.0  # seconds: a checkpoint with a replay of some GB
 
 
@@ -246,8 +247,8 @@ def make_executor(
         ConfigError: for an unknown kind or option, a value that is not allowed, a library that is
             missing.
     """
-    if kind not in _KINDS:
-        raise ConfigError(f"executor: there is no {kind!r}: {did_you_mean(kind, _KINDS)}")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ConfigError(f"executor: there is no {kind!r}: {did_you_mean(str(kind), _KINDS)}")
     for name, value in (("jobs", jobs), ("threads", threads)):
         if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
             raise ConfigError(f"executor {kind}: {name} is {value}, not a whole number from 1")
@@ -260,16 +261,18 @@ def make_executor(
 
 
 def number(options: Mapping[str, Any], key: str, default: float, whole: bool = False) -> float:
-    """Return an option that is a number from 0.
+    """Return an option that is a number, 0 or in [0.001, 10^6].
 
     Raises:
         ConfigError: if it is not.
     """
     value = options.get(key, default)
     fits = isinstance(value, int) or (isinstance(value, float) and not whole)
-    if isinstance(value, bool) or not fits or not 0 <= value < float("inf"):
+    if isinstance(value, bool) or not fits or not (value == 0 or _LEAST <= value <= _MOST):
         what = "a whole number" if whole else "a number"
-        raise ConfigError(f"executor: {key} is {value!r}, not {what} from 0")
+        raise ConfigError(
+            f"executor: {key} is {value!r}: allowed is {what}, 0 or {_LEAST:g} to {_MOST:g}"
+        )
     return value
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "StudyFolder",
     "cell_row",
     "is_done",
+    "is_prefix",
     "is_started",
     "read_study",
     "status",
@@ -48,17 +49,21 @@ def read_study(path: Path) -> dict[str, Any]:
     try:
         study = json.loads(file.read_text())
         written = study["format"]
-        lacking = [key for key in ("versions", "cells") if written == FORMAT and key not in study]
+        kinds = (("versions", dict), ("cells", list))
+        bad = [key for key, kind in kinds if not isinstance(study.get(key), kind)]
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ConfigError(f"{path} is no study's folder: it has no study.json") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedFile(
             f"{file} is damaged ({error!r}): restore it, or choose another --out"
         ) from error
-    if lacking:
-        raise DamagedFile(f"{file} is damaged: it has no {lacking[0]!r}; choose another --out")
+    if bad and written == FORMAT:
+        raise DamagedFile(
+            f"{file} is damaged: {bad[0]} is {study.get(bad[0])!r}; restore it, or choose another "
+            "--out"
+        )
     if written != FORMAT:
-        by = study.get("versions", {}).get("rlplast", "another version")
+        by = "another version" if "versions" in bad else study["versions"].get("rlplast")
         raise ConfigError(
             f"{path} has study format {written}, written by rlplast {by}: this version reads "
             f"{FORMAT}; use that version, or another --out"
@@ -68,11 +73,17 @@ def read_study(path: Path) -> dict[str, Any]:
 
 def study_of(run: Path) -> Path | None:
     """Return the study that a run's folder is a cell of; None if it is none's."""
-    run = run.resolve()
-    for study in run.parents:
-        if (study / "study.json").is_file() and study / "cells" in run.parents:
-            return study
+    for path in (run.absolute(), run.resolve()):  # cells may be kept elsewhere, behind a link
+        for study in path.parents:
+            if (study / "study.json").is_file() and study / "cells" in path.parents:
+                return study
     return None
+
+
+def is_prefix(study: Path, run: Path) -> bool:
+    """Whether a run's folder is one of a study's prefixes."""
+    prefixes = (cell for cell in read_study(study)["cells"] if cell["kind"] == "prefix")
+    return any((study / cell["folder"]).resolve() == run.resolve() for cell in prefixes)
 
 
 def status(folder: Path) -> str:
@@ -144,6 +155,11 @@ class StudyFolder:
 
     def _refuse_foreign(self) -> None:
         """Refuse a folder that holds something else, before a lock is left in it."""
+        other = study_of(self.path)
+        if other is not None:
+            raise ConfigError(
+                f"--out {self.path} lies among the cells of the study {other}: choose another one"
+            )
         names = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
         begun = "study.json" in names or ("study.yaml" in names and names <= _FIRST)
         if not begun and not names <= {".lock", ".study.yaml.tmp"}:

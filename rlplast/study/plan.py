@@ -189,8 +189,11 @@ def _schedule(row: str, place: int, run: PlannedRun) -> Schedule:
     """
     hook, config = json.loads(row), run.config
     label = f"arm {run.arm!r}: hooks[{place}]"
-    if not isinstance(hook, dict) or "method" not in hook:
-        raise ConfigError(f"{label} has no 'method': name one, see `rlplast list interventions`")
+    if not isinstance(hook, dict) or not isinstance(hook.get("method"), str):
+        raise ConfigError(
+            f"{label} has no 'method' that is a name, but {hook!r}: see `rlplast list "
+            "interventions`"
+        )
     keys = {key: hook.get(key) for key in KEYS}
     label = f"{label} ({hook['method']})"
     return Schedule.parse(keys, config.reference_time(), label, config.horizon())

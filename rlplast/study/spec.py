@@ -22,6 +22,7 @@ ARM_KEYS = ("hooks", "penalties", "layers", "overrides", "grid", "sample")
 LISTS = ("hooks", "penalties", "layers")
 SAMPLE_KEYS = ("count", "seed", "keys")
 RANGE_KEYS = ("low", "high", "log", "integer")
+_WIDEST, _WIDEST_INTEGER = 1e300, 10**18  # ends of a range: drawing from it does not overflow
 _DRAWS = 1000  # tries for a draw unlike the others
 
 
@@ -325,9 +326,10 @@ def _check_choice(where: str, choice: Any) -> None:
     integer = choice.get("integer", False)
     right = _whole if integer else _number
     if not (right(low) and right(high) and low < high):  # type: ignore[operator]
-        kind = "whole numbers" if integer else "numbers"
+        kind, most = ("whole numbers", _WIDEST_INTEGER) if integer else ("numbers", _WIDEST)
         raise ConfigError(
-            f"{where}: low = {low!r}, high = {high!r}: allowed are {kind}, low < high"
+            f"{where}: low = {low!r}, high = {high!r}: allowed are {kind}, low < high, both within "
+            f"{most:g} of 0"
         )
     if choice.get("log", False) and (integer or low <= 0):  # type: ignore[operator]
         raise ConfigError(f"{where}.log: allowed for numbers above 0 without integer")
@@ -343,9 +345,9 @@ def _check_values(values: Mapping[Any, Any], where: str) -> None:
 
 
 def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _WIDEST_INTEGER
 
 
 def _number(value: Any) -> bool:
     real = isinstance(value, int | float) and not isinstance(value, bool)
-    return real and math.isfinite(value)
+    return real and abs(value) < _WIDEST

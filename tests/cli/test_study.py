@@ -139,6 +139,15 @@ def test_arm_is_a_run_like_any_other_but_is_extended_in_a_copy(study: Path, tmp_
 # What runs again.
 
 
+def test_config_of_a_cell_that_was_edited_or_cut_is_written_anew(study: Path):
+    configs = {path: path.read_text() for path in (study / "configs").iterdir()}
+    first, second, *_ = configs
+    first.write_text("")
+    second.write_text(configs[second].replace("lr:", "lrr:"))
+    assert again(study, seeds=[3]) == []
+    assert {path: path.read_text() for path in (study / "configs").iterdir()} == configs
+
+
 def test_study_that_is_done_runs_nothing(study: Path):
     before = files(study / "cells")
     outcome, started = run_study(study.parent / "study.yaml", study)

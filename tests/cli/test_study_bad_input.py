@@ -50,6 +50,11 @@ def hook(**keys: Any) -> dict[str, Any]:
     ("arm", "says"),
     [
         (hook(method="fier"), "arm 'a': intervention 'fier' is unknown: did you mean 'fire'?"),
+        (
+            hook(method=None),
+            "arm 'a': hooks[0] has no 'method' that is a name, but {'at'",
+        ),
+        (hook(method=["fire"]), "arm 'a': hooks[0] has no 'method' that is a name"),
         (hook(networks=["qq"]), "arm 'a': hooks[0] (fire).networks: 'qq': did you mean 'q'?"),
         (hook(params={"coef": 1}), "arm 'a': "),
         (hook(at="100%"), "arm 'a': hooks[0] (fire).at = 100 env_steps is at or past the end"),
@@ -96,6 +101,10 @@ def test_arm_and_key_are_named_before_anything_is_trained(arm: Any, says: str, t
         ({"seeds": "x"}, "seeds = 'x': allowed is how many, or a list"),
         ({"executor": {"kind": "locl"}}, "there is no 'locl': did you mean 'local'?"),
         ({"executor": {"kind": "local", "gpu": 1}}, "has no option 'gpu': did you mean 'gpus'?"),
+        ({"executor": {"kind": ["local"]}}, "executor: there is no ['local']: did you mean"),
+        ({"executor": {"kind": None}}, "executor: there is no None"),
+        ({"executor": {"kind": "local", "devices": 10**30}}, "devices is 1000000000"),
+        ({"base": "x" * 5000}, "is neither a file nor a shipped config"),
         ({"baseline": "fire"}, "baseline = 'fire': allowed: none"),
     ],
     ids=str,
@@ -153,6 +162,20 @@ def test_number_of_jobs_is_at_least_one(jobs: int, tmp_path: Path):
     config = write_study(tmp_path, TINY, NONE)
     outcome = command("study", config, "--out", tmp_path / "study", "--jobs", jobs)
     assert refused(outcome) == f"--jobs {jobs}: allowed is at least 1"
+
+
+def test_prefix_is_not_resumed_past_where_its_arms_part(study: Path):
+    (cell, *_) = prefixes = [
+        study / row["folder"]
+        for row in json.loads((study / "study.json").read_text())["cells"]
+        if row["kind"] == "prefix"
+    ]
+    before = files(cell)
+    for prefix in prefixes:
+        message = refused(command("resume", prefix))
+        assert f"is a prefix of the study {study}, which ends where its arms part" in message
+        assert f"`rlplast study CONFIG --out {study}` goes on with it" in message
+    assert files(cell) == before
 
 
 # The folder.

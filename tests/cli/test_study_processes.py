@@ -105,7 +105,7 @@ def test_cell_whose_process_dies_is_started_again(tmp_path: Path, monkeypatch: p
     module = (
         "import os, sys, pathlib\n"
         "marks = [pathlib.Path(f'{n}.mark') for n in (1, 2)]\n"
-        "if 'cell' in sys.argv[0] and not all(m.exists() for m in marks):\n"
+        "if sys.argv[0] == '-c' and not all(m.exists() for m in marks):\n"
         "    next(m for m in marks if not m.exists()).touch()\n"
         "    os._exit(9)\n"
     )

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlplast.core import background
-from rlplast.core.background import Background, give_way
+from rlplast.core.background import Background, give_way, hurry
 
 
 def fail() -> None:
@@ -95,6 +95,19 @@ def test_job_that_somebody_waits_for_does_not_rest(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(background, "_LONGEST", 1e9)
     with Background() as jobs:
         jobs.start(lambda: rest(3))
+
+
+def test_job_that_somebody_needs_a_part_of_rests_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(background, "_REST", 1e9)
+    monkeypatch.setattr(background, "_LONGEST", 1e9)
+    done = threading.Event()
+    jobs = Background()
+    jobs.start(lambda: (rest(3), done.set())[0])
+    hurry()
+    assert done.wait(10)
+    jobs.wait()
 
 
 def test_nobody_but_a_job_rests(monkeypatch: pytest.MonkeyPatch) -> None:

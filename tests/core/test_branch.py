@@ -165,6 +165,15 @@ def test_lost_end_of_a_prefix_is_not_taken_for_an_earlier_one(damage: Any, prefi
     assert [p.name for p in prefix.parent.iterdir()] == ["prefix"]
 
 
+def test_prefix_that_was_trained_further_is_not_branched(prefix: Path):
+    further = loop(prefix, hooks=EARLY)
+    further.load(checkpoint.newest(prefix / "checkpoints")[0])
+    run(further)
+    with pytest.raises(DamagedFile, match=r"beyond where its arms part, to step-16: delete"):
+        branch(prefix)
+    assert not (prefix.parent / "arm").exists()
+
+
 def test_disk_that_is_full_leaves_nothing_behind(prefix: Path, monkeypatch: pytest.MonkeyPatch):
     def full(*paths: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

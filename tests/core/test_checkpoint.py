@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rlplast.core import checkpoint
 from rlplast.core.errors import DamagedFile, RlplastError
+from rlplast.core.files import link
 from tests.models import FAMILIES, OPTIMIZERS, Subject, assert_same, subject
 
 
@@ -240,6 +241,30 @@ def test_file_damaged_after_it_was_shared_is_not_sealed_as_good(tmp_path: Path) 
     save(tmp_path / "step-2", 2, previous=older, save_files=lambda previous: share)
     with pytest.raises(DamagedFile, match=r"step-2/rows\.npy was altered"):
         checkpoint.check(tmp_path / "step-2")
+
+
+def test_without_hard_links_what_was_damaged_is_not_sealed_as_good_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*names: Any) -> None:
+        raise OSError("another file system")
+
+    monkeypatch.setattr(os, "link", refuse)
+    older = save(tmp_path / "step-1", 1)
+    for name in ("replay/rows.npy", "initial.safetensors"):
+        flip(older / name)
+
+    def share(folder: Path) -> None:
+        (folder / "replay").mkdir()
+        link(older / "replay" / "rows.npy", folder / "replay" / "rows.npy")
+
+    newer = save(tmp_path / "step-2", 2, previous=older, save_files=lambda previous: share)
+    seal = checkpoint.check_seal(older)["files"]
+    for name in ("replay/rows.npy", "initial.safetensors"):
+        assert checkpoint.check_seal(newer)["files"][name] == seal[name]
+        assert (newer / name).read_bytes() == (older / name).read_bytes()
+    with pytest.raises(DamagedFile, match="was altered"):
+        checkpoint.check(newer)
 
 
 # What is shared with the checkpoint before.

@@ -84,7 +84,12 @@ def test_steps_equal_dm_control_itself(env_id: str) -> None:
         low, high = -np.ones(space.shape), np.ones(space.shape)
     obs = env.reset()
     for episode in range(2):
-        obs, time_step = env.reset() if episode else obs, twin.reset()
+        try:
+            obs, time_step = env.reset() if episode else obs, twin.reset()
+        except RuntimeError as error:  # quadruped-escape looks for a picture of its terrain
+            if "No OpenGL" not in str(error):
+                raise
+            pytest.skip(f"dm_control itself needs a renderer for {env_id}: {error}")
         for action in random_actions(env_id, LIMIT, seed=episode):
             np.testing.assert_array_equal(obs, time_step.observation["observations"].astype("f4"))
             obs, reward, terminated, truncated = env.step(action)

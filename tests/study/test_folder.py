@@ -8,7 +8,15 @@ import pytest
 
 from rlplast.core.config import RunConfig
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.study.folder import StudyFolder, cell_row, is_done, is_started, read_study, status
+from rlplast.study.folder import (
+    StudyFolder,
+    cell_row,
+    is_done,
+    is_started,
+    read_study,
+    status,
+    study_of,
+)
 from rlplast.study.plan import PlannedRun, plan
 
 VERSIONS = {"rlplast": "1", "torch": "2", "numpy": "3"}
@@ -91,7 +99,12 @@ def test_folder_of_another_format_is_refused(study: Path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "3", "null", '{"format": 1}', '{"format": 1, "cells": []}', "\x00"]
+    "text",
+    [
+        *("", "{", "[]", "3", "null", '{"format": 1}', '{"format": 1, "cells": []}', "\x00"),
+        '{"format": 1, "versions": [], "cells": []}',
+        '{"format": 1, "versions": {}, "cells": 5}',
+    ],
 )
 def test_damaged_plan_is_refused(text: str, study: Path):
     (study / "study.json").write_text(text)
@@ -176,3 +189,19 @@ def test_journal_is_a_line_per_event(study: Path):
             "exit": 0,
         },
     ]
+
+
+def test_cell_is_its_studys_also_where_cells_lie_elsewhere(study: Path, tmp_path: Path):
+    (tmp_path / "disk" / "seed-1" / "a").mkdir(parents=True)
+    (study / "cells").symlink_to(tmp_path / "disk")
+    for cell in (study / "cells" / "seed-1" / "a", study / "cells" / "seed-1"):
+        assert study_of(cell) == study
+    (study / "logs").mkdir()
+    for other in (study, study / "logs", tmp_path / "disk" / "seed-1", tmp_path):
+        assert study_of(other) is None
+
+
+def test_study_among_the_cells_of_another_is_refused(study: Path):
+    with pytest.raises(ConfigError, match=r"new lies among the cells of the study .*study: choose"):
+        opened(study / "cells" / "new")
+    assert not (study / "cells").exists()
