@@ -51,9 +51,11 @@ def inside(env: envs.Env) -> dmc.DmcTask:
 
 def load_twin(env_id: str, random: Any) -> Any:
     domain, _, task = env_id.removeprefix("dmc/").partition("-")
-    return suite.load(
+    twin = suite.load(
         domain, task, {"random": random}, environment_kwargs={"flat_observation": True}
     )
+    twin.physics._make_rendering_contexts = lambda: None  # quadruped-escape wants one, to no end
+    return twin
 
 
 def model_arrays(model: Any) -> dict[str, np.ndarray]:
@@ -84,12 +86,7 @@ def test_steps_equal_dm_control_itself(env_id: str) -> None:
         low, high = -np.ones(space.shape), np.ones(space.shape)
     obs = env.reset()
     for episode in range(2):
-        try:
-            obs, time_step = env.reset() if episode else obs, twin.reset()
-        except RuntimeError as error:  # quadruped-escape looks for a picture of its terrain
-            if "No OpenGL" not in str(error):
-                raise
-            pytest.skip(f"dm_control itself needs a renderer for {env_id}: {error}")
+        obs, time_step = env.reset() if episode else obs, twin.reset()
         for action in random_actions(env_id, LIMIT, seed=episode):
             np.testing.assert_array_equal(obs, time_step.observation["observations"].astype("f4"))
             obs, reward, terminated, truncated = env.step(action)
