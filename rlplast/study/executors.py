@@ -269,10 +269,8 @@ def number(options: Mapping[str, Any], key: str, default: float, whole: bool = F
     value = options.get(key, default)
     fits = isinstance(value, int) or (isinstance(value, float) and not whole)
     if isinstance(value, bool) or not fits or not (value == 0 or _LEAST <= value <= _MOST):
-        what = "a whole number" if whole else "a number"
-        raise ConfigError(
-            f"executor: {key} is {value!r}: allowed is {what}, 0 or {_LEAST:g} to {_MOST:g}"
-        )
+        allowed = f"a whole number to {_MOST:g}" if whole else f"0, or {_LEAST:g} to {_MOST:g}"
+        raise ConfigError(f"executor: {key} is {value!r}: allowed is {allowed}")
     return value
 
 

@@ -236,7 +236,7 @@ def test_slots_are_what_the_machine_has_room_for():
         ("local", 1, 1, {"gpus": 1}, "devices is 0"),
         ("local", 1, 1, {"grace": "long"}, "grace is 'long'"),
         ("ray", 1, 1, {"adress": "auto"}, "did you mean 'address'?"),
-        ("ray", 1, 1, {"retries_on_node_death": 0.5}, "not a whole number"),
+        ("ray", 1, 1, {"retries_on_node_death": 0.5}, "allowed is a whole number"),
         ("slurm", 1, 1, {"partition": "gpu"}, "allowed: cluster, grace, requeues, slurm"),
     ],
 )

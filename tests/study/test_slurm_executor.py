@@ -299,7 +299,7 @@ def test_stop_saves_what_runs_and_cancels_what_waits(make, slurm, tmp_path):
     ("options", "says"),
     [
         ({"slurm": {}}, "slurm.time is missing"),
-        ({"slurm": {"time": 7.5}}, "time is 7.5, not a whole number"),
+        ({"slurm": {"time": 7.5}}, "time is 7.5: allowed is a whole number"),
         ({"slurm": {"time": 5, "partitoin": "x"}}, "did you mean 'partition'"),
         ({"slurm": "fast"}, "not a mapping"),
         ({"cluster": "slum", "slurm": {"time": 5}}, "did you mean 'slurm'"),
