@@ -13,7 +13,7 @@ from typing import Any
 
 from rlplast.core import checkpoint
 from rlplast.core.errors import DamagedFile, RlplastError
-from rlplast.core.files import fsync
+from rlplast.core.files import fsync, link
 from rlplast.core.run_folder import LINES, write_json, write_text
 
 __all__ = ["branch_run"]
@@ -99,11 +99,7 @@ def _link_tree(source: Path, target: Path) -> None:
             into.mkdir(parents=True, exist_ok=True)
             continue
         into.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(path, into)
-        except OSError:  # another file system, or one without hard links
-            shutil.copyfile(path, into)
-            fsync(into)
+        link(path, into)
     for folder in (target, *(p for p in target.rglob("*") if p.is_dir())):
         fsync(folder)
 
