@@ -5,7 +5,7 @@
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,14 @@ def _files(folder: Path) -> Iterator[Path]:
     return (p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != SENTINEL)
 
 
-def manifest(folder: Path, previous: Path | None) -> dict[str, list[int]]:
+def manifest(
+    folder: Path, previous: Path | None, fresh: Collection[str] = ()
+) -> dict[str, list[int]]:
     """Return ``{name: [bytes, checksum]}`` of a folder's files, everything on disk.
 
     A file shared with the previous checkpoint, which is on disk already, keeps the checksum it
-    was written with: what has been damaged since must not be sealed as good.
+    was written with: what has been damaged since must not be sealed as good. The files `fresh`
+    are new, though they may agree with older ones in name, bytes and time (clocks tick slowly).
     """
     shared = _known(previous) if previous is not None else {}
     found = {}
@@ -36,6 +39,7 @@ def manifest(folder: Path, previous: Path | None) -> dict[str, list[int]]:
         name = path.relative_to(folder).as_posix()
         copied = (name, about.st_size, about.st_mtime_ns)
         known = shared.get((about.st_dev, about.st_ino)) or shared.get(copied)
+        known = None if name in fresh else known
         if known is None:
             fsync(path)
         found[name] = known or [about.st_size, checksum(path)]

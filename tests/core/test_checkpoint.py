@@ -267,6 +267,21 @@ def test_without_hard_links_what_was_damaged_is_not_sealed_as_good_either(
         checkpoint.check(newer)
 
 
+def test_new_file_of_the_same_bytes_and_time_is_not_taken_for_the_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_file = checkpoint.write_tensors
+
+    def coarse(tensors: Any, path: Path) -> None:
+        save_file(tensors, path)
+        os.utime(path, ns=(0, 0))
+
+    monkeypatch.setattr(checkpoint, "write_tensors", coarse)
+    older = save(tmp_path / "step-1", 1, torch.ones(3))
+    newer = save(tmp_path / "step-2", 1, torch.zeros(3), previous=older)
+    assert checkpoint.load(newer)[1]["content"].equal(torch.zeros(3))
+
+
 # What is shared with the checkpoint before.
 
 
