@@ -4,7 +4,7 @@ Source: Mnih et al. 2015; defaults of FIRE's DQN and Dopamine. The update is one
 of static tensors (`td_loss`), eager or compiled.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import envs
-from agents.dqn_config import DQNConfig
-from agents.evaluation import Evaluation, evaluate_policy, evaluating
-from agents.experience import Experience
-from agents.losses import huber, q_of, td_target
-from agents.networks import QNetwork, architecture
-from agents.replay import Batch
+from rlplast import envs
+from rlplast.agents.dqn_config import DQNConfig
+from rlplast.agents.evaluation import Evaluation, evaluate_policy, evaluating
+from rlplast.agents.experience import Experience
+from rlplast.agents.losses import huber, q_of, td_target
+from rlplast.agents.networks import QNetwork, architecture
+from rlplast.agents.replay import Batch
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
-from rlplast.core.layer import install_layers
-from rlplast.core.network import Network
-from rlplast.core.penalty import Penalties
+from rlplast.core.method.context import Activations
+from rlplast.core.method.install import install_methods
+from rlplast.core.method.penalties import Penalties
+from rlplast.core.network.network import Network
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
+from rlplast.core.training.trainable import AfterUpdate, no_hooks
 
 __all__ = ["DQN"]
 
@@ -59,16 +61,18 @@ class DQN:
         self.target.requires_grad_(False)
         if agent.precision == "bf16":  # autocast would round its weights anew at every update
             self.target.bfloat16()
+        install_methods(config.layers, config.hooks, {"q": (self.online, self.target)}, seed)
         self.optimizer = torch.optim.Adam(
             self.online.parameters(), lr=agent.lr, eps=agent.adam_eps, fused=True
         )
-        install_layers(config.layers, {"q": (self.online, self.target)}, seed)
         q = Network("q", self.online, self.optimizer, {"target": self.target})
         q.initialise(torch_stream(seed, "init", "q"))
         self.networks = {"q": q}
         self.penalties = Penalties(config.penalties, self.networks)
         self.clock = Clock()
-        self.after_update: Callable[[Clock], None] = lambda clock: None
+        self.after_update: AfterUpdate = no_hooks
+        self.recorded: frozenset[str] = frozenset()
+        self._followed = list(q.followed())
         self.sums = torch.zeros(2, dtype=torch.float64, device=device)
         self.updates_summed = 0
         compiled = agent.accelerate == "compile"
@@ -108,8 +112,8 @@ class DQN:
 
     @torch.no_grad()
     def _sync_target(self) -> None:
-        online: list[Tensor] = list(self.online.parameters())
-        target: list[Tensor] = list(self.target.parameters())
+        online = [mine.view for mine, _ in self._followed]
+        target = [theirs.view for _, theirs in self._followed]
         torch._foreach_copy_(target, online)
 
     def epsilon(self) -> float:
@@ -136,21 +140,26 @@ class DQN:
         enabled = self.config.agent.precision == "bf16"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
 
-    def td_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the mean Huber loss and the mean Q(s, a) of a batch; writes nothing."""
+    def td_loss(self, batch: Batch) -> tuple[Tensor, Tensor, Activations]:
+        """Return the mean Huber loss and the mean Q(s, a) of a batch; writes nothing.
+
+        Last come the online network's activations, if they are recorded.
+        """
         agent = self.config.agent
         with self._autocast():
-            q = q_of(self.online(batch.obs), batch.action).float()
+            values, found = self.online.forward_taps(batch.obs)
+            q = q_of(values, batch.action).float()
             with torch.no_grad():
                 q_next = self.target(batch.obs_next)
                 best = self.online(batch.obs_next) if agent.double else None
         target = td_target(batch.reward, batch.discount, q_next.float(), best)
-        return huber(q - target, agent.huber_delta).mean(), q.mean()
+        activations = {k: v.detach() for k, v in found.items()} if "q" in self.recorded else {}
+        return huber(q - target, agent.huber_delta).mean(), q.mean(), activations
 
     def _update(self) -> None:
         batch = self.experience.replay.sample()
         self.optimizer.zero_grad(set_to_none=True)
-        loss, q = self._td_loss(batch)
+        loss, q, activations = self._td_loss(batch)
         self.penalties.add("q", loss).backward()
         if self.config.agent.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(
@@ -162,7 +171,7 @@ class DQN:
         self.updates_summed += 1
         self.experience.paid()
         self.clock = self.clock.advance(updates=1)
-        self.after_update(self.clock)
+        self.after_update(self.clock, {"q": activations})
 
     # What the loop asks for.
 
@@ -206,12 +215,17 @@ class DQN:
             return None
         return replay.sample_from(size, numpy_stream(self.config.seed, "probe", number))
 
-    def loss(self, network: str, batch: Batch) -> Tensor:
+    def batches(self, count: int | None, size: int, number: int) -> Iterator[Batch]:
+        """Yield batches of the replay: `count` draws, or every transition once."""
+        replay = self.experience.replay
+        return replay.batches(count, size, numpy_stream(self.config.seed, "batches", number))
+
+    def loss(self, network: str, batch: Batch, train: bool = False) -> Tensor:
         """Return the TD loss of a batch, without penalties."""
         return self.td_loss(batch)[0]
 
     @torch.no_grad()
-    def taps(self, network: str, batch: Batch) -> dict[str, Tensor]:
+    def activations(self, network: str, batch: Batch) -> Activations:
         """Return hidden activations of the online network on a batch's observations."""
         return self.online.forward_taps(batch.obs)[1]
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from agents.networks import ARCHITECTURES, INIT_LAWS
-from agents.off_policy_config import EnvConfig, check_experience, env_steps_total, horizon
+from rlplast.agents.networks import ARCHITECTURES, INIT_LAWS
+from rlplast.agents.off_policy_config import EnvConfig, check_experience, env_steps_total, horizon
 from rlplast.core.clock import Clock
-from rlplast.core.config import RunConfig
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.registry import check_range
+from rlplast.core.training.config import RunConfig
 
 __all__ = ["DQNAgentConfig", "DQNConfig"]
 

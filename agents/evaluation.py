@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-import envs
-from agents.off_policy_config import EnvConfig
+from rlplast import envs
+from rlplast.agents.off_policy_config import EnvConfig
 from rlplast.core.errors import RlplastError
 
 __all__ = [

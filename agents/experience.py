@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-import envs
-from agents.evaluation import FrameStack, environment_errors
-from agents.off_policy_config import AgentConfig, EnvConfig
-from agents.replay import Replay
+from rlplast import envs
+from rlplast.agents.evaluation import FrameStack, environment_errors
+from rlplast.agents.off_policy_config import AgentConfig, EnvConfig
+from rlplast.agents.replay import Replay
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import numpy_stream

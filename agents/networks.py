@@ -1,7 +1,7 @@
 """Networks of the agents: described as data, initialised by Block.
 
 A network declares the forward order of its layers (``forward_order``) and the law that
-initialises each Block (``init_block``), and returns its hidden activations as taps.
+initialises each Block (``init_block``), and returns its hidden activations.
 """
 
 import math
@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlplast.core.blocks import Block
 from rlplast.core.errors import ConfigError, did_you_mean
-from rlplast.core.network import torch_default
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.network import torch_default
+from rlplast.core.network.units import UnitSpec
 
 __all__ = ["ARCHITECTURES", "Architecture", "QNetwork", "architecture"]
 
@@ -112,9 +113,14 @@ class QNetwork(nn.Module):
         """Return the layers' names in forward order."""
         return self.order
 
+    def unit_specs(self) -> list[UnitSpec]:
+        """Return the units of each hidden layer."""
+        pairs = zip(self.order, self.order[1:], strict=False)
+        return [UnitSpec(layer, (after,)) for layer, after in pairs]
+
     def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
         """Draw one Block by this network's law."""
-        if self.init == "torch":
+        if self.init == "torch" or block.kind == "norm":
             return torch_default(block, generator)
         if block.role == "bias":
             return torch.zeros(block.view.shape)

@@ -12,6 +12,7 @@ ring's seam; `row % rows_per_env` is where a row lies. The newest row of each ri
 *head*: an observation on which no action has been taken yet.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from agents import mapped_memory, replay_files
+from rlplast.agents import mapped_memory, replay_files
 from rlplast.core.errors import ConfigError
 
 __all__ = ["Batch", "Replay"]
@@ -238,6 +239,29 @@ class Replay:
         self._fill(batch, rng)
         return _to(batch, self._device)
 
+    def batches(self, count: int | None, size: int, rng: np.random.Generator) -> Iterator[Batch]:
+        """Yield `count` draws of `size` transitions, or every transition once, in random order.
+
+        Raises:
+            ConfigError: if there is nothing to sample yet.
+        """
+        if count is not None:
+            for _ in range(count):
+                yield self.sample_from(size, rng)
+            return
+        self._refuse_if_empty()
+        oldest = self._oldest()
+        lengths = self._written - 1 - oldest
+        env = np.repeat(np.arange(self._num_envs), lengths)
+        row = np.concatenate([np.arange(o, o + n) for o, n in zip(oldest, lengths, strict=True)])
+        good = self._windows(env, row).valid
+        order = rng.permutation(np.flatnonzero(good))
+        for start in range(0, len(order), size):
+            chosen = order[start : start + size]
+            batch = self._new_batch(len(chosen))
+            self._gather(batch, env[chosen], row[chosen], self._windows(env[chosen], row[chosen]))
+            yield _to(batch, self._device)
+
     def state_dict(self) -> dict[str, Any]:
         """Return what `load` needs besides the folder of `save`: plain values for JSON."""
         head = self._at(np.arange(self._num_envs), self._written - 1)
@@ -364,6 +388,16 @@ class Replay:
             redraw = np.flatnonzero(~windows.valid)
             env[redraw], row[redraw] = self._candidates(len(redraw), rng)
             windows = self._windows(env, row)
+        self._gather(batch, env, row, windows)
+
+    def _gather(
+        self,
+        batch: Batch,
+        env: npt.NDArray[np.int64],
+        row: npt.NDArray[np.int64],
+        windows: _Windows,
+    ) -> None:
+        """Copy the transitions that begin at rows into the host tensors of `batch`."""
         batch.action.numpy()[:] = self._records["action"][self._at(env, row)]
         batch.reward.numpy()[:] = windows.reward
         batch.discount.numpy()[:] = windows.discount

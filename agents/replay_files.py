@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from agents import mapped_memory
-from rlplast.core.background import hurry
+from rlplast.agents import mapped_memory
+from rlplast.core.checkpoint.background import hurry
+from rlplast.core.checkpoint.files import fsync, link, write_pieces
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.files import fsync, link, write_pieces
 
 __all__ = ["Rings", "Saving", "Segment", "load", "plan"]
 

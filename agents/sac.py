@@ -8,7 +8,7 @@ The update is three pure losses of static tensors, in the order actor → temper
 (new actor, new α) → target; those of actor and critic eager or compiled.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,20 +17,22 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-import envs
-from agents.evaluation import Evaluation, evaluate_policy, evaluating
-from agents.experience import Experience
-from agents.losses import tanh_gaussian
-from agents.replay import Batch
-from agents.running_statistics import RunningStatistics
-from agents.sac_config import SACConfig
-from agents.sac_networks import Actor, Critic, Temperature, TrunkSpec
+from rlplast import envs
+from rlplast.agents.evaluation import Evaluation, evaluate_policy, evaluating
+from rlplast.agents.experience import Experience
+from rlplast.agents.losses import tanh_gaussian
+from rlplast.agents.replay import Batch
+from rlplast.agents.running_statistics import RunningStatistics
+from rlplast.agents.sac_config import SACConfig
+from rlplast.agents.sac_networks import Actor, Critic, Temperature, TrunkSpec
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, RlplastError
-from rlplast.core.layer import install_layers
-from rlplast.core.network import Network
-from rlplast.core.penalty import Penalties
+from rlplast.core.method.context import Activations
+from rlplast.core.method.install import install_methods
+from rlplast.core.method.penalties import Penalties
+from rlplast.core.network.network import Network
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
+from rlplast.core.training.trainable import AfterUpdate, no_hooks
 
 __all__ = ["SAC", "SACBatch"]
 
@@ -72,7 +74,8 @@ class SAC:
         self.statistics = RunningStatistics((self.obs_dim,), device)
         self.target_entropy = -agent.target_entropy_scale * self.action_dim
         self.clock = Clock()
-        self.after_update: Callable[[Clock], None] = lambda clock: None
+        self.after_update: AfterUpdate = no_hooks
+        self.recorded: frozenset[str] = frozenset()
         self._noise = np.zeros((2, agent.batch_size, self.action_dim), np.float32)
         self.noise = torch.from_numpy(self._noise).to(device)
         self.sums = torch.zeros(4, dtype=torch.float64, device=device)
@@ -81,6 +84,8 @@ class SAC:
         self._critic_fixed = {name: p.detach() for name, p in self.critic.named_parameters()}
         self._target_parameters: list[Tensor] = list(self.target.parameters())
         self._critic_parameters: list[Tensor] = [p.detach() for p in self.critic.parameters()]
+        pairs = [p for p in self.networks["critic"].followed() if p[0].role == "buffer"]
+        self._followed_buffers = [theirs.view for _, theirs in pairs], [p.view for p, _ in pairs]
         compiled = agent.accelerate == "compile"
         self._actor_loss = (
             torch.compile(self.actor_loss, dynamic=False) if compiled else self.actor_loss
@@ -100,7 +105,7 @@ class SAC:
         self.temperature = Temperature(agent.initial_temperature).to(self.device)
         self.temperature.requires_grad_(agent.learn_temperature)
         modules = {"actor": (self.actor,), "critic": (self.critic, self.target)}
-        install_layers(self.config.layers, modules, seed)
+        install_methods(self.config.layers, self.config.hooks, modules, seed)
         decay = agent.weight_decay
         self.actor_optimizer = _adamw(self.actor, agent.lr, decay)
         self.critic_optimizer = _adamw(self.critic, agent.lr_critic or agent.lr, decay)
@@ -163,10 +168,17 @@ class SAC:
 
     def _policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the policy's mean and log σ for raw observations."""
+        return self._policy_taps(obs)[0]
+
+    def _policy_taps(self, obs: Tensor) -> tuple[tuple[Tensor, Tensor], Activations]:
         obs = self._normalise(obs)
         with self._autocast():
-            mean, log_std = self.actor(obs)
-        return mean.float(), log_std.float()
+            (mean, log_std), found = self.actor.forward_taps(obs)
+        return (mean.float(), log_std.float()), found
+
+    def _kept(self, network: str, found: Activations) -> Activations:
+        """Return activations as an output of the update, if they are recorded."""
+        return {k: v.detach() for k, v in found.items()} if network in self.recorded else {}
 
     def _normalise(self, obs: Tensor) -> Tensor:
         return self.statistics.normalise(obs) if self.config.agent.normalize_obs else obs
@@ -177,21 +189,29 @@ class SAC:
 
     # The losses: pure functions of static tensors and of the networks' parameters.
 
-    def actor_loss(self, batch: SACBatch) -> tuple[Tensor, Tensor]:
-        """Return mean(α·log π(a|s) − min_i Q_i(s, a)), a ~ π, and the policy's entropy."""
+    def actor_loss(self, batch: SACBatch) -> tuple[Tensor, Tensor, Activations]:
+        """Return mean(α·log π(a|s) − min_i Q_i(s, a)), a ~ π, and the policy's entropy.
+
+        Last come the actor's activations, if they are recorded.
+        """
         obs = batch.transitions.obs
-        action, log_prob = tanh_gaussian(*self._policy(obs), batch.noise[0])
+        policy, found = self._policy_taps(obs)
+        action, log_prob = tanh_gaussian(*policy, batch.noise[0])
         with self._autocast():
             q = functional_call(self.critic, self._critic_fixed, (self._normalise(obs), action))
         alpha = self.temperature().detach()
-        return (alpha * log_prob - q.float().amin(0)).mean(), -log_prob.detach().mean()
+        loss = (alpha * log_prob - q.float().amin(0)).mean()
+        return loss, -log_prob.detach().mean(), self._kept("actor", found)
 
     def temperature_loss(self, entropy: Tensor) -> Tensor:
         """Return α·(H − H̄), whose minimiser in log α keeps the entropy H at its target H̄."""
         return (self.temperature() * (entropy - self.target_entropy)).sum()
 
-    def critic_loss(self, batch: SACBatch) -> tuple[Tensor, Tensor]:
-        """Return the sum of the critics' mean squared TD errors, and the mean of Q(s, a)."""
+    def critic_loss(self, batch: SACBatch) -> tuple[Tensor, Tensor, Activations]:
+        """Return the sum of the critics' mean squared TD errors, and the mean of Q(s, a).
+
+        Last come the critics' activations, if they are recorded.
+        """
         data = batch.transitions
         with torch.no_grad():
             obs_next = self._normalise(data.obs_next)
@@ -201,24 +221,25 @@ class SAC:
             value_next = q_next.float().amin(0) - self.temperature() * log_prob
             target = data.reward + data.discount * value_next
         with self._autocast():
-            q = self.critic(self._normalise(data.obs), data.action)
+            q, found = self.critic.forward_taps(self._normalise(data.obs), data.action)
         q = q.float()
-        return (q - target).square().mean(1).sum(), q.detach().mean()
+        loss = (q - target).square().mean(1).sum()
+        return loss, q.detach().mean(), self._kept("critic", found)
 
     def _update(self) -> None:
         batch = self._batch()
-        actor_loss, entropy = self._actor_loss(batch)
+        actor_loss, entropy, of_actor = self._actor_loss(batch)
         _minimise(self.penalties.add("actor", actor_loss), self.actor_optimizer)
         if self.temperature_optimizer is not None:
             temperature_loss = self.penalties.add("temperature", self.temperature_loss(entropy))
             _minimise(temperature_loss, self.temperature_optimizer)
-        loss, q = self._critic_loss(batch)
+        loss, q, of_critic = self._critic_loss(batch)
         _minimise(self.penalties.add("critic", loss), self.critic_optimizer)
         self.sums += torch.stack([loss.detach(), actor_loss.detach(), q, entropy])
         self.updates_summed += 1
         self.experience.paid()
         self.clock = self.clock.advance(updates=1)
-        self.after_update(self.clock)
+        self.after_update(self.clock, {"actor": of_actor, "critic": of_critic})
         self._follow()
 
     def _batch(self) -> SACBatch:
@@ -235,6 +256,9 @@ class SAC:
         torch._foreach_lerp_(
             self._target_parameters, self._critic_parameters, self.config.agent.tau
         )
+        theirs, mine = self._followed_buffers
+        if mine:
+            torch._foreach_copy_(theirs, mine)
 
     # What the loop asks for.
 
@@ -278,19 +302,27 @@ class SAC:
         if replay.size == 0:
             return None
         rng = numpy_stream(self.config.seed, "probe", number)
-        batch = replay.sample_from(size, rng)
-        noise = rng.standard_normal((2, size, self.action_dim), np.float32)
+        return self._with_noise(replay.sample_from(size, rng), rng)
+
+    def _with_noise(self, batch: Batch, rng: np.random.Generator) -> SACBatch:
+        noise = rng.standard_normal((2, len(batch.action), self.action_dim), np.float32)
         return SACBatch(batch, torch.from_numpy(noise).to(self.device))
 
-    def loss(self, network: str, batch: SACBatch) -> Tensor:
+    def batches(self, count: int | None, size: int, number: int) -> Iterator[SACBatch]:
+        """Yield batches of the replay: `count` draws, or every transition once."""
+        rng = numpy_stream(self.config.seed, "batches", number)
+        batches = self.experience.replay.batches(count, size, rng)
+        return (self._with_noise(batch, rng) for batch in batches)
+
+    def loss(self, network: str, batch: SACBatch, train: bool = False) -> Tensor:
         """Return the loss that trains a network, on a batch, without penalties."""
         if network == "critic":
             return self.critic_loss(batch)[0]
-        loss, entropy = self.actor_loss(batch)
+        loss, entropy, _ = self.actor_loss(batch)
         return loss if network == "actor" else self.temperature_loss(entropy)
 
     @torch.no_grad()
-    def taps(self, network: str, batch: SACBatch) -> dict[str, Tensor]:
+    def activations(self, network: str, batch: SACBatch) -> Activations:
         """Return hidden activations of a network on a batch; the temperature has none."""
         data = batch.transitions
         obs = self._normalise(data.obs)

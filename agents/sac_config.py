@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from agents.off_policy_config import EnvConfig, check_experience, horizon
+from rlplast.agents.off_policy_config import EnvConfig, check_experience, horizon
 from rlplast.core.clock import Clock
-from rlplast.core.config import RunConfig
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import check_range
+from rlplast.core.training.config import RunConfig
 
 __all__ = ["SACAgentConfig", "SACConfig"]
 

@@ -1,8 +1,8 @@
 """Networks of SAC: a Gaussian actor, twin critics as one network, and the temperature.
 
 Source: Haarnoja et al. 2018; trunks of SimBa (Lee et al. 2025, as in FIRE's SAC) and of
-Stable-Baselines3 (fully-connected layers). Like `agents.networks`, each declares its forward
-order and the law of each Block, and returns its hidden activations as taps.
+Stable-Baselines3 (fully-connected layers). Like `rlplast.agents.networks`, each declares its
+forward order and the law of each Block, and returns its hidden activations.
 """
 
 import math
@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlplast.core.blocks import Block
 from rlplast.core.errors import ConfigError, did_you_mean
-from rlplast.core.network import torch_default
-from rlplast.core.order import Order
-from rlplast.layers.stacked import StackedLayerNorm, StackedLinear
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.network import torch_default
+from rlplast.core.network.order import Order
+from rlplast.core.network.stacked import StackedLayerNorm, StackedLinear
+from rlplast.core.network.units import UnitSpec
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["Actor", "Critic", "Temperature", "TrunkSpec"]
@@ -120,6 +121,15 @@ class _TrunkNetwork(nn.Module):
     def forward_order(self) -> Order:
         """Return the layers' names in forward order; heads, side by side, last."""
         return [*self._trunk_order(), self.heads]
+
+    def unit_specs(self) -> list[UnitSpec]:
+        """Return the units of each hidden layer; those of a residual stream are none."""
+        if self.trunk.kind == "simba":
+            blocks = (f"blocks.{i}" for i in range(self.trunk.blocks))
+            return [UnitSpec(f"{block}.fc1", (f"{block}.fc2",)) for block in blocks]
+        order = self._trunk_order()
+        after = [*((name,) for name in order[1:]), self.heads]
+        return [UnitSpec(layer, reads) for layer, reads in zip(order, after, strict=True)]
 
     def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
         """Draw one Block by the trunk's law, on the CPU.

@@ -25,11 +25,11 @@ from unittest import mock
 import yaml
 from mkdocs.exceptions import PluginError
 
-from rlplast.cli.config_file import kind_classes
 from rlplast.cli.list_command import list_rows
 from rlplast.cli.main import COMMANDS, main
-from rlplast.core.config import RunConfig
-from rlplast.core.receipt import Receipt
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.training.config import RunConfig
+from rlplast.core.training.kinds import get_kind
 
 __all__ = ["on_page_markdown"]
 
@@ -55,7 +55,7 @@ def _made(name: str) -> str:
         case ["keys", "common"]:
             return _table("key | default | meaning", _keys(RunConfig()))
         case ["keys", kind]:
-            return _table("key | default | meaning", _own_keys(kind_classes(kind)[0]()))
+            return _table("key | default | meaning", _own_keys(get_kind(kind).config_class()()))
         case ["methods", family]:
             return _methods(family)
         case ["metrics"]:

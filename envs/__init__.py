@@ -1,23 +1,26 @@
 """Environments with exact state, made by id.
 
 Ids start with `atari/`, `minatar/`, `gym/` (classic control, MuJoCo, and what the user registered
-with Gymnasium), `dmc/` or `humanoid_bench/`.
+with Gymnasium), `dmc/`, `humanoid_bench/`, or as a registered family's do.
 
 - `make`, `make_vector`, `spec`, `list_envs`: environments by id.
+- `register`, `Family`: families of your own.
 - `Env`, `EnvSpec`, `VectorEnv`, `VectorStep`: what they return.
 - `UnknownEnv`, `MissingPackage`, `NotFinite`, `WorkerDied`: what they raise.
 
 Needs numpy; each family imports its own package only when one of its environments is built.
 """
 
-from envs.base import Env, EnvSpec, MissingPackage, NotFinite, UnknownEnv
-from envs.registry import list_envs, make, make_vector, spec
-from envs.vector import VectorEnv, VectorStep
-from envs.workers import WorkerDied
+from rlplast.envs.base import Env, EnvSpec, MissingPackage, NotFinite, UnknownEnv
+from rlplast.envs.options import Family
+from rlplast.envs.registry import list_envs, make, make_vector, register, spec
+from rlplast.envs.vector import VectorEnv, VectorStep
+from rlplast.envs.workers import WorkerDied
 
 __all__ = [
     "Env",
     "EnvSpec",
+    "Family",
     "MissingPackage",
     "NotFinite",
     "UnknownEnv",
@@ -27,5 +30,6 @@ __all__ = [
     "list_envs",
     "make",
     "make_vector",
+    "register",
     "spec",
 ]

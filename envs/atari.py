@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from envs.base import EnvSpec, EpisodicEnv, State, require
-from envs.options import Family, Option, count, probability, switch
-from envs.resize import area_resize, box_taps
+from rlplast.envs.base import EnvSpec, EpisodicEnv, State, require
+from rlplast.envs.options import Family, Option, count, probability, switch
+from rlplast.envs.resize import area_resize, box_taps
 
 __all__ = ["FAMILY", "MINIMAL_ACTIONS", "AtariSimulator"]
 

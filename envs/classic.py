@@ -3,7 +3,7 @@
 Towers et al. 2024, arXiv:2407.17032. Observations are float32 vectors.
 
 Options: `max_episode_steps` steps until truncation, by default the task's own; for the two tasks
-with continuous actions those of `envs.control`.
+with continuous actions those of `rlplast.envs.control`.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain, require
-from envs.control import control_env, control_options, control_spec
-from envs.options import Family, Option, count
+from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain, require
+from rlplast.envs.control import control_env, control_options, control_spec
+from rlplast.envs.options import Family, Option, count
 
 __all__ = ["FAMILY", "GymSimulator"]
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from envs.base import EnvSpec, EpisodicEnv, State
-from envs.options import Option, count, switch
+from rlplast.envs.base import EnvSpec, EpisodicEnv, State
+from rlplast.envs.options import Option, count, switch
 
 __all__ = [
     "ControlSimulator",

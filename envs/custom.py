@@ -11,26 +11,25 @@ The module that registers them is imported with `rlplast --import MODULE`. What 
 
 Wrappers that an entry point applies stay; one with a state needs the two methods as well.
 
-Options: those of `envs.control`, whether actions are continuous or not.
+Options: those of `rlplast.envs.control`, whether actions are continuous or not.
 """
 
 import dataclasses
 import importlib
-import pickle
 from typing import Any
 
 import numpy as np
 
-from envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain, require
-from envs.control import control_env, control_options, step_limit
-from envs.options import Family, Option
-from envs.spaces import action_size, observation_size
+from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain, require
+from rlplast.envs.control import control_env, control_options, step_limit
+from rlplast.envs.options import Family, Option
+from rlplast.envs.spaces import action_size, observation_size
 
 __all__ = [
     "FAMILY",
     "PREFIX",
     "CustomTask",
-    "check_portable",
+    "module_of",
     "own_ids",
     "register_again",
     "registration",
@@ -71,19 +70,12 @@ def own_ids() -> list[str]:
     ]
 
 
-def check_portable(record: Any) -> None:
-    """Check that a record can be sent to a worker process.
-
-    Raises:
-        ValueError: when its entry point has no importable name.
-    """
-    try:
-        pickle.dumps(record)
-    except (AttributeError, TypeError, pickle.PicklingError) as error:
-        raise ValueError(
-            f"env '{PREFIX}{record.id}' cannot run in worker processes ({error}): register it "
-            "with an entry point 'module:Class'"
-        ) from error
+def module_of(env_id: str) -> str:
+    """Return the module that a registered environment is defined in."""
+    entry_point = _record(env_id).entry_point
+    if isinstance(entry_point, str):
+        return entry_point.partition(":")[0]
+    return getattr(entry_point, "__module__", "")
 
 
 def register_again(record: Any) -> None:

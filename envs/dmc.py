@@ -5,9 +5,9 @@ Observations are float32 vectors, the suite's entries one after the other; actio
 and rescaled to the task's own bounds, except those of `lqr`, which have none and are taken as
 they are.
 
-Options: those of `envs.control`. Every task of the suite lasts 1000 control steps; `lqr`, which
-would last until it is at rest, has that limit too, since a policy that never brings it to rest
-would stall an evaluation. Only `lqr` terminates.
+Options: those of `rlplast.envs.control`. Every task of the suite lasts 1000 control steps; `lqr`,
+which would last until it is at rest, has that limit too, since a policy that never brings it to
+rest would stall an evaluation. Only `lqr` terminates.
 """
 
 import importlib
@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from envs.base import EnvSpec, EpisodicEnv, NotFinite, State, plain, require
-from envs.control import control_env, control_options, control_spec
-from envs.gl import cannot_draw, choose_gl
-from envs.mjdata import MjDataState, quiet
-from envs.options import Family, Option
+from rlplast.envs.base import EnvSpec, EpisodicEnv, NotFinite, State, plain, require
+from rlplast.envs.control import control_env, control_options, control_spec
+from rlplast.envs.gl import cannot_draw, choose_gl
+from rlplast.envs.mjdata import MjDataState, quiet
+from rlplast.envs.options import Family, Option
 
 __all__ = ["FAMILY", "DmcTask"]
 

@@ -8,7 +8,7 @@ import ctypes.util
 import os
 import sys
 
-from envs.base import MissingPackage
+from rlplast.envs.base import MissingPackage
 
 __all__ = ["cannot_draw", "choose_gl"]
 

@@ -6,7 +6,8 @@ positions, velocities and what the task adds; actions are in [−1, 1]. Images a
 offered, nor is the robot `h1touch`, which differs from `h1hand` by its touch sensors only.
 An episode is a success from the return `spec.success_return`, the benchmark's bar.
 
-Options: those of `envs.control`. The benchmark's results are at `action_repeat` 1, FIRE's at 2.
+Options: those of `rlplast.envs.control`. The benchmark's results are at `action_repeat` 1, FIRE's
+at 2.
 
 What the package leaves to chance, and how it is kept exact:
 
@@ -34,11 +35,11 @@ from typing import Any
 import numpy as np
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
-from envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain
-from envs.control import control_env, control_options, control_spec
-from envs.gl import cannot_draw, choose_gl
-from envs.mjdata import MjDataState
-from envs.options import Family, Option
+from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain
+from rlplast.envs.control import control_env, control_options, control_spec
+from rlplast.envs.gl import cannot_draw, choose_gl
+from rlplast.envs.mjdata import MjDataState
+from rlplast.envs.options import Family, Option
 
 __all__ = ["FAMILY", "HumanoidBenchTask"]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from envs.base import EnvSpec, EpisodicEnv, State, plain, require
-from envs.options import Family, Option, count, probability, switch
+from rlplast.envs.base import EnvSpec, EpisodicEnv, State, plain, require
+from rlplast.envs.options import Family, Option, count, probability, switch
 
 __all__ = ["FAMILY", "MinAtarSimulator"]
 

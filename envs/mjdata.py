@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from envs.base import State
+from rlplast.envs.base import State
 
 __all__ = ["MjDataState", "quiet"]
 

@@ -3,8 +3,9 @@
 Todorov et al. 2012, doi:10.1109/IROS.2012.6386109; Towers et al. 2024, arXiv:2407.17032.
 Observations are float32 vectors, actions are in [−1, 1] and rescaled to the task's own bounds.
 
-Options: those of `envs.control`. Where `terminate` is off a robot that has fallen lies on until
-the limit. A simulation that blows up is reset by MuJoCo itself within the step, as in Gymnasium.
+Options: those of `rlplast.envs.control`. Where `terminate` is off a robot that has fallen lies on
+until the limit. A simulation that blows up is reset by MuJoCo itself within the step, as in
+Gymnasium.
 """
 
 from dataclasses import dataclass
@@ -12,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from envs.base import EnvSpec, EpisodicEnv, State, plain, require
-from envs.control import control_env, control_options, control_spec
-from envs.gl import cannot_draw, choose_gl
-from envs.mjdata import MjDataState, quiet
-from envs.options import Family, Option
+from rlplast.envs.base import EnvSpec, EpisodicEnv, State, plain, require
+from rlplast.envs.control import control_env, control_options, control_spec
+from rlplast.envs.gl import cannot_draw, choose_gl
+from rlplast.envs.mjdata import MjDataState, quiet
+from rlplast.envs.options import Family, Option
 
 __all__ = ["FAMILY", "MujocoTask"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from envs.base import Env, EnvSpec
+from rlplast.envs.base import Env, EnvSpec
 
 __all__ = ["Family", "Option", "count", "probability", "resolve_options", "switch"]
 

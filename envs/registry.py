@@ -3,21 +3,27 @@
 - `make`, `make_vector`: build one environment, or several in lockstep.
 - `spec`: describe one without building it.
 - `list_envs`: a row for every id.
+- `register`: add a family of your own.
+
+Installed packages may bring more, by entry points of the group ``rlplast.envs``. They are imported
+when an id is asked for that is not known without them, and for the list.
 """
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from envs import atari, classic, custom, dmc, humanoid_bench, minatar, mujoco
-from envs.base import Env, EnvSpec, UnknownEnv
-from envs.options import Family, resolve_options
-from envs.vector import VectorEnv
+from rlplast import plugins
+from rlplast.envs import atari, classic, custom, dmc, humanoid_bench, minatar, mujoco
+from rlplast.envs.base import Env, EnvSpec, UnknownEnv
+from rlplast.envs.options import Family, resolve_options
+from rlplast.envs.vector import VectorEnv
+from rlplast.envs.workers import check_portable
 
-__all__ = ["list_envs", "make", "make_vector", "spec"]
+__all__ = ["list_envs", "make", "make_vector", "register", "spec"]
 
 _FAMILY_OF: dict[str, Family] = {
     env_id: family
@@ -31,12 +37,44 @@ _FAMILY_OF: dict[str, Family] = {
     )
     for env_id in family.ids
 }
+_FROM: dict[str, str] = {}  # where an id comes from, if not from here
+
+
+def register(family: Family) -> None:
+    """Add environments, in a module that `--import` or an entry point names.
+
+    Its `make` runs in worker processes, so it must be a function of a module.
+
+    Raises:
+        ValueError: for an id that is taken, or one without a slash.
+    """
+    where = _place(family.make)
+    for env_id in family.ids:
+        if _place(_FAMILY_OF.get(env_id, family).make) != where:  # else a module imported twice
+            raise ValueError(
+                f"env id '{env_id}' is taken, by {_FROM.get(env_id, 'rlplast')}: choose another"
+            )
+        if "/" not in env_id:
+            raise ValueError(f"env id '{env_id}' has no family: allowed is 'family/name'")
+    _FAMILY_OF.update(dict.fromkeys(family.ids, family))
+    _FROM.update(dict.fromkeys(family.ids, plugins.origin(where[0])))
+
+
+def _place(function: Any) -> tuple[str, str]:
+    """Return where a function is defined."""
+    return function.__module__, getattr(function, "__qualname__", repr(function))
+
+
+def _family(env_id: str) -> Family | None:
+    if env_id in _FAMILY_OF or custom.registration(env_id) is None:
+        return _FAMILY_OF.get(env_id)
+    return custom.FAMILY
 
 
 def _resolve(env_id: str, given: dict[str, Any]) -> tuple[Family, dict[str, Any]]:
-    family = _FAMILY_OF.get(env_id)
-    if family is None and custom.registration(env_id) is not None:
-        family = custom.FAMILY
+    family = _family(env_id)
+    if family is None and plugins.load(plugins.ENVS):
+        family = _family(env_id)
     if family is None:
         raise UnknownEnv(f"env id '{env_id}' is unknown: {_hint(env_id)}")
     return family, resolve_options(env_id, given, family.options(env_id))
@@ -102,29 +140,37 @@ def make_vector(
         ValueError: for a bad option, worker count or list of generators.
         MissingPackage: when the family's package is not installed.
     """
-    registration = None if env_id in _FAMILY_OF else custom.registration(env_id)
-    if registration is not None and workers:
-        custom.check_portable(registration)
-    make_env = partial(_make_here, registration, env_id, options)
-    return VectorEnv(spec(env_id, **options), make_env, rngs, workers)
+    family, resolved = _resolve(env_id, options)
+    registration = custom.registration(env_id) if family is custom.FAMILY else None
+    if workers:
+        remedy = "register it with an entry point 'module:Class'"
+        if registration is None:
+            remedy = "let its family's make be a function of a module"
+        check_portable(env_id, (registration, family.make), remedy)
+    make_env = partial(_make_here, registration, family.make, env_id, resolved)
+    return VectorEnv(family.spec(env_id, resolved), make_env, rngs, workers)
 
 
 def _make_here(
-    registration: Any, env_id: str, options: dict[str, Any], rng: np.random.Generator
+    registration: Any,
+    build: Callable[[str, np.random.Generator, dict[str, Any]], Env],
+    env_id: str,
+    options: dict[str, Any],
+    rng: np.random.Generator,
 ) -> Env:
     """Build an environment, perhaps in a worker where the user's module was not imported."""
     if registration is not None:
         custom.register_again(registration)
-    return make(env_id, rng, **options)
+    return build(env_id, rng, options)
 
 
 def list_envs() -> list[dict[str, Any]]:
     """Return a row for every id, whether or not its package is installed.
 
-    Environments of the user's own are not among them.
+    Of the ids in Gymnasium's registry, those of plug-ins are among them.
 
-    Rows are `{"name", "family", "summary", "params", "source"}`, where `params` maps each option
-    to its `default` and `range`.
+    Rows are `{"name", "family", "summary", "params", "source", "from"}`, where `params` maps each
+    option to its `default` and `range`, and `from` says whose the environment is.
     """
     return [
         {
@@ -136,6 +182,18 @@ def list_envs() -> list[dict[str, Any]]:
                 for name, option in family.options(env_id).items()
             },
             "source": family.source,
+            "from": origin,
         }
-        for env_id, family in sorted(_FAMILY_OF.items())
+        for env_id, (family, origin) in sorted(_families().items())
     ]
+
+
+def _families() -> dict[str, tuple[Family, str]]:
+    """Return the family of every id of the list, and where it comes from."""
+    found = {}
+    if plugins.load(plugins.ENVS):
+        for env_id in custom.own_ids():
+            if owner := plugins.owner(custom.module_of(env_id)):
+                found[env_id] = (custom.FAMILY, owner)
+    ours = {env_id: (f, _FROM.get(env_id, "rlplast")) for env_id, f in _FAMILY_OF.items()}
+    return found | ours

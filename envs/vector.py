@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from envs.base import Env, EnvSpec, NotFinite, State, checked_actions
-from envs.workers import WorkerGroups
+from rlplast.envs.base import Env, EnvSpec, NotFinite, State, checked_actions
+from rlplast.envs.workers import WorkerGroups
 
 __all__ = ["EnvGroup", "GroupStep", "VectorEnv", "VectorStep"]
 

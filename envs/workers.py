@@ -1,6 +1,7 @@
 """Objects that live in worker processes and are called over pipes.
 
 - `WorkerGroups`: builds one object per process and calls all of them at once.
+- `check_portable`: whether something can be sent to them.
 
 Processes are spawned, so that they inherit no threads and no locks. They ignore SIGINT and
 SIGTERM: the parent, which gets the same signals, first saves its state through them. They end
@@ -8,6 +9,7 @@ when the parent closes its pipes, which dying in any way does.
 """
 
 import multiprocessing
+import pickle
 import signal
 import traceback
 from collections.abc import Callable, Sequence
@@ -17,9 +19,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from envs.base import MissingPackage, NotFinite, UnknownEnv
+from rlplast.envs.base import MissingPackage, NotFinite, UnknownEnv
 
-__all__ = ["WorkerDied", "WorkerGroups"]
+__all__ = ["WorkerDied", "WorkerGroups", "check_portable"]
 
 # Rebuilt in the parent as themselves; every other type becomes a RuntimeError.
 _RERAISED = {kind.__name__: kind for kind in (ValueError, UnknownEnv, MissingPackage, NotFinite)}
@@ -42,6 +44,20 @@ _JOIN_SECONDS = 5.0
 
 class WorkerDied(RuntimeError):
     """Raised when a worker process ended on its own, killed or crashed."""
+
+
+def check_portable(env_id: str, needed: Any, remedy: str) -> None:
+    """Check that what an environment is built from can be sent to a worker process.
+
+    Raises:
+        ValueError: saying the remedy, when some of it has no importable name.
+    """
+    try:
+        pickle.dumps(needed)
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise ValueError(
+            f"env '{env_id}' cannot run in worker processes ({error}): {remedy}"
+        ) from error
 
 
 def _attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, Any]:

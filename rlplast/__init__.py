@@ -6,50 +6,106 @@ A hook plans, one function writes, and one loop drives everything that trains.
 - `Network`, `Hooks`: the same methods as scheduled hooks in your own loop.
 - `Penalties`: terms of your own loop's loss.
 - `replace_layers`, `tick`: layers that live, such as lifecycle, in your own model.
+- `units`, `record`: what the hidden units of a model are, and their activations.
+- `Method`, `method`, `param`, `Assign`, `Scale`: what methods of your own are made of.
 - `train`, `load`: run a config, and use what it trained.
+- `register_kind`: a kind of run of your own.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
-
-from rlplast.core.clock import Clock, Time
-from rlplast.core.edits import Receipt
-from rlplast.core.hooks import Hooks
-from rlplast.core.intervention import Intervention
-from rlplast.core.layer import replace_layers, tick
-from rlplast.core.network import Network
-from rlplast.core.penalty import Penalties
-from rlplast.interventions import fire, full_reset, head_reset, shrink_perturb, swr
-from rlplast.layers import Lifecycle
-from rlplast.penalties import L2, L2Init, Parseval
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rlplast.cli.api import Run
+    from rlplast.core.clock import Clock, Time
+    from rlplast.core.method.context import Context
+    from rlplast.core.method.hooks import Hooks, tick
+    from rlplast.core.method.install import replace_layers
+    from rlplast.core.method.method import Method, method
+    from rlplast.core.method.penalties import Penalties
+    from rlplast.core.method.receipt import Receipt
+    from rlplast.core.network.edits import Assign, Scale
+    from rlplast.core.network.network import Network
+    from rlplast.core.network.record import record
+    from rlplast.core.network.units import UnitGroup, UnitSpec
+    from rlplast.core.registry import param
+    from rlplast.core.training.kinds import register_kind
+    from rlplast.methods.fire import fire
+    from rlplast.methods.full_reset import full_reset
+    from rlplast.methods.head_reset import head_reset
+    from rlplast.methods.l2 import L2
+    from rlplast.methods.l2_init import L2Init
+    from rlplast.methods.lifecycle import Lifecycle
+    from rlplast.methods.parseval import Parseval
+    from rlplast.methods.shrink_perturb import shrink_perturb
+    from rlplast.methods.swr import swr
 
+# Loaded when first used: an environment's process imports this package and needs no torch.
+_HOMES = {
+    "rlplast.core.clock": ("Clock", "Time"),
+    "rlplast.core.method.context": ("Context",),
+    "rlplast.core.method.hooks": ("Hooks", "tick"),
+    "rlplast.core.method.install": ("replace_layers",),
+    "rlplast.core.method.method": ("Method", "method"),
+    "rlplast.core.method.penalties": ("Penalties",),
+    "rlplast.core.method.receipt": ("Receipt",),
+    "rlplast.core.network.edits": ("Assign", "Scale"),
+    "rlplast.core.network.network": ("Network",),
+    "rlplast.core.network.record": ("record",),
+    "rlplast.core.network.units": ("UnitSpec",),
+    "rlplast.core.registry": ("param",),
+    "rlplast.core.training.kinds": ("register_kind",),
+    "rlplast.methods.fire": ("fire",),
+    "rlplast.methods.full_reset": ("full_reset",),
+    "rlplast.methods.head_reset": ("head_reset",),
+    "rlplast.methods.l2": ("L2",),
+    "rlplast.methods.l2_init": ("L2Init",),
+    "rlplast.methods.lifecycle": ("Lifecycle",),
+    "rlplast.methods.parseval": ("Parseval",),
+    "rlplast.methods.shrink_perturb": ("shrink_perturb",),
+    "rlplast.methods.swr": ("swr",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "L2",
+    "Assign",
     "Clock",
+    "Context",
     "Hooks",
-    "Intervention",
     "L2Init",
     "Lifecycle",
+    "Method",
     "Network",
     "Parseval",
     "Penalties",
     "Receipt",
+    "Scale",
     "Time",
+    "UnitSpec",
     "fire",
     "full_reset",
     "head_reset",
     "load",
+    "method",
+    "param",
+    "record",
+    "register_kind",
     "replace_layers",
     "shrink_perturb",
     "swr",
     "tick",
     "train",
+    "units",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'rlplast' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def train(config: Any, out: "str | Path | None" = None, **overrides: Any) -> "Run":
@@ -67,6 +123,22 @@ def train(config: Any, out: "str | Path | None" = None, **overrides: Any) -> "Ru
     from rlplast.cli import api
 
     return api.train(config, out, **overrides)
+
+
+def units(model: Any, units: Any = None) -> "tuple[UnitGroup, ...]":
+    """Return the hidden units of a model, a group per layer; see `rlplast units CONFIG`.
+
+    Args:
+        model: a module, or a `Network`.
+        units: `UnitSpec`s, where the model can neither say it itself nor be traced.
+
+    Raises:
+        NothingToEdit: if it has none, with the reason for each layer.
+    """
+    from rlplast.core.network.network import Network
+
+    network = model if isinstance(model, Network) else Network("model", model, units=units)
+    return network.units_in(network.blocks)
 
 
 def load(run: "str | Path", checkpoint: str = "newest") -> "Run":

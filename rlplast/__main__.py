@@ -1,7 +1,20 @@
-"""``python -m rlplast``: the command line."""
+"""The program `rlplast`, and ``python -m rlplast``.
+
+Environments in worker processes import the file that the program began with once more, so the
+command line, and torch with it, are imported by `main`.
+"""
 
 import sys
 
-from rlplast.cli.main import main
+__all__ = ["main"]
 
-sys.exit(main())
+
+def main() -> int:
+    """Run one command; returns the exit code."""
+    from rlplast.cli.main import main as run
+
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,7 +2,7 @@
 
     python scripts/bench.py [NAME ...] [--threads 2] [--rounds 5] [--json FILE]
 
-NAME: dqn, replay, fire, swr, sac, supervised, gpt; all of them if none is given.
+NAME: dqn, replay, fire, methods, sac, supervised, gpt; all of them if none is given.
 
 Each comparison alternates between the two sides, so that whatever else the machine does
 falls on both, and reports medians with the spread. Speed is never asserted in tests.
@@ -18,17 +18,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from bench_methods import bench_methods
 from bench_sac import bench_sac
 from bench_supervised import bench_gpt, bench_supervised
 from bench_tools import Row, alternate, row
 
 import rlplast
-from agents.networks import ARCHITECTURES, QNetwork
-from agents.replay import Replay
+from rlplast.agents.networks import ARCHITECTURES, QNetwork
+from rlplast.agents.replay import Replay
 from rlplast.cli import api
 from rlplast.cli.build import build
-from rlplast.core.clock import Clock
-from rlplast.core.hooks import Hooks
 
 
 class Ours:
@@ -195,42 +194,11 @@ def bench_fire(threads: int, rounds: int) -> list[Row]:
     return [*rows, row("fire, ours over the loop", ratio, "x")]
 
 
-def bench_swr(threads: int, rounds: int) -> list[Row]:
-    """What SWR at every update adds to an update on Asterix."""
-    ours = Ours(threads)
-    trainable: Any = ours.trainable
-    q = trainable.networks
-    config = [{"method": "swr", "every": "1 updates", "params": {"coef": 1e-3}}]
-    hooks = Hooks(config, q, "400k env_steps", units=trainable.units)
-
-    def without() -> None:
-        trainable.after_update = lambda clock: None
-        for _ in range(10):
-            trainable._update()
-
-    def with_swr() -> None:
-        trainable.after_update = hooks.after_update
-        for _ in range(10):
-            trainable._update()
-
-    alternate({"a": without, "b": with_swr}, 1)
-    seconds = alternate({"without": without, "with": with_swr}, 4 * rounds)
-    alone = alternate({"swr": lambda: hooks.after_update(Clock(updates=1))}, 50 * rounds)["swr"]
-    medians = {k: statistics.median(v) / 10 for k, v in seconds.items()}
-    return [
-        row("update without swr", 1e3 * medians["without"], "ms"),
-        row("update with swr", 1e3 * medians["with"], "ms"),
-        row("swr alone", 1e3 * statistics.median(alone), "ms"),
-        row("swr adds", 100 * (medians["with"] / medians["without"] - 1), "%"),
-        row("swr alone over an update", 100 * statistics.median(alone) / medians["without"], "%"),
-    ]
-
-
 BENCHES = {
     "dqn": bench_dqn,
     "replay": bench_replay,
     "fire": bench_fire,
-    "swr": bench_swr,
+    "methods": bench_methods,
     "sac": bench_sac,
     "supervised": bench_supervised,
     "gpt": bench_gpt,

@@ -20,7 +20,7 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.losses import huber, q_of, td_target
-from agents.networks import QNetwork, architecture
-from agents.replay import Replay
-from rlplast.core import checkpoint
+from rlplast.agents.losses import huber, q_of, td_target
+from rlplast.agents.networks import QNetwork, architecture
+from rlplast.agents.replay import Replay
+from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock, Time
-from rlplast.core.hooks import Hooks
-from rlplast.core.loop import Cadence, Loop
-from rlplast.core.network import Network
-from rlplast.core.run_folder import RunFolder
-from rlplast.core.schedule import Schedule
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.penalties import Penalties
+from rlplast.core.method.schedule import Schedule
+from rlplast.core.network.network import Network
+from rlplast.core.training.loop import Cadence, Loop
+from rlplast.core.training.run_folder import RunFolder
+from rlplast.core.training.trainable import AfterUpdate, no_hooks
 
 APART = 10_000  # env_steps from one checkpoint to the next
 ACTIONS = 18
@@ -60,7 +62,9 @@ class Synthetic:
         network = Network("q", self.online, self.optimizer, {"target": self.target})
         self.networks = {"q": network}
         self.clock = Clock()
-        self.after_update: Callable[[Clock], None] = lambda clock: None
+        self.after_update: AfterUpdate = no_hooks
+        self.recorded: frozenset[str] = frozenset()
+        self.penalties = Penalties([], self.networks)
         self.step_ended = 0.0
         self.replay.start(self.frames[0])
         self._store(rows // num_envs + 1)
@@ -108,10 +112,13 @@ class Synthetic:
     def sample(self, size: int, number: int) -> None:
         return None
 
-    def loss(self, network: str, batch: Any) -> Tensor:
+    def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
         raise NotImplementedError
 
-    def taps(self, network: str, batch: Any) -> dict[str, Tensor]:
+    def loss(self, network: str, batch: Any, train: bool = False) -> Tensor:
+        raise NotImplementedError
+
+    def activations(self, network: str, batch: Any) -> dict[str, Tensor]:
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:

@@ -96,7 +96,7 @@ import time
 
 import numpy as np
 
-import envs
+from rlplast import envs
 
 rng = np.random.default_rng(0)
 env = envs.make("humanoid_bench/h1-walk-v0", rng, action_repeat=2)

@@ -29,7 +29,7 @@ import numpy as np
 import safetensors.numpy
 
 from rlplast.cli.config_file import dump_config, read_config
-from rlplast.core import checkpoint
+from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import DamagedFile
 
 HOOKS: list[dict[str, Any]] = [

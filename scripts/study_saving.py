@@ -21,7 +21,7 @@ from typing import Any
 
 import safetensors.torch
 
-from rlplast.core import checkpoint
+from rlplast.core.checkpoint import checkpoint
 
 RLPLAST = [sys.executable, "-m", "rlplast"]
 

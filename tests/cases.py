@@ -7,14 +7,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlplast.core.edits import Receipt
-from rlplast.core.hooks import Hooks
-from rlplast.core.network import Network
-from rlplast.core.once import fire_once
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.method import has_face
+from rlplast.core.method.once import fire_once
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.network.network import Network
 from rlplast.core.registry import rows
 from tests.models import FAMILIES
 
-__all__ = ["ACCEPTED", "CASES", "REFUSED", "Case", "fire", "hooks", "missing_cases", "stale_cases"]
+__all__ = [
+    "ACCEPTED",
+    "CASES",
+    "REFUSED",
+    "Case",
+    "fire",
+    "hooks",
+    "missing_cases",
+    "of_weights",
+    "stale_cases",
+]
 
 
 @dataclass(frozen=True)
@@ -86,8 +97,18 @@ def hooks(method: str, network: Network, **schedule: str) -> Hooks:
 
 
 def missing_cases() -> list[str]:
-    """Return registered interventions without a case."""
-    return sorted({row.name for row in rows("interventions")} - CASES.keys())
+    """Return registered interventions without a case, of those that need nothing but weights.
+
+    Methods that read data or bring modules have tests of their own, in tests/methods.
+    """
+    return sorted(
+        {row.name for row in rows("interventions") if of_weights(row.target)} - CASES.keys()
+    )
+
+
+def of_weights(method: Any) -> bool:
+    """Whether a method needs nothing but weights."""
+    return not method.reads and not has_face(method, "install")
 
 
 def stale_cases() -> list[str]:

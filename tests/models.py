@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
-from rlplast.core.network import Network
+from rlplast.core.network.network import Network
+from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.rng import preserve_global_rng
-from rlplast.layers.stacked import StackedLinear
 
 BATCH = 8
 WIDTH = 6

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.core import checkpoint
-from rlplast.core.loop import Loop
+from rlplast.core.checkpoint import checkpoint
+from rlplast.core.training.loop import Loop
 
 __all__ = ["MANY", "TINY", "Killed", "at_step", "final", "forget", "status"]
 

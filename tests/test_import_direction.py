@@ -1,7 +1,8 @@
 """Imports point one way.
 
-core <- interventions, penalties, layers, metrics <- supervised, gpt, adapters, agents
-     <- study, report <- cli; envs stands alone, and only cli imports agents or envs.
+plugins <- core <- methods, metrics <- supervised, gpt, adapters, agents <- study, report <- cli;
+envs imports plugins alone, and only cli imports agents or envs. Inside core: network <- method,
+checkpoint <- training.
 """
 
 import ast
@@ -16,23 +17,27 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("rlplast", "agents", "envs")
+PACKAGES = ("rlplast", "agents", "envs")  # agents and envs are imported as rlplast.agents, …
+
+CORE_TIERS = (("",), ("network",), ("method", "checkpoint"), ("training",))  # "": core's own files
+CORE_RANK = {room: rank for rank, rooms in enumerate(CORE_TIERS) for room in rooms}
 
 TIERS = (
+    ("plugins",),
     ("core",),
-    ("interventions", "penalties", "layers", "metrics"),
+    ("methods", "metrics"),
     ("supervised", "gpt", "adapters", "agents"),
     ("study", "report"),
     ("cli",),
 )
 RANK = {room: rank for rank, rooms in enumerate(TIERS) for room in rooms}
 ONLY_CLI_IMPORTS = {"agents", "envs", "cli", "rlplast"}
-FACADE_IMPORTS = {"core", "interventions", "penalties", "layers", "metrics"}
+FACADE_IMPORTS = {"core", "methods", "metrics"}
 
 CORE_THIRD_PARTY = {"torch", "numpy"}
 CORE_THIRD_PARTY_OF_FILE = {
-    "rlplast/core/checkpoint.py": {"safetensors"},
-    "rlplast/core/config.py": {"yaml"},
+    "rlplast/core/checkpoint/checkpoint.py": {"safetensors"},
+    "rlplast/core/training/config.py": {"yaml"},
 }
 MODULE_OF_DISTRIBUTION = {"pyyaml": "yaml", "ale-py": "ale_py", "scikit-learn": "sklearn"}
 
@@ -62,11 +67,15 @@ def room_of_path(path: str) -> str:
 def room_of_target(target: str) -> str | None:
     """The room a dotted name belongs to; None for the standard library and third parties."""
     parts = target.split(".")
-    if parts[0] in ("agents", "envs"):
-        return parts[0]
     if parts[0] != "rlplast":
         return None
-    return parts[1] if len(parts) > 1 and parts[1] in RANK else "rlplast"
+    known = RANK.keys() | {"envs"}
+    return parts[1] if len(parts) > 1 and parts[1] in known else "rlplast"
+
+
+def core_room(parts: list[str]) -> str:
+    """The room inside core that a path or dotted name, split up, belongs to."""
+    return parts[2] if len(parts) > 2 and parts[2] in CORE_RANK else ""
 
 
 def targets_of_node(node: ast.AST, package: list[str]) -> list[str]:
@@ -110,7 +119,7 @@ def rooms_violation(item: Import) -> str | None:
     if source == "rlplast":
         allowed = target in FACADE_IMPORTS or (target == "cli" and not item.unconditional)
         return None if allowed else f"the facade may not import '{target}' (cli: inside functions)"
-    if source == "agents" and target == "envs":
+    if (source, target) in (("agents", "envs"), ("envs", "plugins")):
         return None
     if source == "envs" or target in ONLY_CLI_IMPORTS or RANK[target] > RANK[source]:
         return f"'{source}' may not import '{target}'"
@@ -123,6 +132,16 @@ def core_violation(item: Import) -> str | None:
         return None
     allowed = CORE_THIRD_PARTY | CORE_THIRD_PARTY_OF_FILE.get(item.path, set())
     return None if top in allowed else f"'core' may not import '{top}' here"
+
+
+def core_rooms_violation(item: Import) -> str | None:
+    if room_of_path(item.path) != "core" or room_of_target(item.target) != "core":
+        return None
+    source = core_room(item.path.removesuffix(".py").split("/"))
+    target = core_room(item.target.split("."))
+    if target == source or CORE_RANK[target] < CORE_RANK[source]:
+        return None
+    return f"core's '{source}' may not import its '{target}'"
 
 
 def base_violation(item: Import, base: set[str]) -> str | None:
@@ -139,7 +158,12 @@ def violations(imports: list[Import], base: set[str]) -> list[str]:
     checks = [
         (item, problem)
         for item in imports
-        for problem in (rooms_violation(item), core_violation(item), base_violation(item, base))
+        for problem in (
+            rooms_violation(item),
+            core_violation(item),
+            core_rooms_violation(item),
+            base_violation(item, base),
+        )
     ]
     return [f"{item.where}: {problem}" for item, problem in checks if problem]
 
@@ -193,23 +217,28 @@ def check(source: str, path: str) -> list[str]:
 @pytest.mark.parametrize(
     ("path", "source", "line"),
     [
-        ("rlplast/core/loop.py", "import torch\nfrom rlplast.metrics import weights\n", 2),
-        ("rlplast/core/loop.py", "from ..cli import main\n", 1),
-        ("rlplast/core/loop.py", "from rlplast import study\n", 1),
-        ("rlplast/core/loop.py", "import rich\n", 1),
-        ("rlplast/core/loop.py", "import safetensors.torch\n", 1),
+        ("rlplast/core/training/loop.py", "import torch\nfrom rlplast.metrics import weights\n", 2),
+        ("rlplast/core/training/loop.py", "from ...cli import main\n", 1),
+        ("rlplast/core/training/loop.py", "from rlplast import study\n", 1),
+        ("rlplast/core/training/loop.py", "import rich\n", 1),
+        ("rlplast/core/training/loop.py", "import safetensors.torch\n", 1),
         ("rlplast/metrics/probe.py", "def f():\n    from rlplast.gpt import model\n", 2),
         ("rlplast/metrics/probe.py", "if True:\n    import rlplast.report.plots as p\n", 2),
         ("rlplast/metrics/probe.py", "import scipy.stats\n", 1),
-        ("rlplast/study/plan.py", "import agents.dqn\n", 1),
-        ("rlplast/study/plan.py", "import importlib\nimportlib.import_module('envs.atari')\n", 2),
+        ("rlplast/study/plan.py", "import rlplast.agents.dqn\n", 1),
+        (
+            "rlplast/study/plan.py",
+            "import importlib\nimportlib.import_module('rlplast.envs.x')\n",
+            2,
+        ),
         ("rlplast/study/plan.py", "import rlplast\n", 1),
         ("rlplast/extras/new.py", "import torch\n", 1),
         ("rlplast/__init__.py", "from rlplast.cli import main\n", 1),
-        ("rlplast/__init__.py", "def f():\n    import agents\n", 2),
+        ("rlplast/__init__.py", "def f():\n    from rlplast import agents\n", 2),
         ("agents/dqn.py", "from rlplast.study import store\n", 1),
         ("envs/atari.py", "from rlplast.core import errors\n", 1),
-        ("envs/atari.py", "from agents import replay\n", 1),
+        ("rlplast/plugins.py", "from rlplast.core import errors\n", 1),
+        ("envs/atari.py", "from rlplast.agents import replay\n", 1),
     ],
 )
 def test_checker_reports_file_and_line(path: str, source: str, line: int):
@@ -220,10 +249,10 @@ def test_checker_reports_file_and_line(path: str, source: str, line: int):
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("rlplast/core/loop.py", "import json, torch\nfrom .clock import Clock\n"),
-        ("rlplast/core/checkpoint.py", "from safetensors.torch import save_file\n"),
-        ("rlplast/core/config.py", "import yaml\n"),
-        ("rlplast/interventions/fire.py", "from rlplast.metrics import weights\n"),
+        ("rlplast/core/training/loop.py", "import json, torch\nfrom ..clock import Clock\n"),
+        ("rlplast/core/checkpoint/checkpoint.py", "from safetensors.torch import save_file\n"),
+        ("rlplast/core/training/config.py", "import yaml\n"),
+        ("rlplast/methods/fire.py", "from rlplast.metrics import weights\n"),
         ("rlplast/adapters/sb3.py", "def f():\n    import stable_baselines3\n"),
         ("rlplast/adapters/sb3.py", "if TYPE_CHECKING:\n    import stable_baselines3\n"),
         ("rlplast/report/plots.py", "import matplotlib\nfrom rlplast.study import store\n"),
@@ -231,10 +260,15 @@ def test_checker_reports_file_and_line(path: str, source: str, line: int):
             "rlplast/__init__.py",
             "from rlplast.core import clock\ndef f():\n    from .cli import run\n",
         ),
-        ("rlplast/cli/train.py", "def f():\n    import agents.dqn, envs.atari, rlplast\n"),
-        ("agents/dqn.py", "from agents import replay\nfrom rlplast.layers import lifecycle\n"),
-        ("envs/atari.py", "from envs import vector\nimport numpy\n"),
-        ("agents/dqn.py", "import envs\nfrom envs.atari import make\n"),
+        (
+            "rlplast/cli/train.py",
+            "def f():\n    import rlplast.agents.dqn, rlplast.envs, rlplast\n",
+        ),
+        ("agents/dqn.py", "from agents import replay\nfrom rlplast.methods import lifecycle\n"),
+        ("envs/atari.py", "from rlplast.envs import vector\nimport numpy\n"),
+        ("envs/registry.py", "from rlplast import plugins\n"),
+        ("rlplast/core/registry.py", "from rlplast import plugins\n"),
+        ("agents/dqn.py", "from rlplast import envs\nfrom rlplast.envs.atari import make\n"),
     ],
 )
 def test_checker_accepts_what_the_design_allows(path: str, source: str):
@@ -242,7 +276,7 @@ def test_checker_accepts_what_the_design_allows(path: str, source: str):
 
 
 def test_cycle_between_rooms_of_one_tier_is_found():
-    there = imports_of_source("import rlplast.metrics", "rlplast/layers/a.py")
-    back = imports_of_source("import rlplast.layers", "rlplast/metrics/b.py")
+    there = imports_of_source("import rlplast.metrics", "rlplast/methods/a.py")
+    back = imports_of_source("import rlplast.methods", "rlplast/metrics/b.py")
     with pytest.raises(graphlib.CycleError):
         graphlib.TopologicalSorter(room_graph([*there, *back])).prepare()

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
-from rlplast.core.network import Network
-from rlplast.core.once import fire_once
+from rlplast.core.method.once import fire_once
+from rlplast.core.network.network import Network
 from rlplast.core.registry import get
 from tests.cases import ACCEPTED, CASES, REFUSED, fire, hooks, missing_cases, stale_cases
 from tests.models import OPTIMIZERS, Critic, Subject, assert_same, subject

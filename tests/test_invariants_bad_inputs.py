@@ -11,9 +11,9 @@ from torch.optim import NAdam
 
 from rlplast.core.clock import Clock
 from rlplast.core.errors import BadWeights, UnsupportedOptimizer
-from rlplast.core.hooks import Hooks
-from rlplast.core.network import Network
-from rlplast.core.once import fire_once
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.once import fire_once
+from rlplast.core.network.network import Network
 from tests.cases import CASES, fire
 from tests.models import FORMS, OPTIMIZERS, assert_same, build, data, loss_of, subject
 

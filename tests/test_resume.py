@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from rlplast.cli import api
-from rlplast.core import checkpoint
+from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import Interrupted
 from tests.cli.commands import command
 from tests.runs import MANY, TINY, Killed, at_step, final, forget, status
@@ -80,7 +80,7 @@ def test_killed_between_steps_and_resumed_equals(
 SIGNALLED = """
 import os, sys
 from rlplast.cli.main import main
-from rlplast.core.loop import Loop
+from rlplast.core.training.loop import Loop
 
 number, moment, count = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 

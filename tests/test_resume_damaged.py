@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from rlplast.cli import api
-from rlplast.core import checkpoint
-from rlplast.core.run_folder import RunFolder
+from rlplast.core.checkpoint import checkpoint
+from rlplast.core.training.run_folder import RunFolder
 from tests.cli.commands import command
 from tests.runs import MANY, TINY, final, forget, status
 

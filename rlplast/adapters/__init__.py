@@ -3,7 +3,8 @@
 - `rlplast.adapters.sb3.HookCallback`: Stable-Baselines3 and sb3-contrib.
 - `rlplast.adapters.hf_trainer.HookCallback`: the Hugging Face Trainer.
 - `rlplast.adapters.lightning.HookCallback`: Lightning.
-- `rlplast.adapters.driver.Driver`: what the three share; `rlplast.adapters.state`: what it saves.
+- `rlplast.adapters.driver.Driver`: what the three share; `rlplast.adapters.state`: what it saves;
+  `rlplast.adapters.reading`: what hooks read.
 """
 
 __all__: list[str] = []

@@ -6,6 +6,9 @@ every-update hooks and hooks due by updates fire right after the optimizer step 
 update, before the trainer moves its target networks and averages; hooks due in other units
 fire at a callback. A step that a GradScaler skips (fp16 overflow) is no update.
 
+What hooks read is found in `rlplast.adapters.reading`: inside updates activations of their own
+training passes, at scheduled moments those of a batch.
+
 Data-parallel trainers need nothing else: every rank fires, from streams that are equal on all
 of them, and nothing registered decides by data that only one rank has seen (such a plan would
 have to all-reduce first). After each firing ranks are compared, and the first one alone
@@ -18,15 +21,17 @@ import json
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch.distributed as dist
 from torch.optim import Optimizer
 
+from rlplast.adapters.reading import Recording, TrainerSource, check_readings
 from rlplast.adapters.state import (
     check_form,
     check_match,
     check_start,
+    cut_receipts,
     fingerprint,
     hooks_text,
     restore,
@@ -34,13 +39,14 @@ from rlplast.adapters.state import (
 )
 from rlplast.adapters.trained import check_policies, check_shared
 from rlplast.core.clock import Clock, Time
-from rlplast.core.config import read_yaml
-from rlplast.core.distributed import check_in_step
-from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.hooks import Hooks
-from rlplast.core.network import Network
-from rlplast.core.receipt import Receipt
-from rlplast.core.run_folder import clock_fields
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.context import Activations, OwnSource
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.network.network import Network
+from rlplast.core.training.config import read_yaml
+from rlplast.core.training.distributed import check_in_step
+from rlplast.core.training.run_folder import clock_fields
 
 __all__ = ["Driver", "HookList"]
 
@@ -59,14 +65,16 @@ class Driver:
             default: what the trainer says.
         seed: seed of the streams that firings draw from.
         receipts: a file to which each receipt is appended, as in a run's ``receipts.jsonl``.
+        probe: as of `rlplast.Hooks`: what scheduled hooks read; default: the trainer's own.
+        loss: as of `rlplast.Hooks`, a function of a batch of `probe`.
 
     Attributes:
         receipts: the receipts of this process, in order.
         networks: what hooks may touch; empty before `begin`.
 
     Raises:
-        ConfigError: if the list cannot be read or has a condition (`when`), or `total` is no
-            number with a unit.
+        ConfigError: if the list cannot be read or has a condition (`when`), `total` is no number
+            with a unit, or there is a loss without a probe.
     """
 
     def __init__(
@@ -75,12 +83,16 @@ class Driver:
         total: str | None = None,
         seed: int = 0,
         receipts: str | Path | None = None,
+        probe: Any = None,
+        loss: Any = None,
     ) -> None:
         self.configs = _read_hooks(hooks)
         self.total = None if total is None else Time.parse(total, "total")
         if self.total is not None and (self.total.unit == "%" or self.total.value < 1):
             raise ConfigError(f"total = {total!r}: allowed is a positive number with a unit")
-        self.seed = seed
+        if loss is not None and probe is None:
+            raise ConfigError("loss= is a function of a batch of probe=: pass probe= too")
+        self.seed, self.probe, self.loss = seed, probe, loss
         self.path = None if receipts is None else Path(receipts)
         self.receipts: list[Receipt] = []
         self.networks: dict[str, Network] = {}
@@ -88,6 +100,9 @@ class Driver:
         self._hooks: Hooks | None = None
         self._loaded: Mapping[str, Any] | None = None
         self._handles: list[Any] = []
+        self._recording: Recording | None = None
+        self._source: TrainerSource | None = None
+        self._stops: list[weakref.finalize] = []
         self._training: object = None
 
     @property
@@ -106,6 +121,8 @@ class Driver:
         fresh: bool,
         units: tuple[str, ...],
         training: object = None,
+        source: TrainerSource | None = None,
+        shards: int = 1,
         **counts: int,
     ) -> None:
         """Take hold of a trainer that is about to start, or to go on.
@@ -119,11 +136,13 @@ class Driver:
             units: what schedules may count, besides updates and phases.
             training: an object that all callbacks of one training are given, and no other
                 training's; None where the trainer itself refuses a second callback.
+            source: where scheduled hooks read without a probe; None if nothing fits.
+            shards: how many devices of this process each batch is spread over.
             **counts: the trainer's counters now.
 
         Raises:
-            ConfigError: if a schedule, an optimizer or the state at hand does not fit, or another
-                driver already began in this training.
+            ConfigError: if a schedule, an optimizer or the state at hand does not fit, a hook has
+                nothing to read, or another driver already began in this training.
             DamagedFile: if the state is of other networks.
         """
         self.detach()
@@ -131,25 +150,37 @@ class Driver:
         state = self._loaded if self._loaded is not None else self._ongoing()
         check_start(fresh, state)
         check_shared(networks)
-        reference = (state or {}).get("total") or self.total or total  # of percentages
-        if reference is None:
+        self.networks, self.units = dict(networks), ("updates", *units, "phase")
+        if state is not None:
+            restore_initial(self.networks, state["initial"])
+            check_match(state, self.networks, self.configs, self.seed)
+        hooks = self._parse((state or {}).get("total") or self.total or total, horizon, source)
+        reads = check_readings(hooks, source, self.probe, self.loss, max(shards, _processes()))
+        if state is not None:
+            restore(hooks, state["hooks"])
+        if self.path is not None and _writes():
+            cut_receipts(self.path, None if state is None else state["length"])
+        self._hooks, self._loaded, self._training = hooks, None, training
+        self._read(source if reads else None, (state or {}).get("probe", {}))
+        self._attach(steps)
+        self.tell(**counts)
+
+    def _parse(
+        self, total: Time | str | None, horizon: Clock, source: TrainerSource | None
+    ) -> Hooks:
+        """Return the hooks of the list, which read from the user's probe, else from `source`."""
+        if total is None:
             raise ConfigError(
                 "the trainer does not know how long it will run: pass total=, as '10k updates'"
             )
         if self.total is not None:
             horizon = Clock(**{self.total.unit: int(self.total.value)})
-        self.networks, self.units = dict(networks), ("updates", *units, "phase")
-        if state is not None:
-            restore_initial(self.networks, state["initial"])
-            check_match(state, self.networks, self.configs, self.seed)
-        hooks = Hooks(self.configs, self.networks, reference, self.seed, self.units, horizon)
+        own = OwnSource(self.networks, self.probe, self.loss, self.seed)
+        found = own if self.probe is not None or source is None else source
+        given = (self.configs, self.networks, total, self.seed, self.units, horizon)
+        hooks = Hooks(*given, source=found)
         check_policies(hooks)
-        if state is not None:
-            restore(hooks, state["hooks"])
-        self._cut(None if state is None else state["length"])
-        self._hooks, self._loaded, self._training = hooks, None, training
-        self._attach(steps)
-        self.tell(**counts)
+        return hooks
 
     def _ongoing(self) -> Mapping[str, Any] | None:
         """Return the state that a second call of the trainer goes on from."""
@@ -168,6 +199,17 @@ class Driver:
                 )
             other.detach()
 
+    def _read(self, source: TrainerSource | None, saved: Mapping[str, Any]) -> None:
+        """Begin to record updates and to keep batches, if hooks read them, while this lives."""
+        hooks = cast(Hooks, self._hooks)
+        self._recording, self._source = None, source
+        if source is not None:
+            source.load_state_dict(saved)
+            self._stops.append(weakref.finalize(self, _remove, source.start()))
+        if recorded := hooks.recorded():
+            self._recording = Recording([self.networks[name] for name in sorted(recorded)])
+            self._stops.append(weakref.finalize(self, self._recording.stop))
+
     def _attach(self, steps: Mapping[Optimizer, Callable[[], bool]]) -> None:
         """Count an update after each step that ends one, for as long as this object lives."""
         me: weakref.ref[Driver] = weakref.ref(self)
@@ -178,16 +220,18 @@ class Driver:
             ) -> None:
                 driver = me()
                 if driver is not None and ends():
-                    driver.tell(updates=driver.clock.updates + 1)
+                    driver._end_update()
 
             self._handles.append(optimizer.register_step_post_hook(stepped))
             _HOLDERS[optimizer] = me
 
     def detach(self) -> None:
         """Let go of the optimizers; the trainer trains on without hooks."""
-        for handle in self._handles:
-            handle.remove()
+        _remove(self._handles)
         self._handles.clear()
+        for stop in self._stops:
+            stop()
+        self._stops.clear()
         self._training = None
 
     def end(self) -> None:
@@ -195,12 +239,26 @@ class Driver:
         self.flush()
         self.detach()
 
-    def tell(self, **counts: int) -> None:
-        """Say where the trainer is, in the units that have moved, and fire what is due."""
+    def _end_update(self) -> None:
+        recorded = None if self._recording is None else self._recording.end_update()
+        self.tell(recorded, updates=self.clock.updates + 1)
+
+    def drop_passes(self) -> None:
+        """Forget training passes of which no update has come: their step was skipped."""
+        if self._recording is not None:
+            self._recording.drop()
+
+    def tell(self, activations: Mapping[str, Activations] | None = None, /, **counts: int) -> None:
+        """Say where the trainer is, in the units that have moved, and fire what is due.
+
+        Args:
+            activations: of the training passes of an update that has just ended, by network.
+            **counts: what has moved.
+        """
         if self._hooks is None:
             return
         known = {unit: self.clock[unit] for unit in self.units}
-        fired = self._hooks.step(**(known | counts))
+        fired = self._hooks.step(activations=activations, **(known | counts))
         if fired:
             check_in_step(self.networks.values(), buffers=False)
         self._keep(fired)
@@ -225,38 +283,11 @@ class Driver:
                     row = receipt.row() | {"clock": clock_fields(receipt.clock, self.units)}
                     file.write(json.dumps(row, allow_nan=False) + "\n")
 
-    def _cut(self, length: int | None) -> None:
-        """Cut the file of receipts back to what a state counts, so that no line comes twice.
-
-        Args:
-            length: bytes; None for a file that is to begin here.
-
-        Raises:
-            ConfigError: if a new run would append to another one's.
-            DamagedFile: if lines were lost.
-        """
-        if self.path is None or not _writes():
-            return
-        size = self.path.stat().st_size if self.path.exists() else 0
-        if length is None and size > 0:
-            raise ConfigError(
-                f"receipts = '{self.path}' has lines of another run: delete it or name another "
-                "file; to go on with that run, load its state first"
-            )
-        length = length or 0
-        if size < length:
-            raise DamagedFile(
-                f"{self.path} has {size} bytes, the saved state counts {length}: lines were lost"
-            )
-        if size > length:
-            with self.path.open("ab") as file:
-                file.truncate(length)
-
     def state_dict(self) -> dict[str, Any]:
         """Return θ0, the hooks' state and counters, and what tells the run from another.
 
         That is the hook list, the seed and a checksum of the weights as they are now; and the
-        length of the file of receipts.
+        length of the file of receipts, and the batch that scheduled hooks read.
 
         Nested mappings of tensors and plain values; empty before `begin`.
         """
@@ -270,6 +301,7 @@ class Driver:
             "configs": hooks_text(self.configs),
             "seed": self.seed,
             "total": str(self._hooks.total),
+            "probe": {} if self._source is None else self._source.state_dict(),
             "length": None if path is None else path.stat().st_size if path.exists() else 0,
         }
 
@@ -284,8 +316,17 @@ class Driver:
         self._loaded, self._hooks, self.receipts = state or None, None, []
 
 
+def _remove(handles: Iterable[Any]) -> None:
+    for handle in handles:
+        handle.remove()
+
+
+def _processes() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
 def _writes() -> bool:
-    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
+    return _processes() == 1 or dist.get_rank() == 0
 
 
 def _read_hooks(hooks: HookList) -> list[Mapping[str, Any]]:

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.adapters.driver import Driver, HookList
+from rlplast.adapters.reading import LastBatch
 from rlplast.adapters.trained import find_networks, raw_optimizer
-from rlplast.core import checkpoint
-from rlplast.core.blocks import Block, blocks_of, unwrap
+from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
-from rlplast.core.network import Init, torch_default
-from rlplast.core.receipt import Receipt
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.network.blocks import Block, blocks_of, unwrap
+from rlplast.core.network.network import Init, torch_default
 from rlplast.core.rng import preserve_global_rng
 
 try:
@@ -55,6 +56,9 @@ class HookCallback(TrainerCallback):
         receipts: a file to which each receipt is appended.
         networks: network name → path of a part of the model, or a list of that path and
             those of its followers; default: one network ``model`` of everything.
+        probe: as of `rlplast.Hooks`: a batch, or (size, generator) → a batch, that scheduled
+            hooks read; default: the last training batch.
+        loss: as of `rlplast.Hooks`, batch → loss, for hooks that read gradients.
 
     Raises:
         ConfigError: if the list, the model or its optimizer is not supported; the latter two when
@@ -68,8 +72,11 @@ class HookCallback(TrainerCallback):
         seed: int = 0,
         receipts: str | Path | None = None,
         networks: Mapping[str, str | Sequence[str]] | None = None,
+        *,
+        probe: Any = None,
+        loss: Any = None,
     ) -> None:
-        self.driver = Driver(hooks, total, seed, receipts)
+        self.driver = Driver(hooks, total, seed, receipts, probe, loss)
         self.paths = networks
         self._loaded = False
 
@@ -108,6 +115,8 @@ class HookCallback(TrainerCallback):
             fresh=state.global_step == 0,
             units=tuple(counted),
             training=state,  # a new one at each call of `train`
+            source=LastBatch(networks, [k for k, n in networks.items() if n.module is root]),
+            shards=max(1, getattr(args, "n_gpu", 1)),  # of nn.DataParallel
             **counted,
         )
 
@@ -115,6 +124,10 @@ class HookCallback(TrainerCallback):
         """Count the epochs that are done, and fire what is due by them."""
         if "epochs" in self.driver.units:
             self.driver.tell(epochs=int(state.epoch))
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Forget the passes of a step that was skipped; after one that was made there are none."""
+        self.driver.drop_passes()
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Leave the summaries of every-update hooks."""

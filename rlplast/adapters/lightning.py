@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.adapters.driver import Driver, HookList
+from rlplast.adapters.reading import LastBatch
 from rlplast.adapters.trained import find_networks, raw_optimizer, refuse_sharded
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
-from rlplast.core.receipt import Receipt
+from rlplast.core.method.receipt import Receipt
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -44,6 +45,9 @@ class HookCallback(Callback):
             and those of its followers; default: one network ``model`` of everything. Needed with
             several optimizers: list the network that each update steps last at the end, for its
             steps are the updates.
+        probe: as of `rlplast.Hooks`: a batch, or (size, generator) → a batch, that scheduled
+            hooks read; default: the last training batch.
+        loss: as of `rlplast.Hooks`, batch → loss, for hooks that read gradients.
 
     Raises:
         ConfigError: if the list, the module or its optimizers are not supported; the latter two
@@ -57,8 +61,11 @@ class HookCallback(Callback):
         seed: int = 0,
         receipts: str | Path | None = None,
         networks: Mapping[str, str | Sequence[str]] | None = None,
+        *,
+        probe: Any = None,
+        loss: Any = None,
     ) -> None:
-        self.driver = Driver(hooks, total, seed, receipts)
+        self.driver = Driver(hooks, total, seed, receipts, probe, loss)
         self.paths = networks
         self._logged = 0
 
@@ -102,6 +109,7 @@ class HookCallback(Callback):
             f"{total} updates" if known else None,
             fresh=trainer.global_step == 0,
             units=("epochs",),
+            source=LastBatch(networks),
             epochs=trainer.current_epoch,
         )
         self._logged = self.driver.clock.updates
@@ -110,8 +118,16 @@ class HookCallback(Callback):
         """Count the epochs that are done, and fire what is due by them."""
         self.driver.tell(epochs=trainer.current_epoch)
 
-    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Leave the summaries of every-update hooks every ``log_every_n_steps`` updates."""
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Leave the summaries of every-update hooks every ``log_every_n_steps`` updates.
+
+        Forget the passes of a step that was skipped; after one that was made there are none.
+        """
+        whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
+        if pl_module.automatic_optimization and whole:
+            self.driver.drop_passes()
         period, updates = getattr(trainer, "log_every_n_steps", 0), self.driver.clock.updates
         if period > 0 and updates // period > self._logged // period:
             self._logged = updates

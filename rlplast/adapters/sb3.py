@@ -21,11 +21,12 @@ from torch.optim import Optimizer
 
 from rlplast.adapters.driver import Driver, HookList
 from rlplast.adapters.sb3_networks import find_networks
-from rlplast.core import checkpoint
+from rlplast.adapters.sb3_probe import Experience
+from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
-from rlplast.core.network import Network
-from rlplast.core.receipt import Receipt
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.network.network import Network
 
 try:
     from stable_baselines3.common import callbacks
@@ -70,6 +71,9 @@ class HookCallback(callbacks.BaseCallback):
         seed: seed of the streams that firings draw from.
         receipts: a file to which each receipt is appended.
         verbose: of Stable-Baselines3.
+        probe: as of `rlplast.Hooks`: a batch, or (size, generator) → a batch, that scheduled
+            hooks read; default: transitions of the replay, or observations of the last rollout.
+        loss: as of `rlplast.Hooks`, batch → loss, for hooks that read gradients.
 
     Raises:
         ConfigError: if the list or the algorithm is not supported; the second at ``learn``.
@@ -82,9 +86,13 @@ class HookCallback(callbacks.BaseCallback):
         seed: int = 0,
         receipts: str | Path | None = None,
         verbose: int = 0,
+        *,
+        probe: Any = None,
+        loss: Any = None,
     ) -> None:
         super().__init__(verbose)
-        self.driver = Driver(hooks, total, seed, receipts)
+        self.driver = Driver(hooks, total, seed, receipts, probe, loss)
+        self._experience: Experience | None = None
         self._at_steps = True  # whether env_steps count at each step: not in most PPO rollouts
         self._log_point = _LogPoint(self.driver.flush)
 
@@ -104,6 +112,7 @@ class HookCallback(callbacks.BaseCallback):
         model = self.model
         total = model._total_timesteps
         networks = find_networks(model)
+        self._experience = _experience(model, networks, self.driver.seed)
         self.driver.begin(
             networks,
             _steps(model, networks),
@@ -112,6 +121,7 @@ class HookCallback(callbacks.BaseCallback):
             fresh=model.num_timesteps == 0,
             units=("env_steps",),
             training=self.locals,  # of `learn`: a new mapping at each call
+            source=self._experience,
             env_steps=model.num_timesteps,
         )
         formats = model.logger.output_formats
@@ -120,6 +130,7 @@ class HookCallback(callbacks.BaseCallback):
 
     def _on_rollout_start(self) -> None:
         model = self.model
+        self.driver.drop_passes()  # of PPO's last minibatch, if target_kl stopped it
         if isinstance(model, OnPolicyAlgorithm):
             length = model.n_steps * model.n_envs
             self._at_steps = model.num_timesteps + length >= model._total_timesteps
@@ -129,6 +140,10 @@ class HookCallback(callbacks.BaseCallback):
         if self._at_steps:
             self.driver.tell(env_steps=self.num_timesteps)
         return True
+
+    def _on_rollout_end(self) -> None:
+        if self._experience is not None and isinstance(self.model, OnPolicyAlgorithm):
+            self._experience.end_rollout()
 
     def _on_training_end(self) -> None:
         self.driver.end()
@@ -178,6 +193,14 @@ class CheckpointCallback(callbacks.CheckpointCallback):
         if self.n_calls % self.save_freq == 0:
             self.hooks.save(self._checkpoint_path("hooks_", extension="rlplast"))
         return go_on
+
+
+def _experience(
+    model: BaseAlgorithm, networks: Mapping[str, Network], seed: int
+) -> Experience | None:
+    """Return where hooks read; None for recurrent policies, which read more than observations."""
+    recurrent = hasattr(getattr(model, "rollout_buffer", None), "hidden_states_pi")
+    return None if recurrent else Experience(model, networks, seed)
 
 
 def _steps(

@@ -1,10 +1,10 @@
-"""What Stable-Baselines3 and sb3-contrib algorithms consist of: networks, laws, forward orders.
+"""What Stable-Baselines3 and sb3-contrib algorithms consist of: networks, laws, orders, units.
 
 - `find_networks`: the networks of an algorithm that hooks may touch.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,9 +13,12 @@ from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
 
 from rlplast.adapters.trained import raw_optimizer, refuse_sharded
-from rlplast.core.blocks import NORMS, Block
 from rlplast.core.errors import ConfigError
-from rlplast.core.network import Init, Network, torch_default
+from rlplast.core.network.blocks import NORMS, Block, unwrap
+from rlplast.core.network.network import Init, Network, torch_default
+from rlplast.core.network.trace import is_activation, is_matrix
+from rlplast.core.network.unit_walk import alone
+from rlplast.core.network.units import UnitSpec
 
 __all__ = ["find_networks"]
 
@@ -131,7 +134,7 @@ def _network(
     shared: bool = True,
     law: Init | None = None,
 ) -> Network:
-    """Return a network whose forward order is known.
+    """Return a network whose forward order and units are known.
 
     Args:
         name: of the network.
@@ -145,17 +148,61 @@ def _network(
         shared: whether the chains start from the features extractor.
         law: how it is initialised; default: torch's own.
     """
+    module = unwrap(module)
     order: Any = None  # of type Order
+    units = None
     extractor = type(getattr(module, _EXTRACTOR)).__name__
     if extractor in _KNOWN_EXTRACTORS and _is_plain(module):
-        parts = [*([_EXTRACTOR] if shared else []), *(part for chain in chains for part in chain)]
+        trunk = [_EXTRACTOR] if shared else []
+        parts = [*trunk, *(part for chain in chains for part in chain)]
         order = [leaf for part in parts for leaf in _leaves(module, part)]
         order += [heads] if heads else []
-    network = Network(name, module, raw_optimizer(optimizer), followers, order=order, init=law)
+        units = _units(module, [[*trunk, *chain] for chain in chains], heads)
+    network = Network(
+        name, module, raw_optimizer(optimizer), followers, order=order, init=law, units=units
+    )
     if len(chains) > 1:
         for member in (network, *network.followers.values()):
             member.blocks = tuple(_in_slot(block, chains) for block in member.blocks)
     return network
+
+
+def _units(module: nn.Module, chains: Chains, heads: tuple[str, ...]) -> list[UnitSpec] | None:
+    """Return what the units of chains are; None where that is left to tracing.
+
+    Generalised state-dependent exploration reads the last hidden layer from outside of layers.
+    """
+    if getattr(module, "use_sde", False):
+        return None
+    readers: dict[str, dict[str, None]] = {}
+    steps: dict[str, nn.Module] = {}
+    for chain in chains:
+        before = ""
+        for name, layer in _computing(module, chain):
+            if is_matrix(layer):
+                readers.setdefault(before, {})[name] = None
+                before = name
+            elif is_activation(layer):
+                steps.setdefault(before, alone(layer))
+            else:
+                return None
+        readers.setdefault(before, {}).update(dict.fromkeys(heads))
+    return [
+        UnitSpec(layer, tuple(own), nonlinearity=steps.get(layer, nn.Identity()))
+        for layer, own in readers.items()
+        if layer and own
+    ]
+
+
+def _computing(module: nn.Module, chain: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules without parts that do more than reshape, in forward order."""
+    modules = dict(module.named_modules())
+    for part in chain:
+        for name, layer in modules.items():
+            inside = f"{name}.".startswith(f"{part}.")
+            whole = next(layer.children(), None) is None
+            if inside and whole and not isinstance(layer, nn.Flatten | nn.Identity):
+                yield name, layer
 
 
 def _in_slot(block: Block, chains: Chains) -> Block:

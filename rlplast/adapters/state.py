@@ -4,25 +4,28 @@
 - `hooks_text`: a hook list as one string.
 - `check_form`: a saved state has all its parts.
 - `check_start`, `check_match`: a state is of this training, these weights, hooks and seed.
+- `cut_receipts`: the file of receipts is of this training.
 - `restore_initial`, `restore`: put θ0 and the hooks' state back.
 """
 
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.hooks import Hooks
-from rlplast.core.network import Network
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.network.network import Network
 
 __all__ = [
     "check_form",
     "check_match",
     "check_start",
+    "cut_receipts",
     "fingerprint",
     "hooks_text",
     "restore",
@@ -37,6 +40,7 @@ _PARTS: dict[str, Any] = {
     "configs": str,
     "seed": int,
     "total": str,
+    "probe": Mapping,
     "length": int | None,
 }
 
@@ -132,6 +136,33 @@ def check_match(
                 f"from those that the hooks' state was saved beside: it is of another run, model "
                 f"or moment; {_REMEDY}"
             )
+
+
+def cut_receipts(path: Path, length: int | None) -> None:
+    """Cut a file of receipts back to what a state counts, so that no line comes twice.
+
+    Args:
+        path: the file.
+        length: bytes; None for a file that is to begin here.
+
+    Raises:
+        ConfigError: if a new run would append to another one's.
+        DamagedFile: if lines were lost.
+    """
+    size = path.stat().st_size if path.exists() else 0
+    if length is None and size > 0:
+        raise ConfigError(
+            f"receipts = '{path}' has lines of another run: delete it or name another file; to go "
+            "on with that run, load its state first"
+        )
+    length = length or 0
+    if size < length:
+        raise DamagedFile(
+            f"{path} has {size} bytes, the saved state counts {length}: lines were lost"
+        )
+    if size > length:
+        with path.open("ab") as file:
+            file.truncate(length)
 
 
 def restore_initial(networks: Mapping[str, Network], saved: Mapping[str, Any]) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from rlplast.core.blocks import unwrap
 from rlplast.core.errors import ConfigError, did_you_mean
-from rlplast.core.hooks import Hooks
-from rlplast.core.network import Init, Network
-from rlplast.core.optim_state import RULES
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.network.blocks import unwrap
+from rlplast.core.network.network import Init, Network
+from rlplast.core.network.optim_state import RULES
 
 __all__ = ["check_policies", "check_shared", "find_networks", "raw_optimizer", "refuse_sharded"]
 

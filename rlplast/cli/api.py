@@ -12,18 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from rlplast import __version__
 from rlplast.cli.build import build, build_trainable
 from rlplast.cli.config_file import dump_config, read_config
 from rlplast.cli.run_info import first_info, resumed_info, status
-from rlplast.core import checkpoint, distributed
-from rlplast.core.best import find_checkpoint
-from rlplast.core.branch import branch_run
+from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock, Time
-from rlplast.core.config import RunConfig
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.loop import Loop
 from rlplast.core.rng import preserve_global_rng
-from rlplast.core.run_folder import write_text
+from rlplast.core.training import distributed
+from rlplast.core.training.best import find_checkpoint
+from rlplast.core.training.branch import branch_run
+from rlplast.core.training.config import RunConfig
+from rlplast.core.training.loop import Loop
+from rlplast.core.training.run_folder import write_text
 from rlplast.metrics.probe import measure_run
 
 __all__ = ["Run", "branch", "load", "read_config", "resume", "train"]
@@ -220,7 +222,10 @@ def resume(
     loop = _loop(config.to_resume(), path, observer, until)
     info = info or first_info(config)
     try:
-        _continue(loop, report)
+        try:
+            _continue(loop, report)
+        except DamagedFile as error:
+            raise DamagedFile(f"{error}{_by_another(info)}") from error
         with status(path, info | resumed_info()):
             if total is not None and distributed.rank() == 0:
                 write_text(path / "config.yaml", dump_config(config))
@@ -246,6 +251,14 @@ def branch(run: str | Path, out: str | Path, config: RunConfig) -> Run:
     _check_new(Path(out))
     branch_run(Path(run), Path(out), dump_config(config), first_info(config))
     return Run(Path(out), config)
+
+
+def _by_another(info: dict[str, Any]) -> str:
+    """Say which version began a run, if it is another one."""
+    began = info.get("versions", {}).get("rlplast", __version__)
+    if began == __version__:
+        return ""
+    return f"; the run was begun with rlplast {began}, this is {__version__}: go on with {began}"
 
 
 def _continue(loop: Loop, report: Callable[[str], None]) -> None:

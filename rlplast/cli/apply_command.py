@@ -11,24 +11,24 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-import rlplast.interventions  # noqa: F401 - registers
 from rlplast.cli.state_file import check_out, read, write
 from rlplast.cli.state_network import StateNetwork, select
 from rlplast.cli.tables import figure, show
 from rlplast.cli.train_command import overrides
 from rlplast.core import registry
-from rlplast.core.config import parse_yaml
-from rlplast.core.edits import Receipt
 from rlplast.core.errors import ConfigError
-from rlplast.core.intervention import Intervention
-from rlplast.core.once import fire_once
-from rlplast.core.scope import SCOPES, scope
+from rlplast.core.method.method import Method, has_face
+from rlplast.core.method.once import fire_once
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.method.scope import SCOPES, scope
+from rlplast.core.training.config import parse_yaml
 
 __all__ = ["add_arguments", "run"]
 
@@ -55,25 +55,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the receipt as JSON")
     # Declared, because the value of an undeclared option before FILE would be taken for FILE.
     for name, methods in _parameters().items():
-        parser.add_argument(
-            f"--{name}",
-            dest="params",
-            action="append",
-            type=_pair(name),
-            metavar="V",
-            help=f"of {', '.join(methods)}",
-        )
+        with suppress(argparse.ArgumentError):  # what the command itself calls so goes first
+            parser.add_argument(
+                f"--{name}",
+                dest="params",
+                action="append",
+                type=_pair(name),
+                metavar="V",
+                help=f"of {', '.join(methods)}",
+            )
     parser.set_defaults(takes_overrides=True)
 
 
 def _parameters() -> dict[str, list[str]]:
     """Return ``{parameter: methods that have it}``; `init` is an option with its own rule."""
     found: dict[str, list[str]] = {}
-    for info in registry.rows("interventions"):
+    for info in (i for i in registry.rows("interventions") if _works_on_files(i.target)):
         for name in info.params:
             if name != "init":
                 found.setdefault(name, []).append(info.name)
     return found
+
+
+def _works_on_files(method: Any) -> bool:
+    """Say whether a method needs nothing but weights."""
+    return not method.reads and not has_face(method, "install")
 
 
 def _pair(name: str) -> Callable[[str], tuple[str, Any]]:
@@ -98,7 +104,12 @@ def _prepare(args: argparse.Namespace) -> tuple[dict[str, Any], Path | None, boo
     elif args.init is not None:
         initial = Path(args.init)
         params |= {"init": "stored"} if has_kind else {}
-    method: Intervention = registry.build("interventions", args.method, params)
+    method: Method = registry.build("interventions", args.method, params)
+    if not _works_on_files(type(method)):
+        raise ConfigError(
+            f"{args.method} reads data or has modules of its own, which a file of weights has not: "
+            "list it under `hooks:` of a run"
+        )
     restores = scope(args.scope, "--scope").restore is not SCOPES["all"].restore
     needed = method.uses_initial or restores
     if needed and initial is None:

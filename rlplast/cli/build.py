@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-import rlplast.interventions
-import rlplast.penalties  # noqa: F401 - registers
-from rlplast.cli.config_file import kind_classes
-from rlplast.core import distributed
-from rlplast.core.condition import Measured
-from rlplast.core.config import RunConfig
 from rlplast.core.errors import ConfigError
-from rlplast.core.hooks import Hooks
-from rlplast.core.trainable import Trainable
+from rlplast.core.method.condition import Measured
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.training import distributed
+from rlplast.core.training.config import RunConfig
+from rlplast.core.training.kinds import get_kind
+from rlplast.core.training.trainable import Trainable
 from rlplast.metrics.probe import check_names
 
 __all__ = ["build", "build_trainable", "choose_device"]
@@ -63,7 +61,15 @@ def build(config: RunConfig) -> tuple[Trainable, Hooks]:
             trainable.units,
             getattr(trainable, "horizon", config.horizon)(),  # exact, once the data are known
             _measured(config),
+            source=trainable,
+            penalties=trainable.penalties,
         )
+        if distributed.world() > 1 and hooks.recorded():
+            raise ConfigError(
+                f"hooks read activations at every update, of which each of {distributed.world()} "
+                "processes sees its own: train in one process, or give the method a schedule such "
+                "as every: 1000 updates, which reads a probe that is the same in all of them"
+            )
     except ConfigError:
         trainable.close()
         raise
@@ -82,17 +88,18 @@ def build_trainable(config: RunConfig) -> Trainable:
     Raises:
         ConfigError: for whatever the config asks that is not there.
     """
-    if distributed.world() > 1 and config.kind != "gpt":
+    make = get_kind(config.kind).trainable_class()
+    if distributed.world() > 1 and not getattr(make, "several_processes", False):
         raise ConfigError(
             f"kind = {config.kind!r} with {distributed.world()} processes of torchrun: it trains "
-            "in one; allowed is kind: gpt"
+            "in one, so start it without torchrun; kind: gpt trains in several"
         )
     torch.set_num_threads(config.threads)
     torch.backends.cudnn.deterministic = True
     device = choose_device(config.device)
     _check_env(config)
     try:
-        return kind_classes(config.kind)[1](config, device)
+        return make(config, device)
     except MemoryError as error:
         raise ConfigError(f"{error}: lower what the config keeps in memory (a replay)") from error
     except RuntimeError as error:
@@ -103,7 +110,7 @@ def build_trainable(config: RunConfig) -> Trainable:
 
 def _check_env(config: Any) -> None:
     """Turn what is wrong with an environment's id or options into a ConfigError."""
-    import envs
+    from rlplast import envs
 
     if not hasattr(config, "env"):
         return

@@ -14,10 +14,10 @@ from typing import Any
 
 from rlplast.cli import api
 from rlplast.cli.errors import exit_code, import_module
+from rlplast.core.checkpoint.files import lock
 from rlplast.core.clock import Time
-from rlplast.core.config import RunConfig
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.files import lock
+from rlplast.core.training.config import RunConfig
 from rlplast.study.child import die_with_parent
 from rlplast.study.folder import is_done, is_started, read_study
 

@@ -1,6 +1,5 @@
 """From YAML and the command line's overrides to a checked config.
 
-- `kind_classes`: the config and the Trainable of a ``kind``.
 - `read_config`: a path, a shipped name or a mapping → a checked dataclass.
 - `dump_config`: back to YAML.
 """
@@ -13,23 +12,21 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jsonargparse
-import torch
 import yaml
 
 from rlplast.cli.shipped import config_folder, find_config
 from rlplast.core.clock import Time
-from rlplast.core.config import RunConfig, check_keys, read_yaml
-from rlplast.core.errors import ConfigError, did_you_mean
-from rlplast.core.trainable import Trainable
+from rlplast.core.errors import ConfigError
+from rlplast.core.training.config import RunConfig, check_keys, read_yaml
+from rlplast.core.training.kinds import get_kind, kinds
 
-__all__ = ["dump_config", "kind_classes", "read_config"]
+__all__ = ["dump_config", "read_config"]
 
-KINDS = ("dqn", "sac", "supervised", "gpt")
 LISTS = ("hooks", "penalties", "layers")  # keys whose list may lie in a file of its own
 TYPE_NAMES = {
     bool: "true or false",
@@ -41,35 +38,6 @@ TYPE_NAMES = {
 }
 FREE = (dict[str, Any], list[dict[str, Any]])  # checked by those who read them
 _BAD_KEY = re.compile(r'"config\.([^"\s]+)"')
-
-
-def kind_classes(kind: Any) -> tuple[type[RunConfig], Callable[[Any, torch.device], Trainable]]:
-    """Return the config and the Trainable of a kind, imported only when needed.
-
-    Raises:
-        ConfigError: for an unknown kind.
-    """
-    if kind == "dqn":
-        from agents.dqn import DQN
-        from agents.dqn_config import DQNConfig
-
-        return DQNConfig, DQN
-    if kind == "sac":
-        from agents.sac import SAC
-        from agents.sac_config import SACConfig
-
-        return SACConfig, SAC
-    if kind == "supervised":
-        from rlplast.supervised.config import SupervisedConfig
-        from rlplast.supervised.trainer import Supervised
-
-        return SupervisedConfig, Supervised
-    if kind == "gpt":
-        from rlplast.gpt.config import GPTConfig
-        from rlplast.gpt.trainer import GPTTrainer
-
-        return GPTConfig, GPTTrainer
-    raise ConfigError(f"kind = {kind!r}: {did_you_mean(str(kind), KINDS)}")
 
 
 def read_config(
@@ -102,7 +70,7 @@ def read_config(
         if isinstance(data.get(key), str):
             data[key] = _list_in_file(key, data[key])
     kind = data.get("kind", "dqn")
-    cls, _ = kind_classes(kind)
+    cls = get_kind(kind).config_class()
     _refuse_keys_of_other_kinds(data, cls, kind)
     check_keys(data, cls)
     _refuse_coerced(data, cls)
@@ -222,8 +190,8 @@ def _list_in_file(key: str, name: str) -> Any:
 def _refuse_keys_of_other_kinds(data: Any, cls: type, kind: str) -> None:
     """Refuse a key that belongs to a config of another kind, naming that kind."""
     for path in _unknown_keys(data, cls):
-        for other in KINDS:
-            if other != kind and _has(kind_classes(other)[0], path):
+        for other, found in kinds().items():
+            if other != kind and _has(found.config_class(), path):
                 where = ".".join(("config", *path[:-1]))
                 raise ConfigError(
                     f"{where} has an unknown key {path[-1]!r}: this key is for kind: {other}, "

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rlplast.core.distributed import rank, world
 from rlplast.core.errors import ConfigError, Interrupted, RlplastError
+from rlplast.core.training.distributed import rank, world
 
 __all__ = ["exit_code", "import_module"]
 

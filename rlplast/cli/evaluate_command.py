@@ -12,9 +12,10 @@ from rich.table import Column, Table
 
 from rlplast.cli import api
 from rlplast.cli.tables import counted, figure, show
+from rlplast.core.checkpoint.files import fsync
 from rlplast.core.errors import ConfigError
-from rlplast.core.files import fsync
 from rlplast.core.rng import numpy_stream
+from rlplast.core.training.kinds import get_kind
 
 __all__ = ["add_arguments", "run"]
 
@@ -45,9 +46,8 @@ def run(args: argparse.Namespace) -> int:
     if args.video is not None:
         _check_video(args.video)
     opened = api.load(args.folder, args.checkpoint)
-    if opened.config.kind in ("supervised", "gpt"):
-        return _held_out(opened, args)
-    return _play(opened, args)
+    plays = hasattr(get_kind(opened.config.kind).trainable_class(), "play")
+    return _play(opened, args) if plays else _held_out(opened, args)
 
 
 def _held_out(opened: api.Run, args: argparse.Namespace) -> int:

@@ -53,6 +53,11 @@ def _receipt_table(receipts: Sequence[dict[str, Any]], unit: str, width: int) ->
     """
     numbers = ["sfe", "dfi_before", "dfi_after", "time/seconds"]
     heads = ["SFE", "DfI\nbefore", "DfI\nafter", "seconds"]
+    if not any(row["dfi_after"] is not None for row in receipts):
+        numbers[1:3], heads[1:3] = [], []
+    if any(row.get("units") for row in receipts):
+        numbers.insert(1, "units")
+        heads.insert(1, "units\nreset")
     if width < _WIDE:
         numbers.pop()
         heads.pop()
@@ -65,5 +70,7 @@ def _receipt_table(receipts: Sequence[dict[str, Any]], unit: str, width: int) ->
         table.add_column(head, justify="right", no_wrap=True, overflow="fold")
     for row in receipts:
         at = f"{row['clock'][unit]:,} {unit}"
-        table.add_row(row["method"], row["network"], at, *(figure(row[key]) for key in numbers))
+        units = None if row.get("units") is None else sum(row["units"].values())
+        values = [units if key == "units" else row[key] for key in numbers]
+        table.add_row(str(row["method"]), str(row["network"]), at, *map(figure, values))
     return table

@@ -1,9 +1,11 @@
-"""List what a config can name: methods, metrics, optimizers, environments, configs.
+"""List what a config can name: methods, metrics, optimizers, environments, kinds, configs.
 
-Without a FAMILY, environments are only counted; `rlplast list envs` has all of them.
+``from`` says where a row comes from: rlplast, an installed package, or a module that `--import`
+names. Without a FAMILY, environments are only counted; `rlplast list envs` has all of them.
 """
 
 import argparse
+import inspect
 import itertools
 import json
 import re
@@ -13,14 +15,12 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-import rlplast.interventions
-import rlplast.metrics
-import rlplast.penalties  # noqa: F401 - registers
 from rlplast.cli.shipped import config_folder, shipped_configs
 from rlplast.cli.tables import counted, show
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError, did_you_mean
-from rlplast.core.optim_state import RULES
+from rlplast.core.network.optim_state import RULES
+from rlplast.core.training.kinds import kinds
 
 __all__ = ["add_arguments", "list_rows", "run"]
 
@@ -52,9 +52,26 @@ def _optimizer_rows() -> list[Row]:
 
 
 def _env_rows() -> list[Row]:
-    import envs
+    from rlplast import envs
 
-    return envs.list_envs()
+    try:
+        return envs.list_envs()
+    except ValueError as error:  # of a plug-in
+        raise ConfigError(str(error)) from error
+
+
+def _kind_rows() -> list[Row]:
+    return [
+        {
+            "name": kind.name,
+            "family": "kinds",
+            "summary": (inspect.getdoc(kind.config_class()) or kind.name).splitlines()[0],
+            "params": {},
+            "source": kind.trainable,
+            "from": kind.origin,
+        }
+        for _, kind in sorted(kinds().items())
+    ]
 
 
 def _first_sentence(path: Path) -> str:
@@ -83,6 +100,7 @@ def _config_rows() -> list[Row]:
 _OUTSIDE_REGISTRY = {
     "optimizers": _optimizer_rows,
     "envs": _env_rows,
+    "kinds": _kind_rows,
     "configs": _config_rows,
 }
 
@@ -102,7 +120,7 @@ def list_rows(family: str | None = None) -> list[Row]:
     for name in registry.FAMILIES if family is None else (family,):
         elsewhere = _OUTSIDE_REGISTRY.get(name)
         rows += [info.row() for info in registry.rows(name)] if elsewhere is None else elsewhere()
-    return rows
+    return [row | {"from": row.get("from", "rlplast")} for row in rows]
 
 
 def _envs_counted(rows: list[Row]) -> list[Row]:
@@ -113,14 +131,16 @@ def _envs_counted(rows: list[Row]) -> list[Row]:
         if row["family"] != "envs":
             short.append(row)
         elif start not in starts:
-            starts[start] = row | {"name": start, "params": {}, "source": {}, "count": 0}
+            starts[start] = row | {"name": start, "params": {}, "count": 0}
+            starts[start] |= {"source": {}, "from": {}}
             short.append(starts[start])
         if row["family"] == "envs":
             starts[start]["count"] += 1
-            starts[start]["source"] |= {row["source"]: None}
+            for key in ("source", "from"):
+                starts[start][key] |= {row[key]: None}
     for row in starts.values():
         row["summary"] = f"{counted(row['count'], 'environment')}, see `rlplast list envs`"
-        row["source"] = "; ".join(row["source"])
+        row |= {key: "; ".join(row[key]) for key in ("source", "from")}
     return short
 
 
@@ -152,11 +172,11 @@ def _show_family(family: str, rows: list[Row]) -> None:
     has_params = any(row["params"] for row in rows)
     table = Table()
     table.add_column("name", no_wrap=True)  # whole, to be copied from here
-    for column in ("summary", "parameters", "source"):
+    for column in ("summary", "parameters", "source", "from"):
         if has_params or column != "parameters":
             table.add_column(column, overflow="fold")
     for row in rows:
-        cells = [row["name"], row["summary"], _described(row["params"]), row["source"]]
+        cells = [row["name"], row["summary"], _described(row["params"]), row["source"], row["from"]]
         if not has_params:
             del cells[2]
         table.add_row(*map(Text, cells))  # as Text, a range such as [0, 1] is no markup

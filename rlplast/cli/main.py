@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from rlplast import __version__
 from rlplast.cli import (
@@ -15,6 +16,7 @@ from rlplast.cli import (
     study_command,
     tokens_command,
     train_command,
+    units_command,
 )
 from rlplast.cli.errors import exit_code, import_module
 
@@ -29,8 +31,26 @@ COMMANDS = {
     "apply": apply_command,
     "measure": measure_command,
     "tokens": tokens_command,
+    "units": units_command,
     "list": list_command,
 }
+
+
+class _Command(argparse.ArgumentParser):
+    """A command's parser, which declares its arguments when the command is used.
+
+    Those of `apply` are the parameters of all registered methods, of plug-ins too.
+    """
+
+    module: Any = None
+
+    def parse_known_args(self, *args: Any, **options: Any) -> Any:
+        """Parse, as the base class does."""
+        module, self.module = self.module, None
+        if module is not None:
+            module.add_arguments(self)
+            self.set_defaults(run=module.run)
+        return super().parse_known_args(*args, **options)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -45,7 +65,9 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         help="import a module first, such as one that registers your own methods",
     )
-    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = root.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=_Command
+    )
     for name, module in COMMANDS.items():
         summary = (module.__doc__ or "").splitlines()[0]
         command = commands.add_parser(
@@ -55,8 +77,7 @@ def parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        command.module = module
     return root
 
 
@@ -69,13 +90,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    root = parser()
-    arguments, rest = root.parse_known_args(argv)
-    if rest and not getattr(arguments, "takes_overrides", False):
-        root.error(f"unrecognized arguments: {' '.join(rest)}")
-    arguments.overrides = rest
 
     def run() -> int:
+        root = parser()
+        arguments, rest = root.parse_known_args(argv)
+        if rest and not getattr(arguments, "takes_overrides", False):
+            root.error(f"unrecognized arguments: {' '.join(rest)}")
+        arguments.overrides = rest
         for module in arguments.modules:
             import_module(module)
         return arguments.run(arguments)

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rlplast.core.distributed import rank
-from rlplast.core.loop import Loop
+from rlplast.core.training.distributed import rank
+from rlplast.core.training.loop import Loop
 
 __all__ = ["progress"]
 

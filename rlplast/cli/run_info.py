@@ -16,10 +16,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rlplast.core import distributed
-from rlplast.core.config import RunConfig
+from rlplast import plugins
 from rlplast.core.errors import Interrupted, RlplastError
-from rlplast.core.run_folder import write_json
+from rlplast.core.training import distributed
+from rlplast.core.training.config import RunConfig
+from rlplast.core.training.run_folder import write_json
 
 __all__ = ["first_info", "resumed_info", "status", "versions"]
 
@@ -62,7 +63,7 @@ def status(path: Path, info: dict[str, Any]) -> Iterator[None]:
 def versions() -> dict[str, str]:
     """Return the versions of what results depend on, by package."""
     found = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *sorted(plugins.packages())):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

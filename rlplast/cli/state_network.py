@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.blocks import PACKED_NAMES, Block, BlockSpec
 from rlplast.core.errors import BadWeights, ConfigError, did_you_mean
-from rlplast.core.network import Network, torch_default
+from rlplast.core.network.blocks import PACKED_NAMES, Block, BlockSpec
+from rlplast.core.network.network import Network, torch_default
 
 __all__ = ["StateNetwork", "select", "weights_of"]
 

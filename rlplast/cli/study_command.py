@@ -25,9 +25,9 @@ from rlplast.cli.run_info import versions
 from rlplast.cli.shipped import find_config
 from rlplast.cli.study_progress import study_progress
 from rlplast.cli.tables import counted
-from rlplast.core.config import read_yaml
 from rlplast.core.errors import ConfigError, Interrupted, RlplastError
-from rlplast.core.run_folder import write_text
+from rlplast.core.training.config import read_yaml
+from rlplast.core.training.run_folder import write_text
 from rlplast.study.executors import Executor, make_executor
 from rlplast.study.folder import StudyFolder
 from rlplast.study.plan import Cell, PlannedRun, cost, plan

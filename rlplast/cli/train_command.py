@@ -16,9 +16,9 @@ from typing import Any
 from rlplast.cli import api
 from rlplast.cli.finish import finish
 from rlplast.cli.progress import progress
-from rlplast.core.config import parse_yaml
-from rlplast.core.distributed import rank
 from rlplast.core.errors import ConfigError
+from rlplast.core.training.config import parse_yaml
+from rlplast.core.training.distributed import rank
 
 __all__ = ["add_arguments", "run"]
 

@@ -9,18 +9,43 @@ are read from the definition, so `rlplast list`, validation and docs never disag
 """
 
 import dataclasses
+import functools
+import importlib
 import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field
 from typing import Any, get_args
 
+from rlplast import plugins
 from rlplast.core.errors import ConfigError, did_you_mean
 
-__all__ = ["FAMILIES", "Info", "build", "check_range", "get", "param", "register", "rows"]
+__all__ = [
+    "FAMILIES",
+    "LISTS",
+    "Info",
+    "build",
+    "check_range",
+    "get",
+    "load_plugins",
+    "param",
+    "register",
+    "rows",
+]
 
 NAMES = "names"  # the range of a parameter that lists names or globs
-FAMILIES = ("interventions", "penalties", "layers", "metrics", "optimizers", "envs", "configs")
+FAMILIES = (
+    "interventions",
+    "penalties",
+    "layers",
+    "metrics",
+    "optimizers",
+    "envs",
+    "kinds",
+    "configs",
+)
+# Methods are one family; a config lists each under one key, which is a filter of it.
+LISTS = {"hooks": "interventions", "penalties": "penalties", "layers": "layers"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +58,7 @@ class Info:
     params: Mapping[str, Mapping[str, Any]]
     source: str
     target: Callable[..., Any]
+    origin: str = "rlplast"
 
     def row(self) -> dict[str, Any]:
         """Return what `rlplast list --json` prints for this entry."""
@@ -43,10 +69,40 @@ class Info:
             "summary": self.summary,
             "params": params,
             "source": self.source,
+            "from": self.origin,
         }
 
 
-_TABLE: dict[str, dict[str, Info]] = {family: {} for family in FAMILIES}
+_TABLE: dict[str, dict[str, Info]] = {"methods": {}, **{f: {} for f in FAMILIES}}
+_BUILT_IN = ("rlplast.methods", "rlplast.metrics")  # packages that register when imported
+
+
+@functools.cache
+def _load() -> None:
+    """Import what registers itself, when the table is first read: ours, then plug-ins."""
+    for name in _BUILT_IN:
+        importlib.import_module(name)
+    load_plugins(plugins.METHODS)
+
+
+def load_plugins(group: str) -> None:
+    """Import the installed packages of a group of entry points, each once.
+
+    Raises:
+        ConfigError: naming the one that cannot be loaded.
+    """
+    try:
+        plugins.load(group)
+    except plugins.BrokenPlugin as error:
+        raise ConfigError(str(error)) from error
+
+
+def _family(family: str) -> dict[str, Info]:
+    """Return the rows of a family by name; interventions and so on are those of its methods."""
+    _load()
+    if family in LISTS.values():
+        return {n: info for n, info in _TABLE["methods"].items() if info.family == family}
+    return _TABLE[family]
 
 
 def param(default: Any, range: str) -> Any:
@@ -145,15 +201,21 @@ def _params_of(target: Callable[..., Any], ranges: Mapping[str, str]) -> dict[st
 
 
 def register(
-    family: str, name: str, *, source: str, ranges: Mapping[str, str] | None = None
+    family: str,
+    name: str,
+    *,
+    source: str,
+    ranges: Mapping[str, str] | None = None,
+    listed: str | None = None,
 ) -> Callable[[Any], Any]:
     """Add the decorated dataclass or function to the registry.
 
     Args:
-        family: one of `FAMILIES`.
+        family: methods, or one of `FAMILIES`.
         name: the name configs use.
         source: paper, equation or table the definition comes from.
         ranges: for functions, the range of each keyword-only parameter.
+        listed: of a method, the filter of `rlplast list` that shows it.
 
     Raises:
         ConfigError: if the family is unknown or the name is taken.
@@ -166,10 +228,13 @@ def register(
         here = (target.__module__, target.__qualname__)
         # The same definition may be imported twice, by a reload or a test collector.
         if taken and (taken.target.__module__, taken.target.__qualname__) != here:
-            raise ConfigError(f"{family} already has a {name!r}: choose another name")
+            raise ConfigError(
+                f"{family} already has a {name!r}, from {taken.origin}: choose another name"
+            )
         summary = (inspect.getdoc(target) or name).splitlines()[0]
         params = _params_of(target, ranges or {})
-        _TABLE[family][name] = Info(name, family, summary, params, source, target)
+        origin = plugins.origin(target.__module__)
+        _TABLE[family][name] = Info(name, listed or family, summary, params, source, target, origin)
         return target
 
     return add
@@ -181,12 +246,12 @@ def get(family: str, name: str) -> Info:
     Raises:
         ConfigError: naming the nearest entry if there is no such one.
     """
-    if not isinstance(name, str) or name not in _TABLE[family]:  # a config may hold anything
-        one = "penalty" if family == "penalties" else family[:-1]
-        near = did_you_mean(str(name), _TABLE[family])
+    if not isinstance(name, str) or name not in _family(family):  # a config may hold anything
+        one = "penalty" if family == "penalties" else family.removesuffix("s")
+        near = did_you_mean(str(name), _family(family))
         own = "" if near.startswith("did") else "; your own: `rlplast --import MODULE ...`"
         raise ConfigError(f"{one} {name!r} is unknown: {near}{own}")
-    return _TABLE[family][name]
+    return _family(family)[name]
 
 
 def rows(family: str | None = None) -> list[Info]:
@@ -198,7 +263,7 @@ def rows(family: str | None = None) -> list[Info]:
     if family is not None and family not in _TABLE:
         raise ConfigError(f"family {family!r}: {did_you_mean(family, FAMILIES)}")
     families = FAMILIES if family is None else (family,)
-    return [_TABLE[f][name] for f in families for name in sorted(_TABLE[f])]
+    return [_family(f)[name] for f in families for name in sorted(_family(f))]
 
 
 def _is_whole(target: Callable[..., Any], key: str) -> bool:

@@ -27,6 +27,11 @@ def derive_seed(seed: int, *names: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
+# To torch.compile a constant, as torch.compiler.assume_constant_result would mark it; that one
+# imports the whole compiler.
+setattr(derive_seed, "_dynamo_marked_constant", True)  # noqa: B010
+
+
 def torch_stream(seed: int, *names: object) -> torch.Generator:
     """Return a fresh CPU generator for a derived stream.
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from rlplast.core.clock import Clock, Time
-from rlplast.core.config import EvaluateConfig, MetricsConfig, RunConfig
 from rlplast.core.errors import ConfigError, did_you_mean
-from rlplast.core.optimizers import OptimizerConfig
+from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.core.registry import check_range
+from rlplast.core.training.config import EvaluateConfig, MetricsConfig, RunConfig
 from rlplast.gpt.model import GPTModelConfig
 
 __all__ = ["GPTConfig", "GPTEvaluateConfig", "Phase", "StartConfig"]

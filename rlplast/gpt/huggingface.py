@@ -18,10 +18,10 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from rlplast.core.blocks import blocks_of, unwrap
+from rlplast.core.checkpoint.files import fsync
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
-from rlplast.core.files import fsync
-from rlplast.core.run_folder import write_json
+from rlplast.core.network.blocks import blocks_of, unwrap
+from rlplast.core.training.run_folder import write_json
 from rlplast.gpt.model import GPT, GPTModelConfig
 
 __all__ = ["load_gpt2", "save_gpt2"]

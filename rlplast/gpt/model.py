@@ -7,13 +7,15 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlplast.core.blocks import Block
 from rlplast.core.errors import ConfigError
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.units import UnitSpec
 
 __all__ = ["GPT", "GPTModelConfig", "cross_entropy"]
 
@@ -62,6 +64,9 @@ class GPTModelConfig:
             raise ConfigError(f"model.dropout = {self.dropout}: allowed is [0, 1)")
 
 
+_gelu = partial(F.gelu, approximate="tanh")
+
+
 class Attention(nn.Module):
     """Causal self-attention; query, key and value come from one packed projection."""
 
@@ -70,6 +75,10 @@ class Attention(nn.Module):
         self.heads, self.dropout = config.heads, config.dropout
         self.c_attn = nn.Linear(config.width, 3 * config.width, bias=config.bias)
         self.c_proj = nn.Linear(config.width, config.width, bias=config.bias)
+
+    def unit_specs(self) -> list[UnitSpec]:
+        """Return the heads."""
+        return [UnitSpec("c_attn", ("c_proj",), heads=self.heads)]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what attention adds, shape (batch, time, width) as `x`."""
@@ -89,9 +98,13 @@ class MLP(nn.Module):
         self.c_fc = nn.Linear(config.width, 4 * config.width, bias=config.bias)
         self.c_proj = nn.Linear(4 * config.width, config.width, bias=config.bias)
 
+    def unit_specs(self) -> list[UnitSpec]:
+        """Return the hidden units."""
+        return [UnitSpec("c_fc", ("c_proj",), nonlinearity=_gelu)]
+
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the MLP adds, (batch, time, width), and its activations after the GELU."""
-        hidden = F.gelu(self.c_fc(x), approximate="tanh")
+        hidden = _gelu(self.c_fc(x))
         return self.c_proj(hidden), hidden
 
 
@@ -116,8 +129,7 @@ class TransformerBlock(nn.Module):
 class GPT(nn.Module):
     """A GPT: tokens in, logits of the next token out.
 
-    Its weights are those of torch's layers until `rlplast.core.network.Network.initialise` draws
-    them by `init_block`.
+    Its weights are those of torch's layers until `Network.initialise` draws them by `init_block`.
 
     Args:
         config: its sizes.
@@ -176,13 +188,13 @@ class GPT(nn.Module):
     def forward_taps(self, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return logits, and each MLP's activations after its GELU.
 
-        Activations are (batch·time, 4·width) each, named ``h.0.mlp`` and so on: every token is
+        Activations are (batch·time, 4·width) each, named ``h.0.mlp.c_fc`` and so on: every token is
         a sample.
         """
         x, taps = self._embed(tokens), {}
         for i, block in enumerate(self.h):
             x, hidden = block(x)
-            taps[f"h.{i}.mlp"] = hidden.flatten(0, 1)
+            taps[f"h.{i}.mlp.c_fc"] = hidden.flatten(0, 1)
         return self.lm_head(self.ln_f(x)), taps
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rlplast.core import checkpoint
-from rlplast.core.best import find_checkpoint
-from rlplast.core.blocks import Block
-from rlplast.core.config import read_yaml
+from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import ConfigError
-from rlplast.core.network import Network
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.network import Network
+from rlplast.core.training.best import find_checkpoint
+from rlplast.core.training.config import read_yaml
 from rlplast.gpt.config import StartConfig
 from rlplast.gpt.huggingface import load_gpt2
 from rlplast.gpt.model import GPTModelConfig

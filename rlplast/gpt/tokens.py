@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from rlplast.core.checkpoint.files import fsync
 from rlplast.core.errors import ConfigError, RlplastError, did_you_mean
-from rlplast.core.files import fsync
-from rlplast.core.run_folder import write_json
+from rlplast.core.training.run_folder import write_json
 from rlplast.gpt.corpus import DTYPES, FORMAT
 
 __all__ = ["TOKENIZERS", "Tokenizer", "text_files", "write_corpus"]

@@ -13,19 +13,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlplast.core import distributed
+from rlplast.core.checkpoint.fingerprint import check_data
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
-from rlplast.core.fingerprint import check_data
-from rlplast.core.layer import install_layers
-from rlplast.core.network import Network
-from rlplast.core.optim_state import zero_all
-from rlplast.core.optimizers import clip, lr_at, make_optimizer, set_lr
-from rlplast.core.penalty import Penalties
+from rlplast.core.method.context import Activations
+from rlplast.core.method.install import install_methods
+from rlplast.core.method.penalties import Penalties
+from rlplast.core.network.network import Network
+from rlplast.core.network.optim_state import zero_all
+from rlplast.core.network.optimizers import clip, lr_at, make_optimizer, set_lr
 from rlplast.core.rng import Streams, derive_seed, numpy_stream, torch_stream
+from rlplast.core.training import distributed
+from rlplast.core.training.trainable import AfterUpdate, no_hooks
 from rlplast.gpt.config import GPTConfig, Phase
 from rlplast.gpt.corpus import Corpus, batch, check_corpus, open_corpus, validation_batches
-from rlplast.gpt.model import GPT
+from rlplast.gpt.model import GPT, cross_entropy
 from rlplast.gpt.start import start
 
 __all__ = ["GPTTrainer"]
@@ -41,10 +43,16 @@ class _Loss(nn.Module):
         self.gpt = gpt
         self.device_type, self.dtype = device_type, DTYPES[precision]
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return the mean loss, in nats per token, of rows (sequences, context + 1)."""
+    def forward(self, rows: Tensor, record: bool = False) -> tuple[Tensor, Activations]:
+        """Return the mean loss, in nats per token, of rows (sequences, context + 1).
+
+        Then come the activations after each GELU, if they are recorded.
+        """
         with torch.autocast(self.device_type, self.dtype, enabled=self.dtype != torch.float32):
-            return self.gpt.loss(rows[:, :-1], rows[:, 1:])
+            if not record:
+                return self.gpt.loss(rows[:, :-1], rows[:, 1:]), {}
+            logits, found = self.gpt.forward_taps(rows[:, :-1])
+            return cross_entropy(logits, rows[:, 1:]), {k: v.detach() for k, v in found.items()}
 
 
 class GPTTrainer:
@@ -61,6 +69,7 @@ class GPTTrainer:
     """
 
     units: tuple[str, ...] = GPTConfig.units
+    several_processes = True
 
     def __init__(self, config: GPTConfig, device: torch.device) -> None:
         self.config, self.phases = config, config.phase_list()
@@ -76,7 +85,7 @@ class GPTTrainer:
         if distributed.rank() > 0:  # other dropout for other rows
             torch.manual_seed(derive_seed(seed, "model", distributed.rank()))
         self.gpt = GPT(config.model).to(device)
-        install_layers(config.layers, {"gpt": (self.gpt,)}, seed)
+        install_methods(config.layers, config.hooks, {"gpt": (self.gpt,)}, seed)
         self.optimizer = make_optimizer(config.optimizer, self.gpt)
         network = Network("gpt", self.gpt, self.optimizer)
         network.initialise(torch_stream(seed, "init", "gpt"))
@@ -84,7 +93,8 @@ class GPTTrainer:
         self.networks = {"gpt": network}
         self.penalties = Penalties(config.penalties, self.networks)
         self.clock = Clock()
-        self.after_update: Callable[[Clock], None] = lambda clock: None
+        self.after_update: AfterUpdate = no_hooks
+        self.recorded: frozenset[str] = frozenset()
         self.sum = torch.zeros((), dtype=torch.float64, device=device)  # of losses
         self.updates_summed = 0
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
@@ -118,7 +128,7 @@ class GPTTrainer:
         share = config.batch_size // distributed.world()
         mine = self._to_device(rows[distributed.rank() * share :][:share])
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self._backward(mine.split(self.micro_batch))
+        loss, activations = self._backward(mine.split(self.micro_batch))
         self.scaler.unscale_(self.optimizer)
         clip(settings, self.gpt.parameters())
         self.scaler.step(self.optimizer)
@@ -126,22 +136,26 @@ class GPTTrainer:
         self.sum += distributed.average(loss)
         self.updates_summed += 1
         self.clock = self.clock.advance(updates=1, tokens=config.batch_size * context)
-        self.after_update(self.clock)
+        self.after_update(self.clock, {"gpt": activations})
 
-    def _backward(self, parts: tuple[Tensor, ...]) -> Tensor:
+    def _backward(self, parts: tuple[Tensor, ...]) -> tuple[Tensor, Activations]:
         """Add up the gradient of this process's rows; return their mean loss, without penalties.
 
-        Ranks average their gradients in the last part's backward pass.
+        Ranks average their gradients in the last part's backward pass. Activations, if they are
+        recorded, are those of all parts.
         """
+        record, found = bool(self.recorded), []
         whole = torch.zeros((), device=self.device)
         for i, part in enumerate(parts, 1):
             last = i == len(parts)
             with nullcontext() if last else distributed.accumulating(self._loss):
-                loss = self._loss(part) / len(parts)
+                loss, activations = self._loss(part, record)
+                found.append(activations)
+                loss = loss / len(parts)
                 whole += loss.detach()
                 loss = self.penalties.add("gpt", loss) if last else loss
                 self.scaler.scale(loss).backward()
-        return whole
+        return whole, {name: torch.cat([own[name] for own in found]) for name in found[0]}
 
     def _rows(self, shares: Mapping[str, float], rows: int, rng: np.random.Generator) -> Tensor:
         """Return token ids of a mixture, int64, (rows, context + 1), on the CPU."""
@@ -181,7 +195,7 @@ class GPTTrainer:
             ):
                 mine = torch.from_numpy(rows)[distributed.rank() :: distributed.world()]
                 for part in self._to_device(mine).split(self.micro_batch) if len(mine) else ():
-                    sums[0] += self._plain_loss(part).double() * len(part)
+                    sums[0] += self._plain_loss(part)[0].double() * len(part)
                     sums[1] += len(part)
         loss, count = distributed.total(sums).tolist()
         return loss / count
@@ -212,13 +226,24 @@ class GPTTrainer:
         rng = numpy_stream(self.config.seed, "probe", number)
         return self._rows(shares, size, rng).to(self.device)
 
-    def loss(self, network: str, batch: Tensor) -> Tensor:
-        """Return the mean loss of rows (size, context + 1), in eval mode, without penalties."""
-        with self._evaluating():
-            return self._plain_loss(batch)
+    def batches(self, count: int | None, size: int, number: int) -> Iterator[Tensor]:
+        """Yield rows of this phase's training mixture.
+
+        None is as many as the phase trains on.
+        """
+        phase = self.phases[self.clock.phase]
+        rows = phase.updates * self.config.batch_size
+        rng = numpy_stream(self.config.seed, "batches", number)
+        for _ in range(-(-rows // size) if count is None else count):
+            yield self._rows(phase.shares, size, rng).to(self.device)
+
+    def loss(self, network: str, batch: Tensor, train: bool = False) -> Tensor:
+        """Return the mean loss of rows (size, context + 1), without penalties."""
+        with nullcontext() if train else self._evaluating():
+            return self._plain_loss(batch)[0]
 
     @torch.no_grad()
-    def taps(self, network: str, batch: Tensor) -> dict[str, Tensor]:
+    def activations(self, network: str, batch: Tensor) -> Activations:
         """Return the MLPs' activations after their GELU, in eval mode; see `GPT.forward_taps`."""
         with self._evaluating():
             return self.gpt.forward_taps(batch[:, :-1])[1]

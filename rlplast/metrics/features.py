@@ -1,16 +1,16 @@
-"""Metrics of activations ("taps") and of gradients.
+"""Metrics of activations and of gradients.
 
 - `dormant_ratio`, `dormant_ratio_per_layer`, `active_fraction`: dead and active units.
 - `saturation`, `saturation_percentile`: how far tanh units sit on their asymptotes.
 - `feature_norm`, `feature_covariance_distance`: size and change of a representation.
-- `last_features`: the last tap as a matrix, for `srank` and `effective_rank`.
+- `last_features`: the last activations as a matrix, for `srank` and `effective_rank`.
 - `gradient_norm`, `effective_lr`: sizes of a gradient.
 
-Taps are an ordered mapping from layer name to post-activation tensor, first hidden layer
+Activations are an ordered mapping from layer name to post-activation tensor, first hidden layer
 first: ``[batch, units]``, or ``[batch, channels, *space]`` where the channel is the unit.
 
 All metrics are 0-d float64 tensors, without branches on values and without host
-synchronisation. A tap with a value that is not finite makes a share or a count NaN; it
+synchronisation. An activation that is not finite makes a share or a count NaN; it
 never passes for a healthy number.
 """
 
@@ -38,16 +38,16 @@ __all__ = [
 ]
 
 
-def _checked(taps: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    if not taps:
-        raise ConfigError("taps are empty: feature metrics need at least one hidden layer")
-    for name, tap in taps.items():
-        if tap.ndim < 2:
+def _checked(activations: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    if not activations:
+        raise ConfigError("activations are empty: feature metrics need at least one hidden layer")
+    for name, layer in activations.items():
+        if layer.ndim < 2:
             raise ConfigError(
-                f"tap {name!r} of shape {list(tap.shape)}: allowed is [batch, units] or "
+                f"activations {name!r} of shape {list(layer.shape)}: allowed is [batch, units] or "
                 "[batch, channels, *space]"
             )
-    return {name: at_least_float32(tap) for name, tap in taps.items()}
+    return {name: at_least_float32(layer) for name, layer in activations.items()}
 
 
 def _nan_unless_finite(value: Tensor, tensors: Sequence[Tensor]) -> Tensor:
@@ -59,9 +59,9 @@ def _share(counts: Sequence[Tensor], tensors: Sequence[Tensor], total: int) -> T
     return _nan_unless_finite(torch.stack(list(counts)).sum().double() / total, tensors)
 
 
-def _dormant_units(tap: Tensor, threshold: float) -> Tensor:
+def _dormant_units(layer: Tensor, threshold: float) -> Tensor:
     """Return which units of one layer are dormant, shape ``[units]``."""
-    activity = tap.abs().transpose(0, 1).flatten(1).mean(1)
+    activity = layer.abs().transpose(0, 1).flatten(1).mean(1)
     # The score's denominator is multiplied out: an all-zero layer (0 <= 0) is dormant.
     return activity <= threshold * activity.mean()
 
@@ -72,7 +72,7 @@ def _dormant_units(tap: Tensor, threshold: float) -> Tensor:
     source="Sokar et al. 2023, 'The Dormant Neuron Phenomenon', definitions 3.1 and 3.2",
     ranges={"threshold": "[0, inf)"},
 )
-def dormant_ratio(taps: Mapping[str, Tensor], *, threshold: float = 0.025) -> Tensor:
+def dormant_ratio(activations: Mapping[str, Tensor], *, threshold: float = 0.025) -> Tensor:
     """Share of dormant units among all units of all layers.
 
     A unit's score is its mean |h| over batch and space, divided by the mean of that over
@@ -80,56 +80,58 @@ def dormant_ratio(taps: Mapping[str, Tensor], *, threshold: float = 0.025) -> Te
     is. Large layers weigh more: this is no mean of layer ratios.
 
     Args:
-        taps: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
+        activations: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
         threshold: largest score of a dormant unit, at least 0.
 
     Returns:
         0-d float64 tensor in ``[0, 1]``.
 
     Raises:
-        ConfigError: if there are no taps or one has fewer than two dimensions.
+        ConfigError: if there are none, or some have fewer than two dimensions.
 
     Examples:
-        >>> taps = {"fc1": torch.tensor([[1.0, 0.0]]), "fc2": torch.ones(1, 2)}
-        >>> dormant_ratio(taps).item()
+        >>> activations = {"fc1": torch.tensor([[1.0, 0.0]]), "fc2": torch.ones(1, 2)}
+        >>> dormant_ratio(activations).item()
         0.25
     """
-    layers = list(_checked(taps).values())
-    counts = [_dormant_units(tap, threshold).sum() for tap in layers]
-    return _share(counts, layers, sum(tap.shape[1] for tap in layers))
+    layers = list(_checked(activations).values())
+    counts = [_dormant_units(layer, threshold).sum() for layer in layers]
+    return _share(counts, layers, sum(layer.shape[1] for layer in layers))
 
 
 def dormant_ratio_per_layer(
-    taps: Mapping[str, Tensor], *, threshold: float = 0.025
+    activations: Mapping[str, Tensor], *, threshold: float = 0.025
 ) -> dict[str, Tensor]:
     """Return each layer's share of dormant units, defined as in `dormant_ratio`.
 
     Args:
-        taps: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
+        activations: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
         threshold: largest score of a dormant unit, at least 0.
 
     Raises:
-        ConfigError: if there are no taps or one has fewer than two dimensions.
+        ConfigError: if there are none, or some have fewer than two dimensions.
     """
-    layers = _checked(taps)
-    return {name: dormant_ratio({name: tap}, threshold=threshold) for name, tap in layers.items()}
+    layers = _checked(activations)
+    return {
+        name: dormant_ratio({name: layer}, threshold=threshold) for name, layer in layers.items()
+    }
 
 
 @register("metrics", "active_fraction", source="share of positive activations after the ReLU")
-def active_fraction(taps: Mapping[str, Tensor]) -> Tensor:
+def active_fraction(activations: Mapping[str, Tensor]) -> Tensor:
     """Share of positive entries among all entries of all layers.
 
     Args:
-        taps: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
+        activations: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
 
     Returns:
         0-d float64 tensor in ``[0, 1]``.
 
     Raises:
-        ConfigError: if there are no taps or one has fewer than two dimensions.
+        ConfigError: if there are none, or some have fewer than two dimensions.
     """
-    layers = list(_checked(taps).values())
-    return _share([(tap > 0).sum() for tap in layers], layers, sum(t.numel() for t in layers))
+    layers = list(_checked(activations).values())
+    return _share([(layer > 0).sum() for layer in layers], layers, sum(t.numel() for t in layers))
 
 
 @register(
@@ -138,24 +140,24 @@ def active_fraction(taps: Mapping[str, Tensor]) -> Tensor:
     source="Glorot & Bengio 2010, section 3.2; the bound is this library's choice",
     ranges={"bound": "(0, 1)"},
 )
-def saturation(taps: Mapping[str, Tensor], *, bound: float = 0.99) -> Tensor:
+def saturation(activations: Mapping[str, Tensor], *, bound: float = 0.99) -> Tensor:
     """Share of entries whose magnitude exceeds the bound, over all layers, for tanh units.
 
     `saturation_percentile` is the companion value, the 98th percentile of the magnitude.
 
     Args:
-        taps: tanh outputs, ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
+        activations: tanh outputs, ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
         bound: magnitude above which an entry is saturated, in (0, 1).
 
     Returns:
         0-d float64 tensor in ``[0, 1]``.
 
     Raises:
-        ConfigError: if there are no taps or one has fewer than two dimensions.
+        ConfigError: if there are none, or some have fewer than two dimensions.
     """
-    layers = list(_checked(taps).values())
-    counts = [(tap.abs() > bound).sum() for tap in layers]
-    return _share(counts, layers, sum(tap.numel() for tap in layers))
+    layers = list(_checked(activations).values())
+    counts = [(layer.abs() > bound).sum() for layer in layers]
+    return _share(counts, layers, sum(layer.numel() for layer in layers))
 
 
 @register(
@@ -164,24 +166,24 @@ def saturation(taps: Mapping[str, Tensor], *, bound: float = 0.99) -> Tensor:
     source="Glorot & Bengio 2010, figure 3: 98th percentile of the activation",
     ranges={"quantile": "[0, 1]"},
 )
-def saturation_percentile(taps: Mapping[str, Tensor], *, quantile: float = 0.98) -> Tensor:
+def saturation_percentile(activations: Mapping[str, Tensor], *, quantile: float = 0.98) -> Tensor:
     """98th percentile of the magnitude of all entries of all layers.
 
     Linear interpolation between order statistics, NumPy's default. For one layer's value,
-    pass that layer's tap alone.
+    pass that layer's activations alone.
 
     Args:
-        taps: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
+        activations: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
         quantile: which quantile to take, in [0, 1].
 
     Returns:
         0-d float64 tensor in ``[0, inf)``.
 
     Raises:
-        ConfigError: if there are no taps or one has fewer than two dimensions.
+        ConfigError: if there are none, or some have fewer than two dimensions.
     """
-    layers = list(_checked(taps).values())
-    magnitudes = torch.cat([tap.abs().flatten().double() for tap in layers])
+    layers = list(_checked(activations).values())
+    magnitudes = torch.cat([layer.abs().flatten().double() for layer in layers])
     position = quantile * (magnitudes.numel() - 1)
     # Order statistics, because torch.quantile stops at 16 M entries.
     below = magnitudes.kthvalue(math.floor(position) + 1).values
@@ -189,34 +191,34 @@ def saturation_percentile(taps: Mapping[str, Tensor], *, quantile: float = 0.98)
     return _nan_unless_finite(below + (above - below) * (position % 1), layers)
 
 
-def last_features(taps: Mapping[str, Tensor]) -> Tensor:
-    """Return the last tap as a matrix ``[batch, features]``, space flattened.
+def last_features(activations: Mapping[str, Tensor]) -> Tensor:
+    """Return the last activations as a matrix ``[batch, features]``, space flattened.
 
     `srank` and `effective_rank` of it are the feature ranks of the literature.
 
     Args:
-        taps: ``[batch, units]`` or ``[batch, channels, *space]`` by layer, in order.
+        activations: ``[batch, units]`` or ``[batch, channels, *space]`` by layer, in order.
 
     Raises:
-        ConfigError: if there are no taps or one has fewer than two dimensions.
+        ConfigError: if there are none, or some have fewer than two dimensions.
     """
-    return as_matrix(list(_checked(taps).values())[-1])
+    return as_matrix(list(_checked(activations).values())[-1])
 
 
 @register("metrics", "feature_norm", source="mean norm of the last hidden layer's rows")
-def feature_norm(taps: Mapping[str, Tensor]) -> Tensor:
-    """Euclidean norm of a sample's features in the last tap, averaged over the batch.
+def feature_norm(activations: Mapping[str, Tensor]) -> Tensor:
+    """Euclidean norm of a sample's features in the last hidden layer, averaged over the batch.
 
     Args:
-        taps: ``[batch, units]`` or ``[batch, channels, *space]`` by layer, in order.
+        activations: ``[batch, units]`` or ``[batch, channels, *space]`` by layer, in order.
 
     Returns:
         0-d float64 tensor in ``[0, inf)``.
 
     Raises:
-        ConfigError: if there are no taps or one has fewer than two dimensions.
+        ConfigError: if there are none, or some have fewer than two dimensions.
     """
-    return torch.linalg.vector_norm(last_features(taps), dim=1, dtype=torch.float64).mean()
+    return torch.linalg.vector_norm(last_features(activations), dim=1, dtype=torch.float64).mean()
 
 
 @register(

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.network import Network
+from rlplast.core.method.context import Activations
+from rlplast.core.network.network import Network
 from rlplast.core.registry import get
-from rlplast.core.trainable import Taps, Trainable
+from rlplast.core.training.trainable import Trainable
 from rlplast.metrics.features import last_features
 
 __all__ = ["check_names", "measure_run"]
@@ -68,7 +69,7 @@ def measure_run(
     for key, network in trainable.networks.items():
         found = _weights(network, names) | _units(network, names)
         if batch is not None:
-            taps = trainable.taps(key, batch)
+            taps = trainable.activations(key, batch)
             if taps:  # a network of one scalar has no hidden layers
                 found |= _features(taps, names)
             if network.trainable() and any(name in OF_GRADIENTS for name in names):
@@ -114,7 +115,7 @@ def _units(network: Network, names: list[str]) -> dict[str, Tensor | float]:
 
 
 @torch.no_grad()
-def _features(taps: Taps, names: list[str]) -> dict[str, Tensor | float]:
+def _features(taps: Activations, names: list[str]) -> dict[str, Tensor | float]:
     values: dict[str, Tensor | float] = {}
     for name in names:
         metric = get("metrics", name).target
@@ -126,8 +127,8 @@ def _features(taps: Taps, names: list[str]) -> dict[str, Tensor | float]:
     return values
 
 
-def _by_slot(taps: Taps) -> dict[tuple[str, ...], dict[str, Tensor]]:
-    """Split the taps of a stacked network by member: ``[0].fc1`` belongs to ``[0]``."""
+def _by_slot(taps: Activations) -> dict[tuple[str, ...], dict[str, Tensor]]:
+    """Split the activations of a stacked network by member: ``[0].fc1`` belongs to ``[0]``."""
     found: dict[tuple[str, ...], dict[str, Tensor]] = {}
     for name, tap in taps.items():
         slot = (name.partition(".")[0],) if name.startswith("[") else ()

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rlplast.core.schedule import KEYS
+from rlplast.core.method.schedule import KEYS
 
 __all__ = ["differences", "label_of", "number_variants", "substance", "task_of", "treatment"]
 

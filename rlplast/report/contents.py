@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from rlplast.core.checkpoint.files import fsync
 from rlplast.core.errors import RlplastError
-from rlplast.core.files import fsync
 from rlplast.report import pictures, records
 from rlplast.report.gather import Gathered, higher_is_better
 from rlplast.report.html import Part, Picture, Row, Section, Table, Text, page

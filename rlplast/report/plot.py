@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlplast.core.files import fsync
+from rlplast.core.checkpoint.files import fsync
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

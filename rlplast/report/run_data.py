@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from rlplast.core.clock import UNITS, Time
-from rlplast.core.config import read_yaml
 from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.training.config import read_yaml
 
 __all__ = [
     "RunData",

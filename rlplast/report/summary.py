@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.core.run_folder import write_text
+from rlplast.core.training.run_folder import write_text
 from rlplast.report.gather import Gathered, RunData, higher_is_better, hook_time, score_key
 from rlplast.report.run_numbers import Run, measure, prefix_seconds
 from rlplast.report.scores import RAW, Scale, reference_id, scale_of

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlplast.core.checkpoint.files import lock
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.files import lock
-from rlplast.core.run_folder import write_json
+from rlplast.core.training.run_folder import write_json
 from rlplast.study.plan import Cell
 
 __all__ = [

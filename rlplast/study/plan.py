@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlplast.core.clock import Time
-from rlplast.core.config import RunConfig
 from rlplast.core.errors import ConfigError
-from rlplast.core.hooks import hook_identity
-from rlplast.core.schedule import KEYS, Schedule
+from rlplast.core.method.hooks import hook_identity
+from rlplast.core.method.install import brings_modules
+from rlplast.core.method.schedule import KEYS, Schedule
+from rlplast.core.training.config import RunConfig
 
 __all__ = ["Cell", "PlannedRun", "cost", "plan", "share"]
 
@@ -83,7 +84,7 @@ def plan(runs: Iterable[PlannedRun]) -> list[Cell]:
     """
     groups: dict[tuple[Any, ...], list[PlannedRun]] = defaultdict(list)
     for run in runs:
-        groups[run.task, run.seed, _without_hooks(run.config)].append(run)
+        groups[run.task, run.seed, _without_hooks(run.config), _installed(run.config)].append(run)
     cells = [cell for group in groups.values() for cell in _cells(group)]
     seen: dict[str, Cell] = {}
     for cell in cells:
@@ -93,6 +94,18 @@ def plan(runs: Iterable[PlannedRun]) -> list[Cell]:
                 f"tasks {other.task!r} and {cell.task!r} are the same run: leave one of them out"
             )
     return cells
+
+
+def _installed(config: RunConfig) -> Rows:
+    """Return the hooks whose modules are in the network from the start.
+
+    Runs that differ in them share no prefix: their networks have other tensors.
+    """
+    return tuple(
+        json.dumps({key: row.get(key) for key in ("method", "networks", "params")}, sort_keys=True)
+        for row in config.hooks
+        if brings_modules(row)
+    )
 
 
 def _cells(group: Sequence[PlannedRun]) -> list[Cell]:

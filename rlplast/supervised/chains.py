@@ -1,6 +1,6 @@
 """Models whose layers follow one another, and the stages that describe their convs.
 
-- `Chain`: layers by name, in forward order, with taps after each ReLU.
+- `Chain`: layers by name, in forward order, with the activations after each ReLU.
 - `Conv`, `POOL`, `chain`: a chain from a list of stages and the sizes of its hidden layers.
 - `CNN`, `LENET5`, `ALEXNET`, `vgg16_stages`: the stages of known models.
 """

@@ -5,10 +5,10 @@ from itertools import accumulate
 from typing import ClassVar
 
 from rlplast.core.clock import Clock, Time
-from rlplast.core.config import RunConfig
 from rlplast.core.errors import ConfigError, did_you_mean
-from rlplast.core.optimizers import OptimizerConfig
+from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.core.registry import check_range
+from rlplast.core.training.config import RunConfig
 from rlplast.supervised.augment import check_augment
 from rlplast.supervised.data import DataConfig
 from rlplast.supervised.models import ModelConfig

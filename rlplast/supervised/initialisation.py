@@ -1,7 +1,7 @@
 """How the weights of each family of models are drawn, Block by Block.
 
-Each law is a `rlplast.core.network.Network`'s ``init``: (block, generator) → a new value, drawn
-on the CPU in float32. What a law does not mention follows torch's own (`torch_default`).
+Each law is a `Network`'s ``init``: (block, generator) → a new value, drawn on the CPU in float32.
+What a law does not mention follows torch's own (`torch_default`).
 
 - `vgg_law`, `resnet_law`: those of torchvision's models.
 - `vit_law`, `efficientnet_law`: those of timm's models.
@@ -12,8 +12,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.blocks import Block
-from rlplast.core.network import torch_default
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.network import torch_default
 
 __all__ = ["efficientnet_law", "resnet_law", "vgg_law", "vit_law"]
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.blocks import Block
 from rlplast.core.errors import ConfigError, did_you_mean
-from rlplast.core.network import torch_default
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.network import torch_default
 from rlplast.core.registry import check_range
 from rlplast.core.rng import preserve_global_rng
 from rlplast.supervised.chains import ALEXNET, CNN, LENET5, chain, vgg16_stages
@@ -29,7 +29,7 @@ __all__ = ["MODELS", "Model", "ModelConfig", "build_model", "model_taps"]
 
 Shape = tuple[int, int, int]
 
-ACTIVATIONS = (nn.ReLU, nn.GELU, nn.SiLU)  # modules whose outputs are taps of timm's models
+ACTIVATIONS = (nn.ReLU, nn.GELU, nn.SiLU)  # whose outputs are the activations of timm's models
 
 
 @dataclass

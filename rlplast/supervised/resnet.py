@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rlplast.core.network.units import UnitSpec
+
 __all__ = ["ResNet18"]
 
 _STRIDES = (1, 2, 2, 2)  # of the four layers; their channels are 1, 2, 4, 8 times the width
@@ -65,6 +67,13 @@ class ResNet18(nn.Module):
             self.add_module(name, nn.Linear(size, units))
             size = units
         self.head = nn.Linear(size, num_classes)
+
+    def unit_specs(self) -> list[UnitSpec]:
+        """Return the channels inside blocks and the hidden linear units; the stream has none."""
+        blocks = [n for n, module in self.named_modules() if isinstance(module, _Block)]
+        inside = [UnitSpec(f"{b}.conv1", (f"{b}.conv2",), (f"{b}.bn1",)) for b in blocks]
+        after = [*self.hidden[1:], "head"]
+        return inside + [UnitSpec(n, (a,)) for n, a in zip(self.hidden, after, strict=False)]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (n, classes) of images (n, channels, height, width)."""

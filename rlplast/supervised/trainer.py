@@ -7,6 +7,7 @@ from its clock alone: every epoch's order is a stream of its own, so there is no
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlplast.core.checkpoint.fingerprint import check_data, fingerprint
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
-from rlplast.core.fingerprint import check_data, fingerprint
-from rlplast.core.layer import install_layers
-from rlplast.core.network import Network
-from rlplast.core.optim_state import zero_all
-from rlplast.core.optimizers import clip, lr_at, make_optimizer, set_lr
-from rlplast.core.penalty import Penalties
+from rlplast.core.method.context import Activations
+from rlplast.core.method.install import install_methods
+from rlplast.core.method.penalties import Penalties
+from rlplast.core.network.network import Network
+from rlplast.core.network.optim_state import zero_all
+from rlplast.core.network.optimizers import clip, lr_at, make_optimizer, set_lr
+from rlplast.core.network.record import record
 from rlplast.core.rng import Streams, torch_stream
+from rlplast.core.training.trainable import AfterUpdate, no_hooks
 from rlplast.metrics.calibration import accuracy, ece, mca
 from rlplast.supervised.augment import augment
 from rlplast.supervised.config import SupervisedConfig
@@ -97,7 +101,7 @@ class Supervised:
         _check_total(config, self.stream)
         self.model = build_model(config.model, self.data.input_shape, self.data.num_classes)
         self.model.to(device)
-        install_layers(config.layers, {"model": (self.model,)}, seed)
+        install_methods(config.layers, config.hooks, {"model": (self.model,)}, seed)
         self.optimizer = make_optimizer(config.optimizer, self.model)
         network = Network("model", self.model, self.optimizer)
         if not config.model.pretrained:  # else θ0 is what was published
@@ -105,7 +109,8 @@ class Supervised:
         self.networks = {"model": network}
         self.penalties = Penalties(config.penalties, self.networks)
         self.clock = Clock()
-        self.after_update: Callable[[Clock], None] = lambda clock: None
+        self.after_update: AfterUpdate = no_hooks
+        self.recorded: frozenset[str] = frozenset()
         self.order: tuple[tuple[int, int], Tensor] | None = None  # of the epoch now
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self.right = torch.zeros((), dtype=torch.int64, device=device)  # answers
@@ -134,13 +139,13 @@ class Supervised:
         set_lr(self.optimizer, self.lr_per_update(here))
         x, y = self._batch(here)
         self.optimizer.zero_grad(set_to_none=True)
-        loss, logits = self._loss(x, y)
+        loss, logits, activations = self._loss(x, y)
         self._count(loss.detach(), logits.detach(), y)
         self.penalties.add("model", loss).backward()
         clip(settings, self.model.parameters())
         self.optimizer.step()
         self.clock = self.clock.advance(updates=1, epochs=int(here.batch == here.batches - 1))
-        self.after_update(self.clock)
+        self.after_update(self.clock, {"model": activations})
 
     def _count(self, loss: Tensor, logits: Tensor, y: Tensor) -> None:
         self.loss_sum += loss
@@ -177,12 +182,22 @@ class Supervised:
         """Return raw images with mean 0 and standard deviation 1 per channel of all training."""
         return x.to(torch.float32, copy=True).mul_(self.factor).add_(self.offset)
 
-    def task_loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean cross-entropy of a batch and its logits."""
+    def task_loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Activations]:
+        """Return the mean cross-entropy of a batch, its logits, and activations if recorded."""
         with self._autocast():
-            logits = self.model(x)
+            logits, found = self._taps(x) if self.recorded else (self.model(x), {})
         logits = logits.float()
-        return F.cross_entropy(logits, y, label_smoothing=self.config.label_smoothing), logits
+        loss = F.cross_entropy(logits, y, label_smoothing=self.config.label_smoothing)
+        return loss, logits, {k: v.detach() for k, v in found.items()}
+
+    def _taps(self, x: Tensor) -> tuple[Tensor, Activations]:
+        """Return logits and activations; of models from elsewhere those of their units."""
+        network = self.networks["model"]
+        if hasattr(self.model, "forward_taps") or not network.units().groups:
+            return model_taps(self.model, x)
+        with record(network) as found:
+            logits = self.model(x)
+        return logits, found
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.config.precision == "fp32":
@@ -278,16 +293,28 @@ class Supervised:
         chosen = indices[torch.randperm(len(indices), generator=stream)[:size]].to(self.device)
         return Images(self.data.train.x[chosen], self.data.train.y[chosen])
 
-    def loss(self, network: str, batch: Images) -> Tensor:
-        """Return the mean cross-entropy of a batch in eval mode, so that no statistics move."""
-        with self._evaluating():
+    def batches(self, count: int | None, size: int, number: int) -> Iterator[Images]:
+        """Yield raw training images of this phase in one random order, from its start if need be.
+
+        None is one pass.
+        """
+        indices = self.stream[self.clock.phase].train
+        stream = torch_stream(self.config.seed, "batches", number)
+        order = indices[torch.randperm(len(indices), generator=stream)].to(self.device)
+        parts = order.split(size)
+        for chosen in parts if count is None else islice(cycle(parts), count):
+            yield Images(self.data.train.x[chosen], self.data.train.y[chosen])
+
+    def loss(self, network: str, batch: Images, train: bool = False) -> Tensor:
+        """Return the mean cross-entropy of a batch; in eval mode no statistics move."""
+        with nullcontext() if train else self._evaluating():
             return self.task_loss(self.normalise(batch.x), batch.y)[0]
 
     @torch.no_grad()
-    def taps(self, network: str, batch: Images) -> dict[str, Tensor]:
+    def activations(self, network: str, batch: Images) -> Activations:
         """Return hidden activations on a batch, after the nonlinearity, in eval mode."""
         with self._evaluating():
-            return model_taps(self.model, self.normalise(batch.x))[1]
+            return self._taps(self.normalise(batch.x))[1]
 
     def state_dict(self) -> dict[str, Any]:
         """Return streams and sums; the place in the data follows from the clock."""

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
+from rlplast.core.network.units import UnitSpec
 
 __all__ = ["HEADS", "ViT"]
 
@@ -44,6 +45,11 @@ class _Block(nn.Module):
                 "fc2": nn.Linear(_MLP_RATIO * width, width),
             }
         )
+
+    def unit_specs(self) -> list[UnitSpec]:
+        """Return the heads of the attention and the MLP's hidden units."""
+        heads = UnitSpec("attn.qkv", ("attn.proj",), heads=HEADS)
+        return [heads, UnitSpec("mlp.fc1", ("mlp.fc2",), nonlinearity=F.gelu)]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the block gives, and the MLP's activation."""

@@ -14,7 +14,7 @@ from rlplast.adapters.driver import Driver
 from rlplast.adapters.trained import find_networks, raw_optimizer, refuse_sharded
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.network import Network
+from rlplast.core.network.network import Network
 
 RESET = {"method": "full_reset"}
 

@@ -1,6 +1,5 @@
 """One list of hooks in every trainer: equal weights give equal receipts."""
 
-import copy
 import dataclasses
 from collections import Counter
 from pathlib import Path
@@ -9,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from rlplast.core.config import read_yaml
-from rlplast.core.hooks import Hooks
-from rlplast.core.network import Network
-from rlplast.core.receipt import Receipt
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.network.network import Network
+from rlplast.core.training.config import read_yaml
 from tests.adapters.hosts import (
     HOSTS,
     MLP_HOSTS,
@@ -27,57 +26,12 @@ from tests.adapters.hosts import (
     mlp,
     sb3_dqn,
 )
+from tests.adapters.twins import assert_same_weights, copy_weights, plain, twin
 
 pytestmark = QUIET_LIGHTNING
 
 LIST = Path(__file__).with_name("hooks.yaml")
 WITH_SWR = Path(__file__).with_name("hooks_swr.yaml")
-
-
-def plain(receipt: Receipt) -> dict[str, Any]:
-    row = receipt.row()
-    del row["time/seconds"]
-    return row
-
-
-def twin(network: Network) -> Network:
-    """A network of copies, outside any trainer."""
-    module = copy.deepcopy(network.module)
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    found = Network(
-        network.name,
-        module,
-        torch.optim.Adam(parameters),
-        {name: copy.deepcopy(f.module) for name, f in network.followers.items()},
-        init=network.init,
-        initial=network.initial,
-        order=network.order,
-    )
-    for mine, theirs in zip(everyone(found), everyone(network), strict=True):
-        mine.blocks = tuple(
-            dataclasses.replace(a, spec=b.spec)
-            for a, b in zip(mine.blocks, theirs.blocks, strict=True)
-        )
-    return found
-
-
-def everyone(network: Network) -> tuple[Network, ...]:
-    return network, *network.followers.values()
-
-
-@torch.no_grad()
-def copy_weights(source: dict[str, Network], goal: dict[str, Network]) -> None:
-    for name, network in source.items():
-        for mine, theirs in zip(everyone(network), everyone(goal[name]), strict=True):
-            for a, b in zip(mine.blocks, theirs.blocks, strict=True):
-                b.view.copy_(a.view)
-
-
-def assert_same_weights(one: dict[str, Network], other: dict[str, Network]) -> None:
-    for name, network in one.items():
-        for mine, theirs in zip(everyone(network), everyone(other[name]), strict=True):
-            for a, b in zip(mine.blocks, theirs.blocks, strict=True):
-                assert torch.equal(a.view, b.view), (network.name, a.name)
 
 
 class Shadow:

@@ -35,8 +35,10 @@ state = {"weight": model.net[3].weight.double().sum().item(), "receipts": len(ca
 """
 
 
-def torchrun(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (folder / "program.py").write_text(PROGRAM)
+def torchrun(
+    folder: Path, *arguments: str, program: str = PROGRAM
+) -> subprocess.CompletedProcess[str]:
+    (folder / "program.py").write_text(program)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     root = Path(__file__).parents[2]
     return subprocess.run(
@@ -66,3 +68,54 @@ def test_ranks_that_differ_after_a_firing_stop(tmp_path: Path):
     done = torchrun(tmp_path, "astray")
     assert done.returncode != 0
     assert "tensors differ between the 2 processes" in done.stderr
+
+
+READING = """
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from rlplast.adapters.hf_trainer import HookCallback
+from rlplast.core.errors import ConfigError
+from tests.adapters import toys
+from tests.adapters.hosts import WithLoss, hf_trainer
+from tests.adapters.readers import net
+
+toys.register()
+folder, refused = Path(sys.argv[1]), []
+scheduled = [toys.row("toy_silent", every="5 updates")]
+
+
+def train(hooks, **options):
+    callback, module = HookCallback(hooks, networks={"model": "net"}, **options), net()
+    hf_trainer(folder, WithLoss(module), [callback]).train()
+    return callback, module
+
+
+for hooks in ([toys.row("toy_least")], scheduled):
+    try:
+        train(hooks)
+    except ConfigError as error:
+        refused.append(str(error))
+callback, module = train(scheduled, probe=lambda size, g: torch.rand(size, 64, generator=g))
+state = {
+    "refused": refused,
+    "weight": module[2].weight.double().sum().item(),
+    "touched": sum(r.entries_touched for r in callback.receipts),
+}
+(folder / f"rank{os.environ['RANK']}.json").write_text(json.dumps(state))
+"""
+
+
+@pytest.mark.slow
+def test_rows_of_one_rank_decide_nothing_and_a_probe_is_read_by_all(tmp_path: Path):
+    done = torchrun(tmp_path, program=READING)
+    assert done.returncode == 0, done.stderr
+    one, other = (json.loads((tmp_path / f"rank{i}.json").read_text()) for i in range(2))
+    assert one == other and one["touched"] > 0
+    inside, scheduled = one["refused"]
+    assert "(toy_least) on network 'model' reads activations of every update: each of 2" in inside
+    assert "(toy_silent) on network 'model'" in scheduled and "pass probe=" in scheduled

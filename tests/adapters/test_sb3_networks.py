@@ -11,8 +11,8 @@ from gymnasium import spaces
 from rlplast.adapters.sb3 import HookCallback
 from rlplast.adapters.sb3_networks import find_networks
 from rlplast.core.errors import ConfigError
-from rlplast.core.hooks import Hooks
-from rlplast.core.network import Network
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.network.network import Network
 from tests.adapters import wide_env
 from tests.adapters.hosts import sb3_model
 
@@ -157,6 +157,72 @@ def test_swr_scales_each_chain_of_relu_layers_as_a_whole(name: str):
         ratio = other / one
         assert torch.allclose(ratio, ratio[0, 0].expand_as(ratio), rtol=1e-3)
         assert 0.01 < ratio[0, 0] < 0.95
+
+
+UNITS = {
+    "DQN": {"q": ["q_net.0 relu q_net.2", "q_net.2 relu q_net.4"]},
+    "SAC": {
+        "actor": ["latent_pi.0 relu latent_pi.2", "latent_pi.2 relu mu log_std"],
+        "critic": [f"qf{i}.{n} relu qf{i}.{n + 2}" for i in (0, 1) for n in (0, 2)],
+    },
+    "TD3": {
+        "actor": ["mu.0 relu mu.2", "mu.2 relu mu.4"],
+        "critic": [f"qf{i}.{n} relu qf{i}.{n + 2}" for i in (0, 1) for n in (0, 2)],
+    },
+    "PPO": {
+        "policy": [
+            f"mlp_extractor.{part}_net.{n} tanh {reader}"
+            for part, head in (("policy", "action_net"), ("value", "value_net"))
+            for n, reader in ((0, f"mlp_extractor.{part}_net.2"), (2, head))
+        ]
+    },
+}
+
+
+def units(network: Network) -> list[str]:
+    """Each group as its layer, its nonlinearity and the layers that read it."""
+    groups = network.units().groups
+    readers = [" ".join(part.block.path for part in g.outgoing) for g in groups]
+    return [f"{g.name} {g.nonlinearity} {r}" for g, r in zip(groups, readers, strict=True)]
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_every_hidden_unit_of_a_plain_policy_is_known(name: str):
+    networks = find_networks(sb3_model(name, policy_kwargs={"net_arch": [16, 16]}))
+    found = {k: units(n) for k, n in networks.items() if k != "temperature"}
+    assert found == UNITS[name]
+    for network in networks.values():
+        for follower in network.followers.values():
+            assert units(follower) == units(network)
+
+
+def test_hidden_layer_that_exploration_reads_has_no_units():
+    from stable_baselines3 import SAC
+
+    policy = {"net_arch": [4, 4]}
+    env = wide_env.WideControl()
+    model = SAC("MlpPolicy", env, buffer_size=4, use_sde=True, policy_kwargs=policy, device="cpu")
+    assert units(find_networks(model)["actor"]) == ["latent_pi.0 relu latent_pi.2"]
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_trunk_on_pictures_is_read_by_every_head(share: bool):
+    from stable_baselines3 import PPO
+
+    policy = {"net_arch": [4], "share_features_extractor": share}
+    network = find_networks(PPO("CnnPolicy", Pixels(), policy_kwargs=policy, device="cpu"))[
+        "policy"
+    ]
+    heads = [f"mlp_extractor.{part}_net.0" for part in ("policy", "value")]
+    trunk = "features_extractor"
+    readers = " ".join(heads) if share else heads[0]
+    assert units(network)[:4] == [
+        f"{trunk}.cnn.0 relu {trunk}.cnn.2",
+        f"{trunk}.cnn.2 relu {trunk}.cnn.4",
+        f"{trunk}.cnn.4 relu {trunk}.linear.0",
+        f"{trunk}.linear.0 relu {readers}",
+    ]
+    assert len(units(network)) == (6 if share else 10)
 
 
 def test_actor_scales_mean_and_log_std_as_heads_side_by_side():

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from agents.replay import Batch, Replay
+from rlplast.agents.replay import Batch, Replay
 
 __all__ = ["FRAME", "Episodes", "assert_equal", "copy", "fill", "make"]
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from agents.dqn import DQN
-from agents.dqn_config import DQNAgentConfig, DQNConfig
-from agents.off_policy_config import EnvConfig
-from agents.replay import Batch
+from rlplast.agents.dqn import DQN
+from rlplast.agents.dqn_config import DQNAgentConfig, DQNConfig
+from rlplast.agents.off_policy_config import EnvConfig
+from rlplast.agents.replay import Batch
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.rng import numpy_stream
 from tests.agents.toy_env import (
@@ -314,7 +314,7 @@ def test_evaluation_probes_and_acting_leave_training_bit_identical(env: str):
                 watched.evaluate(i, 2)
             batch = watched.sample(16, i)
             if batch is not None:
-                watched.taps("q", batch)
+                watched.activations("q", batch)
                 watched.loss("q", batch)
             watched.act(watched.experience.stack.obs())
     assert plain.clock.updates > 10

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from agents.dqn import DQN
+from rlplast.agents.dqn import DQN
 from tests.agents.toy_env import dqn, everything, same
 
 
@@ -27,9 +27,9 @@ def test_loss_and_gradients_agree_eager_and_compiled(env: str, double: bool):
     agent = stepped(env, double=double)
     batch = agent.experience.replay.sample()
     compiled = torch.compile(agent.td_loss, backend="aot_eager", dynamic=False, fullgraph=True)
-    loss, q = agent.td_loss(batch)
+    loss, q, _ = agent.td_loss(batch)
     expected = gradients(agent, loss)
-    loss_compiled, q_compiled = compiled(batch)
+    loss_compiled, q_compiled, _ = compiled(batch)
     torch.testing.assert_close(loss_compiled, loss)
     torch.testing.assert_close(q_compiled, q)
     torch.testing.assert_close(gradients(agent, loss_compiled), expected)
@@ -39,13 +39,13 @@ def test_loss_and_gradients_agree_eager_and_compiled(env: str, double: bool):
 def test_bf16_loss_and_gradients_are_near_those_of_fp32(env: str):
     agent = stepped(env, double=True)
     batch = agent.experience.replay.sample()
-    loss, q = agent.td_loss(batch)
+    loss, q, _ = agent.td_loss(batch)
     expected = torch.cat([g.flatten() for g in gradients(agent, loss)])
     agent.config = dataclasses.replace(
         agent.config, agent=dataclasses.replace(agent.config.agent, precision="bf16")
     )
     agent.target.bfloat16()
-    low, q_low = agent.td_loss(batch)
+    low, q_low, _ = agent.td_loss(batch)
     found = torch.cat([g.flatten() for g in gradients(agent, low)])
     assert (low.dtype, q_low.dtype, found.dtype) == (torch.float32,) * 3
     assert not same(low, loss)

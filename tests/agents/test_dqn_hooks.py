@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from agents.dqn import DQN
-from rlplast.core.hooks import Hooks
+from rlplast.agents.dqn import DQN
+from rlplast.core.method.hooks import Hooks
 from tests.agents.toy_env import (
     dqn,
     everything,

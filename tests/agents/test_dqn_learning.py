@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from agents.dqn import DQN
-from agents.dqn_config import DQNConfig
+from rlplast.agents.dqn import DQN
+from rlplast.agents.dqn_config import DQNConfig
 from rlplast.cli.config_file import read_config
 
 pytestmark = pytest.mark.slow

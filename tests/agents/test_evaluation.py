@@ -3,9 +3,9 @@ from collections import deque
 import numpy as np
 import pytest
 
-import envs
-from agents.evaluation import Evaluation, FrameStack, evaluate_policy
-from agents.off_policy_config import EnvConfig
+from rlplast import envs
+from rlplast.agents.evaluation import Evaluation, FrameStack, evaluate_policy
+from rlplast.agents.off_policy_config import EnvConfig
 from rlplast.core.rng import numpy_stream
 
 SHORT = {"max_episode_steps": 30}

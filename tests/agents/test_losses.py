@@ -5,7 +5,7 @@ from torch.distributions import Independent, Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 from torch.nn import functional
 
-from agents.losses import huber, q_of, tanh_gaussian, td_target
+from rlplast.agents.losses import huber, q_of, tanh_gaussian, td_target
 from tests.naive.dqn import huber_twin, target_twin
 
 B, ACTIONS = 17, 5

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents import mapped_memory
-from agents.replay import Replay
+from rlplast.agents import mapped_memory
+from rlplast.agents.replay import Replay
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="pages are mapped on Linux only")
 
@@ -117,7 +117,7 @@ ARM = """
 import json, sys
 from pathlib import Path
 import numpy as np
-from agents.replay import Replay
+from rlplast.agents.replay import Replay
 
 folder, state = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
 rows = state["rows_written"][0]

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from agents import networks
-from agents.networks import ARCHITECTURES, INIT_LAWS, QNetwork, architecture
+from rlplast.agents import networks
+from rlplast.agents.networks import ARCHITECTURES, INIT_LAWS, QNetwork, architecture
 from rlplast.core.errors import ConfigError
-from rlplast.core.network import Network
+from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 
 SHAPES = {"nature": (4, 84, 84), "minatar": (4, 10, 10), "mlp": (6,)}

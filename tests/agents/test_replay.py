@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.replay import Replay
+from rlplast.agents.replay import Replay
 from rlplast.core.errors import ConfigError
 from tests.agents.replay_episodes import FRAME, Episodes, assert_equal, copy, fill, make
 from tests.naive.replay import NaiveReplay

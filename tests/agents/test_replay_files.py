@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents import replay_files
-from agents.replay import Replay
-from agents.replay_files import Segment, plan
+from rlplast.agents import replay_files
+from rlplast.agents.replay import Replay
+from rlplast.agents.replay_files import Segment, plan
 from rlplast.core.errors import ConfigError, DamagedFile
 from tests.agents.replay_episodes import Episodes, assert_equal, copy, fill, make
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.running_statistics import RunningStatistics
+from rlplast.agents.running_statistics import RunningStatistics
 from rlplast.core.errors import ConfigError
 
 

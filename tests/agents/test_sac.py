@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-import envs
-from agents.sac import SAC
+from rlplast import envs
+from rlplast.agents.sac import SAC
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import numpy_stream
 from rlplast.metrics.probe import measure_run
@@ -170,7 +170,7 @@ def look_at(agent: SAC):
             measure_run(agent, METRICS, 16, number)
     batch = agent.sample(16, number)
     if batch is not None:
-        agent.taps("critic", batch)
+        agent.activations("critic", batch)
         agent.loss("actor", batch)
     agent.act(agent.experience.obs())
 

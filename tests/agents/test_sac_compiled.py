@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agents.sac import SAC
+from rlplast.agents.sac import SAC
 from tests.agents.toy_control import everything, trained, use_slide
 from tests.agents.toy_env import same
 
@@ -25,11 +25,11 @@ def gradients(agent: SAC, network: str, loss: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(agent.networks[network].module.parameters())))
 
 
-def agrees(agent: SAC, network: str, compiled: Callable[..., tuple[Tensor, Tensor]]):
+def agrees(agent: SAC, network: str, compiled: Callable[..., tuple[Tensor, Tensor, Any]]):
     batch = agent._batch()
-    loss, other = (agent.actor_loss if network == "actor" else agent.critic_loss)(batch)
+    loss, other, _ = (agent.actor_loss if network == "actor" else agent.critic_loss)(batch)
     expected = gradients(agent, network, loss)
-    loss_compiled, other_compiled = compiled(batch)
+    loss_compiled, other_compiled, _ = compiled(batch)
     torch.testing.assert_close(loss_compiled, loss)
     torch.testing.assert_close(other_compiled, other)
     torch.testing.assert_close(gradients(agent, network, loss_compiled), expected)
@@ -58,11 +58,11 @@ def test_bf16_losses_and_gradients_are_near_those_of_fp32(network: str, options:
     agent = trained(6, batch_size=64, actor_width=32, critic_width=32, **options)
     batch = agent._batch()
     loss_of = agent.actor_loss if network == "actor" else agent.critic_loss
-    loss, other = loss_of(batch)
+    loss, other, _ = loss_of(batch)
     expected = torch.cat([g.flatten() for g in gradients(agent, network, loss)])
     own = dataclasses.replace(agent.config.agent, precision="bf16")
     agent.config = dataclasses.replace(agent.config, agent=own)
-    low, other_low = loss_of(batch)
+    low, other_low, _ = loss_of(batch)
     found = torch.cat([g.flatten() for g in gradients(agent, network, low)])
     assert (low.dtype, other_low.dtype, found.dtype) == (torch.float32,) * 3
     assert not same(low, loss)

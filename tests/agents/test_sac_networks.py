@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import rlplast
-from agents.sac_networks import Actor, Critic, Temperature, TrunkSpec, _TrunkNetwork
+from rlplast.agents.sac_networks import Actor, Critic, Temperature, TrunkSpec, _TrunkNetwork
 from rlplast.core.errors import ConfigError
-from rlplast.core.network import Network
-from rlplast.core.order import forward_order
+from rlplast.core.network.network import Network
+from rlplast.core.network.order import forward_order
 from rlplast.core.rng import torch_stream
-from tests.interventions.nets import normal, randomise
+from tests.methods.nets import normal, randomise
 
 OBS, ACTION, BATCH = 5, 3, 7
 TRUNKS = {

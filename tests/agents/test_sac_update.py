@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from agents.sac import SAC, SACBatch
+from rlplast.agents.sac import SAC, SACBatch
 from tests.agents.toy_control import ACTION_DIM, everything, recorded, sac, trained, use_slide
 from tests.agents.toy_env import same
 from tests.naive.sac import SACTwin, transition_twin
@@ -166,7 +166,7 @@ def test_a_terminated_transition_learns_its_reward_alone(monkeypatch: pytest.Mon
             agent.statistics.normalise(batch.transitions.obs), batch.transitions.action
         )
     reward, cut = batch.transitions.reward, torch.zeros_like(batch.transitions.discount)
-    loss, _ = agent.critic_loss(
+    loss, _, _ = agent.critic_loss(
         batch._replace(transitions=batch.transitions._replace(discount=cut))
     )
     torch.testing.assert_close(loss, ((q - reward) ** 2).mean(1).sum(), rtol=1e-5, atol=0)
@@ -188,7 +188,7 @@ def test_actor_loss_leaves_no_gradient_on_critics_and_yet_goes_through_them():
     batch = agent._batch()
     for module in (agent.actor, agent.critic, agent.target, agent.temperature):
         module.zero_grad(set_to_none=True)
-    loss, _ = agent.actor_loss(batch)
+    loss, _, _ = agent.actor_loss(batch)
     loss.backward()
     others = (agent.critic, agent.target, agent.temperature)
     assert all(p.grad is None for module in others for p in module.parameters())
@@ -218,5 +218,5 @@ def test_loss_of_a_batch_writes_nothing(network: str):
     assert batch is not None
     parameters = list(agent.networks[network].module.parameters())
     torch.autograd.grad(agent.loss(network, batch), parameters)
-    agent.taps(network, batch)
+    agent.activations(network, batch)
     assert same(everything(agent), before)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-import envs
-from agents.off_policy_config import EnvConfig
-from agents.sac import SAC
-from agents.sac_config import SACAgentConfig, SACConfig
-from envs.base import EnvSpec, EpisodicEnv
-from envs.vector import VectorEnv, VectorStep
+from rlplast import envs
+from rlplast.agents.off_policy_config import EnvConfig
+from rlplast.agents.sac import SAC
+from rlplast.agents.sac_config import SACAgentConfig, SACConfig
+from rlplast.envs.base import EnvSpec, EpisodicEnv
+from rlplast.envs.vector import VectorEnv, VectorStep
 
 __all__ = [
     "ACTION_DIM",

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-import envs
-from agents.dqn import DQN
-from agents.dqn_config import DQNAgentConfig, DQNConfig
-from agents.off_policy_config import EnvConfig
-from envs.base import EnvSpec, EpisodicEnv, rng_state
-from envs.vector import VectorEnv
+from rlplast import envs
+from rlplast.agents.dqn import DQN
+from rlplast.agents.dqn_config import DQNAgentConfig, DQNConfig
+from rlplast.agents.off_policy_config import EnvConfig
+from rlplast.envs.base import EnvSpec, EpisodicEnv, rng_state
+from rlplast.envs.vector import VectorEnv
 
 __all__ = ["ROUND", "Wheel", "agent_config", "dqn", "use_wheel"]
 

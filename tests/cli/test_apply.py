@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.cli import state_file
-from rlplast.core.network import Network
+from rlplast.core.network.network import Network
 from tests.cli.commands import command, network, trained_pair
 
 WEIGHTS = ("0.weight", "4.weight", "6.weight")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import envs
+from rlplast import envs
 from rlplast.cli import shipped
 from rlplast.cli.list_command import _first_sentence
-from rlplast.core.config import read_yaml
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import FAMILIES
+from rlplast.core.training.config import read_yaml
 from tests.cli.commands import command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,12 +28,12 @@ def rows(*words: str) -> list[dict]:
     return json.loads(outcome.out, parse_constant=refuse)
 
 
-def test_every_row_has_the_five_fields_of_the_contract():
+def test_every_row_has_the_fields_of_the_contract():
     found = rows()
     for row in found:
-        assert list(row) == ["name", "family", "summary", "params", "source"]
+        assert list(row) == ["name", "family", "summary", "params", "source", "from"]
         assert row["family"] in FAMILIES
-        assert all(row[key] for key in ("name", "summary", "source")), row
+        assert all(row[key] for key in ("name", "summary", "source", "from")), row
         assert all(set(p) == {"default", "range"} for p in row["params"].values()), row
     keys = [(row["family"], row["name"]) for row in found]
     assert len(set(keys)) == len(keys)
@@ -50,6 +50,7 @@ def test_all_families_together_are_the_families_one_by_one():
         ("metrics", "dfi_scaled"),
         ("optimizers", "adamw"),
         ("envs", "minatar/breakout"),
+        ("kinds", "supervised"),
         ("configs", "dqn/asterix"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlplast.core import checkpoint
+from rlplast.core.checkpoint import checkpoint
 from tests.cli.commands import Outcome, command
 from tests.cli.runs import files
 from tests.cli.test_study import ALL, ARMS, PREFIXES, TINY, again, folder_of, results
@@ -49,7 +49,7 @@ def hook(**keys: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("arm", "says"),
     [
-        (hook(method="fier"), "arm 'a': intervention 'fier' is unknown: did you mean 'fire'?"),
+        (hook(method="fier"), "arm 'a': method 'fier' is unknown: did you mean 'fire'?"),
         (
             hook(method=None),
             "arm 'a': hooks[0] has no 'method' that is a name, but {'at'",
@@ -65,8 +65,8 @@ def hook(**keys: Any) -> dict[str, Any]:
         (hook(every="10%"), "arm 'a': hooks[0] (fire) has at and every"),
         ({"hooks": "dqn/hooks/fier"}, "arm 'a': hooks = 'dqn/hooks/fier': there is no such file"),
         ({"hooks": 3}, "arm 'a': hooks = 3: allowed is a list of mappings"),
-        ({"layers": [{"method": "x"}]}, "arm 'a': layer 'x' is unknown"),
-        ({"penalties": [{"method": "l3"}]}, "arm 'a': penalty 'l3' is unknown"),
+        ({"layers": [{"method": "x"}]}, "arm 'a': method 'x' is unknown"),
+        ({"penalties": [{"method": "l3"}]}, "arm 'a': method 'l3' is unknown"),
         (
             {"overrides": {"agent.lrr": 1}},
             "arm 'a': config.agent has an unknown key 'lrr': did you mean 'lr'?",

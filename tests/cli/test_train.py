@@ -312,7 +312,7 @@ def test_receipts_at_the_end_are_whole_in_80_columns(
         ["shrink_perturb", "q", "100", "env_steps"],
         ["full_reset", "q", "100", "env_steps"],
     ]
-    assert [len(row) for row in rows] == [7, 7]  # three numbers, no seconds
+    assert [len(row) for row in rows] == [5, 5]  # one number, no seconds
     assert any(line.endswith(" over 1 episode") for line in lines)
     monkeypatch.setenv("COLUMNS", "120")
     config = small_config(tmp_path, hooks=hooks)

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +12,14 @@ from rlplast.core.registry import build, check_range, get, param, register, rows
 
 @pytest.fixture(autouse=True)
 def restored_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows()  # what is built in registers once, when the table is first read
     copied = {family: dict(entries) for family, entries in registry._TABLE.items()}
     monkeypatch.setattr(registry, "_TABLE", copied)
 
 
 @pytest.fixture
 def toy() -> Iterator[Any]:
-    @register("penalties", "toy", source="nobody 2024")
+    @register("methods", "toy", source="nobody 2024", listed="penalties")
     @dataclass(frozen=True)
     class Toy:
         """Pull weights to zero.
@@ -50,6 +52,7 @@ def test_row_is_read_from_the_definition(toy: Any) -> None:
             "head": {"default": None, "range": "(0, 1]"},
         },
         "source": "nobody 2024",
+        "from": __name__.partition(".")[0],
     }
 
 
@@ -129,15 +132,30 @@ def test_brackets_say_whether_the_end_is_included(
 
 
 def test_names_are_unique_and_families_known(toy: Any) -> None:
-    with pytest.raises(ConfigError, match="penalties already has a 'toy'"):
-        register("penalties", "toy", source="x")(type("Other", (), {}))
-    register("penalties", "toy", source="x")(toy)  # imported a second time: the same definition
+    for listed in ("penalties", "interventions"):  # methods of all lists share their names
+        with pytest.raises(ConfigError, match="methods already has a 'toy'"):
+            register("methods", "toy", source="x", listed=listed)(type("Other", (), {}))
+    register("methods", "toy", source="x", listed="penalties")(toy)  # imported a second time
     with pytest.raises(ConfigError, match="family 'penalty': did you mean 'penalties'"):
         register("penalty", "toy2", source="x")
     with pytest.raises(ConfigError, match="family 'layer': did you mean 'layers'"):
         rows("layer")
     with pytest.raises(ConfigError, match="penalty 'toi' is unknown: did you mean 'toy'"):
         get("penalties", "toi")
+    with pytest.raises(ConfigError, match="method 'toi' is unknown: did you mean 'toy'"):
+        get("methods", "toi")
+
+
+def test_methods_are_one_family_and_each_is_in_one_list(toy: Any) -> None:
+    lists = {key: [row.name for row in rows(key)] for key in registry.LISTS.values()}
+    assert "toy" in lists["penalties"]
+    assert {"fire", "swr"} <= set(lists["interventions"])
+    assert "lifecycle" in lists["layers"]
+    every = [name for names in lists.values() for name in names]
+    assert sorted(every) == [row.name for row in rows("methods")]
+    assert get("penalties", "toy") is get("methods", "toy")
+    with pytest.raises(ConfigError, match="layer 'toy' is unknown"):
+        get("layers", "toy")
 
 
 def test_rows_are_sorted_by_family_and_name(toy: Any) -> None:
@@ -145,7 +163,7 @@ def test_rows_are_sorted_by_family_and_name(toy: Any) -> None:
     assert names == sorted(names) and "fire" in names
     every = rows()
     assert [r for r in every if r.family == "interventions"] == rows("interventions")
-    assert get("penalties", "toy") in every
+    assert every.count(get("penalties", "toy")) == 1
 
 
 def test_every_registered_default_lies_in_its_own_range() -> None:
@@ -158,3 +176,25 @@ def test_every_registered_default_lies_in_its_own_range() -> None:
 def test_every_entry_has_a_summary_and_a_source() -> None:
     for info in rows():
         assert info.summary.endswith(".") and info.source, info.name
+
+
+# Pairs and names.
+
+
+def test_registry_shows_the_pairs_and_their_range() -> None:
+    row = json.loads(json.dumps(get("layers", "lifecycle").row()))
+    assert row["params"]["life"] == {"default": [1000, 5000], "range": "[1, 1000000000]"}
+    assert row["params"]["layers"] == {"default": None, "range": "names"}
+    assert row["summary"].startswith("Let units live, sleep and wake up")
+
+
+def test_pairs_and_names_are_checked() -> None:
+    assert check_range("k", [2, 5.0], (1, 3), "[1, 9]") == (2, 5)
+    assert check_range("k", [2, 2], (0.5, 3.0), "[0, inf)") == (2.0, 2.0)
+    assert check_range("k", ["a*", "b"], None, "names") == ("a*", "b")
+    for value in ([0, 5], [2, 10], [5, 2], [2], [2, 3, 4], 2, "25", [2, None], [True, 3], None):
+        with pytest.raises(ConfigError, match="k = "):
+            check_range("k", value, (1, 3), "[1, 9]")
+    for value in ("a", [], [""], [1], {"a": 1}):
+        with pytest.raises(ConfigError, match="allowed is a list of names or globs"):
+            check_range("k", value, None, "names")

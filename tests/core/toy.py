@@ -1,7 +1,9 @@
 """A Trainable of a few dozen numbers, with streams, files, a target and dropout."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count as numbers
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlplast.core import checkpoint
+from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock, Time
-from rlplast.core.hooks import Hooks
-from rlplast.core.loop import Cadence, Loop
-from rlplast.core.network import Network
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.penalties import Penalties
+from rlplast.core.method.schedule import Schedule
+from rlplast.core.network.network import Network
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
-from rlplast.core.run_folder import RunFolder
-from rlplast.core.schedule import Schedule
+from rlplast.core.training.loop import Cadence, Loop
+from rlplast.core.training.run_folder import RunFolder
+from rlplast.core.training.trainable import AfterUpdate, no_hooks
 
 __all__ = ["HOOKS", "Attention", "Toy", "loop", "run"]
 
@@ -46,7 +50,9 @@ class Toy:
         net.initialise(torch_stream(seed, "init"))
         self.networks = {"net": net}
         self.clock = Clock()
-        self.after_update: Callable[[Clock], None] = lambda clock: None
+        self.after_update: AfterUpdate = no_hooks
+        self.recorded: frozenset[str] = frozenset()
+        self.penalties = Penalties([], self.networks)
         self.points: list[np.ndarray] = []
         self.losses: list[float] = []
         self.lr_scale = 1.0
@@ -67,18 +73,23 @@ class Toy:
         self.optimizer.step()
         self.losses.append(loss.item())
         self.clock = self.clock.advance(updates=1)
-        self.after_update(self.clock)
+        self.after_update(self.clock, {})
         if self.clock.updates % 3 == 0:
             self.target.load_state_dict(self.module.state_dict())
 
-    def loss(self, network: str, batch: Tensor) -> Tensor:
+    def loss(self, network: str, batch: Tensor, train: bool = False) -> Tensor:
         return F.mse_loss(self.module(batch), self.target(batch)[:, [1, 0]] + 1)
 
-    def taps(self, network: str, batch: Tensor) -> dict[str, Tensor]:
+    def activations(self, network: str, batch: Tensor) -> dict[str, Tensor]:
         return {"0": F.relu(self.module[0](batch))}
 
     def sample(self, size: int, number: int) -> Tensor:
         return torch.randn(size, 3, generator=torch_stream(self.seed, "probe", number))
+
+    def batches(self, count: int | None, size: int, number: int) -> Iterator[Tensor]:
+        streams = (torch_stream(self.seed, "batches", number, i) for i in numbers())
+        endless = (torch.randn(size, 3, generator=stream) for stream in streams)
+        return islice(endless, len(self.points) // size if count is None else count)
 
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
         noise = numpy_stream(self.seed, "evaluation", number).normal(size=(episodes, 3))

@@ -20,11 +20,9 @@ from rlplast.cli.main import parser
 from rlplast.cli.shipped import shipped_configs
 from rlplast.cli.train_command import overrides
 from rlplast.core import registry
-from rlplast.core.config import parse_yaml
-from rlplast.core.hooks import HOOK_KEYS
-from rlplast.core.layer import LAYER_KEYS
-from rlplast.core.penalty import PENALTY_KEYS
-from rlplast.core.scope import SCOPES
+from rlplast.core.method.listing import ROW_KEYS
+from rlplast.core.method.scope import SCOPES
+from rlplast.core.training.config import parse_yaml
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -92,6 +90,7 @@ def chains() -> list[list[Block]]:
 def _untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave no method, environment, draw or file behind."""
     monkeypatch.chdir(tmp_path)
+    registry.rows()  # so that what is copied has all that is built in
     table = {family: dict(rows) for family, rows in registry._TABLE.items()}
     monkeypatch.setattr(registry, "_TABLE", table)
     known = dict(gymnasium.registry)
@@ -107,15 +106,19 @@ def run(block: Block, namespace: dict[str, Any]) -> None:
     exec(compile(code, f"{block.page.relative_to(ROOT)} (a block)", "exec"), namespace)
 
 
-@pytest.mark.parametrize("chain", chains(), ids=lambda chain: str(chain[0]))
-@pytest.mark.usefixtures("_untouched")
-def test_python_blocks_run(chain: list[Block], monkeypatch: pytest.MonkeyPatch) -> None:
-    first = chain[0]
+def import_files(later: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the files that a page has before a block modules that can be imported."""
     for block in PYTHON:
-        if block.page == first.page and block.line < first.line and block.module:
+        if block.page == later.page and block.line < later.line and block.module:
             module = types.ModuleType(block.module)
             monkeypatch.setitem(sys.modules, module.__name__, module)
             run(block, module.__dict__)
+
+
+@pytest.mark.parametrize("chain", chains(), ids=lambda chain: str(chain[0]))
+@pytest.mark.usefixtures("_untouched")
+def test_python_blocks_run(chain: list[Block], monkeypatch: pytest.MonkeyPatch) -> None:
+    import_files(chain[0], monkeypatch)
     namespace: dict[str, Any] = {"__name__": "block"}
     for block in chain:
         run(block, namespace)
@@ -126,15 +129,18 @@ def test_python_blocks_run(chain: list[Block], monkeypatch: pytest.MonkeyPatch) 
 
 def check_lists(data: Mapping[str, Any]) -> None:
     """Check keys, methods and parameters of hooks, penalties and layers."""
-    keys = {"interventions": HOOK_KEYS, "penalties": PENALTY_KEYS, "layers": LAYER_KEYS}
-    for family, allowed in keys.items():
-        for row in data.get("hooks" if family == "interventions" else family, []):
-            assert set(row) <= set(allowed)
+    for key, family in registry.LISTS.items():
+        for row in data.get(key, []):
+            assert set(row) <= set(ROW_KEYS[key])
             registry.build(family, row["method"], row.get("params"))
 
 
 @pytest.mark.parametrize("block", YAML, ids=str)
-def test_yaml_blocks_are_yaml_and_whole_configs_are_accepted(block: Block) -> None:
+@pytest.mark.usefixtures("_untouched")
+def test_yaml_blocks_are_yaml_and_whole_configs_are_accepted(
+    block: Block, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_files(block, monkeypatch)
     data = parse_yaml(block.text, str(block))
     assert isinstance(data, dict)
     check_lists(data)
@@ -196,7 +202,7 @@ def test_every_method_has_a_card(family: str) -> None:
 
 def test_the_config_page_names_every_key_of_hooks_and_penalties_and_every_scope() -> None:
     named = set(re.findall(r"`(\w+)`", (DOCS / "reference" / "config.md").read_text()))
-    assert {*HOOK_KEYS, *PENALTY_KEYS, *SCOPES} <= named
+    assert {*(name for keys in ROW_KEYS.values() for name in keys), *SCOPES} <= named
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-import envs
+from rlplast import envs
 
 Step = tuple[np.ndarray, float, bool, bool, int]
 Actions = Sequence[int] | np.ndarray

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from ale_py import roms
 
-import envs
-from envs.atari import MINIMAL_ACTIONS, AtariSimulator
+from rlplast import envs
+from rlplast.envs.atari import MINIMAL_ACTIONS, AtariSimulator
 from tests.envs.checks import (
     assert_continues_after_restore,
     generator,

@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-import envs
+from rlplast import envs
 from tests.envs.checks import assert_continues_after_restore, generator, random_actions
 
 # Task: the factor from our actions to its own, and the truncations in 1100 random steps.

@@ -5,10 +5,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-import envs
-from envs.base import checked_actions
-from envs.control import ControlSimulator, control_options, control_spec, step_limit
-from envs.options import resolve_options
+from rlplast import envs
+from rlplast.envs.base import checked_actions
+from rlplast.envs.control import ControlSimulator, control_options, control_spec, step_limit
+from rlplast.envs.options import resolve_options
 from tests.envs.checks import generator, play, random_actions
 
 

@@ -9,8 +9,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-import envs
-from envs import custom
+from rlplast import envs
+from rlplast.envs import custom
 from tests.envs import own_envs
 from tests.envs.checks import (
     assert_continues_after_restore,

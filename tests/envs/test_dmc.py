@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import envs
-from envs import dmc
+from rlplast import envs
+from rlplast.envs import dmc
 from tests.envs.checks import (
     Step,
     assert_same_states,
@@ -226,7 +226,7 @@ def test_nothing_but_pictures_needs_opengl() -> None:
     program = """
 import os, sys
 import numpy as np
-import envs
+from rlplast import envs
 env = envs.make("dmc/quadruped-escape", np.random.default_rng(0))
 env.load_state_dict(env.state_dict())
 env.reset()

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import envs
-from envs import humanoid_bench
+from rlplast import envs
+from rlplast.envs import humanoid_bench
 from tests.envs.checks import (
     assert_continues_after_restore,
     assert_same_states,

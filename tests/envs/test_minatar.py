@@ -2,7 +2,7 @@ import minatar
 import numpy as np
 import pytest
 
-import envs
+from rlplast import envs
 from tests.envs.checks import (
     assert_continues_after_restore,
     generator,

@@ -7,8 +7,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-import envs
-from envs import gl, mjdata, mujoco
+from rlplast import envs
+from rlplast.envs import gl, mjdata, mujoco
 from tests.envs.checks import (
     assert_continues_after_restore,
     assert_same_states,

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import envs
-from envs.base import load_rng_state, plain, rng_state
+from rlplast import envs
+from rlplast.envs.base import load_rng_state, plain, rng_state
 from tests.envs.checks import generator, through_files
 
 
@@ -95,7 +95,7 @@ def test_rows_are_complete_and_their_defaults_are_accepted() -> None:
     families = Counter(row["name"].split("/")[0] for row in rows)
     assert (families["atari"], families["minatar"], families["gym"]) == (104, 5, 5 + 11)
     for row in rows:
-        assert list(row) == ["name", "family", "summary", "params", "source"]
+        assert list(row) == ["name", "family", "summary", "params", "source", "from"]
         assert row["family"] == "envs"
         defaults = {name: param["default"] for name, param in row["params"].items()}
         assert envs.spec(row["name"], **defaults) == envs.spec(row["name"])

@@ -2,7 +2,7 @@ import cv2
 import numpy as np
 import pytest
 
-from envs.resize import area_resize, box_taps
+from rlplast.envs.resize import area_resize, box_taps
 
 
 def resize(picture: np.ndarray, height: int, width: int) -> np.ndarray:

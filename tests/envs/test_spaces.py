@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from envs.spaces import action_size, observation_size
+from rlplast.envs.spaces import action_size, observation_size
 
 
 def box(low: Any, high: Any, shape: tuple[int, ...], dtype: Any = np.float32) -> spaces.Box:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import envs
-from envs.workers import WorkerGroups
+from rlplast import envs
+from rlplast.envs.workers import WorkerGroups
 from tests.envs.checks import assert_same_states, generator, random_actions, through_files
 
 CASES: list[tuple[str, dict[str, Any]]] = [

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from rlplast.core import distributed
 from rlplast.core.errors import Interrupted, RlplastError
-from rlplast.core.loop import Loop
+from rlplast.core.training import distributed
+from rlplast.core.training.loop import Loop
 from rlplast.gpt.config import GPTConfig
 from tests.gpt.runs import run, tiny
 from tests.runs import at_step

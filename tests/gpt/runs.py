@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-import rlplast.interventions
-import rlplast.metrics
-import rlplast.penalties  # noqa: F401 - registers
 from rlplast.cli.config_file import read_config
-from rlplast.core import checkpoint, distributed
-from rlplast.core.hooks import Hooks
-from rlplast.core.loop import Loop
+from rlplast.core.checkpoint import checkpoint
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.training import distributed
+from rlplast.core.training.loop import Loop
 from rlplast.gpt.config import GPTConfig
 from rlplast.gpt.trainer import GPTTrainer
 from rlplast.metrics.probe import measure_run

@@ -5,8 +5,8 @@ import pytest
 from rlplast.cli.config_file import dump_config, read_config
 from rlplast.cli.shipped import shipped_configs
 from rlplast.core.clock import Clock, Time
-from rlplast.core.config import parse_yaml
 from rlplast.core.errors import ConfigError
+from rlplast.core.training.config import parse_yaml
 from rlplast.gpt.config import GPTConfig, Phase
 
 SMALL: dict[str, Any] = {

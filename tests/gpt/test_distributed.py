@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from rlplast.core import checkpoint
+from rlplast.core.checkpoint import checkpoint
 from rlplast.gpt.trainer import GPTTrainer
 from tests.gpt.ranks import config_of
 from tests.gpt.runs import rows, run, write_corpora

@@ -5,12 +5,12 @@ import torch
 
 import rlplast
 from rlplast.core.errors import ConfigError
-from rlplast.core.network import Network
-from rlplast.core.once import fire_once
+from rlplast.core.method.once import fire_once
+from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from rlplast.gpt.model import GPT, GPTModelConfig
 from tests.cases import CASES, fire
-from tests.interventions.nets import (
+from tests.methods.nets import (
     changed,
     optimizer_entries,
     randomise,

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
-from rlplast.core.layer import replace_layers
+from rlplast.core.method.install import replace_layers
 from rlplast.gpt.huggingface import load_gpt2, save_gpt2
 from rlplast.gpt.model import GPT, GPTModelConfig
-from tests.interventions.nets import randomise
+from tests.methods.nets import randomise
 
 transformers = pytest.importorskip("transformers")
 

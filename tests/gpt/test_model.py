@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.network import Network
+from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from rlplast.gpt.model import GPT, GPTModelConfig
 
@@ -69,7 +69,7 @@ def test_logits_and_taps_are_those_of_a_slow_twin(bias: bool, length: int):
     model, x = drawn(bias=bias), tokens(length=length)
     logits, taps = model.forward_taps(x)
     assert torch.equal(logits, model(x))
-    assert list(taps) == ["h.0.mlp", "h.1.mlp"]
+    assert list(taps) == ["h.0.mlp.c_fc", "h.1.mlp.c_fc"]
     for row, sequence in enumerate(x):
         expected, activations = twin(model, sequence)
         torch.testing.assert_close(logits[row], expected, rtol=1e-10, atol=1e-10)

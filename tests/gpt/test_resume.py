@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlplast.core import checkpoint
+from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import Interrupted
 from tests.gpt.runs import run, tiny, write_corpora
 from tests.runs import Killed, at_step, final

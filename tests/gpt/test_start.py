@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlplast.core import checkpoint
+from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.gpt.config import GPTConfig

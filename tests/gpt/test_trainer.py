@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from rlplast.cli.config_file import read_config
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
-from rlplast.core.network import Network
+from rlplast.core.network.network import Network
 from rlplast.core.rng import numpy_stream, torch_stream
 from rlplast.gpt.config import GPTConfig
 from rlplast.gpt.model import GPT
@@ -241,8 +241,8 @@ def test_evaluations_and_probes_are_the_same_every_time_and_move_nothing(
     assert not torch.equal(batch, trainer.sample(5, 8))
     loss = trainer.loss("gpt", batch)
     assert loss.requires_grad and loss == trainer.loss("gpt", batch)
-    taps = trainer.taps("gpt", batch)
-    assert {name: tuple(tap.shape) for name, tap in taps.items()} == {"h.0.mlp": (40, 32)}
+    taps = trainer.activations("gpt", batch)
+    assert {name: tuple(tap.shape) for name, tap in taps.items()} == {"h.0.mlp.c_fc": (40, 32)}
     assert torch.equal(torch.get_rng_state(), random)
     assert trainer.streams.state_dict()["numpy"] == stream
     assert_close(weights(trainer), before, atol=0)

@@ -8,8 +8,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from rlplast.core import distributed
 from rlplast.core.errors import Interrupted
+from rlplast.core.training import distributed
 from rlplast.gpt.config import GPTConfig
 from tests.gpt.runs import run, tiny
 from tests.runs import at_step

@@ -231,14 +231,14 @@ def test_tap_metrics_return_one_float64_and_never_read_it_on_the_host(metric) ->
 
 @pytest.mark.parametrize("metric", TAP_METRICS)
 def test_tap_metrics_refuse_no_taps_and_vectors(metric) -> None:
-    with pytest.raises(ConfigError, match="taps are empty"):
+    with pytest.raises(ConfigError, match="activations are empty"):
         metric({})
     with pytest.raises(ConfigError, match=r"'fc' of shape \[3\]"):
         metric({"fc": torch.ones(3)})
 
 
 def test_dormant_ratio_per_layer_refuses_no_taps() -> None:
-    with pytest.raises(ConfigError, match="taps are empty"):
+    with pytest.raises(ConfigError, match="activations are empty"):
         dormant_ratio_per_layer({})
 
 

@@ -1,4 +1,4 @@
-"""Slow twin of `agents.replay`: every row ever seen, with its full stack, in Python lists.
+"""Slow twin of `rlplast.agents.replay`: every row ever seen, with its full stack, in Python lists.
 
 Nothing is overwritten here; what a ring of limited size would have lost is worked out from the
 number of rows.

@@ -2,9 +2,9 @@
 
 import pytest
 
-from envs.atari import MINIMAL_ACTIONS
-from envs.dmc import FAMILY as DMC
-from envs.humanoid_bench import FAMILY as HUMANOID
+from rlplast.envs.atari import MINIMAL_ACTIONS
+from rlplast.envs.dmc import FAMILY as DMC
+from rlplast.envs.humanoid_bench import FAMILY as HUMANOID
 from rlplast.report.scores import ATARI, RAW, normalised, reference_id, scale_of
 
 RETURN = "eval/return_mean"

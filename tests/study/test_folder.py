@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rlplast.core.config import RunConfig
 from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.training.config import RunConfig
 from rlplast.study.folder import (
     StudyFolder,
     cell_row,

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlplast.core.clock import Clock, Time
-from rlplast.core.config import RunConfig
 from rlplast.core.errors import ConfigError
+from rlplast.core.training.config import RunConfig
 from rlplast.study.plan import Cell, PlannedRun, cost, plan, share
 
 END = 24  # updates

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplast.core.config import RunConfig
-from rlplast.core.run_folder import write_json
+from rlplast.core.training.config import RunConfig
+from rlplast.core.training.run_folder import write_json
 from rlplast.study.executors import Job, Outcome
 from rlplast.study.folder import StudyFolder
 from rlplast.study.plan import Cell, PlannedRun, plan

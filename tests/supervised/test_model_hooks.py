@@ -12,7 +12,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.rng import torch_stream
 from rlplast.supervised.models import ModelConfig, build_model
 from tests.cases import CASES, fire
-from tests.interventions.nets import changed, randomise, relative_error, snapshot
+from tests.methods.nets import changed, randomise, relative_error, snapshot
 from tests.naive.interventions import fire_twin
 from tests.supervised.small_models import build, network
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlplast.supervised.models import ModelConfig, build_model
-from tests.interventions.nets import randomise
+from tests.methods.nets import randomise
 from tests.supervised.small_models import build, images, library, network
 
 

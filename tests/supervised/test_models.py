@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.blocks import Block
 from rlplast.core.errors import ConfigError
+from rlplast.core.network.blocks import Block
 from rlplast.core.rng import torch_stream
 from rlplast.supervised.models import MODELS, ModelConfig, build_model, model_taps
-from tests.interventions.nets import randomise
+from tests.methods.nets import randomise
 from tests.supervised.small_models import CLASSES, OURS, SMALL, build, images, library, network
 
 TAPS = {

@@ -1,0 +1,298 @@
+"""What hooks read in somebody else's trainer: activations of its updates, and probe batches.
+
+- `Recording`: activations of each update's own training passes.
+- `TrainerSource`: what a scheduled hook reads, if the user gives no probe.
+- `LastBatch`: the last training batch, as a module got it.
+- `check_readings`: refuses, before training, what would have nothing to read.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
+
+from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.method.context import Activations, Source
+from rlplast.core.method.hook import Hook
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.network.network import Network
+from rlplast.core.network.record import Recorder, in_mode, observe
+
+__all__ = ["LastBatch", "Recording", "TrainerSource", "check_readings"]
+
+
+class Recording:
+    """Records the training passes of some networks, update by update.
+
+    What counts are passes that gradients flow through, from the end of the last update to the step
+    of the network's own optimizer (its last one, if it has several).
+
+    Args:
+        networks: the networks to record.
+    """
+
+    def __init__(self, networks: Sequence[Network]) -> None:
+        self.recorders = {n.name: Recorder(n, training_only=True) for n in networks}
+        self._taken: dict[str, Activations] = {}
+        self._handles = [
+            n.optimizers[-1].register_step_post_hook(partial(self._stepped, n)) for n in networks
+        ]
+
+    def _stepped(self, network: Network, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        name, recorder = network.name, self.recorders[network.name]
+        if not recorder.on:
+            return
+        found = recorder.take()
+        if not found and any(b.param.grad is not None for b in network.trainable()):
+            raise ConfigError(
+                f"HookCallback: network {name!r} was updated and none of its layers was seen in a "
+                "training pass, so that its activations are not known: give the hooks that read "
+                "them other networks=, or, if it was compiled and used before training, call "
+                "torch.compiler.reset() first"
+            )
+        self._taken[name], recorder.on = found, False
+
+    def end_update(self) -> dict[str, Activations]:
+        """Return an update's activations by network, empty for those that did not step."""
+        found = {name: self._taken.get(name, {}) for name in self.recorders}
+        self.drop()
+        return found
+
+    def drop(self) -> None:
+        """Forget the passes since the last update, which has not been and will not be one's."""
+        self._taken.clear()
+        for recorder in self.recorders.values():
+            recorder.take()
+            recorder.on = True
+
+    def stop(self) -> None:
+        """Take the hooks off modules and optimizers."""
+        for handle in self._handles:
+            handle.remove()
+        for recorder in self.recorders.values():
+            recorder.stop()
+
+
+class TrainerSource(Source, Protocol):
+    """Where scheduled hooks read, if the user gives no probe."""
+
+    def start(self) -> Sequence[Any]:
+        """Begin to keep what is read, if a hook reads; return handles that end it."""
+        ...
+
+    def has_loss(self, network: str) -> bool:
+        """Return whether `loss` of a network can work."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what has been kept: tensors and plain values."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put back what `state_dict` returned."""
+        ...
+
+
+class LastBatch:
+    """The arguments of each network's last training pass, detached, to be run again.
+
+    Args:
+        networks: the networks by name.
+        with_loss: those whose module returns its loss when it is given labels, as models of
+            Hugging Face do.
+    """
+
+    def __init__(self, networks: Mapping[str, Network], with_loss: Sequence[str] = ()) -> None:
+        self.networks, self.with_loss = networks, with_loss
+        self.kept: dict[str, dict[str, Any]] = {}
+
+    def start(self) -> Sequence[Any]:
+        """Put a hook before each network's forward pass; return their handles."""
+        return [
+            n.module.register_forward_pre_hook(
+                partial(_keep, self.kept, name, _device(n).type), with_kwargs=True
+            )
+            for name, n in self.networks.items()
+        ]
+
+    def has_loss(self, network: str) -> bool:
+        """Return whether the module of a network returns its loss."""
+        return network in self.with_loss
+
+    def sample(self, size: int, number: int) -> Mapping[str, Any]:
+        """Return the last batch, whatever its size."""
+        return self.kept
+
+    def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
+        """Refuse: one batch is not the training data; `check_readings` says so earlier.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError("HookCallback knows one batch of the training data: pass probe=")
+
+    def activations(self, network: str, batch: Mapping[str, Any]) -> Activations:
+        """Return activations on the last batch, in evaluation mode."""
+        handle = self.networks[network]
+        return observe(handle, lambda: self._run(network, batch))
+
+    def loss(self, network: str, batch: Mapping[str, Any], train: bool = False) -> Tensor:
+        """Return the loss that the module itself returns on the last batch.
+
+        Raises:
+            ConfigError: if it returns none.
+        """
+        with in_mode(self.networks[network].module, train):
+            output = self._run(network, batch)
+        known = output.get("loss") if isinstance(output, Mapping) else None
+        if known is None:
+            raise ConfigError(
+                f"HookCallback: network {network!r} returns no loss on its last batch, of which "
+                "gradients are read: give it labels, or pass probe= and loss="
+            )
+        return known
+
+    def _run(self, network: str, batch: Mapping[str, Any]) -> Any:
+        if network not in batch:
+            raise ConfigError(
+                f"HookCallback: the module of network {network!r} has not been called in training "
+                "yet, so that there is no batch to read: let the hook fire later, name a part that "
+                "is called with networks=, or pass probe="
+            )
+        handle, call = self.networks[network], batch[network]
+        device = _device(handle)
+        args, kwargs = tree_map(partial(_to, device=device), (call["args"], call["kwargs"]))
+        with _autocast(device.type, call["autocast"]):
+            return handle.module(*args, **kwargs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the last batch."""
+        return {"last_batch": dict(self.kept)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put back the last batch.
+
+        Raises:
+            DamagedFile: if it is of another form.
+        """
+        kept = state.get("last_batch", {})
+        parts = {"args", "kwargs", "autocast"}
+        if not isinstance(kept, Mapping) or any(set(call) != parts for call in kept.values()):
+            raise DamagedFile("the hooks' state is damaged: its last batch is of another form")
+        self.kept.update(kept)
+
+
+def _keep(
+    kept: dict[str, Any], name: str, kind: str, module: nn.Module, args: Any, kwargs: Any
+) -> None:
+    """Keep the arguments of a training pass; holds no network, so that models can be copied."""
+    if torch.is_grad_enabled():
+        low = str(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else None
+        args, kwargs = tree_map(partial(_plain, name), (list(args), dict(kwargs)))
+        kept[name] = {"args": args, "kwargs": kwargs, "autocast": low}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ConfigError(
+        f"HookCallback: the module of network {name!r} is called with a {type(value).__name__}, "
+        "which cannot be kept to be run again: pass probe="
+    )
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+def _autocast(kind: str, low: str | None) -> AbstractContextManager[Any]:
+    """Return the autocast that a pass was made under."""
+    if low is None:
+        return nullcontext()
+    return torch.autocast(kind, getattr(torch, low.removeprefix("torch.")))
+
+
+def _device(network: Network) -> torch.device:
+    return network.blocks[0].view.device
+
+
+def check_readings(
+    hooks: Hooks, source: TrainerSource | None, probe: Any, loss: Any, shards: int
+) -> bool:
+    """Refuse hooks that would have nothing to read, or that each process would read otherwise.
+
+    Args:
+        hooks: all hooks.
+        source: the trainer's own source, None if there is none.
+        probe: the user's own, None if there is none.
+        loss: the same.
+        shards: how many parts each batch is spread over.
+
+    Returns:
+        Whether a hook reads from the trainer's own source.
+
+    Raises:
+        ConfigError: naming hook, networks and what to pass.
+    """
+    needed = False
+    for hook in hooks.hooks:
+        if hook.schedule.every_update:
+            _check_inside(hook, hooks, shards)
+        elif {"activations", "gradients", "batches"} & set(hook.method.reads):
+            names = [network.name for network in hook.networks]
+            own = source is not None and all(source.has_loss(name) for name in names)
+            has_loss = own if probe is None else loss is not None
+            _check_scheduled(hook, probe is not None, has_loss, source is not None, shards)
+            needed = needed or probe is None
+    return needed
+
+
+def _check_inside(hook: Hook, hooks: Hooks, shards: int) -> None:
+    reads, name = hook.method.reads, _name(hook)
+    if "activations" in reads and shards > 1:
+        raise ConfigError(
+            f"{name} reads activations of every update: each of {shards} processes or devices "
+            "sees its own rows, and they would decide differently; train in one, or give the hook "
+            "another schedule and pass probe="
+        )
+    optimizers = {o for network in hooks.networks.values() for o in network.optimizers}
+    if "gradients" in reads and len(optimizers) > 1:
+        raise ConfigError(
+            f"{name} reads gradients of every update: with {len(optimizers)} optimizers the loss "
+            "of one network leaves gradients in another; allowed are trainers with one optimizer, "
+            "or another schedule with probe= and loss="
+        )
+
+
+def _check_scheduled(hook: Hook, probe: bool, loss: bool, known: bool, shards: int) -> None:
+    reads, name = hook.method.reads, _name(hook)
+    ask = "probe=, a function (size, generator) that returns what the network is called with"
+    if "batches" in reads and not probe:
+        raise ConfigError(
+            f"{name} reads batches: pass {ask}, and loss=, a function of such a batch"
+        )
+    if {"gradients", "batches"} & set(reads) and not loss:
+        lacking = "loss=" if probe else f"{ask}, and loss="
+        raise ConfigError(f"{name} reads gradients: pass {lacking}, a function of such a batch")
+    if not probe and not known:
+        raise ConfigError(
+            f"{name} reads activations, and no batch of this trainer fits: pass {ask}"
+        )
+    if not probe and shards > 1:
+        raise ConfigError(
+            f"{name} reads {' and '.join(reads)} of a batch: each of {shards} processes or devices "
+            f"sees its own rows, and they would decide differently; pass {ask}, equal on all"
+        )
+
+
+def _name(hook: Hook) -> str:
+    networks = ", ".join(repr(network.name) for network in hook.networks)
+    several = "networks" if len(hook.networks) > 1 else "network"
+    return f"HookCallback: {hook.label} on {several} {networks}"

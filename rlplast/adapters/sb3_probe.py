@@ -1,0 +1,105 @@
+"""What scheduled hooks read in Stable-Baselines3: observations of the replay or the rollout.
+
+- `Experience`: draws from them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from rlplast.core.method.context import OwnSource
+from rlplast.core.network.network import Network
+from rlplast.core.rng import torch_stream
+
+__all__ = ["Experience"]
+
+
+class Experience(OwnSource):
+    """Batches of an algorithm's own experience, in streams of their own.
+
+    Of a replay any transitions; of PPO and A2C observations of the last whole rollout, or, before
+    there is one, of the first so far.
+
+    Args:
+        model: the algorithm.
+        networks: the networks by name.
+        seed: seed of the draws.
+    """
+
+    def __init__(self, model: Any, networks: Mapping[str, Network], seed: int) -> None:
+        super().__init__(networks, None, None, seed)
+        self.model = model
+        self.on = False
+        self.rollout: Any = None
+
+    def start(self) -> list[Any]:
+        """Begin to keep rollouts; there is nothing to take off afterwards."""
+        self.on = True
+        return []
+
+    def has_loss(self, network: str) -> bool:
+        """Return that no loss is known."""
+        return False
+
+    def end_rollout(self) -> None:
+        """Keep the observations of the rollout that has just ended."""
+        if self.on:
+            self.rollout = self._observations(self.model.rollout_buffer.buffer_size)
+
+    def _observations(self, steps: int) -> Any:
+        """Return the first observations of the rollout buffer, one row per step and env."""
+
+        def flat(values: np.ndarray) -> Tensor:
+            return torch.as_tensor(values[:steps].reshape(-1, *values.shape[2:]))
+
+        return tree_map(flat, self.model.rollout_buffer.observations) if steps else None
+
+    def sample(self, size: int, number: int) -> Any:
+        """Return what each network is called with on a batch; None if there is no experience."""
+        generator = torch_stream(self.seed, "probe", number)
+        off_policy = getattr(self.model, "replay_buffer", None) is not None
+        drawn = self._replayed(size, generator) if off_policy else self._played(size, generator)
+        if drawn is None:
+            return None
+        calls = {name: drawn[:1] for name in self.networks}
+        return calls | ({"critic": drawn} if "critic" in calls else {})
+
+    def _replayed(self, size: int, generator: torch.Generator) -> tuple[Any, ...] | None:
+        """Return observations and actions of the replay; NumPy's global stream stays in place."""
+        replay = self.model.replay_buffer
+        if replay.size() == 0:
+            return None
+        state = np.random.get_state()
+        np.random.seed(int(torch.randint(2**32, (), generator=generator)))
+        try:
+            batch = replay.sample(size, env=self.model.get_vec_normalize_env())
+        finally:
+            np.random.set_state(state)
+        return batch.observations, batch.actions
+
+    def _played(self, size: int, generator: torch.Generator) -> tuple[Any, ...] | None:
+        """Return observations of the rollout."""
+        rollout = self._rollout()
+        if rollout is None:
+            return None
+        rows = torch.randint(len(tree_leaves(rollout)[0]), (size,), generator=generator)
+        return (tree_map(lambda values: values[rows].to(self.model.device), rollout),)
+
+    def _rollout(self) -> Any:
+        buffer = getattr(self.model, "rollout_buffer", None)
+        if self.rollout is not None or buffer is None:
+            return self.rollout
+        return self._observations(buffer.pos)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rollout; the replay is Stable-Baselines3's to save."""
+        rollout = self._rollout()
+        return {} if rollout is None else {"rollout": rollout}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put back the rollout."""
+        self.rollout = state.get("rollout")

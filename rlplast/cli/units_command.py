@@ -1,0 +1,78 @@
+"""Show the hidden units of a run's networks: which entries belong to which.
+
+They are what methods such as redo, and lifecycle layers, act on. Layers without units are listed
+with the reason.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from rlplast.cli.build import build_trainable
+from rlplast.cli.config_file import read_config
+from rlplast.cli.tables import show
+from rlplast.cli.train_command import overrides
+from rlplast.core.network.network import Network
+
+__all__ = ["add_arguments", "run"]
+
+Row = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("config", metavar="CONFIG", help="a path, or a shipped name: dqn/asterix")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.set_defaults(takes_overrides=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    trainable = build_trainable(read_config(args.config, overrides(args.overrides)))
+    try:
+        rows = [row for network in trainable.networks.values() for row in _rows(network)]
+    finally:
+        trainable.close()
+    if args.json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        show(_table(rows))
+    return 0
+
+
+def _rows(network: Network) -> list[Row]:
+    found = network.units()
+    rows: list[Row] = [
+        {
+            "network": network.name,
+            "units": group.name,
+            "size": group.size,
+            "nonlinearity": group.nonlinearity,
+            "incoming": [str(p) for p in group.incoming],
+            "norms": [str(p) for p in group.norms],
+            "outgoing": [str(p) for p in group.outgoing],
+            "refused": None,
+        }
+        for group in found.groups
+    ]
+    refused: Mapping[str, str] = found.refused
+    return rows + [
+        {"network": network.name, "units": name, "size": 0, "refused": why}
+        for name, why in refused.items()
+    ]
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table("network", "units of", "size", "nonlinearity", "unit i owns")
+    for row in rows:
+        if row["refused"] is None:
+            owns = "\n".join(row["incoming"] + row["norms"] + row["outgoing"])
+            cells = [row["network"], row["units"], str(row["size"]), row["nonlinearity"], owns]
+        else:
+            cells = [row["network"], row["units"], "none", "", row["refused"]]
+        table.add_row(*map(Text, cells))
+    return table

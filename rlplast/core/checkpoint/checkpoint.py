@@ -1,0 +1,335 @@
+"""Checkpoints: everything a run needs to go on, complete or absent.
+
+A checkpoint is written beside its final place, fsynced, sealed with a manifest of sizes
+and checksums (``COMPLETE``), and renamed. Tensors go to safetensors, the rest to JSON;
+nothing is ever unpickled. A damaged one is refused with its reason. What does not change any
+more (initial weights, rows of a replay) is written once and hard-linked by the next one.
+
+- `Snapshot`, `snapshot`, `write`: first the moment is held fast, in memory; then it is written,
+  maybe in another thread while training goes on. `save` does both.
+- `check`, `load`: one checkpoint's folder.
+- `newest`, `unseal_newer`, `prune`: the folder of a run's checkpoints: ``step-N`` was due,
+  ``best-N`` was saved for an evaluation that was the best so far (`rlplast.core.training.best`),
+  ``branch-N`` is where a study's prefix stopped, before what was due there.
+- `network_tensors`, `load_network_tensors`: a Network by Block names, optimizer included.
+"""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from rlplast.core.checkpoint.files import fsync, link
+from rlplast.core.checkpoint.manifest import FORMAT, SENTINEL, check, check_seal, manifest
+from rlplast.core.checkpoint.network_tensors import (
+    INITIAL,
+    aliases,
+    first_not_finite,
+    load_network_tensors,
+    network_tensors,
+)
+from rlplast.core.checkpoint.tensor_file import write_tensors
+from rlplast.core.errors import DamagedFile, RlplastError
+
+__all__ = [
+    "SENTINEL",
+    "Snapshot",
+    "aliases",
+    "check",
+    "check_seal",
+    "complete",
+    "first_not_finite",
+    "load",
+    "load_network_tensors",
+    "network_tensors",
+    "newest",
+    "prune",
+    "save",
+    "snapshot",
+    "unseal_newer",
+    "write",
+]
+
+TENSORS, INITIALS, STATE = "tensors.safetensors", "initial.safetensors", "state.json"
+
+KINDS = ("step", "best", "branch")
+
+
+def _copy(tensor: Tensor, memory: Tensor | None = None) -> Tensor:
+    """Return a copy on the CPU, contiguous, in `memory` if it fits: pages are there already."""
+    if memory is not None and memory.shape == tensor.shape and memory.dtype == tensor.dtype:
+        return memory.copy_(tensor.detach())
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+def _split(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """Put tensors and arrays of a nested state into `tensors`; return what JSON can hold."""
+    if isinstance(tree, Tensor | np.ndarray):
+        plain = np.ascontiguousarray(tree) if isinstance(tree, np.ndarray) else tree
+        # A 0-d array loses its shape in ascontiguousarray; numpy and torch kinds differ on load.
+        tensors[path] = torch.as_tensor(plain).reshape(tree.shape)
+        return {"__tensor__": path, "numpy": isinstance(tree, np.ndarray)}
+    if isinstance(tree, Mapping):
+        return {str(k): _split(v, f"{path}/{k}", tensors) for k, v in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_split(v, f"{path}/{i}", tensors) for i, v in enumerate(tree)]
+    if isinstance(tree, np.generic):
+        return tree.item()
+    return tree
+
+
+def _join(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(tree, dict):
+        if "__tensor__" in tree:
+            tensor = tensors[tree["__tensor__"]]
+            return tensor.numpy().copy() if tree["numpy"] else tensor
+        return {k: _join(v, tensors) for k, v in tree.items()}
+    return [_join(v, tensors) for v in tree] if isinstance(tree, list) else tree
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A moment of a run, ready to be written; nothing in it is touched by training.
+
+    Attributes:
+        folder: where it goes.
+        position: how far the run is; orders checkpoints.
+        stays: whether `prune` leaves it alone for ever.
+        tensors: copies of the tensors by name.
+        initial: copies of the initial weights; empty if they are shared.
+        state: what JSON holds of the nested state.
+        write_files: writes further files (a replay) into the folder it is given.
+        shared: files to be hard-linked.
+        previous: an undamaged checkpoint that files are hard links to.
+    """
+
+    folder: Path
+    position: tuple[int, ...]
+    stays: bool
+    tensors: Mapping[str, Tensor]
+    initial: Mapping[str, Tensor]
+    state: Any
+    write_files: Callable[[Path], None]
+    shared: tuple[Path, ...]
+    previous: Path | None
+
+    @property
+    def temporary(self) -> Path:
+        """The folder it is written in, until it is complete."""
+        return self.folder.with_name(f".{self.folder.name}.tmp")
+
+
+def snapshot(
+    folder: Path,
+    position: tuple[int, ...],
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    save_files: Callable[[Path | None], Callable[[Path], None]] | None = None,
+    previous: Path | None = None,
+    stays: bool = False,
+    written: Snapshot | None = None,
+) -> Snapshot:
+    """Copy everything that training will change, so that `write` can take its time.
+
+    Args:
+        folder: final folder; its parent is created, and what is there already replaced.
+        position: how far the run is; orders checkpoints.
+        tensors: tensors by name, on any device. Those whose names end with `INITIAL` never
+            change: they go to a file of their own, shared with `previous`.
+        state: nested mappings and lists of tensors, arrays and JSON values.
+        save_files: returns what writes further files, given `previous`; that is called first,
+            so it may have something wait for it.
+        previous: an undamaged checkpoint of this run that files may be hard links to.
+        stays: whether `prune` leaves it alone for ever.
+        written: an earlier snapshot that nobody needs any more, whose memory the copies take.
+
+    Raises:
+        RlplastError: if the disk is full or not writable; what was there stays.
+    """
+    shared = () if previous is None else _whole(previous, INITIALS)
+    flat: dict[str, Tensor] = {}
+    rest = _split(state, "state", flat)
+    flat |= tensors
+    memory = {} if written is None else written.tensors
+    copies = {
+        n: _copy(t, memory.get(n)) for n, t in flat.items() if not (shared and n.endswith(INITIAL))
+    }
+    initial = {n: copies.pop(n) for n in tuple(copies) if n.endswith(INITIAL)}
+    taken = Snapshot(
+        folder, position, stays, copies, initial, rest, lambda folder: None, shared, previous
+    )
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(taken.temporary, ignore_errors=True)
+        taken.temporary.mkdir()
+    except OSError as error:
+        raise _unwritten(taken, error) from error
+    if save_files is None:
+        return taken
+    return dataclasses.replace(taken, write_files=save_files(previous))
+
+
+def write(taken: Snapshot) -> None:
+    """Write a snapshot; it appears under its name whole or not at all.
+
+    Raises:
+        RlplastError: if the disk is full or not writable; what was there stays.
+    """
+    folder, temporary, previous = taken.folder, taken.temporary, taken.previous
+    try:
+        taken.write_files(temporary)
+        write_tensors(taken.tensors, temporary / TENSORS)
+        if taken.initial:
+            write_tensors(taken.initial, temporary / INITIALS)
+        for path in taken.shared:
+            link(path, temporary / path.name)
+        (temporary / STATE).write_text(json.dumps(taken.state))
+        fresh = {TENSORS, STATE} | ({INITIALS} if taken.initial else set())
+        seal = {
+            "format": FORMAT,
+            "position": list(taken.position),
+            "stays": taken.stays,
+            "files": manifest(temporary, previous, fresh),
+        }
+        sentinel = temporary / SENTINEL
+        sentinel.write_text(json.dumps(seal))
+        for path in (sentinel, *(p for p in temporary.rglob("*") if p.is_dir()), temporary):
+            fsync(path)
+        _delete(folder)
+        temporary.rename(folder)
+        fsync(folder.parent)
+    except RlplastError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise _unwritten(taken, error) from error
+
+
+def _whole(folder: Path, name: str) -> tuple[Path, ...]:
+    """Return a file of a sealed checkpoint if it is as long as it was."""
+    with suppress(DamagedFile, OSError):
+        written = check_seal(folder)["files"].get(name)
+        if written is not None and (folder / name).stat().st_size == written[0]:
+            return (folder / name,)
+    return ()
+
+
+def save(
+    folder: Path,
+    position: tuple[int, ...],
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+) -> None:
+    """Write one checkpoint at once; see `snapshot` and `write`."""
+    write(snapshot(folder, position, tensors, state))
+
+
+def _unwritten(taken: Snapshot, error: Exception) -> RlplastError:
+    return RlplastError(
+        f"checkpoint {taken.folder} could not be written ({error}); earlier checkpoints are "
+        "intact: free space or fix permissions, then `rlplast resume`, or the study's command again"
+    )
+
+
+def _delete(folder: Path) -> None:
+    # Unseal first: a deletion cut short must not leave something that looks complete.
+    with suppress(OSError):
+        (folder / SENTINEL).unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def load(folder: Path) -> tuple[dict[str, Tensor], Any]:
+    """Return the tensors and the nested state of a checkpoint, checked.
+
+    Raises:
+        DamagedFile: naming the file and what is wrong with it.
+    """
+    check(folder)
+    try:
+        tensors = safetensors.torch.load_file(folder / TENSORS)
+        if (folder / INITIALS).is_file():  # only networks have initial weights
+            tensors |= safetensors.torch.load_file(folder / INITIALS)
+        state = json.loads((folder / STATE).read_text())
+        return tensors, _join(state, tensors)
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise DamagedFile(f"{folder} could not be read: {error}") from error
+
+
+def complete(root: Path) -> list[Path]:
+    """Return the sealed checkpoints in `root`, newest first."""
+    return [path for path, _ in _sealed(root)]
+
+
+def _sealed(root: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Return the sealed checkpoints in `root` with their manifests, newest first."""
+    found = []
+    for path in _folders(root):
+        with suppress(DamagedFile):
+            found.append((path, check_seal(path)))
+    return sorted(found, key=lambda f: f[1]["position"], reverse=True)
+
+
+def _folders(root: Path, form: str = "{}-*") -> list[Path]:
+    return [path for kind in KINDS for path in root.glob(form.format(kind))]
+
+
+def newest(root: Path) -> tuple[Path, list[str]]:
+    """Return the newest undamaged checkpoint and what was wrong with newer ones.
+
+    Raises:
+        DamagedFile: if there is none, with the reasons.
+    """
+    sealed = complete(root)
+    problems = []
+    for path in sorted(set(_folders(root)) - set(sealed)):
+        try:
+            check_seal(path)
+        except DamagedFile as error:
+            problems.append(str(error))
+    for path in sealed:
+        try:
+            check(path)
+        except DamagedFile as error:
+            problems.append(str(error))
+            continue
+        return path, problems
+    reasons = "; ".join(problems) or "the folder has none"
+    raise DamagedFile(f"no usable checkpoint in {root}: {reasons}")
+
+
+def unseal_newer(root: Path, path: Path) -> None:
+    """Unseal the checkpoints after `path`, which a run that goes on from there writes anew.
+
+    They were passed over as damaged; and once lines are cut back to `path`, they count lines
+    that are no longer there.
+    """
+    for other in complete(root):
+        if other == path:
+            return
+        (other / SENTINEL).unlink(missing_ok=True)
+
+
+def prune(root: Path, keep: int, best: str | None = None) -> None:
+    """Delete all but the newest `keep` due checkpoints, those that stay, and the one called `best`.
+
+    The one in which a run stopped early stays until there is a newer one. Leftovers of interrupted
+    writing go too.
+    """
+    sealed = _sealed(root)
+    due = [(path, seal) for path, seal in sealed if path.name.startswith("step-")]
+    kept = {path for number, (path, seal) in enumerate(due) if number < keep or seal["stays"]}
+    kept |= {path for path, _ in sealed[:1] if path.name.startswith("branch-")}
+    for path in _folders(root) + _folders(root, ".{}-*.tmp"):
+        if path not in kept and path.name != best:
+            _delete(path)

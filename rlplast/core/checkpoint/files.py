@@ -1,0 +1,89 @@
+"""Files that survive a crash: forced to disk before they are renamed into place.
+
+- `fsync`: a file's bytes, or a folder's entries.
+- `lock`: a file that one process at a time has.
+- `link`: a second name for a file that never changes.
+- `write_pieces`, `checksum`: so many bytes that training goes first in between.
+"""
+
+import fcntl
+import os
+import shutil
+import zlib
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from rlplast.core.checkpoint.background import give_way
+
+__all__ = ["checksum", "fsync", "link", "lock", "write_pieces"]
+
+_PIECE = 1 << 18  # bytes; a fraction of a millisecond of work
+
+
+def fsync(path: Path) -> None:
+    """Force a file's bytes, or a folder's entries, to disk.
+
+    Raises:
+        OSError: if the disk refuses.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def lock(path: Path) -> TextIO | None:
+    """Open a file, created if absent, that is locked until it is closed or the process ends.
+
+    Returns:
+        The file; None if another process, or other file object, has it locked.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    file = path.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it and its times where there are no hard links.
+
+    Raises:
+        OSError: if there is no such file, or the disk is full.
+    """
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without hard links
+        shutil.copy2(source, target)  # its time of writing tells that it is a copy
+        fsync(target)
+
+
+def write_pieces(file: BinaryIO, data: memoryview) -> None:
+    """Write bytes, giving way to training between pieces.
+
+    Raises:
+        OSError: if the disk is full.
+    """
+    for at in range(0, len(data), _PIECE):
+        give_way()
+        file.write(data[at : at + _PIECE])
+
+
+def checksum(path: Path) -> int:
+    """Return the CRC-32 of a file, giving way to training between pieces.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    value = 0
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            give_way()
+            value = zlib.crc32(piece, value)
+    return value

@@ -1,0 +1,1 @@
+"""What a method is, and when it acts."""

@@ -1,0 +1,228 @@
+"""One firing: check, write, treat optimizer state and followers, report.
+
+- `Planned`: what is to be done to one network.
+- `apply`: all of it.
+- `check_policy`: whether a firing's policies are known.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit, check, tensor_of, write
+from rlplast.core.network.network import Network
+from rlplast.core.network.optim_state import moments, zero, zero_all
+
+__all__ = ["FOLLOWER_POLICIES", "OPTIMIZER_POLICIES", "Planned", "apply", "check_policy"]
+
+OPTIMIZER_POLICIES = ("keep", "touched", "parameter", "network")
+FOLLOWER_POLICIES = ("copy", "same_edit", "leave")
+
+
+def check_policy(optimizer: str, followers: str, key: str = "hook") -> None:
+    """Check the two policies of a firing.
+
+    Raises:
+        ConfigError: naming the nearest allowed policy.
+    """
+    for name, value, allowed in (
+        ("optimizer", optimizer, OPTIMIZER_POLICIES),
+        ("followers", followers, FOLLOWER_POLICIES),
+    ):
+        if value not in allowed:
+            raise ConfigError(f"{key}.{name} = {value!r}: {did_you_mean(str(value), allowed)}")
+
+
+def _zero_moments(network: Network, edits: Sequence[Edit], policy: str) -> None:
+    edited = [e.target for e in edits if isinstance(e.target, Block)]
+    if policy == "network":
+        zero_all(network)
+    elif policy == "parameter":
+        zero(network, {id(b.param): b.param for b in edited}.values())
+    elif policy == "touched":
+        for edit in edits:
+            if not isinstance(edit.target, Block):
+                continue
+            for name, moment in moments(network, edit.target.param).items():
+                if name != "step":  # shared by all entries of the tensor: it stays
+                    _zero_touched(edit.target.like(moment), edit)
+
+
+def _zero_touched(view: Tensor, edit: Edit) -> None:
+    if isinstance(edit, Assign) and edit.mask is not None:
+        view.masked_fill_(edit.mask, 0)
+    elif isinstance(edit, Assign) and edit.rows is not None:
+        view.index_fill_(0, edit.rows, 0)
+    else:
+        view.zero_()
+
+
+def _squares(tensor: Tensor) -> Tensor:
+    """Return Σ x² in float64, where no weight is too large or too small to be squared."""
+    return torch.linalg.vector_norm(_wide(tensor), dtype=torch.float64).square()
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _copy_to_followers(network: Network) -> None:
+    write([Assign(theirs, mine.view) for mine, theirs in network.followed()])
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a firing is to do to one network.
+
+    Attributes:
+        network: the network.
+        edits: the complete plan.
+        followers: the plans for its followers, if they get one of their own.
+        seconds: what planning took.
+        counters: the method's own counters, by name; read and zeroed once the plan is written.
+    """
+
+    network: Network
+    edits: Sequence[Edit]
+    followers: Sequence[tuple[Network, Sequence[Edit]]] = ()
+    seconds: float = 0.0
+    counters: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class _Numbers:
+    """Numbers on their way from the device: all of them are read at once."""
+
+    def __init__(self) -> None:
+        self._tensors: list[Tensor] = []
+        self._values: list[float] = []
+
+    def add(self, tensors: Sequence[Tensor]) -> slice:
+        start = len(self._tensors)
+        self._tensors += [t.detach().double() for t in tensors]
+        return slice(start, len(self._tensors))
+
+    def read(self) -> None:
+        if self._tensors:
+            device = self._tensors[0].device
+            self._values = torch.stack([t.to(device) for t in self._tensors]).tolist()
+
+    def __getitem__(self, place: slice) -> list[float]:
+        return self._values[place]
+
+
+@torch.no_grad()
+def apply(
+    planned: Sequence[Planned],
+    *,
+    method: str,
+    clock: Clock | None = None,
+    due_count: int = 1,
+    optimizer: str = "network",
+    followers: str = "copy",
+) -> list[Receipt]:
+    """Check plans, write them, treat optimizer state and followers, and report.
+
+    All plans are checked before the first network is written. The device is waited for twice,
+    for all networks together: for the check, and for the numbers of the receipts.
+
+    Args:
+        planned: what to do to each network.
+        method: registry name, for the receipts.
+        clock: the run's clock, for the receipts.
+        due_count: how many due points this firing stands for.
+        optimizer: ``keep``; ``touched`` zeroes the moments of the entries written and
+            keeps ``step``; ``parameter`` zeroes all state of each tensor written;
+            ``network`` all state of the network's parameters.
+        followers: ``copy`` makes each follower equal to the network, buffers included but
+            those of a lifecycle;
+            ``same_edit`` writes the plans made for them; ``leave``.
+
+    Raises:
+        BadWeights: if a value is not finite; nothing is written then.
+        ConfigError: if a plan does not fit its network, or a policy is unknown.
+        UnsupportedOptimizer: if state is to be zeroed that has no rule; before writing.
+    """
+    check_policy(optimizer, followers)
+    check([pair for p in planned for pair in ((p.network, p.edits), *p.followers)])
+    if optimizer != "keep":  # a state without a rule must stop us before the first write
+        for network in (p.network for p in planned):
+            for block in network.trainable():
+                moments(network, block.param)
+    numbers = _Numbers()
+    begun = [(time.perf_counter(), _write(p, optimizer, followers, numbers)) for p in planned]
+    numbers.read()
+    receipts = []
+    for one, (started, places) in zip(planned, begun, strict=True):
+        entries, sfe, dfi_before, dfi_after, before, after, counts = (numbers[p] for p in places)
+        whole = sum(_known_entries(e) or 0 for e in one.edits)
+        receipts.append(
+            Receipt(
+                method=method,
+                network=one.network.name,
+                clock=clock or Clock(),
+                crossings=due_count,
+                entries_touched=whole + round(sum(entries)),
+                sfe=sum(sfe, 0.0),
+                dfi_before=sum(dfi_before) if dfi_before else None,
+                dfi_after=sum(dfi_after) if dfi_after else None,
+                norm_before=math.sqrt(sum(before)),
+                norm_after=math.sqrt(sum(after)),
+                optimizer_policy=optimizer,
+                followers=dict.fromkeys(one.network.followers, followers),
+                seconds=one.seconds + time.perf_counter() - started,
+                units=dict(zip(one.counters, map(round, counts), strict=True)) or None,
+            )
+        )
+    return receipts
+
+
+def _write(p: Planned, optimizer: str, followers: str, numbers: _Numbers) -> list[slice]:
+    """Write one network's plan; return where the numbers of its receipt are."""
+    blocks = {id(e.target): e.target for e in p.edits if isinstance(e.target, Block)}
+    before = {key: b.view.clone() for key, b in blocks.items()}
+    masks = [e.mask for e in p.edits if isinstance(e, Assign) and _known_entries(e) is None]
+    entries = numbers.add([mask.sum() for mask in masks if mask is not None])
+    dfi_before = numbers.add(_dfi(p.edits))
+    norm_before = numbers.add([_squares(b.view) for b in p.network.trainable()])
+    write(p.edits)
+    _zero_moments(p.network, p.edits, optimizer)
+    if followers == "copy":
+        _copy_to_followers(p.network)
+    for _, plan in p.followers:
+        write(plan)
+    differences = [_squares(_wide(b.view) - _wide(before[key])) for key, b in blocks.items()]
+    counts = numbers.add([counter.clone() for counter in p.counters.values()])
+    if p.counters:
+        torch._foreach_zero_(list(p.counters.values()))
+    return [
+        entries,
+        numbers.add(differences),
+        dfi_before,
+        numbers.add(_dfi(p.edits)),
+        norm_before,
+        numbers.add([_squares(b.view) for b in p.network.trainable()]),
+        counts,
+    ]
+
+
+def _dfi(edits: Sequence[Edit]) -> list[Tensor]:
+    return [e.dfi(tensor_of(e)) for e in edits if isinstance(e, Assign) and e.dfi is not None]
+
+
+def _known_entries(edit: Edit) -> int | None:
+    """Return how many entries of a Block an edit writes; None where a mask says."""
+    if not isinstance(edit.target, Block):
+        return 0
+    if isinstance(edit, Assign) and edit.rows is not None:
+        return edit.value.numel()
+    if isinstance(edit, Assign) and edit.mask is not None:
+        return None
+    return tensor_of(edit).numel()

@@ -1,0 +1,366 @@
+"""Context: what a method may read, and where it comes from.
+
+- `Context`: handed to `plan` and `term`.
+- `Source`: what draws batches and computes activations and losses; a `Trainable` is one.
+- `Probe`, `Inside`: what a scheduled firing reads, and what one inside an update reads.
+- `OwnSource`: a source made of a user's functions, for hand-written loops.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.network import Network
+from rlplast.core.network.optim_state import moments
+from rlplast.core.network.record import in_mode, observe
+from rlplast.core.network.units import UnitGroup
+from rlplast.core.rng import derive_seed, preserve_global_rng, torch_stream
+
+__all__ = ["READS", "Context", "Inside", "OwnSource", "Probe", "Readings", "Source"]
+
+READS = ("activations", "gradients", "moments", "batches")
+Activations = Mapping[str, Tensor]
+
+
+class Source(Protocol):
+    """Draws batches from streams of their own, and computes on them without side effects."""
+
+    def sample(self, size: int, number: int) -> Any:
+        """Return a batch drawn from stream `number`; None if there is no data yet."""
+        ...
+
+    def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
+        """Yield batches of the training data in an order of stream `number`.
+
+        Args:
+            count: how many; None for one pass over all data of now.
+            size: samples of a batch.
+            number: number of the stream.
+        """
+        ...
+
+    def activations(self, network: str, batch: Any) -> Activations:
+        """Return activations (samples, units, …) by name of their units."""
+        ...
+
+    def loss(self, network: str, batch: Any, train: bool = False) -> Tensor:
+        """Return the loss that trains a network, on a batch, without penalties.
+
+        Args:
+            network: its name.
+            batch: one of `sample` or `batches`.
+            train: whether modules are in training mode, else in evaluation mode.
+        """
+        ...
+
+
+class Readings(Protocol):
+    """What a context reads besides weights."""
+
+    @property
+    def activations(self) -> Activations:
+        """Activations by name of their units."""
+        ...
+
+    @property
+    def gradients(self) -> Mapping[str, Tensor]:
+        """Gradients of the loss by Block name, each in the Block's layout."""
+        ...
+
+    def batches(self, count: int | None, size: int) -> Iterator[Any]:
+        """Yield batches of the training data."""
+        ...
+
+    def gradients_on(self, batch: Any, train: bool) -> Mapping[str, Tensor]:
+        """Return gradients of the loss on a batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a method may read; it writes nothing.
+
+    Attributes:
+        network: the network to plan for.
+        blocks: its Blocks inside the firing's scope.
+        clock: the run's clock.
+        due_count: how many due points this firing stands for.
+        seed: of the hook's draws in this network; equal at every firing.
+        stream: returns the firing's own generator, always from its beginning.
+        inside: whether this is inside an update, where nothing may wait for a device.
+        reads: what the method declared that it reads.
+        readings: where `activations`, `gradients` and `batches` come from.
+        owner: the network that `network` follows, for a firing with followers ``same_edit``.
+    """
+
+    network: Network
+    blocks: tuple[Block, ...]
+    clock: Clock = field(default_factory=Clock)
+    due_count: int = 1
+    seed: int = 0
+    stream: Callable[[], torch.Generator] = lambda: torch_stream(0, "plan")
+    inside: bool = False
+    reads: tuple[str, ...] = ()
+    readings: Readings | None = None
+    owner: Network | None = None
+
+    @property
+    def units(self) -> tuple[UnitGroup, ...]:
+        """The groups of units whose layer is in scope; see `rlplast.core.network.units`."""
+        # Not cached here: before Python 3.12 that takes a lock, which no compiler follows.
+        return self.network.units_in(self.blocks) if self.owner is None else self._owners_units
+
+    @cached_property
+    def _owners_units(self) -> tuple[UnitGroup, ...]:
+        owner = self.owner or self.network
+        names = {b.name: b for b in self.network.blocks}
+        chosen = {b.name for b in self.blocks}
+        own = owner.units_in(owner.select(lambda b: b.name in chosen))
+        return tuple(group.of(names) for group in own)
+
+    @property
+    def activations(self) -> Activations:
+        """Activations after the nonlinearity, (samples, units, …), by name of their units.
+
+        Of a probe batch of the firing's own stream; inside an update of its own forward pass.
+        """
+        return self._readings("activations").activations
+
+    @property
+    def gradients(self) -> Mapping[str, Tensor]:
+        """Gradients of the network's loss, by Block name: on the probe, or of this update."""
+        return self._readings("gradients").gradients
+
+    def moments(self, block: Block) -> dict[str, Tensor]:
+        """Return what the optimizer remembers of a Block, in its layout; targets of edits too.
+
+        ``step``, which all entries of a tensor share, is left out. Empty before the first update.
+        """
+        self._check("moments")
+        found = moments(self.network, block.param)
+        return {name: block.like(t) for name, t in found.items() if name != "step"}
+
+    def batches(self, count: int | None = None, size: int = 256) -> Iterator[Any]:
+        """Yield batches of the training data or replay, of the firing's own stream.
+
+        Args:
+            count: how many; None for one pass over all data of now.
+            size: samples of a batch.
+        """
+        return self._readings("batches").batches(count, size)
+
+    def gradients_on(self, batch: Any, train: bool = False) -> Mapping[str, Tensor]:
+        """Return gradients of the network's loss on a batch, by Block name.
+
+        Args:
+            batch: one of `batches`.
+            train: whether in training mode, without moving running statistics.
+        """
+        return self._readings("batches").gradients_on(batch, train)
+
+    def _check(self, what: str) -> None:
+        if what not in self.reads:
+            raise ConfigError(
+                f"a plan reads {what!r} and its method does not say so: allowed are {self.reads}; "
+                f'put it into the class variable `reads`, as in reads = ("{what}",)'
+            )
+
+    def _readings(self, what: str) -> Readings:
+        self._check(what)
+        if self.readings is None:
+            raise ConfigError(f"nothing to read {what!r} from: pass probe= to rlplast.Hooks")
+        return self.readings
+
+
+class Probe:
+    """What a scheduled firing reads of one network, computed when it is first asked for.
+
+    Args:
+        source: where batches come from.
+        network: the network.
+        size: samples of the probe batch.
+        number: number of the firing's stream.
+        label: what messages call the firing.
+    """
+
+    def __init__(
+        self, source: Source, network: Network, size: int, number: int, label: str
+    ) -> None:
+        self.source, self.network, self.size = source, network, size
+        self.number, self.label = number, label
+
+    @cached_property
+    def _batch(self) -> Any:
+        with preserve_global_rng():  # a user's function may draw from it
+            batch = self.source.sample(self.size, self.number)
+        if batch is None:
+            raise ConfigError(
+                f"{self.label} reads a probe batch and there are no data yet: let it fire later"
+            )
+        return batch
+
+    @cached_property
+    def activations(self) -> Activations:
+        """Activations on the probe batch."""
+        with preserve_global_rng():
+            return self.source.activations(self.network.name, self._batch)
+
+    @cached_property
+    def gradients(self) -> Mapping[str, Tensor]:
+        """Gradients on the probe batch."""
+        return self.gradients_on(self._batch, train=False)
+
+    def batches(self, count: int | None, size: int) -> Iterator[Any]:
+        """Yield batches of the training data."""
+        return self.source.batches(count, size, self.number)
+
+    def gradients_on(self, batch: Any, train: bool) -> Mapping[str, Tensor]:
+        """Return gradients of the loss on a batch; nothing else moves."""
+        network = self.network
+        buffers = {b: b.clone() for b in network.module.buffers()} if train else {}
+        try:
+            with preserve_global_rng(), torch.enable_grad():
+                return _gradients(network, self.source.loss(network.name, batch, train))
+        finally:
+            for buffer, before in buffers.items():
+                buffer.copy_(before)
+
+
+def _gradients(network: Network, loss: Tensor) -> dict[str, Tensor]:
+    # Of a parameter with a master, the one that computes.
+    parameters = {b: b.module.get_parameter(b.spec.tensor) for b in network.trainable()}
+    held = list({id(p): p for p in parameters.values()}.values())
+    found = torch.autograd.grad(loss, held, allow_unused=True)
+    by_id = {id(p): g for p, g in zip(held, found, strict=True)}
+    every = {b: by_id[id(p)] for b, p in parameters.items()}
+    return {b.name: b.like(gradient) for b, gradient in every.items() if gradient is not None}
+
+
+class Inside:
+    """What a method reads inside an update: the update's own forward and backward pass.
+
+    Args:
+        network: the network.
+        activations: as the update returned them.
+        label: what messages call the hook.
+    """
+
+    def __init__(self, network: Network, activations: Activations | None, label: str) -> None:
+        self.network, self.label = network, label
+        self._activations = activations
+
+    @property
+    def activations(self) -> Activations:
+        """Activations of the update's own forward pass."""
+        if self._activations is None:
+            raise ConfigError(
+                f"{self.label} reads activations inside every update: pass "
+                "activations= to Hooks.step, as rlplast.record(network) gives them"
+            )
+        return self._activations
+
+    @property
+    def gradients(self) -> Mapping[str, Tensor]:
+        """The gradients that this update used."""
+        blocks = self.network.trainable()
+        return {b.name: b.like(b.param.grad) for b in blocks if b.param.grad is not None}
+
+    def batches(self, count: int | None, size: int) -> Iterator[Any]:
+        """Refuse: an update has one batch.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(f"{self.label} reads batches: it cannot fire at every update")
+
+    def gradients_on(self, batch: Any, train: bool) -> Mapping[str, Tensor]:
+        """Refuse, as `batches`."""
+        raise ConfigError(f"{self.label} reads batches: it cannot fire at every update")
+
+
+class OwnSource:
+    """A source made of a user's functions.
+
+    Args:
+        networks: the networks by name.
+        probe: (size, generator) → a batch; or a batch itself. A batch is what the model is
+            called with: a tensor, a tuple of arguments or a mapping of keyword arguments. By
+            network where they differ.
+        loss: batch → loss, for methods that read gradients; by network where they differ.
+        seed: seed of the draws.
+    """
+
+    def __init__(
+        self, networks: Mapping[str, Network], probe: Any, loss: Any = None, seed: int = 0
+    ) -> None:
+        self.networks, self.seed = networks, seed
+        self.probe, self.loss_of = probe, loss
+
+    def sample(self, size: int, number: int) -> Any:
+        """Return a batch of each network that has a probe."""
+        probes = self.probe if _by_network(self.probe, self.networks) else {"": self.probe}
+        return {name: self._draw(probe, size, number) for name, probe in probes.items()}
+
+    def _draw(self, probe: Any, size: int, number: int) -> Any:
+        if not callable(probe):
+            return probe
+        return probe(size, torch_stream(self.seed, "probe", number))
+
+    def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
+        """Yield `count` batches, each of a stream of its own.
+
+        Raises:
+            ConfigError: without a count: how long a pass is, is not known here.
+        """
+        if count is None:
+            raise ConfigError("batches = None: a probe has no end; give a number of batches")
+        return (self.sample(size, derive_seed(number, i)) for i in range(count))
+
+    def activations(self, network: str, batch: Any) -> Activations:
+        """Return activations in evaluation mode."""
+        handle, own = self.networks[network], self._own(batch, network)
+        return observe(handle, lambda: _call(handle.module, own))
+
+    def loss(self, network: str, batch: Any, train: bool = False) -> Tensor:
+        """Return the loss of a batch.
+
+        Raises:
+            ConfigError: without a function for it.
+        """
+        found = self.loss_of
+        found = found.get(network) if isinstance(found, Mapping) else found
+        if found is None:
+            raise ConfigError(
+                f"gradients of network {network!r} are read and no loss is known: pass loss= to "
+                "rlplast.Hooks, a function of a batch of probe="
+            )
+        with in_mode(self.networks[network].module, train):
+            return found(self._own(batch, network))
+
+    def _own(self, batch: Mapping[str, Any], network: str) -> Any:
+        if network not in batch and "" not in batch:
+            raise ConfigError(
+                f"probe = a mapping of {list(batch)}: network {network!r} has none; give each "
+                "network one"
+            )
+        return batch[network] if network in batch else batch[""]
+
+
+def _by_network(given: Any, networks: Mapping[str, Network]) -> bool:
+    return isinstance(given, Mapping) and len(given) > 0 and set(given) <= set(networks)
+
+
+def _call(module: nn.Module, batch: Any) -> None:
+    if isinstance(batch, Mapping):
+        module(**batch)
+    elif isinstance(batch, tuple | list):
+        module(*batch)
+    else:
+        module(batch)

@@ -1,0 +1,362 @@
+"""Hook: one method with its schedule, networks, scope and policies, ready to fire.
+
+The hooks of a run together are `rlplast.core.method.hooks.Hooks`.
+"""
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from rlplast.core.clock import Clock
+from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
+from rlplast.core.method.apply import Planned, apply
+from rlplast.core.method.context import Activations, Context, Inside, Probe, Source
+from rlplast.core.method.method import Method, State
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.method.schedule import Schedule
+from rlplast.core.method.scope import Scope
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit, Scale, write
+from rlplast.core.network.network import Network
+from rlplast.core.network.optim_state import moments
+from rlplast.core.rng import derive_seed, torch_stream
+
+__all__ = ["Hook", "refuse_low_precision"]
+
+_COUNT = "count/"  # what the names of a method's own counters begin with
+
+
+@dataclass
+class Hook:
+    """One entry of a run's hook list, ready to fire.
+
+    Attributes:
+        method: the method with its parameters.
+        schedule: when it fires.
+        networks: the networks it fires on.
+        scope: which layers.
+        optimizer: optimizer policy of each firing.
+        followers: follower policy of each firing.
+        key: name of its random streams and of its entry in checkpoints.
+        label: what messages call it.
+        skips: whether networks in which there is nothing to edit are left out.
+        source: where a scheduled firing's probe comes from.
+        states: the method's own tensors, by network; given where others share them.
+        sums: [Σ sfe, Σ log factor, Σ entries, firings] of every-update firings since the last
+            flush, by network; on the device, so that they count in a captured update too.
+        fired: of a hook with a condition, how often it has fired and the clock of the last time,
+            by network.
+    """
+
+    method: Method
+    schedule: Schedule
+    networks: tuple[Network, ...]
+    scope: Scope
+    optimizer: str
+    followers: str
+    key: str
+    label: str = ""
+    skips: bool = False
+    source: Source | None = None
+    states: dict[str, State] = field(default_factory=dict)
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    fired: dict[str, tuple[int, Clock]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Allocate the method's state, before anything is compiled or captured.
+
+        Raises:
+            NothingToEdit: if there is nothing to edit in one of the networks; with `skips`, in
+                any of them.
+            BadWeights: if an every-update method meets low precision without a master.
+            ConfigError: if the method reads what this hook has no source of.
+            UnsupportedOptimizer: if the method reads moments of an optimizer without a rule.
+        """
+        self.label = self.label or self.key
+        self._check_readings()
+        self.edited = {n.name: self.scope.edited(n) for n in self.networks}
+        self.restored = {n.name: self.scope.restored(n) for n in self.networks}
+        kept, missing = [], None
+        for network in self.networks:
+            try:
+                self._set_up(network)
+                kept.append(network)
+            except NothingToEdit as error:
+                if not self.skips:
+                    raise
+                missing = error
+        if missing is not None and not kept:
+            raise missing
+        self.networks = tuple(kept)
+
+    def _check_readings(self) -> None:
+        reads, inside = self.method.reads, self.schedule.every_update
+        if inside and "batches" in reads:
+            raise ConfigError(
+                f"{self.label} reads batches of data, which an update has no time for: allowed are "
+                "schedules such as at: 50%, every: 1000 updates, on: phase_start"
+            )
+        needed = [what for what in reads if what != "moments"]
+        if needed and not inside and self.source is None:
+            raise ConfigError(
+                f"{self.label} reads {', '.join(needed)}: pass probe= to rlplast.Hooks, a function "
+                "(size, generator) that returns inputs of the model"
+            )
+
+    def _set_up(self, network: Network) -> None:
+        blocks = self.edited[network.name]
+        if self.method.key == "hooks" and not blocks and not self.restored[network.name]:
+            raise NothingToEdit(
+                f"{self.method.name} finds nothing to edit in network {network.name!r}: its "
+                "scope selects no trainable layer there"
+            )
+        if "moments" in self.method.reads:  # an optimizer without a rule must not stop a run later
+            for block in network.trainable():
+                moments(network, block.param)
+        if network.name not in self.states:
+            self.states[network.name] = self.method.setup(network, blocks)
+        if self.schedule.every_update:
+            self.sums[network.name] = torch.zeros(
+                4, dtype=torch.float64, device=network.blocks[0].view.device
+            )
+            for block in blocks if self.method.key == "hooks" else ():
+                refuse_low_precision(network, block)
+
+    def counters(self, network: Network) -> dict[str, Tensor]:
+        """Return the method's own counters in a network, by the name receipts give them."""
+        state = self.states[network.name]
+        return {k.removeprefix(_COUNT): t for k, t in state.items() if k.startswith(_COUNT)}
+
+    def plan(self, owner: Network, target: Network, context: Context) -> list[Edit]:
+        """Return the plan for `target`, which is `owner` or one of its followers."""
+        restored = self.restored[owner.name]
+        if target is not owner:
+            restored = _namesakes(target, restored)
+        edits = self.method.plan(context, self.states[owner.name])
+        return edits + [Assign(b, owner.initial[b.name]) for b in restored]
+
+    def observe(self, values: Mapping[str, float], clock: Clock, seed: int) -> list[Receipt]:
+        """Fire on the networks whose condition one of the values just measured fulfils."""
+        condition = self.schedule.when
+        if condition is None or not self.schedule.is_open(clock):
+            return []
+        ready = [
+            network
+            for network in self.networks
+            if condition.holds(values.get(condition.key(network.name)))
+            and condition.rested(self._fired(network)[1], clock)
+        ]
+        receipts = self.fire(clock, 1, seed, ready)
+        self.fired |= {n.name: (self._fired(n)[0] + 1, clock) for n in ready}
+        return receipts
+
+    def _fired(self, network: Network) -> tuple[int, Clock | None]:
+        return self.fired.get(network.name, (0, None))
+
+    @torch.no_grad()
+    def fire(
+        self, clock: Clock, due_count: int, seed: int, networks: Iterable[Network] | None = None
+    ) -> list[Receipt]:
+        """Plan and apply one firing on each network; see `rlplast.core.method.apply.apply`."""
+        chosen = self.networks if networks is None else networks
+        return apply(
+            [self._planned(n, clock, due_count, seed) for n in chosen],
+            method=self.method.name,
+            clock=clock,
+            due_count=due_count,
+            optimizer=self.optimizer,
+            followers=self.followers,
+        )
+
+    def _number(self, network: Network, clock: Clock) -> int:
+        """Return the number of a firing, from 1, which names its streams."""
+        conditional = self.schedule.when is not None
+        return self._fired(network)[0] + 1 if conditional else self.schedule.count(clock)
+
+    def _context(
+        self, network: Network, clock: Clock, seed: int, due_count: int, inside: bool
+    ) -> Context:
+        names = ("hook", self.key, network.name)
+        return Context(
+            network,
+            self.edited[network.name],
+            clock,
+            due_count,
+            _constant_seed(seed, *names),
+            lambda: torch_stream(seed, *names, self._number(network, clock)),
+            inside,
+            self.method.reads,
+        )
+
+    def _planned(self, network: Network, clock: Clock, due_count: int, seed: int) -> Planned:
+        """Return a network's plan, those for its followers, and the seconds they took."""
+        started = time.perf_counter()
+        context = self._context(network, clock, seed, due_count, inside=False)
+        if self.source is not None:
+            number = derive_seed(context.seed, self._number(network, clock))
+            readings = Probe(self.source, network, self.method.probe, number, self.label)
+            context = replace(context, readings=readings)
+        edits = self.plan(network, network, context)
+        plans: list[tuple[Network, list[Edit]]] = []
+        for follower in network.followers.values() if self.followers == "same_edit" else ():
+            blocks = _namesakes(follower, context.blocks)
+            theirs = replace(context, network=follower, blocks=blocks, owner=network)
+            # The method's own state is the network's: its edits are written once, above.
+            plan = self.plan(network, follower, theirs)
+            plans.append((follower, [e for e in plan if isinstance(e.target, Block)]))
+        seconds = time.perf_counter() - started
+        return Planned(network, edits, plans, seconds, self.counters(network))
+
+    def after_update(
+        self,
+        clock: Clock,
+        seed: int,
+        activations: Mapping[str, Activations] | None = None,
+    ) -> None:
+        """Fire inside an update: no checks, no host synchronisation, sums on the device.
+
+        Args:
+            clock: the clock, which counts the update.
+            seed: the run's seed.
+            activations: of the update's own forward pass, by network. An empty mapping says that
+                a network made no update this time: its hooks rest.
+        """
+        reads = self.method.reads
+        for network in self.networks:
+            context = self._context(network, clock, seed, 1, inside=True)
+            if reads:
+                own = None if activations is None else activations.get(network.name)
+                if "activations" in reads and own is not None:
+                    if not own:
+                        continue
+                    self._check_names(context, own)
+                context = replace(context, readings=Inside(network, own, self.label))
+            edits = self.plan(network, network, context)
+            _accumulate(self.sums[network.name], edits)
+            write(edits)
+            if self.method.key == "layers":
+                _refresh_copies(network)
+
+    def _check_names(self, context: Context, activations: Activations) -> None:
+        missing = [g.name for g in context.units if g.name not in activations]
+        if missing:
+            raise ConfigError(
+                f"{self.label}: activations= of network {context.network.name!r} lack "
+                f"{', '.join(missing)}: give one per group of rlplast.units, as rlplast.record does"
+            )
+
+    def flush(self, clock: Clock) -> list[Receipt]:
+        """Return one receipt per network for the updates since the last flush.
+
+        Raises:
+            BadWeights: if weights have left the range of their type.
+        """
+        receipts = []
+        for network in self.networks:
+            sums, counters = self.sums[network.name], self.counters(network)
+            read = [*sums.unbind(), *(t.to(sums) for t in counters.values())]
+            sfe, log_factor, entries, count, *units = torch.stack(read).tolist()
+            if count == 0:
+                continue
+            if not math.isfinite(sfe):
+                raise BadWeights(
+                    f"{self.label}: weights of network {network.name!r} are too large to go on: "
+                    "what it would write is not finite; lower the learning rate, or start again "
+                    "from an earlier checkpoint"
+                )
+            torch._foreach_zero_([sums])
+            if counters:
+                torch._foreach_zero_(list(counters.values()))
+            if self.method.key != "hooks" and entries == 0:
+                continue  # what only keeps its own books, as a layer's tick does
+            firings = round(count)
+            receipts.append(
+                Receipt(
+                    method=self.method.name,
+                    network=network.name,
+                    clock=clock,
+                    crossings=firings,
+                    entries_touched=round(entries / count),
+                    sfe=sfe,
+                    dfi_before=None,
+                    dfi_after=None,
+                    norm_before=None,
+                    norm_after=None,
+                    optimizer_policy=self.optimizer,
+                    followers=dict.fromkeys(network.followers, self.followers),
+                    seconds=0.0,
+                    firings=firings,
+                    log_factor=log_factor,
+                    units=dict(zip(counters, map(round, units), strict=True)) or None,
+                )
+            )
+        return receipts
+
+
+@torch.compiler.assume_constant_result
+def _constant_seed(seed: int, *names: str) -> int:
+    """Return `derive_seed`, which compiled updates take for the constant that it is."""
+    return derive_seed(seed, *names)
+
+
+@torch.no_grad()
+def _refresh_copies(network: Network) -> None:
+    """Bring low-precision copies up to date where a layer wrote to their fp32 masters."""
+    for block in network.blocks:
+        if block.memory is not None:
+            for low in block.copies:
+                low.copy_(block.view)
+
+
+def _namesakes(network: Network, blocks: Iterable[Block]) -> tuple[Block, ...]:
+    names = {b.name for b in blocks}
+    return network.select(lambda b: b.name in names)
+
+
+@torch.no_grad()
+def _accumulate(sums: Tensor, edits: Sequence[Edit]) -> None:
+    scales = [e for e in edits if isinstance(e, Scale) and isinstance(e.target, Block)]
+    if scales:
+        factors = torch.stack([e.factor for e in scales]).double()
+        norms = torch.stack(
+            [
+                e.norm if e.norm is not None else torch.linalg.vector_norm(e.target.view)
+                for e in scales
+            ]
+        )
+        sums[0] += ((factors - 1) * norms).square().sum()
+        sums[1] += factors.log().sum()
+    for edit in edits:
+        if isinstance(edit, Assign) and isinstance(edit.target, Block):
+            now = edit.target.view if edit.rows is None else edit.target.view[edit.rows]
+            change = (edit.value.double() - now.double()).square()
+            sums[0] += (change if edit.mask is None else change.where(edit.mask, 0)).sum()
+    whole = 0  # one addition for all: each tensor operation costs as much as a small layer
+    for edit in edits:
+        if isinstance(edit.target, Block):
+            mask = edit.mask if isinstance(edit, Assign) else None
+            if isinstance(edit, Assign) and edit.rows is not None:
+                whole += edit.value.numel()
+            elif mask is None:
+                whole += edit.target.view.numel()
+            else:
+                sums[2] += mask.sum()
+    sums[2] += whole
+    sums[3] += 1
+
+
+def refuse_low_precision(network: Network, block: Block) -> None:
+    """Refuse a weight in low precision that a method would change a little at every update.
+
+    Raises:
+        BadWeights: if it has no fp32 master.
+    """
+    if block.view.dtype in (torch.bfloat16, torch.float16):
+        raise BadWeights(
+            f"{network.qualified(block)} is {block.view.dtype} without an fp32 master: a change "
+            "made every update would round to nothing; pass masters= to its Network"
+        )

@@ -1,0 +1,411 @@
+"""Hooks: all hooks of a run; fires those that are due and returns receipts.
+
+- `Hooks`: parses a config's hook list, and is told where the run is.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from torch import Tensor
+
+from rlplast.core.clock import UNITS, Clock, Time
+from rlplast.core.errors import ConfigError, DamagedFile, did_you_mean
+from rlplast.core.method.apply import check_policy
+from rlplast.core.method.condition import Measured
+from rlplast.core.method.context import Activations, OwnSource, Source
+from rlplast.core.method.hook import Hook
+from rlplast.core.method.listing import parse_row
+from rlplast.core.method.method import Method, has_face
+from rlplast.core.method.penalties import Penalties
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.method.schedule import KEYS, Schedule
+from rlplast.core.method.scope import scope
+from rlplast.core.network.network import Network
+
+__all__ = ["Hooks", "hook_identity", "tick"]
+
+
+class Hooks:
+    """All hooks of a run.
+
+    Args:
+        configs: the config's hook list; each a mapping with the keys of `ROW_KEYS`.
+        networks: the run's networks by name.
+        total: the run's length, such as ``"200k env_steps"``; percentages refer to it.
+        seed: the run's seed; each firing draws from a stream of its own.
+        units: units the run's clock counts; a schedule in another one is refused.
+        horizon: the clock at the run's end, 0 where it is not known in advance.
+        measured: what the run measures; conditions on anything else are refused. None if that
+            is not known, as in a hand-written loop.
+        probe: (size, generator) → a batch, or a batch: what the model is called with; for methods
+            that read activations or gradients at scheduled moments. By network where they differ.
+        loss: batch → loss, for methods that read gradients. By network where they differ.
+        source: where probes come from in a run, instead of `probe` and `loss`.
+        penalties: the run's penalties, of which those with a plan fire at every update.
+
+    Raises:
+        ConfigError: for unknown keys, methods, networks or parameters, and for schedules
+            that could never fire.
+    """
+
+    def __init__(
+        self,
+        configs: Iterable[Mapping[str, Any]],
+        networks: Mapping[str, Network] | Network,
+        total: Time | str,
+        seed: int = 0,
+        units: Iterable[str] | None = None,
+        horizon: Clock | None = None,
+        measured: Measured | None = None,
+        *,
+        probe: Any = None,
+        loss: Any = None,
+        source: Source | None = None,
+        penalties: Penalties | None = None,
+    ) -> None:
+        if isinstance(networks, Network):
+            networks = {networks.name: networks}
+        if not isinstance(networks, Mapping):
+            raise ConfigError(
+                f"networks is a {type(networks).__name__}: allowed is a rlplast.Network (made from "
+                "the module and its optimizer), or a mapping of them by name"
+            )
+        self.seed = seed
+        self.total = Time.parse(total, "total")
+        self.horizon = horizon or Clock(**{self.total.unit: int(self.total.value)})
+        self.ends = [(unit, end) for unit, end in asdict(self.horizon).items() if end > 0]
+        self.clock: Clock | None = None
+        self.counted: set[str] = set()  # units that `step` was told
+        if source is None and probe is not None:
+            source = OwnSource(networks, probe, loss, seed)
+        self.networks = dict(networks)
+        self.hooks: list[Hook] = [*_installed(networks, penalties), *_planning(penalties)]
+        seen: dict[str, int] = {}
+        for i, config in enumerate(configs):
+            row = parse_row(f"hooks[{i}]", config, "hooks", networks)
+            schedule = _schedule(row.label, config, self.total, units, self.horizon)
+            if schedule.when is not None and measured is not None:
+                schedule.when.check(measured, networks, f"{row.label}.when")
+            _check_once(row.label, row.method, schedule)
+            optimizer, followers = _policies(row.label, config, row.method, schedule.every_update)
+            identity = hook_identity(config, schedule)
+            seen[identity] = seen.get(identity, 0) + 1
+            self.hooks.append(
+                Hook(
+                    method=row.method,
+                    schedule=schedule,
+                    networks=tuple(networks[n] for n in row.networks),
+                    scope=scope(config.get("scope") or "all", f"{row.label}.scope"),
+                    optimizer=optimizer,
+                    followers=followers,
+                    key=identity if seen[identity] == 1 else f"{identity} #{seen[identity]}",
+                    label=row.label,
+                    skips=not row.named,
+                    source=source,
+                )
+            )
+        self.conditional = [h for h in self.hooks if h.schedule.when is not None]
+        plain = [h for h in self.hooks if h.schedule.when is None]
+        self.scheduled = [h for h in plain if not h.schedule.every_update]
+        self.every_update = [h for h in self.hooks if h.schedule.every_update]
+
+    def fire(self, previous: Clock | None, clock: Clock) -> list[Receipt]:
+        """Fire the hooks due after `previous` and at or before `clock`, in list order.
+
+        Nothing is due at the very end of a run, just as ``at: 100%`` is refused: a reset
+        there could only spoil what the run leaves behind.
+        """
+        receipts: list[Receipt] = []
+        if not self.scheduled:
+            return receipts
+        before, now = previous and self._before_end(previous), self._before_end(clock)
+        for hook in self.scheduled:
+            crossings = hook.schedule.crossings(before, now)
+            if crossings:
+                receipts += hook.fire(clock, crossings, self.seed)
+        return receipts
+
+    def observe(self, values: Mapping[str, float], clock: Clock | None = None) -> list[Receipt]:
+        """Tell the hooks what has just been measured; fire those whose condition holds, in order.
+
+        Each value is looked at here once, and never again. Conditions that read values not given
+        rest. Nothing fires at the very end of a run.
+
+        Args:
+            values: by key of metrics.jsonl, such as ``train/loss``; a condition on a plasticity
+                metric reads ``metric/<name>/<network>``. Equal in all processes that train one
+                network.
+            clock: when it was measured; default: where `step` was last.
+        """
+        clock = clock or self.clock or Clock()
+        if self._before_end(clock) != clock:
+            return []
+        return [r for hook in self.conditional for r in hook.observe(values, clock, self.seed)]
+
+    def reads(self) -> list[str]:
+        """Return the keys that conditions read, in the order of their names."""
+        pairs = [(h.schedule.when, n.name) for h in self.conditional for n in h.networks]
+        return sorted({condition.key(name) for condition, name in pairs if condition is not None})
+
+    def check_found(self, values: Mapping[str, float]) -> None:
+        """Check that what conditions read is among what was measured at one moment.
+
+        Raises:
+            ConfigError: if a value that a condition reads is not there and its like is.
+        """
+        for hook in self.conditional:
+            if hook.schedule.when is not None:
+                names = [n.name for n in hook.networks]
+                hook.schedule.when.check_found(values, names, f"{hook.label}.when")
+
+    def held_back(self, state: Mapping[str, Any], clock: Clock) -> Clock | None:
+        """Return up to where a run that ended at `clock` has fired, if this one goes on.
+
+        Args:
+            state: what `state_dict` returned at the end of the shorter run.
+            clock: the clock there.
+        """
+        passed = {u: end - 1 for u, end in state.get("ends", {}).items() if clock[u] >= end}
+        fired = replace(clock, **passed)
+        return fired if self._before_end(clock) != self._before_end(fired) else None
+
+    def _before_end(self, clock: Clock) -> Clock:
+        passed = {unit: end - 1 for unit, end in self.ends if clock[unit] >= end}
+        return replace(clock, **passed) if passed else clock
+
+    def recorded(self) -> frozenset[str]:
+        """Return the networks whose activations are read at every update."""
+        hooks = [h for h in self.every_update if "activations" in h.method.reads]
+        return frozenset(n.name for h in hooks for n in h.networks)
+
+    def after_update(
+        self, clock: Clock, activations: Mapping[str, Activations] | None = None
+    ) -> None:
+        """Fire the every-update hooks, those of layers and penalties first.
+
+        Args:
+            clock: the clock, which counts the update.
+            activations: of the update's own forward pass, by network.
+        """
+        for hook in self.every_update:
+            if hook.schedule.crossings(clock.advance(updates=-1), clock):
+                hook.after_update(clock, self.seed, activations)
+
+    def flush(self, clock: Clock | None = None) -> list[Receipt]:
+        """Return the summary receipts of every-update hooks since the last flush.
+
+        Args:
+            clock: the clock they carry; default: where `step` was last.
+        """
+        clock = clock or self.clock or Clock()
+        return [r for hook in self.every_update for r in hook.flush(clock)]
+
+    def step(self, *, activations: Mapping[str, Any] | None = None, **counts: int) -> list[Receipt]:
+        """Tell the hooks where a hand-written loop is; fire what has become due.
+
+        Args:
+            activations: of this update's own forward pass, as `rlplast.record` gives them, for
+                methods that read them at every update; by network if there are several.
+            **counts: the loop's counters by unit: how many are done, so ``updates=1`` after
+                the first optimizer step. A unit once given keeps its value when left out.
+
+        Returns:
+            The receipts of scheduled firings; `flush` has those of every-update ones.
+
+        Raises:
+            ConfigError: if a counter goes back, a unit that a schedule reads was never given, or a
+                hook reads activations at every update and got none.
+        """
+        previous = self.clock
+        before = asdict(previous) if previous else {}
+        for unit, count in counts.items():
+            if unit not in UNITS:
+                raise ConfigError(f"step({unit}={count}): {did_you_mean(unit, UNITS)}")
+            if count < before.get(unit, 0):
+                raise ConfigError(
+                    f"step({unit}={count}) goes back from {before[unit]}: counters only grow"
+                )
+        self.counted |= set(counts)
+        needed = {unit for hook in self.hooks for unit in hook.schedule.units()}
+        if needed - self.counted:
+            raise ConfigError(
+                f"step({', '.join(counts)}) lacks {', '.join(sorted(needed - self.counted))}, "
+                "which a hook's schedule or a layer's tick reads: it could never happen"
+            )
+        found = activations
+        if activations is not None and not activations.keys() & self.networks.keys():
+            found = dict.fromkeys(self.networks, activations)
+        self.clock = Clock(**{**before, **counts})
+        for update in range(before.get("updates", 0) + 1, self.clock.updates + 1):
+            self.after_update(replace(self.clock, updates=update), found)
+        return self.fire(previous, self.clock)
+
+    def next_due(self, clock: Clock) -> tuple[str, Time] | None:
+        """Return the method and time of the scheduled hook that is due next."""
+        times = [(h.method.name, h.schedule.next_due(clock)) for h in self.scheduled]
+        end = self.horizon
+        ahead = [(n, t) for n, t in times if t and not 0 < end[t.unit] <= t.value]
+        return min(ahead, key=lambda nt: nt[1].value - clock[nt[1].unit]) if ahead else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return methods' state, the sums not yet flushed, and where `step` was."""
+        state: dict[str, Any] = {h.key: {"states": h.states, "sums": h.sums} for h in self.hooks}
+        for hook in self.conditional:
+            state[hook.key]["fired"] = {
+                name: {"number": number, "clock": asdict(clock)}
+                for name, (number, clock) in hook.fired.items()
+            }
+        clock = None if self.clock is None else asdict(self.clock)
+        return state | {"clock": clock, "ends": dict(self.ends)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copy what `state_dict` returned into the tensors allocated at construction.
+
+        A hook that the saved run did not have (the arm of a study) keeps what `setup` gave it.
+        """
+        self.clock = None if state["clock"] is None else Clock(**state["clock"])
+        self.counted = {u for u, n in asdict(self.clock).items() if n} if self.clock else set()
+        for hook in self.hooks:
+            if hook.key not in state:
+                continue
+            saved = state[hook.key]
+            _check_alike(hook, saved["states"])
+            for name, tensors in hook.states.items():
+                for key, tensor in tensors.items():
+                    tensor.copy_(saved["states"][name][key])
+            for name, sums in hook.sums.items():
+                sums.copy_(saved["sums"][name])
+            hook.fired = {
+                name: (fired["number"], Clock(**fired["clock"]))
+                for name, fired in saved.get("fired", {}).items()
+            }
+
+
+def _check_alike(hook: Hook, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Check that a saved state is of a hook like this one, before anything is copied.
+
+    Raises:
+        DamagedFile: if networks, names or shapes differ.
+    """
+    ours, theirs = (
+        {name: {key: list(t.shape) for key, t in ts.items()} for name, ts in states.items()}
+        for states in (hook.states, saved)
+    )
+    if ours != theirs:
+        raise DamagedFile(
+            f"the saved state of hook {hook.key!r} has {theirs}, this one needs "
+            f"{ours}: it is of another hook list"
+        )
+
+
+def _installed(networks: Mapping[str, Network], penalties: Penalties | None = None) -> list[Hook]:
+    """Return a hook for every method listed under ``layers`` that plans at every update.
+
+    One that has a term too shares its state.
+    """
+    shared = {} if penalties is None else {(t.method, t.network): t.state for t in penalties.terms}
+    rows = [(m, n) for n in networks.values() for m in n.installed if m.key == "layers"]
+    return [
+        _inner(m, n, f"layers/{i} {m.name}", {n.name: shared[m, n]} if (m, n) in shared else {})
+        for i, (m, n) in enumerate(rows)
+        if _plans(m)
+    ]
+
+
+def _planning(penalties: Penalties | None) -> list[Hook]:
+    """Return a hook for every penalty that plans at every update; they share their state."""
+    terms = [] if penalties is None else penalties.terms
+    hooks = []
+    for term in (t for t in terms if _plans(t.method) and t.method.key == "penalties"):
+        name, states = f"{term.key} {term.method.name}", {term.network.name: term.state}
+        hooks.append(_inner(term.method, term.network, name, states))
+        hooks[-1].edited[term.network.name] = term.blocks  # those its `setup` saw
+    return hooks
+
+
+def tick(network: Network) -> None:
+    """Tick every layer of a network that lives, once; call it after each optimizer step.
+
+    `Hooks` does this at every update for the networks it is given.
+
+    Raises:
+        ConfigError: if there is no such layer, or `network` is a bare module.
+    """
+    if not isinstance(network, Network):
+        raise ConfigError(
+            f"tick got a {type(network).__name__}: make a rlplast.Network of the model and its "
+            "optimizer, once, and pass that"
+        )
+    if "ticks" not in network.memo:
+        network.memo["ticks"] = _installed({network.name: network})
+    if not network.memo["ticks"]:
+        raise ConfigError(
+            "tick: the model has no layer that ticks: call rlplast.replace_layers on it first"
+        )
+    count = network.memo["ticked"] = network.memo.get("ticked", 0) + 1
+    for hook in network.memo["ticks"]:
+        hook.after_update(Clock(updates=count), 0)
+
+
+def _plans(method: Method) -> bool:
+    return has_face(method, "plan")
+
+
+def _inner(method: Method, network: Network, key: str, states: dict[str, Any]) -> Hook:
+    every = Schedule.parse({k: _EVERY_UPDATE.get(k) for k in KEYS}, Time(1, "updates"), key, None)
+    whole = scope("all", key)
+    return Hook(method, every, (network,), whole, "keep", "leave", key, states=states)
+
+
+def hook_identity(config: Mapping[str, Any], schedule: Schedule) -> str:
+    """Return what names a hook's random streams and its state in checkpoints.
+
+    It says when the hook fires, not its place in the list: another row beside it moves no draw.
+    Of several hooks with one identity the later ones are numbered.
+
+    Args:
+        config: an entry of a hook list.
+        schedule: its schedule.
+    """
+    texts = {k: config[k] for k in KEYS if config.get(k) is not None}
+    texts |= {} if schedule.when is None else {"when": schedule.when}  # however it was written
+    return " ".join([config["method"], *(f"{k}={text}" for k, text in texts.items())])
+
+
+def _schedule(
+    label: str,
+    config: Mapping[str, Any],
+    total: Time,
+    units: Iterable[str] | None,
+    horizon: Clock | None,
+) -> Schedule:
+    schedule = Schedule.parse({k: config.get(k) for k in KEYS}, total, label, horizon)
+    counted = set(units) if units is not None else schedule.units()
+    for unit in schedule.units() - counted:
+        raise ConfigError(f"{label} counts {unit}: this run counts {', '.join(sorted(counted))}")
+    return schedule
+
+
+def _policies(
+    label: str, config: Mapping[str, Any], method: Method, every: bool
+) -> tuple[str, str]:
+    optimizer, followers = ("keep", "leave") if every else method.policies
+    optimizer = config.get("optimizer") or optimizer
+    followers = config.get("followers") or followers
+    check_policy(optimizer, followers, label)
+    if every and (optimizer, followers) != ("keep", "leave"):
+        raise ConfigError(
+            f"{label} fires at every update: allowed are optimizer 'keep' and followers 'leave', "
+            f"not {optimizer!r} and {followers!r}"
+        )
+    return optimizer, followers
+
+
+def _check_once(label: str, method: Method, schedule: Schedule) -> None:
+    """Refuse a schedule with several moments for a method that fires once."""
+    if method.fires_once and (len(schedule.at) != 1):
+        raise ConfigError(f"{label} fires once in a run: allowed is one moment, such as at: 50%")
+
+
+_EVERY_UPDATE = {"every": "1 updates"}  # what methods under layers and penalties plan at

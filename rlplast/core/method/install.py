@@ -1,0 +1,147 @@
+"""Modules that methods bring: installed when networks are built.
+
+- `brings_modules`: whether an entry of a hook list has any.
+- `as_kind`, `put`: a layer as a module of another class, with the same parameters.
+- `install_methods`: what a run's config lists, before initialisation and optimizers.
+- `replace_layers`: the same by hand, in anybody's model.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from rlplast.core.errors import NothingToEdit
+from rlplast.core.method.listing import Row, parse_row
+from rlplast.core.method.method import Method, has_face
+from rlplast.core.network.blocks import unwrap
+from rlplast.core.network.network import INSTALLED
+from rlplast.core.registry import build, get, rows
+from rlplast.core.rng import derive_seed
+
+__all__ = ["as_kind", "brings_modules", "install_methods", "put", "replace_layers"]
+
+
+def install_methods(
+    layers: Sequence[Mapping[str, Any]],
+    hooks: Sequence[Mapping[str, Any]],
+    networks: Mapping[str, Sequence[nn.Module]],
+    seed: int,
+) -> dict[str, list[str]]:
+    """Install what a run's config lists under ``layers``, and under ``hooks`` what has modules.
+
+    Called after the modules are built, before they are initialised and get optimizers, and before
+    anything is compiled or captured.
+
+    Args:
+        layers: the config's list of layers.
+        hooks: its list of hooks, of which methods without modules are passed over.
+        networks: name → (module, *followers); followers get the same modules, same draws.
+        seed: the run's seed.
+
+    Returns:
+        The paths of the replaced modules by network.
+
+    Raises:
+        ConfigError: for unknown keys, methods, networks, parameters or layers; and for an entry
+            that finds nothing to replace in a network it names, or in any.
+    """
+    listed = [
+        parse_row(f"layers[{i}]", config, "layers", networks) for i, config in enumerate(layers)
+    ]
+    listed += [
+        parse_row(f"hooks[{i}]", config, "hooks", networks)
+        for i, config in enumerate(hooks)
+        if brings_modules(config)
+    ]
+    replaced: dict[str, list[str]] = {}
+    for row in listed:
+        for name, paths in _install(row, networks, seed).items():
+            replaced.setdefault(name, []).extend(paths)
+    return replaced
+
+
+def brings_modules(config: Any) -> bool:
+    """Say whether an entry of a hook list brings modules; its parser says what is wrong with it."""
+    name: Any = config.get("method") if isinstance(config, Mapping) else None
+    known = any(name == info.name for info in rows("methods"))
+    return known and has_face(get("methods", name).target, "install")
+
+
+def _install(
+    row: Row, networks: Mapping[str, Sequence[nn.Module]], seed: int
+) -> dict[str, list[str]]:
+    replaced: dict[str, list[str]] = {}
+    missing: NothingToEdit | None = None
+    for name in row.networks:
+        own = derive_seed(seed, "layers", row.method.name, name)
+        try:
+            paths = [_into(unwrap(m), row.method, own) for m in networks[name]]
+            replaced[name] = paths[0]
+        except NothingToEdit as error:
+            if row.named:
+                raise NothingToEdit(f"{row.label}, network {name!r}: {error}") from error
+            missing = error
+    if not replaced:
+        raise NothingToEdit(f"{row.label}: {missing or 'the run has no network'}")
+    return replaced
+
+
+def _into(module: nn.Module, method: Method, seed: int) -> list[str]:
+    paths = method.install(module, seed)
+    modules = dict(module.named_modules())
+    for path in ("", *paths):  # the parts too: a Network may be made of one of them
+        if path in modules:
+            vars(modules[path]).setdefault(INSTALLED, []).append(method)
+    return paths
+
+
+def as_kind(layer: nn.Module, kind: type[nn.Module]) -> Any:
+    """Return a module of another class that takes over a layer's parameters themselves.
+
+    Containers are copied, so that what is added to the new module stays out of the old one.
+    """
+    new: Any = kind.__new__(kind)
+    for name, value in vars(layer).items():
+        vars(new)[name] = copy.copy(value) if isinstance(value, dict | set) else value
+    return new
+
+
+def put(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Put `new` wherever `old` is: a module used twice has two places."""
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):
+            if child is old:
+                parent._modules[name] = new
+
+
+def replace_layers(
+    model: nn.Module, method: str = "lifecycle", *, seed: int = 0, **params: Any
+) -> list[str]:
+    """Install a method's modules in anybody's model, in place.
+
+    Do it before the model gets an optimizer, before a `Network` is made of it, and before it is
+    compiled. A target network is a deep copy made afterwards, or gets the same call with the same
+    seed.
+
+    Args:
+        model: the model; wrappers are taken off.
+        method: registry name, see `rlplast list layers`.
+        seed: seed of the draws of the new modules.
+        **params: the method's parameters.
+
+    Returns:
+        The paths of the replaced modules.
+
+    Raises:
+        ConfigError: for unknown parameters or layers, if there is nothing to replace, or the
+            model is itself the layer: then nothing holds it that could hold another.
+
+    Examples:
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> replace_layers(net, life=[10, 20], recovery=[2, 4])
+        ['0']
+    """
+    found: Method = build("methods", method, params)
+    return _into(unwrap(model), found, derive_seed(seed, "layers", method, "model"))

@@ -1,0 +1,107 @@
+"""Rows of a config: one parser for the keys hooks, layers and penalties.
+
+- `Row`: one entry, checked.
+- `parse_row`: from what a config says.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.method.method import Method
+from rlplast.core.method.schedule import KEYS
+from rlplast.core.registry import LISTS, build, get
+
+__all__ = ["ROW_KEYS", "Row", "method_of", "parse_row"]
+
+# What an entry of each list may say.
+ROW_KEYS = {
+    "hooks": ("method", *KEYS, "networks", "scope", "optimizer", "followers", "params"),
+    "layers": ("method", "networks", "params"),
+    "penalties": ("method", "networks", "layers", "params"),
+}
+_ADVICE = {
+    "hooks": "list it under `hooks:`, with a schedule such as `at: 50%`",
+    "layers": "list it under `layers:`, where it needs no schedule",
+    "penalties": "list it under `penalties:`, where it needs no schedule",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One entry of a config's list.
+
+    Attributes:
+        label: what messages call it, such as ``hooks[0] (fire)``.
+        method: the method with its parameters.
+        networks: the networks it names; all of the run's if it names none.
+        named: whether it names networks: then each of them must have something to edit.
+    """
+
+    label: str
+    method: Method
+    networks: tuple[str, ...]
+    named: bool
+
+
+def method_of(label: str, config: Any, key: str) -> str:
+    """Return the name of the method that an entry lists, its keys checked.
+
+    Raises:
+        ConfigError: for what is no mapping, unknown keys, and a method that is unknown or belongs
+            under another key.
+    """
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"{label} = {config!r}: allowed is a mapping with a method")
+    found = key
+    if "method" in config:
+        found = cast(type[Method], get("methods", config["method"]).target).key
+    if found != key:  # said first: the other keys may be those of the right list
+        raise ConfigError(f"{label}.method = {config['method']!r}: {_ADVICE[found]}")
+    for name in config:
+        if name not in ROW_KEYS[key]:
+            near = did_you_mean(str(name), ROW_KEYS[key])
+            raise ConfigError(f"{label} has an unknown key {name!r}: {near}")
+    if "method" not in config:
+        raise ConfigError(f"{label} has no 'method': name one, see `rlplast list {LISTS[key]}`")
+    return config["method"]
+
+
+def parse_row(label: str, config: Any, key: str, networks: Mapping[str, Any]) -> Row:
+    """Return an entry of a config's list, checked.
+
+    Args:
+        label: what messages call it, such as ``hooks[0]``.
+        config: the entry.
+        key: the list's key: hooks, layers or penalties.
+        networks: the run's networks by name.
+
+    Raises:
+        ConfigError: naming what is wrong, what is allowed and where it belongs.
+    """
+    name = method_of(label, config, key)
+    label = f"{label} ({name})"
+    params = {} if config.get("params") is None else config["params"]
+    if not isinstance(params, Mapping):
+        raise ConfigError(f"{label}.params = {params!r}: allowed is a mapping")
+    method: Method = build("methods", name, params)
+    chosen = config.get("networks", list(networks))
+    listed = isinstance(chosen, list | tuple) and len(chosen) > 0
+    if not listed or len(set(map(str, chosen))) < len(chosen):
+        raise ConfigError(
+            f"{label}.networks = {chosen!r}: allowed is a list of {list(networks)}, each once"
+        )
+    for network in chosen:
+        if network not in list(networks):
+            near = did_you_mean(str(network), networks) + _follower(str(network), networks)
+            raise ConfigError(f"{label}.networks: {network!r}: {near}")
+    return Row(label, method, tuple(chosen), "networks" in config)
+
+
+def _follower(name: str, networks: Mapping[str, Any]) -> str:
+    """Say of whom `name` is a follower, if it is one's."""
+    for owner, network in networks.items():
+        if name in list(getattr(network, "followers", ())):
+            return f"; {name!r} follows {owner!r} as the key `followers` says"
+    return ""

@@ -1,0 +1,130 @@
+"""Method: one thing with up to four faces.
+
+- `Method`: the base class; a method implements the faces it needs.
+- `method`: registers one by name.
+- `has_face`: whether a method has a face.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.method.context import READS, Context
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Edit
+from rlplast.core.network.network import Network
+from rlplast.core.registry import LISTS, register
+
+__all__ = ["FACES", "Method", "State", "has_face", "method"]
+
+State = dict[str, Tensor]
+FACES = ("install", "setup", "plan", "term")
+_NEEDS = {"hooks": "plan", "layers": "install", "penalties": "term"}
+
+
+class Method:
+    """A method: a frozen dataclass whose fields are its parameters.
+
+    It implements the faces it needs of the four below; one state serves all of them. Register it
+    with `method`; see docs/how-to-add-a-method.md.
+
+    Attributes:
+        name: registry name.
+        key: the config key that lists it: hooks, layers or penalties.
+        reads: what `plan` and `term` read besides weights, of `READS`; nothing else is computed.
+        policies: optimizer and follower policy of a firing whose hook does not say.
+        probe: samples of the batch that a scheduled firing reads.
+        fires_once: whether a second firing would make no sense, and is refused.
+    """
+
+    name: ClassVar[str] = ""
+    key: ClassVar[str] = "hooks"
+    reads: ClassVar[tuple[str, ...]] = ()
+    policies: ClassVar[tuple[str, str]] = ("network", "copy")
+    probe: int = 256
+    fires_once: ClassVar[bool] = False
+
+    @property
+    def uses_initial(self) -> bool:
+        """Whether plans read the initial weights θ0."""
+        return False
+
+    def covers(self, block: Block) -> bool:
+        """Return whether `term` can read a trainable Block; default: every one."""
+        return True
+
+    def install(self, model: nn.Module, seed: int) -> list[str]:
+        """Change a model's modules in place, before it is initialised and gets an optimizer.
+
+        Args:
+            model: the raw module, without wrappers; targets and averages get the same call.
+            seed: seed of every draw the new modules make; equal seeds, equal draws.
+
+        Returns:
+            The paths of what was replaced or added.
+
+        Raises:
+            NothingToEdit: if the method finds nothing to change.
+        """
+        raise NotImplementedError
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+        """Return the method's own tensors for one network, allocated once and saved.
+
+        Names that begin with ``count/`` are counters: receipts say what was added to them.
+
+        Raises:
+            NothingToEdit: if the method finds nothing in this network.
+        """
+        return {}
+
+    def plan(self, context: Context, state: State) -> list[Edit]:
+        """Return the complete plan of one firing; write nothing."""
+        raise NotImplementedError
+
+    def term(self, context: Context, state: State) -> Tensor:
+        """Return what is added to the loss: 0-d, differentiable, strength included.
+
+        Called at every update, so it waits for no device. Read weights by `Block.live` and θ0 by
+        ``context.network.initial[block.name]``, both at each call.
+        """
+        raise NotImplementedError
+
+
+def has_face(kind: Any, face: str) -> bool:
+    """Return whether a method, or its class, implements a face."""
+    kind = kind if isinstance(kind, type) else type(kind)
+    return getattr(kind, face) is not getattr(Method, face)
+
+
+def method(name: str, *, source: str, key: str | None = None) -> Callable[[Any], Any]:
+    """Register a frozen dataclass derived from `Method`.
+
+    Args:
+        name: the name configs use.
+        source: paper, equation or table the definition comes from.
+        key: the config key that lists it; default: penalties for a method with a term, else
+            hooks for one with a plan, else layers.
+
+    Raises:
+        ConfigError: for a name that is taken, or a method without the face its key needs.
+    """
+
+    def add(cls: Any) -> Any:
+        own = next((k for k in ("penalties", "hooks") if has_face(cls, _NEEDS[k])), "layers")
+        cls.name, cls.key = name, key or own
+        if cls.key not in _NEEDS:
+            raise ConfigError(f"method {name!r}: key {key!r}: {did_you_mean(cls.key, _NEEDS)}")
+        if not has_face(cls, _NEEDS[cls.key]):
+            raise ConfigError(
+                f"method {name!r} is listed under {cls.key!r} and has no {_NEEDS[cls.key]}(): "
+                "implement it, or give another key"
+            )
+        for what in cls.reads:
+            if what not in READS:
+                raise ConfigError(f"method {name!r} reads {what!r}: {did_you_mean(what, READS)}")
+        return register("methods", name, source=source, listed=LISTS[cls.key])(cls)
+
+    return add

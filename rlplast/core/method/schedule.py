@@ -1,0 +1,237 @@
+"""Schedules: when a hook, an evaluation or a checkpoint is due.
+
+A schedule is data. `count(clock)` says how often it has been due since the run began,
+and `crossings(previous, clock)` how often between two clocks: both are pure, so there
+is no counter to save and none that a resumed run could get wrong. A jump over several
+due points (several environments, say) is one firing that knows how many it stands for.
+A condition (`when`) has no due points: it is looked at when its value is measured, see
+`rlplast.core.method.hooks.Hooks.observe`; the schedule only says between which clocks it may fire.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlplast.core.clock import Clock, Time
+from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.method.condition import Condition
+
+__all__ = ["KEYS", "Schedule"]
+
+RULES = ("at", "every", "on", "when")
+KEYS = (*RULES, "from", "until")
+EVENTS = ("phase_start",)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When something is due; exactly one of `at`, `every`, `on`, `when` is set.
+
+    Attributes:
+        at: points in time, ascending.
+        every: a period; due at its multiples.
+        on: an event, ``phase_start``.
+        when: a condition on a measured value.
+        start: first clock at which `every`, `on` or `when` may be due (config key ``from``).
+        until: last clock at which they may be due.
+    """
+
+    at: tuple[Time, ...] = ()
+    every: Time | None = None
+    on: str | None = None
+    when: Condition | None = None
+    start: Time | None = None
+    until: Time | None = None
+
+    @classmethod
+    def parse(
+        cls,
+        config: Mapping[str, Any],
+        total: Time,
+        key: str = "schedule",
+        horizon: Clock | None = None,
+    ) -> "Schedule":
+        """Read a schedule's keys from a config, percentages resolved against `total`.
+
+        Args:
+            config: a mapping with the keys of `KEYS`; None counts as absent.
+            total: what percentages refer to, the run's length.
+            key: what error messages call the schedule.
+            horizon: the clock at the run's end, 0 where it is not known in advance;
+                default: the total alone.
+
+        Raises:
+            ConfigError: for an unknown key, a missing or double rule, a point at or past
+                the end, a period of zero, or one that is never due.
+
+        Examples:
+            >>> s = Schedule.parse({"at": ["25%", "50%"]}, Time(1000, "updates"))
+            >>> s.crossings(Clock(updates=200), Clock(updates=600))
+            2
+        """
+        given = {k: v for k, v in config.items() if v is not None}
+        for name in given:
+            if name not in KEYS:
+                raise ConfigError(f"{key} has an unknown key {name!r}: {did_you_mean(name, KEYS)}")
+        rules = [k for k in RULES if k in given]
+        if len(rules) != 1:
+            raise ConfigError(
+                f"{key} has {' and '.join(rules) or 'no rule'}: exactly one of {', '.join(RULES)} "
+                "is needed"
+            )
+
+        def time(name: str, value: Any) -> Time:
+            return Time.parse(value, f"{key}.{name}").resolve(total)
+
+        points = given.get("at", [])
+        points = points if isinstance(points, list | tuple) else [points]
+        schedule = cls(
+            at=tuple(sorted((time("at", p) for p in points), key=lambda t: (t.unit, t.value))),
+            every=time("every", given["every"]) if "every" in given else None,
+            on=given.get("on"),
+            when=Condition.parse(given["when"], total, f"{key}.when") if "when" in given else None,
+            start=time("from", given["from"]) if "from" in given else None,
+            until=time("until", given["until"]) if "until" in given else None,
+        )
+        schedule._check(horizon or Clock(**{total.unit: int(total.value)}), key)
+        return schedule
+
+    def _check(self, horizon: Clock, key: str) -> None:
+        if self.on is not None and self.on not in EVENTS:
+            raise ConfigError(f"{key}.on = {self.on!r}: {did_you_mean(str(self.on), EVENTS)}")
+        if self.every is not None and self.every.value < 1:
+            unit = self.every.unit
+            raise ConfigError(f"{key}.every = {self.every}: allowed is at least 1 {unit}")
+        if not (self.at or self.every or self.on or self.when):
+            raise ConfigError(f"{key}.at has no point: allowed is at least one, such as '50%'")
+        if self.at and (self.start or self.until):
+            raise ConfigError(f"{key}: from and until go with every, on or when, not with at")
+        points = [("at", t) for t in self.at] + [("from", self.start)] * (self.start is not None)
+        for name, time in points:
+            if time is not None and 0 < horizon[time.unit] <= time.value:
+                raise ConfigError(
+                    f"{key}.{name} = {time} is at or past the end of the run "
+                    f"({horizon[time.unit]} {time.unit}): it would change nothing; allowed is less"
+                )
+        every = self.every
+        if every is not None and 0 < horizon[every.unit] < every.value:
+            raise ConfigError(
+                f"{key}.every = {every} is longer than the run ({horizon[every.unit]} "
+                f"{every.unit}): it would never be due; allowed is at most that"
+            )
+        cooldown = self.when and self.when.cooldown
+        if cooldown is not None and 0 < horizon[cooldown.unit] < cooldown.value:
+            raise ConfigError(
+                f"{key}.when.cooldown = {cooldown} is longer than the run "
+                f"({horizon[cooldown.unit]} {cooldown.unit}): allowed is at most that, for one "
+                "firing in all"
+            )
+        if self.on is not None and horizon.phase == 1:
+            raise ConfigError(
+                f"{key}.on = {self.on!r} would never be due: no phase starts later in this run, "
+                "which has one or ends in its first; raise total, shorten the phases (as "
+                "stream.epochs), or leave the hook out"
+            )
+        start, until = self.start, self.until
+        if start and until and start.unit == until.unit and until.value < start.value:
+            raise ConfigError(f"{key}: until = {until} comes before from = {start}")
+        if every is not None and horizon[every.unit] > 0 and self.count(horizon) == 0:
+            raise ConfigError(
+                f"{key}: no multiple of every = {every} lies between from = {start} and until = "
+                f"{until}, in a run of {horizon[every.unit]} {every.unit}: it would never be due"
+            )
+
+    def count(self, clock: Clock | None) -> int:
+        """Return how many due points lie at or before `clock`; None is before the run.
+
+        `at 0%` is due at the first clock of a run, hence between None and that clock. A
+        condition has none.
+        """
+        if clock is None or self.when is not None:
+            return 0
+        if self.at:
+            return sum(clock[t.unit] >= t.value for t in self.at)
+        period, unit = self._period()
+        now, before = clock[unit], 0
+        if self.start is not None and self.start.unit == unit:
+            before = max(0, int(self.start.value) - 1) // period
+        if self.until is not None and self.until.unit == unit:
+            now = min(now, int(self.until.value))
+        return max(0, now // period - before)
+
+    def crossings(self, previous: Clock | None, clock: Clock) -> int:
+        """Return how many due points lie after `previous` and at or before `clock`.
+
+        `from` and `until` in another unit than the period open and close a gate that is
+        read at `clock`.
+        """
+        return (self.count(clock) - self.count(previous)) if self.is_open(clock) else 0
+
+    def is_open(self, clock: Clock) -> bool:
+        """Say whether `clock` lies between `from` and `until`."""
+        after = self.start is None or clock[self.start.unit] >= self.start.value
+        # In the period's own unit `count` has already stopped at `until`, and a jump over
+        # `until` must still deliver what was due before it.
+        until = self.until
+        counted = self.when is None and until is not None and until.unit == self._period()[1]
+        return after and (until is None or counted or clock[until.unit] <= until.value)
+
+    def _period(self) -> tuple[int, str]:
+        return (1, "phase") if self.every is None else (int(self.every.value), self.every.unit)
+
+    @property
+    def every_update(self) -> bool:
+        """Whether this is due after each single update, as part of the update itself."""
+        return self.every is not None and self.every == Time(1, "updates")
+
+    def next_due(self, clock: Clock) -> Time | None:
+        """Return the next due point after `clock`, or None; for progress displays."""
+        ahead = [t for t in self.at if clock[t.unit] < t.value]
+        if ahead:
+            return ahead[0]
+        if self.every is None:
+            return None
+        period, unit = self._period()
+        following = (clock[unit] // period + 1) * period
+        if self.start is not None and self.start.unit == unit:
+            following = max(following, -(-int(self.start.value) // period) * period)
+        if self.until is not None and self.until.unit == unit and following > self.until.value:
+            return None
+        return Time(following, unit)
+
+    def earliest(self) -> list[Time]:
+        """Return times up to which a run with this schedule equals one without.
+
+        Nothing is due before a step at which one of them is reached.
+
+        One per unit. What is due at a time is due after the step that reaches it; but what is
+        due at every update fires inside it, before that update is counted anywhere else, so
+        its time is the last one that is surely before.
+
+        Examples:
+            >>> total = Time(1000, "updates")
+            >>> Schedule.parse({"at": ["50%", "25%", "3 epochs"]}, total).earliest()
+            [Time(value=3, unit='epochs'), Time(value=250, unit='updates')]
+        """
+        if self.at:
+            first: dict[str, Time] = {}
+            for time in self.at:  # ascending
+                first.setdefault(time.unit, time)
+            return list(first.values())
+        start = self.start if self.start is not None and self.start.value > 0 else None
+        if self.when is not None:
+            return [start or Time(0, "updates")]
+        period, unit = self._period()
+        if start is None or start.unit == unit:
+            value = max(1, -(-int(start.value) // period) if start else 1) * period
+            return [Time(value - 1 if self.every_update else value, unit)]
+        if self.every_update and start.unit == "epochs":
+            return [Time(start.value - 1, "epochs")]
+        if self.every_update and start.unit == "tokens":  # an update counts many at once
+            return [Time(0, "updates")]
+        return [start]
+
+    def units(self) -> set[str]:
+        """Return the units this schedule reads, to check them against a Trainable's."""
+        times = (*self.at, self.every, self.start, self.until, self.when and self.when.cooldown)
+        return {t.unit for t in times if t is not None} | ({"phase"} if self.on else set())

@@ -1,0 +1,80 @@
+"""Scopes: which layers a firing works on, by name.
+
+A scope names the layers a method edits, and those that return to their initial weights
+beside it (FIRE's DQN recipe). Which tensors inside a layer are edited is the method's
+own affair: `fire` edits weights only, `shrink_perturb` biases and norms too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.network import Network
+
+__all__ = ["SCOPES", "Scope", "scope"]
+
+QUERY_KEY = ("q", "k", "q_proj", "k_proj", "query", "key")
+
+
+def _never(block: Block) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Two rules on Blocks.
+
+    Attributes:
+        edit: Blocks offered to the method.
+        restore: Blocks set to their initial value θ0 in the same plan.
+    """
+
+    edit: Callable[[Block], bool]
+    restore: Callable[[Block], bool] = _never
+
+    def edited(self, network: Network) -> tuple[Block, ...]:
+        """Return the Blocks offered to the method: trainable ones and their layers' buffers."""
+        return network.select(lambda b: self.edit(b) and _is_live(b))
+
+    def restored(self, network: Network) -> tuple[Block, ...]:
+        """Return the Blocks set to θ0."""
+        return network.select(lambda b: self.restore(b) and _is_live(b))
+
+
+def _is_live(block: Block) -> bool:
+    """Say whether training moves a Block; the buffers of a frozen layer are frozen with it."""
+    own = list(block.module.parameters(recurse=False))
+    buffer = block.role == "buffer" and (not own or any(p.requires_grad for p in own))
+    return block.trainable or buffer
+
+
+def _is_query_or_key(block: Block) -> bool:
+    return block.kind == "linear" and block.layer.rpartition(".")[2] in QUERY_KEY
+
+
+def _is_linear(block: Block) -> bool:
+    # A linear tied to an embedding goes by the embedding's name; methods decide about ties.
+    return block.kind == "linear" or (block.kind == "embedding" and bool(block.aliases))
+
+
+SCOPES: dict[str, Scope] = {
+    "all": Scope(lambda b: True),
+    "dqn": Scope(lambda b: b.kind == "conv", restore=lambda b: b.kind == "linear"),
+    "sac": Scope(lambda b: b.kind == "linear"),
+    "resnet": Scope(lambda b: b.kind in ("conv", "linear")),
+    "vgg": Scope(lambda b: b.kind in ("conv", "linear")),
+    "vit": Scope(_is_query_or_key),
+    "gpt": Scope(_is_linear),
+}
+
+
+def scope(name: str, key: str = "scope") -> Scope:
+    """Return the scope called `name`.
+
+    Raises:
+        ConfigError: naming the nearest scope if there is no such one.
+    """
+    if not isinstance(name, str) or name not in SCOPES:
+        raise ConfigError(f"{key} = {name!r}: {did_you_mean(str(name), SCOPES)}")
+    return SCOPES[name]

@@ -1,0 +1,1 @@
+"""What may be edited, and the one writer."""

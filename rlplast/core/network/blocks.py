@@ -1,0 +1,292 @@
+"""Blocks: the views of a module's tensors that methods may read and edit.
+
+A stacked parameter gives one Block per slot, a packed q/k/v projection one per part, a tied
+tensor only one, so that no method has to look twice.
+
+- `Block`, `BlockSpec`: a view with its role; what a module declares about itself.
+- `blocks_of`: all of a module.
+- `unwrap`: the raw module under DDP or compile wrappers.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from rlplast.core.errors import BadWeights
+
+__all__ = ["NORMS", "PACKED_NAMES", "Block", "BlockSpec", "blocks_of", "unwrap"]
+
+NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)
+PACKED_NAMES = ("qkv", "c_attn", "in_proj")  # one linear that holds query, key and value
+_WRAPPERS = ("module", "_orig_mod")
+
+
+@dataclass(frozen=True)
+class BlockSpec:
+    """What a module says about one view of one of its tensors.
+
+    Modules with a layout of their own (stacked, packed) return these from a method
+    ``block_specs()``; see `rlplast.core.network.stacked.StackedLinear`.
+
+    Attributes:
+        tensor: attribute name of the parameter or buffer in the module.
+        role: weight, bias, scale, shift (of a norm layer), embedding, buffer or other.
+        kind: linear, conv, norm, embedding or other: what the layer is; ``lifecycle`` for
+            the buffers of a layer whose units sleep.
+        part: name of the view inside a packed tensor, such as ``q``; empty if none.
+        slot: index of the member of a stacked (ensemble) parameter; None if not stacked.
+        index: what selects the view from the tensor.
+        fan_in: inputs feeding one output unit of the layer.
+        fan_out: outputs fed by one input unit of the layer.
+        transposed: whether a weight is stored (d_in, d_out).
+        memory: attribute name of the buffer that remembers the rows of sleeping units.
+    """
+
+    tensor: str
+    role: str
+    kind: str
+    part: str = ""
+    slot: int | None = None
+    index: tuple[Any, ...] = ()
+    fan_in: int = 0
+    fan_out: int = 0
+    transposed: bool = False
+    memory: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One editable view; compares by identity.
+
+    Attributes:
+        name: unique in its network, such as ``fc1.weight`` or ``[0].fc1.weight``.
+        layer: name without its last part; weight and bias of one layer share it.
+        path: path of the module in the network, without slot and part.
+        spec: what the module declared.
+        param: the tensor the optimizer holds (the fp32 master where there is one).
+        view: `param` at `spec.index`, detached; in torch's (d_out, d_in, ...) layout.
+        module: the module the tensor belongs to.
+        copies: low-precision views kept equal to `view` (parameters that have a master).
+        aliases: other names of the same tensor (tied weights).
+        memory: the buffer that remembers the rows of sleeping units, laid out as `view`;
+            what `rlplast.core.network.edits.write` writes to `view` it writes there too.
+    """
+
+    name: str
+    layer: str
+    path: str
+    spec: BlockSpec
+    param: Tensor
+    view: Tensor
+    module: nn.Module
+    copies: tuple[Tensor, ...] = ()
+    aliases: tuple[str, ...] = ()
+    memory: Tensor | None = None
+
+    @property
+    def role(self) -> str:
+        """Role of the tensor in its layer."""
+        return self.spec.role
+
+    @property
+    def kind(self) -> str:
+        """Kind of the layer."""
+        return self.spec.kind
+
+    @property
+    def trainable(self) -> bool:
+        """Whether this is a parameter that training moves (a buffer or a frozen one is not)."""
+        return self.spec.role != "buffer" and (self.param.requires_grad or bool(self.copies))
+
+    def like(self, tensor: Tensor) -> Tensor:
+        """Return the view of `tensor`, laid out as `param` is, that belongs to this Block."""
+        return _view(tensor, self.spec)
+
+    def live(self) -> Tensor:
+        """Return `view` with its gradient: a loss computed from it trains `param`."""
+        return _part(self.param, self.spec)
+
+
+def _view(tensor: Tensor, spec: BlockSpec) -> Tensor:
+    return _part(tensor.detach(), spec)
+
+
+def _part(tensor: Tensor, spec: BlockSpec) -> Tensor:
+    part = tensor[spec.index] if spec.index else tensor
+    return part.mT if spec.transposed else part
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """Return the raw module below DistributedDataParallel and torch.compile wrappers."""
+    while True:
+        inner = [module._modules[w] for w in _WRAPPERS if w in module._modules]
+        wrapped = type(module).__name__ in ("DistributedDataParallel", "OptimizedModule")
+        if not wrapped or not inner or inner[0] is None:
+            return module
+        module = inner[0]
+
+
+def _layer_specs(kind: str, fan_in: int, fan_out: int) -> list[BlockSpec]:
+    return [
+        BlockSpec("weight", "weight", kind, fan_in=fan_in, fan_out=fan_out),
+        BlockSpec("bias", "bias", kind, fan_in=fan_in, fan_out=fan_out),
+    ]
+
+
+def _attention_specs(module: nn.MultiheadAttention) -> list[BlockSpec]:
+    d = module.embed_dim
+    specs = []
+    for i, part in enumerate("qkv"):
+        rows = (slice(i * d, (i + 1) * d),)
+        specs += [
+            BlockSpec("in_proj_weight", "weight", "linear", part, None, rows, d, d),
+            BlockSpec("in_proj_bias", "bias", "linear", part, None, rows, d, d),
+        ]
+    sizes = {"q": d, "k": module.kdim, "v": module.vdim}
+    specs += [
+        BlockSpec(f"{part}_proj_weight", "weight", "linear", part, None, (), size, d)
+        for part, size in sizes.items()
+    ]
+    return [*specs, BlockSpec("bias_k", "other", "other"), BlockSpec("bias_v", "other", "other")]
+
+
+def _packed_specs(module: nn.Linear) -> list[BlockSpec]:
+    d = module.in_features
+    return [
+        BlockSpec(role, role, "linear", part, None, (slice(i * d, (i + 1) * d),), d, d)
+        for i, part in enumerate("qkv")
+        for role in ("weight", "bias")
+    ]
+
+
+def _transposed_specs(module: nn.Module, path: str) -> list[BlockSpec]:
+    """Return the specs of transformers' Conv1D: x·W + b with W (d_in, d_out), as in its GPT-2."""
+    d_in, d_out = module.get_parameter("weight").shape
+    parts = {"": (0, d_out)}
+    if path.rpartition(".")[2] in PACKED_NAMES and d_out == 3 * d_in:
+        parts = {part: (i * d_in, (i + 1) * d_in) for i, part in enumerate("qkv")}
+    specs = []
+    for part, (start, stop) in parts.items():
+        out, sizes = slice(start, stop), (d_in, stop - start)
+        columns = (slice(None), out)
+        specs += [
+            BlockSpec("weight", "weight", "linear", part, None, columns, *sizes, transposed=True),
+            BlockSpec("bias", "bias", "linear", part, None, (out,), *sizes),
+        ]
+    return specs
+
+
+def _specs(module: nn.Module, path: str) -> list[BlockSpec]:
+    """Return what is known of a module's own tensors; absent ones are dropped later."""
+    declared = getattr(module, "block_specs", None)
+    if declared is not None:
+        return list(declared())
+    if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
+        return _transposed_specs(module, path)
+    if isinstance(module, nn.Linear):
+        packed = path.rpartition(".")[2] in PACKED_NAMES
+        if packed and module.out_features == 3 * module.in_features:
+            return _packed_specs(module)
+        return _layer_specs("linear", module.in_features, module.out_features)
+    if isinstance(module, _ConvNd) and not isinstance(module, _ConvTransposeNd):
+        area = math.prod(module.kernel_size)
+        groups = module.groups
+        return _layer_specs(
+            "conv", module.in_channels // groups * area, module.out_channels // groups * area
+        )
+    if isinstance(module, NORMS):
+        return [
+            BlockSpec("weight", "scale", "norm"),
+            BlockSpec("bias", "shift", "norm"),
+            *_buffer_specs(module, "norm"),
+        ]
+    if isinstance(module, nn.Embedding):
+        return [BlockSpec("weight", "embedding", "embedding")]
+    if isinstance(module, nn.MultiheadAttention):
+        return _attention_specs(module)
+    return []
+
+
+def _all_specs(module: nn.Module, path: str) -> list[BlockSpec]:
+    """Return `_specs` and, as ``other``, every tensor they say nothing about.
+
+    A layer whose units sleep says in ``memories`` which buffer remembers which parameter.
+    """
+    memories: Mapping[str, str] = getattr(module, "memories", {})
+    specs = [replace(s, memory=memories.get(s.tensor, "")) for s in _specs(module, path)]
+    # A weight kept as a buffer (a frozen copy) is a buffer, whatever layer holds it.
+    specs = [
+        replace(s, role="buffer", kind="other")
+        if s.role != "buffer" and s.tensor in module._buffers
+        else s
+        for s in specs
+    ]
+    known = {spec.tensor for spec in specs}
+    parameters = [BlockSpec(name, "other", "other") for name in module._parameters]
+    rest = parameters + _buffer_specs(module, "lifecycle" if memories else "other")
+    return specs + [spec for spec in rest if spec.tensor not in known]
+
+
+def _buffer_specs(module: nn.Module, kind: str) -> list[BlockSpec]:
+    transient = module._non_persistent_buffers_set
+    return [BlockSpec(name, "buffer", kind) for name in module._buffers if name not in transient]
+
+
+def _name(path: str, spec: BlockSpec) -> str:
+    parts = [f"[{spec.slot}]" if spec.slot is not None else "", path, spec.part]
+    suffix = spec.role if spec.part else spec.tensor
+    return ".".join([p for p in parts if p] + [suffix])
+
+
+def blocks_of(
+    module: nn.Module, masters: Mapping[Tensor, Tensor] | None = None
+) -> tuple[Block, ...]:
+    """Return a module's Blocks, in registration order, each tensor's view once.
+
+    Args:
+        module: the module; wrappers are taken off.
+        masters: parameter → its fp32 master, for parameters kept in low precision.
+
+    Raises:
+        BadWeights: if a tensor is on the ``meta`` device.
+    """
+    masters = masters or {}
+    found: dict[tuple[int, str], Block] = {}
+    aliases: dict[tuple[int, str], list[str]] = {}
+    for path, layer in unwrap(module).named_modules():
+        for spec in _all_specs(layer, path):
+            tensor = layer._parameters.get(spec.tensor)
+            if tensor is None:
+                tensor = layer._buffers.get(spec.tensor)
+            if tensor is None:
+                continue
+            name = _name(path, spec)
+            if tensor.is_meta:
+                raise BadWeights(f"{name} is on the meta device: load or initialise it first")
+            key = (id(tensor), repr(spec.index))
+            if key in found:
+                aliases.setdefault(key, []).append(name)
+                continue
+            owner = masters.get(tensor, tensor)
+            copies = () if owner is tensor else (_view(tensor, spec),)
+            remembered = layer._buffers.get(spec.memory)
+            found[key] = Block(
+                name=name,
+                layer=name.rpartition(".")[0],
+                path=path,
+                spec=spec,
+                param=owner,
+                view=_view(owner, spec),
+                module=layer,
+                copies=copies,
+                memory=None if remembered is None else _view(remembered, spec),
+            )
+    return tuple(
+        Block(**{**vars(b), "aliases": tuple(aliases[key])}) if key in aliases else b
+        for key, b in found.items()
+    )

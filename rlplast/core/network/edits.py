@@ -1,0 +1,199 @@
+"""Edits, and the one function that writes them.
+
+A method plans: it returns `Assign` and `Scale` edits and writes nothing. Nothing but `write`
+writes weights or optimizer state outside training itself.
+
+- `Assign`, `Scale`: an edit of a Block or of a state tensor.
+- `check`: whether a plan is complete, fits and is finite.
+- `write`: the writing, in place, without host synchronisation.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlplast.core.errors import BadWeights, ConfigError
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.network import Network
+
+__all__ = ["Assign", "Edit", "Scale", "check", "tensor_of", "write"]
+
+
+@dataclass(frozen=True, eq=False)
+class Assign:
+    """Write `value` where `mask` holds, or to some rows, or everywhere.
+
+    Attributes:
+        target: a Block, or a state tensor of a method.
+        value: tensor of the target's shape; with `rows`, one row for each of them.
+        mask: boolean tensor of the target's shape; None for all entries.
+        dfi: distance from orthogonality of one weight; set by methods that orthogonalise,
+            so that receipts report what they reached.
+        rows: which rows (indices of dim 0, each once) are written, instead of a mask: a few
+            rows of a large tensor cost only themselves; int64, shape (rows,).
+    """
+
+    target: Block | Tensor
+    value: Tensor
+    mask: Tensor | None = None
+    dfi: Callable[[Tensor], Tensor] | None = None
+    rows: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """Multiply by one factor.
+
+    Attributes:
+        target: a Block, or a state tensor of a method.
+        factor: 0-d tensor.
+        norm: Frobenius norm of the target before, if the plan knows it; saves every-update
+            methods from measuring it twice.
+    """
+
+    target: Block | Tensor
+    factor: Tensor
+    norm: Tensor | None = None
+
+
+Edit = Assign | Scale
+
+
+def tensor_of(edit: Edit) -> Tensor:
+    """Return the tensor that an edit writes to."""
+    return edit.target.view if isinstance(edit.target, Block) else edit.target
+
+
+def _label(network: Network, edit: Edit) -> str:
+    if isinstance(edit.target, Block):
+        return network.qualified(edit.target)
+    return f"a state tensor of {network.name}"
+
+
+def check(plans: Sequence[tuple[Network, Sequence[Edit]]]) -> None:
+    """Check whole plans before the first write; one host synchronisation for all of them.
+
+    Raises:
+        ConfigError: if an edit does not fit its target, or a target is written twice.
+        BadWeights: if a value is not finite or would not be, naming the tensors.
+    """
+    checked: list[tuple[str, Tensor | None]] = []  # what a flag is about: values, or rows
+    flags: list[Tensor] = []
+    for network, edits in plans:
+        _check_form(network, edits)
+        for edit in edits:
+            label = _label(network, edit)
+            checked.append((label, None))
+            flags.append(_stays_finite(edit))
+            if isinstance(edit, Assign) and edit.rows is not None:
+                last = tensor_of(edit).shape[0] - 1
+                checked.append((f"allowed is each of 0 to {last} once, of {label}", edit.rows))
+                flags.append(_are_rows(edit.rows, last))
+    if not flags:
+        return
+    good = torch.stack([flag.to(flags[0].device, non_blocking=True) for flag in flags]).tolist()
+    bad = [which for which, fine in zip(checked, good, strict=True) if not fine]
+    for allowed, rows in bad:
+        if rows is not None:
+            raise ConfigError(f"plan has rows {rows.tolist()}: {allowed}")
+    if bad:
+        names = ", ".join(label for label, _ in bad)
+        raise BadWeights(f"plan has non-finite values for {names}; nothing was written")
+
+
+def _check_form(network: Network, edits: Sequence[Edit]) -> None:
+    """Check everything about a plan that needs no value of a tensor."""
+    known = {id(b) for b in network.blocks}
+    seen: set[int] = set()
+    for edit in edits:
+        if isinstance(edit.target, Block) and id(edit.target) not in known:
+            raise ConfigError(f"{edit.target.name} is no Block of network {network.name!r}")
+        label, shape = _label(network, edit), tensor_of(edit).shape
+        value = edit.value if isinstance(edit, Assign) else edit.factor
+        expected = shape if isinstance(edit, Assign) else torch.Size([])
+        mask = edit.mask if isinstance(edit, Assign) else None
+        rows = edit.rows if isinstance(edit, Assign) else None
+        if rows is not None:
+            if mask is not None or rows.dtype != torch.int64 or rows.ndim != 1 or not shape:
+                raise ConfigError(
+                    f"plan for {label}: rows are one-dimensional int64 indices of a tensor with "
+                    "rows, and stand instead of a mask"
+                )
+            expected = torch.Size([len(rows), *shape[1:]])
+        if value.shape != expected or (mask is not None and mask.shape != shape):
+            raise ConfigError(
+                f"plan for {label}: value {tuple(value.shape)}, mask "
+                f"{None if mask is None else tuple(mask.shape)}; needed is {tuple(expected)}"
+            )
+        if mask is None and rows is None and isinstance(edit, Assign):
+            if id(edit.target) in seen:
+                raise ConfigError(f"plan writes {label} twice")
+            seen.add(id(edit.target))
+
+
+def _stays_finite(edit: Edit) -> Tensor:
+    """Return whether what an edit writes is finite in the target's type; 0-d."""
+    target = tensor_of(edit)
+    if isinstance(edit, Scale):
+        wide = torch.promote_types(target.dtype, edit.factor.dtype)  # as it is written
+        factor = edit.factor.to(target.device, wide)
+        largest = target.abs().amax() if target.numel() else target.new_zeros(())
+        return (largest.to(wide) * factor).to(target.dtype).isfinite() & factor.isfinite()
+    value = edit.value
+    if edit.mask is not None:
+        value = torch.where(edit.mask, value, torch.zeros_like(value))
+    return value.to(target.dtype).isfinite().all()
+
+
+def _are_rows(rows: Tensor, last: int) -> Tensor:
+    rows = rows.sort().values
+    return ((rows >= 0) & (rows <= last)).all() & (rows.diff() > 0).all()
+
+
+def _with_memories(edits: Sequence[Edit]) -> list[Edit]:
+    """Add to each edit of a Block that has a memory the same edit of its memory.
+
+    A sleeping unit's weight is the one it wakes up with; of units that are awake the memory
+    does not matter.
+    """
+    every = []
+    for edit in edits:
+        every.append(edit)
+        if isinstance(edit.target, Block) and edit.target.memory is not None:
+            every.append(dataclasses.replace(edit, target=edit.target.memory))
+    return every
+
+
+@torch.no_grad()
+def write(edits: Sequence[Edit]) -> None:
+    """Write edits in place, grouped, without host synchronisation.
+
+    Low-precision copies of a master are refreshed after their master; what is written to a
+    layer whose units sleep is written to its memory too.
+    """
+    edits = _with_memories(edits)
+    scales = [e for e in edits if isinstance(e, Scale)]
+    assigns = [e for e in edits if isinstance(e, Assign)]
+    if scales:
+        views = [tensor_of(e) for e in scales]
+        low = any(v.dtype in (torch.bfloat16, torch.float16) for v in views)
+        if not low and len({(v.dtype, v.device) for v in views}) == 1:
+            torch._foreach_mul_(views, [e.factor.to(views[0]) for e in scales])
+        else:
+            for view, edit in zip(views, scales, strict=True):
+                wide = torch.promote_types(view.dtype, torch.float32)  # bf16: round once
+                view.copy_(view.to(wide) * edit.factor.to(view.device, wide))
+    for edit in assigns:
+        view = tensor_of(edit)
+        value = edit.value.to(view)
+        if edit.rows is not None:
+            view.index_copy_(0, edit.rows, value)
+            continue
+        view.copy_(value if edit.mask is None else torch.where(edit.mask, value, view))
+    for edit in edits:
+        if isinstance(edit.target, Block):
+            for low in edit.target.copies:
+                low.copy_(edit.target.view)

@@ -1,0 +1,85 @@
+"""Tensors that cannot be edited without editing others, or not entry by entry.
+
+- `check_memory`: refuses them by name.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.blocks import Block
+
+__all__ = ["check_memory"]
+
+
+def check_memory(name: str, module: nn.Module, blocks: Sequence[Block]) -> None:
+    """Refuse weights that are computed from others, and tensors without a memory of their own.
+
+    Args:
+        name: of the network.
+        module: the raw module.
+        blocks: its Blocks.
+
+    Raises:
+        ConfigError: naming the tensor.
+    """
+    for path, part in module.named_modules():
+        if parametrize.is_parametrized(part) or hasattr(part, "weight_g"):
+            raise ConfigError(
+                f"{'.'.join(p for p in (name, path) if p)} is parametrised (weight_norm, "
+                "spectral_norm and the like): its weight is computed from others, which an edit "
+                "would not reach; remove the parametrisation first "
+                "(torch.nn.utils.parametrize.remove_parametrizations)"
+            )
+    held = {id(b.param): b for b in blocks if b.param.numel() > 0}
+    for block in held.values():
+        problem = _unwritable(block.param)
+        if problem:
+            raise ConfigError(
+                f"{name}.{block.name} {problem}: hooks edit real tensors with a memory of their "
+                "own; copy it (.clone()) into the parameter"
+            )
+    shared = _overlap({b.name: b.param for b in held.values()})
+    if shared is not None:
+        raise ConfigError(
+            f"{name}.{shared[1]} and {name}.{shared[0]} are two tensors over the same memory: tie "
+            "weights by giving both layers one Parameter (a.weight = b.weight), or copy it "
+            "(.clone())"
+        )
+
+
+def _unwritable(tensor: Tensor) -> str:
+    """Say why a tensor cannot be edited entry by entry; nothing if it can."""
+    if tensor.is_complex():
+        return f"is complex ({tensor.dtype})"
+    expanded = any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
+    return "is expanded: several entries are one number in memory" if expanded else ""
+
+
+def _overlap(tensors: Mapping[str, Tensor]) -> tuple[str, str] | None:
+    """Return the names of two tensors that share memory, or None; exact, entry by entry."""
+    spans: dict[tuple[int, torch.device], list[tuple[int, int, str]]] = {}
+    for name, tensor in tensors.items():
+        size = tensor.element_size()
+        last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+        start = int(tensor.storage_offset()) * size
+        key = (tensor.untyped_storage().data_ptr(), tensor.device)
+        spans.setdefault(key, []).append((start, start + (last + 1) * size, name))
+    for own in spans.values():
+        for (begin, end, one), (start, stop, other) in itertools.combinations(own, 2):
+            if start < end and begin < stop and _bytes(tensors[one]) & _bytes(tensors[other]):
+                return one, other
+    return None
+
+
+def _bytes(tensor: Tensor) -> set[int]:
+    """Return the first byte of every entry of a tensor in its storage."""
+    places = torch.zeros((), dtype=torch.int64)
+    for n, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = places.unsqueeze(-1) + torch.arange(n) * stride
+    first = int(tensor.storage_offset())
+    return set(((places.flatten() + first) * tensor.element_size()).tolist())

@@ -1,0 +1,278 @@
+"""Network: the handle on what hooks may read and edit.
+
+A `Network` is a module together with its optimizer, its followers (target networks,
+averages), the law that initialised it and its initial weights. It presents every
+tensor as `rlplast.core.network.blocks.Block`s.
+
+- `Network`: the handle.
+- `torch_default`: the initialisation laws of torch's own layers.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear as _AttentionOutput
+
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.network.blocks import Block, blocks_of, unwrap
+from rlplast.core.network.memory import check_memory
+from rlplast.core.network.units import UnitGroup, UnitMap, UnitSpec, find_units
+
+__all__ = ["INSTALLED", "Network", "torch_default"]
+
+INSTALLED = "rlplast_installed"  # attribute of modules: the methods they come from
+
+_SEED_FACTOR = 6364136223846793005  # Knuth's, for a generator modulo 2^64
+
+
+def torch_default(block: Block, generator: torch.Generator) -> Tensor:
+    """Draw a Block anew by torch's law for its layer, on the CPU in float32.
+
+    Linear and conv: weight and bias U(−1/√fan_in, 1/√fan_in); the packed attention
+    projection: Xavier-uniform over the whole packed matrix, attention biases zero; norm
+    layers 1 and 0 with running statistics at their start; embeddings N(0, 1).
+
+    Raises:
+        ConfigError: for a tensor whose law is unknown; give the network an `init`.
+    """
+    shape = block.view.shape
+    if block.role == "buffer":
+        return torch.ones(shape) if block.spec.tensor == "running_var" else torch.zeros(shape)
+    if block.role in ("scale", "shift"):
+        return torch.full(shape, 1.0 if block.role == "scale" else 0.0)
+    if block.role == "embedding":
+        value = torch.randn(shape, generator=generator)
+        padding = getattr(block.module, "padding_idx", None)
+        return value if padding is None else value.index_fill(0, torch.tensor(padding), 0)
+    if isinstance(block.module, nn.MultiheadAttention) and block.spec.part:
+        if block.role == "bias":
+            return torch.zeros(shape)
+        packed = block.module.in_proj_weight
+        rows = block.spec.fan_out if packed is None else packed.shape[0]
+        bound = math.sqrt(6 / (block.spec.fan_in + rows))
+        return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+    if isinstance(block.module, _AttentionOutput) and block.role == "bias":
+        return torch.zeros(shape)
+    if block.kind in ("linear", "conv"):
+        bound = 1 / math.sqrt(block.spec.fan_in) if block.spec.fan_in else 0.0
+        return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+    raise ConfigError(
+        f"{block.name}: no initialisation law is known for a {type(block.module).__name__}; "
+        "pass init= to its Network, or use init='stored'"
+    )
+
+
+def _given(given: Mapping[str, Tensor], block: Block) -> Tensor | None:
+    """Return a Block's value by its own name, or by its tensor's as in a state dict."""
+    if block.name in given:
+        return given[block.name]
+    whole = given.get(".".join(p for p in (block.path, block.spec.tensor) if p))
+    return None if whole is None or whole.shape != block.param.shape else block.like(whole)
+
+
+Init = Callable[[Block, torch.Generator], Tensor]
+
+
+class Network:
+    """A module with everything a hook may need to know about it.
+
+    Args:
+        name: what configs and receipts call it.
+        module: the raw module, or one wrapped in DDP or torch.compile.
+        optimizer: the optimizer (or several) that trains it; None for inspection only.
+        followers: networks that follow this one, such as ``{"target": module}``; a bare
+            module is called ``target``.
+        init: law that draws a fresh value for a Block; default: the module's own
+            ``init_block``, else `torch_default`.
+        initial: θ0 by Block name or as a state dict; default: a copy of the weights as
+            they are now.
+        masters: parameter → fp32 master, for parameters trained in low precision.
+        order: names of the layers in forward order, for methods that need it;
+            default: the module's own ``forward_order()``, else traced.
+        units: what its layers' units are; default: the modules' own ``unit_specs()``, else traced.
+
+    Raises:
+        ConfigError: if a trainable parameter is in no optimizer or in two, if two share
+            memory, if a follower is built differently, or if `initial` lacks a tensor.
+        BadWeights: if a tensor is on the ``meta`` device.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
+        followers: Mapping[str, nn.Module] | nn.Module | None = None,
+        *,
+        init: Init | None = None,
+        initial: Mapping[str, Tensor] | None = None,
+        masters: Mapping[Tensor, Tensor] | None = None,
+        order: Sequence[str] | None = None,
+        units: Sequence[UnitSpec] | None = None,
+    ) -> None:
+        self.name = name
+        self.module = unwrap(module)
+        self.optimizers: tuple[torch.optim.Optimizer, ...] = (
+            ()
+            if optimizer is None
+            else (optimizer,)
+            if isinstance(optimizer, torch.optim.Optimizer)
+            else tuple(optimizer)
+        )
+        self.blocks = blocks_of(self.module, masters)
+        check_memory(name, self.module, self.blocks)
+        self.init: Init = init or getattr(self.module, "init_block", None) or torch_default
+        self.order, self._given_units = order, units
+        self.memo: dict[Any, Any] = {}  # what methods found out once, such as a forward order
+        self.initial = self._initial(initial)
+        if isinstance(followers, nn.Module):
+            followers = {"target": followers}
+        self.followers = {
+            key: Network(
+                f"{name}.{key}",
+                follower,
+                init=self.init,
+                initial=self.initial,
+                order=order,
+                units=units,
+            )
+            for key, follower in (followers or {}).items()
+        }
+        if self.optimizers:
+            self._check_optimizers()
+        for key, follower in self.followers.items():
+            follower.initial = self.initial  # one θ0 for all
+            if [b.name for b in follower.blocks] != [b.name for b in self.blocks]:
+                raise ConfigError(
+                    f"follower {key!r} of {name!r} has other layers than {name!r} (swap layers "
+                    "into both: replace_layers on both with the same seed, or deepcopy after it)"
+                )
+            for layer in follower.module.modules():
+                if hasattr(layer, "follows"):
+                    vars(layer)["follows"] = True
+
+    def _initial(self, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+        if given is None:
+            return {b.name: b.view.clone() for b in self.blocks}
+        initial = {}
+        for block in self.blocks:
+            value = _given(given, block)
+            if value is None and block.kind == "lifecycle":  # θ0 of before the layer was swapped
+                value = block.view
+            if value is None or value.shape != block.view.shape:
+                found = "absent" if value is None else f"of shape {tuple(value.shape)}"
+                raise ConfigError(
+                    f"initial value of {self.name}.{block.name} is {found}: "
+                    f"needed is shape {tuple(block.view.shape)}"
+                )
+            initial[block.name] = value.detach().clone()  # a state dict moves with its module
+        return initial
+
+    def _check_optimizers(self) -> None:
+        groups = [g for o in self.optimizers for g in o.param_groups]
+        held = Counter(id(p) for g in groups for p in g["params"])
+        for block in self.blocks:
+            times = held[id(block.param)]
+            if block.trainable and times != 1:
+                where = "no optimizer" if times == 0 else f"{times} optimizers"
+                raise ConfigError(
+                    f"{self.name}.{block.name} is trainable and in {where}: every trainable "
+                    "parameter belongs to exactly one (pass all of them, or freeze it)"
+                )
+
+    def qualified(self, block: Block) -> str:
+        """Return a Block's name with the network's, such as ``critic[0].fc1.weight``."""
+        dot = "" if block.name.startswith("[") else "."
+        return f"{self.name}{dot}{block.name}"
+
+    def select(self, rule: Callable[[Block], bool]) -> tuple[Block, ...]:
+        """Return the Blocks for which `rule` holds, in registration order."""
+        return tuple(b for b in self.blocks if rule(b))
+
+    def trainable(self) -> tuple[Block, ...]:
+        """Return the Blocks of parameters that require a gradient."""
+        return self.select(lambda b: b.trainable)
+
+    def layers(self, blocks: Iterable[Block] | None = None) -> dict[str, dict[str, Block]]:
+        """Group Blocks by layer: ``{layer: {role: block}}``, in registration order."""
+        grouped: dict[str, dict[str, Block]] = {}
+        for block in self.blocks if blocks is None else blocks:
+            grouped.setdefault(block.layer, {})[block.role] = block
+        return grouped
+
+    def units(self) -> UnitMap:
+        """Return which entries belong to which hidden unit; found once."""
+        if "units" not in self.memo:
+            self.memo["units"] = find_units(self.module, self.blocks, self._given_units)
+        return self.memo["units"]
+
+    def units_in(self, blocks: Sequence[Block]) -> tuple[UnitGroup, ...]:
+        """Return the groups of units with activations whose incoming weight is one of `blocks`.
+
+        Raises:
+            NothingToEdit: if there are none, with what is known of why.
+        """
+        key = ("units", *map(id, blocks))
+        if key not in self.memo:
+            chosen = {id(b) for b in blocks}
+            groups = self.units().groups
+            able = [g for g in groups if g.tap is not None and id(g.weight.block) in chosen]
+            frozen = [p.block.name for g in able for p in g.outgoing if not p.block.trainable]
+            able = [g for g in able if all(p.block.trainable for p in g.outgoing)]
+            if not able:
+                reasons = [f"{name}: {why}" for name, why in self.units().refused.items()]
+                reasons += [f"{name} is frozen" for name in frozen]
+                raise NothingToEdit(
+                    f"network {self.name!r} has no hidden units in scope"
+                    + (f" ({'; '.join(reasons)})" if reasons else "")
+                )
+            self.memo[key] = tuple(able)
+        return self.memo[key]
+
+    @property
+    def installed(self) -> tuple[Any, ...]:
+        """The methods whose modules are in the module, whole or part of what they were put into."""
+        found: list[Any] = []
+        for each in (m for part in self.module.modules() for m in vars(part).get(INSTALLED, ())):
+            if each not in found:
+                found.append(each)
+        return tuple(found)
+
+    def fresh(self, block: Block, generator: torch.Generator) -> Tensor:
+        """Return a new draw of a Block by this network's law, on its device; not yet rounded.
+
+        Buffers other than a norm layer's running statistics have no law: they return to θ0. The
+        seed of a layer's own draws moves on, so that these are other ones after a reset.
+        """
+        if block.kind == "lifecycle" and block.spec.tensor == "seed":
+            return block.view * _SEED_FACTOR + 1
+        if block.role == "buffer" and block.kind != "norm":
+            return self.initial[block.name].clone()
+        return self.init(block, generator).to(block.view.device)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw every Block anew and take the result as θ0; followers become copies."""
+        with torch.no_grad():
+            for block in self.blocks:
+                block.view.copy_(self.fresh(block, generator))
+                for low in block.copies:
+                    low.copy_(block.view)
+                self.initial[block.name].copy_(block.view)
+            for mine, theirs in self.followed():
+                theirs.view.copy_(mine.view)
+
+    def followed(self) -> Iterator[tuple[Block, Block]]:
+        """Yield each Block with its follower's, for every follower.
+
+        Lifecycle buffers are left out, since a follower has no life of its own; but for those
+        a layer lists in ``followed_buffers``, its mask where followers share it.
+        """
+        for follower in self.followers.values():
+            for mine, theirs in zip(self.blocks, follower.blocks, strict=True):
+                shared = getattr(mine.module, "followed_buffers", ())
+                if mine.kind != "lifecycle" or mine.spec.tensor in shared:
+                    yield mine, theirs

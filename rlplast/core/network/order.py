@@ -1,0 +1,115 @@
+"""The forward order of a network's layers, for methods that walk along it.
+
+Declared (`Network(order=...)` or the module's own ``forward_order()``), or read off an
+`nn.Sequential`, or traced. A traced network that branches or reuses a layer is refused:
+its order would be a guess. A declared order may end in a tuple of names: heads side by side,
+all of which read what the layer before them gives.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.blocks import NORMS
+from rlplast.core.network.network import Network
+from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, why
+
+__all__ = ["Order", "forward_order", "heads"]
+
+Order = Sequence[str | tuple[str, ...]]
+
+
+def forward_order(network: Network) -> list[str]:
+    """Return the paths of the modules that hold parameters or normalise, in forward order.
+
+    Heads side by side follow one another at the end; `heads` tells them.
+
+    Raises:
+        ConfigError: if the order is not declared and tracing finds branches, a reused
+            layer, or code it cannot follow; or if a declared layer does not exist, or heads
+            side by side are declared before another layer.
+    """
+    modules = dict(network.module.named_modules())
+    declared = _declared(network)
+    if declared is not None:
+        names: list[str] = []
+        for i, place in enumerate(declared):
+            if isinstance(place, tuple) and i < len(declared) - 1:
+                raise ConfigError(
+                    f"{network.name}: declared order has {place} side by side before its end; "
+                    "allowed is at the end only"
+                )
+            names += place if isinstance(place, tuple) else (place,)
+        for name in names:
+            if name not in modules:
+                raise ConfigError(f"{network.name}: declared order names no module {name!r}")
+        return [inner for name in names for inner in _with_inner(name, modules[name])]
+    if _is_chain(network.module) and not _reuses(network.module):
+        return [name for name, m in modules.items() if _counts(m)]
+    return _traced(network, modules)
+
+
+def _with_inner(name: str, module: nn.Module) -> list[str]:
+    """Return a layer's name and those of the layers inside it, such as a norm it brought along."""
+    inner = [f"{name}.{n}" for n, m in module.named_modules() if n and _counts(m)]
+    return [name, *inner]
+
+
+def heads(network: Network) -> tuple[str, ...]:
+    """Return the layers at the end of a declared order that read the same input; () if none."""
+    declared = _declared(network)
+    last = declared[-1] if declared else None
+    return last if isinstance(last, tuple) else ()
+
+
+def _declared(network: Network) -> Order | None:
+    own = getattr(network.module, "forward_order", None)
+    return network.order if network.order is not None else own() if own is not None else None
+
+
+def _counts(module: nn.Module) -> bool:
+    return isinstance(module, NORMS) or next(module.parameters(recurse=False), None) is not None
+
+
+def _is_chain(module: nn.Module) -> bool:
+    if type(module).forward is nn.Sequential.forward:
+        return all(_is_chain(child) for child in module.children())
+    known = type(module).__module__.startswith("torch.nn.modules")
+    return known and next(module.children(), None) is None
+
+
+def _reuses(module: nn.Module) -> bool:
+    return len(list(module.named_modules(remove_duplicate=False))) > len(list(module.modules()))
+
+
+def _traced(network: Network, modules: dict[str, nn.Module]) -> list[str]:
+    remedy = (
+        "declare the forward order, by forward_order() of the module or order=[...] of its "
+        "Network, or take a part that is a chain, by networks={...} in a callback"
+    )
+    try:
+        graph = Tracer().trace(network.module)
+    except UNTRACEABLE as error:
+        raise ConfigError(f"{network.name} could not be traced ({why(error)}): {remedy}") from error
+    order: list[str] = []
+    data: dict[torch.fx.Node, None] = {}  # what depends on the input, in order
+    for node in graph.nodes:
+        sources = [n for n in node.all_input_nodes if n in data]
+        if node.op != "output" and len(sources) > 1:
+            names = ", ".join(n.name for n in sources)
+            raise ConfigError(f"{network.name} branches: {node.name} joins {names}; {remedy}")
+        if node.op == "placeholder" or (sources and not asks_shape(node)):
+            data[node] = None
+        if node.op == "call_module" and _counts(modules[str(node.target)]):
+            if str(node.target) in order:
+                raise ConfigError(f"{network.name} uses {node.target} twice; {remedy}")
+            order.append(str(node.target))
+    for node in data:
+        users = [user.name for user in node.users if user in data and user.op != "output"]
+        if len(users) > 1:
+            raise ConfigError(
+                f"{network.name} branches: {node.name} feeds {', '.join(users)}; {remedy}"
+            )
+    return order

@@ -1,0 +1,135 @@
+"""Activations of somebody else's forward passes, read by forward hooks.
+
+Our own trainers return activations from their update; this is for probes of other people's
+modules, hand-written loops and callbacks.
+
+- `Recorder`: records until it is told to stop.
+- `record`: the same as a context, around a forward pass.
+- `observe`: the activations of one forward pass in evaluation mode.
+- `in_mode`: training or evaluation mode for a while.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.errors import NothingToEdit
+from rlplast.core.network.network import Network
+from rlplast.core.network.units import Tap, UnitGroup
+
+__all__ = ["Recorder", "in_mode", "observe", "record"]
+
+
+class Recorder:
+    """Keeps the activations of a network's units during its forward passes.
+
+    Of several passes the samples are joined, so that micro-batches of one update count together.
+    A pass that gradient checkpointing repeats counts once.
+
+    Args:
+        network: the network.
+        training_only: whether only passes count that gradients flow through.
+
+    Raises:
+        NothingToEdit: if the network has no units with activations.
+    """
+
+    def __init__(self, network: Network, training_only: bool = False) -> None:
+        groups = [g for g in network.units().groups if g.tap is not None]
+        if not groups:
+            raise NothingToEdit(f"network {network.name!r} has no units with activations")
+        self.training_only = training_only
+        self.on = True
+        self._found: dict[str, list[Tensor]] = {}
+        self._forward: set[str] = set()  # groups that were seen outside a backward pass
+        taps: dict[Tap, list[UnitGroup]] = {}
+        for group in groups:
+            taps.setdefault(group.tap, []).append(group)  # type: ignore[arg-type]
+        self._handles = [
+            network.module.get_submodule(tap.path).register_forward_hook(
+                partial(self._keep, tap, [g.name for g in own])
+            )
+            for tap, own in taps.items()
+        ]
+
+    def _keep(self, tap: Tap, names: list[str], module: nn.Module, args: Any, out: Any) -> None:
+        if not self.on or (self.training_only and not torch.is_grad_enabled()):
+            return
+        if not torch.compiler.is_compiling():
+            if torch._C._current_graph_task_id() == -1:
+                self._forward.update(names)
+            elif names[0] in self._forward:
+                return
+        with torch.no_grad():
+            for name, value in zip(names, tap.read(out), strict=True):
+                self._found.setdefault(name, []).append(value)
+
+    def take(self) -> Mapping[str, Tensor]:
+        """Return what was recorded since the last call, (samples, units, …) by group."""
+        found, self._found = self._found, {}
+        self._forward.clear()
+        return {name: v[0] if len(v) == 1 else torch.cat(v) for name, v in found.items()}
+
+    def stop(self) -> None:
+        """Take the hooks off the module."""
+        for handle in self._handles:
+            handle.remove()
+
+
+@contextmanager
+def record(network: Network) -> Iterator[dict[str, Tensor]]:
+    """Record the activations of forward passes; the mapping is filled when the block ends.
+
+    Args:
+        network: the network whose module makes the passes.
+
+    Yields:
+        A mapping, group → activations (samples, units, …), for `Hooks.step(activations=...)`.
+    """
+    recorder = Recorder(network)
+    found: dict[str, Tensor] = {}
+    try:
+        yield found
+        found.update(recorder.take())
+    finally:
+        recorder.stop()
+
+
+def observe(network: Network, forward: Callable[[], Any]) -> Mapping[str, Tensor]:
+    """Return the activations of a forward pass in evaluation mode and without gradient.
+
+    Args:
+        network: the network.
+        forward: makes the pass.
+    """
+    recorder = Recorder(network)
+    try:
+        with torch.no_grad(), in_mode(network.module, train=False), _eager():
+            forward()
+        return recorder.take()
+    finally:
+        recorder.stop()
+
+
+@contextmanager
+def in_mode(module: nn.Module, train: bool) -> Iterator[None]:
+    """Put a module into training or evaluation mode, and back."""
+    modes = {m: m.training for m in module.modules()}
+    module.train(train)
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+
+
+def _eager() -> AbstractContextManager[Any]:
+    """Return a context without compiled code, which does not see new forward hooks."""
+    if "torch._dynamo" not in sys.modules:  # nothing has been compiled
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")

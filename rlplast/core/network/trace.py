@@ -1,0 +1,84 @@
+"""Tracing of other people's modules, for their forward order and their units.
+
+- `Tracer`: keeps layers whole.
+- `UNTRACEABLE`: what a module that cannot be traced raises.
+- `asks_shape`, `is_matrix`, `is_norm`: what a node or a module is.
+"""
+
+import operator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx.proxy import TraceError
+from torch.nn.modules.conv import _ConvNd
+
+from rlplast.core.network.blocks import NORMS
+
+__all__ = ["UNTRACEABLE", "Tracer", "asks_shape", "is_activation", "is_matrix", "is_norm", "why"]
+
+UNTRACEABLE = (
+    TraceError,
+    TypeError,
+    RuntimeError,
+    AttributeError,
+    AssertionError,
+    ValueError,
+    KeyError,
+)
+_SHAPE_METHODS = ("size", "dim", "numel", "stride")
+_COUNTING = (operator.getitem, operator.mul, operator.add, operator.sub, operator.floordiv)
+_ACTIVATIONS = ("relu", "gelu", "silu", "swish", "tanh", "sigmoid", "elu", "mish", "softplus")
+
+
+class Tracer(torch.fx.Tracer):
+    """Keeps layers, norms, activations, and what declares Blocks, memories or units, whole."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Return whether a module is one node of the graph."""
+        declares = any(hasattr(m, name) for name in ("block_specs", "memories", "unit_specs"))
+        whole = declares or isinstance(m, nn.Linear | _ConvNd) or is_norm(m) or is_activation(m)
+        return (
+            whole
+            or type(m).__name__ == "Conv1D"
+            or super().is_leaf_module(m, module_qualified_name)
+        )
+
+
+def why(error: Exception) -> str:
+    """Say in a few words why a module could not be traced."""
+    return str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
+
+
+def asks_shape(node: torch.fx.Node) -> bool:
+    """Say whether a node reads a tensor's shape or type, or counts with it, not with entries."""
+    if node.op == "call_method":
+        return node.target in _SHAPE_METHODS
+    if node.op != "call_function":
+        return False
+    counts = node.target in _COUNTING and len(node.all_input_nodes) > 0
+    return node.target is getattr or (counts and all(map(asks_shape, node.all_input_nodes)))
+
+
+def is_matrix(module: nn.Module) -> bool:
+    """Say whether a module is a linear, conv or attention layer."""
+    declared = getattr(module, "block_specs", None)
+    if declared is not None:
+        return any(spec.kind in ("linear", "conv") for spec in declared())
+    own = isinstance(module, nn.Linear | _ConvNd | nn.MultiheadAttention)
+    return own or (type(module).__name__ == "Conv1D" and hasattr(module, "nf"))
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Say whether a module normalises."""
+    declared: Any = getattr(module, "block_specs", None)
+    return isinstance(module, NORMS) or (
+        declared is not None and all(spec.kind == "norm" for spec in declared())
+    )
+
+
+def is_activation(module: nn.Module) -> bool:
+    """Say whether a module without tensors is a nonlinearity, by its name."""
+    name = type(module).__name__.lower()
+    bare = next(module.parameters(), None) is None and next(module.children(), None) is None
+    return bare and any(known in name for known in _ACTIVATIONS)

@@ -1,0 +1,419 @@
+"""Units: which entries of a network's tensors belong to which hidden unit.
+
+One map for every method that acts on units, for lifecycle layers and for metrics per unit. A
+module declares its own units in ``unit_specs()``; those of others are traced. A unit is an output
+of a linear layer, a channel of a conv, or a head of an attention, and is private: nothing but the
+layers downstream reads it. What a residual stream holds is no unit.
+
+- `Part`: which entries of a Block belong to a unit.
+- `UnitGroup`: the units of one layer.
+- `UnitSpec`: what a module declares about them.
+- `find_units`: all groups of a module, and why other layers have none.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.trace import (
+    UNTRACEABLE,
+    Tracer,
+    asks_shape,
+    is_matrix,
+    why,
+)
+from rlplast.core.network.unit_walk import Step, Walk, name_of
+
+__all__ = ["Part", "Step", "Tap", "UnitGroup", "UnitMap", "UnitSpec", "find_units"]
+
+
+@dataclass(frozen=True)
+class UnitSpec:
+    """What a module declares about the units of one of its layers; paths are relative to it.
+
+    Attributes:
+        layer: path of the layer whose outputs the units are.
+        downstream: paths of the layers that read them.
+        norms: paths of the norm layers in between.
+        nonlinearity: what is applied to the layer's output, or to that of the first norm.
+        heads: for a packed projection of query, key and value: the number of heads, each of
+            which is a unit, without an activation of its own; 0 for all other layers.
+    """
+
+    layer: str
+    downstream: tuple[str, ...]
+    norms: tuple[str, ...] = ()
+    nonlinearity: Step = F.relu
+    heads: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Which entries of a Block belong to a unit.
+
+    Unit i owns the indices i·repeat … (i + 1)·repeat − 1 along dimension `dim`.
+
+    Attributes:
+        block: the Block.
+        dim: the dimension along which units lie: 0 for incoming, 1 for outgoing weights.
+        repeat: indices per unit: the pixels of a flattened channel, the rows of a head.
+    """
+
+    block: Block
+    dim: int
+    repeat: int = 1
+
+    def __str__(self) -> str:
+        """Return the entries of unit i, such as ``fc2.weight[:, 4i:4i+4]``."""
+        own = "i" if self.repeat == 1 else f"{self.repeat}i:{self.repeat}i+{self.repeat}"
+        return f"{self.block.name}[{':, ' * self.dim}{own}]"
+
+    def spread(self, per_unit: Tensor) -> Tensor:
+        """Return a value per index from a value per unit, shaped to broadcast over the Block."""
+        whole = per_unit if self.repeat == 1 else per_unit.repeat_interleave(self.repeat)
+        after = self.block.view.ndim - self.dim - 1
+        return whole.view(*(1,) * self.dim, -1, *(1,) * after)
+
+    def mask(self, per_unit: Tensor) -> Tensor:
+        """Return a boolean tensor of the Block's shape from a boolean per unit."""
+        return self.spread(per_unit).expand(self.block.view.shape)
+
+
+@dataclass(frozen=True)
+class Tap:
+    """Where activations can be read in anybody's module.
+
+    Attributes:
+        path: path of the layer or norm whose output is taken.
+        steps: what the module does to that output, up to and with the nonlinearity; dropout and
+            flattening are left out.
+        units: number of units of a conv, whose flattened channels a norm in between may have put
+            side by side; 0 for linear layers, whose units are the last dimension.
+        slots: members of a stacked layer, which come first in its output; 0 for others.
+        between: what else, such as dropout or pooling, lies between the layer and its readers.
+    """
+
+    path: str
+    steps: tuple[Step, ...]
+    units: int = 0
+    slots: int = 0
+    between: tuple[str, ...] = ()
+
+    def read(self, output: Tensor) -> list[Tensor]:
+        """Return activations (samples, units, …) of a module's output, one per member."""
+        value = output.detach()
+        for step in self.steps:
+            value = step(value)
+        if self.units and value.ndim == 2:
+            value = value.unflatten(1, (self.units, -1))
+        members = list(value) if self.slots else [value]
+        return [m.flatten(0, -2) if m.ndim > 2 and not self.units else m for m in members]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class UnitGroup:
+    """The hidden units of one layer, or of one member of a stacked layer.
+
+    Attributes:
+        name: the layer's path, with the member if it is stacked: ``fc1``, ``[0].fc1``.
+        size: number of units.
+        incoming: rows of the layer's weight and bias.
+        norms: entries of norm layers in between: scale, shift, running statistics.
+        outgoing: columns of the weights downstream.
+        activation: name of its activations, which are (samples, units, …); None for heads.
+        nonlinearity: such as ``relu`` or ``gelu``; ``linear`` if there is none.
+        tap: where the activations can be read by a forward hook; None for heads.
+    """
+
+    name: str
+    size: int
+    incoming: tuple[Part, ...]
+    norms: tuple[Part, ...]
+    outgoing: tuple[Part, ...]
+    activation: str | None
+    nonlinearity: str
+    tap: Tap | None
+
+    def __repr__(self) -> str:
+        """Return what it consists of, on one line."""
+        parts = ", ".join(map(str, self.parts))
+        return f"UnitGroup({self.name}: {self.size} {self.nonlinearity}; unit i owns {parts})"
+
+    @property
+    def weight(self) -> Part:
+        """The incoming weight (for heads the query's)."""
+        return self.incoming[0]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All entries of its units."""
+        return (*self.incoming, *self.norms, *self.outgoing)
+
+    def of(self, names: Mapping[str, Block]) -> "UnitGroup":
+        """Return the same group of another network of equal layers, by names of Blocks."""
+
+        def other(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+            return tuple(Part(names[p.block.name], p.dim, p.repeat) for p in parts)
+
+        fields = {**vars(self)}
+        for key in ("incoming", "norms", "outgoing"):
+            fields[key] = other(fields[key])
+        return UnitGroup(**fields)
+
+
+@dataclass(frozen=True)
+class UnitMap:
+    """All units of a network.
+
+    Attributes:
+        groups: the groups, in forward order as far as it is known.
+        refused: layer → why its outputs are no units.
+        heads: layers from which the network's outputs come without another layer in between, as
+            far as the network can be traced.
+    """
+
+    groups: tuple[UnitGroup, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    heads: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A spec with the path it is relative to, and where its activations are read."""
+
+    spec: UnitSpec
+    prefix: str
+    anchor: str
+    steps: tuple[Step, ...]
+    nonlinearity: str
+    between: tuple[str, ...] = ()
+
+
+def find_units(
+    module: nn.Module, blocks: Sequence[Block], given: Sequence[UnitSpec] | None = None
+) -> UnitMap:
+    """Return the units of a module.
+
+    Args:
+        module: the raw module.
+        blocks: its Blocks.
+        given: what the user says about it, instead of its own word and of tracing.
+
+    Raises:
+        ConfigError: for declared units of a layer that does not exist.
+    """
+    refused: dict[str, str] = {}
+    heads: set[str] = set()
+    if given is not None:
+        found = [_declared(spec, "") for spec in given]
+    else:
+        found = list(_search(module, "", refused, heads))
+    paths = {path for path, _ in module.named_modules(remove_duplicate=False)}
+    for each in found:
+        _check_names(each, paths)
+    by_path: dict[str, list[Block]] = {}
+    for block in blocks:
+        by_path.setdefault(block.path, []).append(block)
+    groups: list[UnitGroup] = []
+    for each in found:
+        path = _join(each.prefix, each.spec.layer)
+        problem = _problem(module, each, by_path)
+        if problem is not None:
+            refused[path] = problem
+            continue
+        refused.pop(path, None)
+        groups += _groups_of(module, each, by_path)
+    named = {g.name.partition("].")[2] or g.name for g in groups} | refused.keys()
+    known = {p for p, m in module.named_modules() if is_matrix(m)} - named
+    for path in sorted(known):
+        refused.setdefault(path, "its outputs are the network's, or go into a residual stream")
+    return UnitMap(tuple(groups), refused, frozenset(heads))
+
+
+def _join(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
+
+
+def _check_names(found: _Found, paths: set[str]) -> None:
+    for name in (found.spec.layer, *found.spec.downstream, *found.spec.norms):
+        path = _join(found.prefix, name)
+        if path not in paths:
+            near = did_you_mean(path, paths - {""})
+            raise ConfigError(f"declared units name no module {path!r}: {near}")
+
+
+def _declared(spec: UnitSpec, prefix: str) -> _Found:
+    anchor = _join(prefix, spec.norms[0] if spec.norms else spec.layer)
+    return _Found(spec, prefix, anchor, (spec.nonlinearity,), name_of(spec.nonlinearity))
+
+
+def _search(
+    module: nn.Module, prefix: str, refused: dict[str, str], heads: set[str]
+) -> Iterator[_Found]:
+    """Yield what modules declare, and what can be traced, the largest parts first."""
+    declared = getattr(module, "unit_specs", None)
+    if declared is not None:
+        yield from (_declared(spec, prefix) for spec in declared())
+        return
+    if isinstance(module, nn.MultiheadAttention):
+        yield _declared(UnitSpec("", ("out_proj",), heads=module.num_heads), prefix)
+        return
+    children = dict(module.named_children())
+    if not children or is_matrix(module):
+        return
+    try:
+        graph = Tracer().trace(module)
+    except UNTRACEABLE as error:
+        for path, child in module.named_modules():
+            if is_matrix(child):
+                refused[_join(prefix, path)] = (
+                    f"{prefix or type(module).__name__} could not be traced ({why(error)}): "
+                    "declare it in unit_specs() of the module, or pass units=[...] to its Network"
+                )
+        for name, child in children.items():
+            yield from _search(child, _join(prefix, name), refused, heads)
+        return
+    if not prefix:
+        heads |= _heads(module, graph)
+    yield from _traced(module, graph, prefix, refused)
+    leaves = [str(node.target) for node in graph.nodes if node.op == "call_module"]
+    for path in dict.fromkeys(leaves):  # parts that the trace kept whole
+        child = module.get_submodule(path)
+        if hasattr(child, "unit_specs") or isinstance(child, nn.MultiheadAttention):
+            yield from _search(child, _join(prefix, path), refused, heads)
+
+
+def _heads(module: nn.Module, graph: torch.fx.Graph) -> set[str]:
+    """Return the layers from which a graph's outputs come without another layer in between."""
+    modules = dict(module.named_modules())
+    found: set[str] = set()
+    ahead, seen = [node for node in graph.nodes if node.op == "output"], set[torch.fx.Node]()
+    while ahead:
+        for node in ahead.pop().all_input_nodes:
+            if node.op == "call_module" and is_matrix(modules[str(node.target)]):
+                found.add(str(node.target))
+            elif node not in seen:
+                seen.add(node)
+                ahead.append(node)
+    return found
+
+
+def _traced(
+    module: nn.Module, graph: torch.fx.Graph, prefix: str, refused: dict[str, str]
+) -> Iterator[_Found]:
+    modules = dict(module.named_modules())
+    calls = [str(node.target) for node in graph.nodes if node.op == "call_module"]
+    direct = {  # whose weights are read by the code around them
+        str(node.target).rpartition(".")[0]
+        for node in graph.nodes
+        if node.op == "get_attr" and not all(map(asks_shape, node.users))
+    }
+    for node in graph.nodes:
+        if node.op != "call_module" or not is_matrix(modules[str(node.target)]):
+            continue
+        path = str(node.target)
+        if isinstance(modules[path], nn.MultiheadAttention):
+            continue
+        walk = Walk(modules, path, prefix)
+        if calls.count(path) > 1:
+            walk.problem = "it is used more than once in a forward pass"
+        elif path in direct:
+            walk.problem = "its weight is used outside of it too"
+        else:
+            walk.follow(node, [])
+        for other in (*walk.downstream, *walk.norms):
+            if walk.problem is None and (calls.count(other) > 1 or other in direct):
+                walk.problem = f"{_join(prefix, other)}, which reads it, reads something else too"
+        if walk.problem is None and not walk.downstream:
+            walk.problem = "nothing reads its outputs"
+        if walk.problem is not None:
+            refused[_join(prefix, path)] = walk.problem
+            continue
+        downstream, norms = tuple(dict.fromkeys(walk.downstream)), tuple(dict.fromkeys(walk.norms))
+        anchor = _join(prefix, walk.anchor)
+        found, steps, between = UnitSpec(path, downstream, norms), walk.steps, walk.between
+        name = walk.nonlinearity or "linear"
+        yield _Found(found, prefix, anchor, tuple(steps), name, tuple(between))
+
+
+def _problem(
+    module: nn.Module, found: _Found, by_path: Mapping[str, Sequence[Block]]
+) -> str | None:
+    """Say why a layer's outputs cannot be edited unit by unit; None if they can."""
+    spec, prefix = found.spec, found.prefix
+    path = _join(prefix, spec.layer)
+    own = [b for b in by_path.get(path, ()) if b.role in ("weight", "bias")]
+    if not any(b.role == "weight" for b in own):
+        return "it has no weight with a row per unit"
+    reading: list[Block] = []
+    for other in spec.downstream:
+        layer = module.get_submodule(_join(prefix, other))
+        if getattr(layer, "groups", 1) != 1:
+            return f"{_join(prefix, other)}, which reads it, is a grouped conv"
+        weights = [b for b in by_path.get(_join(prefix, other), ()) if b.role == "weight"]
+        if not weights:
+            tied = _join(prefix, other, "weight")
+            names = [b.name for own in by_path.values() for b in own if tied in b.aliases]
+            what = f"is tied to {names[0]}" if names else "has no weight with a column per unit"
+            return f"{_join(prefix, other)}, which reads it, {what}"
+        members = {b.spec.slot for b in own}
+        if len(members) > 1 and members != {b.spec.slot for b in weights}:
+            return f"{_join(prefix, other)}, which reads it, is shared by its members"
+        reading += weights
+        size = spec.heads or own[0].view.shape[0]
+        columns = weights[0].view.shape[1]
+        spatial = own[0].kind == "conv" and weights[0].kind == "linear"
+        fits = columns % size == 0 if spatial or spec.heads else columns == size
+        if not fits:
+            return (
+                f"{_join(prefix, other)} has {columns} columns, which do not belong to its {size} "
+                "outputs one by one"
+            )
+    for block in (*own, *reading):
+        if block.aliases:
+            return f"{block.name} is tied to {', '.join(block.aliases)}"
+    return None
+
+
+def _groups_of(
+    module: nn.Module, found: _Found, by_path: Mapping[str, Sequence[Block]]
+) -> Iterator[UnitGroup]:
+    """Yield the group of a layer, or one per member of a stacked layer."""
+    spec, prefix = found.spec, found.prefix
+    path = _join(prefix, spec.layer)
+    own = [b for b in by_path[path] if b.role in ("weight", "bias")]
+    inner = [p for p in by_path if p.startswith(f"{path}.") and path]  # norms inside the layer
+    norms = [b for p in inner for b in by_path[p] if b.kind == "norm"]
+    norms += [b for n in spec.norms for b in by_path.get(_join(prefix, n), ())]
+    reading = [b for d in spec.downstream for b in by_path[_join(prefix, d)] if b.role == "weight"]
+    slots = list(dict.fromkeys(b.spec.slot for b in own))
+    stacked = len(slots) if hasattr(module.get_submodule(path), "slots") else 0
+    for slot in slots:
+        rows = [b for b in own if b.spec.slot == slot]
+        rows.sort(key=lambda b: b.role != "weight")
+        size = spec.heads or rows[0].view.shape[0]
+        between = [b for b in norms if b.spec.slot in (slot, None) and _per_unit(b, size)]
+        columns = [b for b in reading if slot is None or b.spec.slot == slot]
+        name = path if slot is None or not stacked else f"[{slot}].{path}"
+        heads = spec.heads > 0
+        space = size if rows[0].kind == "conv" else 0
+        tap = Tap(found.anchor, found.steps, space, stacked, found.between)
+        yield UnitGroup(
+            name=name,
+            size=size,
+            incoming=tuple(Part(b, 0, b.view.shape[0] // size) for b in rows),
+            norms=tuple(Part(b, 0, b.view.shape[0] // size) for b in between),
+            outgoing=tuple(Part(b, 1, b.view.shape[1] // size) for b in columns),
+            activation=None if heads else name,
+            nonlinearity="heads" if heads else found.nonlinearity,
+            tap=None if heads else tap,
+        )
+
+
+def _per_unit(block: Block, size: int) -> bool:
+    return block.view.ndim > 0 and block.view.shape[0] % size == 0

@@ -1,0 +1,120 @@
+"""The best moment of a run, by one score of its evaluations, and the checkpoint of it.
+
+- `Best`: which score, its value, and the checkpoint that was saved then.
+- `improved`: whether scores are better than the best so far; pure.
+- `write_best`, `best_checkpoint`: the file ``best.json`` beside the checkpoints.
+- `find_checkpoint`: the checkpoint a user names.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlplast.core.checkpoint import checkpoint
+from rlplast.core.errors import ConfigError, DamagedFile, did_you_mean
+from rlplast.core.training.run_folder import write_json
+
+__all__ = ["Best", "best_checkpoint", "find_checkpoint", "improved", "write_best"]
+
+FILE = "best.json"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best evaluation so far.
+
+    Attributes:
+        metric: name of the score. The lowest is the best if it ends with ``loss``, else the
+            highest.
+        value: the score, finite.
+        checkpoint: name of the checkpoint saved then; empty until it is.
+    """
+
+    metric: str
+    value: float
+    checkpoint: str = ""
+
+
+def improved(best: Best | None, metric: str, scores: Mapping[str, float]) -> Best | None:
+    """Return the new best, if these scores are better than `best`; a tie is not.
+
+    Raises:
+        ConfigError: if the scores have no such metric.
+    """
+    if metric not in scores:
+        raise ConfigError(
+            f"checkpoint.best = {metric!r} is no score of an evaluation: "
+            f"{did_you_mean(metric, scores)}"
+        )
+    value = scores[metric]
+    if not math.isfinite(value):
+        return None
+    if best is not None and best.metric == metric:
+        lowest = metric.endswith("loss")
+        if not (value < best.value if lowest else value > best.value):
+            return None
+    return Best(metric, value)
+
+
+def write_best(root: Path, best: Best | None) -> None:
+    """Write which of the checkpoints in `root` is the best, or that none is.
+
+    Raises:
+        RlplastError: if the disk is full or not writable.
+    """
+    if best is None:
+        (root / FILE).unlink(missing_ok=True)
+    else:
+        write_json(root / FILE, dataclasses.asdict(best))
+
+
+def best_checkpoint(root: Path) -> Path:
+    """Return the checkpoint in `root` of the best evaluation so far, checked.
+
+    Raises:
+        ConfigError: if the run keeps none, or had no evaluation yet.
+        DamagedFile: if it is damaged or not there any more.
+    """
+    path = root / FILE
+    try:
+        found = root / Path(json.loads(path.read_text())["checkpoint"]).name
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{root} has no best checkpoint: a run keeps one if its config says `checkpoint: "
+            "{best: loss}`, from its first evaluation on"
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedFile(f"{path} cannot be read: {error}") from error
+    checkpoint.check(found)
+    return found
+
+
+def find_checkpoint(run: Path, name: str, key: str) -> Path:
+    """Return the folder of a run's checkpoint.
+
+    Args:
+        run: the run's folder.
+        name: newest, best, or the checkpoint's own name such as ``step-30000``.
+        key: what error messages call `name`.
+
+    Raises:
+        ConfigError: if the run has none of that name.
+        DamagedFile: if it is damaged.
+    """
+    root = run / "checkpoints"
+    if not root.is_dir():
+        raise ConfigError(f"{run} is no run's folder: it has no checkpoints")
+    if name == "newest":
+        return checkpoint.newest(root)[0]
+    if name == "best":
+        return best_checkpoint(root)
+    there = [path.name for path in checkpoint.complete(root)]
+    if name not in there:
+        raise ConfigError(
+            f"{key} = {name!r} is not in {root}: {did_you_mean(name, ['newest', 'best', *there])} "
+            "(a run keeps its newest `checkpoint.keep` only)"
+        )
+    return root / name

@@ -1,0 +1,120 @@
+"""Branching: a new run's folder that goes on from where another one stopped.
+
+Nothing is read into memory and nothing copied that can be shared: the checkpoint's files are
+hard links, so that many arms of one prefix take the disk of one.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlplast.core.checkpoint import checkpoint
+from rlplast.core.checkpoint.files import fsync, link
+from rlplast.core.errors import DamagedFile, RlplastError
+from rlplast.core.training.run_folder import LINES, write_json, write_text
+
+__all__ = ["branch_run"]
+
+
+def branch_run(run: Path, out: Path, config: str, info: Mapping[str, Any]) -> None:
+    """Make `out` a run that `resume` continues from the newest checkpoint of `run`.
+
+    Its lines of metrics and receipts begin with those of `run`. It appears whole or not at
+    all.
+
+    Args:
+        run: a run's folder that nobody writes to.
+        out: the new folder; an empty one, or none yet.
+        config: the new run's config.yaml.
+        info: the new run's run.json, but for its status and where it comes from.
+
+    Raises:
+        DamagedFile: if the newest checkpoint of `run`, or its lines, are damaged, or it is not
+            the one in which `until` stopped it.
+        RlplastError: if the disk is full or not writable.
+    """
+    found = _newest(run)
+    state = json.loads((found / "state.json").read_text())
+    if state["pending"] is None:  # hooks that arms do not share may have fired since
+        raise DamagedFile(
+            f"{run} was trained on beyond where its arms part, to {found.name}: {_remedy(run)}"
+        )
+    temporary = out.with_name(f".{out.name}.tmp")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        (temporary / "checkpoints").mkdir(parents=True)
+        for path in checkpoint.complete(run / "checkpoints"):  # the best one may be an earlier one
+            _link_tree(path, temporary / "checkpoints" / path.name)
+        for name in LINES:
+            _copy_lines(run / name, temporary / name, state["lengths"][name])
+        for events in run.glob("events.*"):
+            shutil.copyfile(events, temporary / events.name)
+        write_text(temporary / "config.yaml", config)
+        origin = {
+            "run": os.path.relpath(run, out),
+            "checkpoint": found.name,
+            "clock": state["clock"],
+            "seconds": state["time/seconds"],
+        }
+        write_json(
+            temporary / "run.json", {**info, "branched_from": origin, "status": "interrupted"}
+        )
+        fsync(temporary)
+        if out.exists():
+            shutil.rmtree(out)  # empty but for a lock
+        temporary.rename(out)
+        fsync(out.parent)
+    except DamagedFile:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    except (OSError, RlplastError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise RlplastError(
+            f"{out} could not be branched from {run} ({error}): free space or fix permissions"
+        ) from error
+
+
+def _remedy(run: Path) -> str:
+    return f"delete {run} and start the study again: it is trained anew"
+
+
+def _newest(run: Path) -> Path:
+    remedy = _remedy(run)
+    try:
+        found, problems = checkpoint.newest(run / "checkpoints")
+    except DamagedFile as error:
+        raise DamagedFile(f"{error}; {remedy}") from error
+    if problems:
+        raise DamagedFile(f"where {run} stopped is lost: {'; '.join(problems)}; {remedy}")
+    return found
+
+
+def _link_tree(source: Path, target: Path) -> None:
+    for path in sorted(source.rglob("*")):
+        into = target / path.relative_to(source)
+        if path.is_dir():
+            into.mkdir(parents=True, exist_ok=True)
+            continue
+        into.parent.mkdir(parents=True, exist_ok=True)
+        link(path, into)
+    for folder in (target, *(p for p in target.rglob("*") if p.is_dir())):
+        fsync(folder)
+
+
+def _copy_lines(source: Path, target: Path, length: int) -> None:
+    """Copy the first `length` bytes.
+
+    Raises:
+        DamagedFile: if there are fewer.
+    """
+    text = source.read_bytes() if source.exists() else b""
+    if len(text) < length:
+        raise DamagedFile(
+            f"{source} has {len(text)} bytes, its checkpoint counts {length}: lines were lost; "
+            f"{_remedy(source.parent)}"
+        )
+    target.write_bytes(text[:length])
+    fsync(target)

@@ -1,0 +1,342 @@
+"""What every run's config has, whatever it trains, and the one YAML loader.
+
+- `RunConfig`: keys common to all kinds; each kind derives a dataclass from it.
+- `read_yaml`, `parse_yaml`: YAML 1.2 floats (``1e-3`` is a number), duplicate keys refused.
+- `check_keys`: unknown keys end with ``did you mean 'X'?``.
+"""
+
+import dataclasses
+import re
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from rlplast.core.clock import UNITS, Clock, Time
+from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.method.schedule import Schedule
+from rlplast.core.training.intervals import Cadence
+
+__all__ = [
+    "CheckpointConfig",
+    "EvaluateConfig",
+    "LogConfig",
+    "MetricsConfig",
+    "RunConfig",
+    "check_keys",
+    "parse_yaml",
+    "read_yaml",
+]
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that reads ``1e-3`` as a number and refuses duplicate keys."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$|^[-+]?(\d+\.\d*|\.\d+)$"),
+    list("-+0123456789."),
+)
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if key in seen:
+            raise ConfigError(f"key {key!r} is given twice, line {key_node.start_mark.line + 1}")
+        seen.add(key)
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+
+
+def parse_yaml(text: str, where: str = "YAML") -> Any:
+    """Parse YAML text; every config and every command-line value comes through here.
+
+    Raises:
+        ConfigError: naming the line that is not YAML.
+
+    Examples:
+        >>> parse_yaml("lr: 1e-3")
+        {'lr': 0.001}
+        >>> parse_yaml("on: 1")  # YAML 1.1 would read a boolean
+        {'on': 1}
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except ConfigError:
+        raise
+    except _YAML_ERRORS as error:
+        raise ConfigError(f"{where} is no valid YAML: {_problem(error)}") from error
+
+
+# Ill-formed scalars and keys, and nesting without end, come out of PyYAML as these.
+_YAML_ERRORS = (
+    yaml.YAMLError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    RecursionError,
+)
+
+
+def _problem(error: Exception) -> str:
+    """Say on one line what is wrong, and where if it is known."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{error.problem}, line {mark.line + 1}, column {mark.column + 1}"
+    return " ".join(str(error).split())
+
+
+# A hook's key `on` must stay a word: YAML 1.1 reads on/off/yes/no as booleans.
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, regexp) for tag, regexp in resolvers if tag != "tag:yaml.org,2002:bool"]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|false|False)$"), list("tTfF")
+)
+
+
+def read_yaml(path: Path) -> Any:
+    """Read a YAML file.
+
+    Raises:
+        ConfigError: if it is absent or no valid YAML.
+    """
+    try:
+        return parse_yaml(path.read_text(), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config {path} cannot be read: {error}") from error
+
+
+@dataclass
+class LogConfig:
+    """How often a line of training metrics is written.
+
+    Attributes:
+        every: period, a percentage of the total or a number with a unit.
+    """
+
+    every: str = "1%"
+
+
+@dataclass
+class EvaluateConfig:
+    """How often and how long the agent is evaluated.
+
+    Attributes:
+        every: period; null for never.
+        episodes: full episodes per evaluation.
+    """
+
+    every: str | None = "10%"
+    episodes: int = 10
+
+
+@dataclass
+class MetricsConfig:
+    """How often plasticity metrics are measured, and which.
+
+    Attributes:
+        every: period; null for never.
+        names: metrics, see `rlplast list metrics`.
+        batch_size: samples in the probe batch.
+    """
+
+    every: str | None = "5%"
+    names: list[str] = field(
+        default_factory=lambda: [
+            "weight_norm",
+            "weight_difference",
+            "dormant_ratio",
+            "active_fraction",
+            "srank",
+            "effective_rank",
+            "feature_norm",
+            "gradient_norm",
+            "awake_fraction",
+        ]
+    )
+    batch_size: int = 256
+
+
+@dataclass
+class CheckpointConfig:
+    """How often the run is saved.
+
+    Attributes:
+        every: period.
+        keep: how many of the newest checkpoints stay.
+        keep_every: period whose multiples have a checkpoint that stays for ever; null for none.
+        best: score of an evaluation, such as loss or return_mean, whose best moment is kept
+            too: the lowest if its name ends with loss, else the highest; null for none.
+    """
+
+    every: str = "10%"
+    keep: int = 2
+    keep_every: str | None = None
+    best: str | None = None
+
+
+@dataclass
+class RunConfig:
+    """Keys of every run.
+
+    Attributes:
+        units: what the run's clock counts (no key of a config).
+        kind: what trains: dqn, sac, supervised, gpt, or another of `rlplast list kinds`.
+        seed: seed of every random stream of the run.
+        threads: CPU threads of torch; results repeat bit for bit for equal numbers.
+        device: auto, cpu, cuda or cuda:N.
+        total: length of the run, such as ``200k env_steps``; ``auto``, where the config itself
+            says how long its phases are, for all of them.
+        hooks: methods and when they fire: method, at|every|on|when, from, until, networks, scope,
+            optimizer, followers, params.
+        penalties: terms added to losses: method, networks, layers, params.
+        layers: modules put in when networks are built: method, networks, params.
+        log: how often a line of metrics is written.
+        evaluate: how often the agent is evaluated.
+        metrics: how often plasticity metrics are measured.
+        checkpoint: how often the run is saved.
+        tensorboard: whether TensorBoard files are written.
+        percentages_of: what percentages refer to; null for the total. Set by
+            ``resume --total``, so that extending a run moves nothing that was scheduled.
+    """
+
+    units: ClassVar[tuple[str, ...]] = UNITS
+
+    kind: str = "dqn"
+    seed: int = 1
+    threads: int = 1
+    device: str = "auto"
+    total: str = "200k env_steps"
+    hooks: list[dict[str, Any]] = field(default_factory=list)
+    penalties: list[dict[str, Any]] = field(default_factory=list)
+    layers: list[dict[str, Any]] = field(default_factory=list)
+    log: LogConfig = field(default_factory=LogConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    tensorboard: bool = True
+    percentages_of: str | None = None
+
+    def total_time(self) -> Time:
+        """Return the run's length.
+
+        Raises:
+            ConfigError: if it is a percentage or zero, or longer than all phases.
+        """
+        whole = self.whole_time()
+        if whole is not None and self.total == "auto":
+            return whole
+        total = Time.parse(self.total, "total")
+        if total.unit == "%" or total.value < 1:
+            raise ConfigError(f"total = {self.total!r}: allowed is a positive number with a unit")
+        if whole is not None and total.unit == whole.unit and total.value > whole.value:
+            raise ConfigError(f"total = {self.total!r}: allowed is at most all phases, {whole}")
+        return total
+
+    def check(self) -> None:
+        """Check values against their ranges and against each other.
+
+        Raises:
+            ConfigError: naming key, value and what is allowed.
+        """
+
+    def to_resume(self) -> "RunConfig":
+        """Return the config to build a run from whose checkpoint is then loaded."""
+        return self
+
+    def whole_time(self) -> Time | None:
+        """Return the length of all phases, which ``total: auto`` stands for; None without any."""
+        return None
+
+    def reference_time(self) -> Time:
+        """Return the length that percentages refer to."""
+        if self.percentages_of in (None, "auto"):
+            return self.total_time()
+        return Time.parse(self.percentages_of, "percentages_of")
+
+    def cadence(self) -> Cadence:
+        """Return the schedules of logging, evaluation, metrics and checkpoints.
+
+        Raises:
+            ConfigError: for a period that is no time, or counts below 1.
+        """
+        total = self.reference_time()
+
+        def every(key: str, period: str | None, name: str = "every") -> Schedule | None:
+            if period is None:
+                return None
+            try:
+                schedule = Schedule.parse({"every": period}, total, key, self.horizon())
+            except ConfigError as error:
+                raise ConfigError(str(error).replace(f"{key}.every", f"{key}.{name}")) from error
+            for unit in schedule.units() - set(self.units):
+                raise ConfigError(
+                    f"{key}.{name} = {period!r}: this run counts {', '.join(self.units)}, "
+                    f"not {unit}"
+                )
+            return schedule
+
+        for key, value in (
+            ("evaluate.episodes", self.evaluate.episodes),
+            ("metrics.batch_size", self.metrics.batch_size),
+            ("checkpoint.keep", self.checkpoint.keep),
+            ("threads", self.threads),
+        ):
+            if value < 1:
+                raise ConfigError(f"{key} = {value}: allowed is at least 1")
+            if value > 10**6:
+                raise ConfigError(f"{key} = {value}: allowed is at most 1000000")
+        log = every("log", self.log.every)
+        save = every("checkpoint", self.checkpoint.every)
+        if log is None or save is None:
+            raise ConfigError("log.every and checkpoint.every cannot be null: give a period")
+        if self.checkpoint.best is not None and self.evaluate.every is None:
+            raise ConfigError(
+                f"checkpoint.best = {self.checkpoint.best!r} with evaluate.every = null: it is "
+                "found by evaluations, give them a period"
+            )
+        return Cadence(
+            log=log,
+            evaluate=every("evaluate", self.evaluate.every),
+            metrics=every("metrics", self.metrics.every),
+            checkpoint=save,
+            episodes=self.evaluate.episodes,
+            keep=self.checkpoint.keep,
+            keep_every=every("checkpoint", self.checkpoint.keep_every, "keep_every"),
+            best=self.checkpoint.best,
+        )
+
+    def horizon(self) -> Clock:
+        """Return the clock at the end of the run, for the counters known in advance."""
+        total = self.total_time()
+        return Clock(**{total.unit: int(total.value)})
+
+
+def check_keys(data: Any, cls: type, where: str = "config") -> None:
+    """Check a nested mapping's keys against a dataclass, before any value is looked at.
+
+    Raises:
+        ConfigError: naming the key, where it stands, and the nearest allowed one.
+    """
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{where} = {data!r}: allowed is a mapping of {cls.__name__}'s keys")
+    hints = typing.get_type_hints(cls)
+    names = [f.name for f in dataclasses.fields(cls)]
+    for key, value in data.items():
+        if key not in names:
+            raise ConfigError(
+                f"{where} has an unknown key {key!r}: {did_you_mean(str(key), names)}"
+            )
+        if dataclasses.is_dataclass(hints[key]):
+            check_keys(value, typing.cast(type, hints[key]), f"{where}.{key}")

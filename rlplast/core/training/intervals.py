@@ -1,0 +1,44 @@
+"""How often a run does what does not change its training.
+
+- `Cadence`: the schedules of log lines, evaluations, metrics and checkpoints.
+- `is_due`: whether a schedule is due between two clocks.
+"""
+
+from dataclasses import dataclass
+
+from rlplast.core.clock import Clock
+from rlplast.core.method.schedule import Schedule
+
+__all__ = ["Cadence", "is_due"]
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """How often a run does what does not change its training.
+
+    Attributes:
+        log: one line of training metrics.
+        evaluate: an evaluation, or None.
+        metrics: plasticity metrics, or None.
+        checkpoint: a checkpoint.
+        episodes: episodes per evaluation.
+        keep: checkpoints kept.
+        keep_every: checkpoints kept for ever, whether or not `checkpoint` makes one there, or
+            None.
+        best: score of an evaluation whose best moment is kept too, or None. The lowest is the
+            best if its name ends with ``loss``, else the highest.
+    """
+
+    log: Schedule
+    evaluate: Schedule | None
+    metrics: Schedule | None
+    checkpoint: Schedule
+    episodes: int = 10
+    keep: int = 2
+    keep_every: Schedule | None = None
+    best: str | None = None
+
+
+def is_due(schedule: Schedule | None, previous: Clock, clock: Clock) -> bool:
+    """Say whether a schedule, if there is one, is due after `previous` and up to `clock`."""
+    return schedule is not None and schedule.crossings(previous, clock) > 0

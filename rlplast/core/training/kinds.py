@@ -1,0 +1,135 @@
+"""Kinds of runs: what the key ``kind`` of a config can be.
+
+- `Kind`: names a config's class and what trains, which are imported when needed.
+- `register_kind`: adds one.
+- `get_kind`, `kinds`: look up, list.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rlplast import plugins
+from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.registry import load_plugins
+from rlplast.core.training.config import RunConfig
+from rlplast.core.training.trainable import Trainable
+
+__all__ = ["Kind", "get_kind", "kinds", "register_kind"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of run.
+
+    Attributes:
+        name: the value of a config's key ``kind``.
+        config: ``module:Class`` of its config, a dataclass derived from `RunConfig`.
+        trainable: ``module:Class`` of its `Trainable`, made from a checked config and a device.
+        origin: rlplast, or the package or module that registered it.
+    """
+
+    name: str
+    config: str
+    trainable: str
+    origin: str = "rlplast"
+
+    def config_class(self) -> type[RunConfig]:
+        """Return the config's class.
+
+        Raises:
+            ConfigError: if it cannot be imported, or is no config.
+        """
+        found = self._import(self.config)
+        if not (isinstance(found, type) and issubclass(found, RunConfig)):
+            raise ConfigError(f"{self._said(self.config)} is no class derived from RunConfig")
+        return found
+
+    def trainable_class(self) -> Callable[[Any, torch.device], Trainable]:
+        """Return what is called with a config and a device.
+
+        Raises:
+            ConfigError: if it cannot be imported, or is no class.
+        """
+        return self._import(self.trainable)
+
+    def _import(self, path: str) -> Any:
+        module, _, name = path.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except Exception as error:
+            if module.startswith("rlplast."):
+                raise
+            cause = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ConfigError(f"{self._said(path)} cannot be imported ({cause}): fix it") from error
+        if not callable(found):
+            raise ConfigError(f"{self._said(path)} is no class")
+        return found
+
+    def _said(self, path: str) -> str:
+        return f"kind {self.name!r} from {self.origin}: {path}"
+
+
+_KINDS = {
+    name: Kind(name, config, trainable)
+    for name, config, trainable in (
+        ("dqn", "rlplast.agents.dqn_config:DQNConfig", "rlplast.agents.dqn:DQN"),
+        ("sac", "rlplast.agents.sac_config:SACConfig", "rlplast.agents.sac:SAC"),
+        (
+            "supervised",
+            "rlplast.supervised.config:SupervisedConfig",
+            "rlplast.supervised.trainer:Supervised",
+        ),
+        ("gpt", "rlplast.gpt.config:GPTConfig", "rlplast.gpt.trainer:GPTTrainer"),
+    )
+}
+
+
+def register_kind(name: str, *, config: str, trainable: str) -> None:
+    """Add a kind of run, in a module that `--import` or an entry point names.
+
+    Args:
+        name: the value of a config's key ``kind``.
+        config: ``module:Class`` of its config, a dataclass derived from
+            `rlplast.core.training.config.RunConfig`.
+        trainable: ``module:Class`` of what trains, a `rlplast.core.training.trainable.Trainable`
+            made from a config and a device.
+
+    Raises:
+        ConfigError: for a name that is taken, or a class not given as ``module:Class``.
+    """
+    for key, path in (("config", config), ("trainable", trainable)):
+        if not all(isinstance(path, str) and part for part in str(path).partition(":")):
+            raise ConfigError(f"kind {name!r}: {key} = {path!r}: allowed is 'module:Class'")
+    new = Kind(name, config, trainable, plugins.origin(trainable.partition(":")[0]))
+    taken = _KINDS.get(name, new)
+    if (taken.config, taken.trainable) != (config, trainable):  # else a module imported twice
+        raise ConfigError(f"kind {name!r} is taken, by {taken.origin}: choose another name")
+    _KINDS[name] = new
+
+
+def kinds() -> dict[str, Kind]:
+    """Return every kind by name: ours, then those of plug-ins and imported modules.
+
+    Raises:
+        ConfigError: for a plug-in that cannot be loaded.
+    """
+    load_plugins(plugins.KINDS)
+    return dict(_KINDS)
+
+
+def get_kind(name: Any) -> Kind:
+    """Return a kind by name.
+
+    Raises:
+        ConfigError: naming the nearest kind if there is no such one.
+    """
+    known = kinds()
+    if not isinstance(name, str) or name not in known:
+        near = did_you_mean(str(name), known)
+        own = "" if near.startswith("did") else "; your own: `rlplast --import MODULE ...`"
+        raise ConfigError(f"kind = {name!r}: {near}{own}")
+    return known[name]

@@ -1,0 +1,376 @@
+"""The loop: drives anything that trains, fires hooks, logs, evaluates, checkpoints.
+
+After each step of the Trainable, in this order: scheduled hooks that became due,
+metrics, evaluation, log line, hooks whose condition a value just measured fulfils, checkpoint.
+Every-update hooks fire inside the update. The end of a run is always measured, evaluated,
+logged and saved, after the last update owed.
+
+A checkpoint is the state as it was at its moment; a thread writes it while training goes on.
+Whatever needs it to be there (the next one, the end of the run, a signal) waits.
+
+Of several processes (`rlplast.core.training.distributed`) each runs its own loop, step by step with
+the others; rank 0 alone measures metrics and writes.
+"""
+
+import dataclasses
+import math
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlplast.core.checkpoint import checkpoint
+from rlplast.core.checkpoint.background import Background
+from rlplast.core.clock import Clock, Time
+from rlplast.core.errors import Interrupted, RlplastError
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.rng import preserve_global_rng
+from rlplast.core.training import distributed
+from rlplast.core.training.best import Best, improved, write_best
+from rlplast.core.training.intervals import Cadence, is_due
+from rlplast.core.training.run_folder import RunFolder, clock_fields
+from rlplast.core.training.signals import Signals
+from rlplast.core.training.trainable import Trainable
+
+__all__ = ["Cadence", "Loop"]
+
+
+@dataclass
+class Loop:
+    """One run.
+
+    Attributes:
+        trainable: what trains.
+        hooks: its hooks.
+        total: the run's length.
+        folder: where everything is written.
+        cadence: how often.
+        measure: returns plasticity metrics by name, given the Trainable and a number that
+            seeds the probe.
+        observer: called after every step, for progress bars.
+        until: where to stop early, at whichever comes first: after that step, before anything
+            that is due there. What goes on from the checkpoint begins with what is due, so
+            runs whose hooks differ from there on can share this one (a study's prefix).
+    """
+
+    trainable: Trainable
+    hooks: Hooks
+    total: Time
+    folder: RunFolder
+    cadence: Cadence
+    measure: Callable[[Trainable, int], dict[str, float]] = lambda trainable, number: {}
+    observer: Callable[["Loop"], None] = lambda loop: None
+    until: tuple[Time, ...] = ()
+    latest: dict[str, float] = field(default_factory=dict)
+    started: bool = False
+    _logged: Clock | None = None
+    _saved: tuple[Clock, Path] | None = None  # the newest checkpoint, of which clock
+    _taken: checkpoint.Snapshot | None = None  # the newest snapshot
+    _background: Background = field(default_factory=Background)  # writes it
+    _best: Best | None = None
+    _held_back: Clock | None = None  # up to where hooks fired, if the run was at its end
+    _pending: Clock | None = None  # the clock before a step after which nothing was done yet
+    _unread: dict[str, float] = field(default_factory=dict)  # measured, not yet shown to hooks
+    _seconds: float = 0.0
+    _since: float = 0.0
+
+    def run(self) -> None:
+        """Run to the end, or to `until`; the state there is checkpointed.
+
+        Raises:
+            Interrupted: after SIGINT or SIGTERM, once a checkpoint is saved.
+            RlplastError: if the loss is no longer finite, or a checkpoint could not be written;
+                the last checkpoint is kept.
+        """
+        trainable = self.trainable
+        trainable.after_update = self.hooks.after_update
+        trainable.recorded = self.hooks.recorded()
+        self._since = time.perf_counter()
+        with Signals() as signals, self._background:
+            if not self.started:
+                self.started = True
+                self._checkpoint()
+                self._settle()  # one precedes the first update
+                self._fire(None, trainable.clock)
+            elif self._held_back is not None:  # what fell on the end of the run before it grew
+                self._fire(self._held_back, trainable.clock)
+                self._held_back = None
+            if self._unread:
+                self._observe(trainable.clock)
+            while self._pending is not None or not self.done():
+                if self._pending is None:
+                    self._pending = trainable.clock
+                    trainable.step()
+                if self._reached(self.until):
+                    self._checkpoint()
+                    self._settle()
+                    return
+                previous, self._pending = self._pending, None
+                self._after_step(previous, trainable.clock)
+                self.observer(self)
+                self._background.check()
+                received = distributed.highest(signals.received)  # all ranks stop at one step
+                if received and not self.done():
+                    self._checkpoint()
+                    self._settle()
+                    name = signal.Signals(received).name
+                    raise Interrupted(
+                        f"stopped by {name}; checkpoint saved: `rlplast resume {self.folder.path}`"
+                    )
+            best = False
+            if self._logged != trainable.clock:  # not if resumed from the very end
+                clock, cadence = trainable.clock, self.cadence
+                evaluate = cadence.evaluate is not None
+                best = self._measure(clock, cadence.metrics is not None, evaluate)
+                self._log(clock)
+            self._unread = {}  # nothing fires at the end
+            self._checkpoint(best)
+            self._settle()
+
+    @property
+    def saving(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._background.busy
+
+    def done(self) -> bool:
+        """Whether the total is reached and no update is owed."""
+        reached = self.trainable.clock[self.total.unit] >= self.total.value
+        return reached and (self.total.unit == "updates" or not self.trainable.owes())
+
+    def _reached(self, times: tuple[Time, ...]) -> bool:
+        return any(self.trainable.clock[time.unit] >= time.value for time in times)
+
+    def _after_step(self, previous: Clock, clock: Clock) -> None:
+        cadence = self.cadence
+        self._fire(previous, clock)
+        if clock[self.total.unit] >= self.total.value:
+            return  # run() looks at the end, once no update is owed any more
+        metrics, evaluate, log, save, keep = (
+            is_due(schedule, previous, clock)
+            for schedule in (
+                cadence.metrics,
+                cadence.evaluate,
+                cadence.log,
+                cadence.checkpoint,
+                cadence.keep_every,
+            )
+        )
+        due = save or keep
+        best = self._measure(clock, metrics, evaluate)
+        if log:
+            self._log(clock)
+        first = best and len(self.hooks.conditional) > 0  # save what was evaluated, as it was
+        if first:
+            self._checkpoint(best, due)
+        if metrics or evaluate or log:
+            self._observe(clock)
+        if (due or best) and not first:
+            self._checkpoint(best, due)
+
+    def _fire(self, previous: Clock | None, clock: Clock) -> None:
+        """Fire what is due; ranks that are then out of step stop here."""
+        self._fired(self.hooks.fire(previous, clock))
+
+    def _observe(self, clock: Clock) -> None:
+        """Let hooks read what was just measured, which none reads again."""
+        values, self._unread = self._unread, {}
+        if self.hooks.conditional:
+            self.hooks.check_found(values)
+            self._fired(self.hooks.observe(distributed.shared(values, self.hooks.reads()), clock))
+
+    def _fired(self, receipts: list[Any]) -> None:
+        if receipts:
+            distributed.check_in_step(self.trainable.networks.values())
+        self._receipts(receipts)
+
+    def _measure(self, clock: Clock, metrics: bool, evaluate: bool) -> bool:
+        """Measure and evaluate; neither moves any stream of the training.
+
+        Returns:
+            Whether this is the best evaluation so far.
+        """
+        if metrics and distributed.rank() == 0:
+            with preserve_global_rng():
+                self._write(clock, self.measure(self.trainable, _number(clock)))
+        if not evaluate:
+            return False
+        with preserve_global_rng():
+            scores = self.trainable.evaluate(_number(clock), self.cadence.episodes)
+        self._write(clock, {f"eval/{name}": value for name, value in scores.items()})
+        metric = self.cadence.best
+        best = improved(self._best, metric, scores) if metric is not None else None
+        self._best = best or self._best
+        return best is not None
+
+    def _log(self, clock: Clock) -> None:
+        self._logged = clock
+        self._receipts(self.hooks.flush(clock))
+        values = self.trainable.metrics()
+        for name, value in values.items():
+            if name.startswith("train/loss") and not math.isfinite(value):
+                self._write(clock, values)
+                self.folder.flush()
+                raise RlplastError(
+                    f"{name} = {value} at {clock}: training diverged; the last checkpoint is kept "
+                    "(lower the learning rate, or look at receipts.jsonl for a hook just before)"
+                )
+        values["time/seconds"] = self.seconds()
+        self._write(clock, values)
+        self.folder.flush()
+
+    def seconds(self) -> float:
+        """Return the wall-clock seconds this run has taken, over all its processes."""
+        return self._seconds + time.perf_counter() - self._since
+
+    def _write(self, clock: Clock, values: Mapping[str, float]) -> None:
+        if values:
+            self.latest.update(values)
+            self._unread.update(values)
+            self.folder.metrics(clock_fields(clock, self.trainable.units), values)
+
+    def _receipts(self, receipts: list[Receipt]) -> None:
+        reset: Counter[str] = Counter()
+        for receipt in receipts:
+            row = receipt.row()
+            row["clock"] = clock_fields(receipt.clock, self.trainable.units)
+            self.folder.receipt(row)
+            key = f"metric/units_reset/{receipt.network}"
+            for layer, units in (receipt.units or {}).items():
+                reset[key] += units
+                reset[f"{key}/{layer}"] += units
+        if receipts and reset:
+            self._write(receipts[0].clock, reset)
+
+    def _checkpoint(self, best: bool = False, due: bool = True) -> None:
+        """Save the state as it is, unless it has been already, and prune; `_settle` waits for it.
+
+        Args:
+            best: whether the evaluation of just now is the best so far.
+            due: whether it is one of the newest that are kept, and not only the best.
+        """
+        self._background.wait()
+        clock, root, taken = self.trainable.clock, self.folder.checkpoints, None
+        if self._saved is None or self._saved[0] != clock:
+            settled = int(self._pending is None)  # of one clock, before and after what is due
+            position = (
+                clock[self.total.unit],
+                clock.updates,
+                clock.env_steps,
+                clock.phase,
+                settled,
+            )
+            kind = "branch" if not settled else "step" if due else "best"
+            path = self._path(position, kind)
+            if best and self._best is not None:
+                self._best = dataclasses.replace(self._best, checkpoint=path.name)
+            taken = self._snapshot(path, position, clock)
+            self._saved = clock, path
+        if distributed.rank() > 0:
+            return
+        new_best = self._best if best else None
+        named = self._best and self._best.checkpoint
+
+        def finish() -> None:
+            if taken is not None:
+                checkpoint.write(taken)
+            if new_best is not None:
+                write_best(root, new_best)
+            checkpoint.prune(root, self.cadence.keep, named)
+
+        self._background.start(finish)
+
+    def _settle(self) -> None:
+        """Wait until the last checkpoint is there, in every process."""
+        self._background.wait()
+        self.folder.flush()
+        distributed.barrier()
+
+    def _path(self, position: tuple[int, ...], kind: str) -> Path:
+        root = self.folder.checkpoints
+        path = root / f"{kind}-{position[0]}"
+        if (path / checkpoint.SENTINEL).exists():  # saved at another clock of the same count
+            return root / "-".join([kind, *map(str, position)])
+        return path
+
+    def _snapshot(
+        self, path: Path, position: tuple[int, ...], clock: Clock
+    ) -> checkpoint.Snapshot | None:
+        """Return the state as it is; every rank gives its own, rank 0 has what is written."""
+        trainable = self.trainable
+        distributed.check_in_step(trainable.networks.values())
+        tensors = {}
+        for network in trainable.networks.values():
+            tensors.update(checkpoint.network_tensors(network))
+            name = checkpoint.first_not_finite(network)
+            if name is not None:
+                raise RlplastError(
+                    f"{name} is not finite at {clock}: training diverged; nothing was saved over "
+                    "the last good checkpoint"
+                )
+        state = {
+            "clock": dataclasses.asdict(clock),
+            "trainable": trainable.state_dict(),
+            "hooks": self.hooks.state_dict(),
+            "lengths": self.folder.lengths(),
+            "logged": dataclasses.asdict(self._logged) if self._logged else None,
+            "pending": dataclasses.asdict(self._pending) if self._pending else None,
+            "best": dataclasses.asdict(self._best) if self._best else None,
+            "unread": {k: v for k, v in self._unread.items() if k in self.hooks.reads()},
+            "aliases": [checkpoint.aliases(n) for n in trainable.networks.values()],
+            "time/seconds": self.seconds(),
+        }
+        if distributed.rank() > 0:
+            return None
+
+        def save_files(previous: Path | None) -> Callable[[Path], None]:
+            write = trainable.save_files(previous)
+
+            def write_all(folder: Path) -> None:
+                write(folder)
+                self.folder.sync()
+
+            return write_all
+
+        saved, previous = self._saved or (None, None)
+        # What fell between the one before and this one: a signal may have come first.
+        stays = self._pending is None and is_due(self.cadence.keep_every, saved or clock, clock)
+        self._taken = checkpoint.snapshot(
+            path, position, tensors, state, save_files, previous, stays, self._taken
+        )
+        return self._taken
+
+    def load(self, path: Path) -> None:
+        """Continue from a checkpoint: networks, streams, environments, files cut to length.
+
+        Raises:
+            DamagedFile: if the checkpoint, or a file it counts the lines of, is damaged.
+        """
+        tensors, state = checkpoint.load(path)
+        for network in self.trainable.networks.values():
+            checkpoint.load_network_tensors(network, tensors)
+        self.trainable.clock = Clock(**state["clock"])
+        self.trainable.load_state_dict(state["trainable"])
+        self.trainable.load_files(path)
+        self.hooks.load_state_dict(state["hooks"])
+        self._held_back = self.hooks.held_back(state["hooks"], self.trainable.clock)
+        self.folder.cut(state["lengths"])
+        self._best = Best(**state["best"]) if state.get("best") else None
+        if distributed.rank() == 0:
+            checkpoint.unseal_newer(self.folder.checkpoints, path)
+            write_best(self.folder.checkpoints, self._best)
+        distributed.barrier()  # nobody deletes what another one still reads
+        self._pending = Clock(**state["pending"]) if state.get("pending") else None
+        self._saved = self._pending or self.trainable.clock, path
+        self._unread = dict(state.get("unread", {}))
+        self._seconds = state["time/seconds"]
+        self._logged = Clock(**state["logged"]) if state["logged"] else None
+        self.started = any(v > 0 for v in state["clock"].values())
+
+
+def _number(clock: Clock) -> int:
+    """Return a number that differs at every point of a run, to seed what happens there."""
+    return clock.updates + clock.env_steps + clock.tokens + clock.epochs + clock.phase

@@ -1,0 +1,164 @@
+"""A run's folder: its config, its metrics and receipts, its lock, its checkpoints.
+
+Lines are appended as they happen. Each checkpoint stores how long the files were, and
+resume cuts them back to that, so an interrupted run leaves no line twice.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from rlplast.core.checkpoint.files import lock
+from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
+
+__all__ = ["RunFolder", "write_json", "write_text"]
+
+LINES = ("metrics.jsonl", "receipts.jsonl")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn a full or read-only disk into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise RlplastError(
+            f"{path} could not be written ({error}); checkpoints are intact: free space or fix "
+            "permissions, then `rlplast resume`, or the study's command again"
+        ) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file beside `path`, fsync, and rename over it: it is whole at any moment.
+
+    Raises:
+        RlplastError: if the disk is full or not writable; what was there stays.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    with _writing(path):
+        with temporary.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON as `write_text` does."""
+    write_text(path, json.dumps(value, indent=2, default=str) + "\n")
+
+
+class RunFolder:
+    """The one writer of a run's folder.
+
+    Args:
+        path: the folder; created if absent.
+        tensorboard: whether ``events.*`` files are written too.
+
+    Raises:
+        ConfigError: if another process writes to the folder.
+    """
+
+    def __init__(self, path: Path, tensorboard: bool = True) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        taken = lock(path / ".lock")
+        if taken is None:
+            raise ConfigError(
+                f"{path} is in use by another process: wait for it, or choose another --out"
+            )
+        self._lock = taken
+        self._files = {name: (path / name).open("ab") for name in LINES}
+        self._tensorboard = tensorboard
+        self._writer: Any = None
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the run's checkpoints."""
+        return self.path / "checkpoints"
+
+    def metrics(self, clock: Mapping[str, int], values: Mapping[str, float]) -> None:
+        """Append one flat line: the clock's counters and the values; not-a-number is null."""
+        self._append("metrics.jsonl", {**clock, **values})
+        if self._tensorboard:
+            step = max(clock.get("env_steps", 0), clock.get("updates", 0))
+            with _writing(self.path / "events.*"):
+                events = self._events(step)
+                for name, value in values.items():
+                    events.add_scalar(name, value, step)
+
+    def receipt(self, row: Mapping[str, Any]) -> None:
+        """Append one receipt."""
+        self._append("receipts.jsonl", row)
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        finite = {
+            k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()
+        }
+        with _writing(self.path / name):
+            self._files[name].write(json.dumps(finite, allow_nan=False).encode() + b"\n")
+
+    def _events(self, step: int) -> Any:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # What a killed process wrote from here on is hidden; the run writes it anew.
+            self._writer = SummaryWriter(str(self.path), purge_step=step)
+        return self._writer
+
+    def lengths(self) -> dict[str, int]:
+        """Return the files' lengths in bytes, all lines so far visible to readers."""
+        for name, file in self._files.items():
+            with _writing(self.path / name):
+                file.flush()
+        return {name: file.tell() for name, file in self._files.items()}
+
+    def sync(self) -> None:
+        """Force to disk at least what `lengths` last counted; any thread may do it."""
+        for name, file in self._files.items():
+            with _writing(self.path / name):
+                os.fsync(file.fileno())
+
+    def flush(self) -> None:
+        """Make what was appended visible to readers."""
+        for name, file in self._files.items():
+            with _writing(self.path / name):
+                file.flush()
+        if self._writer is not None:
+            with _writing(self.path / "events.*"):
+                self._writer.flush()
+
+    def cut(self, lengths: Mapping[str, int]) -> None:
+        """Cut the files back to the lengths a checkpoint stored.
+
+        Raises:
+            DamagedFile: if a file is shorter than the checkpoint says.
+        """
+        for name, length in lengths.items():
+            file = self._files[name]
+            size = file.seek(0, os.SEEK_END)
+            if size < length:
+                raise DamagedFile(
+                    f"{self.path / name} has {size} bytes, the checkpoint counts {length}: lines "
+                    "were lost"
+                )
+            with _writing(self.path / name):
+                file.truncate(length)
+            file.seek(0, os.SEEK_END)
+
+    def close(self) -> None:
+        """Close and unlock; lines that were not flushed may be lost if the disk is full."""
+        for file in (*self._files.values(), self._writer, self._lock):
+            if file is not None:
+                with suppress(OSError):
+                    file.close()
+
+
+def clock_fields(clock: Clock, units: tuple[str, ...]) -> dict[str, int]:
+    """Return the counters a run counts, for a line of metrics."""
+    return {unit: clock[unit] for unit in units}

@@ -1,0 +1,119 @@
+"""Trainable: what the loop needs of anything that trains.
+
+A DQN, a SAC agent, a classifier and a language model all look like this to the loop, so
+hooks, schedules, checkpoints and metrics are written once.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from rlplast.core.clock import Clock
+from rlplast.core.method.context import Activations
+from rlplast.core.method.penalties import Penalties
+from rlplast.core.network.network import Network
+
+__all__ = ["AfterUpdate", "Trainable", "no_hooks"]
+
+AfterUpdate = Callable[[Clock, Mapping[str, Activations]], None]
+
+
+def no_hooks(clock: Clock, activations: Mapping[str, Activations]) -> None:
+    """Do nothing after an update."""
+
+
+class Trainable(Protocol):
+    """Something that trains, one step at a time.
+
+    One that knows its end better than its config does, once its data are there, says it in a
+    method ``horizon() -> Clock``. One that several processes of ``torchrun`` can train together
+    says so by a class attribute ``several_processes = True``. Of agents, `rlplast evaluate` calls
+    ``play``, and Python ``act``.
+
+    Attributes:
+        networks: the networks hooks may touch, by name.
+        clock: counters so far.
+        units: the units its clock counts.
+        after_update: called inside each update with the clock that counts it, after the
+            optimizer step and before targets and averages follow; and with the activations of
+            the update's own forward pass, by network, of those in `recorded`.
+        recorded: the networks whose activations `after_update` reads.
+        penalties: the terms added to its losses.
+    """
+
+    networks: dict[str, Network]
+    clock: Clock
+    units: tuple[str, ...]
+    after_update: AfterUpdate
+    recorded: frozenset[str]
+    penalties: Penalties
+
+    def step(self) -> None:
+        """Do exactly one thing: one vector environment step, or one update."""
+        ...
+
+    def owes(self) -> bool:
+        """Whether an update is due before the next environment step."""
+        ...
+
+    def evaluate(self, number: int, episodes: int) -> dict[str, float]:
+        """Return scores; draws come from the evaluation stream `number` alone."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Return what training measured since the last call, under ``train/`` names."""
+        ...
+
+    def sample(self, size: int, number: int) -> Any:
+        """Return a probe batch drawn from a stream of its own, or None if there is no data."""
+        ...
+
+    def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
+        """Yield batches of the training data or replay, in an order of a stream of their own.
+
+        Args:
+            count: how many; None for one pass over all there is now.
+            size: samples of a batch.
+            number: number of the stream.
+        """
+        ...
+
+    def loss(self, network: str, batch: Any, train: bool = False) -> Tensor:
+        """Return the loss of a network on a batch; pure, for probes.
+
+        Args:
+            network: its name.
+            batch: one of `sample` or `batches`.
+            train: whether modules are in training mode, else in evaluation mode.
+        """
+        ...
+
+    def activations(self, network: str, batch: Any) -> Activations:
+        """Return hidden activations on a batch, after the nonlinearity, by name of their units."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything but networks and files: streams, environments, counters."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        ...
+
+    def save_files(self, previous: Path | None) -> Callable[[Path], None]:
+        """Return what writes bulk data (a replay), as they are now, into a checkpoint's folder.
+
+        It is called once, in another thread while training goes on, and may link to files of
+        the checkpoint `previous`.
+        """
+        ...
+
+    def load_files(self, folder: Path) -> None:
+        """Read what `save_files` wrote; called after `load_state_dict`."""
+        ...
+
+    def close(self) -> None:
+        """Release environments and processes."""
+        ...

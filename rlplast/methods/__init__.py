@@ -1,0 +1,14 @@
+"""Methods, one file each: interventions, penalties and layers.
+
+Importing this package imports every file of it, which registers its method. What several methods
+share is here too: `rlplast.methods.recycling` (edits of single units), `rlplast.methods.draws`
+(draws without a generator).
+"""
+
+import importlib
+import pkgutil
+
+__all__: list[str] = []
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -1,0 +1,229 @@
+"""Continual backprop: a small share of the least useful units starts anew, all the time.
+
+Source: Dohare et al. 2024 (Nature 632), Algorithm 1; details of loss-of-plasticity's `gnt.py`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.network.network import Network
+from rlplast.core.network.units import UnitGroup
+from rlplast.core.registry import param
+from rlplast.methods.draws import uniform
+from rlplast.methods.recycling import (
+    Draw,
+    counters,
+    gain,
+    mean_over_samples,
+    mean_size,
+    recycle,
+    reset_counts,
+    uniform_rows,
+)
+
+__all__ = ["Cbp"]
+
+UTILITIES = (
+    "contribution | weight | adaptation | zero_contribution | adaptable_contribution | "
+    "feature_by_input | random"
+)
+_CENTRED = ("zero_contribution", "adaptable_contribution", "feature_by_input")
+_CHANCE, _UTILITY, _ROW = 0, 1, 2  # what a draw is for: the first key of its hash
+
+
+@method("cbp", source="Dohare et al. 2024, Algorithm 1; loss-of-plasticity, lop/algos/gnt.py")
+@dataclass(frozen=True)
+class Cbp(Method):
+    """Replace a share of mature units of least utility at every update: continual backprop.
+
+    A unit's utility is a decaying mean of |h|·mean|w_out| (`utility`). Of the units older than
+    `maturity` updates, `replacement_rate` are replaced per update, fractions accumulate. Incoming
+    weights are drawn anew, the bias and outgoing weights become 0, norm entries 1 and 0, and the
+    optimizer forgets these entries (``step``, which a tensor shares, is kept). Output layers,
+    residual streams and tied weights have no such units. List it with ``every: 1 updates``.
+
+    Attributes:
+        replacement_rate: share of the mature units of a layer replaced per update.
+        maturity: updates before a unit can be replaced.
+        decay: of the running means.
+        utility: what a unit is worth; the paper's Algorithm 1 has contribution.
+        accumulate: whether fractions of a unit add up; else they are chances, as in the class
+            of the code.
+        init: law of the new weights: uniform as Kaiming's, or torch's default; convs have the
+            latter always (code).
+        bias_transfer: whether the mean activation of a replaced unit goes into the biases
+            downstream (the paper's intent, which the code loses).
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ("activations", "moments")
+    policies: ClassVar[tuple[str, str]] = ("keep", "leave")
+
+    replacement_rate: float = param(1e-4, "[0, 1]")
+    maturity: int = param(10_000, "[0, 1000000000]")
+    decay: float = param(0.99, "[0, 1)")
+    utility: str = param("contribution", UTILITIES)
+    accumulate: bool = param(True, "")
+    init: str = param("kaiming", "kaiming | default")
+    bias_transfer: bool = param(False, "")
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+        """Return running means, ages and fractions of each layer.
+
+        Raises:
+            NothingToEdit: if there are no hidden units.
+        """
+        groups = network.units_in(blocks)
+        device = blocks[0].view.device
+        state = counters(groups, device)
+        state["updates"] = torch.zeros((), dtype=torch.int64, device=device)
+        for group in groups:
+            for name, dtype in _PER_UNIT.items():
+                state[f"{name}/{group.name}"] = torch.zeros(group.size, dtype=dtype, device=device)
+            # Not 0-d: a compiled update on a CPU loses what it writes to a float64 scalar.
+            state[f"owed/{group.name}"] = torch.zeros(1, dtype=torch.float64, device=device)
+        return state
+
+    def plan(self, context: Context, state: State) -> list[Edit]:
+        """Plan the bookkeeping of this update, and a new start of the units chosen."""
+        edits: list[Edit] = [Assign(state["updates"], state["updates"] + 1)]
+        masks: dict[str, Tensor] = {}
+        means: dict[str, Tensor] = {}
+        for tag, group in enumerate(context.units):
+            chosen, mean, own = self._choose(context, state, group, tag)
+            masks[group.name], means[group.name] = chosen, mean
+            edits += own + reset_counts(state, group, chosen)
+        draw = self._draw(context, state)
+        # Layer by layer, as the code: a weight between two units that start anew is drawn.
+        edits += recycle(context, masks, draw, outgoing_first=True, moments=True)
+        return edits + (_transfer(context, masks, means) if self.bias_transfer else [])
+
+    def _choose(
+        self, context: Context, state: State, group: UnitGroup, tag: int
+    ) -> tuple[Tensor, Tensor, list[Edit]]:
+        """Return which units of a layer start anew, their mean activations, and the books."""
+        h = context.activations[group.name]
+        util, mean_act, age, drawn = (state[f"{name}/{group.name}"] for name in _PER_UNIT)
+        age_now = age + 1
+        corrected = 1 - self.decay**age_now
+        mean_now = mean_act
+        if self.bias_transfer or self.utility in _CENTRED:
+            mean_now = torch.lerp(mean_over_samples(h).to(mean_act), mean_act, self.decay)
+        mean = mean_now / corrected
+        worth = self._worth(context, state, group, h, mean, tag)
+        util_now = torch.lerp(worth.to(util), util, self.decay)
+        score = worth if self.utility == "random" else util_now / corrected
+        eligible = age_now > self.maturity
+        owed, number = self._number(context, state, group, eligible, tag)
+        order = torch.where(eligible, score, math.inf).argsort(stable=True)
+        chosen = eligible & (order.argsort() < number)
+        edits: list[Edit] = [
+            Assign(util, util_now.where(~chosen, 0)),
+            Assign(mean_act, mean_now.where(~chosen, 0)),
+            Assign(age, age_now.where(~chosen, 0)),
+            Assign(drawn, drawn + chosen),
+            Assign(state[f"owed/{group.name}"], owed),
+        ]
+        return chosen, mean, edits
+
+    def _number(
+        self, context: Context, state: State, group: UnitGroup, eligible: Tensor, tag: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the fraction still owed and how many units start anew."""
+        count, owed = eligible.sum(), state[f"owed/{group.name}"]
+        due = self.replacement_rate * count.to(owed)
+        if self.accumulate:
+            owed = owed + due
+            return owed - owed.floor(), owed.floor().clamp(max=count.to(owed))
+        chance = uniform(_seed(context, count), _CHANCE, tag, state["updates"])
+        return owed, torch.where(due < 1, (chance < due).to(due), due.floor())
+
+    def _worth(
+        self, context: Context, state: State, group: UnitGroup, h: Tensor, mean: Tensor, tag: int
+    ) -> Tensor:
+        """Return the utility of this update per unit."""
+        name = self.utility
+        if name == "random":
+            units = torch.arange(group.size, device=h.device)
+            drawn = uniform(_seed(context, units), _UTILITY, tag, state["updates"], units)
+            return drawn.to(mean)
+        # Each factor is a pass over a layer's weights or activations: only what counts is made.
+        worth = torch.ones_like(mean)
+        if name not in ("weight", "adaptation"):
+            worth = mean_size(h - _along_units(mean, h) if name in _CENTRED else h)
+        if name in ("contribution", "weight", "zero_contribution", "adaptable_contribution"):
+            worth = worth * _outgoing_size(group)
+        if name in ("adaptation", "adaptable_contribution", "feature_by_input"):
+            worth = worth / mean_size(group.weight.block.view, 0)
+        return worth
+
+    def _draw(self, context: Context, state: State) -> Draw:
+        tags = {group.name: i for i, group in enumerate(context.units)}
+
+        def draw(group: UnitGroup, part: object, mask: Tensor) -> Tensor:
+            spec = group.weight.block.spec
+            kaiming = self.init == "kaiming" and spec.kind == "linear"
+            factor = gain(group.nonlinearity) * math.sqrt(3) if kaiming else 1.0
+            bound = factor / math.sqrt(spec.fan_in)
+            tag = _ROW + tags[group.name]
+            number = state[f"drawn/{group.name}"]
+            return uniform_rows(group.weight, mask, bound, context.seed, tag, number)
+
+        return draw
+
+
+_PER_UNIT = {
+    "util": torch.float32,
+    "mean_act": torch.float32,
+    "age": torch.int64,
+    "drawn": torch.int64,
+}
+
+
+def _seed(context: Context, like: Tensor) -> Tensor:
+    return torch.full_like(like, context.seed, dtype=torch.int64)
+
+
+def _along_units(per_unit: Tensor, h: Tensor) -> Tensor:
+    return per_unit.view(1, -1, *(1,) * (h.ndim - 2))
+
+
+def _outgoing_size(group: UnitGroup) -> Tensor:
+    """Return the mean |weight| that leaves each unit."""
+    views = [p.block.view.unflatten(1, (-1, p.repeat)) for p in group.outgoing]
+    if len(views) == 1:
+        return mean_size(views[0])
+    entries = sum(view.numel() for view in views)
+    return torch.stack([mean_size(view) * (view.numel() / entries) for view in views]).sum(0)
+
+
+def _transfer(context: Context, masks: dict[str, Tensor], means: dict[str, Tensor]) -> list[Edit]:
+    """Return edits that add what replaced units gave on average to the biases downstream.
+
+    A unit downstream that is itself replaced keeps its bias of 0.
+    """
+    biases = {b.layer: b for b in context.network.blocks if b.role == "bias"}
+    groups = context.units
+    anew = {g.incoming[1].block.name: masks[g.name] for g in groups if len(g.incoming) > 1}
+    edits: list[Edit] = []
+    for group in groups:
+        mask = masks[group.name]
+        for part in group.outgoing:
+            bias = biases.get(part.block.layer)
+            if bias is None:
+                continue
+            given = part.spread(means[group.name].where(mask, 0)).to(part.block.view)
+            added = (part.block.view * given).flatten(1).sum(1)
+            stays = (
+                ~anew[bias.name] if bias.name in anew else torch.ones_like(added, dtype=torch.bool)
+            )
+            edits.append(Assign(bias, bias.view + added, stays & mask.any()))
+    return edits

@@ -1,0 +1,124 @@
+"""DASH: shrink weights that point away from where the loss falls.
+
+Source: Shin et al. 2024, Algorithm 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from rlplast.core.errors import NothingToEdit
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.method.once import fire_once
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.network.network import Network
+from rlplast.core.registry import param
+
+__all__ = ["Dash", "dash", "shrink_factors"]
+
+
+def shrink_factors(weight: Tensor, direction: Tensor, coef: float) -> Tensor:
+    """Return each neuron's factor, max(cos(direction, weight), coef), shaped to broadcast.
+
+    A neuron is a row of a linear weight, a kernel of a conv weight, or a whole bias. Vectors of
+    length 0 count as orthogonal.
+
+    Args:
+        weight: (d_out, d_in), (c_out, c_in, …) or (d_out,).
+        direction: of the same shape: where the loss falls.
+        coef: the least factor.
+    """
+    weight, direction = _wide(weight), _wide(direction)
+    dims = tuple(range(min(weight.ndim - 1, 2), weight.ndim))
+    product = (weight * direction).sum(dims, keepdim=True)
+    norms = torch.linalg.vector_norm(weight, dim=dims, keepdim=True)
+    norms = norms * torch.linalg.vector_norm(direction, dim=dims, keepdim=True)
+    cosine = torch.where(norms > 0, product / norms, 0.0)
+    return cosine.clamp(coef, 1)
+
+
+@method("dash", source="Shin et al. 2024, Algorithm 1")
+@dataclass(frozen=True)
+class Dash(Method):
+    """Shrink each neuron by how far it points away from the negative gradient: direction-aware.
+
+    Over batches of all data, without a step, G ← (1 − alpha)·G − alpha·∂L/∂W; then each neuron is
+    multiplied by max(cos(G, W), coef). A neuron is a row of a linear layer, a kernel of a conv
+    over its pixels, or a layer's bias as a whole. Norm layers, embeddings and what is tied to them
+    are untouched; heads are shrunk too. The optimizer's state is zeroed and followers become
+    copies unless the hook says otherwise; with ``same_edit`` they are measured against the
+    network's own G. Made for the start of a phase; gradients are of the loss without penalties.
+
+    Attributes:
+        alpha: weight of the newest batch in G.
+        coef: λ, the least factor.
+        batches: how many batches G is made of; null for one pass over the data (a whole replay;
+            as many rows as a phase of a GPT trains on).
+        batch: samples of a batch.
+        mode: of the network meanwhile: train (official code), or eval (FIRE's). Running
+            statistics do not move.
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ("batches", "gradients")
+
+    alpha: float = param(0.3, "[0, 1]")
+    coef: float = param(0.3, "[0, 1]")
+    batches: int | None = param(None, "[1, 1000000000]")
+    batch: int = param(256, "[1, 1000000]")
+    mode: str = param("train", "train | eval")
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+        """Keep no state; refuse a scope without neurons.
+
+        Raises:
+            NothingToEdit: if there are none.
+        """
+        if not any(_has_neurons(block) for block in blocks):
+            raise NothingToEdit(f"dash finds no linear or conv layer in network {network.name!r}")
+        return {}
+
+    def plan(self, context: Context, state: State) -> list[Edit]:
+        """Plan the shrinking of every neuron in scope."""
+        blocks = [block for block in context.blocks if _has_neurons(block)]
+        ema = {b.name: torch.zeros_like(_wide(b.view)) for b in blocks}
+        for batch in context.batches(self.batches, self.batch):
+            found = context.gradients_on(batch, train=self.mode == "train")
+            for name, mean in ema.items():
+                mean.mul_(1 - self.alpha)
+                if name in found:  # else the loss does not depend on it
+                    mean.sub_(found[name].to(mean), alpha=self.alpha)
+        factors = [shrink_factors(b.view, ema[b.name], self.coef) for b in blocks]
+        return [Assign(b, _wide(b.view) * f) for b, f in zip(blocks, factors, strict=True)]
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _has_neurons(block: Block) -> bool:
+    matrix = block.kind in ("linear", "conv") and block.role in ("weight", "bias")
+    return matrix and not block.aliases
+
+
+def dash(
+    model: Any, optimizer: Any = None, *, inputs: Any, loss: Any, scope: str = "all", **options: Any
+) -> Receipt:
+    """Shrink a model's neurons in place, once.
+
+    Args:
+        model: a module or a `rlplast.Network`.
+        optimizer: the optimizer (or several) that trains it.
+        inputs: a batch, or (size, generator) → a batch.
+        loss: batch → the model's loss on it.
+        scope: which layers, see `rlplast.core.method.scope.SCOPES`.
+        **options: the parameters of `Dash` (``batches`` is needed), and the keyword arguments of
+            `rlplast.core.method.once.fire_once`.
+    """
+    given = {"inputs": inputs, "loss": loss}
+    return fire_once("dash", model, optimizer, scope_name=scope, **given, **options)

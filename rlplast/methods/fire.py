@@ -1,0 +1,202 @@
+"""FIRE: replace weights by the nearest orthogonal matrix, suitably scaled.
+
+Source: FIRE paper, Sec. 4, Algorithm 1 and Appendix A.2.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlplast.core.errors import BadWeights, NothingToEdit
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, method
+from rlplast.core.method.once import fire_once
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.network.network import Network
+from rlplast.core.registry import param
+from rlplast.metrics.weights import dfi_scaled, fire_scale, matrix_slices
+
+__all__ = ["Fire", "fire", "orthogonalise"]
+
+GRAM_ASPECT = 2  # from this ratio of the sides on, work on the small Gram matrix
+
+
+def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic") -> Tensor:
+    """Move matrices towards their nearest orthogonal ones by Newton–Schulz.
+
+    From X0 = W/‖W‖ each singular value σ goes to 1.5σ − 0.5σ³ (``cubic``, Algorithm 1) or
+    2σ − 1.5σ³ + 0.5σ⁵ (``quintic``, Appendix A.2) per iteration; ``exact`` sets all to 1.
+    Wide matrices are handled as their transpose. With an aspect ratio of at least 2 the
+    same polynomial is applied to the eigenvalues of the small Gram matrix, which costs two
+    products with W whatever the number of iterations. All work is in float64: rounding in
+    the null directions of a low-rank matrix grows by 1.5 (``quintic``: 2) per iteration.
+
+    Args:
+        slices: finite, non-zero matrices, shape (batch, d_out, d_in).
+        iterations: number of Newton–Schulz steps; unused by ``exact``.
+        polynomial: ``cubic``, ``quintic`` or ``exact``.
+
+    Returns:
+        A new tensor of the same shape in at least float32.
+    """
+    wide = slices.shape[-2] < slices.shape[-1]
+    # A power of two changes no digit and keeps squares of extreme weights in range.
+    largest = slices.abs().amax((-2, -1), keepdim=True).double()
+    x = slices.double() * torch.exp2(-largest.log2().floor())
+    x = x.mT if wide else x
+    if polynomial == "exact":
+        u, _, vh = torch.linalg.svd(x, full_matrices=False)
+        x = u @ vh
+    elif x.shape[-2] >= GRAM_ASPECT * x.shape[-1]:
+        x = _on_gram_side(x, iterations, polynomial)
+    else:
+        x = x / torch.linalg.matrix_norm(x, keepdim=True)
+        for _ in range(iterations):
+            x = _step(x, polynomial)
+    x = x if slices.dtype == torch.float64 else x.float()
+    return x.mT if wide else x
+
+
+def _step(x: Tensor, polynomial: str) -> Tensor:
+    gram = x.mT @ x
+    if polynomial == "cubic":
+        return torch.baddbmm(x, x, gram, beta=1.5, alpha=-0.5)
+    inner = torch.baddbmm(gram, gram, gram, beta=-1.5, alpha=0.5)
+    return torch.baddbmm(x, x, inner, beta=2.0)
+
+
+def _on_gram_side(x: Tensor, iterations: int, polynomial: str) -> Tensor:
+    """Return X·P with P the product of all steps, a function of the Gram matrix alone."""
+    gram = x.mT @ x
+    norm = gram.diagonal(dim1=-2, dim2=-1).sum(-1).sqrt()[:, None]  # ‖X‖: X stays unscaled
+    eigenvalues, vectors = torch.linalg.eigh(gram)
+    # σ² of X/‖X‖; rounding makes null directions slightly negative.
+    squared = eigenvalues.clamp(min=0) / norm.square()
+    gain = 1 / norm.expand_as(squared)
+    for _ in range(iterations):
+        factor = 1.5 - 0.5 * squared
+        if polynomial == "quintic":
+            factor = 2.0 - 1.5 * squared + 0.5 * squared.square()
+        gain = gain * factor
+        squared = squared * factor.square()
+    return x @ ((vectors * gain.unsqueeze(-2)) @ vectors.mT)
+
+
+def _groups(block: Block) -> int:
+    return int(getattr(block.module, "groups", 1)) if block.kind == "conv" else 1
+
+
+def _weight(slices: Tensor, shape: torch.Size, groups: int) -> Tensor:
+    """Undo `matrix_slices`."""
+    if len(shape) == 2:
+        return slices.squeeze(0)
+    return slices.unflatten(0, (groups, -1)).permute(0, 2, 3, 1).reshape(shape)
+
+
+@method("fire", source="FIRE Sec. 4, Algorithm 1; Appendix A.2 (quintic)")
+@dataclass(frozen=True)
+class Fire(Method):
+    """Replace each weight matrix by the nearest orthogonal one, scaled by √(d_out/d_in).
+
+    Linear weights as one matrix, convs slice by slice with √(C_out/C_in)/(kh·kw), grouped
+    convs per group. Biases, norm layers and embeddings are untouched; heads are edited;
+    a tied tensor only with `include_tied`, and then once. The optimizer's state is zeroed
+    and followers become copies unless the hook says otherwise. How close to orthogonal the
+    result is depends on `iterations`: the receipt says (`dfi_after`).
+
+    Attributes:
+        iterations: Newton–Schulz steps (paper: 5 for GPT; official code elsewhere: 10).
+        polynomial: ``cubic`` (Algorithm 1), ``quintic`` (Appendix A.2), ``exact`` (SVD).
+        include_tied: whether tied tensors (a head tied to an embedding) are edited.
+    """
+
+    iterations: int = param(10, "[1, 1000]")
+    polynomial: str = param("cubic", "cubic | quintic | exact")
+    include_tied: bool = param(False, "")
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
+        """Keep no state; refuse a scope without a weight to orthogonalise.
+
+        Raises:
+            NothingToEdit: if there is none.
+        """
+        if blocks and not any(self._edits(block) for block in blocks):
+            raise NothingToEdit(
+                f"fire finds no linear or conv weight in its scope of network {network.name!r} "
+                "(tied ones count with include_tied)"
+            )
+        return {}
+
+    def plan(self, context: Context, state: dict[str, Tensor]) -> list[Edit]:
+        """Plan the projection of every weight in scope, layers of one shape together."""
+        batches: dict[tuple[Any, ...], list[tuple[Block, Tensor]]] = {}
+        for block in context.blocks:
+            if not self._edits(block):
+                continue
+            slices = matrix_slices(block.view, _groups(block))
+            key = (slices.shape[1:], slices.dtype, slices.device)
+            batches.setdefault(key, []).append((block, slices))
+        edits: list[Edit] = []
+        for batch in batches.values():
+            stacked = torch.cat([slices for _, slices in batch])
+            _refuse_bad(context, batch, stacked)
+            projected = orthogonalise(stacked, self.iterations, self.polynomial)
+            sizes = [slices.shape[0] for _, slices in batch]
+            for (block, _), part in zip(batch, projected.split(sizes), strict=True):
+                edits.append(_edit(block, part))
+        return edits
+
+    def _edits(self, block: Block) -> bool:
+        matrix = block.role == "weight" and block.kind in ("linear", "conv")
+        tied_head = block.role == "embedding" and block.aliases and self.include_tied
+        return bool((matrix and not block.aliases) or (matrix and self.include_tied) or tied_head)
+
+
+def _edit(block: Block, part: Tensor) -> Edit:
+    groups, shape = _groups(block), block.view.shape
+    value = _weight(part, shape, groups) * fire_scale(shape, groups)
+    return Assign(block, value, dfi=lambda w: dfi_scaled(w, groups))
+
+
+def _refuse_bad(context: Context, batch: list[tuple[Block, Tensor]], stacked: Tensor) -> None:
+    largest = stacked.abs().amax((-2, -1))  # not a number if any entry is none
+    good = ((largest > 0) & largest.isfinite()).cpu()
+    if good.all():
+        return
+    start = 0
+    for block, slices in batch:
+        part, values = good[start : start + len(slices)], largest[start : start + len(slices)]
+        start += len(slices)
+        if not part.all():
+            index = int((~part).nonzero()[0])
+            what = "zero" if float(values[index]) == 0 else "not finite"
+            raise BadWeights(
+                f"fire: {context.network.qualified(block)} is {what} (slice {index} of "
+                f"{len(slices)}): a matrix has no nearest orthogonal one then; reset this layer "
+                "(full_reset, head_reset) or leave it out of the scope"
+            )
+
+
+def fire(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any) -> Receipt:
+    """Orthogonalise a model's weights in place, once.
+
+    Args:
+        model: a module or a `rlplast.Network`.
+        optimizer: the optimizer (or several) that trains it.
+        scope: which layers, see `rlplast.core.method.scope.SCOPES`.
+        **options: the parameters of `Fire`, and the keyword arguments of
+            `rlplast.core.method.once.fire_once`.
+
+    Examples:
+        >>> import torch, rlplast
+        >>> layer = torch.nn.Linear(4, 4, bias=False)
+        >>> receipt = rlplast.fire(layer, polynomial="exact")
+        >>> torch.allclose(layer.weight @ layer.weight.T, torch.eye(4), atol=1e-5)
+        True
+    """
+    return fire_once("fire", model, optimizer, scope_name=scope, **options)

@@ -1,0 +1,62 @@
+"""Full reset: give up everything learnt and start from initial weights.
+
+Source: the baseline of every paper here; Nikishin et al. 2022 for periodic resets.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, method
+from rlplast.core.method.once import fire_once
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.registry import param
+
+__all__ = ["FullReset", "full_reset"]
+
+
+@method("full_reset", source="Nikishin et al. 2022; baseline of FIRE Sec. 5")
+@dataclass(frozen=True)
+class FullReset(Method):
+    """Give every layer initial weights again, from its own law or from θ0.
+
+    Everything in scope is edited: weights, biases, norm layers (scale 1, shift 0, running
+    statistics at their start), embeddings, heads; a tied tensor once. The optimizer's state
+    is zeroed and followers become copies unless the hook says otherwise. Replay and
+    observation statistics stay.
+
+    Attributes:
+        init: ``fresh`` draws from each layer's law and the firing's own stream; ``stored``
+            returns to θ0, as official code does.
+    """
+
+    init: str = param("fresh", "fresh | stored")
+
+    @property
+    def uses_initial(self) -> bool:
+        """Whether plans read θ0."""
+        return self.init == "stored"
+
+    def plan(self, context: Context, state: dict[str, Tensor]) -> list[Edit]:
+        """Plan new values for every Block in scope, buffers included."""
+        generator = context.stream()
+        network = context.network
+        if self.init == "stored":
+            return [Assign(b, network.initial[b.name]) for b in context.blocks]
+        return [Assign(b, network.fresh(b, generator)) for b in context.blocks]
+
+
+def full_reset(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any) -> Receipt:
+    """Reset a model in place, once.
+
+    Args:
+        model: a module or a `rlplast.Network`.
+        optimizer: the optimizer (or several) that trains it.
+        scope: which layers, see `rlplast.core.method.scope.SCOPES`.
+        **options: the parameters of `FullReset`, and the keyword arguments of
+            `rlplast.core.method.once.fire_once`.
+    """
+    return fire_once("full_reset", model, optimizer, scope_name=scope, **options)

@@ -1,0 +1,131 @@
+"""Head reset: reinitialise the last linear layers only.
+
+Source: Nikishin et al. 2022; S&P and SWR papers use it as a baseline (SWR D.2).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, method
+from rlplast.core.method.once import fire_once
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.method.scope import QUERY_KEY
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.network.network import Network
+from rlplast.core.network.order import heads
+from rlplast.core.registry import param
+
+__all__ = ["HeadReset", "head_reset"]
+
+
+@method("head_reset", source="Nikishin et al. 2022; SWR D.2")
+@dataclass(frozen=True)
+class HeadReset(Method):
+    """Reinitialise the head: the linear layers after the convs, or an MLP's last layer.
+
+    Weights and biases of the chosen linear layers are edited, nothing else; of a stacked
+    ensemble the layers of every member; a tied head is refused. Layers count in
+    registration order. The optimizer's state is zeroed and followers become copies unless
+    the hook says otherwise.
+
+    Attributes:
+        layers: how many linear layers, counted from the last, heads side by side (an actor's
+            mean and log σ) as one; None for all of them in a network with convs (but one in a
+            transformer, whose patches a conv embeds), else one.
+        init: ``fresh`` draws from the layer's law, ``stored`` returns to θ0.
+    """
+
+    layers: int | None = param(None, "[1, inf)")
+    init: str = param("fresh", "fresh | stored")
+
+    @property
+    def uses_initial(self) -> bool:
+        """Whether plans read θ0."""
+        return self.init == "stored"
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
+        """Keep no state; refuse a network that has no such head.
+
+        Raises:
+            ConfigError: if there are fewer linear layers than asked for, or none.
+        """
+        if blocks:
+            head_blocks(network, blocks, self.layers)
+        return {}
+
+    def plan(self, context: Context, state: dict[str, Tensor]) -> list[Edit]:
+        """Plan new values for the head's weights and biases."""
+        generator = context.stream()
+        network = context.network
+        edits: list[Edit] = []
+        for block in head_blocks(network, context.blocks, self.layers):
+            if block.aliases:
+                raise ConfigError(
+                    f"{network.qualified(block)} is tied to {', '.join(block.aliases)}: "
+                    "head_reset would reset both"
+                )
+            stored = self.init == "stored"
+            value = network.initial[block.name] if stored else network.fresh(block, generator)
+            edits.append(Assign(block, value))
+        return edits
+
+
+def head_blocks(
+    network: Network, blocks: Sequence[Block], layers: int | None, method: str = "head_reset"
+) -> list[Block]:
+    """Return the Blocks of the head; of every slot in a stacked network.
+
+    Args:
+        network: the network.
+        blocks: those to choose from.
+        layers: how many linear layers, as in `HeadReset`.
+        method: what messages call the method.
+
+    Raises:
+        ConfigError: if there are fewer linear layers than asked for.
+        NothingToEdit: if there is none.
+    """
+    place = {path: i for i, (path, _) in enumerate(network.module.named_modules())}
+    side_by_side = heads(network)
+    by_slot: dict[int | None, dict[str, list[Block]]] = {}
+    for block in blocks:
+        tied = block.role == "embedding" and bool(block.aliases)
+        if block.kind == "linear" or tied:  # a head tied to an embedding is where the head is
+            path = block.aliases[0].rpartition(".")[0] if tied else block.path
+            # Heads that read the same input are one layer of several outputs.
+            path = side_by_side[-1] if path in side_by_side else path
+            by_slot.setdefault(block.spec.slot, {}).setdefault(path, []).append(block)
+    chosen: list[Block] = []
+    for linears in by_slot.values():
+        convs = any(b.kind == "conv" for b in network.blocks)
+        attends = any(b.layer.rpartition(".")[2] in QUERY_KEY for b in network.blocks)
+        count = layers or (len(linears) if convs and not attends else 1)
+        if count > len(linears):
+            raise ConfigError(
+                f"{method}.layers = {count}: {network.name} has {len(linears)} linear layers"
+            )
+        chosen += [
+            b for path in sorted(linears, key=place.__getitem__)[-count:] for b in linears[path]
+        ]
+    if not chosen:
+        raise NothingToEdit(f"{method} finds no linear layer in network {network.name!r}")
+    return chosen
+
+
+def head_reset(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any) -> Receipt:
+    """Reset the head of a model in place, once.
+
+    Args:
+        model: a module or a `rlplast.Network`.
+        optimizer: the optimizer (or several) that trains it.
+        scope: which layers, see `rlplast.core.method.scope.SCOPES`.
+        **options: the parameters of `HeadReset`, and the keyword arguments of
+            `rlplast.core.method.once.fire_once`.
+    """
+    return fire_once("head_reset", model, optimizer, scope_name=scope, **options)

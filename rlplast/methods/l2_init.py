@@ -1,0 +1,39 @@
+"""L2 Init: penalise how far every parameter is from its initial value.
+
+Source: Kumar et al. 2023; the form of the SWR paper, Appendix D.2.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.registry import param
+from rlplast.methods.l2 import sum_of_squares
+from rlplast.metrics.ranks import at_least_float32
+
+__all__ = ["L2Init"]
+
+
+@method("l2_init", source="Kumar et al. 2023; SWR paper, Appendix D.2")
+@dataclass(frozen=True)
+class L2Init(Method):
+    """Pull every parameter towards its initial value: coef/2 · ‖θ − θ0‖².
+
+    Every trainable tensor counts: weights, biases, norm layers' scale and shift, embeddings,
+    heads, a SAC's log α; a tied tensor once, buffers never. θ0 is the run's, also after a
+    hook has drawn weights anew.
+
+    Attributes:
+        coef: strength λ.
+    """
+
+    coef: float = param(1e-2, "[0, inf)")
+
+    def term(self, context: Context, state: State) -> Tensor:
+        """Return coef/2 · Σ (θ − θ0)² over the Blocks."""
+        now = [at_least_float32(block.live()) for block in context.blocks]
+        start = [at_least_float32(context.network.initial[block.name]) for block in context.blocks]
+        return self.coef / 2 * sum_of_squares(torch._foreach_sub(now, start))

@@ -1,0 +1,209 @@
+"""Lifecycle: units of hidden layers fall asleep and wake up again as they were.
+
+Source: the lifecycle paper (Yang), Sec. 3 and Algorithm 1.
+
+- `Lifecycle`: the method with its parameters; see docs/methods/lifecycle.md.
+"""
+
+import fnmatch
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError, NothingToEdit, did_you_mean
+from rlplast.core.method.context import Context
+from rlplast.core.method.install import put
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.network.blocks import Block, blocks_of
+from rlplast.core.network.edits import Edit
+from rlplast.core.network.network import Network
+from rlplast.core.network.stacked import StackedLinear
+from rlplast.core.network.units import Part, find_units
+from rlplast.core.registry import param
+from rlplast.core.rng import derive_seed
+from rlplast.methods.lifecycle_modules import (
+    LifecycleConv2d,
+    LifecycleLinear,
+    LifecycleMultiheadAttention,
+    LifecycleUnits,
+    StackedLifecycleLinear,
+)
+from rlplast.methods.lifecycle_tick import Place, tick
+
+__all__ = ["Lifecycle"]
+
+# Exact types only: a subclass may compute something else in its forward.
+SWAPS: dict[type[nn.Module], type[LifecycleUnits]] = {
+    nn.Linear: LifecycleLinear,
+    nn.Conv2d: LifecycleConv2d,
+    StackedLinear: StackedLifecycleLinear,
+    nn.MultiheadAttention: LifecycleMultiheadAttention,
+}
+MOST = "[1, 1000000000]"
+
+
+@method("lifecycle", key="layers", source="Lifecycle paper (Yang), Sec. 3.2 and Algorithm 1")
+@dataclass(frozen=True)
+class Lifecycle(Method):
+    """Let units live, sleep and wake up from their memory, one tick per optimizer step.
+
+    A unit (an output of a linear layer, a channel of a conv, a head of an attention) computes
+    for `life` ticks, is masked for `recovery` ticks, and returns with the weight and bias it
+    had, growing to full strength over `warmup` ticks. Weight rows and biases are remembered;
+    norm layers, output layers and embeddings are left alone; a tied layer is refused. The
+    optimizer's state is kept, unless `clear_moments`. Followers (target, average) get the same
+    layers, never tick, and compute unmasked unless `target_mask` is ``online``. Other hooks'
+    edits of a weight reach its memory too.
+
+    Attributes:
+        life: range of a life, in ticks; each unit draws L_max from it once (ours).
+        recovery: range of a sleep, in ticks; each unit draws R_max from it once (ours).
+        warmup: ticks to full strength after waking; 0: at once.
+        memory: what a unit wakes up with: ``restore`` its own weights, ``he`` or ``xavier`` a
+            new draw, made when it falls asleep (the paper's ablations).
+        redraw: whether a unit draws both durations anew each time it wakes up.
+        eval_mask: whether the mask holds in evaluation mode (the paper does not say).
+        target_mask: whether followers compute with the network's own mask.
+        layers: names or globs of modules; None: every linear, conv and attention layer with
+            hidden units (`rlplast units`).
+        clear_moments: whether the optimizer forgets a woken unit: the moments of its row, and
+            of its column in the layer that directly reads it; ``step`` is kept.
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ("moments",)
+
+    life: tuple[int, int] = param((1000, 5000), MOST)
+    recovery: tuple[int, int] = param((100, 500), MOST)
+    warmup: int = param(100, "[0, 1000000000]")
+    memory: str = param("restore", "restore | he | xavier")
+    redraw: bool = param(False, "")
+    eval_mask: bool = param(True, "")
+    target_mask: str = param("none", "none | online")
+    layers: tuple[str, ...] | None = param(None, "names")
+    clear_moments: bool = param(False, "")
+
+    def install(self, model: nn.Module, seed: int) -> list[str]:
+        """Replace the chosen layers of `model` in place; return their paths.
+
+        Raises:
+            NothingToEdit: if no layer is chosen, or a name or glob matches none.
+            ConfigError: for a module that cannot be replaced, a layer that is tied or a lifecycle
+                layer already, or a model that is itself the layer.
+        """
+        modules = dict(model.named_modules())
+        if type(model) in SWAPS or isinstance(model, LifecycleUnits):
+            raise ConfigError(
+                f"lifecycle: the model is itself a {type(model).__name__}: put it into an "
+                "nn.Sequential, whose layer can be replaced"
+            )
+        paths = self._hidden(model) if self.layers is None else self._named(modules)
+        for path in paths:
+            if isinstance(modules[path], LifecycleUnits):
+                raise ConfigError(f"lifecycle: {path} is a lifecycle layer already")
+            _refuse_tied(model, path)
+        for path in paths:
+            own = derive_seed(seed, path)
+            put(model, modules[path], SWAPS[type(modules[path])].of(modules[path], self, own))
+        _avoid_fast_paths(model)
+        return paths
+
+    def plan(self, context: Context, state: State) -> list[Edit]:
+        """Return the plan of one tick of every layer; empty in evaluation mode."""
+        edits: list[Edit] = []
+        for place in _places(context.network):
+            # Layers of one model may be of two calls with parameters of their own.
+            if place.layer.training and place.layer.lifecycle == self:
+                edits += tick(place, context)
+        return edits
+
+    def _hidden(self, model: nn.Module) -> list[str]:
+        if not any(_is_unit_layer(module) for module in model.modules()):
+            raise NothingToEdit("lifecycle finds no linear, conv or attention layer")
+        units = find_units(model, blocks_of(model))
+        found = dict.fromkeys(group.weight.block.path for group in units.groups)
+        # A head of a packed projection is three parts of a linear layer, which has no mask for it.
+        packed = {g.weight.block.path for g in units.groups if g.weight.block.spec.part}
+        attention = nn.MultiheadAttention
+        able = [
+            p for p in found if p not in packed or isinstance(model.get_submodule(p), attention)
+        ]
+        paths = [path for path in able if _is_unit_layer(model.get_submodule(path))]
+        if not paths:
+            reasons = "; ".join(f"{name}: {why}" for name, why in units.refused.items())
+            raise NothingToEdit(
+                f"lifecycle finds no layer with hidden units ({reasons}): name some in `layers`"
+            )
+        return paths
+
+    def _named(self, modules: dict[str, nn.Module]) -> list[str]:
+        able = [path for path, module in modules.items() if _is_unit_layer(module)]
+        chosen: set[str] = set()
+        for name in self.layers or ():
+            matching = fnmatch.filter(able, name)
+            if not matching and name in modules:
+                kinds = ", ".join(kind.__name__ for kind in SWAPS)
+                raise ConfigError(
+                    f"lifecycle.layers: {name!r} is a {type(modules[name]).__name__}: allowed are "
+                    f"{kinds}"
+                )
+            if not matching:
+                near = did_you_mean(name, able)
+                raise NothingToEdit(f"lifecycle.layers: {name!r} matches no layer: {near}")
+            chosen |= set(matching)
+        return [path for path in able if path in chosen]
+
+
+def _places(network: Network) -> list[Place]:
+    """Return the layers of a network that tick; found once."""
+    if "lifecycle" not in network.memo:
+        network.memo["lifecycle"] = [
+            _place(network, path, module)
+            for path, module in network.module.named_modules()
+            if isinstance(module, LifecycleUnits) and not module.follows
+        ]
+    return network.memo["lifecycle"]
+
+
+def _place(network: Network, path: str, layer: LifecycleUnits) -> Place:
+    masters = {id(_module_tensor(b)): b.param for b in network.blocks}
+    size = layer.unit_shape()[-1]
+    own = [b for b in network.blocks if b.path == path and b.role in ("weight", "bias")]
+    parts = [Part(b, 0, b.view.shape[0] // size) for b in own]
+    groups = network.units().groups if layer.lifecycle.clear_moments else ()
+    parts += [p for g in groups if g.weight.block.path == path for p in g.outgoing]
+    return Place(
+        layer,
+        tuple(f.module.get_submodule(path) for f in network.followers.values()),
+        lambda parameter: masters.get(id(parameter), parameter),
+        tuple((p.block.spec.slot or 0, p) for p in parts),
+    )
+
+
+def _module_tensor(block: Block) -> Tensor | None:
+    """Return the parameter of the module that a Block's master stands for."""
+    return block.module._parameters.get(block.spec.tensor)
+
+
+def _is_unit_layer(module: nn.Module) -> bool:
+    return type(module) in SWAPS or isinstance(module, LifecycleUnits)
+
+
+def _refuse_tied(model: nn.Module, path: str) -> None:
+    layer = model.get_submodule(path)
+    own = {id(p): name for name, p in layer.named_parameters(recurse=False)}
+    for other, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if module is not layer and id(parameter) in own:
+                raise ConfigError(
+                    f"lifecycle: {path}.{own[id(parameter)]} is tied to {other}.{name}, whose rows "
+                    "would sleep with it: leave it out by naming layers"
+                )
+
+
+def _avoid_fast_paths(model: nn.Module) -> None:
+    """Keep torch's encoder layers from computing with raw weights in evaluation mode."""
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            if any(isinstance(part, LifecycleUnits) for part in module.modules()):
+                module.activation_relu_or_gelu = 0

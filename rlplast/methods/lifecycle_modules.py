@@ -1,0 +1,299 @@
+"""Layers whose units live, sleep and wake: linear, conv, stacked linear, attention.
+
+Source: the lifecycle paper, Sec. 3.2 and Algorithm 1, for linear layers. Conv channels,
+stacked members and attention heads are ours, by the same algorithm.
+
+Each is made from a layer that exists, whose parameters it takes over, or with that layer's own
+arguments. `rlplast.methods.lifecycle_tick` has the algorithm.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rlplast.core.method.install import as_kind
+from rlplast.core.network.blocks import BlockSpec
+from rlplast.core.network.network import INSTALLED
+from rlplast.core.network.stacked import StackedLinear
+from rlplast.core.rng import derive_seed
+from rlplast.methods.lifecycle_tick import draw_durations
+
+if TYPE_CHECKING:
+    from rlplast.methods.lifecycle import Lifecycle
+
+__all__ = [
+    "LifecycleConv2d",
+    "LifecycleLinear",
+    "LifecycleMultiheadAttention",
+    "LifecycleUnits",
+    "StackedLifecycleLinear",
+]
+
+
+class LifecycleUnits(nn.Module):
+    """What the lifecycle layers share: buffers per unit, a mask, a tick.
+
+    All buffers are in the state dict. `scale` and the memories are float32 at least: in half
+    precision a scale would stop growing, and a memory of an fp32 master would be rounded.
+
+    Attributes:
+        active: 1 where a unit is awake, 0 where it sleeps; int64, shape `unit_shape`.
+        scale: its share of full strength while it warms up, in (0, 1].
+        life: ticks left of its life.
+        recovery: ticks left of its sleep.
+        life_max: ticks of a whole life.
+        recovery_max: ticks of a whole sleep.
+        revivals: how often it has woken up.
+        seed: what its draws come from; one per slot of a stacked layer.
+        memories: parameter name → name of the buffer that remembers its rows.
+        lifecycle: the method with its parameters.
+        follows: whether the layer belongs to a follower (target, average) of a
+            `rlplast.Network`, which sets it; such a layer never ticks.
+
+    Args:
+        *args: those of the layer.
+        lifecycle: the method with its parameters.
+        seed: seed of the layer's draws.
+        **kwargs: those of the layer.
+    """
+
+    active: Tensor
+    scale: Tensor
+    life: Tensor
+    recovery: Tensor
+    life_max: Tensor
+    recovery_max: Tensor
+    revivals: Tensor
+    seed: Tensor
+    memories: dict[str, str]
+    follows: bool
+
+    def __init__(self, *args: Any, lifecycle: "Lifecycle", seed: int = 0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._begin(lifecycle, seed)
+
+    @classmethod
+    def of(cls, layer: nn.Module, lifecycle: "Lifecycle", seed: int) -> Self:
+        """Return a layer with the parameters of `layer` themselves, all units awake."""
+        new = as_kind(layer, cls)
+        new._begin(lifecycle, seed)
+        return new
+
+    def _begin(self, lifecycle: "Lifecycle", seed: int) -> None:
+        self.lifecycle, self.follows = lifecycle, False
+        vars(self)[INSTALLED] = [lifecycle]  # also of a layer that nobody installed
+        found = [n for n in self.remembered() if self._parameters.get(n) is not None]
+        self.memories = {name: f"memory_{name}" for name in found}
+        first, shape = self.get_parameter(found[0]), self.unit_shape()
+        wide = torch.promote_types(first.dtype, torch.float32)
+
+        def counts(value: int) -> Tensor:
+            return torch.full(shape, value, dtype=torch.int64, device=first.device)
+
+        self.register_buffer("active", counts(1))
+        self.register_buffer("scale", torch.ones(shape, dtype=wide, device=first.device))
+        seeds = torch.tensor(self.seeds(seed), dtype=torch.int64, device=first.device)
+        self.register_buffer("seed", seeds)
+        self.register_buffer("revivals", counts(0))
+        life, recovery = draw_durations(lifecycle, self.seed, self.revivals)
+        self.register_buffer("life_max", life)
+        self.register_buffer("recovery_max", recovery)
+        self.register_buffer("life", life.clone())
+        self.register_buffer("recovery", counts(0))
+        for name, memory in self.memories.items():
+            own = self.get_parameter(name).detach()
+            self.register_buffer(memory, own.to(wide, copy=True))
+
+    @property
+    def followed_buffers(self) -> tuple[str, ...]:
+        """Buffers that followers share: the mask, if they compute with it."""
+        return ("active", "scale") if self.lifecycle.target_mask == "online" else ()
+
+    def unit_shape(self) -> tuple[int, ...]:
+        """Return the shape of the buffers per unit."""
+        raise NotImplementedError
+
+    def remembered(self) -> Sequence[str]:
+        """Return the names of the parameters whose rows belong to units."""
+        return ("weight", "bias")
+
+    def seeds(self, seed: int) -> Any:
+        """Return the layer's seed, or one per slot."""
+        return seed
+
+    def rows(self, tensor: Tensor) -> Tensor:
+        """Return a view of a parameter, or of a tensor laid out like it, with rows in dim 0."""
+        return tensor.detach()
+
+    def spread(self, per_unit: Tensor, parameter: str) -> Tensor:
+        """Return a value per row of a parameter from a value per unit."""
+        return per_unit.flatten()
+
+    def fans(self, parameter: str) -> tuple[int, int]:
+        """Return inputs per output unit and outputs per input unit of a weight."""
+        d_out, d_in = self.get_parameter(parameter).shape[-2:]
+        return d_in, d_out
+
+    def mask(self) -> Tensor | None:
+        """Return d = active · scale, or None where the layer computes unmasked."""
+        rule = self.lifecycle
+        unmasked_target = self.follows and rule.target_mask == "none"
+        if unmasked_target or not (self.training or rule.eval_mask):
+            return None
+        return self.active * self.scale
+
+    def _masked(self, y: Tensor, dims_after: int) -> Tensor:
+        d = self.mask()
+        return y if d is None else y * d.to(y.dtype)[(..., *(None,) * dims_after)]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        before = {n: b for n, b in self._buffers.items() if b is not None}
+        super()._apply(fn, recurse)
+        for name, old in before.items():
+            now = self._buffers[name]
+            if now is not None and now.dtype in (torch.bfloat16, torch.float16):
+                self._buffers[name] = old.to(now.device)
+        return self
+
+
+class LifecycleLinear(LifecycleUnits, nn.Linear):
+    """A linear layer whose outputs live and sleep: y = d ⊙ (Wx + b)."""
+
+    def unit_shape(self) -> tuple[int, ...]:
+        """Return (d_out,)."""
+        return (self.out_features,)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return d ⊙ (Wx + b), shape (..., d_out)."""
+        return self._masked(super().forward(input), 0)
+
+
+class LifecycleConv2d(LifecycleUnits, nn.Conv2d):
+    """A convolution whose output channels live and sleep."""
+
+    def unit_shape(self) -> tuple[int, ...]:
+        """Return (channels out,)."""
+        return (self.out_channels,)
+
+    def fans(self, parameter: str) -> tuple[int, int]:
+        """Return the fans of a channel, kernel included."""
+        area = self.weight[0, 0].numel()
+        return self.weight.shape[1] * area, self.out_channels // self.groups * area
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the convolution with every channel times its d."""
+        return self._masked(super().forward(input), 2)
+
+
+class StackedLifecycleLinear(LifecycleUnits, StackedLinear):
+    """The members of an ensemble, each with units and draws of its own."""
+
+    def unit_shape(self) -> tuple[int, ...]:
+        """Return (slots, d_out)."""
+        return (self.slots, self.d_out)
+
+    def seeds(self, seed: int) -> list[int]:
+        """Return a seed per slot."""
+        return [derive_seed(seed, slot) for slot in range(self.slots)]
+
+    def rows(self, tensor: Tensor) -> Tensor:
+        """Return (slots · d_out, ...)."""
+        return tensor.detach().view(self.slots * self.d_out, *tensor.shape[2:])
+
+    def block_specs(self) -> list[BlockSpec]:
+        """Return the Blocks of each slot, buffers included."""
+        return [
+            *super().block_specs(),
+            *(
+                BlockSpec(name, "buffer", "lifecycle", slot=i, index=(i,))
+                for i in range(self.slots)
+                for name in self._buffers
+            ),
+        ]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return every member's output, masked, shape (slots, batch, d_out)."""
+        y = super().forward(x)
+        d = self.mask()
+        return y if d is None else y * d.to(y.dtype).unsqueeze(1)
+
+
+class LifecycleMultiheadAttention(LifecycleUnits, nn.MultiheadAttention):
+    """Attention whose heads live and sleep: each head's output times its d, before out_proj.
+
+    The rows of a head in the query, key and value projections belong to it. Its columns of
+    out_proj are the next layer's.
+    """
+
+    def unit_shape(self) -> tuple[int, ...]:
+        """Return (heads,)."""
+        return (self.num_heads,)
+
+    def remembered(self) -> Sequence[str]:
+        """Return the projections, packed or separate, and their bias."""
+        separate = (f"{part}_proj_weight" for part in "qkv")
+        return ("in_proj_weight", *separate, "in_proj_bias")
+
+    def spread(self, per_unit: Tensor, parameter: str) -> Tensor:
+        """Repeat a head's value for its rows, in each of query, key and value."""
+        parts = self.get_parameter(parameter).shape[0] // self.embed_dim
+        return per_unit.repeat_interleave(self.head_dim).repeat(parts)
+
+    def fans(self, parameter: str) -> tuple[int, int]:
+        """Return the fans of one projection."""
+        return self.get_parameter(parameter).shape[1], self.embed_dim
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return what `torch.nn.MultiheadAttention` returns, heads masked.
+
+        A head's d multiplies the columns of out_proj that read it, which is the same as
+        multiplying its output, for every kind of mask and bias that torch knows.
+        """
+        swap = self.batch_first and query.ndim == 3
+        if swap:  # equal inputs stay one tensor: torch then projects them at once
+            given = {id(t): t.transpose(0, 1) for t in (query, key, value)}
+            query, key, value = (given[id(t)] for t in (query, key, value))
+        d = self.mask()
+        out_weight = self.out_proj.weight
+        if d is not None:
+            out_weight = out_weight * d.to(out_weight.dtype).repeat_interleave(self.head_dim)
+        separate = not self._qkv_same_embed_dim
+        y, weights = F.multi_head_attention_forward(
+            query,
+            key,
+            value,
+            self.embed_dim,
+            self.num_heads,
+            self.in_proj_weight,
+            self.in_proj_bias,
+            self.bias_k,
+            self.bias_v,
+            self.add_zero_attn,
+            self.dropout,
+            out_weight,
+            self.out_proj.bias,
+            training=self.training,
+            key_padding_mask=key_padding_mask,
+            need_weights=need_weights,
+            attn_mask=attn_mask,
+            use_separate_proj_weight=separate,
+            q_proj_weight=self.q_proj_weight if separate else None,
+            k_proj_weight=self.k_proj_weight if separate else None,
+            v_proj_weight=self.v_proj_weight if separate else None,
+            average_attn_weights=average_attn_weights,
+            is_causal=is_causal,
+        )
+        return (y.transpose(0, 1) if swap else y), weights

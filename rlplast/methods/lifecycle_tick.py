@@ -1,0 +1,204 @@
+"""One tick of a lifecycle layer, as a plan.
+
+Source: the lifecycle paper, Algorithm 1, steps A to D. Pure: reads a layer's buffers and
+weights, returns edits, writes nothing; without branches on values and without waiting for
+the device.
+
+One thing is done more often than in Algorithm 1: the rows of sleeping units are written back
+from their memory at every tick, not only at revival. A sleeping row is read by nobody, so the
+network computes the same; and whoever reads a weight after a tick finds the effective one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.context import Context
+from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.network.units import Part
+from rlplast.methods.draws import symmetric, whole_numbers
+from rlplast.methods.recycling import clear_moments, write_rows
+
+if TYPE_CHECKING:
+    from rlplast.methods.lifecycle import Lifecycle
+    from rlplast.methods.lifecycle_modules import LifecycleUnits
+
+__all__ = ["Place", "Units", "advance", "draw_durations", "tick"]
+
+# What a draw is for: the first key of its hash.
+_LIFE, _RECOVERY, _ROW = 0, 1, 2
+
+Index = Tensor | slice
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """The counters of a layer's units; see `LifecycleUnits` for each."""
+
+    active: Tensor
+    scale: Tensor
+    life: Tensor
+    recovery: Tensor
+    life_max: Tensor
+    recovery_max: Tensor
+    revivals: Tensor
+
+
+_NAMES = tuple(Units.__dataclass_fields__)
+
+
+def draw_durations(rule: "Lifecycle", seed: Tensor, revivals: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw L_max and R_max of every unit for the life after so many revivals.
+
+    Args:
+        rule: the method, for its ranges.
+        seed: shape () or (slots,).
+        revivals: shape (units,) or (slots, units).
+
+    Returns:
+        Two int64 tensors of the shape of `revivals`.
+    """
+    seeds = seed.unsqueeze(-1)
+    units = torch.arange(revivals.shape[-1], device=revivals.device)
+    return (
+        whole_numbers(*rule.life, seeds, _LIFE, revivals, units),
+        whole_numbers(*rule.recovery, seeds, _RECOVERY, revivals, units),
+    )
+
+
+def advance(units: Units, rule: "Lifecycle", seed: Tensor) -> tuple[Units, Tensor, Tensor]:
+    """Return the counters one tick later, and which units fell asleep and which woke up.
+
+    Args:
+        units: the counters before.
+        rule: the method with its parameters.
+        seed: the layer's seed, for `redraw`.
+    """
+    scale, awake = units.scale, units.active == 1
+    if rule.warmup:  # (A) min(1, ·) leaves those at full strength where they are
+        scale = (scale + 1 / rule.warmup).clamp(max=1)
+    life = units.life - units.active  # (B)
+    recovery = units.recovery + units.active - 1
+    died = awake & (life <= 0)  # (C)
+    recovery = torch.where(died, units.recovery_max, recovery)
+    scale = torch.where(died, 1.0, scale)
+    awake = awake & ~died
+    revived = ~awake & (recovery <= 0)  # (D)
+    revivals = units.revivals + revived
+    life_max, recovery_max = units.life_max, units.recovery_max
+    if rule.redraw:
+        drawn = draw_durations(rule, seed, revivals)
+        life_max = torch.where(revived, drawn[0], life_max)
+        recovery_max = torch.where(revived, drawn[1], recovery_max)
+    after = Units(
+        active=(awake | revived).to(torch.int64),
+        scale=torch.where(revived, 1 / rule.warmup, scale) if rule.warmup else scale,
+        life=torch.where(revived, life_max, life),
+        recovery=recovery,
+        life_max=life_max,
+        recovery_max=recovery_max,
+        revivals=revivals,
+    )
+    return after, died, revived
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A layer in its network.
+
+    Attributes:
+        layer: the layer.
+        followers: the modules at the same place in the network's followers.
+        held: parameter → the tensor the optimizer holds of it: itself, or its fp32 master.
+        parts: member of a stacked layer (0 for others), and the entries that belong to its units:
+            rows of the layer, columns of what reads it.
+    """
+
+    layer: "LifecycleUnits"
+    followers: tuple[nn.Module, ...]
+    held: Callable[[Tensor], Tensor]
+    parts: tuple[tuple[int, Part], ...]
+
+
+def tick(place: Place, context: Context) -> list[Edit]:
+    """Return the plan of one tick of one layer.
+
+    Raises:
+        ConfigError: if moments are to be cleared and no optimizer is known.
+    """
+    layer, rule = place.layer, place.layer.lifecycle
+    before = Units(**{name: getattr(layer, name) for name in _NAMES})
+    after, died, revived = advance(before, rule, layer.seed)
+    edits: list[Edit] = [
+        Assign(getattr(layer, name), getattr(after, name))
+        for name in _NAMES
+        if getattr(after, name) is not getattr(before, name)
+    ]
+    asleep = before.active == 0
+    for parameter, memory in layer.memories.items():
+        weight = layer.rows(place.held(layer.get_parameter(parameter)))
+        remembered = layer.rows(layer.get_buffer(memory))
+        falling, sleeping = (layer.spread(mask, parameter) for mask in (died, asleep))
+        if rule.memory == "restore":
+            edits += write_rows(remembered, falling, weight.__getitem__)
+        else:
+            drawn = write_rows(remembered, falling, _Drawn(layer, parameter, before.revivals))
+            edits += drawn + [replace(edit, target=weight) for edit in drawn]
+        edits += write_rows(weight, sleeping, remembered.__getitem__)
+    if rule.target_mask == "online":
+        for follower in place.followers:
+            edits += [
+                Assign(follower.get_buffer(name), getattr(after, name))
+                for name in ("active", "scale")
+            ]
+    if rule.clear_moments:
+        edits += _cleared(place, context, revived)
+    return edits
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """New rows of a parameter: U(±√(6/fan_in)) for He, U(±√(6/(fan_in + fan_out))) for Xavier.
+
+    Biases are 0. A row's draw depends on its slot's seed, the parameter, how often its unit has
+    woken up, and its place.
+    """
+
+    layer: "LifecycleUnits"
+    parameter: str
+    revivals: Tensor
+
+    def __call__(self, index: Index) -> Tensor:
+        layer, name = self.layer, self.parameter
+        weight = layer.rows(layer.get_buffer(layer.memories[name]))
+        shape = weight[index].shape
+        if weight.ndim == 1:
+            return weight.new_zeros(shape)
+        fan_in, fan_out = layer.fans(name)
+        fans = fan_in if layer.lifecycle.memory == "he" else fan_in + fan_out
+        revivals = layer.spread(self.revivals, name)
+        seeds = layer.seed.flatten().repeat_interleave(len(revivals) // layer.seed.numel())
+        places = torch.arange(len(revivals) // layer.seed.numel(), device=revivals.device)
+        places = places.repeat(layer.seed.numel())
+        seed, revival, place = (key[index].unsqueeze(1) for key in (seeds, revivals, places))
+        entries = torch.arange(weight[0].numel(), device=weight.device)
+        tag = _ROW + list(layer.memories).index(name)
+        drawn = symmetric(weight.dtype, seed, tag, revival, place, entries)
+        return drawn.view(shape) * (6 / fans) ** 0.5
+
+
+def _cleared(place: Place, context: Context, revived: Tensor) -> list[Edit]:
+    """Return edits that zero what the optimizer remembers of woken units: rows and columns."""
+    if not context.network.optimizers:
+        raise ConfigError(
+            "lifecycle.clear_moments needs the optimizer: make a rlplast.Network of the model and "
+            "its optimizer, and pass it to rlplast.tick or rlplast.Hooks"
+        )
+    slots = revived.view(-1, revived.shape[-1])
+    return [
+        edit for slot, part in place.parts for edit in clear_moments(context, part, slots[slot])
+    ]

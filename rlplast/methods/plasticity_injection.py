@@ -1,0 +1,253 @@
+"""Plasticity injection: a fresh head on top of a frozen one, without changing any output.
+
+Source: Nikishin et al. 2023, Sec. 3.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.method.context import Context
+from rlplast.core.method.install import as_kind, put
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.network.network import Network
+from rlplast.core.network.order import heads
+from rlplast.core.network.stacked import StackedLinear
+from rlplast.core.network.units import Step, UnitGroup
+from rlplast.core.registry import param
+from rlplast.methods.head_reset import head_blocks
+
+__all__ = ["PlasticityInjection"]
+
+
+class _Features:
+    """What the first layer of a head read in the forward pass under way."""
+
+    x: Tensor | None = None
+
+    def take(self) -> Tensor:
+        """Return it, and keep it no longer: a module can be copied between its passes."""
+        x, self.x = self.x, None
+        if x is None:
+            raise RuntimeError("the last layer of an injected head was called before its first")
+        return x
+
+
+class _Remembering(nn.Module):
+    """The first layer of a head with several: it remembers what it reads."""
+
+    features: _Features
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the layer computes."""
+        self.features.x = x
+        return super().forward(x)
+
+
+class _RememberingLinear(  # pyright: ignore[reportIncompatibleMethodOverride]
+    _Remembering, nn.Linear
+):
+    pass
+
+
+class _RememberingStacked(_Remembering, StackedLinear):
+    pass
+
+
+class Injected(nn.Module):
+    """The last layer of a head, with two frozen copies of the whole head beside it.
+
+    Attributes:
+        old: the head as it was at the injection; buffers.
+        new: the fresh head as it was at the injection; buffers.
+        gate: whether it has been injected, 0 or 1.
+        features: where the first layer leaves what it read; None if this layer is the first.
+        steps: the nonlinearity after each layer of the head but the last.
+        paths: of the head's layers, in their network.
+    """
+
+    old: nn.ModuleList
+    new: nn.ModuleList
+    gate: Tensor
+    features: _Features | None
+    steps: tuple[Callable[[Tensor], Tensor], ...]
+    paths: tuple[str, ...]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return f(x), and after the injection f_old(x) + (f(x) − f_new(x))."""
+        y = super().forward(x)
+        x = x if self.features is None else self.features.take()
+        change = y - self._frozen(self.new, x)  # exactly 0 at the injection
+        return torch.where(self.gate > 0, self._frozen(self.old, x) + change, y)
+
+    def _frozen(self, layers: nn.ModuleList, x: Tensor) -> Tensor:
+        for layer, step in zip(layers[:-1], self.steps, strict=True):
+            x = step(layer(x))
+        return layers[-1](x)
+
+
+class InjectedLinear(Injected, nn.Linear):  # pyright: ignore[reportIncompatibleMethodOverride]
+    """An injected linear layer."""
+
+
+class InjectedStackedLinear(Injected, StackedLinear):
+    """The injected last layers of an ensemble's members."""
+
+
+_SWAPS: dict[type[nn.Module], tuple[type[nn.Module], type[nn.Module]]] = {
+    nn.Linear: (_RememberingLinear, InjectedLinear),
+    StackedLinear: (_RememberingStacked, InjectedStackedLinear),
+}
+
+
+@method("plasticity_injection", source="Nikishin et al. 2023, Sec. 3")
+@dataclass(frozen=True)
+class PlasticityInjection(Method):
+    """Freeze the head and learn its change with a fresh one: f_old(x) + (f_new(x) − f_new0(x)).
+
+    Until it fires the network computes what it would without. Then the head's weights become a
+    fresh draw, which trains on; the old head and the draw as it was are kept beside it as
+    buffers, so that no output changes at that moment. What is below the head trains on. The
+    optimizer forgets the head's entries and keeps all else, followers become copies. A second
+    injection is refused, and so is a tied head.
+
+    Attributes:
+        layers: how many linear layers the head has, counted from the last; null for all of them
+            in a network with convs, else one. Heads side by side are injected each, and have one.
+    """
+
+    policies: ClassVar[tuple[str, str]] = ("touched", "copy")
+    fires_once: ClassVar[bool] = True
+
+    layers: int | None = param(None, "[1, inf)")
+
+    def install(self, model: nn.Module, seed: int) -> list[str]:
+        """Replace the head's first and last layer in place; return their paths.
+
+        Raises:
+            NothingToEdit: if there is no linear layer.
+            ConfigError: for a head that is tied, injected already, or of another kind of layer.
+        """
+        network = Network("model", model)
+        head = head_blocks(network, network.blocks, self.layers, self.name)
+        paths = list(dict.fromkeys(b.path for b in head))
+        for block in head:
+            if block.aliases:
+                raise ConfigError(
+                    f"plasticity_injection: {block.name} is tied to {', '.join(block.aliases)}"
+                )
+        for path in paths:
+            kind = type(model.get_submodule(path))
+            if kind not in _SWAPS:
+                allowed = ", ".join(k.__name__ for k in _SWAPS)
+                raise ConfigError(
+                    f"plasticity_injection: {path} is a {kind.__name__}: allowed are {allowed}"
+                )
+        side_by_side = [path for path in paths if path in heads(network)]
+        chains = [[path] for path in side_by_side] if len(side_by_side) > 1 else [paths]
+        if len(paths) > len(side_by_side) > 1:
+            raise ConfigError(
+                f"plasticity_injection.layers = {self.layers}: heads side by side "
+                f"({', '.join(side_by_side)}) have one layer each; allowed is 1"
+            )
+        return [path for chain in chains for path in _inject(model, network, chain)]
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+        """Keep no state: it is in the module's buffers.
+
+        Raises:
+            NothingToEdit: if nothing was installed in this network.
+        """
+        if not _injected(network):
+            raise NothingToEdit(
+                f"plasticity_injection is not installed in network {network.name!r}: list it under "
+                "`hooks:` of a run, or call rlplast.replace_layers(model, 'plasticity_injection') "
+                "before the model gets its optimizer"
+            )
+        return {}
+
+    def plan(self, context: Context, state: State) -> list[Edit]:
+        """Plan the injection.
+
+        Raises:
+            ConfigError: if there has been one.
+        """
+        network, generator = context.network, context.stream()
+        named = {b.name: b for b in network.blocks}
+        edits: list[Edit] = []
+        for path, layer in _injected(network):
+            if bool(layer.gate > 0):
+                raise ConfigError(
+                    f"{network.name}.{path} has been injected: a second injection is refused"
+                )
+            for i, live in enumerate(layer.paths):
+                own = [b for b in network.blocks if b.path == live]
+                for block in [b for b in own if b.role in ("weight", "bias")]:
+                    fresh = network.fresh(block, generator).to(block.view)
+                    for kind, value in (("old", block.view.clone()), ("new", fresh)):
+                        edits.append(Assign(named[_copy_name(block, path, kind, i)], value))
+                    edits.append(Assign(block, fresh))
+            edits.append(Assign(named[f"{path}.gate"], torch.ones_like(layer.gate)))
+        return edits
+
+
+def _inject(model: nn.Module, network: Network, chain: list[str]) -> list[str]:
+    """Replace the last layer of a head, and the first if it is another one."""
+    layers = [model.get_submodule(path) for path in chain]
+    groups = {g.weight.block.path: g for g in network.units().groups}
+    steps = [step for path in chain[:-1] for step in _between(network, path, groups.get(path))]
+    features = None if len(chain) == 1 else _Features()
+    last = as_kind(layers[-1], _SWAPS[type(layers[-1])][1])
+    last.features, last.steps, last.paths = features, tuple(steps), tuple(chain)
+    last.old, last.new = (nn.ModuleList(_frozen(layer) for layer in layers) for _ in range(2))
+    last.register_buffer("gate", torch.zeros((), device=next(layers[-1].parameters()).device))
+    put(model, layers[-1], last)
+    if features is not None:
+        first = as_kind(layers[0], _SWAPS[type(layers[0])][0])
+        first.features = features
+        put(model, layers[0], first)
+    return [chain[0], chain[-1]] if features is not None else chain
+
+
+def _between(network: Network, path: str, group: UnitGroup | None) -> tuple[Step, ...]:
+    """Return what is applied to a layer's output before the next one reads it.
+
+    Raises:
+        ConfigError: if that is not known, or more than a nonlinearity.
+    """
+    if group is None or group.tap is None:
+        reason = network.units().refused.get(path, "it has no units")
+    elif group.norms or group.tap.between:
+        others = dict.fromkeys([p.block.path for p in group.norms] + list(group.tap.between))
+        reason = f"between it and the next layer lies {', '.join(others)}"
+    else:
+        return group.tap.steps
+    raise ConfigError(
+        f"plasticity_injection: what follows {path} cannot be repeated ({reason}): give layers: 1"
+    )
+
+
+def _frozen(layer: nn.Module) -> nn.Module:
+    """Return a layer of zeros whose weights are buffers."""
+    frozen = copy.deepcopy(layer)
+    for name, parameter in list(frozen.named_parameters()):
+        del frozen._parameters[name]
+        frozen.register_buffer(name, torch.zeros_like(parameter, requires_grad=False))
+    return frozen
+
+
+def _injected(network: Network) -> list[tuple[str, Injected]]:
+    return [(p, m) for p, m in network.module.named_modules() if isinstance(m, Injected)]
+
+
+def _copy_name(block: Block, path: str, kind: str, index: int) -> str:
+    """Return the name of the frozen copy of a Block."""
+    slot = "" if block.spec.slot is None else f"[{block.spec.slot}]."
+    return f"{slot}{path}.{kind}.{index}.{block.spec.tensor}"

@@ -1,0 +1,210 @@
+"""Edits of single units: rows, columns, and what the optimizer remembers of them.
+
+- `recycle`: new incoming weights, no outgoing ones, norm entries as new, for some units.
+- `uniform_rows`: rows drawn from a hash, for methods that draw inside updates.
+- `write_rows`: few rows of a large tensor, without waiting for a device.
+- `clear_moments`: the moments of the entries that belong to units.
+- `counters`: how many units were reset, for receipts.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.method.context import Context
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.network.units import Part, UnitGroup
+from rlplast.methods.draws import symmetric
+
+__all__ = [
+    "by_rows",
+    "clear_moments",
+    "counters",
+    "gain",
+    "largest_size",
+    "mean_over_samples",
+    "mean_size",
+    "recycle",
+    "reset_counts",
+    "uniform_rows",
+    "write_rows",
+]
+
+Draw = Callable[[UnitGroup, Part, Tensor], Tensor]
+
+
+def counters(groups: Sequence[UnitGroup], device: torch.device) -> dict[str, Tensor]:
+    """Return a counter of resets per group, for a method's state; receipts read it."""
+    zeros = {"dtype": torch.int64, "device": device}
+    return {f"count/{group.name}": torch.zeros((), **zeros) for group in groups}
+
+
+def reset_counts(state: Mapping[str, Tensor], group: UnitGroup, mask: Tensor) -> list[Assign]:
+    """Return the edit that counts the units of a mask as reset."""
+    counter = state[f"count/{group.name}"]
+    return [] if _idle(mask) else [Assign(counter, counter + mask.sum())]
+
+
+def mean_over_samples(activations: Tensor) -> Tensor:
+    """Return the mean per unit over samples and space of (samples, units, …), float32 at least."""
+    wide = torch.promote_types(activations.dtype, torch.float32)
+    return activations.mean(_but(activations, 1), dtype=wide)
+
+
+def mean_size(tensor: Tensor, dim: int = 1) -> Tensor:
+    """Return the mean absolute value per index of a dimension, float32 at least."""
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    total = tensor.abs()
+    if dim > 0:  # the first dimension alone: four times as fast as all of a weight's at once
+        total, dim = total.sum(0, dtype=wide), dim - 1
+    total = total.sum(_but(total, dim), dtype=wide) if total.ndim > 1 else total
+    return total * (len(total) / tensor.numel())
+
+
+def largest_size(tensor: Tensor) -> Tensor:
+    """Return the largest absolute value per unit of (samples, units, …)."""
+    low, high = tensor.amin(_but(tensor, 1)), tensor.amax(_but(tensor, 1))
+    return torch.maximum(high, -low)
+
+
+def _but(tensor: Tensor, dim: int) -> list[int]:
+    return [d for d in range(tensor.ndim) if d != dim]
+
+
+def by_rows(mask: Tensor) -> bool:
+    """Say whether to look up which rows change, rather than to pass over all of them.
+
+    On a CPU that waits for nothing, and few rows change; a device would have to be waited for.
+    """
+    return mask.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _idle(mask: Tensor) -> bool:
+    """Say whether nothing is to be done, where that can be asked without waiting."""
+    return by_rows(mask) and not bool(mask.any())
+
+
+def write_rows(target: Any, mask: Tensor, value_at: Callable[[Any], Tensor]) -> list[Assign]:
+    """Return the edits that write `value_at(index)` to the rows of `target` where `mask` holds.
+
+    Args:
+        target: a Block, or a tensor.
+        mask: a boolean per row.
+        value_at: index → the values there; called with rows, or with a slice of everything.
+    """
+    view = target if isinstance(target, Tensor) else target.view
+    if by_rows(mask):
+        rows = mask.nonzero().squeeze(1)
+        return [Assign(target, value_at(rows), rows=rows)] if len(rows) else []
+    whole = mask.view(-1, *(1,) * (view.ndim - 1)).expand_as(view)
+    return [Assign(target, value_at(slice(None)), whole)]
+
+
+def clear_moments(context: Context, part: Part, mask: Tensor) -> list[Assign]:
+    """Return edits that zero what the optimizer remembers of some units' entries of a Block.
+
+    Args:
+        context: the firing's; its method reads ``moments``.
+        part: the entries.
+        mask: a boolean per unit.
+    """
+    edits: list[Assign] = []
+    if _idle(mask):
+        return edits
+    spread = mask if part.repeat == 1 else mask.repeat_interleave(part.repeat)
+    for moment in context.moments(part.block).values():
+        view = moment.transpose(0, part.dim)
+        zero = view.new_zeros(())
+        edits += write_rows(view, spread, lambda i, v=view, z=zero: z.expand(v[i].shape))
+    return edits
+
+
+def recycle(
+    context: Context,
+    masks: Mapping[str, Tensor],
+    draw: Draw,
+    *,
+    outgoing_first: bool = False,
+    moments: bool = False,
+) -> list[Edit]:
+    """Return the edits that give some units a new start; one for each Block they touch.
+
+    Incoming weights are drawn anew, biases are 0, norm entries 1 and 0, outgoing weights 0. A
+    weight between two units that both start anew is outgoing of the one and incoming of the other.
+
+    Args:
+        context: the firing's.
+        masks: which units: a boolean per unit, by name of the group, of all in scope.
+        draw: (group, part, mask) → new values of an incoming weight, whole; they matter where
+            the mask holds.
+        outgoing_first: whether a weight between two such units is drawn (else it is 0).
+        moments: whether the optimizer forgets what it knows of the entries, ``step`` kept.
+    """
+    busy = [(g, masks[g.name]) for g in context.units if not _idle(masks[g.name])]
+    receive = [
+        (part, mask, draw(group, part, mask) if part.block.role == "weight" else _as_new(part))
+        for group, mask in busy
+        for part in (*group.incoming, *group.norms)
+    ]
+    give = [(part, mask, _NOTHING) for group, mask in busy for part in group.outgoing]
+    found: dict[str, tuple[Block, Tensor, Tensor]] = {}
+    for part, mask, value in [*give, *receive] if outgoing_first else [*receive, *give]:
+        block, where = part.block, part.mask(mask)
+        _, now, touched = found.get(block.name, (block, block.view, torch.zeros_like(where)))
+        found[block.name] = block, torch.where(where, value.to(now), now), touched | where
+    edits: list[Edit] = [Assign(*each) for each in found.values()]
+    for block, _, mask in found.values() if moments else ():
+        known = context.moments(block).values() if block.trainable else ()
+        edits += [Assign(moment, torch.zeros_like(moment), mask) for moment in known]
+    return edits
+
+
+_NOTHING, _ONE = torch.zeros(()), torch.ones(())
+
+
+def _as_new(part: Part) -> Tensor:
+    """Return what biases and entries of norm layers begin with."""
+    scale = part.block.role == "scale" or part.block.spec.tensor == "running_var"
+    return _ONE if scale else _NOTHING
+
+
+def gain(nonlinearity: str) -> float:
+    """Return torch's gain of a nonlinearity; that of ReLU for those it does not know."""
+    known = ("linear", "sigmoid", "tanh", "relu", "selu", "leaky_relu")
+    return nn.init.calculate_gain(nonlinearity if nonlinearity in known else "relu")
+
+
+def uniform_rows(
+    part: Part, mask: Tensor, bound: float, seed: int, tag: int, number: Tensor
+) -> Tensor:
+    """Draw rows of an incoming weight, U(−bound, bound), from a hash of what is drawn.
+
+    A draw depends on the seed, the unit, how often it was drawn before, and the entry: there is
+    no generator whose state could differ.
+
+    Args:
+        part: the incoming weight, a row per unit.
+        mask: which units.
+        bound: half the width.
+        seed: of the hook in this network.
+        tag: of the layer in its network.
+        number: how often each unit was drawn before, int64.
+
+    Returns:
+        The whole weight; where the mask does not hold, its own values if that is cheaper.
+    """
+    weight = part.block.view
+    index: Any = mask.nonzero().squeeze(1) if by_rows(mask) else slice(None)
+    units = torch.arange(len(mask), device=mask.device)[index].unsqueeze(1)
+    entries = torch.arange(math.prod(weight.shape[1:]), device=mask.device)
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    key = torch.full_like(units, seed)
+    drawn = symmetric(wide, key, tag, units, number[index].unsqueeze(1), entries) * bound
+    drawn = drawn.view(-1, *weight.shape[1:])
+    if isinstance(index, slice):
+        return drawn.to(weight.dtype)
+    return weight.index_copy(0, index, drawn.to(weight.dtype))

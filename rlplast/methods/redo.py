@@ -1,0 +1,126 @@
+"""ReDo: units that have fallen silent start anew.
+
+Source: Sokar et al. 2023, Algorithm 1; order and probe of Dopamine's code.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.method.once import fire_once
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Edit
+from rlplast.core.network.network import Network
+from rlplast.core.network.units import UnitGroup
+from rlplast.core.registry import param
+from rlplast.methods.recycling import (
+    Draw,
+    counters,
+    gain,
+    mean_size,
+    recycle,
+    reset_counts,
+)
+
+__all__ = ["Redo", "dormant", "redo"]
+
+EPS = 1e-9
+
+
+def dormant(activations: Tensor, threshold: float) -> Tensor:
+    """Return which units are dormant: score mean|h_i| / mean_k mean|h_k| at most `threshold`.
+
+    In a layer that is silent as a whole all units are.
+
+    Args:
+        activations: after the nonlinearity, (samples, units, …).
+        threshold: τ; 0 for units that are silent on every sample.
+
+    Returns:
+        A boolean per unit.
+    """
+    size = mean_size(activations)
+    score = size / (size.mean() + EPS)
+    return score.isclose(torch.zeros_like(score)) if threshold == 0 else score <= threshold
+
+
+@method("redo", source="Sokar et al. 2023, Algorithm 1; Dopamine's labs/redo")
+@dataclass(frozen=True)
+class Redo(Method):
+    """Give dormant hidden units a new start: incoming weights drawn anew, outgoing ones 0.
+
+    A unit is dormant if its mean |activation| on a probe batch, divided by its layer's mean, is at
+    most `threshold`. Its bias becomes 0, its entries of a norm layer in between 1 and 0. Output
+    layers, residual streams and tied weights have no such units (`rlplast units`). The network
+    computes the same afterwards where the units were silent and no LayerNorm mixes them with
+    others. The optimizer forgets the entries and keeps its step count, and followers are left,
+    unless the hook says otherwise; with followers ``same_edit`` the network's own dormant units
+    start anew in the follower too.
+
+    Attributes:
+        threshold: τ: 0.1 at a replay ratio of at least 1, 0.025 below (the paper's).
+        probe: samples of the probe batch.
+        init: law of the new weights: the layer's own, or uniform as Kaiming's or LeCun's.
+        overlap: of a weight between two dormant units: zero (Dopamine) or redraw.
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ("activations",)
+    policies: ClassVar[tuple[str, str]] = ("touched", "leave")
+
+    threshold: float = param(0.1, "[0, inf)")
+    probe: int = param(64, "[1, 1000000]")
+    init: str = param("own", "own | kaiming | lecun")
+    overlap: str = param("zero", "zero | redraw")
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+        """Return a counter per layer.
+
+        Raises:
+            NothingToEdit: if there are no hidden units.
+        """
+        groups = network.units_in(blocks)
+        return counters(groups, blocks[0].view.device)
+
+    def plan(self, context: Context, state: State) -> list[Edit]:
+        """Plan a new start of the units that are dormant on the probe."""
+        masks = {
+            g.name: dormant(context.activations[g.name], self.threshold) for g in context.units
+        }
+        # Every layer is drawn, so that what one draws does not depend on who is dormant.
+        generator = context.stream()
+        drawn = {g.name: self._draw(context.network, g, generator) for g in context.units}
+        draw: Draw = lambda group, part, mask: drawn[group.name]  # noqa: E731
+        edits = recycle(context, masks, draw, outgoing_first=self.overlap == "redraw")
+        return edits + [e for g in context.units for e in reset_counts(state, g, masks[g.name])]
+
+    def _draw(self, network: Network, group: UnitGroup, generator: torch.Generator) -> Tensor:
+        block = group.weight.block
+        if self.init == "own":
+            return network.fresh(block, generator)
+        factor = gain(group.nonlinearity) if self.init == "kaiming" else 1.0
+        bound = factor * math.sqrt(3 / block.spec.fan_in)
+        value = torch.empty(block.view.shape).uniform_(-bound, bound, generator=generator)
+        return value.to(block.view.device)
+
+
+def redo(
+    model: Any, optimizer: Any = None, *, inputs: Any, scope: str = "all", **options: Any
+) -> Receipt:
+    """Give a model's dormant units a new start in place, once.
+
+    Args:
+        model: a module or a `rlplast.Network`.
+        optimizer: the optimizer (or several) that trains it.
+        inputs: inputs of the model, or (size, generator) → inputs.
+        scope: which layers, see `rlplast.core.method.scope.SCOPES`.
+        **options: the parameters of `Redo`, and the keyword arguments of
+            `rlplast.core.method.once.fire_once`.
+    """
+    return fire_once("redo", model, optimizer, scope_name=scope, inputs=inputs, **options)

@@ -1,0 +1,94 @@
+"""Shrink and Perturb: move every weight part of the way back to initialisation.
+
+Source: Ash & Adams 2020; one-coefficient form of Lee et al. 2024.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, method
+from rlplast.core.method.once import fire_once
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.registry import param
+
+__all__ = ["ShrinkPerturb", "shrink_perturb"]
+
+
+@method("shrink_perturb", source="Ash & Adams 2020; Lee et al. 2024, one coefficient")
+@dataclass(frozen=True)
+class ShrinkPerturb(Method):
+    """Move every weight part of the way back to initialisation: (1 − coef)·θ + coef·θ0.
+
+    Weights, biases, norm layers' scale and shift and embeddings are all edited, a tied
+    tensor once; BatchNorm's running statistics only with `running_stats`. The optimizer's
+    state is zeroed and followers become copies unless the hook says otherwise.
+
+    Attributes:
+        coef: share of the initial value in the result.
+        init: ``stored`` mixes in θ0, ``fresh`` a new draw from the layer's law.
+        shrink: with `noise`, the original two-coefficient form shrink·θ + noise·fresh;
+            replaces `coef`.
+        noise: factor of the fresh draw in the two-coefficient form.
+        running_stats: whether BatchNorm's running mean and variance are mixed as well.
+    """
+
+    coef: float = param(0.8, "[0, 1]")
+    init: str = param("stored", "stored | fresh")
+    shrink: float | None = param(None, "[0, 1]")
+    noise: float | None = param(None, "[0, inf)")
+    running_stats: bool = param(False, "")
+
+    def __post_init__(self) -> None:
+        """Refuse half of the two-coefficient form.
+
+        Raises:
+            ConfigError: if only one of `shrink` and `noise` is given.
+        """
+        if (self.shrink is None) != (self.noise is None):
+            raise ConfigError("shrink_perturb: shrink and noise are given together or not at all")
+
+    @property
+    def uses_initial(self) -> bool:
+        """Whether plans read θ0."""
+        return self.init == "stored" and self.noise is None
+
+    def plan(self, context: Context, state: dict[str, Tensor]) -> list[Edit]:
+        """Plan the mixture for every trainable Block in scope."""
+        generator = context.stream()
+        edits: list[Edit] = []
+        for block in context.blocks:
+            running_stats = block.kind == "norm" and block.view.is_floating_point()
+            if block.role == "buffer" and not (self.running_stats and running_stats):
+                continue
+            if self.init == "fresh" or self.noise is not None:
+                start = context.network.fresh(block, generator)
+            else:
+                start = context.network.initial[block.name]
+            now = block.view if block.view.dtype == torch.float64 else block.view.float()
+            if self.shrink is not None and self.noise is not None:
+                value = self.shrink * now + self.noise * start.to(now)
+            else:
+                value = (1 - self.coef) * now + self.coef * start.to(now)
+            edits.append(Assign(block, value))
+        return edits
+
+
+def shrink_perturb(
+    model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any
+) -> Receipt:
+    """Shrink and perturb a model in place, once.
+
+    Args:
+        model: a module or a `rlplast.Network`.
+        optimizer: the optimizer (or several) that trains it.
+        scope: which layers, see `rlplast.core.method.scope.SCOPES`.
+        **options: the parameters of `ShrinkPerturb`, and the keyword arguments of
+            `rlplast.core.method.once.fire_once` (``initial`` is needed with ``init='stored'``).
+    """
+    return fire_once("shrink_perturb", model, optimizer, scope_name=scope, **options)

@@ -1,0 +1,153 @@
+"""SNR: a unit that is silent for much longer than is usual for it starts anew.
+
+Source: Farias & Jozefiak 2024, Algorithm 1; details of their SelfNormalizedResets' `snr.py`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.network.network import Network
+from rlplast.core.network.units import Part, UnitGroup
+from rlplast.core.registry import param
+from rlplast.methods.recycling import (
+    counters,
+    largest_size,
+    recycle,
+    reset_counts,
+    uniform_rows,
+)
+
+__all__ = ["Snr"]
+
+RECTIFIERS = ("relu", "relu6")  # silent means exactly 0
+
+
+@method("snr", source="Farias & Jozefiak 2024, Algorithm 1; SelfNormalizedResets, snr.py")
+@dataclass(frozen=True)
+class Snr(Method):
+    """Reset units whose silence is improbably long for them: self-normalized resets.
+
+    A unit's age is the number of samples since it last fired. It is reset at an age of τ: incoming
+    weights drawn anew, bias and outgoing weights 0, norm entries 1 and 0, and the optimizer
+    forgets these entries (``step``, which a tensor shares, is kept). Every `refresh` updates τ
+    becomes the `percentile` of the unit's own gaps between firings, or grows by `expansion` if that
+    would not lower it. Output layers, residual streams and tied weights have no such units. List
+    it with ``every: 1 updates``.
+
+    A layer's histogram has units · (tau_max + 2) 32-bit numbers: 41 MB for 512 units.
+
+    Attributes:
+        percentile: 1 − η, where η is how improbable a silence must be.
+        tau_init: first threshold, in samples; null for `tau_max`.
+        tau_max: largest threshold, in samples.
+        tau_min: least threshold, in samples; null for the batch size.
+        refresh: updates between two refreshments of the thresholds (the paper's code counts 16
+            tasks; there are none here).
+        expansion: factor by which a threshold grows.
+        empty: a unit without gaps: keep its threshold, or, as the official code, take the least.
+        eps: a unit fires where |h| is larger; null for h > 0, which only ReLUs have.
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ("activations", "moments")
+    policies: ClassVar[tuple[str, str]] = ("keep", "leave")
+
+    percentile: float = param(0.98, "(0, 1]")
+    tau_init: int | None = param(None, "[1, 1000000]")
+    tau_max: int = param(20_000, "[1, 1000000]")
+    tau_min: int | None = param(None, "[1, 1000000]")
+    refresh: int = param(1000, "[1, 1000000000]")
+    expansion: int = param(2, "[1, 1000000]")
+    empty: str = param("keep", "keep | official")
+    eps: float | None = param(None, "[0, inf)")
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+        """Return ages, thresholds and histograms of each layer.
+
+        Raises:
+            NothingToEdit: if there are no hidden units.
+            ConfigError: for a nonlinearity that is never silent, without `eps`.
+        """
+        groups = network.units_in(blocks)
+        device = blocks[0].view.device
+        state = counters(groups, device)
+        for group in groups:
+            if self.eps is None and group.nonlinearity not in RECTIFIERS:
+                raise ConfigError(
+                    f"snr: {network.name}.{group.name} uses {group.nonlinearity}, which is never "
+                    "silent: give snr.eps, such as 0.01, below which a unit counts as silent"
+                )
+            size, start = group.size, self.tau_init or self.tau_max
+            for name in ("age", "drawn"):
+                state[f"{name}/{group.name}"] = torch.zeros(size, dtype=torch.int64, device=device)
+            state[f"tau/{group.name}"] = torch.full((size,), start, device=device)
+            # One bin more than there are gaps: what falls outside goes there.
+            bins = size * (self.tau_max + 2)
+            state[f"gaps/{group.name}"] = torch.zeros(bins, dtype=torch.int32, device=device)
+        return state
+
+    def plan(self, context: Context, state: State) -> list[Edit]:
+        """Plan the bookkeeping of this update, and a new start of the units silent too long."""
+        edits: list[Edit] = []
+        masks: dict[str, Tensor] = {}
+        for group in context.units:
+            masks[group.name], own = self._observe(context, state, group)
+            edits += own + reset_counts(state, group, masks[group.name])
+        tags = {group.name: i for i, group in enumerate(context.units)}
+
+        def draw(group: UnitGroup, part: Part, mask: Tensor) -> Tensor:
+            bound = math.sqrt(1 / group.weight.block.spec.fan_in)
+            number = state[f"drawn/{group.name}"]
+            return uniform_rows(group.weight, mask, bound, context.seed, tags[group.name], number)
+
+        return edits + recycle(context, masks, draw, moments=True)
+
+    def _observe(
+        self, context: Context, state: State, group: UnitGroup
+    ) -> tuple[Tensor, list[Edit]]:
+        """Return which units of a layer are reset, and the edits of its books."""
+        h = context.activations[group.name]
+        age, drawn, tau, gaps = (
+            state[f"{name}/{group.name}"] for name in ("age", "drawn", "tau", "gaps")
+        )
+        fired = largest_size(h) > (self.eps or 0.0)  # of a ReLU: whether it is positive
+        age_now = torch.where(fired, age, age + h.shape[0])
+        reset = ~fired & (age_now >= tau)
+        ended = fired | reset
+        bins = age_now.where(ended & (age_now <= self.tau_max), self.tau_max + 1)
+        rows = bins + torch.arange(group.size, device=h.device) * (self.tau_max + 2)
+        counted = gaps[rows] + ended
+        edits: list[Edit] = [
+            Assign(age, age_now.where(~ended, 0)),
+            Assign(drawn, drawn + reset),
+        ]
+        if context.clock.updates % self.refresh:
+            edits.append(Assign(gaps, counted.to(gaps.dtype), rows=rows))
+        else:
+            whole = gaps.index_copy(0, rows, counted.to(gaps.dtype))
+            least = min(self.tau_min or h.shape[0], self.tau_max)
+            edits += [
+                Assign(tau, self._threshold(whole, tau, least)),
+                Assign(gaps, torch.zeros_like(gaps)),
+            ]
+        return reset, edits
+
+    def _threshold(self, gaps: Tensor, tau: Tensor, least: int) -> Tensor:
+        """Return new thresholds from the gaps counted since the last ones."""
+        table = gaps.view(len(tau), -1)[:, 1 : self.tau_max + 1]  # a gap of 0 is none
+        reached = table.cumsum(1, dtype=torch.int64)
+        total = reached[:, -1:]
+        share = reached.double() / total.clamp(min=1)
+        gap = 1 + (share >= self.percentile).to(torch.uint8).argmax(1)
+        # Without any gap `gap` is 1, as the first index of a comparison with nan.
+        new = torch.where(gap < tau, gap, tau * self.expansion).clamp(least, self.tau_max)
+        return new if self.empty == "official" else torch.where(total.squeeze(1) > 0, new, tau)

@@ -1,0 +1,276 @@
+"""Soft Weight Rescaling: pull each layer's norm back without changing what the net computes.
+
+Source: SWR paper, Algorithm 1 and Theorems 1-3.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, method
+from rlplast.core.method.once import fire_once
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.network.blocks import NORMS, Block
+from rlplast.core.network.edits import Assign, Edit, Scale
+from rlplast.core.network.network import Network
+from rlplast.core.network.order import forward_order, heads
+from rlplast.core.registry import param
+
+__all__ = ["Swr", "swr"]
+
+
+_MOST = 85.0  # log of what still fits into float32, almost
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One place in the forward order.
+
+    Attributes:
+        weight: W, a norm layer's scale; None if there is none to edit.
+        bias: b, a norm layer's shift; None if there is none to edit.
+        statistics: a BatchNorm's running mean and variance.
+        is_norm: whether the layer normalises, with parameters or without.
+        precedes_norm: whether a norm layer comes later.
+        beside: whether it reads the same as the layer before it here: heads side by side.
+    """
+
+    weight: Block | None
+    bias: Block | None
+    statistics: tuple[Block, ...]
+    is_norm: bool
+    precedes_norm: bool
+    beside: bool
+
+
+@dataclass(frozen=True)
+class _Order:
+    """The forward order of one network.
+
+    Attributes:
+        chains: layers in forward order; one chain per slot of a stacked network.
+        weights: every W, chain by chain.
+        classifier: per W, 1 if it belongs to the fully-connected classifier, else 0.
+    """
+
+    chains: list[list[_Layer]]
+    weights: list[Block]
+    classifier: Tensor
+
+
+@method("swr", source="SWR Algorithm 1, Theorem 1; Appendix E (re-anchoring)")
+@dataclass(frozen=True)
+class Swr(Method):
+    """Scale each layer so that its norm drifts back to its initial one.
+
+    c_l = (λ n_l + (1 − λ)‖W_l‖)/‖W_l‖, W_l ← c_l W_l, b_l ← C b_l, in forward order, where C
+    is the product of the factors so far. Made to run after every update. Weights, biases,
+    norm layers' scale and shift are edited, heads too; layers of zero norm are left alone.
+    A tied tensor is refused: it has two places in the order. Embeddings are untouched.
+    Optimizer state is kept and followers are left unless the hook says otherwise.
+
+    Attributes:
+        coef: λ of convs and norm layers.
+        coef_head: λ of the fully-connected classifier; None for `coef`.
+        rule: ``exact`` restarts C at every norm layer; ``printed`` is the paper's Algorithm 1,
+            which lets the layer before the last norm layer leak into that norm's shift, and
+            gives layers before it their own factor only.
+        reanchor_on_lr_decay: n_l ← ‖W_l‖ when the learning rate drops (Appendix E).
+        rescale_running_stats: whether a BatchNorm's running mean and variance follow the
+            scale of its input, C and C²; else they lag behind in evaluation. ``exact`` only.
+    """
+
+    policies: ClassVar[tuple[str, str]] = ("keep", "leave")
+
+    coef: float = param(1e-3, "[0, 1]")
+    coef_head: float | None = param(None, "[0, 1]")
+    rule: str = param("exact", "exact | printed")
+    reanchor_on_lr_decay: bool = param(False, "")
+    rescale_running_stats: bool = param(False, "")
+
+    def __post_init__(self) -> None:
+        """Refuse running statistics under a rule that does not know their scale.
+
+        Raises:
+            ConfigError: for `rescale_running_stats` with the ``printed`` rule.
+        """
+        if self.rescale_running_stats and self.rule != "exact":
+            raise ConfigError(
+                f"swr.rescale_running_stats with rule = {self.rule!r}: its C is not the scale of "
+                "a norm layer's input; use rule = 'exact'"
+            )
+
+    @property
+    def uses_initial(self) -> bool:
+        """Whether plans read θ0."""
+        return True
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
+        """Return the anchors n_l = ‖W_l at init‖ of every layer, and the learning rate."""
+        order = _order(network, blocks)
+        anchor = _norms([network.initial[w.name] for w in order.weights]).to(order.classifier)
+        # Not 0-d: a compiled update on a CPU loses what it writes to a float64 scalar.
+        return {"anchor": anchor, "lr": torch.zeros_like(anchor[:1], dtype=torch.float64)}
+
+    def plan(self, context: Context, state: dict[str, Tensor]) -> list[Edit]:
+        """Plan one factor per tensor; branch-free, without host synchronisation."""
+        order = _order(context.network, context.blocks)
+        norms = _norms([w.view for w in order.weights]).to(state["anchor"])
+        edits, anchor = self._reanchored(context, state, norms)
+        head = self.coef if self.coef_head is None else self.coef_head
+        lam = order.classifier * (head - self.coef) + self.coef
+        factors = torch.where(norms == 0, 1.0, (lam * anchor + (1 - lam) * norms) / norms)
+        if context.inside:
+            # A norm out of range gives no finite factor. A single firing is refused by its check;
+            # an update cannot wait for one: nothing is scaled, and `Hook.flush` stops the run.
+            fits = factors.clamp(min=1).log().sum() < _MOST  # so are their products, C
+            factors = torch.where(fits, factors, 1.0)
+            norms = torch.where(fits, norms, torch.nan)  # counted, not written
+        rows = zip(factors.unbind(), norms.unbind(), strict=True)
+        for layers in order.chains:
+            edits += self._edits_of(layers, rows, torch.ones_like(norms[0]))
+        return edits
+
+    def _edits_of(
+        self, layers: list[_Layer], rows: Iterator[tuple[Tensor, Tensor]], one: Tensor
+    ) -> list[Edit]:
+        edits: list[Edit] = []
+        given = cumulative = one  # C of what a layer reads, and of what it gives
+        for layer in layers:
+            given = cumulative = given if layer.beside else cumulative
+            if self.rescale_running_stats and layer.statistics:
+                mean, variance = layer.statistics
+                edits += [Scale(mean, cumulative), Scale(variance, cumulative.square())]
+            restarts = layer.is_norm if self.rule == "exact" else layer.precedes_norm
+            cumulative = one if restarts else cumulative
+            if layer.weight is not None:
+                factor, norm = next(rows)
+                edits.append(Scale(layer.weight, factor, norm))
+                cumulative = factor * cumulative
+            if layer.bias is not None:
+                edits.append(Scale(layer.bias, cumulative))
+        return edits
+
+    def _reanchored(
+        self, context: Context, state: dict[str, Tensor], norms: Tensor
+    ) -> tuple[list[Edit], Tensor]:
+        if not self.reanchor_on_lr_decay:
+            return [], state["anchor"]
+        groups = [g for o in context.network.optimizers for g in o.param_groups]
+        lr = groups[0]["lr"] if groups else 0.0
+        # A float is filled in, not copied: a copy from the host would wait for the device.
+        known = isinstance(lr, Tensor)
+        lr = lr.to(state["lr"]).expand(1) if known else torch.full_like(state["lr"], lr)
+        anchor = torch.where(lr < state["lr"], norms, state["anchor"])
+        return [Assign(state["anchor"], anchor), Assign(state["lr"], lr)], anchor
+
+
+def _norms(tensors: Sequence[Tensor]) -> Tensor:
+    """Return Frobenius norms, in at least float32 (bf16 would round them to three digits)."""
+    wide = [t.to(torch.promote_types(t.dtype, torch.float32)) for t in tensors]
+    return torch.stack(torch._foreach_norm(wide))
+
+
+def _order(network: Network, blocks: Sequence[Block]) -> _Order:
+    """Return the network's order; found once, since this runs every update."""
+    key = ("swr", tuple(blocks))
+    if key not in network.memo:
+        network.memo[key] = _find_order(network, blocks)
+    return network.memo[key]
+
+
+def _slots(
+    network: Network, blocks: Sequence[Block]
+) -> dict[int | None, dict[str, dict[str, Block]]]:
+    """Return the Blocks with a place in the order: by slot, by layer, by role."""
+    slots: dict[int | None, dict[str, dict[str, Block]]] = {}
+    for block in blocks:
+        if block.aliases:
+            raise ConfigError(
+                f"swr: {network.qualified(block)} is tied to {', '.join(block.aliases)}: it has "
+                "two places in the forward order; leave the tied layer out of the network"
+            )
+        if block.spec.part:
+            raise ConfigError(
+                f"swr: {network.qualified(block)} is one part of a packed layer: attention "
+                "branches, and has no forward order"
+            )
+        if block.kind in ("linear", "conv", "norm"):
+            role = block.spec.tensor if block.role == "buffer" else block.role
+            slots.setdefault(block.spec.slot, {}).setdefault(block.path, {})[role] = block
+    return slots
+
+
+def _find_order(network: Network, blocks: Sequence[Block]) -> _Order:
+    slots = _slots(network, blocks)
+    nothing = NothingToEdit(f"swr finds no linear, conv or norm layer in network {network.name!r}")
+    if not slots:
+        raise nothing
+    if None in slots and len(slots) > 1:
+        name = network.qualified(next(iter(next(iter(slots[None].values())).values())))
+        raise ConfigError(
+            f"swr: {name} is shared by the members of a stacked network: the order branches there"
+        )
+    for block in network.blocks:
+        if block.role in ("bias", "shift") and not block.trainable and network.optimizers:
+            raise ConfigError(
+                f"swr: {network.qualified(block)} is frozen: it cannot follow the layers before "
+                "it, and the network would compute something else"
+            )
+    paths = forward_order(network)
+    for layers in slots.values():
+        for path, roles in layers.items():
+            if path not in paths:
+                name = network.qualified(next(iter(roles.values())))
+                raise ConfigError(
+                    f"swr: {name} has no place in the forward order {paths}: pass order=[...] "
+                    "with every layer to its Network, or freeze a layer that is not used"
+                )
+    chains = [_chain(layers, paths, network) for layers in slots.values()]
+    weights = [layer.weight for chain in chains for layer in chain if layer.weight is not None]
+    if not weights:
+        raise nothing
+    classifier = torch.tensor([float(w.kind == "linear") for w in weights])
+    return _Order(chains, weights, classifier.to(_norms([w.view for w in weights])))
+
+
+def _chain(layers: dict[str, dict[str, Block]], paths: list[str], network: Network) -> list[_Layer]:
+    modules = dict(network.module.named_modules())
+    later_heads = heads(network)[1:]
+    chain: list[_Layer] = []
+    for path in reversed(paths):
+        roles = layers.get(path, {})
+        statistics = [roles[name] for name in ("running_mean", "running_var") if name in roles]
+        chain.append(
+            _Layer(
+                weight=roles.get("weight", roles.get("scale")),
+                bias=roles.get("bias", roles.get("shift")),
+                statistics=tuple(statistics),
+                is_norm=isinstance(modules[path], NORMS)
+                or any(block.kind == "norm" for block in roles.values()),
+                precedes_norm=any(layer.is_norm for layer in chain),
+                beside=path in later_heads,
+            )
+        )
+    return chain[::-1]
+
+
+def swr(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any) -> Receipt:
+    """Rescale a model in place, once; call it after every update.
+
+    A `rlplast.Network` made once before training and passed as `model` keeps the initial
+    norms; with a bare module pass ``initial=``, a state dict saved before training.
+
+    Args:
+        model: a module or a `rlplast.Network`.
+        optimizer: the optimizer (or several) that trains it.
+        scope: which layers, see `rlplast.core.method.scope.SCOPES`.
+        **options: the parameters of `Swr`, and the keyword arguments of
+            `rlplast.core.method.once.fire_once`.
+    """
+    return fire_once("swr", model, optimizer, scope_name=scope, **options)

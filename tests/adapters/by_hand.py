@@ -1,0 +1,221 @@
+"""Beside the hooks of a callback, bare ones on copies, told by hand what an update read."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlplast.adapters.driver import Driver
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.network.network import Network
+from tests.adapters.twins import (
+    assert_same_moments,
+    assert_same_weights,
+    copy_moments,
+    copy_weights,
+    plain,
+    twin,
+)
+
+Activations = dict[str, Tensor]
+
+
+@torch.no_grad()
+def hidden(prefix: str, layers: Any, x: Tensor) -> Activations:
+    """Activations after each ReLU of a chain of layers, by the place of the layer before it."""
+    found = {}
+    for i, layer in enumerate(layers):
+        x = layer(x)
+        if isinstance(layer, nn.ReLU):
+            found[f"{prefix}{i - 1}"] = x
+    return found
+
+
+class ByHand:
+    """Watches the drivers of one test.
+
+    Args:
+        monkeypatch: pytest's.
+        configs: the hook list.
+        read: network → activations of the update that its optimizer ends now, by hand.
+        probe: (size, generator) → the batch of a scheduled firing, by hand; by network.
+        at_step: whether `read` is asked before the network's step, or after the update.
+    """
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        configs: Any,
+        read: Callable[[str], Activations],
+        probe: Any,
+        at_step: bool = True,
+    ) -> None:
+        self.configs, self.read, self.probe, self.at_step = configs, read, probe, at_step
+        self.bare: dict[int, tuple[Hooks, dict[str, Network]]] = {}
+        self.update: dict[str, Activations] = {}
+        self.empty: list[tuple[int, str]] = []
+        self.changed = self.updates = 0
+        begin, step = Driver.begin, Hooks.step
+        monkeypatch.setattr(Driver, "begin", self.watched(begin))
+        monkeypatch.setattr(Hooks, "step", self.beside(step))
+
+    def watched(self, begin: Any) -> Any:
+        def call(driver: Driver, networks: Mapping[str, Network], *args: Any, **kw: Any) -> None:
+            for name, network in networks.items() if self.at_step else ():
+                network.optimizers[-1].register_step_pre_hook(self.stepping(name))
+            begin(driver, networks, *args, **kw)
+
+        return call
+
+    def stepping(self, name: str) -> Any:
+        def call(*_: Any) -> None:
+            if name not in self.update:
+                self.update[name] = self.read(name)
+
+        return call
+
+    def beside(self, step: Any) -> Any:
+        def call(hooks: Hooks, *, activations: Any = None, **counts: int) -> Any:
+            if any(hooks is bare for bare, _ in self.bare.values()):
+                return step(hooks, activations=activations, **counts)
+            bare, copies = self.pair(hooks)
+            if counts.get("updates", 0) > self.updates:
+                late = {} if self.at_step else {n: self.read(n) for n in hooks.networks}
+                self.update |= late
+            copy_weights(hooks.networks, copies)
+            copy_moments(hooks.networks, copies)
+            self.compare(hooks, activations)
+            mine = None if activations is None else {n: self.update.get(n, {}) for n in activations}
+            expected = step(bare, activations=mine, **counts)
+            before = weights(hooks)
+            found = step(hooks, activations=activations, **counts)
+            self.changed += weights(hooks) != before
+            assert_same_weights(hooks.networks, copies)
+            assert_same_moments(hooks.networks, copies)
+            assert [plain(r) for r in found] == [plain(r) for r in expected]
+            if counts.get("updates", 0) > self.updates:
+                self.updates = counts["updates"]
+                self.update = {}
+            return found
+
+        return call
+
+    def compare(self, hooks: Hooks, activations: Any) -> None:
+        for name, found in (activations or {}).items():
+            mine = self.update.get(name, {})
+            if not found:
+                self.empty.append((self.updates + 1, name))
+            assert found.keys() == mine.keys(), name
+            for key, value in found.items():
+                assert torch.equal(value, mine[key]), (name, key)
+                assert not value.requires_grad and value.grad_fn is None
+
+    def pair(self, hooks: Hooks) -> tuple[Hooks, dict[str, Network]]:
+        if id(hooks) not in self.bare:
+            copies = {name: twin(network) for name, network in hooks.networks.items()}
+            about: dict[str, Any] = {"horizon": hooks.horizon, "probe": self.probe}
+            bare = Hooks(self.configs, copies, hooks.total, hooks.seed, **about)
+            self.bare[id(hooks)] = bare, copies
+        return self.bare[id(hooks)]
+
+
+def weights(hooks: Hooks) -> list[float]:
+    blocks = [b for network in hooks.networks.values() for b in network.trainable()]
+    return [float(block.view.double().sum()) for block in blocks]
+
+
+# Stable-Baselines3
+
+
+class Replayed:
+    """The batches that an algorithm with a replay trains on, and those its probes should draw."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.batch = model, None
+        sample = model.replay_buffer.sample
+
+        def kept(*args: Any, **kwargs: Any) -> Any:
+            self.batch = sample(*args, **kwargs)
+            return self.batch
+
+        model.replay_buffer.sample = kept
+
+    def read(self, name: str) -> Activations:
+        policy, batch = self.model.policy, self.batch
+        if name == "q":
+            return hidden("q_net.", policy.q_net.q_net, batch.observations)
+        if name == "actor":
+            layers, key = (
+                (policy.actor.latent_pi, "latent_pi.")
+                if hasattr(policy.actor, "latent_pi")
+                else (policy.actor.mu, "mu.")
+            )
+            return hidden(key, layers, batch.observations)
+        if name == "critic":
+            x = torch.cat([batch.observations, batch.actions], 1)
+            return hidden("qf0.", policy.critic.qf0, x) | hidden("qf1.", policy.critic.qf1, x)
+        return {}
+
+    def draw(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        replay = self.model.replay_buffer
+        seed = int(torch.randint(2**32, (), generator=generator))
+        draws = np.random.RandomState(seed)
+        rows = draws.randint(0, replay.pos, size)
+        envs = draws.randint(0, replay.n_envs, size)
+        observations = torch.tensor(replay.observations[rows, envs])
+        return observations, torch.tensor(replay.actions[rows, envs])
+
+    def probe(self, names: Any) -> dict[str, Any]:
+        alone = lambda size, generator: self.draw(size, generator)[0]  # noqa: E731
+        return {name: self.draw if name == "critic" else alone for name in names}
+
+
+class Played:
+    """The minibatches that PPO trains on, and the rollout that its probes draw from."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.batch, self.rollout = model, None, None
+        get = model.rollout_buffer.get
+
+        def kept(*args: Any) -> Any:
+            if not model.rollout_buffer.generator_ready:
+                self.rollout = torch.tensor(model.rollout_buffer.observations).view(-1, 64)
+            for self.batch in get(*args):
+                yield self.batch
+
+        model.rollout_buffer.get = kept
+
+    def read(self, name: str) -> Activations:
+        layers, x = self.model.policy.mlp_extractor, self.batch.observations  # type: ignore[union-attr]
+        policy = hidden("mlp_extractor.policy_net.", layers.policy_net, x)
+        return policy | hidden("mlp_extractor.value_net.", layers.value_net, x)
+
+    def draw(self, size: int, generator: torch.Generator) -> Tensor:
+        assert self.rollout is not None
+        return self.rollout[torch.randint(len(self.rollout), (size,), generator=generator)]
+
+
+# The Hugging Face Trainer and Lightning
+
+
+class Batches:
+    """The batches of the current update, of which the last one is the probe."""
+
+    def __init__(self, net: nn.Sequential) -> None:
+        self.net, self.last = net, None
+        self.parts: list[Activations] = []
+
+    def see(self, x: Tensor) -> None:
+        self.parts.append(hidden("", self.net, x))
+        self.last = x
+
+    def read(self, name: str) -> Activations:
+        parts, self.parts = self.parts, []
+        return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+
+    def draw(self, size: int, generator: torch.Generator) -> Tensor:
+        assert self.last is not None
+        return self.last

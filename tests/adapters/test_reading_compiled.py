@@ -1,0 +1,121 @@
+"""Methods that read activations of compiled models: units and records are the raw module's."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlplast.adapters.sb3_networks import find_networks
+from rlplast.core.errors import ConfigError
+from tests.adapters.hosts import (
+    QUIET_LIGHTNING,
+    WithLoss,
+    hf_trainer,
+    lightning_module,
+    lightning_trainer,
+    loader,
+)
+from tests.adapters.readers import IDLE, NEVER, begun, net, same, sb3, sizes
+
+pytestmark = [
+    *QUIET_LIGHTNING,
+    pytest.mark.usefixtures("toys"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute"),  # torch.compile asks for it
+]
+
+BACKEND = "aot_eager"
+# Resets at update 12 what is silent on the probe, and at every update it reads.
+HOOKS = [NEVER, IDLE | {"every": None, "at": "12 updates", "params": {"at_most": 0.0}}]
+LIST = [{k: v for k, v in hook.items() if v is not None} for hook in HOOKS]
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def in_hf(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
+    from rlplast.adapters.hf_trainer import HookCallback
+
+    module = net()
+    callback = HookCallback(LIST, networks={"model": "net"})
+    options = {"torch_compile": True, "torch_compile_backend": BACKEND} if compiled else {}
+    hf_trainer(folder, WithLoss(module), [callback], **options).train()
+    return callback, module
+
+
+def in_lightning(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
+    from rlplast.adapters.lightning import HookCallback
+
+    callback, module = HookCallback(LIST, networks={"model": "net"}), lightning_module(net())
+    given: Any = torch.compile(module, backend=BACKEND) if compiled else module
+    lightning_trainer(folder, [callback]).fit(given, loader())
+    return callback, module.net
+
+
+def in_dqn(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
+    from rlplast.adapters.sb3 import HookCallback
+
+    model, callback = sb3("DQN"), HookCallback(LIST)
+    raw = model.q_net
+    if compiled:
+        model.policy.q_net = torch.compile(raw, backend=BACKEND)
+        model._create_aliases()
+    model.learn(40, callback=callback)
+    return callback, raw
+
+
+def in_sac(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
+    from rlplast.adapters.sb3 import HookCallback
+
+    model, callback = sb3("SAC"), HookCallback(LIST)
+    if compiled:
+        model.critic.compile(backend=BACKEND)
+    model.learn(40, callback=callback)
+    assert find_networks(model)["critic"].units().groups
+    return callback, model.policy
+
+
+def books(callback: Any) -> dict[str, Tensor]:
+    hooks = callback.driver.state_dict()["hooks"]
+    (states,) = (h["states"] for k, h in hooks.items() if k.startswith("toy_least"))
+    return {f"{n}/{k}": v for n, tensors in states.items() for k, v in tensors.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", [in_hf, in_lightning, in_dqn, in_sac])
+def test_compiled_model_is_read_like_the_raw_one(run: Callable[..., Any], tmp_path: Path):
+    eager, module = run(tmp_path, False)
+    compiled, raw = run(tmp_path, True)
+    assert same(dict(module.state_dict()), dict(raw.state_dict()))
+    assert same(books(eager), books(compiled))
+    assert [r.sfe for r in eager.receipts] == [r.sfe for r in compiled.receipts]
+    assert any(r.method == "toy_silent" for r in compiled.receipts)
+
+
+@pytest.mark.slow
+def test_model_that_was_compiled_without_hooks_is_named_with_what_to_do():
+    module = net()
+    optimizer = torch.optim.Adam(module.parameters())
+    compiled: Any = torch.compile(module, backend=BACKEND)
+
+    def update() -> None:
+        optimizer.zero_grad()
+        compiled(torch.ones(2, 64)).sum().backward()
+        optimizer.step()
+
+    update()
+    driver = begun([NEVER], compiled, optimizer)
+    with pytest.raises(ConfigError, match=r"used before training, call torch\.compiler\.reset"):
+        update()
+    torch.compiler.reset()
+    update()
+    driver.detach()
+    other = begun([NEVER], compiled, optimizer)  # hooks of its own on a compiled module
+    update()
+    assert float(sizes(other)["size/0"].sum()) > 0

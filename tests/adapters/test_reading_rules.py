@@ -1,0 +1,342 @@
+"""What reading leaves alone, and which passes and batches are read."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from rlplast.adapters.driver import Driver
+from rlplast.adapters.reading import LastBatch
+from rlplast.adapters.sb3_networks import find_networks
+from rlplast.adapters.trained import find_networks as find_parts
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.network import Network
+from rlplast.core.network.record import Recorder
+from tests.adapters.hosts import (
+    QUIET_LIGHTNING,
+    WithLoss,
+    hf_trainer,
+    lightning_module,
+    lightning_trainer,
+    loader,
+)
+from tests.adapters.readers import IDLE, NEVER, begun, has_hooks, net, same, sb3, sizes, state
+from tests.adapters.toys import row
+
+pytestmark = [*QUIET_LIGHTNING, pytest.mark.usefixtures("toys")]
+
+READS = [NEVER, IDLE]
+SWR = {"method": "swr", "every": "1 updates"}
+
+
+# Stable-Baselines3
+
+
+def after_sb3(name: str, hooks: Any, **options: Any) -> tuple[dict[str, Tensor], Any]:
+    from rlplast.adapters.sb3 import HookCallback
+
+    model = sb3(name, **options)
+    callback = None if hooks is None else HookCallback(hooks)
+    model.learn(48, callback=callback)
+    networks = find_networks(model)
+    assert not has_hooks(*(n.module for n in networks.values()))
+    optimizers = [o for n in networks.values() for o in n.optimizers]
+    drawn = torch.tensor([np.random.random(), float(torch.rand(()))])
+    return state(optimizers, model.policy) | {"draws": drawn}, callback
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3", "TQC", "PPO"])
+def test_reading_changes_no_bit_in_sb3(name: str):
+    plain, _ = after_sb3(name, None)
+    found, callback = after_sb3(name, READS)
+    assert same(plain, found)
+    silent = [r for r in callback.receipts if r.method == "toy_silent"]
+    assert len(silent) > 3 and all(r.sfe == 0 for r in silent)
+    sizes = callback.driver.state_dict()["hooks"]["toy_least every=1 updates"]["states"]
+    assert all(float(v.sum()) > 0 for tensors in sizes.values() for v in tensors.values())
+
+
+class During:
+    """Looks at a model's modules in each of its training passes."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.seen = module, []
+        forward = module.forward
+        module.forward = lambda *args, **kw: (self.look(), forward(*args, **kw))[1]
+
+    def look(self) -> None:
+        if torch.is_grad_enabled():
+            self.seen.append(has_hooks(self.module))
+
+
+@pytest.mark.parametrize(
+    "hooks", [READS, [NEVER], [IDLE], [{"method": "swr", "every": "1 updates"}]]
+)
+def test_forward_hooks_are_there_only_for_methods_that_read(hooks: Any, tmp_path: Path):
+    from rlplast.adapters.hf_trainer import HookCallback
+
+    model = WithLoss(net())
+    during = During(model.net)
+    hf_trainer(tmp_path, model, [HookCallback(hooks, networks={"model": "net"})]).train()
+    assert set(during.seen) == {hooks[0]["method"] != "swr"}
+    assert not has_hooks(model)
+
+
+def test_driver_that_is_gone_leaves_no_forward_hook():
+    module = net()
+    optimizer = torch.optim.Adam(module.parameters())
+    driver = begun(READS, module, optimizer)
+    assert has_hooks(module)
+    del driver
+    assert not has_hooks(module)
+
+
+def test_passes_of_a_skipped_step_are_dropped():
+    found = []
+    for factors in ((1.0, 1.0), (1.0, float("inf"), 1.0)):
+        module = net()
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        driver = begun([NEVER], module, optimizer)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+        for factor in factors:
+            optimizer.zero_grad()
+            scale = torch.tensor(factor)
+            (scaler.scale(module(torch.ones(4, 64) * scale.clamp(max=2)).sum()) * scale).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            driver.drop_passes()
+        found.append(sizes(driver))
+    assert same(*found)
+
+
+def test_minibatch_without_a_step_belongs_to_no_update(monkeypatch: pytest.MonkeyPatch):
+    """PPO's ``target_kl`` stops a rollout after a forward pass."""
+    from rlplast.adapters.sb3 import HookCallback
+
+    seen = rows_of_updates(monkeypatch)
+    sb3("PPO", target_kl=1e-9).learn(64, callback=HookCallback([NEVER]))
+    assert seen and set(seen) == {8}
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_pass_that_checkpointing_repeats_counts_once(reentrant: bool):
+    module = net()
+    network = Network("model", module, torch.optim.Adam(module.parameters()))
+    recorder = Recorder(network, training_only=True)
+    parts = [torch.randn(3, 64, requires_grad=True) for _ in range(2)]
+    for x in parts:
+        checkpoint(module, x, use_reentrant=reentrant).sum().backward()
+    found = recorder.take()
+    for x in parts:
+        module(x).sum().backward()
+    expected = recorder.take()
+    assert same(dict(found), dict(expected)) and len(found["0"]) == 6
+
+
+# The Hugging Face Trainer and Lightning
+
+
+class Late(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.relu(nn.functional.dropout(x, 0.3, self.training))
+
+
+def noisy() -> nn.Sequential:
+    """Dropout before and after a nonlinearity: whoever runs it again moves torch's generator."""
+    torch.manual_seed(4)
+    first = [nn.Linear(64, 12), nn.Dropout(0.3), nn.ReLU(), nn.Dropout(0.3)]
+    second = [nn.Linear(12, 12), nn.RReLU(), nn.Linear(12, 12), Late()]
+    return nn.Sequential(*first, *second, nn.Linear(12, 10))
+
+
+def after_hf(folder: Path, hooks: Any, **options: Any) -> dict[str, Tensor]:
+    from rlplast.adapters.hf_trainer import HookCallback
+
+    callbacks = [] if hooks is None else [HookCallback(hooks, networks={"model": "net"})]
+    trainer = hf_trainer(folder, WithLoss(noisy()), callbacks, **options)
+    trainer.train()
+    assert not has_hooks(trainer.model)
+    return state([trainer.optimizer], trainer.model) | {"draws": torch.rand(2)}
+
+
+def after_lightning(folder: Path, hooks: Any, **options: Any) -> dict[str, Tensor]:
+    from rlplast.adapters.lightning import HookCallback
+
+    callbacks = [] if hooks is None else [HookCallback(hooks, networks={"model": "net"})]
+    module = lightning_module(noisy())
+    trainer = lightning_trainer(folder, callbacks, **options)
+    trainer.fit(module, loader())
+    assert not has_hooks(module)
+    return state(trainer.optimizers, module) | {"draws": torch.rand(2)}
+
+
+@pytest.mark.parametrize("after", [after_hf, after_lightning])
+def test_reading_changes_no_bit(after: Any, tmp_path: Path):
+    assert same(after(tmp_path, None), after(tmp_path, READS))
+
+
+class Skips(torch.optim.Adam):
+    """Makes no second step, as a scaler that meets an overflow."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        made, step = [0], self.step
+
+        def maybe(closure: Any = None) -> Any:
+            made[0] += 1
+            return step(closure) if made[0] != 2 else closure and closure()
+
+        self.step = maybe  # type: ignore[method-assign]
+
+
+def rows_of_updates(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Samples of the activations of each update, as a driver is told them."""
+    seen: list[int] = []
+    tell = Driver.tell
+
+    def look(driver: Driver, activations: Any = None, **counts: int) -> None:
+        for found in (activations or {}).values():
+            seen.append(len(next(iter(found.values()))))
+        tell(driver, activations, **counts)
+
+    monkeypatch.setattr(Driver, "tell", look)
+    return seen
+
+
+def test_hf_drops_the_pass_of_a_skipped_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from rlplast.adapters.hf_trainer import HookCallback
+
+    seen = rows_of_updates(monkeypatch)
+    module = net()
+    callback = HookCallback([NEVER], networks={"model": "net"})
+    trainer = hf_trainer(tmp_path, WithLoss(module), [callback], max_steps=4)
+    trainer.optimizer = Skips(module.parameters())
+    trainer.train()
+    assert seen == [8, 8, 8]
+
+
+def test_lightning_drops_the_pass_of_a_skipped_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from rlplast.adapters.lightning import HookCallback
+
+    seen = rows_of_updates(monkeypatch)
+    module, callback = lightning_module(net()), HookCallback([NEVER], networks={"model": "net"})
+    module.configure_optimizers = lambda: Skips(module.parameters())
+    lightning_trainer(tmp_path, [callback], max_steps=4, accumulate_grad_batches=2).fit(
+        module, loader()
+    )
+    assert seen == [16, 16, 16]
+
+
+def test_hf_takes_gradients_of_the_loss_on_the_last_batch(tmp_path: Path):
+    from rlplast.adapters.hf_trainer import HookCallback
+
+    module = net()
+    before = [p.detach().clone() for p in module.parameters()]
+    batches = []
+
+    class Seen(WithLoss):
+        def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+            batches.append((x, labels))
+            return super().forward(x, labels)
+
+    callback = HookCallback([{"method": "toy_slope", "at": "5 updates"}])
+    options: dict[str, Any] = {"max_steps": 6, "learning_rate": 0.0}
+    hf_trainer(tmp_path, Seen(module), [callback], **options).train()
+    x, labels = batches[4]
+    again = net()
+    nn.functional.cross_entropy(again(x), labels).backward()
+    for now, start, parameter in zip(module.parameters(), before, again.parameters(), strict=True):
+        assert torch.equal(now, start - parameter.grad)
+    assert len(callback.receipts) == 1 and callback.receipts[0].sfe > 0
+
+
+def test_model_without_labels_has_no_gradients(tmp_path: Path):
+    from rlplast.adapters.hf_trainer import HookCallback
+
+    class Silent(WithLoss):
+        def forward(self, x: Tensor, labels: Tensor) -> Any:
+            return {"loss": super().forward(x, labels)["loss"]} if self.training else {"x": x}
+
+    callback = HookCallback([{"method": "toy_slope", "at": "5 updates"}])
+    with pytest.raises(ConfigError, match=r"returns no loss on its last batch.*labels, or pass"):
+        hf_trainer(tmp_path, Silent(net()), [callback]).train()
+
+
+# Batches of other kinds
+
+
+def test_last_batch_is_run_again_in_evaluation_mode():
+    module = noisy()
+    source = LastBatch(find_parts(module, [torch.optim.Adam(module.parameters())], None))
+    handles = source.start()
+    x = torch.randn(5, 64)
+    module(x)
+    with torch.no_grad():
+        module(x + 1)  # is no training pass
+    found = source.activations("model", source.sample(1, 1))
+    assert all(part.training for part in module.modules())
+    hidden = module.eval()[:6](x).detach()
+    assert torch.equal(found["4"], hidden) and not found["4"].requires_grad
+    for handle in handles:
+        handle.remove()
+
+
+def test_last_batch_is_run_again_under_its_autocast():
+    module = net()
+    optimizer = torch.optim.Adam(module.parameters())
+    networks = find_parts(module, [optimizer], None)
+    source = LastBatch(networks)
+    handles = source.start()
+    x = torch.randn(5, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        module(x).sum().backward()
+        expected = module[:2](x).detach()
+    found = source.activations("model", source.sample(1, 1))
+    assert found["0"].dtype == torch.bfloat16 and torch.equal(found["0"], expected)
+    again = LastBatch(networks)
+    again.load_state_dict(source.state_dict())
+    assert same(dict(again.activations("model", again.sample(1, 1))), dict(found))
+    for handle in handles:
+        handle.remove()
+    assert not has_hooks(module)
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC", "PPO"])
+def test_observations_may_be_mappings_and_normalised(name: str):
+    """A custom extractor has no known order; units behind it are traced."""
+    import gymnasium
+    import stable_baselines3
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    from rlplast.adapters.sb3 import HookCallback
+    from tests.adapters import wide_env
+
+    class Parts(wide_env.WideControl if name == "SAC" else wide_env.Wide):
+        observation_space: Any = gymnasium.spaces.Dict(
+            {key: gymnasium.spaces.Box(-1, 1, (64,), np.float32) for key in "ab"}
+        )
+
+        def _obs(self) -> Any:
+            draw = self.np_random.uniform(-1, 1, (2, 64)).astype(np.float32)
+            return {"a": draw[0], "b": draw[1]}
+
+        def step(self, action: Any) -> Any:
+            return self._obs(), 1.0, False, False, {}
+
+    env = VecNormalize(DummyVecEnv([lambda: wide_env.limited(Parts())] * 2))
+    settings: dict[str, Any] = (
+        {"n_steps": 8, "batch_size": 8} if name == "PPO" else {"learning_starts": 8}
+    )
+    policy = {"net_arch": [4, 4], "activation_fn": nn.ReLU}
+    algorithm = getattr(stable_baselines3, name)
+    model = algorithm("MultiInputPolicy", env, policy_kwargs=policy, device="cpu", **settings)
+    callback = HookCallback([row("toy_least"), row("toy_silent", every="9 env_steps")])
+    model.learn(48, callback=callback)
+    methods = {r.method for r in callback.receipts}
+    assert methods == {"toy_least", "toy_silent"}

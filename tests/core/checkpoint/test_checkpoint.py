@@ -1,0 +1,485 @@
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from torch import Tensor
+
+from rlplast.core.checkpoint import checkpoint
+from rlplast.core.checkpoint.files import link
+from rlplast.core.errors import DamagedFile, RlplastError
+from tests.models import FAMILIES, OPTIMIZERS, Subject, assert_same, subject
+
+
+@pytest.fixture(autouse=True)
+def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the disk would take most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def save(folder: Path, position: int = 0, content: Any = None, **options: Any) -> Path:
+    """Write a small checkpoint with a file; `content` tells it from others."""
+    checkpoint.write(take(folder, position, content, **options))
+    return folder
+
+
+def take(
+    folder: Path, position: int = 0, content: Any = None, **options: Any
+) -> checkpoint.Snapshot:
+
+    def write(folder: Path) -> None:
+        (folder / "replay").mkdir()
+        (folder / "replay" / "rows.npy").write_bytes(b"rows %d" % position)
+
+    tensors = {"w": torch.arange(6.0).reshape(2, 3) + position, "w@initial": torch.zeros(2, 3)}
+    state = {"content": content, "array": np.arange(position)}
+    at = (position, 0, position)
+    return checkpoint.snapshot(
+        folder, at, tensors, state, **{"save_files": lambda previous: write} | options
+    )
+
+
+def name_of(descriptor: int) -> str:
+    return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+
+
+def names(folder: Path) -> set[str]:
+    return {p.name for p in folder.iterdir()}
+
+
+# What is saved comes back.
+
+scalars = (
+    st.none() | st.booleans() | st.integers(-(2**130), 2**130) | st.floats() | st.text(max_size=5)
+)
+arrays = hnp.arrays(
+    st.sampled_from(["<f4", "<f8", "<i4", "<i8", "u1", "?", "<u2", "<u4", "<u8"]),
+    hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
+)
+trees = st.recursive(
+    scalars | arrays | arrays.map(lambda a: torch.from_numpy(a)),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def plain(tree: Any) -> Any:
+    """Describe a tree so that equal descriptions mean equal bits and equal types."""
+    if isinstance(tree, np.ndarray | Tensor):
+        bits = tree.numpy() if isinstance(tree, Tensor) else tree
+        return type(tree).__name__, bits.dtype.str, bits.shape, bits.tobytes()
+    if isinstance(tree, dict):
+        return {key: plain(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [plain(value) for value in tree]
+    return type(tree).__name__, repr(tree)
+
+
+@settings(max_examples=60)
+@given(tree=st.dictionaries(st.text(max_size=5), trees, max_size=4))
+def test_nested_state_comes_back_with_its_types_and_bits(
+    tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("state") / "step-1"
+    checkpoint.save(folder, (1,), {}, tree)
+    _, loaded = checkpoint.load(folder)
+    assert plain(loaded) == plain(tree)
+
+
+def test_tensors_that_share_memory_or_are_no_block_of_it_come_back(tmp_path: Path) -> None:
+    base = torch.randn(4, 6)
+    given = {"all": base, "columns": base[:, ::2], "turned": base.T, "none": base[:0]}
+    checkpoint.save(tmp_path / "step-1", (1,), given, {})
+    loaded, _ = checkpoint.load(tmp_path / "step-1")
+    assert_same(loaded, given)
+
+
+def move(source: Subject, target: Subject, folder: Path) -> None:
+    """Save one model and load it into another."""
+    checkpoint.save(folder, (1,), checkpoint.network_tensors(source.network), {})
+    tensors, _ = checkpoint.load(folder)
+    checkpoint.load_network_tensors(target.network, tensors)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_loaded_network_trains_on_like_the_saved_one(
+    family: str, optimizer: str, tmp_path: Path
+) -> None:
+    source, target = subject(family, optimizer), subject(family, optimizer, updates=1, seed=1)
+    places = {name: (t.data_ptr(), t.stride()) for name, t in target.state().items()}
+    move(source, target, tmp_path / "step-1")
+    assert_same(source.snapshot(), target.snapshot())
+    assert_same(source.network.initial, target.network.initial)
+    assert {name: (t.data_ptr(), t.stride()) for name, t in target.state().items()} == places
+    target.x, target.y = source.x, source.y
+    source.update(2)
+    target.update(2)
+    assert_same(source.snapshot(), target.snapshot())
+
+
+def test_tied_tensor_is_stored_once_and_its_other_name_told(tmp_path: Path) -> None:
+    tied = subject("tied")
+    tensors = checkpoint.network_tensors(tied.network)
+    assert checkpoint.aliases(tied.network) == {"net.head.weight": "net.embed.weight"}
+    assert "net.embed.weight" in tensors and "net.head.weight" not in tensors
+
+
+def test_tensor_that_is_absent_or_of_another_shape_is_named() -> None:
+    network = subject("mlp").network
+    tensors = checkpoint.network_tensors(network)
+    with pytest.raises(DamagedFile, match=r"no tensor 'net\.2\.weight'"):
+        kept = {name: t for name, t in tensors.items() if name != "net.2.weight"}
+        checkpoint.load_network_tensors(network, kept)
+    with pytest.raises(DamagedFile, match=r"'net\.0\.bias' has shape \(1, 6\), the network \(6,\)"):
+        checkpoint.load_network_tensors(network, tensors | {"net.0.bias": torch.zeros(1, 6)})
+
+
+# Damage.
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 16
+    path.write_bytes(data)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+FILES = ("tensors.safetensors", "initial.safetensors", "state.json", "replay/rows.npy")
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (cut, "bytes, written were"),
+        (flip, "was altered after it was written"),
+        (empty, "has 0 bytes, written were"),
+        (Path.unlink, "is missing"),
+    ],
+)
+def test_damaged_file_is_passed_over_by_name(
+    damage: Any, reason: str, file: str, tmp_path: Path
+) -> None:
+    older, newer = save(tmp_path / "step-1", 1), save(tmp_path / "step-2", 2)
+    damage(newer / file)
+    found, problems = checkpoint.newest(tmp_path)
+    assert found == older
+    assert len(problems) == 1
+    assert str(newer / file) in problems[0] and reason in problems[0]
+    with pytest.raises(DamagedFile, match=reason):
+        checkpoint.load(newer)
+
+
+@pytest.mark.parametrize("damage", [cut, empty, Path.unlink])
+def test_checkpoint_without_its_seal_was_not_finished(damage: Any, tmp_path: Path) -> None:
+    older, newer = save(tmp_path / "step-1", 1), save(tmp_path / "step-2", 2)
+    damage(newer / "COMPLETE")
+    found, problems = checkpoint.newest(tmp_path)
+    assert found == older
+    assert problems == [f"{newer} was not finished: it has no readable file COMPLETE"]
+
+
+def test_no_damage_to_the_seal_goes_further_than_the_checkpoint(tmp_path: Path) -> None:
+    older, newer = save(tmp_path / "step-1", 1), save(tmp_path / "step-2", 2)
+    seal = (newer / "COMPLETE").read_bytes()
+    for position in range(len(seal)):
+        for bit in range(8):
+            damaged = bytearray(seal)
+            damaged[position] ^= 1 << bit
+            (newer / "COMPLETE").write_bytes(damaged)
+            found, _ = checkpoint.newest(tmp_path)
+            assert found in (older, newer)
+            tensors, _ = checkpoint.load(found)
+            assert tensors["w"][0, 0] == (1 if found == older else 2)
+
+
+def test_all_damaged_is_an_error_with_every_reason(tmp_path: Path) -> None:
+    cut(save(tmp_path / "step-1", 1) / "state.json")
+    (save(tmp_path / "step-2", 2) / "COMPLETE").unlink()
+    with pytest.raises(DamagedFile, match=r"no usable checkpoint .*") as caught:
+        checkpoint.newest(tmp_path)
+    assert "step-1/state.json has" in str(caught.value)
+    assert "step-2 was not finished" in str(caught.value)
+
+
+def test_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(DamagedFile, match="the folder has none"):
+        checkpoint.newest(tmp_path)
+
+
+def test_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
+    seal = save(tmp_path / "step-1", 1) / "COMPLETE"
+    seal.write_text(seal.read_text().replace('"format": 2', '"format": 1'))
+    with pytest.raises(DamagedFile, match="has checkpoint format 1: this version reads 2"):
+        checkpoint.load(tmp_path / "step-1")
+
+
+def test_file_damaged_after_it_was_shared_is_not_sealed_as_good(tmp_path: Path) -> None:
+    older = save(tmp_path / "step-1", 1)
+    flip(older / "replay" / "rows.npy")
+
+    def share(folder: Path) -> None:
+        os.link(older / "replay" / "rows.npy", folder / "rows.npy")
+
+    save(tmp_path / "step-2", 2, previous=older, save_files=lambda previous: share)
+    with pytest.raises(DamagedFile, match=r"step-2/rows\.npy was altered"):
+        checkpoint.check(tmp_path / "step-2")
+
+
+def test_without_hard_links_what_was_damaged_is_not_sealed_as_good_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*names: Any) -> None:
+        raise OSError("another file system")
+
+    monkeypatch.setattr(os, "link", refuse)
+    older = save(tmp_path / "step-1", 1)
+    for name in ("replay/rows.npy", "initial.safetensors"):
+        flip(older / name)
+
+    def share(folder: Path) -> None:
+        (folder / "replay").mkdir()
+        link(older / "replay" / "rows.npy", folder / "replay" / "rows.npy")
+
+    newer = save(tmp_path / "step-2", 2, previous=older, save_files=lambda previous: share)
+    seal = checkpoint.check_seal(older)["files"]
+    for name in ("replay/rows.npy", "initial.safetensors"):
+        assert checkpoint.check_seal(newer)["files"][name] == seal[name]
+        assert (newer / name).read_bytes() == (older / name).read_bytes()
+    with pytest.raises(DamagedFile, match="was altered"):
+        checkpoint.check(newer)
+
+
+def test_new_file_of_the_same_bytes_and_time_is_not_taken_for_the_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_file = checkpoint.write_tensors
+
+    def coarse(tensors: Any, path: Path) -> None:
+        save_file(tensors, path)
+        os.utime(path, ns=(0, 0))
+
+    monkeypatch.setattr(checkpoint, "write_tensors", coarse)
+    older = save(tmp_path / "step-1", 1, torch.ones(3))
+    newer = save(tmp_path / "step-2", 1, torch.zeros(3), previous=older)
+    assert checkpoint.load(newer)[1]["content"].equal(torch.zeros(3))
+
+
+# What is shared with the checkpoint before.
+
+
+def test_initial_weights_are_written_once(tmp_path: Path) -> None:
+    older = save(tmp_path / "step-1", 1)
+    taken = take(tmp_path / "step-2", 2, previous=older)
+    assert set(taken.tensors) == {"w", "state/array"} and not taken.initial  # not even copied
+    checkpoint.write(taken)
+    assert os.path.samefile(older / "initial.safetensors", taken.folder / "initial.safetensors")
+    assert checkpoint.load(taken.folder)[0]["w@initial"].equal(torch.zeros(2, 3))
+
+
+def test_initial_weights_that_were_cut_are_written_again(tmp_path: Path) -> None:
+    older = save(tmp_path / "step-1", 1)
+    cut(older / "initial.safetensors")
+    newer = save(tmp_path / "step-2", 2, previous=older)
+    assert checkpoint.load(newer)[0]["w@initial"].equal(torch.zeros(2, 3))
+
+
+def test_file_that_was_shared_is_not_forced_to_disk_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = save(tmp_path / "step-1", 1)
+    names = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: names.append(name_of(descriptor)))
+    save(tmp_path / "step-2", 2, previous=older)
+    assert "tensors.safetensors" in names and "initial.safetensors" not in names
+
+
+# What is held fast.
+
+
+def test_snapshot_is_of_its_moment_however_late_it_is_written(tmp_path: Path) -> None:
+    weight, moved = torch.arange(4.0), torch.arange(4.0)[::2]
+    state = {"array": np.arange(3), "list": [1, [2]], "tensor": torch.ones(2), "view": moved}
+    taken = checkpoint.snapshot(tmp_path / "step-1", (1,), {"w": weight, "part": weight[1:]}, state)
+    for changed in (weight, moved, state["array"], state["tensor"]):
+        changed += 10
+    state["list"][1].append(3)
+    state["list"].append(4)
+    checkpoint.write(taken)
+    tensors, loaded = checkpoint.load(tmp_path / "step-1")
+    assert tensors["w"].tolist() == [0, 1, 2, 3] and tensors["part"].tolist() == [1, 2, 3]
+    assert loaded["array"].tolist() == [0, 1, 2] and loaded["list"] == [1, [2]]
+    assert loaded["tensor"].tolist() == [1, 1] and loaded["view"].tolist() == [0, 2]
+
+
+def test_copies_take_the_memory_of_a_snapshot_that_was_written(tmp_path: Path) -> None:
+    first = take(tmp_path / "step-1", 1, torch.ones(3))
+    checkpoint.write(first)
+    second = take(tmp_path / "step-2", 2, torch.zeros(3), written=first)
+    checkpoint.write(second)
+    alone = take(tmp_path / "step-2", 2, torch.zeros(3))
+    for name, memory in (("w", True), ("state/content", True), ("state/array", False)):
+        same = second.tensors[name].data_ptr() == first.tensors[name].data_ptr()
+        assert same is memory, name  # the array has grown
+        assert second.tensors[name].equal(alone.tensors[name])
+    tensors, state = checkpoint.load(tmp_path / "step-2")
+    assert tensors["w"].equal(alone.tensors["w"]) and state["content"].equal(torch.zeros(3))
+
+
+def test_further_files_are_begun_last_and_written_first(tmp_path: Path) -> None:
+    """What they have to wait for is then released, whatever else goes wrong."""
+    events = []
+
+    def begin(previous: Path | None) -> Any:
+        assert (tmp_path / ".step-1.tmp").is_dir()
+        events.append("begun")
+        return lambda folder: events.append([p.name for p in folder.iterdir()])
+
+    save(tmp_path / "step-1", 1, save_files=begin)
+    assert events == ["begun", []]
+    (tmp_path / "file").write_text("a file where the folder should be")
+    with pytest.raises(RlplastError, match="could not be written"):
+        take(tmp_path / "file" / "step-2", 2, save_files=begin)
+    assert events == ["begun", []]
+
+
+@pytest.mark.parametrize("lost", ["step-1", "step-1/COMPLETE", "step-1/replay"])
+def test_previous_checkpoint_may_be_deleted_meanwhile(lost: str, tmp_path: Path) -> None:
+    older = save(tmp_path / "step-1", 1)
+    path = tmp_path / lost
+    path.unlink() if path.is_file() else shutil.rmtree(path)
+    checkpoint.load(save(tmp_path / "step-2", 2, previous=older))
+
+
+# Which one is newest, and which ones stay.
+
+
+def test_newest_goes_by_position_not_by_name(tmp_path: Path) -> None:
+    for name, position in (("step-9", 9), ("step-100", 100), ("step-20-3-20", 20)):
+        save(tmp_path / name, position)
+    assert [p.name for p in checkpoint.complete(tmp_path)] == ["step-100", "step-20-3-20", "step-9"]
+
+
+def test_prune_keeps_the_newest_and_deletes_leftovers(tmp_path: Path) -> None:
+    for position in (5, 10, 15, 20):
+        save(tmp_path / f"step-{position}", position)
+    (tmp_path / "step-20" / "COMPLETE").unlink()
+    shutil.copytree(tmp_path / "step-5", tmp_path / ".step-25.tmp")
+    (tmp_path / "notes").mkdir()
+    checkpoint.prune(tmp_path, 2)
+    assert names(tmp_path) == {"step-10", "step-15", "notes"}
+
+
+def test_prune_keeps_the_named_best_beside_the_newest_that_were_due(tmp_path: Path) -> None:
+    for name, position in (("step-5", 5), ("best-7", 7), ("step-10", 10), ("best-12", 12)):
+        save(tmp_path / name, position)
+    shutil.copytree(tmp_path / "best-7", tmp_path / ".best-13.tmp")
+    (tmp_path / "best.json").write_text("{}")
+    assert checkpoint.newest(tmp_path)[0].name == "best-12"
+    checkpoint.prune(tmp_path, 2, "best-12")
+    assert names(tmp_path) == {"step-5", "step-10", "best-12", "best.json"}
+    checkpoint.prune(tmp_path, 1, "step-5")
+    assert names(tmp_path) == {"step-5", "step-10", "best.json"}
+
+
+def test_prune_keeps_where_a_prefix_stopped_until_there_is_a_newer_one(tmp_path: Path) -> None:
+    for position in (1, 2):
+        save(tmp_path / f"step-{position}", position)
+    save(tmp_path / "branch-3", 3)
+    checkpoint.prune(tmp_path, 1)
+    assert names(tmp_path) == {"branch-3", "step-2"}
+    save(tmp_path / "step-4", 4)
+    checkpoint.prune(tmp_path, 1)
+    assert names(tmp_path) == {"step-4"}
+
+
+def test_prune_never_deletes_those_that_stay(tmp_path: Path) -> None:
+    for position in range(1, 7):
+        save(tmp_path / f"step-{position}", position, stays=position in (2, 5))
+    checkpoint.prune(tmp_path, 2)
+    assert names(tmp_path) == {"step-2", "step-5", "step-6"}
+
+
+def test_deletion_cut_short_leaves_nothing_that_looks_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for position in (1, 2):
+        save(tmp_path / f"step-{position}", position)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *args, **kwargs: None)
+        checkpoint.prune(tmp_path, 1)
+    assert names(tmp_path) == {"step-1", "step-2"}
+    assert [p.name for p in checkpoint.complete(tmp_path)] == ["step-2"]
+
+
+def test_going_on_from_an_older_one_unseals_those_after_it(tmp_path: Path) -> None:
+    for position in (1, 2, 3):
+        save(tmp_path / f"step-{position}", position)
+    checkpoint.unseal_newer(tmp_path, tmp_path / "step-2")
+    assert [p.name for p in checkpoint.complete(tmp_path)] == ["step-2", "step-1"]
+
+
+def test_what_has_the_name_already_is_replaced(tmp_path: Path) -> None:
+    (save(tmp_path / "step-1", 1, "old") / "stray").write_text("x")
+    save(tmp_path / "step-1", 1, "new")
+    assert checkpoint.load(tmp_path / "step-1")[1]["content"] == "new"
+    assert names(tmp_path / "step-1") == {
+        "tensors.safetensors",
+        "initial.safetensors",
+        "state.json",
+        "replay",
+        "COMPLETE",
+    }
+
+
+def test_everything_is_on_disk_before_the_name_appears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    rename = os.rename
+
+    def synced(descriptor: int) -> None:
+        events.append(name_of(descriptor))
+
+    def renamed(source: Path, target: Path) -> None:
+        events.append("rename")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    save(tmp_path / "step-1", 1)
+    before, after = events[: events.index("rename")], events[events.index("rename") + 1 :]
+    assert {"tensors.safetensors", "state.json", "rows.npy"} < set(before)
+    assert before.index("COMPLETE") > before.index("rows.npy")
+    assert before[-1] == ".step-1.tmp" and "replay" in before
+    assert after == [tmp_path.name]
+
+
+def test_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file where the folder should be")
+    with pytest.raises(RlplastError, match=r"could not be written .* earlier checkpoints"):
+        save(tmp_path / "checkpoints" / "step-1", 1)
+
+
+def test_state_is_readable_without_this_library(tmp_path: Path) -> None:
+    save(tmp_path / "step-3", 3, {"seed": 7})
+    state = json.loads((tmp_path / "step-3" / "state.json").read_text())
+    assert state["content"] == {"seed": 7}
+    assert json.loads((tmp_path / "step-3" / "COMPLETE").read_text())["position"] == [3, 0, 3]

@@ -1,0 +1,52 @@
+"""Methods that look at what they may read, and change nothing unless told to."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rlplast.core import registry
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.network.edits import Edit
+
+__all__ = ["own_table", "spy"]
+
+
+@contextmanager
+def own_table() -> Iterator[None]:
+    """Forget the methods registered inside the block."""
+    registry.rows()  # what is built in registers once, when the table is first read
+    table = {family: dict(entries) for family, entries in registry._TABLE.items()}
+    try:
+        yield
+    finally:
+        registry._TABLE.clear()
+        registry._TABLE.update(table)
+
+
+def spy(look: Callable[[Context], Any], *what: str, size: int = 5) -> tuple[str, list[Any]]:
+    """Register a method that reads `what`; return its name, and a list of what it has seen.
+
+    Args:
+        look: what it keeps of a context; a list of edits is its plan.
+        *what: what it declares that it reads.
+        size: samples of its probe.
+    """
+    seen: list[Any] = []
+    name = f"spy{len(registry.rows('methods'))}"
+
+    @method(name, source="a test")
+    @dataclass(frozen=True)
+    class Spy(Method):
+        """Look at the context of every firing."""
+
+        reads: ClassVar[tuple[str, ...]] = what
+        policies: ClassVar[tuple[str, str]] = ("keep", "leave")
+        probe: int = size
+
+        def plan(self, context: Context, state: State) -> list[Edit]:
+            seen.append(look(context))
+            return seen[-1] if isinstance(seen[-1], list) else []
+
+    return name, seen

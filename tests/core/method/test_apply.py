@@ -1,0 +1,309 @@
+"""One firing: what is written, what the optimizer forgets, what followers get, what is told."""
+
+import functools
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from rlplast.core.clock import Clock
+from rlplast.core.errors import BadWeights, ConfigError
+from rlplast.core.method.apply import Planned, check_policy
+from rlplast.core.method.apply import apply as apply_all
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit, Scale
+from rlplast.core.network.network import Network
+from rlplast.core.network.optim_state import moments
+from tests.firing import apply
+from tests.models import FAMILIES, FORMS, OPTIMIZERS, Subject, assert_same, subject
+from tests.syncs import host_reads
+
+every_form = pytest.mark.parametrize("form", OPTIMIZERS | FORMS)
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def plan_of(blocks: tuple[Block, ...], share: float = 0.3) -> list[Assign]:
+    """Assign 7 to a random part of every Block."""
+    generator = torch.Generator().manual_seed(0)
+    edits = []
+    for block in blocks:
+        mask = torch.rand(block.view.shape, generator=generator) < share
+        mask.view(-1)[0] = True
+        edits.append(Assign(block, torch.full(block.view.shape, 7.0), mask))
+    return edits
+
+
+# 4. A mask changes exactly the mask, in weights and moments.
+
+
+def check_mask(made: Subject, blocks: tuple[Block, ...]) -> None:
+    edits = plan_of(blocks)
+    before = made.snapshot()
+    state_before = {
+        b: {n: m.clone() for n, m in moments(made.network, b.param).items()} for b in blocks
+    }
+    receipt = apply(made.network, edits, method="toy", optimizer="touched", followers="leave")
+
+    assert receipt.entries_touched == sum(int(e.mask.sum()) for e in edits if e.mask is not None)
+    for edit in edits:
+        block, mask = edit.target, edit.mask
+        assert isinstance(block, Block) and mask is not None
+        assert (block.view[mask] == 7).all()
+        for name, moment in moments(made.network, block.param).items():
+            old = state_before[block][name]
+            if name == "step":
+                assert torch.equal(moment, old)
+            else:
+                now, old = block.like(moment), block.like(old)
+                assert now[mask].abs().sum() == 0
+                assert torch.equal(now[~mask], old[~mask])
+                assert old.abs().max() > 0
+    # from outside, without Blocks: nothing but the masked entries differs
+    after = made.snapshot()
+    names = [n for n, _ in made.module.named_parameters()]  # a tied one once
+    changed = sum(int((after[n] != before[n]).sum()) for n in names)
+    assert changed == receipt.entries_touched
+    edited = {name for e in edits for name in _raw_names(made, e)}
+    assert_same(*({n: t for n, t in s.items() if n not in edited} for s in (before, after)))
+
+
+def _raw_names(made: Subject, edit: Edit) -> list[str]:
+    assert isinstance(edit.target, Block)
+    tensor = ".".join(p for p in (edit.target.path, edit.target.spec.tensor) if p)
+    names = [tensor, *edit.target.aliases]
+    return names + [n for n in made.state() for t in names if n.startswith(f"{t}:")]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@every_family
+def test_masked_edit_changes_exactly_the_mask(family: str, optimizer: str) -> None:
+    made = subject(family, optimizer)
+    check_mask(made, made.network.trainable())
+
+
+@every_form
+def test_masked_edit_changes_exactly_the_mask_in_every_form_of_state(form: str) -> None:
+    made = subject("mlp", (OPTIMIZERS | FORMS)[form])
+    check_mask(made, made.network.trainable())
+
+
+def test_masked_edit_of_one_slot_leaves_the_other_alone() -> None:
+    made = subject("stacked")
+    blocks = made.network.select(lambda b: b.spec.slot == 1)
+    param = made.module.get_parameter("fc1.weight")
+    before, moment = param[0].clone(), made.optimizer.state[param]["exp_avg"][0].clone()
+    apply(made.network, plan_of(blocks), method="toy", optimizer="touched")
+    assert torch.equal(before, param[0])
+    assert torch.equal(moment, made.optimizer.state[param]["exp_avg"][0])
+    assert (param[1] == 7).any()
+
+
+def test_policies_zero_more_and_more() -> None:
+    def zeroed(policy: str) -> dict[str, bool]:
+        made = subject("mlp")
+        first = made.network.select(lambda b: b.name == "0.weight")
+        apply(made.network, plan_of(first), method="toy", optimizer=policy)
+        return {n: not t.any() for n, t in made.state().items() if ":" in n}
+
+    assert not any(zeroed("keep").values())
+    assert not any(zeroed("touched").values())  # part of one tensor
+    parameter = zeroed("parameter")
+    assert {n for n, z in parameter.items() if z} == {n for n in parameter if "0.weight:" in n}
+    assert all(zeroed("network").values())
+
+
+def test_network_policy_spares_other_networks_of_the_same_optimizer() -> None:
+    actor, critic = nn.Linear(3, 2), nn.Linear(3, 1)
+    optimizer = torch.optim.Adam([*actor.parameters(), *critic.parameters()], lr=0.1)
+    (actor(torch.ones(3)).sum() + critic(torch.ones(3)).sum()).backward()
+    optimizer.step()
+    network = Network("actor", actor, optimizer)
+    apply(network, [Scale(network.blocks[0], torch.tensor(0.5))], method="toy")
+    assert float(optimizer.state[actor.bias]["step"]) == 0
+    assert float(optimizer.state[critic.bias]["step"]) == 1
+    assert optimizer.state[critic.weight]["exp_avg"].abs().min() > 0
+
+
+# Plans are checked before the first write.
+
+
+def linear() -> tuple[nn.Linear, Network, Block]:
+    module = nn.Linear(3, 2)
+    network = Network("net", module, SGD(module.parameters(), lr=0.1))
+    return module, network, network.blocks[0]
+
+
+@pytest.mark.parametrize("policy", ["optimizer", "followers"])
+def test_unknown_policies_are_refused(policy: str) -> None:
+    given: dict[str, Any] = {"optimizer": "keep", "followers": "leave"} | {policy: "coppy"}
+    with pytest.raises(ConfigError, match=rf"hook\.{policy} = 'coppy': "):
+        check_policy(**given)
+
+
+def test_bad_plan_for_a_follower_stops_before_the_network_is_written() -> None:
+    made = subject("mlp")
+    before = made.snapshot()
+
+    def replan(target: Network) -> list[Edit]:
+        return [Assign(b, torch.full_like(b.view, float("nan"))) for b in target.blocks]
+
+    with pytest.raises(BadWeights, match=r"net\.target\.0\.weight"):
+        apply(
+            made.network,
+            plan_of(made.network.blocks),
+            method="toy",
+            followers="same_edit",
+            replan=replan,
+        )
+    assert_same(before, made.snapshot())
+
+
+def test_no_network_is_written_if_the_plan_of_one_is_bad() -> None:
+    made = [subject("mlp"), subject("conv")]
+    before = [m.snapshot() for m in made]
+    good = Planned(made[0].network, plan_of(made[0].network.trainable()))
+    block = made[1].network.blocks[0]
+    bad = Planned(made[1].network, [Assign(block, torch.full_like(block.view, float("nan")))])
+    with pytest.raises(BadWeights, match=r"net\.0\.weight; nothing was written"):
+        apply_all([good, bad], method="toy")
+    with pytest.raises(ConfigError, match=r"hook\.optimizer = 'kept'"):
+        apply_all([good], method="toy", optimizer="kept")
+    for m, snapshot in zip(made, before, strict=True):
+        assert_same(snapshot, m.snapshot())
+
+
+def test_followers_get_plans_of_their_own_copies_or_nothing() -> None:
+    for policy in ("same_edit", "copy", "leave"):
+        made = subject("mlp")
+        edits = [Scale(b, torch.tensor(2.0)) for b in made.network.trainable()]
+        start = {n: t.clone() for n, t in made.follower.state_dict().items()}
+        apply(
+            made.network,
+            edits,
+            (lambda f: [Scale(b, torch.tensor(3.0)) for b in f.blocks])
+            if policy == "same_edit"
+            else None,
+            method="toy",
+            followers=policy,
+        )
+        own = dict(made.module.state_dict())
+        expected = {
+            "same_edit": {n: 3 * t for n, t in start.items()},
+            "copy": own,
+            "leave": start,
+        }[policy]
+        assert_same(dict(made.follower.state_dict()), expected)
+
+
+def test_a_firing_waits_for_the_device_twice_however_much_it_does() -> None:
+    for families in (("mlp",), ("mlp", "conv_batchnorm", "stacked")):
+        made = [subject(family) for family in families]
+        counters = {"a": torch.ones((), dtype=torch.int64)}
+        planned = [
+            Planned(m.network, plan_of(m.network.trainable()), counters=dict(counters))
+            for m in made
+        ]
+        for optimizer in ("keep", "touched", "parameter", "network"):
+            with host_reads() as found:
+                receipts = apply_all(planned, method="toy", optimizer=optimizer)
+            assert found == ["tolist", "tolist"]  # the check, and the numbers of all receipts
+            assert len(receipts) == len(families)
+
+
+# Receipts.
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float64])
+def test_counters_are_told_and_begin_again(dtype: torch.dtype) -> None:
+    _, network, block = linear()
+    counters = {"a": torch.tensor(3, dtype=dtype), "b": torch.tensor(0, dtype=dtype)}
+    edits: list[Edit] = [
+        Scale(block, torch.tensor(2.0)),
+        Assign(counters["b"], torch.tensor(2, dtype=dtype)),
+    ]
+    [receipt] = apply_all([Planned(network, edits, counters=counters)], method="toy")
+    assert receipt.units == {"a": 3, "b": 2}
+    assert receipt.entries_touched == 6  # of Blocks, not of the method's own tensors
+    assert [float(t) for t in counters.values()] == [0, 0]
+    [again] = apply_all([Planned(network, edits[:1], counters=counters)], method="toy")
+    assert again.units == {"a": 0, "b": 0}
+    [none] = apply_all([Planned(network, edits[:1])], method="toy")
+    assert none.units is None
+
+
+def test_a_plan_without_edits_is_told_as_such() -> None:
+    made = subject("mlp")
+    before = made.snapshot()
+    [receipt] = apply_all(
+        [Planned(made.network, [], seconds=2.0)],
+        method="toy",
+        optimizer="keep",
+        followers="leave",
+        clock=Clock(updates=3),
+        due_count=2,
+    )
+    assert_same(before, made.snapshot())
+    assert (receipt.entries_touched, receipt.sfe, receipt.crossings) == (0, 0.0, 2)
+    assert receipt.clock == Clock(updates=3)
+    assert receipt.norm_before == receipt.norm_after != 0
+    assert receipt.seconds >= 2
+    json.dumps(receipt.row(), allow_nan=False)
+
+
+def test_receipt_row_is_json_without_nan() -> None:
+    _, network, block = linear()
+    with torch.no_grad():
+        block.view.fill_(float("nan"))
+    receipt = apply(network, [Assign(block, torch.zeros(2, 3))], method="toy")
+    row = receipt.row()
+    text = json.dumps(row, allow_nan=False)
+    assert json.loads(text)["norm_before"] is None
+    assert row["norm_after"] == pytest.approx(float(network.blocks[1].view.norm()))
+    assert "seconds" not in row and row["time/seconds"] >= 0
+
+
+def test_boolean_and_integer_buffers_are_edited_and_counted() -> None:
+    module = nn.Module()
+    module.register_buffer("awake", torch.ones(4, dtype=torch.bool))
+    module.register_buffer("age", torch.zeros(4, dtype=torch.int64))
+    network = Network("net", module)
+    awake, age = network.blocks
+    plan: list[Edit] = [
+        Assign(awake, torch.tensor([True, False, True, False])),
+        Assign(age, torch.tensor([0, 0, 3, 0])),
+    ]
+    receipt = apply(network, plan, method="toy")
+    assert receipt.sfe == pytest.approx(2 + 9)
+    assert isinstance(module.awake, Tensor) and module.awake.tolist() == [True, False, True, False]
+    assert isinstance(module.age, Tensor) and module.age.dtype == torch.int64
+
+
+def test_receipt_sums_dfi_of_the_tensors_that_have_one() -> None:
+    _, network, block = linear()
+    distance = functools.partial(lambda w: w.square().sum())
+    bias = network.blocks[1]
+    before = float(block.view.square().sum() + bias.view.square().sum())
+    plan: list[Edit] = [
+        Assign(block, torch.full((2, 3), 2.0), dfi=distance),
+        Assign(bias, torch.full((2,), 3.0), dfi=distance),
+    ]
+    receipt = apply(network, plan, method="toy")
+    assert receipt.dfi_before == pytest.approx(before)
+    assert receipt.dfi_after == 24.0 + 18.0
+    without: list[Edit] = [Scale(bias, torch.tensor(0.0))]
+    assert apply(network, without, method="toy").dfi_before is None
+
+
+def test_receipts_measure_weights_of_extreme_size() -> None:
+    for size in (1e-30, 1e30):
+        module = nn.Linear(1, 1, bias=False)
+        with torch.no_grad():
+            module.weight.fill_(size)
+        network = Network("net", module)
+        doubled = [Scale(network.blocks[0], torch.tensor(2.0))]
+        receipt = apply(network, doubled, method="toy")
+        assert receipt.norm_before == pytest.approx(size, rel=1e-6)
+        assert receipt.sfe == pytest.approx(size**2, rel=1e-6)

@@ -1,0 +1,197 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlplast.core.clock import Clock, Time
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.condition import Condition, Measured
+from rlplast.core.method.schedule import Schedule
+
+TOTAL = Time(200, "updates")
+
+
+def parse(**config: Any) -> Condition:
+    return Condition.parse(config, TOTAL)
+
+
+# What it decides.
+
+
+@given(st.floats() | st.none(), st.floats(allow_nan=False, allow_infinity=False))
+def test_holds_is_a_strict_comparison_that_nothing_and_not_a_number_fail(
+    value: float | None, threshold: float
+) -> None:
+    above, below = (
+        parse(metric="train/loss", above=threshold),
+        parse(metric="train/loss", below=threshold),
+    )
+    number = value is not None and value == value
+    assert above.holds(value) == (number and value > threshold)  # type: ignore[operator]
+    assert below.holds(value) == (number and value < threshold)  # type: ignore[operator]
+
+
+def test_bare_name_is_read_for_each_network_and_a_key_for_all() -> None:
+    bare = parse(metric="dormant_ratio", above=0.3)
+    assert [bare.key(n) for n in ("q", "critic")] == [
+        "metric/dormant_ratio/q",
+        "metric/dormant_ratio/critic",
+    ]
+    key = parse(metric="metric/weight_norm/q/fc1.weight", above=0.3)
+    assert {key.key(n) for n in ("q", "critic")} == {"metric/weight_norm/q/fc1.weight"}
+
+
+def test_cooldown_is_counted_on_the_clock_and_percentages_on_the_total() -> None:
+    condition = parse(metric="train/loss", above=0, cooldown="5%")
+    assert condition.cooldown == Time(10, "updates")
+    last = Clock(updates=7, env_steps=100)
+    assert condition.rested(None, last)
+    rested = [u for u in range(7, 40) if condition.rested(last, Clock(updates=u, env_steps=999))]
+    assert rested == list(range(17, 40))
+    assert parse(metric="train/loss", above=0).rested(last, last)
+
+
+def test_text_is_the_same_however_the_condition_was_written() -> None:
+    mapping = {"cooldown": "5%", "above": 1, "metric": "train/loss", "below": None}
+    assert str(Condition.parse(mapping, TOTAL)) == (
+        "{metric: train/loss, above: 1.0, cooldown: 10 updates}"
+    )
+    assert str(parse(metric="srank", below=3.5)) == "{metric: srank, below: 3.5}"
+
+
+# What it may say.
+
+LOSS = {"metric": "train/loss"}
+
+
+@pytest.mark.parametrize(
+    ("when", "message"),
+    [
+        ("dormant_ratio > 0.3", r"s\.when = 'dormant_ratio > 0\.3': allowed is a mapping"),
+        (LOSS | {"abov": 1}, r"s\.when has an unknown key 'abov': did you mean 'above'"),
+        ({"above": 1}, r"s\.when has no metric"),
+        (LOSS, r"s\.when has no threshold: exactly one of above, below"),
+        (LOSS | {"above": None}, r"s\.when has no threshold"),
+        (LOSS | {"above": 1, "below": 2}, r"s\.when has above and below: exactly one"),
+        (LOSS | {"above": "1"}, r"s\.when\.above = '1': allowed is a finite number"),
+        (LOSS | {"above": True}, r"s\.when\.above = True: allowed is a finite number"),
+        (LOSS | {"below": float("nan")}, r"s\.when\.below = nan: allowed is a finite number"),
+        (LOSS | {"below": float("-inf")}, r"s\.when\.below = -inf: allowed is a finite"),
+        (LOSS | {"above": 1, "cooldown": 5}, r"s\.when\.cooldown = 5: allowed is a number with a"),
+        (LOSS | {"above": 1, "cooldown": "5 updats"}, r"'updats': did you mean 'updates'"),
+        (
+            LOSS | {"above": 1, "cooldown": "201 updates"},
+            r"s\.when\.cooldown = 201 updates is longer than the run \(200 updates\)",
+        ),
+        ({"metric": 3, "above": 1}, r"s\.when\.metric = 3: allowed is a name"),
+        (
+            {"metric": "dormant_ration", "above": 1},
+            r"'dormant_ration' is no plasticity metric: did you mean 'dormant_ratio'",
+        ),
+        ({"metric": "time/seconds", "above": 1}, r"'time/seconds' differs each time a run is"),
+    ],
+    ids=str,
+)
+def test_conditions_that_are_wrong_are_refused(when: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Schedule.parse({"when": when}, TOTAL, "s")
+
+
+def test_condition_is_a_rule_that_goes_with_from_and_until() -> None:
+    when = LOSS | {"above": 1, "cooldown": "100%"}
+    gated = Schedule.parse({"when": when, "from": "10%", "until": "1k env_steps"}, TOTAL)
+    assert gated.units() == {"updates", "env_steps"}
+    assert Schedule.parse({"when": LOSS | {"above": 1, "cooldown": "3 epochs"}}, TOTAL).units() == {
+        "epochs"
+    }
+    with pytest.raises(ConfigError, match="has every and when: exactly one"):
+        Schedule.parse({"when": when, "every": "10%"}, TOTAL)
+    with pytest.raises(ConfigError, match="from = 200 updates is at or past the end"):
+        Schedule.parse({"when": when, "from": "100%"}, TOTAL)
+    with pytest.raises(ConfigError, match="until = 20 updates comes before from = 100 updates"):
+        Schedule.parse({"when": when, "from": "50%", "until": "10%"}, TOTAL)
+
+
+# What a run measures.
+
+SOME = Measured(metrics=("dormant_ratio", "srank"), evaluate=True)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    ["dormant_ratio", "metric/srank/q", "metric/srank/critic/[0]", "eval/accuracy", "train/x"],
+)
+def test_what_the_run_measures_is_accepted(metric: str) -> None:
+    parse(metric=metric, above=0).check(SOME, ["q", "critic"])
+
+
+@pytest.mark.parametrize(
+    ("metric", "measured", "message"),
+    [
+        (
+            "weight_norm",
+            SOME,
+            r"w\.metric = 'weight_norm' is never measured: add 'weight_norm' to metrics\.names, "
+            r"which are dormant_ratio, srank",
+        ),
+        ("dormant_ratio", Measured(None, True), r"give metrics\.every a period"),
+        ("metric/srank/q", Measured(None, True), r"give metrics\.every a period"),
+        ("metric/weight_norm/q", SOME, r"add 'weight_norm' to metrics\.names"),
+        ("metric/srank/p", SOME, r"'metric/srank/p' is never measured: .*metric/srank/q"),
+        ("metric/srank", SOME, r"'metric/srank' is never measured: did you mean 'metric/srank/q'"),
+        ("eval/accuracy", Measured(None, False), r"give evaluate\.every a period"),
+        ("evla/accuracy", SOME, r"is measured in no run: did you mean 'eval/accuracy'"),
+    ],
+)
+def test_what_the_run_never_measures_is_refused_with_what_to_add(
+    metric: str, measured: Measured, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(metric=metric, above=0).check(measured, ["q"], "w")
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "message"),
+    [
+        (
+            "dfi",
+            ["metric/dfi/q/fc1.weight", "metric/dfi/q/fc2.weight"],
+            r"w\.metric = 'dfi' is measured for parts of 'q': name one, such as "
+            r"'metric/dfi/q/fc1\.weight'",
+        ),
+        (
+            "srank",
+            ["metric/srank/actor"],
+            r"'srank' is not measured of q, temperature, but as metric/srank/actor",
+        ),
+        (
+            "metric/dfi/q/fc3.weight",
+            ["metric/dfi/q/fc1.weight"],
+            r"never measured: did you mean 'metric/dfi/q/fc1\.weight'",
+        ),
+        ("eval/acuracy", ["eval/loss", "eval/accuracy"], r"did you mean 'eval/accuracy'"),
+    ],
+)
+def test_value_whose_like_is_measured_and_it_is_not_is_an_error(
+    metric: str, values: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(metric=metric, above=0).check_found(
+            dict.fromkeys(values, 1.0), ["q", "temperature"], "w"
+        )
+
+
+@pytest.mark.parametrize(
+    ("metric", "values"),
+    [
+        ("srank", ["metric/srank/q", "metric/srank/q/fc1"]),  # and nothing of the temperature
+        ("srank", ["metric/weight_norm/q"]),  # no data to probe with yet
+        ("metric/srank/q/x", ["metric/weight_norm/q"]),
+        ("eval/accuracy", ["train/loss", "metric/srank/q"]),  # no evaluation was due
+        ("train/return", ["train/loss"]),  # no episode has ended
+        ("train/return", []),
+    ],
+)
+def test_value_that_may_come_later_is_no_error(metric: str, values: list[str]) -> None:
+    parse(metric=metric, above=0).check_found(dict.fromkeys(values, 1.0), ["q", "temperature"], "w")

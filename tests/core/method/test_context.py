@@ -1,0 +1,562 @@
+"""What methods read besides weights: where it comes from, and that reading moves nothing."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.context import Context
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.once import fire_once
+from rlplast.core.network.edits import Assign
+from rlplast.core.network.network import Network
+from rlplast.core.rng import preserve_global_rng
+from tests.core.method.spies import own_table, spy
+from tests.core.toy import Toy, loop, run
+from tests.models import Subject, assert_same, build, loss_of, subject
+
+AT = {"at": "50%"}
+EVERY = {"every": "1 updates"}
+
+
+@pytest.fixture(autouse=True)
+def table() -> Iterator[None]:
+    with own_table():
+        yield
+
+
+def inputs(size: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(size, 5, generator=generator)
+
+
+def activations_of(module: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """Return the activations of the family mlp, by hand."""
+    with torch.no_grad():
+        first = module.get_submodule("0")(x).relu()
+        return {"0": first, "2": module.get_submodule("2")(first).relu()}
+
+
+def same(left: Any, right: Any) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(t, right[n]) for n, t in left.items())
+
+
+def fired(name: str, made: Subject, updates: range = range(1, 10), **options: Any) -> Hooks:
+    """Drive one scheduled hook over some updates without training."""
+    hooks = Hooks([{"method": name, **AT}], made.network, "10 updates", **options)
+    for update in updates:
+        hooks.step(updates=update)
+    return hooks
+
+
+# Scheduled firings.
+
+
+def test_activations_of_a_scheduled_firing_are_those_of_its_probe() -> None:
+    drawn: list[Tensor] = []
+
+    def probe(size: int, generator: torch.Generator) -> Tensor:
+        drawn.append(inputs(size, generator))
+        return drawn[-1]
+
+    made = subject("mlp")
+    name, seen = spy(lambda context: (context.activations, context.activations), "activations")
+    fired(name, made, probe=probe)
+    [(first, again)] = seen
+    assert first is again and len(drawn) == 1  # drawn and computed once, however often it is read
+    assert drawn[0].shape == (5, 5)
+    assert same(first, activations_of(made.module, drawn[0]))
+    assert not any(t.requires_grad for t in first.values())
+
+
+def test_a_probe_may_be_a_batch_and_its_size_is_the_methods_parameter() -> None:
+    made = subject("mlp")
+    name, seen = spy(lambda context: context.activations["0"], "activations", size=3)
+    fired(name, made, probe=made.x)
+    assert torch.equal(seen[0], activations_of(made.module, made.x)["0"])
+    fired(name, made, probe=inputs)
+    assert seen[1].shape == (3, 6)
+    config = {"method": name, "params": {"probe": 7}, **AT}
+    Hooks([config], made.network, "10 updates", probe=inputs).step(updates=5)
+    assert seen[2].shape == (7, 6)
+
+
+@pytest.mark.parametrize("form", ["tuple", "mapping"])
+def test_models_of_several_arguments_get_them_all(form: str) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+            return self.head(self.a(x).tanh()) * scale
+
+    module, x, scale = Two(), torch.ones(2, 3), torch.tensor(2.0)
+    name, seen = spy(
+        lambda context: (context.activations, context.gradients), "activations", "gradients"
+    )
+    batch: Any = (x, scale) if form == "tuple" else {"x": x, "scale": scale}
+    network = Network("net", module)
+
+    def loss(given: Any) -> Tensor:
+        return (module(*given) if form == "tuple" else module(**given)).sum()
+
+    Hooks([{"method": name, **AT}], network, "10 updates", probe=batch, loss=loss).step(updates=5)
+    [(found, gradients)] = seen
+    assert torch.equal(found["a"], module.a(x).tanh())
+    assert torch.equal(gradients["head.bias"], torch.full((2,), 4.0))
+
+
+def test_each_firing_draws_its_probe_from_a_stream_of_its_own() -> None:
+    def probes(seed: int, name: str = "net", schedule: Any = None) -> list[Tensor]:
+        made = subject("mlp")
+        network = Network(name, made.module, made.optimizer)
+        own, seen = spy(lambda context: context.activations["0"], "activations")
+        config = {"method": own, **(schedule or {"every": "2 updates"})}
+        hooks = Hooks([config], network, "10 updates", seed, probe=inputs)
+        for update in range(1, 7):
+            hooks.step(updates=update)
+        return seen
+
+    first = probes(0)
+    assert len(first) == 3
+    drawn = [*first, *probes(1), *probes(0, "other")]
+    assert len({tuple(t.flatten().tolist()) for t in drawn}) == 9
+
+    def again() -> list[Tensor]:  # equal names, equal seeds: equal probes
+        with own_table():
+            return probes(0)
+
+    assert all(torch.equal(*pair) for pair in zip(again(), again(), strict=True))
+
+
+def test_gradients_are_those_of_the_loss_on_the_probe_and_leave_no_trace() -> None:
+    made = subject("conv_batchnorm")
+
+    def loss(batch: Tensor) -> Tensor:
+        return made.module(batch).square().mean()
+
+    name, seen = spy(lambda context: (context.gradients, context.gradients), "gradients")
+    before, held = made.snapshot(), [p.grad for p in made.module.parameters()]
+    fired(name, made, probe=made.x, loss=loss)
+    [(first, again)] = seen
+    assert first is again
+    twin = copy.deepcopy(made.module).eval()
+    loss_in_eval = twin(made.x).square().mean()
+    parameters = dict(twin.named_parameters())
+    expected = torch.autograd.grad(loss_in_eval, list(parameters.values()))
+    assert same(first, dict(zip(parameters, expected, strict=True)))
+    assert_same(before, made.snapshot())  # running statistics too
+    assert all(p.grad is g for p, g in zip(made.module.parameters(), held, strict=True))
+    assert all(m.training for m in made.module.modules())
+
+
+def test_gradients_come_in_the_layout_of_blocks_once_per_tie_and_of_what_trains() -> None:
+    made = subject("stacked")
+    name, seen = spy(lambda context: context.gradients, "gradients")
+    fired(name, made, probe=made.x, loss=lambda x: loss_of(made.module, x, made.y))
+    expected = torch.autograd.grad(
+        loss_of(made.module, made.x, made.y), [made.module.get_parameter("fc2.weight")]
+    )[0]
+    assert seen[0].keys() == {b.name for b in made.network.trainable()}
+    for slot in (0, 1):
+        assert torch.equal(seen[0][f"[{slot}].fc2.weight"], expected[slot])
+    tied = subject("tied")
+    fired(name, tied, probe=tied.x, loss=lambda x: loss_of(tied.module, x, tied.y))
+    assert seen[1].keys() == {"embed.weight", "fc.weight", "fc.bias"}
+    frozen = subject("mlp")
+    frozen.module.get_submodule("0").requires_grad_(False)
+    fired(
+        name,
+        frozen,
+        probe=frozen.x,
+        loss=lambda x: frozen.module(x)[:, :0].sum() + frozen.module[2].bias.sum(),
+    )  # type: ignore[index]
+    assert seen[2]["2.bias"].tolist() == [1.0] * 6
+    assert not any(n.startswith("0.") for n in seen[2])
+
+
+def test_gradients_of_masters_are_those_of_the_weights_that_compute() -> None:
+    module = build("mlp").bfloat16()
+    masters: dict[Tensor, Tensor] = {
+        p: p.detach().float().requires_grad_() for p in module.parameters()
+    }
+    network = Network("net", module, torch.optim.SGD(masters.values(), lr=0.1), masters=masters)
+    name, seen = spy(lambda context: context.gradients, "gradients")
+    x = torch.ones(2, 5, dtype=torch.bfloat16)
+    config = {"method": name, **AT}
+    Hooks([config], network, "9 updates", probe=x, loss=lambda x: module(x).sum()).step(updates=5)
+    module(x).sum().backward()
+    assert same(seen[0], {n: p.grad for n, p in module.named_parameters()})
+
+
+def test_batches_are_as_many_as_asked_for_and_of_the_firings_stream() -> None:
+    def look(context: Context) -> Any:
+        return [list(context.batches(3, size=4)) for _ in range(2)]
+
+    name, seen = spy(lambda context: {"batches": look(context)}, "batches")
+    fired(name, subject("mlp"), probe=inputs)
+    [found] = seen
+    first, again = found["batches"]
+    assert [batch[""].shape for batch in first] == [(4, 5)] * 3
+    assert all(torch.equal(a[""], b[""]) for a, b in zip(first, again, strict=True))
+    assert len({tuple(b[""].flatten().tolist()) for b in first}) == 3
+    name, _ = spy(lambda context: list(context.batches()), "batches")
+    with pytest.raises(ConfigError, match="batches = None: a probe has no end; give a number"):
+        fired(name, subject("mlp"), probe=inputs)
+
+
+def test_gradients_on_a_batch_in_training_mode_move_no_statistics_and_no_stream() -> None:
+    module = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 2))
+    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
+
+    def look(context: Context) -> Any:
+        [batch] = context.batches(1, size=8)
+        return {mode: context.gradients_on(batch, train=mode) for mode in (True, False)}
+
+    name, seen = spy(look, "batches")
+    config = {"method": name, **AT}
+    hooks = Hooks(
+        [config], network, "9 updates", probe=inputs, loss=lambda x: module(x).square().sum()
+    )
+    before = {n: t.clone() for n, t in module.state_dict().items()}
+    with preserve_global_rng():
+        torch.manual_seed(3)
+        state = torch.get_rng_state()
+        hooks.step(updates=5)
+        assert torch.equal(torch.get_rng_state(), state)
+    assert_same(before, dict(module.state_dict()))
+    assert all(m.training for m in module.modules())
+    training, evaluating = seen[0][True], seen[0][False]
+    assert training.keys() == evaluating.keys() == dict(module.named_parameters()).keys()
+    assert not torch.equal(training["3.weight"], evaluating["3.weight"])
+
+
+def test_moments_are_the_optimizers_own_tensors_in_the_layout_of_blocks() -> None:
+    def look(context: Context) -> Any:
+        return {b.name: context.moments(b) for b in context.blocks if b.role != "buffer"}
+
+    name, seen = spy(look, "moments")
+    made = subject("stacked", updates=0)
+    fired(name, made)
+    assert not any(seen[0].values())  # before the first update
+    made.update()
+    fired(name, made)
+    for slot in (0, 1):
+        found = seen[1][f"[{slot}].fc1.weight"]
+        assert found.keys() == {"exp_avg", "exp_avg_sq"}
+        for key, tensor in found.items():
+            own = made.optimizer.state[made.module.get_parameter("fc1.weight")][key]
+            assert torch.equal(tensor, own[slot])
+            assert tensor.data_ptr() == own[slot].data_ptr()
+
+
+def test_moments_may_be_edited_and_a_networks_without_an_optimizer_has_none() -> None:
+    def forget(context: Context) -> Any:
+        moments = context.moments(context.blocks[0])
+        return [Assign(t, torch.zeros_like(t)) for t in moments.values()]
+
+    name, seen = spy(forget, "moments")
+    made = subject("mlp")
+    fired(name, made)
+    state = made.optimizer.state[made.module.get_parameter("0.weight")]
+    assert not state["exp_avg"].any() and not state["exp_avg_sq"].any() and state["step"] == 3
+    fire_once_ = Hooks([{"method": name, **AT}], Network("net", build("mlp")), "10 updates")
+    assert fire_once_.step(updates=5)[0].entries_touched == 0
+    assert seen[1] == []
+
+
+# Inside updates.
+
+
+def test_activations_inside_an_update_are_those_it_was_given() -> None:
+    made = subject("mlp")
+    name, seen = spy(lambda context: (context.activations, context.inside), "activations")
+    hooks = Hooks([{"method": name, **EVERY}], made.network, "10 updates")
+    assert hooks.recorded() == {"net"}
+    for update in (1, 2):
+        made.optimizer.zero_grad()
+        expected = activations_of(made.module, made.x)
+        with rlplast.record(made.network) as found:
+            loss = loss_of(made.module, made.x, made.y)
+        loss.backward()
+        made.optimizer.step()
+        hooks.step(updates=update, activations=found)
+        activations, inside = seen[-1]
+        assert inside and same(activations, expected)
+    assert len(seen) == 2
+
+
+def test_activations_of_several_networks_are_given_by_name() -> None:
+    networks = {n: Network(n, build("mlp")) for n in ("a", "b")}
+    name, seen = spy(lambda context: (context.network.name, context.activations), "activations")
+    hooks = Hooks([{"method": name, **EVERY}], networks, "10 updates")
+    assert hooks.recorded() == {"a", "b"}
+    found = {n: activations_of(w.module, torch.ones(1, 5)) for n, w in networks.items()}
+    hooks.step(updates=1, activations=found)
+    assert [n for n, _ in seen] == ["a", "b"]
+    assert all(activations is found[n] for n, activations in seen)
+    hooks.step(updates=2, activations=found | {"b": {}})  # b made no update this time
+    assert [n for n, _ in seen[2:]] == ["a"]
+
+
+def test_missing_activations_are_asked_for_by_the_name_of_the_argument() -> None:
+    made = subject("mlp")
+    name, _ = spy(lambda context: context.activations, "activations")
+    hooks = Hooks([{"method": name, **EVERY}], made.network, "10 updates")
+    message = rf"hooks\[0\] \({name}\) reads activations inside every update: pass activations= to "
+    with pytest.raises(ConfigError, match=message + r"Hooks\.step, as rlplast\.record"):
+        hooks.step(updates=1)
+    with pytest.raises(ConfigError, match="activations= of network 'net' lack 2: give one per gro"):
+        hooks.step(updates=2, activations={"0": torch.ones(1, 6)})
+
+
+def test_gradients_inside_an_update_are_the_ones_it_used() -> None:
+    made = subject("stacked")
+    name, seen = spy(lambda context: context.gradients, "gradients")
+    hooks = Hooks([{"method": name, **EVERY}], made.network, "10 updates")
+    assert hooks.recorded() == frozenset()
+    made.update()
+    hooks.step(updates=1)
+    for block in made.network.trainable():
+        assert block.param.grad is not None
+        assert torch.equal(seen[0][block.name], block.like(block.param.grad))
+    made.optimizer.zero_grad(set_to_none=True)
+    hooks.step(updates=2)
+    assert seen[1] == {}
+
+
+# What is refused, naming the argument.
+
+
+@pytest.mark.parametrize("what", ["activations", "gradients", "batches"])
+def test_scheduled_readers_ask_for_a_probe_when_the_hooks_are_made(what: str) -> None:
+    name, _ = spy(lambda context: None, what)
+    message = rf"hooks\[0\] \({name}\) reads {what}: pass probe= to rlplast\.Hooks, a function"
+    with pytest.raises(ConfigError, match=message):
+        Hooks([{"method": name, **AT}], subject("mlp").network, "10 updates")
+    Hooks([{"method": name, **AT}], subject("mlp").network, "10 updates", probe=inputs)
+
+
+def test_batches_are_refused_inside_every_update() -> None:
+    name, _ = spy(lambda context: None, "batches")
+    with pytest.raises(ConfigError, match="reads batches of data, which an update has no time"):
+        Hooks([{"method": name, **EVERY}], subject("mlp").network, "10 updates", probe=inputs)
+
+
+def test_a_loss_is_asked_for_where_gradients_are_read() -> None:
+    name, _ = spy(lambda context: context.gradients, "gradients")
+    message = r"gradients of network 'net' are read and no loss is known: pass loss= to rlplast\.H"
+    with pytest.raises(ConfigError, match=message):
+        fired(name, subject("mlp"), probe=inputs)
+    with pytest.raises(ConfigError, match=message):
+        fired(name, subject("mlp"), probe=inputs, loss={"other": torch.sum})
+
+
+def test_a_probe_by_network_has_one_for_each_that_reads() -> None:
+    networks = {n: Network(n, build("mlp")) for n in ("a", "b")}
+    name, seen = spy(lambda context: context.activations["0"], "activations")
+    probes = {"a": torch.ones(2, 5), "b": torch.zeros(3, 5)}
+    Hooks([{"method": name, **AT}], networks, "10 updates", probe=probes).step(updates=5)
+    assert [t.shape[0] for t in seen] == [2, 3]
+    with pytest.raises(ConfigError, match=r"probe = a mapping of \['a'\]: network 'b' has none"):
+        Hooks([{"method": name, **AT}], networks, "10 updates", probe={"a": torch.ones(2, 5)}).step(
+            updates=5
+        )
+
+
+@pytest.mark.parametrize("what", ["activations", "gradients", "moments", "batches"])
+@pytest.mark.parametrize("schedule", [AT, EVERY], ids=["at", "every"])
+def test_what_a_method_does_not_declare_it_cannot_read(what: str, schedule: Any) -> None:
+    def look(context: Context) -> Any:
+        if what == "moments":
+            return context.moments(context.blocks[0])
+        return context.batches(1) if what == "batches" else getattr(context, what)
+
+    name, _ = spy(look)
+    hooks = Hooks(
+        [{"method": name, **schedule}], subject("mlp").network, "10 updates", probe=inputs
+    )
+    with pytest.raises(ConfigError, match=rf'reads {what!r} .* reads = \("{what}",\)'):
+        hooks.step(updates=5)
+
+
+def test_a_declaration_of_what_cannot_be_read_is_refused() -> None:
+    with pytest.raises(ConfigError, match="reads 'activation': did you mean 'activations'"):
+        spy(lambda context: None, "activation")
+
+
+def test_a_probe_before_there_are_data_is_refused() -> None:
+    class Empty(Toy):
+        def sample(self, size: int, number: int) -> Any:
+            return None
+
+    name, _ = spy(lambda context: context.activations, "activations")
+    toy = Empty()
+    hooks = Hooks([{"method": name, **AT}], toy.networks, "10 updates", source=toy)
+    with pytest.raises(ConfigError, match=rf"\({name}\) reads a probe batch and there are no data"):
+        hooks.step(updates=5)
+
+
+# Nothing is computed that no method reads, and nothing moves.
+
+
+class Counting(Toy):
+    """A toy that counts what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def sample(self, size: int, number: int) -> Tensor:
+        self.asked.append(f"sample {size}")
+        return super().sample(size, number)
+
+    def batches(self, count: int | None, size: int, number: int) -> Iterator[Tensor]:
+        self.asked.append(f"batches {count} {size}")
+        return super().batches(count, size, number)
+
+    def activations(self, network: str, batch: Tensor) -> dict[str, Tensor]:
+        self.asked.append("activations")
+        return super().activations(network, batch)
+
+    def loss(self, network: str, batch: Tensor, train: bool = False) -> Tensor:
+        self.asked.append(f"loss train={train}")
+        return super().loss(network, batch, train)
+
+
+def gradients_of_batches(context: Context) -> Any:
+    return {i: context.gradients_on(b, train=True) for i, b in enumerate(context.batches(2, 3))}
+
+
+READERS: dict[str, tuple[tuple[str, ...], Any, list[str]]] = {
+    "nothing": ((), lambda c: None, []),
+    "declared alone": (("activations", "gradients", "batches"), lambda c: None, []),
+    "moments": (("moments",), lambda c: c.moments(c.blocks[0]), []),
+    "activations": (
+        ("activations",),
+        lambda c: (c.activations, c.activations),
+        ["sample 5", "activations"],
+    ),
+    "gradients": (("gradients",), lambda c: c.gradients, ["sample 5", "loss train=False"]),
+    "both": (
+        ("activations", "gradients"),
+        lambda c: (c.gradients, c.activations),
+        ["sample 5", "loss train=False", "activations"],
+    ),
+    "batches": (
+        ("batches",),
+        gradients_of_batches,
+        ["batches 2 3", "loss train=True", "loss train=True"],
+    ),
+}
+
+
+@pytest.mark.parametrize("which", READERS)
+def test_a_run_computes_what_is_read_and_no_more(which: str) -> None:
+    reads, look, expected = READERS[which]
+    name, seen = spy(look, *reads)
+    toy = Counting()
+    hooks = Hooks([{"method": name, **AT}], toy.networks, "10 updates", source=toy)
+    for update in range(1, 10):
+        hooks.step(updates=update)
+    assert toy.asked == expected
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("which", [w for w in READERS if w != "nothing"])
+def test_reading_changes_no_bit_of_a_run(which: str, tmp_path: Any) -> None:
+    reads, look, _ = READERS[which]
+    name, seen = spy(look, *reads)
+    finals = []
+    for i, rows in enumerate([(), ({"method": name, "every": "2 updates"},)]):
+        with preserve_global_rng():  # dropout draws from torch's global stream
+            torch.manual_seed(0)
+            made = loop(tmp_path / str(i), hooks=())
+            made.hooks = Hooks(
+                rows, made.trainable.networks, "16 env_steps", 0, source=made.trainable
+            )
+            toy = run(made)
+            names = ("environment", "replay")
+            streams = [toy.streams.numpy(n).bit_generator.state for n in names]
+            finals.append(({**toy.module.state_dict()}, torch.get_rng_state(), streams))
+    assert len(seen) == 4
+    (plain, rng, streams), (probed, rng_probed, streams_probed) = finals
+    assert_same(plain, probed)
+    assert torch.equal(rng, rng_probed)
+    assert streams == streams_probed
+
+
+def test_a_users_probe_may_draw_from_the_global_stream_and_moves_it_not() -> None:
+    def careless(size: int, generator: torch.Generator) -> Tensor:
+        return torch.randn(size, 5)
+
+    name, seen = spy(lambda context: context.activations["0"], "activations")
+    with preserve_global_rng():
+        torch.manual_seed(0)
+        before = torch.get_rng_state()
+        fired(name, subject("mlp"), probe=careless)
+        assert torch.equal(torch.get_rng_state(), before)
+    assert seen[0].shape == (5, 6)
+
+
+# Firings by hand, followers, and what else a context says.
+
+
+def test_one_firing_by_hand_reads_its_inputs() -> None:
+    made = subject("mlp")
+    name, seen = spy(
+        lambda context: (context.activations, context.gradients), "activations", "gradients"
+    )
+    fire_once(name, made.module, inputs=made.x, loss=lambda x: loss_of(made.module, x, made.y))
+    activations, gradients = seen[0]
+    assert same(activations, activations_of(made.module, made.x))
+    expected = torch.autograd.grad(loss_of(made.module, made.x, made.y), made.module[4].bias)  # type: ignore[index]
+    assert torch.equal(gradients["4.bias"], expected[0])
+
+
+def test_a_followers_plan_reads_the_networks_units_and_activations() -> None:
+    def look(context: Context) -> Any:
+        return context.network.name, context.units, context.activations, context.owner
+
+    name, seen = spy(look, "activations")
+    made = subject("mlp")
+    config = {"method": name, "followers": "same_edit", **AT}
+    Hooks([config], made.network, "10 updates", probe=made.x).step(updates=5)
+    (_, own, activations, owner), (follower, units, theirs, of) = seen
+    assert (owner, follower, of) == (None, "net.target", made.network)
+    assert theirs is activations
+    assert [g.name for g in units] == [g.name for g in own] == ["0", "2"]
+    blocks = set(made.network.followers["target"].blocks)
+    assert all(p.block in blocks for g in units for p in g.parts)
+    assert not any(p.block in blocks for g in own for p in g.parts)
+
+
+def test_a_context_says_where_the_run_is_and_draws_the_same_again() -> None:
+    def look(context: Context) -> Any:
+        draws = [torch.rand(3, generator=context.stream()) for _ in range(2)]
+        assert torch.equal(*draws)
+        return context.clock, context.due_count, context.seed, context.inside, draws[0]
+
+    name, seen = spy(look)
+    hooks = Hooks([{"method": name, "every": "2 updates"}], subject("mlp").network, "20 updates")
+    for update in (1, 2, 7):
+        hooks.step(updates=update)
+    assert [s[:2] for s in seen] == [(Clock(updates=2), 1), (Clock(updates=7), 2)]
+    assert seen[0][2] == seen[1][2] != 0
+    assert not seen[0][3]
+    assert not torch.equal(seen[0][4], seen[1][4])
+
+
+def test_units_in_scope_are_those_of_its_layers() -> None:
+    name, seen = spy(lambda context: [g.name for g in context.units] and context.units)
+    made = subject("conv")
+    Hooks([{"method": name, "scope": "dqn", **AT}], made.network, "10 updates").step(updates=5)
+    assert [g.name for g in seen[0]] == ["0", "2"]
+    assert F.relu.__name__ == seen[0][0].nonlinearity

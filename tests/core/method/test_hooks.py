@@ -1,0 +1,417 @@
+import copy
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import rlplast
+from rlplast.core.clock import Clock
+from rlplast.core.errors import BadWeights, ConfigError, DamagedFile
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.once import fire_once
+from rlplast.core.network.network import Network
+from rlplast.core.rng import torch_stream
+from tests.models import assert_same, subject
+
+RESET = {"method": "full_reset"}
+
+
+def network_of(module: nn.Module | None = None, name: str = "net") -> Network:
+    module = nn.Linear(3, 2) if module is None else module
+    return Network(name, module, torch.optim.SGD(module.parameters(), lr=0.1))
+
+
+# A hand-written loop.
+
+
+def fired_at(config: dict[str, Any], steps: range, unit: str = "updates") -> list[tuple[int, int]]:
+    hooks = Hooks([RESET | config], network_of(), f"100 {unit}")
+    found = []
+    for count in steps:
+        found += [(r.clock[unit], r.crossings) for r in hooks.step(**{unit: count})]
+    return found
+
+
+def test_hook_fires_at_its_update_in_a_hand_written_loop() -> None:
+    assert fired_at({"at": "50%"}, range(1, 101)) == [(50, 1)]
+    assert fired_at({"at": ["25%", "50 updates"]}, range(1, 101)) == [(25, 1), (50, 1)]
+    assert fired_at({"every": "30 updates"}, range(1, 101)) == [(30, 1), (60, 1), (90, 1)]
+    between = {"every": "10 updates", "from": "25 updates", "until": "40 updates"}
+    assert fired_at(between, range(1, 101)) == [(30, 1), (40, 1)]
+
+
+def test_jump_over_several_points_is_one_firing_that_counts_them() -> None:
+    every = {"every": "10 env_steps"}
+    assert fired_at(every, range(0, 101, 25), "env_steps") == [
+        (25, 2),
+        (50, 3),
+        (75, 2),
+        (100, 2),  # nothing is due at the very end
+    ]
+
+
+def test_nothing_fires_at_the_end_of_a_run_or_after_it() -> None:
+    assert fired_at({"every": "50%"}, range(0, 121)) == [(50, 1)]
+    assert fired_at({"every": "20 updates", "from": "30%"}, range(0, 121)) == [
+        (40, 1),
+        (60, 1),
+        (80, 1),
+    ]
+
+
+def test_step_refuses_counters_that_go_back_or_were_never_given() -> None:
+    hooks = Hooks([{"method": "fire", "at": "50%"}], network_of(), "100 updates")
+    hooks.step(updates=10)
+    with pytest.raises(ConfigError, match=r"step\(updates=9\) goes back from 10"):
+        hooks.step(updates=9)
+    with pytest.raises(ConfigError, match=r"step\(update=9\): did you mean 'updates'"):
+        hooks.step(update=9)
+    never = Hooks([{"method": "fire", "at": "50 env_steps"}], network_of(), "100 updates")
+    with pytest.raises(ConfigError, match="lacks env_steps"):
+        never.step(updates=10)
+    # A unit given once keeps its value when it is left out.
+    never.step(updates=10, env_steps=40)
+    assert [r.clock.env_steps for r in never.step(env_steps=60)] == [60]
+    assert never.clock is not None and never.clock.updates == 10
+
+
+def test_at_zero_fires_at_the_first_clock() -> None:
+    assert fired_at({"at": "0%"}, range(0, 5)) == [(0, 1)]
+    assert fired_at({"at": "0%"}, range(1, 5)) == [(1, 1)]
+
+
+def test_firings_happen_in_list_order_and_on_the_networks_named() -> None:
+    networks = {"actor": network_of(name="actor"), "critic": network_of(name="critic")}
+    configs = [
+        {"method": "fire", "at": "50%", "networks": ["critic"]},
+        {"method": "full_reset", "at": "50%"},
+    ]
+    receipts = Hooks(configs, networks, "10 updates").step(updates=5)
+    assert [(r.method, r.network) for r in receipts] == [
+        ("fire", "critic"),
+        ("full_reset", "actor"),
+        ("full_reset", "critic"),
+    ]
+
+
+def test_every_update_hook_acts_at_every_update_and_reports_once() -> None:
+    made = subject("mlp")
+    hooks = Hooks(
+        [{"method": "swr", "every": "1 updates", "params": {"coef": 1.0}}],
+        made.network,
+        "100 updates",
+    )
+    before = copy.deepcopy(made.module.state_dict())
+    assert hooks.step(updates=3) == []  # three updates in one call
+    anchors = {n: t.norm() for n, t in made.network.initial.items() if "weight" in n}
+    for name, norm in anchors.items():
+        torch.testing.assert_close(made.module.get_parameter(name).detach().norm(), norm)
+    [receipt] = hooks.flush(Clock(updates=3))
+    assert (receipt.firings, receipt.crossings, receipt.clock.updates) == (3, 3, 3)
+    assert receipt.entries_touched == sum(p.numel() for p in made.module.parameters())
+    assert receipt.sfe == pytest.approx(
+        sum(float((t - before[n]).square().sum()) for n, t in made.module.state_dict().items()),
+        rel=1e-4,
+    )
+    assert receipt.log_factor is not None
+    assert (receipt.optimizer_policy, receipt.followers) == ("keep", {"target": "leave"})
+    assert hooks.flush(Clock(updates=3)) == []
+
+
+def test_summary_receipt_counts_only_what_was_written() -> None:
+    made = subject("conv_batchnorm")  # running statistics are in scope and not written
+    hooks = Hooks([{"method": "swr", "every": "1 updates"}], made.network, "100 updates")
+    hooks.step(updates=2)
+    [receipt] = hooks.flush(Clock(updates=2))
+    assert receipt.entries_touched == sum(p.numel() for p in made.module.parameters())
+
+
+def test_summary_receipt_sums_logs_of_factors() -> None:
+    module = nn.Sequential(nn.Linear(3, 3, bias=False))
+    network = network_of(module)
+    with torch.no_grad():
+        module.get_parameter("0.weight").mul_(2)
+    half = {"method": "swr", "every": "1 updates", "params": {"coef": 0.5}}
+    hooks = Hooks([half], network, "10 updates")
+    hooks.step(updates=2)
+    [receipt] = hooks.flush(Clock(updates=2))
+    # norms 2 → 1.5 → 1.25 of the initial one
+    assert receipt.log_factor == pytest.approx(torch.tensor(1.25 / 2).log().item(), rel=1e-5)
+    norm = float(network.initial["0.weight"].norm())
+    assert receipt.sfe == pytest.approx(norm**2 * (0.5**2 + 0.25**2), rel=1e-5)
+
+
+@pytest.mark.parametrize("schedule", [{"every": "1 updates"}, {"every": "2 updates"}], ids=str)
+def test_each_firing_draws_anew_from_seed_and_number(schedule: dict[str, str]) -> None:
+    def draws(seed: int) -> list[torch.Tensor]:
+        network = network_of()
+        hooks = Hooks([RESET | schedule], network, "10 updates", seed)
+        weights = []
+        for update in range(1, 5):
+            hooks.step(updates=update)
+            weights.append(network.blocks[0].view.clone())
+        return weights
+
+    first = draws(0)
+    assert not torch.equal(first[1], first[3])
+    again = draws(0)
+    assert all(torch.equal(first[u], again[u]) for u in (1, 2, 3))
+    assert not torch.equal(first[3], draws(1)[3])
+    period = int(schedule["every"][0])
+    key = f"full_reset every={schedule['every']}"
+    generator = torch_stream(0, "hook", key, "net", 4 // period)
+    law = network_of()
+    assert torch.equal(first[3], law.fresh(law.blocks[0], generator))
+
+
+# State.
+
+
+def test_loop_goes_on_after_a_restart_where_it_was() -> None:
+    def run(restart: int | None) -> tuple[list[Any], dict[str, torch.Tensor]]:
+        made = subject("mlp", updates=0)
+        configs = [
+            {"method": "shrink_perturb", "every": "3 updates", "params": {"init": "fresh"}},
+            {"method": "swr", "every": "1 updates", "params": {"coef": 0.1}},
+        ]
+        hooks = Hooks(configs, made.network, "100 updates", seed=4)
+        receipts: list[Any] = []
+        for update in range(1, 11):
+            made.update()
+            receipts += hooks.step(updates=update)
+            if update == restart:
+                saved = copy.deepcopy(hooks.state_dict())
+                hooks = Hooks(configs, made.network, "100 updates", seed=4)
+                hooks.load_state_dict(saved)
+        receipts += hooks.flush(Clock(updates=10))
+        return [(r.method, r.sfe, r.firings, r.clock) for r in receipts], made.snapshot()
+
+    whole, weights = run(None)
+    for restart in (1, 3, 7):
+        again, same = run(restart)
+        assert again == whole
+        assert_same(weights, same)
+
+
+def test_methods_state_is_restored_into_its_own_tensors() -> None:
+    config = {
+        "method": "swr",
+        "every": "1 updates",
+        "params": {"coef": 0.5, "reanchor_on_lr_decay": True},
+    }
+    made = subject("mlp")
+    hooks = Hooks([config], made.network, "100 updates")
+    hooks.step(updates=1)
+    made.optimizer.param_groups[0]["lr"] /= 10
+    hooks.step(updates=2)  # anchors are now the norms of update 2
+    saved = copy.deepcopy(hooks.state_dict())
+    again = Hooks([config], made.network, "100 updates")
+    tensors = again.hooks[0].states["net"]
+    addresses = {n: t.data_ptr() for n, t in tensors.items()}
+    again.load_state_dict(saved)
+    assert_same(hooks.hooks[0].states["net"], again.hooks[0].states["net"])
+    assert {n: t.data_ptr() for n, t in again.hooks[0].states["net"].items()} == addresses
+    start = torch.stack([made.network.initial[f"{i}.weight"].norm() for i in (0, 2, 4)])
+    assert not torch.allclose(tensors["anchor"], start)
+
+
+def test_arm_of_a_study_may_have_hooks_its_prefix_did_not_have() -> None:
+    made = subject("mlp")
+    prefix = Hooks([], made.network, "100 updates")
+    prefix.step(updates=10)
+    arm = Hooks([{"method": "swr", "every": "1 updates"}], made.network, "100 updates")
+    arm.load_state_dict(prefix.state_dict())
+    assert arm.step(updates=11) == []
+    assert arm.flush(Clock(updates=11))[0].firings == 1
+
+
+def test_next_due_is_the_nearest_scheduled_hook() -> None:
+    configs = [
+        RESET | {"at": ["20%", "80%"]},
+        {"method": "fire", "every": "30 updates"},
+        {"method": "swr", "every": "1 updates"},
+    ]
+    hooks = Hooks(configs, network_of(), "100 updates")
+    due = [hooks.next_due(Clock(updates=u)) for u in (0, 20, 59, 79)]
+    assert [(name, t.value) for name, t in (d for d in due if d)] == [
+        ("full_reset", 20),
+        ("fire", 30),
+        ("fire", 60),
+        ("full_reset", 80),
+    ]
+    assert Hooks([], network_of(), "100 updates").next_due(Clock()) is None
+
+
+# What configs may say.
+
+BAD_CONFIGS = {
+    "unknown_key": ({"method": "fire", "att": "50%"}, r"hooks\[0\].*'att': did you mean 'at'\?"),
+    "no_method": ({"at": "50%"}, r"hooks\[0\] has no 'method'"),
+    "no_mapping": ("fire", r"hooks\[0\] = 'fire': allowed is a mapping"),
+    "unknown_method": ({"method": "fyre", "at": "50%"}, r"'fyre' is unknown: did you mean 'fire'"),
+    "layer_as_method": (
+        {"method": "lifecycle", "at": "50%"},
+        r"hooks\[0\]\.method = 'lifecycle': list it under `layers:`, where it needs no schedule",
+    ),
+    "penalty_as_method": (
+        {"method": "l2", "at": "50%"},
+        r"hooks\[0\]\.method = 'l2': list it under `penalties:`, where it needs no schedule",
+    ),
+    "unknown_param": (
+        {"method": "fire", "at": "50%", "params": {"iteratons": 3}},
+        r"fire has no parameter 'iteratons': did you mean 'iterations'",
+    ),
+    "bad_param": (
+        {"method": "fire", "at": "50%", "params": {"iterations": 0}},
+        r"fire\.iterations = 0: allowed is \[1, 1000\]",
+    ),
+    "params_no_mapping": ({"method": "fire", "at": "50%", "params": 3}, r"params = 3"),
+    "unknown_network": (
+        {"method": "fire", "at": "50%", "networks": ["nett"]},
+        r"hooks\[0\] \(fire\)\.networks: 'nett': did you mean 'net'",
+    ),
+    "unknown_scope": (
+        {"method": "fire", "at": "50%", "scope": "dqm"},
+        r"hooks\[0\] \(fire\)\.scope = 'dqm': did you mean 'dqn'",
+    ),
+    "empty_scope": (
+        {"method": "fire", "at": "50%", "scope": "vit"},
+        r"fire finds nothing to edit in network 'net'",
+    ),
+    "unknown_policy": (
+        {"method": "fire", "at": "50%", "optimizer": "touch"},
+        r"optimizer = 'touch': did you mean 'touched'",
+    ),
+    "every_update_policy": (
+        {"method": "fire", "every": "1 updates", "optimizer": "network"},
+        r"fires at every update: allowed are optimizer 'keep' and followers 'leave', not 'network'",
+    ),
+    "two_rules": ({"method": "fire", "at": "50%", "every": "5 updates"}, r"at and every: exactly"),
+    "other_unit": (
+        {"method": "fire", "at": "5 tokens"},
+        r"hooks\[0\] \(fire\) counts tokens: this run counts updates",
+    ),
+    "at_the_end": ({"method": "fire", "at": "100%"}, r"at or past the end"),
+}
+
+
+@pytest.mark.parametrize("which", BAD_CONFIGS)
+def test_bad_hook_configs_name_key_value_and_remedy(which: str) -> None:
+    config, message = BAD_CONFIGS[which]
+    with pytest.raises(ConfigError, match=message):
+        Hooks([config], network_of(), "100 updates", units=("updates",))  # type: ignore[list-item]
+
+
+def test_target_is_no_network_of_its_own() -> None:
+    config = {"method": "fire", "at": "50%", "networks": ["target"]}
+    with pytest.raises(
+        ConfigError, match=r"'target': allowed: net; 'target' follows 'net' as the key `followers`"
+    ):
+        Hooks([config], subject("mlp").network, "100 updates")
+
+
+def test_defaults_of_policies_depend_on_the_method_and_the_schedule() -> None:
+    configs = [
+        {"method": "fire", "at": "50%"},
+        {"method": "fire", "every": "1 updates"},
+        {"method": "swr", "at": "50%"},
+        {"method": "swr", "at": "50%", "optimizer": "touched", "followers": "same_edit"},
+    ]
+    hooks = Hooks(configs, network_of(), "100 updates").hooks
+    assert [(h.optimizer, h.followers) for h in hooks] == [
+        ("network", "copy"),
+        ("keep", "leave"),
+        ("keep", "leave"),
+        ("touched", "same_edit"),
+    ]
+    assert [h.key for h in hooks] == [
+        "fire at=50%",
+        "fire every=1 updates",
+        "swr at=50%",
+        "swr at=50% #2",
+    ]
+
+
+def test_another_row_of_the_same_method_moves_no_draw() -> None:
+    def drawn(rows: list[dict[str, Any]]) -> torch.Tensor:
+        network = network_of()
+        hooks = Hooks([RESET | row for row in rows], network, "100 updates")
+        hooks.step(updates=60)
+        return network.blocks[0].view.clone()
+
+    never = {"every": "5 updates", "from": "90%"}
+    assert torch.equal(drawn([never, {"at": "50%"}]), drawn([{"at": "50%"}]))
+
+
+def test_scope_restores_layers_beside_the_edit_in_network_and_followers() -> None:
+    made = subject("conv")  # FIRE's DQN recipe: convs projected, linears back to θ0
+    receipt = fire_once("fire", made.network, scope_name="dqn", follower_policy="same_edit")
+    for name in ("5.weight", "5.bias"):
+        start = made.network.initial[name]
+        assert torch.equal(made.module.get_parameter(name), start)
+        assert torch.equal(made.follower.get_parameter(name), start)
+    assert receipt.dfi_before is not None and receipt.dfi_after is not None
+    assert receipt.dfi_after < receipt.dfi_before
+    edited = ["0.weight", "2.weight", "5.weight", "5.bias"]
+    assert receipt.entries_touched == sum(made.module.get_parameter(n).numel() for n in edited)
+
+
+def test_low_precision_is_refused_for_every_update_hooks_only() -> None:
+    network = network_of(nn.Linear(3, 2).to(torch.bfloat16))
+    Hooks([{"method": "fire", "at": "50%"}], network, "10 updates")
+    with pytest.raises(BadWeights, match="pass masters= to its Network"):
+        Hooks([{"method": "fire", "every": "1 updates"}], network, "10 updates")
+
+
+# One firing on anybody's model.
+
+
+def test_fire_once_needs_initial_weights_where_the_method_returns_to_them() -> None:
+    module = nn.Linear(3, 2)
+    for method, scope in (("shrink_perturb", "all"), ("fire", "dqn")):
+        with pytest.raises(ConfigError, match=f"{method} .* reads the initial weights: pass init"):
+            fire_once(method, module, scope_name=scope)
+    initial = copy.deepcopy(module.state_dict())
+    with torch.no_grad():
+        module.weight.mul_(3)
+    fire_once("shrink_perturb", module, initial=initial, coef=1.0)
+    assert_same(dict(initial), dict(module.state_dict()))
+
+
+def test_plain_functions_treat_optimizer_and_target() -> None:
+    made = subject("mlp")
+    target = copy.deepcopy(made.follower)
+    receipt = rlplast.fire(made.module, made.optimizer, target=target, iterations=5)
+    assert_same(dict(made.module.state_dict()), dict(target.state_dict()))
+    assert not any(t.any() for n, t in made.state().items() if ":" in n)
+    assert (receipt.network, receipt.followers) == ("model", {"target": "copy"})
+
+
+@pytest.mark.parametrize("which", ["optimizer_policy", "follower_policy"])
+def test_fire_once_refuses_unknown_policies_before_writing(which: str) -> None:
+    made = subject("mlp")
+    before = made.snapshot()
+    options: dict[str, Any] = {which: "kept"}
+    with pytest.raises(ConfigError, match=re.escape("= 'kept'")):
+        fire_once("fire", made.network, **options)
+    assert_same(before, made.snapshot())
+
+
+def test_same_seed_draws_the_same_and_another_seed_does_not() -> None:
+    modules = [nn.Linear(3, 2) for _ in range(3)]
+    for module, seed in zip(modules, (1, 1, 2), strict=True):
+        rlplast.full_reset(module, seed=seed)
+    first, same, other = (m.weight for m in modules)
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+def test_state_of_a_hook_on_other_networks_is_refused_before_anything_is_copied() -> None:
+    def hooks(name: str) -> Hooks:
+        networks = {key: network_of(name=key) for key in ("a", "b")}
+        return Hooks([{**RESET, "every": "2 updates", "networks": [name]}], networks, "10 updates")
+
+    with pytest.raises(DamagedFile, match="it is of another hook list"):
+        hooks("b").load_state_dict(hooks("a").state_dict())

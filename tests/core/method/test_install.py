@@ -1,0 +1,209 @@
+"""Modules that methods bring: from a config, by hand, and found again by a network."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.core import registry
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.method.context import Context
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.install import install_methods
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.network.edits import Edit, Scale
+from rlplast.core.network.network import Network
+from rlplast.core.training.config import RunConfig, check_keys
+from rlplast.methods.lifecycle_modules import LifecycleLinear
+from tests.core.method.networks import Temperature, modules
+from tests.models import assert_same, build
+
+LIFECYCLE: dict[str, Any] = {"method": "lifecycle"}
+
+
+def installed(module: nn.Module) -> int:
+    return len(Network("net", module).installed)
+
+
+# Layers from a config.
+
+
+def test_layers_go_into_every_network_that_has_some_and_into_followers() -> None:
+    built = modules()
+    assert install_methods([LIFECYCLE], [], built, seed=1) == {
+        "actor": ["0", "2"],
+        "critic": ["fc1", "fc2"],
+    }
+    assert [installed(m) for ms in built.values() for m in ms] == [1, 1, 1, 0]
+    online, target = built["critic"]
+    assert_same(dict(online.state_dict()), dict(target.state_dict()))
+
+
+def test_networks_may_be_named_and_parameters_given() -> None:
+    built = modules()
+    config = LIFECYCLE | {"networks": ["critic"], "params": {"warmup": 3, "layers": ["fc2"]}}
+    assert install_methods([config], [], built, 0) == {"critic": ["fc2"]}
+    layer: Any = built["critic"][1].get_submodule("fc2")
+    assert layer.lifecycle == rlplast.Lifecycle(warmup=3, layers=("fc2",))
+    assert not installed(built["actor"][0])
+    unnamed = {"method": "lifecycle", "params": {"layers": ["fc*"]}}  # the actor has none of these
+    assert install_methods([unnamed], [], modules(), 0) == {"critic": ["fc1", "fc2"]}
+    assert install_methods([], [], built, 0) == {}
+
+
+def test_draws_depend_on_seed_network_layer_and_slot() -> None:
+    def draws(seed: int) -> list[list[int]]:
+        networks = {name: (build("stacked"),) for name in ("a", "b")}
+        install_methods([LIFECYCLE], [], networks, seed)
+        lives = [
+            m.state_dict()[f"{fc}.life"] for (m,) in networks.values() for fc in ("fc1", "fc2")
+        ]
+        return [row.tolist() for life in lives for row in life]
+
+    first = draws(1)
+    assert first == draws(1)
+    assert len({tuple(row) for row in first + draws(2)}) == 16
+
+
+BAD_CONFIGS: dict[str, tuple[Any, str]] = {
+    "no_mapping": ("lifecycle", r"layers\[0\] = 'lifecycle': allowed is a mapping"),
+    "unknown_key": (LIFECYCLE | {"network": ["q"]}, r"'network': did you mean 'networks'\?"),
+    "no_method": ({"params": {}}, r"layers\[0\] has no 'method'.*rlplast list layers"),
+    "unknown_method": (
+        {"method": "lifecicle"},
+        "'lifecicle' is unknown: did you mean 'lifec",
+    ),
+    "intervention": (
+        {"method": "fire", "at": "50%"},
+        r"layers\[0\]\.method = 'fire': list it under `hooks:`, with a schedule such as `at: 50%`",
+    ),
+    "params": (LIFECYCLE | {"params": 3}, r"layers\[0\] \(lifecycle\)\.params = 3"),
+    "unknown_param": (LIFECYCLE | {"params": {"warmupp": 3}}, "did you mean 'warmup'"),
+    "range": (LIFECYCLE | {"params": {"life": [9, 3]}}, r"lifecycle\.life = \[9, 3\]"),
+    "network": (LIFECYCLE | {"networks": ["critc"]}, r"\.networks: 'critc': did you mean 'critic'"),
+    "networks": (LIFECYCLE | {"networks": "critic"}, r"\.networks = 'critic': allowed is a list"),
+    "no_networks": (LIFECYCLE | {"networks": []}, r"\.networks = \[\]: allowed is a list"),
+    "network_twice": (LIFECYCLE | {"networks": ["actor", "actor"]}, "each once"),
+    "empty_network": (
+        LIFECYCLE | {"networks": ["temperature"]},
+        r"layers\[0\] \(lifecycle\), network 'temperature': lifecycle finds no linear",
+    ),
+    "layer": (LIFECYCLE | {"params": {"layers": ["fc9"]}}, "'fc9' matches no layer"),
+}
+
+
+@pytest.mark.parametrize("which", BAD_CONFIGS)
+def test_bad_layer_configs_name_key_value_and_remedy(which: str) -> None:
+    config, message = BAD_CONFIGS[which]
+    with pytest.raises(ConfigError, match=message):
+        install_methods([config], [], modules(), 0)
+
+
+def test_layers_that_fit_no_network_or_are_listed_twice_are_refused() -> None:
+    with pytest.raises(NothingToEdit, match=r"layers\[0\] \(lifecycle\): lifecycle finds no lin"):
+        install_methods([LIFECYCLE], [], {"temperature": (Temperature(),)}, 0)
+    with pytest.raises(ConfigError, match="is a lifecycle layer already"):
+        install_methods([LIFECYCLE, LIFECYCLE], [], modules(), 0)
+
+
+def test_config_has_a_list_of_layers() -> None:
+    check_keys({"layers": [LIFECYCLE]}, RunConfig)
+    assert RunConfig().layers == []
+
+
+def test_followers_need_the_layers_too() -> None:
+    online, target = build("mlp"), build("mlp")
+    rlplast.replace_layers(online)
+    with pytest.raises(ConfigError, match=r"has other layers .*replace_layers on both with"):
+        Network("net", online, followers=target)
+
+
+# What a network finds again.
+
+
+def ticks(network: Network) -> list[int]:
+    """Return how far the first lives are after one update, layer by layer."""
+    layers = [m for m in network.module.modules() if isinstance(m, LifecycleLinear)]
+    before = [int(layer.life[0]) for layer in layers]
+    Hooks([], network, "10 updates").step(updates=1)
+    return [old - int(layer.life[0]) for old, layer in zip(before, layers, strict=True)]
+
+
+def test_layers_tick_once_in_the_whole_in_a_part_and_when_made_by_hand() -> None:
+    params: dict[str, Any] = {"life": [50, 60]}
+    whole = nn.ModuleDict({"body": build("mlp"), "head": build("mlp")})
+    rlplast.replace_layers(whole["body"], **params)
+    assert ticks(Network("net", whole)) == [1, 1]
+    whole = nn.ModuleDict({"body": build("mlp"), "head": build("mlp")})
+    rlplast.replace_layers(whole, layers=["body.0", "head.2"], **params)
+    assert ticks(Network("net", whole["body"])) == [1]
+    assert ticks(Network("net", copy.deepcopy(whole))) == [1, 1]
+    made = LifecycleLinear(3, 4, lifecycle=rlplast.Lifecycle(life=(50, 60)))
+    assert ticks(Network("net", nn.Sequential(made))) == [1]
+    assert Network("net", build("mlp")).installed == ()
+
+
+def test_layers_of_two_calls_tick_once_each() -> None:
+    module = build("mlp")
+    rlplast.replace_layers(module, layers=["0"], life=[50, 60], warmup=3)
+    rlplast.replace_layers(module, layers=["2"], life=[50, 60], warmup=5)
+    network = Network("net", module)
+    assert [m.warmup for m in network.installed] == [3, 5]
+    assert ticks(network) == [1, 1]
+    rlplast.tick(network)
+    layers: Any = [module.get_submodule(path) for path in ("0", "2")]
+    assert [int(m.life_max[0] - m.life[0]) for m in layers] == [2, 2]
+
+
+class Doubled(nn.Module):
+    """A layer whose output counts twice, for a method that is a hook with modules."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * self.layer(x)
+
+
+@pytest.fixture
+def doubling(monkeypatch: pytest.MonkeyPatch) -> type[Method]:
+    registry.rows()  # loads what is built in
+    copied = {family: dict(entries) for family, entries in registry._TABLE.items()}
+    monkeypatch.setattr(registry, "_TABLE", copied)
+
+    @method("doubling", source="a test")
+    @dataclass(frozen=True)
+    class Doubling(Method):
+        """Count the first layer twice; halve what is edited when fired."""
+
+        def install(self, model: nn.Module, seed: int) -> list[str]:
+            if not isinstance(model, nn.Sequential):
+                raise NothingToEdit("doubling finds no chain")
+            model[0] = Doubled(model[0])
+            return ["0"]
+
+        def plan(self, context: Context, state: State) -> list[Edit]:
+            return [Scale(block, torch.tensor(0.5)) for block in context.blocks]
+
+    return Doubling
+
+
+def test_hooks_with_modules_are_installed_and_others_passed_over(doubling: type[Method]) -> None:
+    rows = [{"method": "fire", "at": "50%"}, {"method": "doubling", "at": "50%"}]
+    built = modules()
+    assert install_methods([], rows, built, 0) == {"actor": ["0"]}
+    assert isinstance(built["actor"][0].get_submodule("0"), Doubled)
+    network = Network("actor", built["actor"][0])
+    assert network.installed == (doubling(),)
+    hooks = Hooks([rows[1]], network, "10 updates")  # such a method fires when its hook says
+    assert [h.key for h in hooks.hooks] == ["doubling at=50%"]
+    assert [h.key for h in Hooks([], network, "10 updates").hooks] == []
+    with pytest.raises(NothingToEdit, match=r"hooks\[1\] \(doubling\), network 'critic': doubling"):
+        install_methods([], [rows[0], rows[1] | {"networks": ["critic"]}], modules(), 0)
+    with pytest.raises(ConfigError, match=r"hooks\[0\] \(doubling\)\.networks: 'actr'"):
+        install_methods([], [rows[1] | {"networks": ["actr"]}], modules(), 0)

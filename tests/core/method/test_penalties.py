@@ -1,0 +1,374 @@
+"""Which tensors the penalties of a run reach, what configs are refused, and what is counted."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlplast.agents.sac_networks import Actor, Critic, Temperature, TrunkSpec
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.method.context import Context
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.method.penalties import Penalties
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.network.network import Network
+from rlplast.core.registry import get
+from rlplast.core.rng import torch_stream
+from rlplast.core.training.config import RunConfig, check_keys
+from tests.core.method.spies import own_table
+from tests.methods.penalty_cases import CASES, moved, penalties, row
+from tests.models import assert_same, loss_of, subject
+
+every_method = pytest.mark.parametrize("method", CASES)
+
+
+def networks() -> dict[str, Network]:
+    trunk = TrunkSpec("mlp", 4, 2)
+    modules = {"actor": Actor(3, 2, trunk), "critic": Critic(3, 2, trunk)}
+    modules["temperature"] = Temperature(0.5)
+    made = {
+        name: Network(name, module, torch.optim.SGD(module.parameters(), lr=0.1))
+        for name, module in modules.items()
+    }
+    for name, network in made.items():
+        network.initialise(torch_stream(0, name))
+        with torch.no_grad():
+            for param in network.module.parameters():
+                param.mul_(1.5).add_(0.1)
+    return made
+
+
+def reached(rows: list[dict[str, Any]]) -> dict[str, set[str]]:
+    """Return the names of the parameters that get a gradient, by network that has any."""
+    run = networks()
+    found = Penalties(rows, run)
+    names = {}
+    for name, network in run.items():
+        term = found.of(name)
+        if term is not None:
+            term.backward()
+            named = network.module.named_parameters()
+            names[name] = {n for n, p in named if p.grad is not None and bool(p.grad.any())}
+    return names
+
+
+WEIGHTS = {"fc1.weight", "fc2.weight"}
+HEADS = {"mean.weight", "log_std.weight"}
+
+
+def biases(names: set[str]) -> set[str]:
+    return names | {name.replace("weight", "bias") for name in names}
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (
+            {"method": "l2"},
+            {
+                "actor": biases(WEIGHTS | HEADS),
+                "critic": biases(WEIGHTS | {"head.weight"}),
+                "temperature": {"log_alpha"},
+            },
+        ),
+        (
+            {"method": "parseval"},
+            {"actor": WEIGHTS | HEADS, "critic": WEIGHTS | {"head.weight"}},
+        ),
+        ({"method": "parseval", "networks": ["actor"]}, {"actor": WEIGHTS | HEADS}),
+        (
+            {"method": "l2_init", "layers": ["fc*"]},
+            {"actor": biases(WEIGHTS), "critic": biases(WEIGHTS)},
+        ),
+        ({"method": "parseval", "layers": ["fc2", "mean"]}, None),
+        ({"method": "l2", "networks": ["temperature"]}, {"temperature": {"log_alpha"}}),
+        ({"method": "parseval", "layers": ["[[]0].fc?"]}, {"critic": WEIGHTS}),
+    ],
+    ids=lambda given: " ".join(map(str, given.values())) if given and "method" in given else "to",
+)
+def test_networks_and_layers_choose_tensors(
+    keys: dict[str, Any], expected: dict[str, set[str]] | None
+) -> None:
+    if expected is None:
+        expected = {"actor": {"fc2.weight", "mean.weight"}, "critic": {"fc2.weight"}}
+    assert reached([keys]) == expected
+
+
+def test_one_slot_of_a_stack_is_named_as_it_is() -> None:
+    run = networks()
+    term = Penalties([{"method": "l2", "layers": ["[1].fc1"]}], run).of("critic")
+    assert term is not None
+    term.backward()
+    grad = run["critic"].module.get_parameter("fc1.weight").grad
+    assert grad is not None
+    assert grad[1].any()
+    assert not grad[0].any()
+
+
+def test_frozen_parameters_and_followers_are_left_alone() -> None:
+    made = subject("mlp", updates=0)
+    made.module.get_parameter("0.weight").requires_grad_(False)
+    network = Network("net", made.module, made.optimizer, {"target": made.follower})
+    term = penalties("l2", network).of("net")
+    assert term is not None
+    term.backward()
+    assert made.module.get_parameter("0.weight").grad is None
+    assert all(p.grad is None for p in made.follower.parameters())
+    whole = sum(
+        float(p.detach().square().sum()) for n, p in made.module.named_parameters() if n[0] != "0"
+    ) + float(made.module.get_parameter("0.bias").detach().square().sum())
+    assert float(term.detach()) == pytest.approx(0.15 * whole)
+
+
+def test_a_tied_layer_goes_by_either_name() -> None:
+    network, _ = moved("tied")
+    for layer in ("embed", "head"):
+        term = penalties("l2", network, layers=[layer]).of("net")
+        weight = network.module.get_parameter("embed.weight").detach()
+        assert term is not None
+        assert float(term.detach()) == pytest.approx(0.15 * float(weight.square().sum()))
+
+
+def test_networks_go_by_their_names_in_the_run() -> None:
+    network, _ = moved("mlp")
+    found = Penalties([row("l2", networks=["q"])], {"q": network})
+    assert found.of("q") is not None
+
+
+def test_rows_add_up() -> None:
+    network, _ = moved("mlp")
+    both = Penalties([row("l2"), row("parseval", layers=["2"])], {"net": network}).of("net")
+    parts = [penalties("l2", network), penalties("parseval", network, layers=["2"])]
+    torch.testing.assert_close(both, sum(part.of("net") for part in parts))  # type: ignore[misc]
+
+
+def test_without_penalties_the_loss_is_returned_as_it_is() -> None:
+    network, _ = moved("mlp")
+    for found in (Penalties([], {"net": network}), Penalties([], {})):
+        assert found.sum is None
+        assert found.metrics(3) == found.state_dict() == {}
+    loss = torch.ones((), requires_grad=True)
+    assert Penalties([], {"net": network}).add("net", loss) is loss
+    others = networks()
+    assert Penalties([row("parseval")], others).add("temperature", loss) is loss
+
+
+@every_method
+def test_strength_zero_equals_no_penalty(method: str) -> None:
+    plain, penalised = subject("residual", updates=0), subject("residual", updates=0)
+    params = dict(CASES[method].params) | {"coef": 0}
+    found = Penalties([row(method, params=params)], {"net": penalised.network})
+    for _ in range(5):
+        plain.update()
+        penalised.optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(penalised.module, penalised.x, penalised.y)
+        found.add("net", loss).backward()
+        penalised.optimizer.step()
+    state = plain.state()
+    assert all(torch.equal(state[name], t) for name, t in penalised.state().items())
+
+
+@every_method
+def test_coef_is_the_strength(method: str) -> None:
+    network, _ = moved("conv")
+    terms = [
+        Penalties([{"method": method, "params": {"coef": coef}}], {"net": network}).of("net")
+        for coef in (0.1, 0.3)
+    ]
+    torch.testing.assert_close(terms[1], 3 * terms[0])  # type: ignore[operator]
+
+
+# What is counted.
+
+
+def test_metrics_are_means_over_updates_and_saved_between() -> None:
+    run = networks()
+    found = Penalties([row("l2")], run)
+    loss = torch.ones((), requires_grad=True)
+    values = [float(found.add(name, loss).detach() - 1) for name in ("actor", "critic")]
+    restored = Penalties([row("l2")], run)
+    assert restored.sum is not None
+    address = restored.sum.data_ptr()
+    restored.load_state_dict(copy.deepcopy(found.state_dict()))
+    assert restored.sum.data_ptr() == address
+    for made in (found, restored):
+        made.add("actor", loss)
+        mean = made.metrics(2)["train/penalty"]
+        assert mean == pytest.approx((2 * values[0] + values[1]) / 2)
+        assert made.metrics(2) == {"train/penalty": 0.0}
+        assert made.metrics(0) == {}
+
+
+def test_arm_with_penalties_branches_off_a_prefix_without() -> None:
+    run = networks()
+    found = Penalties([row("l2")], run)
+    found.add("actor", torch.ones(()))
+    found.load_state_dict(Penalties([], run).state_dict())
+    assert found.metrics(1) == {"train/penalty": 0.0}
+    Penalties([], run).load_state_dict(found.state_dict())  # and the other way round
+
+
+# What is refused.
+
+BAD = {
+    "config": (3, r"penalties\[0\] = 3: allowed is a mapping with a method"),
+    "key": (
+        {"metod": "l2"},
+        r"penalties\[0\] has an unknown key 'metod': did you mean 'method'",
+    ),
+    "schedule": ({"method": "l2", "at": "50%"}, r"penalties\[0\] has an unknown key 'at'"),
+    "no_method": ({"networks": ["actor"]}, r"penalties\[0\] has no 'method'.*list penalties"),
+    "method": ({"method": "l2_int"}, "method 'l2_int' is unknown: did you mean 'l2_init'"),
+    "no_name": ({"method": [1]}, r"method \[1\] is unknown"),
+    "hook": (
+        {"method": "fire", "at": "50%"},
+        r"penalties\[0\]\.method = 'fire': list it under `hooks:`, with a schedule such as",
+    ),
+    "layer": (
+        {"method": "lifecycle"},
+        "method = 'lifecycle': list it under `layers:`, where",
+    ),
+    "params": (row("l2", params=3), r"penalties\[0\] \(l2\)\.params = 3: allowed is a mapping"),
+    "unknown": (row("l2", params={"coeff": 3}), "l2 has no parameter 'coeff': did you mean 'coef'"),
+    "range": (row("l2", params={"coef": -1}), r"l2\.coef = -1: allowed is \[0, inf\)"),
+    "infinite": (row("l2", params={"coef": float("inf")}), r"l2\.coef = inf: allowed is"),
+    "scale": (row("parseval", params={"scale": 0}), r"parseval\.scale = 0: allowed is \(0, inf\)"),
+    "network": (
+        row("l2", networks=["actr"]),
+        r"penalties\[0\] \(l2\)\.networks: 'actr': did you mean 'actor'",
+    ),
+    "networks": (row("l2", networks="actor"), r"\.networks = 'actor': allowed is a list of"),
+    "no_networks": (row("l2", networks=[]), r"\.networks = \[\]: allowed is a list of"),
+    "twice": (row("l2", networks=["actor", "actor"]), "each once"),
+    "layers": (row("l2", layers="fc1"), r"\(l2\)\.layers = 'fc1': allowed is a list of names"),
+    "no_layers": (row("l2", layers=[]), r"\(l2\)\.layers = \[\]: allowed is a list of names"),
+    "glob": (
+        row("parseval", layers=["fc1", "hed"]),
+        r"\(parseval\)\.layers: 'hed' matches no layer that it penalises: did you mean 'head'",
+    ),
+    "nothing": (
+        row("parseval", networks=["critic", "temperature"]),
+        r"penalties\[0\] \(parseval\) finds nothing to penalise in network 'temperature'",
+    ),
+    "no_such_layer_there": (
+        row("parseval", networks=["actor", "critic"], layers=["head"]),
+        "finds nothing to penalise in network 'actor'",
+    ),
+}
+
+
+@pytest.mark.parametrize("which", BAD)
+def test_bad_configs_name_key_value_and_remedy(which: str) -> None:
+    config, message = BAD[which]
+    with pytest.raises(ConfigError, match=message):
+        Penalties([config], networks())  # type: ignore[list-item]
+
+
+def test_second_row_is_named_by_its_place() -> None:
+    with pytest.raises(ConfigError, match=r"penalties\[1\] has no 'method'"):
+        Penalties([row("l2"), {}], networks())
+
+
+def test_run_with_nothing_to_penalise_is_refused() -> None:
+    with pytest.raises(NothingToEdit, match="finds nothing to penalise"):
+        Penalties([row("parseval")], {"temperature": networks()["temperature"]})
+    with pytest.raises(ConfigError, match="'norm' matches no layer that it penalises"):
+        penalties("parseval", subject("residual").network, layers=["norm"])
+
+
+@every_method
+def test_masters_are_refused_by_name(method: str) -> None:
+    low = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)).bfloat16()
+    masters: dict[Tensor, Tensor] = {
+        p: p.detach().float().requires_grad_(True) for p in low.parameters()
+    }
+    network = Network("net", low, torch.optim.SGD(masters.values(), lr=0.1), masters=masters)
+    message = r"penalties\[0\] \(.*\): net\.0\.weight is kept in torch\.bfloat16 beside an fp32"
+    with pytest.raises(ConfigError, match=message):
+        penalties(method, network)
+
+
+def test_config_has_a_list_of_penalties() -> None:
+    check_keys({"penalties": [row("l2")]}, RunConfig)
+    assert RunConfig().penalties == []
+    assert list(vars(RunConfig())).index("penalties") == list(vars(RunConfig())).index("hooks") + 1
+
+
+@every_method
+def test_registry_shows_coef_with_its_range(method: str) -> None:
+    info = get("penalties", method)
+    assert info.params["coef"]["range"] == "[0, inf)"
+    assert info.source
+    assert info.summary.endswith(".")
+
+
+# A penalty that plans too.
+
+
+@pytest.fixture
+def averaging() -> Iterator[None]:
+    with own_table():
+
+        @method("averaging", source="a test")
+        @dataclass(frozen=True)
+        class Averaging(Method):
+            """Pull weights towards a mean of theirs, which a plan moves at every update."""
+
+            def covers(self, block: Block) -> bool:
+                return block.role == "weight"
+
+            def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+                return {b.name: b.view.clone() for b in blocks}
+
+            def plan(self, context: Context, state: State) -> list[Edit]:
+                assert [b.name for b in context.blocks] == list(state)
+                return [Assign(state[b.name], (state[b.name] + b.view) / 2) for b in context.blocks]
+
+            def term(self, context: Context, state: State) -> Tensor:
+                return torch.stack([(b.live() - state[b.name]).sum() for b in context.blocks]).sum()
+
+        yield
+
+
+@pytest.mark.usefixtures("averaging")
+def test_a_penalty_may_plan_at_every_update_with_the_state_and_the_blocks_of_its_term() -> None:
+    made = subject("mlp", updates=0)
+    rows = [{"method": "averaging", "layers": ["0", "4"]}]
+    found = Penalties(rows, {"net": made.network})
+    hooks = Hooks([], made.network, "10 updates", penalties=found)
+    [hook] = hooks.every_update
+    [term] = found.terms
+    assert hook.key == "penalties[0]/net averaging"
+    assert hook.states["net"] is term.state
+    assert list(term.state) == ["0.weight", "4.weight"]
+    start = term.state["0.weight"].clone()
+    assert found.of("net") == 0
+    made.update()
+    before = made.snapshot()
+    assert hooks.step(updates=1) == []
+    assert_same(before, made.snapshot())  # its plan writes its own state alone
+    weight = made.module.get_parameter("0.weight").detach()
+    assert torch.equal(term.state["0.weight"], (start + weight) / 2)
+    assert found.of("net") != 0
+    assert hooks.flush() == []
+    saved = copy.deepcopy(found.state_dict())
+    again = Penalties(rows, {"net": made.network})
+    address = again.terms[0].state["4.weight"].data_ptr()
+    again.load_state_dict(saved)
+    assert_same(again.terms[0].state, term.state)
+    assert again.terms[0].state["4.weight"].data_ptr() == address
+
+
+@pytest.mark.usefixtures("averaging")
+def test_a_term_reads_no_more_than_it_declares() -> None:
+    made = subject("mlp", updates=0)
+    [term] = Penalties([{"method": "averaging"}], {"net": made.network}).terms
+    context = Context(made.network, term.blocks, reads=term.method.reads)
+    with pytest.raises(ConfigError, match="reads 'moments' and its method does not say so"):
+        context.moments(term.blocks[0])

@@ -1,0 +1,261 @@
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlplast.core.clock import Clock, Time
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.schedule import Schedule
+
+TOTAL = 60
+
+
+def parse(config: dict[str, Any], total: str = f"{TOTAL} updates") -> Schedule:
+    return Schedule.parse(config, Time.parse(total))
+
+
+def naive_due(config: dict[str, Any], tick: int) -> int:
+    """Return how many points of a schedule lie exactly at one tick; the slow twin."""
+    at = config.get("at")
+    if at is not None:
+        return at.count(f"{tick} updates")
+    period = int(config["every"].split()[0])
+    start = int(config.get("from", "0 updates").split()[0])
+    until = int(config.get("until", f"{TOTAL} updates").split()[0])
+    return int(tick > 0 and tick % period == 0 and start <= tick <= until)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> dict[str, Any]:
+    ticks = st.integers(0, TOTAL - 1)
+    if draw(st.booleans()):
+        return {"at": [f"{t} updates" for t in draw(st.lists(ticks, min_size=1, max_size=4))]}
+    config = {"every": f"{draw(st.integers(1, TOTAL))} updates"}
+    if draw(st.booleans()):
+        config["from"] = f"{draw(ticks)} updates"
+    if draw(st.booleans()):
+        start = int(config.get("from", "0").split()[0])
+        config["until"] = f"{draw(st.integers(start, 2 * TOTAL))} updates"
+    return config
+
+
+def is_ever_due(config: dict[str, Any]) -> bool:
+    return any(naive_due(config, tick) for tick in range(TOTAL + 1))
+
+
+@given(configs(), st.sets(st.integers(1, TOTAL - 1)))
+def test_crossings_over_any_partition_sum_to_the_naive_count(
+    config: dict[str, Any], cuts: set[int]
+) -> None:
+    if not is_ever_due(config):
+        with pytest.raises(ConfigError, match="it would never be due"):
+            parse(config)
+        return
+    schedule = parse(config)
+    # a run starts at clock 0, where `at 0%` is due, and jumps from cut to cut
+    clocks = [None, *(Clock(updates=u) for u in (0, *sorted(cuts), TOTAL))]
+    crossed = [schedule.crossings(a, b) for a, b in itertools.pairwise(clocks)]
+    expected = []
+    for a, b in itertools.pairwise(clocks):
+        first = 0 if a is None else a.updates + 1
+        assert b is not None
+        expected.append(sum(naive_due(config, tick) for tick in range(first, b.updates + 1)))
+    assert crossed == expected
+    assert sum(crossed) == schedule.count(Clock(updates=TOTAL))
+
+
+@given(configs())
+def test_next_due_is_the_next_tick_with_a_crossing(config: dict[str, Any]) -> None:
+    if not is_ever_due(config):
+        return
+    schedule = parse(config)
+    for now in range(TOTAL):
+        ahead = [t for t in range(now + 1, TOTAL + 1) if naive_due(config, t)]
+        found = schedule.next_due(Clock(updates=now))
+        assert ahead == [] or found == Time(ahead[0], "updates")
+        assert ahead != [] or found is None or found.value > TOTAL
+
+
+@given(configs(), st.integers(0, TOTAL), st.integers(0, TOTAL))
+def test_crossings_depend_on_the_two_clocks_alone(config: dict[str, Any], a: int, b: int) -> None:
+    if not is_ever_due(config):
+        return
+    schedule = parse(config)
+    low, high = Clock(updates=min(a, b), env_steps=7), Clock(updates=max(a, b), env_steps=9)
+    assert schedule.crossings(low, high) == schedule.crossings(low, high)
+    assert schedule.crossings(low, low) == 0
+
+
+def test_step_modulo_period_defects_do_not_occur() -> None:
+    # trap: `step % period == 0` fires at step 0 and skips under strides of several environments
+    schedule = parse({"every": "10 env_steps"}, "100 env_steps")
+    clocks = [None, *(Clock(env_steps=s) for s in range(0, 101, 8))]
+    fired = [b.env_steps for a, b in itertools.pairwise(clocks) if b and schedule.crossings(a, b)]
+    assert fired == [16, 24, 32, 40, 56, 64, 72, 80, 96]  # never at 0, none of 10 … 90 missed
+
+
+def test_percentages_refer_to_the_total_in_its_unit() -> None:
+    schedule = parse({"at": ["25%", "50%"]}, "200k env_steps")
+    assert schedule.at == (Time(50_000, "env_steps"), Time(100_000, "env_steps"))
+    assert parse({"every": "10%"}, "1M updates").every == Time(100_000, "updates")
+
+
+def test_points_may_be_in_several_units() -> None:
+    schedule = parse({"at": ["5 epochs", "10 updates"]})
+    assert schedule.units() == {"epochs", "updates"}
+    assert schedule.crossings(Clock(updates=9, epochs=4), Clock(updates=10, epochs=4)) == 1
+    assert schedule.crossings(Clock(updates=9, epochs=4), Clock(updates=10, epochs=5)) == 2
+
+
+def test_at_zero_is_due_at_the_first_clock_only() -> None:
+    schedule = parse({"at": "0%"})
+    assert schedule.crossings(None, Clock()) == 1
+    assert schedule.crossings(Clock(), Clock(updates=1)) == 0
+
+
+def test_until_in_the_periods_unit_is_inclusive_and_survives_a_jump_over_it() -> None:
+    schedule = parse({"every": "10 updates", "from": "20 updates", "until": "40 updates"})
+    assert [u for u in range(1, 61) if schedule.crossings(at(u - 1), at(u))] == [20, 30, 40]
+    assert schedule.crossings(at(35), at(55)) == 1
+    assert schedule.crossings(at(5), at(25)) == 1
+
+
+def at(updates: int, **other: int) -> Clock:
+    return Clock(updates=updates, **other)
+
+
+def test_gate_in_another_unit_is_read_at_the_later_clock() -> None:
+    schedule = parse({"every": "10 updates", "from": "phase 1", "until": "phase 2"})
+    assert schedule.crossings(at(9), at(10)) == 0
+    assert schedule.crossings(at(19, phase=1), at(20, phase=1)) == 1
+    assert schedule.crossings(at(29, phase=2), at(30, phase=2)) == 1
+    assert schedule.crossings(at(39, phase=3), at(40, phase=3)) == 0
+
+
+def test_phase_start_fires_at_every_new_phase_and_not_at_the_first() -> None:
+    schedule = parse({"on": "phase_start"})
+    assert schedule.crossings(None, Clock()) == 0
+    assert schedule.crossings(Clock(phase=0), Clock(phase=1)) == 1
+    assert schedule.crossings(Clock(phase=1), Clock(phase=1, updates=50)) == 0
+    assert schedule.crossings(Clock(phase=1), Clock(phase=3)) == 2
+    late = parse({"on": "phase_start", "from": "30 updates"})
+    assert late.crossings(Clock(phase=0, updates=20), Clock(phase=1, updates=21)) == 0
+    assert late.crossings(Clock(phase=1, updates=30), Clock(phase=2, updates=31)) == 1
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [("1 updates", True), ("1 update", True), ("2 updates", False), ("1 env_steps", False)],
+)
+def test_every_update_is_a_period_of_one_update(every: str, expected: bool) -> None:
+    assert parse({"every": every}).every_update is expected
+    assert parse({"every": "50%"}, "2 updates").every_update
+    assert not parse({"at": "1 updates"}).every_update
+
+
+# Up to where a run equals one without the hook.
+
+EARLIEST = [
+    ({"at": ["50%", "25%"]}, ["15 updates"]),
+    ({"at": ["3 epochs", "50%", "2 epochs"]}, ["2 epochs", "30 updates"]),
+    ({"at": "0%"}, ["0 updates"]),
+    ({"every": "20 updates"}, ["20 updates"]),
+    ({"every": "20 updates", "from": "0%"}, ["20 updates"]),
+    ({"every": "20 updates", "from": "20 updates"}, ["20 updates"]),
+    ({"every": "20 updates", "from": "21 updates"}, ["40 updates"]),
+    ({"every": "20 updates", "from": "3 epochs"}, ["3 epochs"]),
+    ({"every": "2 epochs", "from": "50%"}, ["30 updates"]),
+    ({"on": "phase_start"}, ["1 phase"]),
+    ({"on": "phase_start", "from": "phase 2"}, ["2 phase"]),
+    ({"on": "phase_start", "from": "50%"}, ["30 updates"]),
+    ({"when": {"metric": "train/loss", "above": 1}}, ["0 updates"]),
+    ({"when": {"metric": "train/loss", "above": 1}, "from": "50%"}, ["30 updates"]),
+    ({"when": {"metric": "train/loss", "above": 1}, "from": "2 epochs"}, ["2 epochs"]),
+    # inside the update that counts them
+    ({"every": "1 updates"}, ["0 updates"]),
+    ({"every": "1 updates", "from": "0%"}, ["0 updates"]),
+    ({"every": "1 updates", "from": "50%"}, ["29 updates"]),
+    ({"every": "1 updates", "from": "2 epochs"}, ["1 epochs"]),
+    ({"every": "1 updates", "from": "500 tokens"}, ["0 updates"]),
+    ({"every": "1 updates", "from": "50 env_steps"}, ["50 env_steps"]),
+    ({"every": "1 updates", "from": "50 frames"}, ["50 frames"]),
+    ({"every": "1 updates", "from": "phase 1"}, ["1 phase"]),
+]
+
+
+@pytest.mark.parametrize(("config", "expected"), EARLIEST, ids=str)
+def test_earliest_is_the_first_time_of_each_unit(
+    config: dict[str, Any], expected: list[str]
+) -> None:
+    found = parse(config).earliest()
+    assert sorted(map(str, found)) == sorted(expected)
+    assert len({time.unit for time in found}) == len(found)
+
+
+@given(configs(), st.sampled_from(["", "2 epochs", "30 tokens"]), st.integers(1, 7))
+def test_nothing_is_due_before_one_of_the_earliest_times_is_reached(
+    config: dict[str, Any], gate: str, pace: int
+) -> None:
+    if not is_ever_due(config):
+        return
+    if gate and "every" in config:
+        config = {"every": config["every"], "from": gate}
+    schedule = parse(config)
+    clocks = [Clock(updates=u, epochs=u // (5 * pace), tokens=u * pace) for u in range(TOTAL)]
+    reached = [any(c[t.unit] >= t.value for t in schedule.earliest()) for c in clocks]
+    for earlier, previous, clock in zip(reached, clocks, clocks[1:], strict=False):
+        if schedule.crossings(previous, clock):
+            inside = schedule.every_update  # then a run has to have stopped one step earlier
+            assert earlier if inside else any(clock[t.unit] >= t.value for t in schedule.earliest())
+
+
+def test_condition_has_no_due_points_and_from_and_until_are_its_gate() -> None:
+    schedule = parse({"when": {"metric": "train/loss", "above": 1}, "from": "20%", "until": "50%"})
+    assert schedule.crossings(None, at(0)) == schedule.crossings(at(0), at(60)) == 0
+    assert schedule.next_due(at(0)) is None
+    assert [u for u in range(61) if schedule.is_open(at(u))] == list(range(12, 31))
+    phase = parse({"when": {"metric": "train/loss", "above": 1}, "until": "phase 0"})
+    assert phase.is_open(at(50)) and not phase.is_open(at(50, phase=1))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, r"s has no rule: exactly one of at, every, on, when is needed"),
+        ({"at": None}, r"s has no rule"),
+        ({"at": []}, r"s\.at has no point"),
+        ({"at": "50%", "every": "10%"}, r"s has at and every: exactly one"),
+        ({"evry": "10%"}, r"s has an unknown key 'evry': did you mean 'every'"),
+        ({"on": "phase_stat"}, r"s\.on = 'phase_stat': did you mean 'phase_start'"),
+        ({"at": "100%"}, r"s\.at = 60 updates is at or past the end of the run \(60 updates\)"),
+        ({"at": ["10%", "100%"]}, r"s\.at = 60 updates is at or past the end"),
+        ({"at": "150%"}, r"s\.at = 90 updates is at or past"),
+        ({"at": "60 updates"}, r"s\.at = 60 updates is at or past"),
+        ({"at": "half"}, r"s\.at = 'half'"),
+        ({"at": "-1 updates"}, r"s\.at = '-1 updates'"),
+        ({"every": "0 updates"}, r"s\.every = 0 updates: allowed is at least 1 updates"),
+        ({"every": "0%"}, r"s\.every = 0 updates: allowed is at least 1"),
+        ({"every": "61 updates"}, r"s\.every = 61 updates is longer than the run \(60 updates\)"),
+        ({"every": "10%", "from": "100%"}, r"s\.from = 60 updates is at or past the end"),
+        ({"every": "10%", "from": "50%", "until": "20%"}, r"until = 12 .* before from = 30"),
+        ({"every": "40%", "from": "90%"}, r"no multiple of every = 24 updates lies between"),
+        ({"every": "10%", "until": "0%"}, r"it would never be due"),
+        ({"at": "50%", "until": "60%"}, r"from and until go with every, on or when, not with at"),
+    ],
+    ids=str,
+)
+def test_schedules_that_are_wrong_or_never_due_are_refused(
+    config: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Schedule.parse(config, Time(TOTAL, "updates"), "s")
+
+
+def test_horizon_refuses_points_past_the_end_in_other_units() -> None:
+    total, horizon = Time(100, "env_steps"), Clock(env_steps=100, updates=50)
+    with pytest.raises(ConfigError, match=r"at = 50 updates is at or past the end .*50 updates"):
+        Schedule.parse({"at": "50 updates"}, total, horizon=horizon)
+    assert Schedule.parse({"at": "49 updates"}, total, horizon=horizon).at
+    assert Schedule.parse({"at": "70 frames"}, total, horizon=horizon).at  # not known in advance

@@ -1,0 +1,224 @@
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.errors import BadWeights, ConfigError
+from rlplast.core.network.blocks import Block, blocks_of
+from rlplast.core.network.network import Network
+from tests.core.toy import Attention
+from tests.models import build
+
+
+def names(module: nn.Module) -> list[str]:
+    return [b.name for b in blocks_of(module)]
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# Init laws: what torch's own layers draw.
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Linear(300, 200),
+    "conv": lambda: nn.Conv2d(8, 64, 3, groups=4),
+    "embedding": lambda: nn.Embedding(400, 50, padding_idx=3),
+    "layer_norm": lambda: nn.LayerNorm(5),
+    "batch_norm": lambda: nn.BatchNorm1d(5),
+    "attention": lambda: nn.MultiheadAttention(64, 4),
+    "attention_separate": lambda: nn.MultiheadAttention(64, 4, kdim=100, vdim=30),
+}
+
+
+@pytest.mark.parametrize("which", LAYERS)
+def test_fresh_weights_follow_the_law_of_torchs_own_layer(which: str) -> None:
+    torch.random.default_generator.manual_seed(0)
+    module = LAYERS[which]()
+    start = {b.name: b.view.clone() for b in blocks_of(module)}
+    with torch.no_grad():
+        for tensor in module.state_dict().values():
+            tensor.fill_(9)
+    network = Network("q", module)
+    network.initialise(generator(1))
+    for block in network.blocks:
+        own, theirs = block.view, start[block.name]
+        assert own.dtype == theirs.dtype
+        if len(theirs.unique()) == 1:  # a constant: norms, zero biases, statistics
+            assert torch.equal(own, theirs), block.name
+            continue
+        assert not torch.equal(own, theirs)
+        assert float(own.std()) == pytest.approx(float(theirs.std()), rel=0.15), block.name
+        assert float(own.abs().max()) == pytest.approx(float(theirs.abs().max()), rel=0.15)
+        assert torch.equal(own.eq(0).all(-1), theirs.eq(0).all(-1))  # padding row
+
+
+def test_unknown_law_is_refused_and_may_be_given() -> None:
+    module = nn.Module()
+    module.register_parameter("log_alpha", nn.Parameter(torch.tensor(0.5)))
+    network = Network("temperature", module)
+    with pytest.raises(ConfigError, match=r"log_alpha: no initialisation law is known for a Mod"):
+        network.initialise(generator())
+    given = Network("temperature", module, init=lambda block, g: torch.tensor(-4.6))
+    given.initialise(generator())
+    assert float(module.get_parameter("log_alpha").detach()) == pytest.approx(-4.6)
+
+
+def test_modules_may_declare_their_own_law() -> None:
+    class Ones(nn.Linear):
+        def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
+            return torch.ones(block.view.shape)
+
+    module = Ones(3, 2)
+    Network("q", module).initialise(generator())
+    assert (module.weight == 1).all() and (module.bias == 1).all()
+
+
+def test_fresh_is_not_yet_rounded_to_low_precision() -> None:
+    module = nn.Linear(30, 20).to(torch.bfloat16)
+    network = Network("q", module)
+    fresh = network.fresh(network.blocks[0], generator())
+    assert fresh.dtype == torch.float32
+    assert not torch.equal(fresh, fresh.to(torch.bfloat16).float())
+
+
+def test_buffers_without_a_law_return_to_their_start() -> None:
+    module = nn.Module()
+    module.register_buffer("count", torch.tensor([3, 4]))
+    network = Network("q", module)
+    network.blocks[0].view.fill_(9)
+    assert network.fresh(network.blocks[0], generator()).tolist() == [3, 4]
+
+
+# θ0.
+
+
+def test_initial_weights_are_a_copy_of_their_own() -> None:
+    for given in (False, True):
+        module = build("mlp")
+        network = Network("q", module, initial=module.state_dict() if given else None)
+        before = module.get_parameter("0.weight").detach().clone()
+        with torch.no_grad():
+            module.get_parameter("0.weight").add_(1)
+        assert torch.equal(network.initial["0.weight"], before), given
+
+
+@pytest.mark.parametrize("family", ["tied", "stacked", "packed"])
+def test_initial_weights_may_be_a_state_dict(family: str) -> None:
+    module = Attention() if family == "packed" else build(family)
+    state = copy.deepcopy(module.state_dict())
+    with torch.no_grad():
+        for param in module.parameters():
+            param.mul_(3)
+    network = Network("q", module, initial=state)
+    for block in network.blocks:
+        torch.testing.assert_close(network.initial[block.name] * 3, block.view)
+
+
+def test_missing_or_misshapen_initial_weights_are_named() -> None:
+    module = nn.Linear(3, 2)
+    with pytest.raises(ConfigError, match=r"initial value of q\.bias is absent: needed is shape"):
+        Network("q", module, initial={"weight": module.weight})
+    wrong = {"weight": torch.zeros(3, 2), "bias": torch.zeros(2)}
+    with pytest.raises(ConfigError, match=r"q\.weight is of shape \(3, 2\): needed is shape \(2,"):
+        Network("q", module, initial=wrong)
+
+
+def test_initialise_draws_the_same_for_network_initial_and_followers() -> None:
+    module = build("stacked")
+    target = copy.deepcopy(module)
+    network = Network("q", module, followers={"target": target})
+    network.initialise(generator(1))
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, target.state_dict()[name])
+    for block in network.blocks:
+        assert torch.equal(network.initial[block.name], block.view)
+    assert network.followers["target"].initial is network.initial
+    bound = 1 / math.sqrt(5)
+    assert float(module.get_parameter("fc1.weight").abs().max().detach()) <= bound
+
+
+# What a Network refuses.
+
+
+def test_trainable_parameter_in_no_optimizer_is_named() -> None:
+    module = build("mlp")
+    optimizer = torch.optim.Adam([p for n, p in module.named_parameters() if n != "2.bias"])
+    with pytest.raises(ConfigError, match=r"q\.2\.bias is trainable and in no optimizer"):
+        Network("q", module, optimizer)
+    module.get_parameter("2.bias").requires_grad_(False)
+    assert Network("q", module, optimizer)
+
+
+def test_parameter_in_two_optimizers_is_named() -> None:
+    module = nn.Linear(3, 2)
+    one, two = torch.optim.Adam(module.parameters()), torch.optim.SGD([module.bias], lr=0.1)
+    with pytest.raises(ConfigError, match=r"q\.bias is trainable and in 2 optimizers"):
+        Network("q", module, [one, two])
+
+
+def test_recreated_module_is_noticed() -> None:
+    # trap: a re-created module falls out of the optimizer
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    optimizer = torch.optim.Adam(module.parameters())
+    module[1] = nn.Linear(3, 2)
+    with pytest.raises(ConfigError, match=r"q\.1\.weight is trainable and in no optimizer"):
+        Network("q", module, optimizer)
+
+
+def test_follower_built_differently_is_refused() -> None:
+    module = build("mlp")
+    shallow = nn.Sequential(nn.Linear(5, 3))
+    with pytest.raises(ConfigError, match=r"q\.target"):
+        Network("q", module, followers={"target": nn.Sequential(nn.Linear(4, 3))})
+    with pytest.raises(ConfigError, match=r"(follower 'target' of 'q' has other layers|q\.target)"):
+        Network("q", module, followers={"target": shallow})
+    fewer = nn.Sequential(*list(copy.deepcopy(module).children())[:3])
+    with pytest.raises(ConfigError, match="follower 'target' of 'q' has other layers than 'q'"):
+        Network("q", module, followers={"target": fewer})
+
+
+def test_masters_stand_in_for_their_parameters() -> None:
+    module = nn.Linear(3, 2).to(torch.bfloat16)
+    masters: dict[Tensor, Tensor] = {
+        p: p.detach().float().requires_grad_() for p in module.parameters()
+    }
+    network = Network("q", module, torch.optim.Adam(masters.values()), masters=masters)
+    weight = network.blocks[0]
+    assert weight.param is masters[module.weight]
+    assert weight.view.dtype == torch.float32
+    assert weight.copies[0].data_ptr() == module.weight.data_ptr()
+    assert weight.trainable
+    with pytest.raises(ConfigError, match=r"q\.weight is trainable and in no optimizer"):
+        Network("q", module, torch.optim.Adam(module.parameters()), masters=masters)
+
+
+def test_meta_tensors_are_named() -> None:
+    with pytest.raises(BadWeights, match=r"0\.weight is on the meta device: load or initialise"):
+        blocks_of(nn.Sequential(nn.Linear(2, 2, device="meta")))
+
+
+def test_layers_group_blocks_by_role() -> None:
+    network = Network("critic", build("stacked"))
+    grouped: dict[str, Any] = network.layers(network.select(lambda b: b.spec.slot == 0))
+    assert list(grouped) == ["[0].fc1", "[0].fc2", "[0].head"]
+    assert grouped["[0].fc1"]["weight"].view.shape == (6, 5)
+    assert len(network.trainable()) == 12
+
+
+def test_a_bare_follower_is_called_target() -> None:
+    online, target = nn.Linear(3, 2), nn.Linear(3, 2)
+    network = Network("q", online, followers=target)
+    assert list(network.followers) == ["target"]
+    assert network.followers["target"].module is target
+
+
+def test_two_parameters_over_one_memory_are_refused_by_name():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = nn.Parameter(model[0].weight.data)  # meant as a tie, and none to torch
+    with pytest.raises(ConfigError, match=r"net\.1\.weight and net\.0\.weight .* same memory"):
+        Network("net", model)

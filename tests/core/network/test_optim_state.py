@@ -1,0 +1,267 @@
+import copy
+import functools
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+
+from rlplast.core.checkpoint.checkpoint import load_network_tensors, network_tensors
+from rlplast.core.errors import DamagedFile, UnsupportedOptimizer
+from rlplast.core.method.once import fire_once
+from rlplast.core.network.edits import Assign
+from rlplast.core.network.network import Network
+from rlplast.core.network.optim_state import (
+    allocate,
+    load_optimizer_tensors,
+    moments,
+    optimizer_tensors,
+)
+from tests.firing import apply
+from tests.models import FAMILIES, FORMS, OPTIMIZERS, Subject, assert_same, subject
+
+ALL = OPTIMIZERS | FORMS
+LR = 1e-3
+
+
+# The first move after a reset (traps: masked Adam resets are never exact).
+
+
+def driven(make: Any, updates: int) -> tuple[Tensor, Optimizer, Network]:
+    """Return 6 weights after `updates` updates with the constant gradient 1, and their network."""
+    module = nn.Linear(3, 2, bias=False)
+    optimizer = make(module.parameters(), lr=LR)
+    drive(module.weight, optimizer, updates)
+    return module.weight, optimizer, Network("net", module, optimizer)
+
+
+def drive(param: Tensor, optimizer: Optimizer, updates: int) -> Tensor:
+    """Update with the constant gradient 1; return the last move."""
+    before = param.detach().clone()
+    for _ in range(updates):
+        before = param.detach().clone()
+        param.grad = torch.ones_like(param)
+        optimizer.step()
+    return before - param.detach()
+
+
+def first_row() -> Tensor:
+    mask = torch.zeros(2, 3, dtype=torch.bool)
+    mask[0] = True
+    return mask
+
+
+def reset(network: Network, policy: str) -> None:
+    value = torch.zeros(2, 3)
+    apply(network, [Assign(network.blocks[0], value, first_row())], method="toy", optimizer=policy)
+
+
+@pytest.mark.parametrize("policy", ["network", "parameter"])
+@pytest.mark.parametrize("make", [Adam, AdamW, functools.partial(Adam, fused=True)])
+def test_first_adam_move_after_a_reset_of_the_tensor_is_lr(make: Any, policy: str) -> None:
+    param, optimizer, network = driven(functools.partial(make, weight_decay=0.0), 1000)
+    reset(network, policy)
+    move = drive(param, optimizer, 1)
+    torch.testing.assert_close(move, torch.full((2, 3), LR), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("updates", [1, 10, 1000, 20000])
+def test_first_adam_move_of_touched_entries_is_known(updates: int) -> None:
+    beta1, beta2 = 0.9, 0.999
+    param, optimizer, network = driven(Adam, min(updates, 1000))
+    step = optimizer.state[param]["step"]
+    step.fill_(updates)  # a long run without running it: the moments are at their limit
+    reset(network, "touched")
+    move = drive(param, optimizer, 1)
+    t = updates + 1
+    expected = LR * (1 - beta1) / (1 - beta1**t) / math.sqrt((1 - beta2) / (1 - beta2**t))
+    torch.testing.assert_close(move[0], torch.full((3,), expected), rtol=2e-4, atol=0)
+    if updates <= 1000:  # untouched entries go on as if nothing had happened
+        torch.testing.assert_close(move[1], torch.full((3,), LR), rtol=1e-3, atol=0)
+    if updates == 20000:
+        assert expected / LR == pytest.approx(3.16, abs=0.01)
+
+
+def test_zeroing_step_alone_would_slow_untouched_entries() -> None:
+    # why `touched` keeps step: moments at their limit under the corrections of a first step
+    param, optimizer, _ = driven(Adam, 10000)
+    optimizer.state[param]["step"].zero_()
+    assert float(drive(param, optimizer, 1)[0, 0]) / LR == pytest.approx(0.316, abs=0.01)
+
+
+@pytest.mark.parametrize("policy", ["touched", "parameter", "network"])
+def test_first_rmsprop_and_momentum_moves_after_a_reset(policy: str) -> None:
+    param, optimizer, network = driven(functools.partial(RMSprop, alpha=0.99), 2000)
+    reset(network, policy)
+    assert float(drive(param, optimizer, 1)[0, 0]) == pytest.approx(LR / math.sqrt(0.01), rel=1e-3)
+    param, optimizer, network = driven(functools.partial(SGD, momentum=0.9), 200)
+    reset(network, policy)
+    move = drive(param, optimizer, 1)
+    assert float(move[0, 0]) == pytest.approx(LR, rel=1e-3)
+    assert float(move[1, 0]) == pytest.approx(LR * 10 if policy == "touched" else LR, rel=1e-3)
+
+
+def test_zeroed_momentum_under_dampening_is_not_an_empty_one() -> None:
+    make = functools.partial(SGD, momentum=0.9, dampening=0.75)
+    param, optimizer, network = driven(make, 10)
+    reset(network, "network")
+    assert float(drive(param, optimizer, 1)[0, 0]) == pytest.approx(LR * (1 - 0.75), rel=1e-3)
+    fresh, optimizer, _ = driven(make, 0)
+    assert float(drive(fresh, optimizer, 1)[0, 0]) == pytest.approx(LR, rel=1e-3)
+
+
+# Looked up by identity.
+
+
+def test_state_is_found_by_identity_in_any_group_of_any_optimizer() -> None:
+    first, second, third = (nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
+    module = nn.Sequential(first, second, third)
+    optimizers = [
+        Adam([{"params": second.parameters(), "lr": 0.1}, {"params": first.parameters()}]),
+        SGD(third.parameters(), lr=0.1, momentum=0.9),
+    ]
+    module(torch.ones(4, 3)).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    network = Network("net", module, optimizers)
+    assert moments(network, first.weight)["exp_avg"] is optimizers[0].state[first.weight]["exp_avg"]
+    assert moments(network, third.bias).keys() == {"momentum_buffer"}
+    fire_once("fire", network, optimizer_policy="parameter")
+    assert float(optimizers[0].state[second.weight]["step"]) == 0
+    assert float(optimizers[0].state[second.bias]["step"]) == 1  # fire edits no biases
+    assert not optimizers[1].state[third.weight]["momentum_buffer"].any()
+
+
+def test_unknown_entry_of_a_known_optimizer_is_refused() -> None:
+    made = subject("mlp")
+    made.optimizer.state[made.module.get_parameter("0.bias")]["shadow"] = torch.zeros(6)
+    with pytest.raises(UnsupportedOptimizer, match=r"Adam keeps 'shadow' \(Tensor\): known are"):
+        moments(made.network, made.module.get_parameter("0.bias"))
+
+
+def test_subclass_of_a_known_optimizer_is_unknown() -> None:
+    class MyAdam(Adam):
+        pass
+
+    made = subject("mlp", MyAdam)
+    with pytest.raises(UnsupportedOptimizer, match="MyAdam has no state rule"):
+        fire_once("fire", made.network)
+
+
+# Saved and loaded by name.
+
+
+@pytest.mark.parametrize("form", ALL)
+def test_allocated_state_has_the_names_and_layout_of_real_state(form: str) -> None:
+    real, empty = subject("conv", ALL[form]), subject("conv", ALL[form], updates=0)
+    allocate(empty.network)
+    assert empty.state().keys() == real.state().keys()
+    for name, tensor in empty.state().items():
+        twin = real.state()[name]
+        assert (tensor.dtype, tensor.device, tensor.stride()) == (
+            twin.dtype,
+            twin.device,
+            twin.stride(),
+        )
+        assert ":" not in name or not tensor.any()
+
+
+def restored(made: Subject, family: str, make: Any, updates: int) -> Subject:
+    """Return a new process's copy of a subject, filled by name from contiguous tensors."""
+    saved = {n: t.detach().contiguous().clone() for n, t in network_tensors(made.network).items()}
+    fresh = subject(family, make, updates=updates, seed=99)
+    fresh.x, fresh.y = made.x, made.y
+    load_network_tensors(fresh.network, saved)
+    return fresh
+
+
+@pytest.mark.parametrize("form", ALL)
+@pytest.mark.parametrize("family", ["conv", "stacked"])
+def test_training_from_loaded_state_equals_training_on(family: str, form: str) -> None:
+    # trap: contiguous state for a channels_last parameter trains wrongly under fused Adam
+    made = subject(family, ALL[form])
+    copied = restored(made, family, ALL[form], updates=0)
+    addresses = {n: t.data_ptr() for n, t in copied.state().items()}
+    for one in (made, copied):
+        one.update(3)
+    assert_same(made.snapshot(), copied.snapshot())
+    assert all(t.data_ptr() == addresses[n] for n, t in copied.state().items())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_loading_fills_existing_state_in_place(family: str) -> None:
+    made = subject(family, "adamw_fused")
+    addresses = {}
+
+    def remember(one: Subject) -> Subject:
+        addresses.update({n: t.data_ptr() for n, t in one.state().items()})
+        return one
+
+    other = remember(subject(family, "adamw_fused", updates=5, seed=3))
+    saved = {n: t.contiguous().clone() for n, t in network_tensors(made.network).items()}
+    load_network_tensors(other.network, saved)
+    assert_same(made.snapshot(), other.snapshot())
+    assert {n: t.data_ptr() for n, t in other.state().items()} == addresses
+
+
+def test_names_are_those_of_blocks() -> None:
+    names = set(optimizer_tensors(subject("stacked").network))
+    assert {"net[0].fc1.weight:exp_avg", "net[1].fc1.weight:step"} <= names
+    assert len(names) == 2 * 6 * 3
+
+
+def test_state_of_an_optimizer_without_updates_stays_absent() -> None:
+    made = subject("mlp", functools.partial(SGD, lr=0.1, momentum=0.9, dampening=0.5), updates=0)
+    other = subject("mlp", functools.partial(SGD, lr=0.1, momentum=0.9, dampening=0.5), updates=0)
+    load_optimizer_tensors(other.network, optimizer_tensors(made.network))
+    assert not other.optimizer.state
+    used = subject("mlp")
+    load_optimizer_tensors(used.network, optimizer_tensors(made.network))
+    assert not any(t.any() for n, t in used.state().items() if ":" in n)
+
+
+def test_state_of_parameters_without_a_gradient_so_far_stays_absent() -> None:
+    # a head that an earlier phase does not use, or the second of two optimizers
+    def with_idle_head() -> tuple[nn.ModuleDict, Optimizer, Network]:
+        torch.random.default_generator.manual_seed(0)
+        module = nn.ModuleDict({"used": nn.Linear(3, 2), "idle": nn.Linear(3, 2)})
+        optimizer = Adam(module.parameters(), lr=0.1)
+        return module, optimizer, Network("net", module, optimizer)
+
+    module, optimizer, network = with_idle_head()
+    module["used"](torch.ones(3)).sum().backward()
+    optimizer.step()
+    saved = copy.deepcopy(optimizer_tensors(network))
+    other_module, other, other_network = with_idle_head()
+    load_optimizer_tensors(other_network, saved)
+    assert set(other.state) == set(other_module["used"].parameters())
+    assert_same(saved, optimizer_tensors(other_network))
+
+
+def test_state_of_another_optimizer_is_refused_by_name() -> None:
+    saved = optimizer_tensors(subject("mlp", "sgd_momentum").network)
+    adam = subject("mlp", updates=0)
+    with pytest.raises(DamagedFile, match=r"no 'step' of net\.0\.weight: it is of another"):
+        load_optimizer_tensors(adam.network, saved)
+
+
+# Capturable forms need a GPU.
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("make", [Adam, AdamW, RMSprop])
+def test_capturable_state_is_zeroed_in_place_on_the_device(make: Any) -> None:
+    module = nn.Linear(3, 2, device="cuda")
+    optimizer = make(module.parameters(), lr=LR, capturable=True)
+    network = Network("net", module, optimizer)
+    allocate(network)
+    allocated = {n: t.data_ptr() for n, t in optimizer_tensors(network).items()}
+    module(torch.ones(3, device="cuda")).sum().backward()
+    optimizer.step()
+    assert {n: t.data_ptr() for n, t in optimizer_tensors(network).items()} == allocated
+    fire_once("full_reset", network)
+    after = optimizer_tensors(network)
+    assert {n: t.data_ptr() for n, t in after.items()} == allocated
+    assert all(t.device.type == "cuda" and not t.any() for t in after.values())

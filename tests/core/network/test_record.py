@@ -1,0 +1,273 @@
+"""Activations of somebody else's forward passes, against the same written by hand."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.agents.networks import ARCHITECTURES, QNetwork
+from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
+from rlplast.core.errors import NothingToEdit
+from rlplast.core.network.network import Network
+from rlplast.core.network.record import Recorder, record
+from rlplast.core.network.units import UnitSpec
+from rlplast.core.rng import preserve_global_rng
+from rlplast.gpt.model import GPT, GPTModelConfig
+from rlplast.supervised.models import model_taps
+from tests.methods.nets import normal, randomise
+from tests.models import FAMILIES, build, data
+from tests.supervised.small_models import OURS, images
+from tests.supervised.small_models import build as build_classifier
+
+Taps = dict[str, Tensor]
+
+
+def recorded(module: nn.Module, *x: Tensor, **options: Any) -> Taps:
+    with record(Network("net", module, **options)) as found:
+        assert found == {}
+        module(*x)
+    return found
+
+
+class Form(nn.Module):
+    """Linear, norm and linear again, with a nonlinearity of some form in between."""
+
+    def __init__(self, step: Callable[[Tensor], Tensor], norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.norm, self.step = norm or nn.Identity(), step
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(self.step(self.b(self.step(self.norm(self.a(x))))))
+
+
+X = normal(7, 5, dtype=torch.float32)
+
+# Forms of nonlinearities, and what they compute.
+FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "one module for all": (nn.ReLU(), torch.relu),
+    "in place": (nn.ReLU(inplace=True), torch.relu),
+    "function": (F.relu, torch.relu),
+    "function in place": (lambda x: F.relu(x, inplace=True), torch.relu),
+    "function in place by position": (lambda x: F.elu(x, 0.5, True), lambda x: F.elu(x, 0.5)),
+    "function named so": (F.relu_, torch.relu),
+    "method": (lambda x: x.tanh(), torch.tanh),
+    "method in place": (lambda x: x.sigmoid_(), torch.sigmoid),
+    "parameters of a function": (lambda x: F.leaky_relu(x, 0.3), lambda x: F.leaky_relu(x, 0.3)),
+    "parameters by name": (
+        lambda x: F.gelu(x, approximate="tanh"),
+        lambda x: F.gelu(x, approximate="tanh"),
+    ),
+    "parameters of a module": (nn.LeakyReLU(0.3), lambda x: F.leaky_relu(x, 0.3)),
+    "two of them": (lambda x: torch.tanh(F.relu(x)), torch.relu),
+    "dropout after": (nn.Sequential(nn.SiLU(), nn.Dropout(0.5)), F.silu),
+    "none": (nn.Identity(), lambda x: x),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("form", FORMS)
+def test_activations_are_those_after_the_nonlinearity(form: str) -> None:
+    step, expected = FORMS[form]
+    module = randomise(Form(step), 0)
+    found = recorded(module, X)
+    a = expected(module.a(X))
+    assert list(found) == ["a", "b"]
+    assert torch.equal(found["a"], a)
+    if form not in ("two of them", "dropout after"):
+        assert torch.equal(found["b"], expected(module.b(a)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("training", [True, False])
+def test_activations_behind_a_norm_are_those_of_the_pass_itself(training: bool) -> None:
+    module = randomise(Form(nn.ReLU(inplace=True), nn.BatchNorm1d(8)), 0).train(training)
+    with torch.no_grad():
+        module.norm.running_var.abs_()  # type: ignore[union-attr, operator]
+    twin = randomise(Form(nn.ReLU(), nn.BatchNorm1d(8)), 0).train(training)
+    twin.load_state_dict(module.state_dict())
+    found = recorded(module, X)
+    assert torch.equal(found["a"], twin.norm(twin.a(X)).relu())
+    state = module.state_dict()
+    assert all(torch.equal(t, state[n]) for n, t in twin.state_dict().items())  # moved once
+
+
+@torch.no_grad()
+def test_dropout_before_the_nonlinearity_is_not_drawn_again() -> None:
+    for step in (
+        nn.Sequential(nn.Dropout(0.5), nn.ReLU()),
+        lambda x: F.relu(F.dropout(x, 0.5)),
+        nn.RReLU(),
+    ):
+        module = randomise(Form(step), 0).train()
+        with preserve_global_rng():
+            torch.manual_seed(0)
+            expected = module(X)
+            after = torch.get_rng_state()
+        with preserve_global_rng(), record(Network("net", module)) as found:
+            torch.manual_seed(0)
+            assert torch.equal(module(X), expected)
+            assert torch.equal(torch.get_rng_state(), after)
+        mean = F.rrelu(module.a(X)) if isinstance(step, nn.RReLU) else module.a(X).relu()
+        assert torch.equal(found["a"], mean)
+
+
+@torch.no_grad()
+def test_channels_come_second_however_they_are_laid_out() -> None:
+    def flat_norm() -> nn.Module:
+        layers = [nn.Conv2d(2, 3, 3), nn.Flatten(), nn.BatchNorm1d(48), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(48, 2))
+
+    x = normal(4, 2, 6, 6, dtype=torch.float32)
+    module = flat_norm()
+    found = recorded(module, x)["0"]
+    assert found.shape == (4, 3, 16)
+    assert torch.equal(found.flatten(1), flat_norm_of(module, x))
+    pooled = nn.Sequential(
+        nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)
+    )
+    assert torch.equal(recorded(pooled, x)["0"], F.max_pool2d(pooled[0](x), 2).relu())
+    late = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Tanh(), nn.Linear(48, 2))
+    assert torch.equal(recorded(late, x)["0"], late[0](x).tanh())
+    lone = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Conv2d(3, 2, 4))
+    assert recorded(lone, x)["0"].shape == (4, 3, 4, 4)
+
+
+def flat_norm_of(module: nn.Module, x: Tensor) -> Tensor:
+    flat = module.get_submodule("0")(x).flatten(1)
+    return F.batch_norm(flat, None, None, training=True).relu()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["mlp", "conv", "conv_batchnorm", "stacked"])
+def test_families_give_what_a_hand_written_pass_gives(family: str) -> None:
+    module, (x, _) = build(family).eval(), data(family)
+    found, h, expected = recorded(module, x), x, {}
+    if family == "stacked":
+        for name in ("fc1", "fc2"):
+            h = module.get_submodule(name)(h).relu()
+            expected |= {f"[{slot}].{name}": h[slot] for slot in (0, 1)}
+    else:
+        for name, layer in module.named_children():
+            h = layer(h)
+            if isinstance(layer, nn.ReLU):
+                start = int(name) - (2 if family == "conv_batchnorm" else 1)
+                expected[str(start)] = h.clone()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_tokens_are_samples() -> None:
+    module = Form(F.gelu)
+    x = normal(3, 4, 5, dtype=torch.float32)
+    with torch.no_grad():
+        expected = F.gelu(module.a(x)).flatten(0, 1)
+        assert torch.equal(recorded(module, x)["a"], expected)
+
+
+# Our own networks say the same in forward_taps.
+
+
+def own(which: str) -> tuple[Any, tuple[Tensor, ...]]:
+    obs, action = normal(4, 5, dtype=torch.float32), normal(4, 3, seed=1, dtype=torch.float32)
+    if which.startswith("q"):
+        name, shape = which.split()[1], {"minatar": (4, 10, 10), "mlp": (6,)}
+        module = QNetwork(ARCHITECTURES[name], shape[name], 4)
+        return module, (normal(4, *shape[name], dtype=torch.float32),)
+    if which == "gpt":
+        return GPT(GPTModelConfig(2, 3, 12, 8, 16)), (torch.arange(10).view(2, 5),)
+    who, kind = which.split()
+    trunk = TrunkSpec(kind, 8, 2)
+    return (Actor(5, 3, trunk), (obs,)) if who == "actor" else (Critic(5, 3, trunk), (obs, action))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "which",
+    ["q minatar", "q mlp", "actor mlp", "actor simba", "critic mlp", "critic simba", "gpt"],
+)
+def test_taps_of_our_networks_are_their_activations(which: str) -> None:
+    module, x = own(which)
+    randomise(module, 0, std=0.3)
+    found, (_, taps) = recorded(module, *x), module.forward_taps(*x)
+    assert found.keys() == taps.keys()
+    assert all(torch.equal(found[name], tap) for name, tap in taps.items())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", OURS)
+def test_taps_of_classifiers_are_their_activations(name: str) -> None:
+    module, x = build_classifier(name).eval(), images(name)
+    found, (_, taps) = recorded(module, x), model_taps(module, x)
+    for key, value in found.items():
+        tap = taps[key]
+        if "it_tiny" in name:  # (n, units, tokens) there, (n·tokens, units) here
+            tap = tap.mT.flatten(0, 1)
+        torch.testing.assert_close(value, tap, msg=key)
+
+
+# What recording does to a pass: nothing.
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f not in ("residual", "tied")])
+def test_a_recorded_pass_trains_bit_for_bit_as_another(family: str) -> None:
+    (x, _), gradients = data(family), []
+    for recording in (False, True):
+        module = build(family)
+        if recording:
+            with record(Network("net", module)):
+                module(x).square().sum().backward()
+        else:
+            module(x).square().sum().backward()
+        gradients.append([p.grad for p in module.parameters()])
+        assert not any(m._forward_hooks for m in module.modules())
+    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
+
+
+def test_passes_of_one_update_are_joined_and_taken_once() -> None:
+    module = build("mlp")
+    network, (x, _) = Network("net", module), data("mlp")
+    with torch.no_grad():
+        expected = module[0](x).relu()  # type: ignore[index, operator]
+        with rlplast.record(network) as found:
+            for part in x.split(3):
+                module(part)
+        torch.testing.assert_close(found["0"], expected)
+    recorder = Recorder(network, training_only=True)
+    with torch.no_grad():
+        module(x)
+    assert recorder.take() == {}
+    module(x)
+    assert recorder.take()["0"].shape == (8, 6)
+    assert recorder.take() == {}
+    recorder.on = False
+    module(x)
+    assert recorder.take() == {}
+    recorder.stop()
+    assert not any(m._forward_hooks for m in module.modules())
+
+
+def test_recording_ends_with_its_block_even_if_that_fails() -> None:
+    module = build("mlp")
+    with pytest.raises(RuntimeError), record(Network("net", module)):
+        module(torch.ones(2, 99))
+    assert not any(m._forward_hooks for m in module.modules())
+
+
+def test_recorded_activations_are_detached_and_of_declared_units_too() -> None:
+    module = build("mlp")
+    found = recorded(module, data("mlp")[0], units=[UnitSpec("2", ("4",), nonlinearity=F.silu)])
+    assert list(found) == ["2"]
+    assert not found["2"].requires_grad
+    with torch.no_grad():
+        hidden = module[:3](data("mlp")[0])  # type: ignore[index, operator]
+        assert torch.equal(found["2"], F.silu(hidden))
+
+
+def test_a_network_without_units_has_nothing_to_record() -> None:
+    with pytest.raises(NothingToEdit, match="network 'net' has no units with activations"):
+        recorded(build("residual"), data("residual")[0])

@@ -1,0 +1,214 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import rlplast
+from rlplast.core.network.network import Network, torch_default
+from rlplast.core.network.stacked import StackedLayerNorm, StackedLinear
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("own_input", [True, False], ids=["input_per_slot", "one_input"])
+def test_output_equals_that_of_separate_linears(bias: bool, own_input: bool) -> None:
+    layer = StackedLinear(3, 5, 4, bias=bias, generator=generator())
+    shape = (3, 7, 5) if own_input else (7, 5)
+    x = torch.randn(shape, generator=generator(1))
+    out = layer(x)
+    assert out.shape == (3, 7, 4)
+    for slot in range(3):
+        member = nn.functional.linear(
+            x[slot] if own_input else x,
+            layer.weight[slot],
+            None if layer.bias is None else layer.bias[slot],
+        )
+        torch.testing.assert_close(out[slot], member)
+
+
+def test_gradient_of_a_slot_is_that_of_its_own_linear() -> None:
+    layer = StackedLinear(2, 5, 4, generator=generator())
+    x = torch.randn(7, 5, generator=generator(1))
+    layer(x)[1].square().sum().backward()
+    member = nn.Linear(5, 4)
+    with torch.no_grad():
+        member.weight.copy_(layer.weight[1])
+        assert layer.bias is not None
+        member.bias.copy_(layer.bias[1])
+    member(x).square().sum().backward()
+    assert layer.weight.grad is not None and layer.bias.grad is not None
+    torch.testing.assert_close(layer.weight.grad[1], member.weight.grad)
+    torch.testing.assert_close(layer.bias.grad[1], member.bias.grad)
+    assert layer.weight.grad[0].abs().max() == 0
+
+
+def test_each_slot_is_a_block_with_its_own_fans() -> None:
+    module = nn.Sequential()
+    module.add_module("fc1", StackedLinear(2, 6, 4))
+    blocks = {b.name: b for b in Network("critic", module).blocks}
+    assert list(blocks) == ["[0].fc1.weight", "[0].fc1.bias", "[1].fc1.weight", "[1].fc1.bias"]
+    weight = blocks["[1].fc1.weight"]
+    assert weight.view.shape == (4, 6)
+    assert (weight.spec.fan_in, weight.spec.fan_out, weight.spec.slot) == (6, 4, 1)
+    assert weight.view.data_ptr() == module.get_parameter("fc1.weight")[1].data_ptr()
+    assert Network("critic", module).qualified(weight) == "critic[1].fc1.weight"
+
+
+@pytest.mark.parametrize("redraw", [False, True], ids=["constructor", "fresh"])
+def test_init_has_the_spread_of_one_slots_fans(redraw: bool) -> None:
+    # trap: over the stacked shape (2, 300, 400) fans are 120000 and the bound 0.003
+    layer = StackedLinear(2, 400, 300, generator=generator())
+    network = Network("critic", layer)
+    if redraw:
+        network.initialise(generator(1))
+    bound = 1 / math.sqrt(400)
+    for block in network.blocks:
+        assert block.view.abs().max() <= bound
+        std = bound / math.sqrt(3)
+        assert float(block.view.std()) == pytest.approx(std, rel=0.1)
+    plain = torch_default(Network("q", nn.Linear(400, 300)).blocks[0], generator(2))
+    stacked = torch_default(network.blocks[0], generator(2))
+    assert torch.equal(plain, stacked)
+
+
+def test_same_generator_gives_the_same_layer_and_leaves_the_global_stream() -> None:
+    before = torch.get_rng_state()
+    first = StackedLinear(2, 3, 4, generator=generator(5))
+    second = StackedLinear(2, 3, 4, generator=generator(5))
+    assert torch.equal(first.weight, second.weight)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 7, 5), (2, 2, 7, 5)])
+def test_input_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    layer = StackedLinear(2, 5, 4)
+    with pytest.raises(ValueError, match=r"allowed is \(2, batch, 5\) or \(batch, 5\)"):
+        layer(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
+def test_empty_sizes_are_refused(sizes: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="= 0: allowed is at least 1"):
+        StackedLinear(*sizes)
+
+
+def test_layer_prints_its_sizes() -> None:
+    assert repr(StackedLinear(2, 3, 4)) == "StackedLinear(2, 3, 4, bias=True)"
+
+
+# --- layer norms ------------------------------------------------------------------------------
+
+
+def stacked_norm(slots: int = 2, dim: int = 6, eps: float = 1e-6) -> StackedLayerNorm:
+    """Return a norm that scales and shifts every unit of every slot differently."""
+    layer = StackedLayerNorm(slots, dim, eps)
+    with torch.no_grad():
+        for i, parameter in enumerate(layer.parameters()):
+            parameter.copy_(torch.randn(slots, dim, generator=generator(i)))
+    return layer
+
+
+def members_of(layer: StackedLayerNorm) -> list[nn.LayerNorm]:
+    members = [nn.LayerNorm(layer.dim, eps=layer.eps) for _ in range(layer.slots)]
+    with torch.no_grad():
+        for slot, member in enumerate(members):
+            member.weight.copy_(layer.weight[slot])
+            member.bias.copy_(layer.bias[slot])
+    return members
+
+
+@pytest.mark.parametrize("eps", [1e-6, 0.1])
+def test_norm_equals_separate_layer_norms_forward_and_backward(eps: float) -> None:
+    layer = stacked_norm(3, 6, eps)
+    x = (3 + 2 * torch.randn(3, 7, 6, generator=generator(9))).requires_grad_()
+    weights = torch.randn(3, 7, 6, generator=generator(10))
+    out = layer(x)
+    (out * weights).sum().backward()
+    assert x.grad is not None and layer.weight.grad is not None and layer.bias.grad is not None
+    for slot, member in enumerate(members_of(layer)):
+        own = x[slot].detach().requires_grad_()
+        expected = member(own)
+        (expected * weights[slot]).sum().backward()
+        torch.testing.assert_close(out[slot], expected, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(x.grad[slot], own.grad, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(layer.weight.grad[slot], member.weight.grad)
+        torch.testing.assert_close(layer.bias.grad[slot], member.bias.grad)
+
+
+def test_a_new_norm_scales_by_one_and_shifts_by_zero() -> None:
+    out = StackedLayerNorm(2, 500)(5 + 3 * torch.randn(2, 4, 500, generator=generator()))
+    torch.testing.assert_close(out.mean(-1), torch.zeros(2, 4), rtol=0, atol=1e-5)
+    torch.testing.assert_close(out.var(-1, correction=0), torch.ones(2, 4), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["half_input", "autocast"])
+def test_norm_of_half_precision_is_rounded_only_once(autocast: bool) -> None:
+    # Mean and variance taken in bf16 would be wrong in the third digit.
+    layer = stacked_norm(2, 256)
+    x = (40 + torch.randn(2, 5, 256, generator=generator(3))).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        out = layer(x)
+    assert out.dtype == torch.bfloat16
+    assert torch.equal(out, layer(x.float()).bfloat16())
+
+
+def test_norm_keeps_float64() -> None:
+    layer = stacked_norm().double()
+    x = torch.randn(2, 5, 6, generator=generator(3), dtype=torch.float64)
+    expected = torch.stack([m.double()(x[i]) for i, m in enumerate(members_of(layer))])
+    torch.testing.assert_close(layer(x), expected, rtol=1e-13, atol=1e-13)
+
+
+def test_norm_compiles_to_one_graph() -> None:
+    layer = stacked_norm()
+    x = torch.randn(2, 5, 6, generator=generator(3))
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), layer(x))
+
+
+def test_each_slot_of_a_norm_is_a_scale_and_a_shift() -> None:
+    module = nn.Sequential()
+    module.add_module("norm", stacked_norm())
+    network = Network("critic", module)
+    found = {b.name: (b.role, b.kind, b.spec.slot) for b in network.blocks}
+    assert found == {
+        "[0].norm.weight": ("scale", "norm", 0),
+        "[0].norm.bias": ("shift", "norm", 0),
+        "[1].norm.weight": ("scale", "norm", 1),
+        "[1].norm.bias": ("shift", "norm", 1),
+    }
+    assert network.blocks[2].view.data_ptr() == module.get_parameter("norm.weight")[1].data_ptr()
+    network.initialise(generator())
+    assert [float(b.view.sum()) for b in network.blocks] == [6, 0, 6, 0]
+
+
+def test_rescaling_starts_anew_at_a_stacked_norm() -> None:
+    # With a norm between them the first layer's factor must not reach the last layer's bias.
+    module = nn.Sequential(StackedLinear(2, 4, 6), StackedLayerNorm(2, 6), StackedLinear(2, 6, 3))
+    network = Network("critic", module)
+    network.initialise(generator())
+    with torch.no_grad():
+        module.get_parameter("0.weight").mul_(5)
+    before = module.get_parameter("2.bias").clone()
+    rlplast.swr(network, coef=0.5)
+    assert torch.allclose(module.get_parameter("2.bias"), before, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(6,), (7, 6), (3, 7, 6), (2, 2, 7, 6)])
+def test_norm_refuses_input_without_its_slots(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"allowed is \(2, batch, 6\)"):
+        StackedLayerNorm(2, 6)(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("sizes", [(0, 1), (1, 0)])
+def test_norm_refuses_empty_sizes(sizes: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="= 0: allowed is at least 1"):
+        StackedLayerNorm(*sizes)
+
+
+def test_norm_prints_its_sizes() -> None:
+    assert repr(StackedLayerNorm(2, 3)) == "StackedLayerNorm(2, 3, eps=1e-06)"

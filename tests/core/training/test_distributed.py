@@ -1,0 +1,73 @@
+"""One process alone; what several do together is in tests/gpt/test_distributed.py."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from rlplast.core.network.network import Network
+from rlplast.core.training import distributed
+from rlplast.core.training.distributed import _checksum
+from rlplast.core.training.run_folder import RunFolder
+
+
+def test_alone_every_exchange_is_the_value_itself() -> None:
+    assert (distributed.world(), distributed.rank()) == (1, 0)
+    assert distributed.join(torch.device("cpu")) == torch.device("cpu")
+    value = torch.tensor([1.5, 2.0])
+    assert distributed.average(value) is value and distributed.total(value) is value
+    assert value.tolist() == [1.5, 2.0]
+    assert distributed.gather(value) == [value]
+    assert distributed.highest(7) == 7
+    module = nn.Linear(2, 2)
+    assert distributed.averaging(module, torch.device("cpu")) is module
+    assert isinstance(distributed.accumulating(module), contextlib.nullcontext)
+    distributed.barrier()
+    distributed.check_in_step([Network("net", module)])
+    distributed.leave()
+
+
+def test_only_torchrun_makes_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")  # other launchers set these too
+    monkeypatch.setenv("RANK", "3")
+    assert (distributed.world(), distributed.rank()) == (1, 0)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    assert (distributed.world(), distributed.rank()) == (4, 3)
+
+
+def test_other_ranks_have_a_folder_that_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = distributed.open_folder(tmp_path / "run")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    before = {p.name for p in (tmp_path / "run").iterdir()}
+    second = distributed.open_folder(tmp_path / "run")  # which the first has locked
+    assert type(first) is RunFolder and second.checkpoints == first.checkpoints
+    second.metrics({"updates": 1}, {"train/loss": 1.0})
+    second.receipt({"method": "fire"})
+    second.cut({"metrics.jsonl": 0})
+    second.flush()
+    assert second.lengths() == {}
+    second.close()
+    assert {p.name for p in (tmp_path / "run").iterdir()} == before
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == b""
+    first.close()
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
+)
+def test_checksum_changes_with_any_bit_and_not_with_the_layout(dtype: torch.dtype) -> None:
+    whole = torch.arange(12).reshape(3, 4).to(dtype)
+    assert _checksum(whole.mT) == _checksum(whole)
+    other = whole.clone()
+    if dtype.is_floating_point:
+        other[1, 2] = torch.nextafter(other[1, 2], torch.tensor(99.0, dtype=dtype))
+    else:
+        other[1, 2] = 0
+    assert _checksum(other) != _checksum(whole)
+    assert _checksum(torch.zeros(0, dtype=dtype)) == 0

@@ -1,0 +1,238 @@
+"""A checkpoint is written in a thread while training goes on."""
+
+import errno
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlplast.core.checkpoint import checkpoint
+from rlplast.core.errors import Interrupted, RlplastError
+from tests.core.toy import loop, run
+from tests.runs import Killed, at_step, final
+
+STEPS = 24  # of a run of 16 env_steps and 8 updates, saved every 4 env_steps
+
+
+@pytest.fixture(autouse=True)
+def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the disk would take most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture(scope="module")
+def through(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("through")
+    run(loop(folder))
+    return final(folder)
+
+
+def before_write(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[checkpoint.Snapshot], Any]
+) -> None:
+    """Let something happen in the writing thread just before a checkpoint is written."""
+    write = checkpoint.write
+
+    def acting(taken: checkpoint.Snapshot) -> None:
+        act(taken)
+        write(taken)
+
+    monkeypatch.setattr(checkpoint, "write", acting)
+
+
+def slow(taken: checkpoint.Snapshot) -> None:
+    time.sleep(0.03)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in checkpoint.complete(folder / "checkpoints")}
+
+
+def test_steps_are_taken_while_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: dict[str, Any]
+) -> None:
+    """And it holds the state of its moment: the run killed after them and resumed is equal."""
+    go_on, seen = threading.Event(), []
+    before_write(monkeypatch, lambda taken: taken.position[0] == 8 and go_on.wait(10))
+    made = loop(tmp_path)
+
+    def observe(loop: Any) -> None:
+        if loop.saving and loop.trainable.clock.env_steps >= 8:
+            seen.append((loop.trainable.clock, names(tmp_path)))
+            if len(seen) == 5:
+                go_on.set()
+                raise Killed
+
+    made.observer = observe
+    with pytest.raises(Killed):
+        run(made)
+    assert len({clock for clock, _ in seen}) == 5
+    assert all(there == {"step-0", "step-4"} for _, there in seen)
+    assert names(tmp_path) == {"step-4", "step-8"}  # what was under way came to its end
+    run(loop(tmp_path))
+    assert final(tmp_path) == through
+
+
+def test_slow_disk_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: dict[str, Any]
+) -> None:
+    before_write(monkeypatch, slow)
+    run(loop(tmp_path, save="1 env_steps"))
+    assert final(tmp_path)["tensors.safetensors"] == through["tensors.safetensors"]
+    assert final(tmp_path)["metrics"] == through["metrics"]
+
+
+def test_next_checkpoint_waits_and_old_ones_go_only_once_the_new_one_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[Any] = []
+    before_write(monkeypatch, slow)
+    before_write(monkeypatch, lambda taken: events.append(taken.folder.name))
+    prune = checkpoint.prune
+
+    def noted(root: Path, keep: int, best: str | None = None) -> None:
+        events.append(names(tmp_path))
+        prune(root, keep, best)
+
+    monkeypatch.setattr(checkpoint, "prune", noted)
+    run(loop(tmp_path, total="8 env_steps", save="2 env_steps", keep=1))
+    assert events == [
+        "step-0",
+        {"step-0"},
+        "step-2",
+        {"step-0", "step-2"},
+        "step-4",
+        {"step-2", "step-4"},
+        "step-6",
+        {"step-4", "step-6"},
+        "step-8",
+        {"step-6", "step-8"},
+    ]
+    assert names(tmp_path) == {"step-8"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_while_a_checkpoint_is_written_waits_for_it_and_for_its_own(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_write(monkeypatch, slow)
+    made = loop(tmp_path)
+    writing: list[bool] = []
+
+    def stop() -> None:
+        writing.append(made.saving)
+        os.kill(os.getpid(), number)
+
+    made.observer = at_step(12, stop)  # the update owed at 8 env_steps, just after step-8
+    with pytest.raises(Interrupted, match="checkpoint saved"):
+        run(made)
+    assert writing == [True]
+    assert names(tmp_path) == {"step-8", "step-8-4-8-0-1"}
+    newest, problems = checkpoint.newest(tmp_path / "checkpoints")
+    assert not problems
+    assert checkpoint.load(newest)[1]["clock"] == vars(made.trainable.clock)
+
+
+def full(taken: checkpoint.Snapshot) -> None:
+    if taken.position[0] >= 8:
+        (taken.temporary / "tensors.safetensors").mkdir()  # in the way of the file
+
+
+def test_error_of_a_write_ends_the_run_and_the_checkpoint_before_is_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: dict[str, Any]
+) -> None:
+    with monkeypatch.context() as patch:
+        before_write(patch, full)
+        made = loop(tmp_path)
+        with pytest.raises(
+            RlplastError, match=r"step-8 could not be written .* earlier checkpoints are intact"
+        ):
+            run(made)
+    assert made.trainable.clock.env_steps <= 12  # where it waits at the latest
+    assert names(tmp_path) == {"step-0", "step-4"}
+    assert not list((tmp_path / "checkpoints").glob(".*"))
+    run(loop(tmp_path))
+    assert final(tmp_path) == through
+
+
+def test_error_of_the_last_write_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_write(monkeypatch, slow)
+    before_write(monkeypatch, full)
+    with pytest.raises(RlplastError, match=r"step-8 could not be written"):
+        run(loop(tmp_path, total="8 env_steps"))
+
+
+def test_lines_are_on_disk_before_the_checkpoint_that_counts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("metrics.jsonl"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(RlplastError, match=r"metrics\.jsonl could not be written .*No space left"):
+        run(loop(tmp_path))
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+# Those that stay for ever.
+
+
+def test_checkpoints_at_multiples_of_keep_every_stay(tmp_path: Path) -> None:
+    run(loop(tmp_path, save="2 env_steps", keep_every="6 env_steps", keep=1))
+    assert names(tmp_path) == {"step-6", "step-12", "step-16"}
+
+
+def test_keep_every_makes_checkpoints_where_every_would_not(
+    tmp_path: Path, through: dict[str, Any]
+) -> None:
+    run(loop(tmp_path, save="16 env_steps", keep_every="5 env_steps", keep=1))
+    assert names(tmp_path) == {"step-5", "step-10", "step-15", "step-16"}
+    clocks = {
+        name: checkpoint.load(tmp_path / "checkpoints" / name)[1]["clock"]["env_steps"]
+        for name in names(tmp_path)
+    }
+    assert all(name == f"step-{steps}" for name, steps in clocks.items())
+    assert final(tmp_path) == through
+
+
+@pytest.mark.parametrize("total", ["12 env_steps", "16 env_steps"])
+def test_multiple_at_the_end_of_the_run_stays_too(total: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"hooks": (), "keep_every": "6 env_steps", "keep": 1}
+    run(loop(tmp_path, total=total, save="4 env_steps", **options))
+    run(loop(tmp_path, total="17 env_steps", save="17 env_steps", **options))
+    assert names(tmp_path) == {"step-6", "step-12", "step-17"}
+
+
+@pytest.mark.parametrize(
+    ("error", "step"), [(Interrupted, 1), (Interrupted, 2), (Killed, 7)], ids=str
+)
+def test_run_interrupted_again_and_again_keeps_the_same_ones(
+    error: type[BaseException], step: int, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"save": "4 env_steps", "keep_every": "3 env_steps", "keep": 1}
+
+    def stop() -> None:
+        if error is Killed:
+            raise Killed
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    interrupted = 0
+    for _ in range(STEPS):
+        made = loop(tmp_path, **options)
+        made.observer = at_step(step, stop)
+        try:
+            run(made)
+            break
+        except error:
+            interrupted += 1
+    assert interrupted >= 2
+    kept = {name for name in names(tmp_path) if not name.startswith("step-16")}  # but the newest
+    assert kept == {"step-3", "step-6", "step-9", "step-12", "step-15"}

@@ -1,0 +1,221 @@
+import contextlib
+import errno
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+
+from rlplast.core.checkpoint import checkpoint
+from rlplast.core.errors import DamagedFile, Interrupted, RlplastError
+from rlplast.core.training.run_folder import RunFolder
+from tests.core.toy import HOOKS, loop, run
+from tests.runs import Killed, at_step, final
+
+STEPS = 24  # of a run of 16 env_steps and 8 updates
+
+
+@pytest.fixture(autouse=True)
+def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the disk would take most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture(scope="module")
+def through(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("through")
+    run(loop(folder))
+    return final(folder)
+
+
+def kill() -> None:
+    raise Killed
+
+
+# Interrupted and resumed.
+
+
+@pytest.mark.parametrize("step", range(1, STEPS + 1))
+def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
+    step: int, tmp_path: Path, through: dict[str, Any]
+) -> None:
+    made = loop(tmp_path)
+    made.observer = at_step(step, kill)
+    with pytest.raises(Killed):
+        run(made)
+    run(loop(tmp_path))
+    assert final(tmp_path) == through
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("step", range(1, STEPS))
+def test_signal_saves_at_the_end_of_the_step_and_resume_equals(
+    step: int, number: signal.Signals, tmp_path: Path, through: dict[str, Any]
+) -> None:
+    before = signal.getsignal(number)
+    made = loop(tmp_path)
+    made.observer = at_step(step, lambda: os.kill(os.getpid(), number))
+    with pytest.raises(Interrupted, match=f"stopped by {number.name}; checkpoint saved"):
+        run(made)
+    assert signal.getsignal(number) is before
+    resumed = loop(tmp_path)
+    assert resumed.trainable.clock == made.trainable.clock
+    run(resumed)
+    assert final(tmp_path) == through
+
+
+def test_run_interrupted_at_every_single_step_equals(
+    tmp_path: Path, through: dict[str, Any]
+) -> None:
+    for _ in range(STEPS - 1):
+        made = loop(tmp_path)
+        made.observer = lambda loop: os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            run(made)
+    run(loop(tmp_path))
+    assert final(tmp_path) == through
+
+
+def test_signal_at_the_last_step_lets_the_run_end(tmp_path: Path, through: dict[str, Any]) -> None:
+    made = loop(tmp_path)
+    made.observer = at_step(STEPS, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    run(made)
+    assert final(tmp_path) == through
+
+
+def test_resuming_a_run_that_is_done_changes_nothing(
+    tmp_path: Path, through: dict[str, Any]
+) -> None:
+    run(loop(tmp_path))
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "checkpoints").rglob("*")}
+    run(loop(tmp_path))
+    assert final(tmp_path) == through
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "checkpoints").rglob("*")} == before
+
+
+def test_total_in_updates_is_saved_at_every_env_step_it_is_interrupted_at(tmp_path: Path) -> None:
+    for steps in range(1, 9):  # several env_steps have the same number of updates
+        made = loop(tmp_path, total="20 updates", hooks=(), save="20 updates", metrics=None)
+        made.observer = lambda loop: os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            run(made)
+        _, state = checkpoint.load(checkpoint.newest(tmp_path / "checkpoints")[0])
+        assert state["clock"]["updates"] + state["clock"]["env_steps"] == steps
+
+
+WRITING = [
+    (os, "fsync"),
+    (os, "rename"),
+    (os, "mkdir"),
+    (Path, "write_text"),
+    (safetensors.torch, "save_file"),
+]
+DELETING = [(os, "unlink"), (os, "rmdir"), (shutil, "rmtree")]
+SHORT: dict[str, Any] = {
+    "total": "8 env_steps",
+    "hooks": HOOKS[:1],
+    "save": "3 env_steps",
+    "metrics": None,
+}
+
+
+def fail_after(
+    monkeypatch: pytest.MonkeyPatch,
+    operations: int,
+    where: list[tuple[Any, str]],
+    error: Callable[[], BaseException],
+) -> Callable[[], bool]:
+    """Let every file operation after so many of them fail; says whether one did."""
+    left = operations
+
+    def failing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise error()
+            return original(*args, **kwargs)
+
+        return call
+
+    for owner, name in where:
+        monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
+    return lambda: left < 0
+
+
+def disk_full() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_run_killed_at_any_file_operation_and_resumed_equals(tmp_path: Path) -> None:
+    run(loop(tmp_path / "through", **SHORT))
+    reached, operations = True, 0
+    while reached:
+        folder = tmp_path / str(operations)
+        made = loop(folder, **SHORT)
+        with pytest.MonkeyPatch.context() as patch:
+            dead = fail_after(patch, operations, WRITING + DELETING, Killed)
+            with contextlib.suppress(Killed):
+                run(made)
+            reached = dead()
+        run(loop(folder, **SHORT))
+        assert final(folder) == final(tmp_path / "through"), f"killed at {operations}"
+        assert len(list((folder / "checkpoints").iterdir())) == 2
+        operations += 1
+    assert operations > 50
+
+
+def test_disk_full_at_any_write_is_an_error_that_leaves_a_run_to_resume(tmp_path: Path) -> None:
+    run(loop(tmp_path / "through", **SHORT))
+    reached, operations = True, 0
+    while reached:
+        folder = tmp_path / str(operations)
+        made = loop(folder, **SHORT)
+        with pytest.MonkeyPatch.context() as patch:
+            failed = fail_after(patch, operations, WRITING, disk_full)
+            try:
+                run(made)
+            except RlplastError as error:
+                told = str(error)
+                assert "could not be written ([Errno 28] No space left on device)" in told
+                assert "checkpoints are intact" in told and "rlplast resume" in told
+            reached = failed()
+        assert not list((folder / "checkpoints").glob(".*"))  # half of one takes space too
+        run(loop(folder, **SHORT))
+        assert final(folder) == final(tmp_path / "through"), f"disk full at {operations}"
+        operations += 2
+    assert operations > 30
+
+
+# Damaged.
+
+
+def test_damaged_checkpoint_is_written_anew_and_its_lines_are_not_missed(
+    tmp_path: Path, through: dict[str, Any]
+) -> None:
+    made = loop(tmp_path)
+    made.observer = at_step(20, kill)
+    with pytest.raises(Killed):
+        run(made)
+    newest, _ = checkpoint.newest(tmp_path / "checkpoints")
+    data = bytearray((newest / "tensors.safetensors").read_bytes())
+    data[-1] ^= 1
+    (newest / "tensors.safetensors").write_bytes(data)
+    run(loop(tmp_path))
+    assert final(tmp_path) == through
+
+
+def test_lost_lines_are_reported(tmp_path: Path) -> None:
+    run(loop(tmp_path))
+    with (tmp_path / "metrics.jsonl").open("r+b") as file:
+        file.truncate(10)
+    made = loop(tmp_path / "other")
+    made.folder.close()
+    made.folder = RunFolder(tmp_path, tensorboard=False)
+    with pytest.raises(DamagedFile, match=r"metrics.jsonl has 10 bytes, the checkpoint counts"):
+        made.load(tmp_path / "checkpoints" / "step-16")
+    made.folder.close()

@@ -1,0 +1,287 @@
+"""Hooks with a condition, in a whole run."""
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from rlplast.core.checkpoint import checkpoint
+from rlplast.core.errors import ConfigError, Interrupted
+from rlplast.core.training.loop import Loop
+from tests.core.toy import HOOKS, Toy, loop, run
+from tests.runs import Killed, at_step, final
+
+STEPS = 24  # of a run of 16 env_steps and 8 updates
+FRESH = {"init": "fresh"}
+NORM = "metric/weight_norm/net"
+WHEN: tuple[dict[str, Any], ...] = (
+    {
+        "method": "head_reset",
+        "when": {"metric": "weight_norm", "above": 0, "cooldown": "6 env_steps"},
+        "params": FRESH,
+    },
+    {"method": "shrink_perturb", "when": {"metric": "eval/score", "above": 0}, "params": FRESH},
+    {
+        "method": "full_reset",
+        "when": {"metric": "train/loss", "above": 0, "cooldown": "2 updates"},
+        "from": "5 env_steps",
+        "until": "12 env_steps",
+        "params": FRESH,
+    },
+)
+
+
+@pytest.fixture(autouse=True)
+def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the disk would take most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def when_loop(
+    folder: Path,
+    hooks: tuple[dict[str, Any], ...] = (*WHEN[:2], *HOOKS, WHEN[2]),
+    best: str | None = None,
+    **options: Any,
+) -> Loop:
+    made = loop(folder, hooks=hooks, **options)
+    made.cadence = dataclasses.replace(made.cadence, best=best)
+    net = made.trainable.networks["net"]
+    made.measure = lambda t, number: {
+        NORM: math.sqrt(sum(float(b.view.square().sum()) for b in net.trainable()))
+    }
+    return made
+
+
+@pytest.fixture(scope="module")
+def through(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("through")
+    run(when_loop(folder))
+    return final(folder)
+
+
+def firings(receipts: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, int]]:
+    """Return what fired where, without summaries of every-update hooks."""
+    return [
+        (r["method"], r["clock"]["env_steps"], r["clock"]["updates"])
+        for r in receipts
+        if r["method"] != "swr"
+    ]
+
+
+# What fires, and in which order.
+
+
+def due_by_hand(lines: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
+    """Return what the conditions above fulfil, line after line; the slow twin."""
+    found: list[tuple[str, int, int]] = []
+    norm_rests_until, loss_rests_until = 0, 0
+    for (steps, updates), group in itertools.groupby(
+        lines, lambda line: (line["env_steps"], line["updates"])
+    ):
+        values = {key: value for line in group for key, value in line.items()}
+        if steps >= 16:
+            break
+        if NORM in values and steps >= norm_rests_until:
+            found.append(("head_reset", steps, updates))
+            norm_rests_until = steps + 6
+        if values.get("eval/score", 0) > 0:
+            found.append(("shrink_perturb", steps, updates))
+        loss = values.get("train/loss", 0)
+        if loss > 0 and 5 <= steps <= 12 and updates >= loss_rests_until:
+            found.append(("full_reset", steps, updates))
+            loss_rests_until = updates + 2
+    return found
+
+
+def test_each_value_is_read_once_when_it_is_measured(tmp_path: Path) -> None:
+    run(when_loop(tmp_path, WHEN, metrics="2 env_steps", evaluate="2 updates"))
+    left = final(tmp_path)
+    fired = firings(left["receipts"])
+    assert fired == due_by_hand(left["metrics"])
+    counts = [sum(f[0] == hook["method"] for f in fired) for hook in WHEN]
+    assert counts == [3, 3, 2]
+
+
+def test_scheduled_hooks_come_first_then_what_is_measured_then_conditions_then_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    stored = {"params": {"init": "stored"}}
+    hooks = (
+        {"method": "head_reset", "when": {"metric": "train/loss", "above": -1}},
+        {"method": "shrink_perturb", "when": {"metric": "weight_norm", "above": -1}},
+        {"method": "full_reset", "when": {"metric": "eval/score", "above": -1}} | stored,
+        {"method": "swr", "every": "1 updates"},
+        {"method": "fire", "at": "4 updates"},
+    )
+    every = {key: "4 updates" for key in ("log", "save", "evaluate", "metrics")}
+    made = when_loop(tmp_path, hooks, keep=9, **every)
+    events: list[str] = []
+    for name in ("metrics", "receipt"):
+        note(made.folder, name, events)
+    run(made)  # ends at 8 updates, where nothing fires
+    assert events == [
+        "fire",
+        "metric",
+        "eval",
+        "swr",  # the summary up to the log line
+        "train",
+        "head_reset",
+        "shrink_perturb",
+        "full_reset",
+        "metric",
+        "eval",
+        "swr",
+        "train",
+    ]
+    tensors, state = checkpoint.load(tmp_path / "checkpoints" / "step-8")
+    assert state["clock"]["updates"] == 4
+    assert torch.equal(tensors["net.0.weight"], tensors["net.0.weight@initial"])
+
+
+def note(folder: Any, name: str, events: list[str]) -> None:
+    """Let a folder's method say what it writes, in one word."""
+    write = getattr(folder, name)
+
+    def noted(*args: Any) -> None:
+        row = args[-1]
+        events.append(row["method"] if name == "receipt" else next(iter(row)).split("/")[0])
+        write(*args)
+
+    setattr(folder, name, noted)
+
+
+def test_nothing_fires_on_what_is_measured_at_the_end(tmp_path: Path) -> None:
+    run(when_loop(tmp_path, WHEN[:2], metrics="16 env_steps", evaluate="8 updates"))
+    left = final(tmp_path)
+    assert {NORM, "eval/score"} <= set().union(*left["metrics"])
+    assert left["receipts"] == []
+    assert left["state.json"]["unread"] == {}
+
+
+def test_condition_that_never_holds_equals_no_hook(tmp_path: Path) -> None:
+    run(when_loop(tmp_path / "without", HOOKS))
+    never = [
+        {"method": "full_reset", "when": {"metric": metric, "below": -1}}
+        for metric in ("weight_norm", "eval/score", "train/loss", "train/other")
+    ]
+    run(when_loop(tmp_path / "never", (*never, *HOOKS)))
+    without, having = final(tmp_path / "without"), final(tmp_path / "never")
+    tensors = safetensors.torch.load(having["tensors.safetensors"])
+    for name, tensor in safetensors.torch.load(without["tensors.safetensors"]).items():
+        assert torch.equal(tensors[name], tensor), name
+    for name in ("metrics", "receipts", "points.npy"):
+        assert having[name] == without[name]
+
+
+def test_score_that_no_evaluation_has_ends_the_run_at_the_first_one(tmp_path: Path) -> None:
+    hook = {"method": "fire", "when": {"metric": "eval/scor", "above": 0}}
+    with pytest.raises(
+        ConfigError,
+        match=r"hooks\[1\] \(fire\)\.when\.metric = 'eval/scor' .* did you mean 'eval/score'",
+    ):
+        run(when_loop(tmp_path, (HOOKS[0], hook)))
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert sum("eval/score" in json.loads(line) for line in lines) == 1
+
+
+# Interrupted and resumed.
+
+
+def kill() -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("step", range(1, STEPS + 1))
+def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
+    step: int, tmp_path: Path, through: dict[str, Any]
+) -> None:
+    made = when_loop(tmp_path)
+    made.observer = at_step(step, kill)
+    with pytest.raises(Killed):
+        run(made)
+    run(when_loop(tmp_path))
+    assert final(tmp_path) == through
+
+
+def test_cooldown_goes_on_across_every_interruption(
+    tmp_path: Path, through: dict[str, Any]
+) -> None:
+    for _ in range(STEPS - 1):
+        made = when_loop(tmp_path)
+        made.observer = lambda loop: os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            run(made)
+    run(when_loop(tmp_path))
+    assert final(tmp_path) == through
+    fired = [f for f in firings(through["receipts"]) if f[0] == "head_reset"]
+    assert len(fired) >= 2
+
+
+# The best moment.
+
+SCORES = {1: 5.0, 2: 3.0, 3: 4.0, 4: 2.0, 5: 2.5, 6: 3.0, 7: 3.0, 8: 3.0}
+
+
+def best_loop(folder: Path) -> Loop:
+    """A run that is put back to its start at each evaluation, also at the best ones."""
+    hook = {
+        "method": "full_reset",
+        "when": {"metric": "eval/loss", "above": 0},
+        "params": {"init": "stored"},
+    }
+    made = when_loop(folder, (hook,), best="loss", evaluate="1 updates", save="5 env_steps")
+    toy = made.trainable
+    assert isinstance(toy, Toy)
+    toy.evaluate = lambda number, episodes: {"loss": SCORES[toy.clock.updates]}
+    return made
+
+
+def test_best_checkpoint_is_what_was_evaluated_before_a_hook_changed_it(tmp_path: Path) -> None:
+    run(best_loop(tmp_path))
+    about = json.loads((tmp_path / "checkpoints" / "best.json").read_text())
+    tensors, state = checkpoint.load(tmp_path / "checkpoints" / about["checkpoint"])
+    assert state["clock"]["updates"] == 4
+    assert state["unread"] == {"eval/loss": 2.0}
+    assert not torch.equal(tensors["net.0.weight"], tensors["net.0.weight@initial"])
+    fired = [updates for _, _, updates in firings(final(tmp_path)["receipts"])]
+    assert fired == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.fixture(scope="module")
+def best(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("best")
+    run(best_loop(folder))
+    return final(folder)
+
+
+@pytest.mark.parametrize("step", range(1, STEPS + 1))
+def test_run_that_goes_on_from_its_best_checkpoint_begins_with_the_firing(
+    step: int, tmp_path: Path, best: dict[str, Any]
+) -> None:
+    made = best_loop(tmp_path)
+    made.observer = at_step(step, kill)
+    with pytest.raises(Killed):
+        run(made)
+    run(best_loop(tmp_path))
+    assert final(tmp_path) == best
+
+
+def test_run_interrupted_at_its_best_moments_begins_with_the_firing(
+    tmp_path: Path, best: dict[str, Any]
+) -> None:
+    for _ in range(STEPS - 1):
+        made = best_loop(tmp_path)
+        made.observer = lambda loop: os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            run(made)
+    run(best_loop(tmp_path))
+    assert final(tmp_path) == best

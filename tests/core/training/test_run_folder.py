@@ -1,0 +1,187 @@
+import errno
+import json
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
+from rlplast.core.training.run_folder import RunFolder, clock_fields, write_json, write_text
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[RunFolder]:
+    made = RunFolder(tmp_path / "run", tensorboard=False)
+    yield made
+    made.close()
+
+
+def rows(folder: RunFolder, name: str = "metrics") -> list[dict[str, Any]]:
+    return [json.loads(x) for x in (folder.path / f"{name}.jsonl").read_text().splitlines()]
+
+
+# One writer.
+
+
+def test_folder_has_both_files_from_the_start(folder: RunFolder) -> None:
+    assert rows(folder) == rows(folder, "receipts") == []
+
+
+def test_second_writer_is_refused_until_the_first_has_closed(folder: RunFolder) -> None:
+    with pytest.raises(ConfigError, match="is in use by another process"):
+        RunFolder(folder.path)
+    folder.close()
+    RunFolder(folder.path, tensorboard=False).close()
+
+
+# Lines.
+
+
+def test_lines_are_flat_and_readable_after_a_flush(folder: RunFolder) -> None:
+    clock = clock_fields(Clock(updates=3, env_steps=9, frames=36), ("updates", "frames"))
+    folder.metrics(clock, {"train/loss": 0.1})
+    folder.receipt({"method": "fire", "clock": clock, "dfi_after": None})
+    folder.flush()
+    assert rows(folder) == [{"updates": 3, "frames": 36, "train/loss": 0.1}]
+    assert rows(folder, "receipts")[0]["clock"] == {"updates": 3, "frames": 36}
+
+
+def test_numbers_come_back_exactly(folder: RunFolder) -> None:
+    values = {"a": 0.1 + 0.2, "b": 5e-324, "c": 2.0**60 + 1, "d": -0.0}
+    folder.metrics({"updates": 2**63 - 1}, values)
+    folder.flush()
+    assert json.dumps(rows(folder)[0]) == json.dumps({"updates": 2**63 - 1, **values})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_is_null(folder: RunFolder, value: float) -> None:
+    folder.metrics({"updates": 1}, {"train/loss": value})
+    folder.receipt({"sfe": value})
+    folder.flush()
+    assert rows(folder)[0]["train/loss"] is None
+    assert rows(folder, "receipts")[0]["sfe"] is None
+
+
+# Cut back to a checkpoint.
+
+
+def fill(folder: RunFolder, first: int, last: int) -> None:
+    for count in range(first, last):
+        folder.metrics({"updates": count}, {"x": float(count)})
+        folder.receipt({"number": count})
+
+
+@pytest.mark.parametrize("leftover", [b"", b'{"updates": 9, "x"', b"\xff\xfe"])
+def test_lines_after_a_checkpoint_are_cut_whole_or_half(folder: RunFolder, leftover: bytes) -> None:
+    fill(folder, 0, 5)
+    lengths = folder.lengths()
+    fill(folder, 5, 9)
+    folder.close()
+    with (folder.path / "metrics.jsonl").open("ab") as file:
+        file.write(leftover)  # a killed process's last write
+    again = RunFolder(folder.path, tensorboard=False)
+    again.cut(lengths)
+    fill(again, 5, 7)
+    again.close()
+    assert [r["updates"] for r in rows(folder)] == list(range(7))
+    assert [r["number"] for r in rows(folder, "receipts")] == list(range(7))
+
+
+def test_lengths_count_what_is_on_disk(folder: RunFolder) -> None:
+    fill(folder, 0, 3)
+    lengths = folder.lengths()
+    assert lengths == {name: (folder.path / name).stat().st_size for name in lengths}
+    assert set(lengths) == {"metrics.jsonl", "receipts.jsonl"}
+
+
+def test_file_shorter_than_its_checkpoint_says_is_refused(folder: RunFolder) -> None:
+    fill(folder, 0, 3)
+    lengths = folder.lengths()
+    os.truncate(folder.path / "receipts.jsonl", 5)
+    with pytest.raises(DamagedFile, match=r"receipts\.jsonl has 5 bytes, the checkpoint counts"):
+        folder.cut(lengths)
+
+
+# A full disk.
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """Let no file of this process grow beyond 8 KiB: a write fails as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_lines_that_do_not_fit_are_an_error_and_cutting_back_works(folder: RunFolder) -> None:
+    fill(folder, 0, 5)
+    lengths = folder.lengths()
+    with pytest.raises(RlplastError, match=r"metrics\.jsonl could not be written .*free space"):
+        for count in range(100):
+            folder.metrics({"updates": count}, {"words" * 20: 1.0})
+            folder.flush()
+    folder.close()
+    again = RunFolder(folder.path, tensorboard=False)
+    again.cut(lengths)
+    again.close()
+    assert [r["updates"] for r in rows(folder)] == list(range(5))
+
+
+@pytest.mark.parametrize("method", ["flush", "sync"])
+def test_error_of_the_disk_says_what_to_do(
+    folder: RunFolder, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    class Full:
+        flush = full
+        close = full
+
+    monkeypatch.setattr(os, "fsync", full)
+    if method == "flush":
+        monkeypatch.setitem(folder._files, "metrics.jsonl", Full())
+    with pytest.raises(RlplastError, match=r"metrics\.jsonl could not be written .*No space left"):
+        getattr(folder, method)()
+    folder.close()
+    RunFolder(folder.path, tensorboard=False).close()  # unlocked in spite of it
+
+
+# Whole files.
+
+
+def test_json_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.json"
+    write_json(path, {"status": "running", "path": tmp_path})
+    assert json.loads(path.read_text()) == {"status": "running", "path": str(tmp_path)}
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RlplastError, match=r"run\.json could not be written"):
+        write_text(path, "x")
+    assert json.loads(path.read_text())["status"] == "running"
+
+
+def test_tensorboard_shows_what_a_resumed_run_wrote_last(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for process, steps in enumerate((range(1, 6), range(3, 8))):
+        folder = RunFolder(tmp_path)
+        for step in steps:
+            folder.metrics({"updates": step}, {"train/loss": float(process)})
+        folder.flush()
+        folder.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    shown = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    assert shown == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1)]

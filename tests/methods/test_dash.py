@@ -1,0 +1,272 @@
+"""DASH against its slow twin, on four networks; closed forms, modes, policies."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.method.once import fire_once
+from rlplast.core.network.network import Network
+from rlplast.core.network.stacked import StackedLinear
+from rlplast.methods.dash import dash, shrink_factors
+from tests.methods.unit_nets import BATCH, NETS, Trained, normal
+from tests.models import assert_same
+from tests.naive import dash as naive
+
+every_net = pytest.mark.parametrize("net", NETS)
+Batch = tuple[Tensor, Tensor]
+
+
+class Data:
+    """Batches of a network's inputs and targets, drawn from the firing's stream and kept."""
+
+    def __init__(self, net: str) -> None:
+        self.net, self.drawn = NETS[net], list[Batch]()
+
+    def __call__(self, size: int, generator: torch.Generator) -> Batch:
+        x = torch.randn(size, *self.net.sample, generator=generator)
+        shape = [size if d == BATCH else d for d in self.net.out]
+        x = x.to(memory_format=torch.channels_last) if x.ndim == 4 else x
+        self.drawn.append((x, torch.randn(shape, generator=generator)))
+        return self.drawn[-1]
+
+
+def loss_of(module: nn.Module) -> Callable[[Batch], Tensor]:
+    return lambda batch: (module(batch[0]) - batch[1]).square().mean()
+
+
+def neurons(module: nn.Module, read: Callable[[Tensor], Any] = lambda p: p) -> dict[str, Tensor]:
+    """What is shrunk: weights and biases of linear and conv layers, per member; or their grads."""
+    found = {}
+    for path, layer in module.named_modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            found |= {f"{path}.{n}": read(p) for n, p in layer.named_parameters()}
+        elif isinstance(layer, StackedLinear):
+            for name, p in layer.named_parameters():
+                found |= {f"{path}.{name}[{slot}]": read(p)[slot] for slot in range(len(p))}
+    return found
+
+
+def gradients(module: nn.Module, batches: list[Batch], train: bool) -> list[list[Tensor]]:
+    """Gradients of each batch by a copy of the network, in the order of `neurons`."""
+    result = []
+    for batch in batches:
+        shadow = copy.deepcopy(module).train(train)
+        shadow.zero_grad()
+        loss_of(shadow)(batch).backward()
+        result.append(list(neurons(shadow, lambda p: p.grad).values()))
+    return result
+
+
+def expected(
+    made: Trained, batches: list[Batch], alpha: float, coef: float, train: bool
+) -> dict[str, Tensor]:
+    tensors = neurons(made.module)
+    new = naive.dash(list(tensors.values()), gradients(made.module, batches, train), alpha, coef)
+    return dict(zip(tensors, new, strict=True))
+
+
+# --- against the twin ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("alpha", "coef"), [(0.3, 0.3), (0.1, 0.05), (1.0, 0.0), (0.5, 0.9)])
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@every_net
+def test_every_neuron_is_the_twins(net: str, mode: str, alpha: float, coef: float) -> None:
+    made, data = Trained(net).train(5), Data(net)
+    before = made.state()
+    replica = copy.deepcopy(made.module)
+    options: dict[str, Any] = {"alpha": alpha, "coef": coef, "mode": mode}
+    loss = loss_of(made.module)
+    receipt = dash(made.network, inputs=data, loss=loss, batches=3, batch=12, **options)
+    assert [len(x) for x, _ in data.drawn] == [12, 12, 12]
+    after, now = neurons(made.module), made.state()
+    made.module.load_state_dict(before)
+    shrunk = expected(made, data.drawn, alpha, coef, mode == "train")
+    made.module.load_state_dict(now)
+    assert shrunk.keys() == after.keys()
+    for name, tensor in shrunk.items():
+        torch.testing.assert_close(after[name].detach(), tensor, rtol=1e-4, atol=1e-7, msg=name)
+    edited = {name.partition("[")[0] for name in shrunk}
+    for name, tensor in replica.state_dict().items():
+        assert name in edited or torch.equal(tensor, now[name]), name
+    assert receipt.entries_touched == sum(t.numel() for t in shrunk.values())
+    assert any(not torch.equal(before[n], now[n]) for n in edited)
+
+
+def test_modes_differ_with_batch_norm_and_move_no_statistics_nor_flags() -> None:
+    results = []
+    for mode in ("train", "eval"):
+        made, data = Trained("conv_batchnorm").train(5), Data("conv_batchnorm")
+        made.module[1].eval()  # type: ignore[index, operator]
+        flags = [m.training for m in made.module.modules()]
+        buffers = {n: b.clone() for n, b in made.module.named_buffers()}
+        loss = loss_of(made.module)
+        dash(made.network, inputs=data, loss=loss, batches=2, mode=mode)
+        assert flags == [m.training for m in made.module.modules()]
+        assert_same(buffers, dict(made.module.named_buffers()))
+        assert all(p.grad is None or p.grad.isfinite().all() for p in made.module.parameters())
+        results.append(made.state())
+    assert any(not torch.equal(t, results[1][n]) for n, t in results[0].items())
+
+
+def test_gradients_of_training_are_left_as_they_are() -> None:
+    made, data = Trained("mlp").train(2), Data("mlp")
+    before = [p.grad.clone() for p in made.module.parameters() if p.grad is not None]
+    assert before
+    dash(made.network, inputs=data, loss=loss_of(made.module), batches=2)
+    after = [p.grad for p in made.module.parameters() if p.grad is not None]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+# --- closed forms -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shape", [(6, 5), (4, 3, 3, 3), (7,), (4, 3, 5)], ids=["linear", "conv", "bias", "conv1d"]
+)
+def test_factors_are_the_twins_and_lie_between_coef_and_one(shape: tuple[int, ...]) -> None:
+    weight, direction = normal(*shape, seed=1), normal(*shape, seed=2)
+    for coef in (0.0, 0.05, 0.3, 1.0):
+        ours = shrink_factors(weight, direction, coef)
+        theirs = naive.shrink_factors(weight, direction, coef)
+        torch.testing.assert_close(
+            ours.reshape(theirs.shape).double(), theirs, rtol=1e-5, atol=1e-7
+        )
+        assert coef <= float(ours.min())
+        assert float(ours.max()) <= 1
+
+
+def test_what_points_along_the_fall_is_kept_and_what_points_against_it_gets_coef() -> None:
+    weight = normal(3, 5, seed=1)
+    direction = torch.stack([2.5 * weight[0], -weight[1], torch.zeros(5)])
+    factors = shrink_factors(weight, direction, 0.3)
+    torch.testing.assert_close(factors.flatten(), torch.tensor([1.0, 0.3, 0.3]))
+
+
+def test_two_batches_weigh_alpha_times_one_minus_alpha_and_alpha() -> None:
+    made, data, alpha, coef = Trained("mlp").train(3), Data("mlp"), 0.3, 0.05
+    before, tensors = made.state(), neurons(made.module)
+    dash(made.network, inputs=data, loss=loss_of(made.module), batches=2, alpha=alpha, coef=coef)
+    now = made.state()
+    made.module.load_state_dict(before)
+    first, second = gradients(made.module, data.drawn, train=True)
+    for name, g1, g2 in zip(tensors, first, second, strict=True):
+        direction = -alpha * (1 - alpha) * g1 - alpha * g2
+        flat = (direction, before[name]) if g1.ndim > 1 else (direction[None], before[name][None])
+        cosine = nn.functional.cosine_similarity(*flat, dim=1).clamp(coef, 1)
+        wanted = before[name] * (cosine[:, None] if g1.ndim > 1 else cosine)
+        torch.testing.assert_close(now[name], wanted, rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_with_coef_one_nothing_changes() -> None:
+    made, data = Trained("mlp").train(3), Data("mlp")
+    before = made.state()
+    dash(made.network, inputs=data, loss=loss_of(made.module), batches=1, coef=1.0)
+    assert_same(before, made.state())
+
+
+def test_a_float64_network_loses_no_digit() -> None:
+    module = NETS["mlp"].module().double()
+    with torch.no_grad():
+        for p in module.parameters():
+            p.mul_(1 / 3)
+    x, y = normal(8, 5).double(), normal(8, 3, seed=1).double()
+    grads = torch.autograd.grad(loss_of(module)((x, y)), list(module.parameters()))
+    wanted = naive.dash(list(module.parameters()), [list(grads)], 1.0, 0.1)
+    dash(module, inputs=(x, y), loss=loss_of(module), batches=1, alpha=1.0, coef=0.1)
+    for p, new in zip(module.parameters(), wanted, strict=True):
+        torch.testing.assert_close(p.detach(), new, rtol=1e-13, atol=0)
+
+
+# --- policies, scopes, refusals -----------------------------------------------------------
+
+
+def test_by_default_the_optimizer_is_zeroed_and_followers_become_copies() -> None:
+    made, data = Trained("mlp").train(3), Data("mlp")
+    target = copy.deepcopy(made.module).requires_grad_(False)
+    with torch.no_grad():
+        for p in target.parameters():
+            p.mul_(0.5)
+    network = Network("net", made.module, made.optimizer, target)
+    receipt = dash(network, inputs=data, loss=loss_of(made.module), batches=2)
+    assert (receipt.optimizer_policy, receipt.followers) == ("network", {"target": "copy"})
+    assert_same(made.state(), dict(target.state_dict()))
+    assert all(not t.any() for slots in made.moments().values() for t in slots.values())
+
+
+def test_the_same_edit_of_a_follower_is_measured_against_the_networks_own_direction() -> None:
+    made, data = Trained("mlp").train(3), Data("mlp")
+    target = copy.deepcopy(made.module).requires_grad_(False)
+    with torch.no_grad():
+        for i, p in enumerate(target.parameters()):
+            p.add_(normal(*p.shape, seed=i), alpha=0.2)
+    follower = neurons(target)
+    start = [t.clone() for t in follower.values()]
+    network = Network("net", made.module, made.optimizer, target)
+    before = made.state()
+    loss = loss_of(made.module)
+    dash(network, inputs=data, loss=loss, batches=2, follower_policy="same_edit")
+    made.module.load_state_dict(before)
+    found = gradients(made.module, data.drawn, train=True)
+    wanted = naive.dash(start, found, 0.3, 0.3)
+    for ours, theirs in zip(follower.values(), wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
+
+
+def test_a_scope_of_convs_shrinks_convs_only() -> None:
+    made, data = Trained("conv").train(3), Data("conv")
+    network = Network("net", made.module, made.optimizer, initial=made.state())
+    before = made.state()
+    dash(network, inputs=data, loss=loss_of(made.module), batches=1, scope="dqn")
+    changed = {n for n, t in made.state().items() if not torch.equal(t, before[n])}
+    assert changed == {"0.weight", "0.bias", "4.weight", "4.bias"}
+
+
+def test_networks_without_neurons_and_missing_losses_are_refused() -> None:
+    with pytest.raises(NothingToEdit, match="finds no linear or conv layer"):
+        dash(nn.LayerNorm(3), inputs=torch.zeros(2, 3), loss=torch.sum, batches=1)
+    module = NETS["mlp"].module()
+    with pytest.raises(ConfigError, match="gradients of network 'model' are read and no loss"):
+        fire_once("dash", module, inputs=torch.zeros(2, 5), batches=1)
+    with pytest.raises(ConfigError, match="batches = None: a probe has no end"):
+        dash(module, inputs=torch.zeros(2, 5), loss=loss_of(module))
+    with pytest.raises(ConfigError, match="reads batches of data, which an update has no time for"):
+        network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
+        rlplast.Hooks([{"method": "dash", "every": "1 updates"}], network, "9 updates", probe=0)
+
+
+# --- in a loop ----------------------------------------------------------------------------
+
+
+@every_net
+def test_resumed_in_mid_run_it_continues_as_if_uninterrupted(net: str) -> None:
+    def hooked(made: Trained) -> rlplast.Hooks:
+        config = {"method": "dash", "every": "4 updates", "params": {"batches": 2, "batch": 6}}
+        loss = loss_of(made.module)
+        options: dict[str, Any] = {"seed": 3, "probe": Data(net), "loss": loss}
+        return rlplast.Hooks([config], made.network, "40 updates", **options)
+
+    whole, first = Trained(net), Trained(net)
+    hooks, again = hooked(whole), hooked(first)
+    receipts: list[list[float]] = [[], []]
+    for update in range(1, 13):
+        if update == 7:
+            second = Trained(net)
+            second.module.load_state_dict(first.module.state_dict())
+            second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
+            second.updates = first.updates
+            saved, first = copy.deepcopy(again.state_dict()), second
+            again = hooked(first)
+            again.load_state_dict(saved)
+        for made, driven, kept in ((whole, hooks, receipts[0]), (first, again, receipts[1])):
+            made.update()
+            kept += [r.sfe for r in driven.step(updates=update)]
+    assert receipts[0] == receipts[1]
+    assert len(set(receipts[0])) == 3
+    assert_same(whole.state(), first.state())

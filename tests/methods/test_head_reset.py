@@ -1,0 +1,143 @@
+"""Head reset: which linear layers are the head, and that nothing else changes."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import rlplast
+from rlplast.agents.sac_networks import Actor, TrunkSpec
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.stacked import StackedLinear
+from tests.methods.nets import (
+    ConvNet,
+    Gpt,
+    Mlp,
+    changed,
+    optimizer_entries,
+    randomise,
+    snapshot,
+    train_a_little,
+)
+
+
+def tensors(*layers: int) -> set[str]:
+    return {f"{layer}.{role}" for layer in layers for role in ("weight", "bias")}
+
+
+def conv_net_with_norms() -> nn.Module:
+    return ConvNet(norm=True)
+
+
+@pytest.mark.parametrize("init", ["fresh", "stored"])
+@pytest.mark.parametrize(
+    ("make", "layers", "edited"),
+    [
+        (Mlp, None, tensors(4)),
+        (Mlp, 1, tensors(4)),
+        (Mlp, 2, tensors(2, 4)),
+        (Mlp, 3, tensors(0, 2, 4)),
+        (ConvNet, None, tensors(5, 7)),
+        (ConvNet, 1, tensors(7)),
+        (conv_net_with_norms, None, tensors(7, 9)),
+    ],
+)
+def test_head_is_the_last_layer_of_an_mlp_and_every_linear_of_a_conv_net(
+    make: Callable[[], nn.Module], layers: int | None, edited: set[str], init: str
+) -> None:
+    model = randomise(make(), 1)
+    start = snapshot(model)
+    randomise(model, 2)
+    before = snapshot(model)
+    receipt = rlplast.head_reset(model, layers=layers, init=init, initial=start)
+    assert changed(before, model) == edited
+    assert receipt.entries_touched == sum(before[name].numel() for name in edited)
+    returned = set(before) - changed(start, model)
+    assert edited <= returned if init == "stored" else not edited & returned
+
+
+def test_fresh_weights_follow_the_layers_law_and_differ_between_seeds() -> None:
+    drawn = []
+    for seed in (1, 2):
+        model = randomise(Mlp(), 1, std=50)
+        rlplast.head_reset(model, seed=seed)
+        drawn.append(snapshot(model)["4.weight"])
+    assert all(bool((weight.abs() <= 1 / math.sqrt(8)).all()) for weight in drawn)
+    assert not torch.equal(*drawn)
+
+
+def test_optimizer_is_cleared_and_the_target_is_a_copy() -> None:
+    model, target = randomise(Mlp(), 1), randomise(Mlp(), 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    train_a_little(model, optimizer)
+    rlplast.head_reset(model, optimizer, target=target)
+    assert not any(bool(entry.any()) for entry in optimizer_entries(optimizer))
+    assert not changed(snapshot(model), target)
+
+
+def test_moments_of_the_body_survive_the_parameter_policy() -> None:
+    model = randomise(Mlp(), 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    train_a_little(model, optimizer)
+    rlplast.head_reset(model, optimizer, optimizer_policy="parameter")
+    kept = [bool(optimizer.state[p]["exp_avg"].any()) for p in model.parameters()]
+    assert kept == [True, True, True, True, False, False]
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_every_member_of_a_stacked_network_gets_a_head_of_its_own(layers: int) -> None:
+    model = randomise(nn.Sequential(StackedLinear(2, 4, 6), nn.ReLU(), StackedLinear(2, 6, 3)), 1)
+    before = snapshot(model)
+    rlplast.head_reset(model, layers=layers)
+    assert changed(before, model) == (tensors(2) if layers == 1 else tensors(0, 2))
+    head = snapshot(model)["2.weight"]
+    assert not torch.equal(head[0], head[1])
+    assert not (head == before["2.weight"]).any()
+
+
+def test_parts_of_a_packed_projection_count_as_one_layer() -> None:
+    model = nn.Sequential()
+    model.add_module("first", nn.Linear(4, 4))
+    model.add_module("qkv", nn.Linear(4, 12))
+    randomise(model, 1)
+    before = snapshot(model)
+    rlplast.head_reset(model, layers=1)
+    assert changed(before, model) == {"qkv.weight", "qkv.bias"}
+
+
+@pytest.mark.parametrize("scope", ["all", "gpt"])
+def test_a_head_tied_to_an_embedding_is_refused_and_nothing_is_written(scope: str) -> None:
+    model = randomise(Gpt(), 1)
+    before = snapshot(model)
+    with pytest.raises(ConfigError, match=r"wte\.weight is tied to lm_head\.weight"):
+        rlplast.head_reset(model, scope=scope)
+    assert not changed(before, model)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (Mlp, {"layers": 4}, "layers = 4: model has 3 linear layers"),
+        (Mlp, {"layers": 0}, "layers = 0"),
+        (Mlp, {"init": "frech"}, "did you mean 'fresh'"),
+        (Mlp, {"init": "stored"}, "initial="),
+        (lambda: nn.Conv2d(2, 2, 2), {}, "finds no linear layer"),
+        (ConvNet, {"scope": "dqn", "initial": {}}, "initial value of model"),
+    ],
+)
+def test_bad_uses_are_refused(
+    make: Callable[[], nn.Module], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        rlplast.head_reset(make(), **options)
+
+
+def test_heads_side_by_side_are_reset_together():
+    actor = Actor(3, 2, TrunkSpec("mlp", 8, 2))
+    before = {name: p.clone() for name, p in actor.named_parameters()}
+    rlplast.head_reset(actor, seed=1)
+    moved = {name for name, p in actor.named_parameters() if not torch.equal(p, before[name])}
+    assert moved == {"mean.weight", "mean.bias", "log_std.weight", "log_std.bias"}

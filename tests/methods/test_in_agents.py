@@ -1,0 +1,245 @@
+"""Penalties inside the updates of DQN and SAC: gradients, what is logged, exact resumption."""
+
+import copy
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlplast.agents.dqn import DQN
+from rlplast.agents.dqn_config import DQNConfig
+from rlplast.agents.off_policy_config import EnvConfig
+from rlplast.agents.sac import SAC
+from rlplast.agents.sac_config import SACAgentConfig, SACConfig
+from rlplast.cli import api
+from rlplast.core.checkpoint.checkpoint import network_tensors
+from rlplast.core.method.penalties import Penalties
+from rlplast.core.training.trainable import Trainable
+from tests.agents.toy_control import use_slide
+from tests.agents.toy_env import agent_config, use_wheel
+from tests.cli.commands import command
+from tests.cli.runs import SMALL, refused, small_config
+from tests.methods.penalty_cases import CASES, row
+from tests.runs import TINY, final, forget
+from tests.sac_runs import small_sac
+
+CPU = torch.device("cpu")
+SAC_AGENT = {"actor_width": 8, "critic_width": 12, "critic_blocks": 1, "batch_size": 8}
+Rows = list[dict[str, Any]]
+
+every_method = pytest.mark.parametrize("method", CASES)
+
+
+def dqn(rows: Rows, **agent: Any) -> DQN:
+    config = DQNConfig(
+        seed=3,
+        total="400 env_steps",
+        env=EnvConfig("gym/CartPole-v1", 1),
+        agent=agent_config(**agent),
+        penalties=rows,
+    )
+    config.check()
+    return DQN(config, CPU)
+
+
+def sac(rows: Rows, **agent: Any) -> SAC:
+    config = SACConfig(
+        seed=3,
+        total="400 env_steps",
+        env=EnvConfig("gym/Hopper-v5", 1),
+        agent=SACAgentConfig(
+            **(SAC_AGENT | {"lr": 1e-3, "buffer_size": 400, "initial_steps": 24} | agent)
+        ),
+        penalties=rows,
+    )
+    config.check()
+    return SAC(config, CPU)
+
+
+def updated(agent: Any, updates: int) -> Any:
+    while agent.clock.updates < updates:
+        agent.step()
+    return agent
+
+
+def gradients(agent: Trainable, network: str) -> dict[str, Tensor]:
+    found = agent.networks[network].module.named_parameters()
+    return {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in found}
+
+
+def tensors(agent: Trainable) -> dict[str, Tensor]:
+    """Return weights, optimizer state and followers."""
+    return {
+        name: tensor
+        for network in agent.networks.values()
+        for name, tensor in network_tensors(network).items()
+    }
+
+
+def make(kind: str, rows: Rows, monkeypatch: pytest.MonkeyPatch, **agent: Any) -> Any:
+    (use_wheel if kind == "dqn" else use_slide)(monkeypatch)
+    return (dqn if kind == "dqn" else sac)(rows, **agent)
+
+
+def cases() -> list[tuple[str, str, str]]:
+    found = []
+    for method, case in CASES.items():
+        found += [(method, "dqn", "q"), (method, "sac", "actor"), (method, "sac", "critic")]
+        if not case.weights_only:
+            found.append((method, "sac", "temperature"))
+    return found
+
+
+@pytest.mark.parametrize(("method", "kind", "network"), cases())
+def test_update_adds_the_gradient_of_the_term(
+    method: str, kind: str, network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From one state, with and without: in SAC's order nothing before the network differs."""
+    rows = [row(method, networks=[network])]
+    plain, penalised = (updated(make(kind, [], monkeypatch), 3) for _ in range(2))
+    while not penalised.owes():
+        plain.step()
+        penalised.step()
+    penalised.penalties = Penalties(rows, penalised.networks)
+    twin = copy.deepcopy(penalised.networks[network].module).double()
+    start = copy.deepcopy(twin)
+    initial = penalised.networks[network].initial
+    with torch.no_grad():
+        for block in penalised.networks[network].blocks:
+            own = start.get_parameter(f"{block.path}.{block.spec.tensor}".removeprefix("."))
+            block.like(own).copy_(initial[block.name])
+    expected = CASES[method].twin(twin, start, **CASES[method].params)
+    expected.backward()
+    plain.step()
+    penalised.step()
+    assert penalised.clock.updates == 4
+    without, with_term = gradients(plain, network), gradients(penalised, network)
+    for name, param in twin.named_parameters():
+        own = torch.zeros_like(param) if param.grad is None else param.grad
+        difference = (with_term[name] - without[name]).double()
+        torch.testing.assert_close(difference, own, rtol=1e-3, atol=2e-5, msg=name)
+    logged = penalised.metrics()
+    assert logged["train/penalty"] * 4 == pytest.approx(float(expected.detach()), rel=1e-5)
+    unpenalised = plain.metrics()
+    assert "train/penalty" not in unpenalised
+    # The task's loss alone; the critics' one reads the new actor and the new temperature.
+    assert logged.get("train/loss_actor") == unpenalised.get("train/loss_actor")
+    assert (logged["train/loss"] == unpenalised["train/loss"]) == (network in ("q", "critic"))
+
+
+@pytest.mark.parametrize("kind", ["dqn", "sac"])
+@every_method
+def test_strength_zero_equals_no_penalty(
+    method: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [row(method, params=dict(CASES[method].params) | {"coef": 0.0})]
+    agents = [updated(make(kind, own, monkeypatch), 6) for own in ([], rows)]
+    left, right = map(tensors, agents)
+    assert any(name.endswith(":exp_avg") for name in left)
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.mark.parametrize("kind", ["dqn", "sac"])
+@every_method
+def test_loss_for_probes_is_the_task_alone(
+    method: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = updated(make(kind, [row(method)], monkeypatch), 4)
+    batch = agent.sample(8, 0)
+    losses = {name: agent.loss(name, batch).detach() for name in agent.networks}
+    agent.penalties = Penalties([], agent.networks)
+    for name, loss in losses.items():
+        assert torch.equal(loss, agent.loss(name, batch))
+
+
+def test_gradient_clipping_sees_the_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = make("dqn", [row("l2", params={"coef": 100.0})], monkeypatch, max_grad_norm=0.5)
+    updated(agent, 1)
+    norms = [p.grad.norm() for p in agent.online.parameters()]
+    assert float(torch.stack(norms).norm()) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_unlearnt_temperature_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = make("sac", [row("l2")], monkeypatch, learn_temperature=False)
+    assert agent.penalties.of("temperature") is None
+    assert agent.penalties.of("actor") is not None
+
+
+# Whole runs.
+
+ALL = [row(method) | {"params": {"coef": 1e-3}} for method in CASES]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TINY | {"hooks": TINY["hooks"][2:], "evaluate": {"every": None}, "penalties": ALL},
+        small_sac(penalties=ALL),
+    ],
+    ids=["dqn", "sac"],
+)
+def test_resumed_run_equals_an_uninterrupted_one(config: dict[str, Any], tmp_path: Path) -> None:
+    through, run = tmp_path / "through", tmp_path / "run"
+    api.train(config | {"checkpoint": {"every": "25%", "keep": 9}}, through)
+    shutil.copytree(through, run)
+    forget(run, after=60)
+    api.resume(run)
+    expected = final(through)
+    assert final(run) == expected
+    logged = [line["train/penalty"] for line in expected["metrics"] if "train/penalty" in line]
+    assert len(logged) > 5
+    assert all(value > 0 for value in logged)
+
+
+def test_arm_with_penalties_goes_on_from_a_checkpoint_without(tmp_path: Path) -> None:
+    api.train(small_sac(), tmp_path / "run")
+    forget(tmp_path / "run", after=60)
+    path = tmp_path / "run" / "config.yaml"
+    config = api.read_config(path)
+    config.penalties = ALL
+    path.write_text(api.dump_config(config))
+    lines = api.resume(tmp_path / "run").lines()
+    assert [("train/penalty" in line) for line in lines if "train/loss" in line][-1]
+    assert not [line for line in lines if line["env_steps"] < 60 and "train/penalty" in line]
+
+
+# The command line.
+
+
+def test_list_shows_the_penalties() -> None:
+    outcome = command("list", "penalties", "--json")
+    assert outcome.code == 0
+    assert [info["name"] for info in json.loads(outcome.out)] == sorted(CASES)
+    table = command("list", "penalties").out
+    assert all(f"{name} " in table for name in CASES)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ([{"method": "l2_int"}], "method 'l2_int' is unknown: did you mean 'l2_init'?"),
+        (
+            [{"method": "l2", "params": {"coeff": 1}}],
+            "l2 has no parameter 'coeff': did you mean 'coef'?",
+        ),
+        (3, "penalties = 3: allowed is a list of mappings"),
+        ("none.yaml", "penalties = 'none.yaml': there is no such file; allowed is a list"),
+        ([{"method": "l2", "networks": ["target"]}], "penalties[0] (l2).networks: 'target': "),
+    ],
+    ids=str,
+)
+def test_bad_penalties_exit_2_with_their_message(value: Any, says: str, tmp_path: Path) -> None:
+    config = small_config(tmp_path, penalties=value)
+    assert says in refused(command("train", config, "--out", tmp_path / "run"))
+
+
+def test_penalties_may_lie_in_a_file_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("- {method: l2, params: {coef: 1e-3}}\n")
+    read = api.read_config(SMALL, {"penalties": str(tmp_path / "mine.yaml")})
+    assert read.penalties == [{"method": "l2", "params": {"coef": 1e-3}}]
+    changed = api.read_config(SMALL | {"penalties": ALL}, {"penalties.0.params.coef": 0.5})
+    assert changed.penalties[0]["params"] == {"coef": 0.5}

@@ -1,0 +1,440 @@
+"""Normalise and project against its slow twin: modules, projection, scale and shift."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rlplast
+import rlplast.methods.normalize_project as nap
+from rlplast.agents.networks import Architecture, QNetwork
+from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
+from rlplast.core.clock import Clock
+from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
+from rlplast.core.method.penalties import Penalties
+from rlplast.core.network.network import Network
+from rlplast.core.rng import preserve_global_rng, torch_stream
+from tests.methods.unit_nets import NETS, Trained, normal
+from tests.models import OPTIMIZERS, assert_same
+from tests.naive import normalize_project as naive
+
+# Which weights are projected, of each network, and where its outputs come from.
+HIDDEN = {
+    "mlp": ["0.weight", "2.weight"],
+    "conv": ["0.weight", "4.weight", "8.weight"],
+    "conv_batchnorm": ["0.weight", "4.weight", "8.weight"],
+    "residual": ["inp.weight", *(f"{b}.fc{i}.weight" for b in ("one", "two") for i in (1, 2))],
+    "stacked": ["fc1.weight", "fc2.weight"],
+}
+HEADS = {"mlp": "4", "conv": "10", "conv_batchnorm": "10", "residual": "head", "stacked": "head"}
+NORMED = {
+    "mlp": ["0", "2"],
+    "conv": ["0", "4", "8"],
+    "conv_batchnorm": ["8"],
+    "residual": ["one.fc1", "two.fc1"],
+    "stacked": ["fc1", "fc2"],
+}
+every_net = pytest.mark.parametrize("net", NETS)
+every_rule = pytest.mark.parametrize("rule", ["drop", "project", "regularise"])
+
+
+def install(module: nn.Module, **params: Any) -> list[str]:
+    return rlplast.replace_layers(module, "normalize_project", **params)
+
+
+def made(net: str, optimizer: str = "adam", **params: Any) -> Trained:
+    return Trained(net, optimizer, install=lambda module: install(module, **params))
+
+
+def hooks_of(trained: Trained) -> rlplast.Hooks:
+    return rlplast.Hooks([], trained.network, "1000 updates")
+
+
+@torch.no_grad()
+def push(module: nn.Module, seed: int = 0) -> None:
+    """Move every parameter, as large updates would."""
+    for i, p in enumerate(module.parameters()):
+        p.mul_(1.7).add_(0.3 * normal(*p.shape, seed=100 * seed + i))
+
+
+def pairs_of(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    """Scale and shift of every norm layer, of each member."""
+    found = []
+    for layer in module.modules():
+        norm = isinstance(layer, nn.LayerNorm | nn.GroupNorm | nn.BatchNorm2d)
+        stacked = type(layer).__name__ == "StackedLayerNorm"
+        if (norm or stacked) and layer.weight is not None:  # type: ignore[union-attr]
+            weight, bias = layer.weight, layer.bias  # type: ignore[union-attr]
+            found += list(zip(weight, bias, strict=True)) if stacked else [(weight, bias)]
+    return found
+
+
+# --- what is installed --------------------------------------------------------------------
+
+
+@every_rule
+@every_net
+def test_layers_with_hidden_units_get_a_norm_and_lose_their_bias(net: str, rule: str) -> None:
+    plain = NETS[net].module()
+    start = {n: t.clone() for n, t in plain.state_dict().items()}
+    weights = {n: p for n, p in plain.named_parameters() if n.endswith("weight")}
+    paths = install(plain, scale_offset=rule)
+    assert sorted(paths) == sorted(NORMED[net])
+    after = dict(plain.named_parameters())
+    for path in NORMED[net]:
+        layer = plain.get_submodule(path)
+        assert layer.bias is None
+        assert f"{path}.bias" not in after
+        norms = [n for n in after if n.startswith(f"{path}.norm.")]
+        assert len(norms) == (0 if rule == "drop" else 2)
+        for name in norms:
+            assert torch.equal(after[name], torch.full_like(after[name], name.endswith("weight")))
+    assert all(after[n] is p for n, p in weights.items())  # the same parameters
+    gone = {f"{path}.bias" for path in NORMED[net]}
+    kept = {n: t for n, t in plain.state_dict().items() if ".norm." not in n or n in start}
+    assert_same({n: t for n, t in start.items() if n not in gone}, kept)
+
+
+@every_net
+def test_training_moves_every_parameter_and_the_optimizer_has_the_new_ones(net: str) -> None:
+    trained = made(net)
+    held = {id(p) for g in trained.optimizer.param_groups for p in g["params"]}
+    assert held == {id(p) for p in trained.module.parameters()}
+    before, hooks = trained.state(), hooks_of(trained)
+    for update in range(1, 4):
+        trained.update()
+        hooks.step(updates=update)
+    for name, p in trained.module.named_parameters():
+        assert not torch.equal(p, before[name]), name
+
+
+def test_targets_get_the_same_modules_and_are_left_alone() -> None:
+    with preserve_global_rng():
+        torch.manual_seed(0)
+        module = NETS["conv"].make()
+    target = copy.deepcopy(module)
+    assert install(module) == install(target)
+    target.requires_grad_(False)
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
+    network = Network("net", module, optimizer, target)
+    hooks = rlplast.Hooks([], network, "10 updates")
+    start = {n: t.clone() for n, t in target.state_dict().items()}
+    assert_same(start, dict(module.state_dict()))
+    push(module)
+    hooks.step(updates=1)
+    assert_same(start, dict(target.state_dict()))
+    [receipt] = hooks.flush()
+    assert (receipt.optimizer_policy, receipt.followers) == ("keep", {"target": "leave"})
+
+
+@pytest.mark.parametrize("rule", ["drop", "project"])
+def test_outputs_are_the_twins(rule: str) -> None:
+    trained = made("mlp", scale_offset=rule)
+    hooks = hooks_of(trained)
+    for update in range(1, 5):
+        trained.update()
+        hooks.step(updates=update)
+    layers = []
+    for path in ("0", "2"):
+        layer = trained.module.get_submodule(path)
+        norm: Any = layer.norm
+        layers.append(naive.NormLinear(layer.weight, norm.weight, norm.bias))  # type: ignore
+    last = trained.module.get_submodule("4")
+    layers.append(naive.NormLinear(last.weight, b=last.bias))  # type: ignore[arg-type]
+    x = normal(6, 5, seed=77)
+    expected = naive.forward_mlp(x, layers)
+    torch.testing.assert_close(trained.module(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_convs_norm_spans_channels_and_pixels_and_a_members_its_own_units() -> None:
+    trained = made("conv")
+    push(trained.module)
+    layer = trained.module.get_submodule("0")
+    x = normal(3, 2, 8, 8, seed=1)
+    plain = nn.functional.conv2d(x, layer.weight)  # type: ignore[arg-type]
+    norm: Any = layer.norm
+    expected = naive.layer_norm(plain, norm.weight, norm.bias)
+    torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5)
+    for rule in ("project", "drop"):
+        pair = made("stacked", scale_offset=rule)
+        push(pair.module)
+        layer = pair.module.get_submodule("fc1")
+        x = normal(4, 5, seed=2)
+        for slot in range(2):
+            norm = layer.norm
+            affine = (norm.weight[slot], norm.bias[slot]) if rule == "project" else ()
+            wanted = naive.layer_norm(x @ layer.weight[slot].T, *affine)  # type: ignore[index]
+            torch.testing.assert_close(layer(x)[slot], wanted, rtol=1e-4, atol=1e-5)
+
+
+# --- the projection -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("include_head", [False, True])
+@every_rule
+@every_net
+def test_every_update_projects_as_the_twin_does(net: str, rule: str, include_head: bool) -> None:
+    trained = made(net, scale_offset=rule, include_head=include_head)
+    names = HIDDEN[net] + [f"{HEADS[net]}.weight"] * include_head
+    start = trained.state()
+    initial = naive.norms([start[n] for n in names])
+    joint = [naive.scale_offset_norm(*pair) for pair in pairs_of(trained.module)]
+    hooks = hooks_of(trained)
+    for update in range(1, 6):
+        trained.update()
+        if update == 3:
+            push(trained.module)
+        before, moments = trained.state(), trained.moments()
+        old_pairs = [(g.detach().clone(), b.detach().clone()) for g, b in pairs_of(trained.module)]
+        hooks.step(updates=update)
+        after = trained.state()
+        weights = naive.project([before[n] for n in names], initial)
+        for name, expected in zip(names, weights, strict=True):
+            torch.testing.assert_close(after[name], expected, rtol=1e-5, atol=1e-7, msg=name)
+        projected = set(names)
+        for pair, old, wanted in zip(pairs_of(trained.module), old_pairs, joint, strict=True):
+            expected = naive.project_scale_offset(*old, wanted) if rule == "project" else old
+            for mine, theirs in zip(pair, expected, strict=True):
+                torch.testing.assert_close(mine.detach(), theirs, rtol=1e-5, atol=1e-7)
+        for name, tensor in after.items():
+            norm = "norm" in name or (net == "conv_batchnorm" and name[0] in "15")
+            if name not in projected and not (norm and rule == "project"):
+                assert torch.equal(tensor, before[name]), name
+        for name, slots in trained.moments().items():
+            assert_same(moments[name], slots)
+        got = naive.norms([after[n] for n in names])
+        for mine, wanted in zip(got, initial, strict=True):
+            assert mine == pytest.approx(wanted, rel=1e-6)
+    [receipt] = hooks.flush()
+    assert receipt.firings == 5
+    assert receipt.sfe > 0
+
+
+@every_net
+def test_projecting_twice_changes_nothing_more(net: str) -> None:
+    trained = made(net)
+    hooks = hooks_of(trained)
+    push(trained.module)
+    hooks.step(updates=1)
+    once = trained.state()
+    hooks.step(updates=2)
+    for name, tensor in trained.state().items():
+        torch.testing.assert_close(tensor, once[name], rtol=1e-6, atol=0, msg=name)
+
+
+@pytest.mark.parametrize("rule", ["drop", "regularise"])
+@pytest.mark.parametrize("net", ["mlp", "conv", "stacked"])
+def test_with_a_norm_right_after_each_weight_the_projection_changes_no_output(
+    net: str, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nap, "EPS", 0.0)
+    trained = made(net, scale_offset=rule)
+    module = trained.module.double()
+    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
+    hooks = rlplast.Hooks([], network, "10 updates")
+    push(module)
+    x = normal(8, *NETS[net].sample, seed=3).double()
+    before = module(x)
+    weights = {n: module.get_parameter(n).detach().clone() for n in HIDDEN[net]}
+    hooks.step(updates=1)
+    for name, old in weights.items():
+        assert not torch.allclose(module.get_parameter(name), old), name
+    torch.testing.assert_close(module(x), before, rtol=1e-6, atol=1e-8)
+
+
+def test_each_member_keeps_a_norm_of_its_own() -> None:
+    trained = made("stacked")
+    hooks = hooks_of(trained)
+    start = trained.state()["fc1.weight"]
+    with torch.no_grad():
+        trained.module.get_parameter("fc1.weight")[1].mul_(5)
+    hooks.step(updates=1)
+    after = trained.state()["fc1.weight"]
+    torch.testing.assert_close(after, start, rtol=1e-6, atol=0)
+
+
+@torch.no_grad()
+def test_a_matrix_of_norm_zero_stays_and_the_others_do_not_mind() -> None:
+    trained = made("mlp")
+    hooks = hooks_of(trained)
+    start = trained.state()
+    trained.module.get_parameter("0.weight").zero_()
+    trained.module.get_parameter("2.weight").mul_(3)
+    hooks.step(updates=1)
+    assert not trained.module.get_parameter("0.weight").any()
+    torch.testing.assert_close(trained.state()["2.weight"], start["2.weight"], rtol=1e-6, atol=0)
+    assert all(t.isfinite().all() for t in trained.state().values())
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_nth_update_projects(optimizer: str) -> None:
+    trained = made("mlp", optimizer, every=3)
+    hooks, changed = hooks_of(trained), []
+    for update in range(1, 8):
+        trained.update()
+        before = trained.state()
+        hooks.step(updates=update)
+        changed.append(not torch.equal(before["0.weight"], trained.state()["0.weight"]))
+    assert changed == [False, False, True, False, False, True, False]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_ticks_of_a_hand_written_loop_project_too(every: int) -> None:
+    trained = made("mlp", every=every)
+    changed = []
+    for _ in range(6):
+        trained.update()
+        before = trained.state()
+        rlplast.tick(trained.network)
+        changed.append(not torch.equal(before["0.weight"], trained.state()["0.weight"]))
+    assert changed == [(i + 1) % every == 0 for i in range(6)]
+
+
+# --- scale and shift as a penalty ---------------------------------------------------------
+
+
+@every_net
+def test_regularise_adds_the_twins_term_and_its_gradient(net: str) -> None:
+    trained = made(net, scale_offset="regularise", coef=0.3)
+    push(trained.module)
+    penalties = Penalties([], {"net": trained.network})
+    term = penalties.of("net")
+    assert term is not None
+    expected = naive.regularise(pairs_of(trained.module), 0.3)
+    assert float(term.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+    term.backward()
+    seen = {id(t): (t, t.grad) for t in trained.module.parameters() if t.grad is not None}
+    wanted = torch.autograd.grad(
+        naive.regularise(pairs_of(trained.module), 0.3), [t for t, _ in seen.values()]
+    )
+    for (_, mine), theirs in zip(seen.values(), wanted, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert len(seen) > 0
+
+
+@pytest.mark.parametrize("rule", ["drop", "project"])
+def test_other_rules_add_no_term(rule: str) -> None:
+    trained = made("mlp", scale_offset=rule)
+    assert Penalties([], {"net": trained.network}).of("net") is None
+
+
+# --- our agents' networks -----------------------------------------------------------------
+
+
+def test_networks_of_agents_are_normalised_projected_and_drawn_anew() -> None:
+    nets: dict[str, tuple[nn.Module, list[str], tuple[str, ...]]] = {
+        "q": (
+            QNetwork(Architecture(((4, 3, 1),), (7,)), (2, 6, 6), 3),
+            ["conv1", "fc1"],
+            ("head",),
+        ),
+        "actor": (
+            Actor(5, 2, TrunkSpec("simba", 4, 2)),
+            ["blocks.0.fc1", "blocks.1.fc1"],
+            ("mean", "log_std"),
+        ),
+        "critic": (Critic(5, 2, TrunkSpec("mlp", 6, 2)), ["fc1", "fc2"], ("head",)),
+    }
+    for name, (module, paths, heads) in nets.items():
+        assert install(module) == paths
+        network = Network(name, module, torch.optim.Adam(module.parameters(), lr=0.1))
+        network.initialise(torch_stream(0, "init"))
+        hooks = rlplast.Hooks([], network, "10 updates")
+        start = {n: t.clone() for n, t in module.state_dict().items()}
+        push(module)
+        before = {n: t.clone() for n, t in module.state_dict().items()}
+        hooks.step(updates=1)
+        matrices = {b.path for b in network.blocks if b.role == "weight"}
+        for path in matrices:
+            weight = f"{path}.weight"
+            if path in heads:
+                assert torch.equal(module.state_dict()[weight], before[weight])
+                continue
+            got = naive.norms([module.state_dict()[weight]])
+            wanted = naive.norms([start[weight]])
+            assert got[0] == pytest.approx(wanted[0], rel=1e-5), (name, path)
+
+
+class Squeezed(nn.Module):
+    """A head whose output is worked on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.head = nn.Linear(4, 6), nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.head(torch.relu(self.fc(x)))).squeeze(-1)
+
+
+def test_a_head_is_one_too_when_its_output_is_worked_on() -> None:
+    module = Squeezed()
+    assert install(module) == ["fc"]
+    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
+    hooks = rlplast.Hooks([], network, "10 updates")
+    push(module)
+    before = module.head.weight.detach().clone()
+    hooks.step(updates=1)
+    assert torch.equal(module.head.weight, before)
+
+
+# --- compiled, resumed, refused -----------------------------------------------------------
+
+
+def test_compiled_updates_project_as_eager_ones() -> None:
+    torch._dynamo.reset()
+    eager, compiled = made("conv"), made("conv")
+    inside = [hooks_of(one).hooks[0] for one in (eager, compiled)]
+    edit = torch.compile(inside[1].after_update, backend="aot_eager", fullgraph=True)
+    for update in range(1, 4):
+        for one, function in ((eager, inside[0].after_update), (compiled, edit)):
+            one.update()
+            function(Clock(updates=update), 0)
+    torch._dynamo.reset()
+    for name, tensor in eager.state().items():
+        torch.testing.assert_close(compiled.state()[name], tensor, rtol=1e-5, atol=1e-6, msg=name)
+
+
+@every_rule
+@every_net
+def test_resumed_in_mid_run_it_continues_as_if_uninterrupted(net: str, rule: str) -> None:
+    whole, first = made(net, scale_offset=rule), made(net, scale_offset=rule)
+    hooks, again = hooks_of(whole), hooks_of(first)
+    for update in range(1, 9):
+        if update == 5:
+            second = Trained(net, seed=0, install=lambda m: install(m, scale_offset=rule))
+            second.module.load_state_dict(first.module.state_dict())
+            second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
+            second.updates = first.updates
+            # θ0 of the new process is another one: the state says which norms to keep.
+            for value in second.network.initial.values():
+                value.mul_(2)
+            saved, first = copy.deepcopy(again.state_dict()), second
+            again = hooks_of(first)
+            again.load_state_dict(saved)
+        for one, driven in ((whole, hooks), (first, again)):
+            one.update()
+            driven.step(updates=update)
+    assert_same(whole.state(), first.state())
+    assert [r.sfe for r in hooks.flush()] == [r.sfe for r in again.flush()]
+
+
+def test_low_precision_without_a_master_is_refused() -> None:
+    # A factor of 0.999 rounds to nothing.
+    module = NETS["mlp"].module().bfloat16()
+    install(module)
+    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
+    with pytest.raises(BadWeights, match=r"net\.0\.weight is torch\.bfloat16 without an fp32"):
+        rlplast.Hooks([], network, "10 updates")
+
+
+def test_what_cannot_be_normalised_is_named() -> None:
+    with pytest.raises(NothingToEdit, match="finds no layer with hidden units"):
+        install(nn.Sequential(nn.Linear(3, 2)))
+    module = NETS["mlp"].module()
+    install(module)
+    with pytest.raises(ConfigError, match="0 is normalised by it already"):
+        install(module)
+    with pytest.raises(ConfigError, match="0 is a Conv1d: allowed are Linear, Conv2d"):
+        install(nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.Conv1d(2, 1, 3)))

@@ -1,0 +1,456 @@
+"""Plasticity injection: no output changes, what trains and what is frozen, refusals."""
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.agents.networks import Architecture, QNetwork
+from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.method.once import fire_once
+from rlplast.core.network.network import Network
+from rlplast.core.rng import preserve_global_rng
+from rlplast.methods.plasticity_injection import Injected
+from tests.methods.unit_nets import NETS, normal
+from tests.models import OPTIMIZERS, assert_same
+from tests.naive import plasticity_injection as naive
+
+Inputs = tuple[Tensor, ...]
+
+
+class Values(nn.Module):
+    """One output of a network with several: what its loss reads."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        out = self.module(*inputs)
+        return out if isinstance(out, Tensor) else torch.cat(out, -1)
+
+
+def _conv_q() -> nn.Module:
+    return QNetwork(Architecture(((4, 3, 1), (3, 2, 1)), (7,)), (2, 6, 6), 3)
+
+
+# Network → how it is built, shapes of its inputs, the options, the layers of each head.
+CASES: dict[str, tuple[Callable[[], nn.Module], list[tuple[int, ...]], dict, list[list[str]]]] = {
+    "mlp": (NETS["mlp"].make, [(5,)], {}, [["4"]]),
+    "mlp, two layers": (NETS["mlp"].make, [(5,)], {"layers": 2}, [["2", "4"]]),
+    "mlp, all layers": (NETS["mlp"].make, [(5,)], {"layers": 3}, [["0", "2", "4"]]),
+    "conv": (NETS["conv"].make, [(2, 8, 8)], {}, [["8", "10"]]),
+    "conv, one layer": (NETS["conv"].make, [(2, 8, 8)], {"layers": 1}, [["10"]]),
+    "conv_batchnorm": (NETS["conv_batchnorm"].make, [(2, 8, 8)], {}, [["8", "10"]]),
+    "residual": (NETS["residual"].make, [(5,)], {}, [["head"]]),
+    "stacked": (NETS["stacked"].make, [(5,)], {}, [["head"]]),
+    "stacked, two layers": (NETS["stacked"].make, [(5,)], {"layers": 2}, [["fc2", "head"]]),
+    "q network": (_conv_q, [(2, 6, 6)], {}, [["fc1", "head"]]),
+    "actor": (
+        lambda: Actor(5, 2, TrunkSpec("simba", 4, 1)), [(5,)], {}, [["mean"], ["log_std"]],
+    ),
+    "critics": (
+        lambda: Critic(5, 2, TrunkSpec("mlp", 6, 2)), [(5,), (2,)], {"layers": 2},
+        [["fc2", "head"]],
+    ),
+}  # fmt: skip
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+class Made:
+    """A network in training, with the method installed and a target."""
+
+    def __init__(self, case: str, optimizer: str = "adam", install: bool = True) -> None:
+        make, self.shapes, options, self.heads = CASES[case]
+        with preserve_global_rng():
+            torch.manual_seed(0)
+            self.module = make()
+        if install:
+            self.paths = rlplast.replace_layers(self.module, "plasticity_injection", **options)
+        target = copy.deepcopy(self.module).requires_grad_(False)
+        self.optimizer = OPTIMIZERS[optimizer](self.module.parameters())
+        self.network = Network("net", self.module, self.optimizer, target)
+        self.read = Values(self.module)
+        self.updates = 0
+
+    @property
+    def target(self) -> nn.Module:
+        return self.network.followers["target"].module
+
+    def inputs(self, seed: int, size: int = 8) -> Inputs:
+        return tuple(normal(size, *s, seed=10 * seed + i) for i, s in enumerate(self.shapes))
+
+    def update(self, times: int = 1) -> "Made":
+        for _ in range(times):
+            out = self.read(*self.inputs(self.updates))
+            y = normal(*out.shape, seed=self.updates + 7000)
+            self.optimizer.zero_grad(set_to_none=True)
+            (out - y).square().mean().backward()
+            self.optimizer.step()
+            self.updates += 1
+        return self
+
+    def inject(self, **options: Any) -> rlplast.Receipt:
+        return fire_once("plasticity_injection", self.network, **options)
+
+    @property
+    def injected(self) -> list[Injected]:
+        return [m for m in self.module.modules() if isinstance(m, Injected)]
+
+    def plain(self) -> dict[str, Tensor]:
+        """The weights that a network without the method has too."""
+        own = dict(self.module.named_parameters()) | {
+            n: b for n, b in self.module.named_buffers() if ".old." not in n and ".new." not in n
+        }
+        return {n: t.detach().clone() for n, t in own.items() if not n.endswith("gate")}
+
+    def moments(self) -> dict[str, dict[str, Tensor]]:
+        return {
+            n: {k: v.clone() for k, v in self.optimizer.state[p].items() if v is not None}
+            for n, p in self.module.named_parameters()
+        }
+
+
+def is_head(made: Made, name: str) -> bool:
+    return name.rpartition(".")[0] in [path for head in made.heads for path in head]
+
+
+# --- before -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@every_case
+def test_until_it_fires_training_is_that_of_a_network_without_it(case: str, optimizer: str) -> None:
+    plain, made = Made(case, optimizer, install=False), Made(case, optimizer)
+    assert [n for n, _ in plain.module.named_parameters()] == list(
+        dict(made.module.named_parameters())
+    )
+    plain.update(5)
+    made.update(5)
+    assert_same(plain.plain(), made.plain())
+    for name, slots in plain.moments().items():
+        assert_same(slots, made.moments()[name])
+    x = made.inputs(99)
+    assert torch.equal(plain.read(*x), made.read(*x))
+
+
+@every_case
+def test_first_and_last_layer_of_each_head_are_replaced(case: str) -> None:
+    made = Made(case)
+    assert made.paths == [p for head in made.heads for p in dict.fromkeys((head[0], head[-1]))]
+    assert [m.paths for m in made.injected] == [tuple(head) for head in made.heads]
+    assert all(not float(m.gate) for m in made.injected)
+
+
+# --- the injection ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 8, 33])
+@every_case
+def test_no_output_changes_by_a_bit(case: str, size: int) -> None:
+    made = Made(case).update(4)
+    made.module.eval()
+    made.target.eval()
+    x = made.inputs(99, size)
+    before = made.read(*x)
+    made.inject()
+    assert torch.equal(made.read(*x), before)
+    assert torch.equal(Values(made.target)(*x), before)  # followers copy
+
+
+@every_case
+def test_old_head_and_fresh_draw_are_kept_and_the_rest_stays(case: str) -> None:
+    made = Made(case).update(4)
+    before, moments = made.plain(), made.moments()
+    receipt = made.inject()
+    after = made.plain()
+    for name, tensor in before.items():
+        assert torch.equal(after[name], tensor) is not (is_head(made, name) and bool(tensor.any()))
+    for head, module in zip(made.heads, made.injected, strict=True):
+        assert float(module.gate) == 1
+        for i, path in enumerate(head):
+            for kind, live in (("old", before), ("new", after)):
+                for name, frozen in getattr(module, kind)[i].named_buffers():
+                    assert torch.equal(frozen, live[f"{path}.{name}"]), (kind, path, name)
+    for name, slots in made.moments().items():
+        for slot, value in slots.items():
+            cleared = is_head(made, name) and slot != "step"
+            was = moments[name][slot]
+            assert torch.equal(value, torch.zeros_like(was) if cleared else was), (name, slot)
+    live = sum(t.numel() for n, t in before.items() if is_head(made, n))
+    assert receipt.entries_touched == 3 * live + len(made.heads)
+    assert (receipt.optimizer_policy, receipt.followers) == ("touched", {"target": "copy"})
+    assert receipt.units is None
+
+
+@every_case
+def test_it_trains_the_new_head_and_the_encoder_and_nothing_frozen(case: str) -> None:
+    made = Made(case).update(3)
+    made.inject()
+    before = {n: t.detach().clone() for n, t in made.module.state_dict().items()}
+    held = {id(p) for g in made.optimizer.param_groups for p in g["params"]}
+    assert held == {id(p) for p in made.module.parameters() if p.requires_grad}
+    made.update(5)
+    for name, tensor in made.module.state_dict().items():
+        frozen = ".old." in name or ".new." in name or name.endswith("gate")
+        if frozen:
+            assert torch.equal(tensor, before[name]), name
+        elif name in dict(made.module.named_parameters()):
+            assert not torch.equal(tensor, before[name]), name
+
+
+@pytest.mark.parametrize("policy", ["copy", "same_edit", "leave"])
+def test_followers_obey_their_policy(policy: str) -> None:
+    made = Made("conv").update(3)
+    with torch.no_grad():
+        for p in made.target.parameters():
+            p.mul_(0.7)
+    before = {n: t.clone() for n, t in made.target.state_dict().items()}
+    x = made.inputs(50)
+    values = made.target(*x)
+    made.inject(follower_policy=policy)
+    after = made.target.state_dict()
+    if policy == "copy":
+        assert_same(dict(made.module.state_dict()), dict(after))
+        return
+    assert torch.equal(made.target(*x), values)
+    if policy == "leave":
+        assert_same(before, dict(after))
+        return
+    for i, path in enumerate(("8", "10")):
+        for name in ("weight", "bias"):
+            own = before[f"{path}.{name}"]
+            fresh = made.module.state_dict()[f"{path}.{name}"]
+            assert torch.equal(after[f"10.old.{i}.{name}"], own)
+            assert torch.equal(after[f"10.new.{i}.{name}"], fresh)
+            assert torch.equal(after[f"{path}.{name}"], fresh)
+
+
+def test_the_fresh_head_follows_the_networks_own_law() -> None:
+    made = Made("q network").update(2)
+    made.inject(seed=1)
+    weight = made.module.get_parameter("fc1.weight").detach()
+    bound = (6 / sum(weight.shape)) ** 0.5  # Xavier's
+    assert 0.9 * bound < weight.abs().max() <= bound
+    assert not made.module.get_parameter("fc1.bias").any()
+    other = Made("q network").update(2)
+    other.inject(seed=2)
+    assert not torch.equal(other.module.get_parameter("fc1.weight"), weight)
+
+
+def test_in_low_precision_no_output_changes_either() -> None:
+    made = Made("conv").update(3)
+    x = made.inputs(9)
+    with torch.autocast("cpu", torch.bfloat16):
+        before = made.module(*x)
+    made.inject()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(made.module(*x), before)
+
+
+# --- against the twin ---------------------------------------------------------------------
+
+
+def heads_of(module: nn.Module, paths: list[str], slot: int | None) -> naive.Head:
+    layers = [module.get_submodule(path) for path in paths]
+    pairs = [(layer.weight.detach(), layer.bias.detach()) for layer in layers]  # type: ignore
+    return [(w, b) if slot is None else (w[slot], b[slot]) for w, b in pairs]
+
+
+@pytest.mark.parametrize("slot", [None, 0, 1])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_values_gradients_and_sgd_steps_are_the_twins(depth: int, slot: int | None) -> None:
+    net = "mlp" if slot is None else "stacked"
+    with preserve_global_rng():
+        torch.manual_seed(0)
+        module = NETS[net].make().double()
+    layers = ["2", "4"] if slot is None else ["fc2", "head"]
+    encoder = ["0", "2"] if slot is None else ["fc1", "fc2"]
+    paths, encoder = layers[-depth:], encoder[: 3 - depth]
+    rlplast.replace_layers(module, "plasticity_injection", layers=depth)
+    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
+    old = naive.copied(heads_of(module, paths, slot))
+    fire_once("plasticity_injection", network)
+    twin = naive.inject(old, heads_of(module, paths, slot))
+    for step in range(4):
+        raw = normal(6, 5, seed=step).double()
+        out = module(raw)
+        x = raw if slot is None else raw.expand(2, -1, -1)
+        for path in encoder:
+            x = torch.relu(module.get_submodule(path)(x))
+        x = x.detach().requires_grad_()
+        below = x if slot is None else x[slot]
+        values = naive.forward(twin, below.detach())
+        ours = out if slot is None else out[slot]
+        torch.testing.assert_close(ours.detach(), values, rtol=1e-12, atol=1e-14)
+        upstream = normal(*values.shape, seed=50 + step).double()
+        y, steps = x, [module.get_submodule(path) for path in paths]
+        for i, layer in enumerate(steps):
+            y = layer(torch.relu(y) if i else y)
+        whole = y if slot is None else y[slot]
+        parameters = [p for layer in steps for p in (layer.weight, layer.bias)]
+        *grads, to_encoder = torch.autograd.grad((whole * upstream).sum(), [*parameters, x])
+        theirs, from_head = naive.backward(twin, below.detach(), upstream)
+        flat = [t for layer in theirs for t in layer]
+        for mine, wanted in zip(grads, flat, strict=True):
+            mine = mine if slot is None else mine[slot]
+            torch.testing.assert_close(mine, wanted, rtol=1e-10, atol=1e-13)
+        mine = to_encoder if slot is None else to_encoder[slot]
+        torch.testing.assert_close(mine, from_head, rtol=1e-10, atol=1e-13)
+        twin = naive.sgd_step(twin, below.detach(), upstream, lr=0.05)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, grads, strict=True):
+                parameter.sub_(0.05 * gradient)
+
+
+# --- refusals -----------------------------------------------------------------------------
+
+
+def hooked(made: Made, total: str = "10 updates", **schedule: Any) -> rlplast.Hooks:
+    config = {"method": "plasticity_injection", **schedule}
+    return rlplast.Hooks([config], made.network, total)
+
+
+def test_a_second_injection_is_refused_and_changes_nothing() -> None:
+    made = Made("conv").update(2)
+    made.inject()
+    before = made.module.state_dict()
+    before = {n: t.clone() for n, t in before.items()}
+    with pytest.raises(ConfigError, match=r"net\.10 has been injected: a second injection is"):
+        made.inject()
+    assert_same(before, dict(made.module.state_dict()))
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"at": ["20%", "50%"]},
+        {"every": "3 updates"},
+        {"every": "1 updates"},
+        {"on": "phase_start"},
+        {"when": {"metric": "train/loss", "above": 1.0}},
+    ],
+    ids=str,
+)
+def test_schedules_with_several_moments_are_refused(schedule: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="fires once in a run: allowed is one moment"):
+        hooked(Made("mlp"), **schedule)
+
+
+def test_a_network_it_is_not_installed_in_is_refused_with_the_remedy() -> None:
+    with pytest.raises(NothingToEdit, match=r"call rlplast\.replace_layers\(model, 'plasticity_"):
+        hooked(Made("mlp", install=False), at="50%")
+
+
+def test_what_cannot_be_injected_is_named() -> None:
+    def install(module: nn.Module, **options: Any) -> None:
+        rlplast.replace_layers(module, "plasticity_injection", **options)
+
+    with pytest.raises(ConfigError, match=r"plasticity_injection\.layers = 4: .* has 3 linear"):
+        install(NETS["mlp"].make(), layers=4)
+    tied = nn.Sequential(nn.Embedding(7, 5), nn.Linear(5, 7, bias=False))
+    tied[1].weight = tied[0].weight
+    with pytest.raises(ConfigError, match=r"0\.weight is tied to 1\.weight"):
+        install(tied)
+    with pytest.raises(ConfigError, match=r"heads side by side \(mean, log_std\) have one layer"):
+        install(Actor(5, 2, TrunkSpec("mlp", 4, 2)), layers=2)
+    again = NETS["mlp"].make()
+    install(again)
+    with pytest.raises(ConfigError, match="4 is a InjectedLinear: allowed are Linear"):
+        install(again)
+    with pytest.raises(NothingToEdit, match="plasticity_injection finds no linear layer"):
+        install(nn.Sequential(nn.Conv2d(1, 2, 3)))
+
+
+@pytest.mark.parametrize("between", [nn.LayerNorm(6), nn.Dropout(0.5)], ids=["norm", "dropout"])
+def test_a_head_with_a_norm_or_dropout_between_its_layers_is_refused(between: nn.Module) -> None:
+    def net() -> nn.Module:
+        if isinstance(between, nn.LayerNorm):
+            return nn.Sequential(nn.Linear(5, 6), between, nn.ReLU(), nn.Linear(6, 3))
+        return nn.Sequential(nn.Linear(5, 6), nn.ReLU(), between, nn.Linear(6, 3))
+
+    with pytest.raises(ConfigError, match=r"what follows 0 .*: give layers: 1"):
+        rlplast.replace_layers(net(), "plasticity_injection", layers=2)
+    rlplast.replace_layers(net(), "plasticity_injection")
+
+
+@pytest.mark.parametrize("nonlinearity", [nn.Tanh, nn.GELU, nn.SiLU])
+def test_heads_with_other_nonlinearities_are_injected(nonlinearity: type[nn.Module]) -> None:
+    with preserve_global_rng():
+        torch.manual_seed(0)
+        module = nn.Sequential(
+            nn.Linear(5, 6), nonlinearity(), nn.Linear(6, 6), nonlinearity(), nn.Linear(6, 3)
+        )
+    rlplast.replace_layers(module, "plasticity_injection", layers=2)
+    network = Network("net", module)
+    x = normal(8, 5)
+    before = module(x)
+    fire_once("plasticity_injection", network)
+    assert torch.equal(module(x), before)
+    with torch.no_grad():
+        module[2].weight.add_(0.1)
+    assert not torch.equal(module(x), before)
+
+
+# --- copies, checkpoints, compiled ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["conv", "stacked, two layers"])
+def test_a_network_can_be_copied_and_pickled_after_a_forward_pass(case: str) -> None:
+    made = Made(case).update(2)
+    made.inject()
+    x = made.inputs(5)
+    out = made.read(*x)  # with gradients
+    twin = copy.deepcopy(made.module)
+    assert torch.equal(Values(twin)(*x), out)
+    file = io.BytesIO()
+    torch.save(made.module, file)
+    file.seek(0)
+    assert torch.equal(Values(torch.load(file, weights_only=False))(*x), out)
+    other = made.inputs(6)
+    Values(twin)(*other)  # a copy has features of its own
+    assert torch.equal(made.read(*x), out)
+
+
+@pytest.mark.parametrize("case", ["mlp", "conv", "stacked, two layers", "actor"])
+def test_compiled_passes_agree_before_and_after_without_recompiling(case: str) -> None:
+    torch._dynamo.reset()
+    made = Made(case).update(2)
+    compiled = torch.compile(made.read, backend="aot_eager", fullgraph=True)
+    x = made.inputs(5)
+    torch.testing.assert_close(compiled(*x), made.read(*x), rtol=1e-5, atol=1e-6)
+    before = compiled(*x)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        made.inject()
+        assert torch.equal(compiled(*x), before)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("stop", [3, 7])
+@pytest.mark.parametrize("case", ["conv", "stacked", "actor"])
+def test_resumed_before_or_after_it_continues_as_if_uninterrupted(case: str, stop: int) -> None:
+    whole, first = Made(case), Made(case)
+    hooks, again = hooked(whole, at="50%"), hooked(first, at="50%")
+    fired: list[int] = [0, 0]
+    for update in range(1, 11):
+        if update == stop:
+            second = Made(case)
+            second.module.load_state_dict(first.module.state_dict())
+            second.target.load_state_dict(first.target.state_dict())
+            second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
+            second.updates = first.updates
+            saved, first = copy.deepcopy(again.state_dict()), second
+            again = hooked(first, at="50%")
+            again.load_state_dict(saved)
+        for i, (made, driven) in enumerate(((whole, hooks), (first, again))):
+            made.update()
+            fired[i] += len(driven.step(updates=update))
+    assert fired == [1, 1]
+    assert_same(dict(whole.module.state_dict()), dict(first.module.state_dict()))
+    assert_same(dict(whole.target.state_dict()), dict(first.target.state_dict()))

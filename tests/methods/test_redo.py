@@ -1,0 +1,400 @@
+"""ReDo against its slow twin, on four networks; silent units, laws, moments, receipts."""
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.method.once import fire_once
+from rlplast.core.network.network import Network
+from rlplast.core.rng import torch_stream
+from rlplast.methods.redo import dormant, redo
+from tests.methods.unit_nets import NETS, Trained, chains, entries, normal, twin_of
+from tests.models import assert_same
+from tests.naive import redo as naive
+from tests.naive.units import Layer
+
+OPTIMIZERS = ["adam", "adamw_fused", "sgd_momentum"]
+every_net = pytest.mark.parametrize("net", NETS)
+
+
+def probe(net: str, seed: int = 99, size: int = 16) -> Tensor:
+    x = normal(size, *NETS[net].sample, seed=seed)
+    return x.to(memory_format=torch.channels_last) if x.ndim == 4 else x
+
+
+def activations(network: Network, x: Tensor) -> dict[str, Tensor]:
+    """What a probe in evaluation mode gives."""
+    module = network.module
+    training = module.training
+    module.eval()
+    with torch.no_grad(), rlplast.record(network) as found:
+        module(x)
+    module.train(training)
+    return found
+
+
+def silent(units: int) -> int:
+    """How many units of a group `spoil` silences."""
+    return 1 if units < 5 else 2
+
+
+@torch.no_grad()
+def spoil(module: nn.Module, net: str) -> None:
+    """Silence the first units of each group, make the third whisper and the others speak up."""
+    for chain in chains(module, net):
+        for layer in chain.values():
+            shift, scale = (layer.b, layer.w) if layer.beta is None else (layer.beta, layer.gamma)
+            assert shift is not None
+            assert scale is not None
+            shift += 3
+            scale *= 0.1
+            shift[: silent(len(shift))] = -50
+            scale[2] *= 1e-3
+            shift[2] = 0.02
+
+
+def prepared(net: str, optimizer: str = "adam", seed: int = 0) -> Trained:
+    made = Trained(net, optimizer, seed).train(3)
+    spoil(made.module, net)
+    return made
+
+
+def masks_of(made: Trained, x: Tensor, threshold: float) -> dict[str, list[bool]]:
+    h = activations(made.network, x)
+    return {name: naive.dormant(h[name], threshold) for name in made.groups}
+
+
+def tables(module: nn.Module, net: str) -> dict[str, Tensor]:
+    """A whole draw of each incoming weight, by group."""
+    return {
+        name: normal(*layer.w.shape, seed=1 + i)
+        for chain in chains(module, net)
+        for i, (name, layer) in enumerate(chain.items())
+    }
+
+
+def give(network: Network, monkeypatch: pytest.MonkeyPatch, fresh: Mapping[str, Tensor]) -> None:
+    by_block = {g.weight.block.name: fresh[g.name] for g in network.units().groups}
+    monkeypatch.setattr(network, "fresh", lambda block, generator: by_block[block.name])
+
+
+def recycled(
+    made: Trained, net: str, masks: dict[str, list[bool]], fresh: dict[str, Tensor], overlap: str
+) -> nn.Module:
+    """What the twin makes of a copy of the network."""
+    module = twin_of(made.module)
+    for chain in chains(module, net):
+        layers: list[Layer] = list(chain.values())
+        own = [masks[name] for name in chain]
+        naive.recycle(layers, own, [fresh[name] for name in chain], overlap)
+    return module
+
+
+# --- against the twin ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlap", ["zero", "redraw"])
+@pytest.mark.parametrize("threshold", [0.0, 0.1])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@every_net
+def test_weights_norm_entries_and_moments_are_the_twins(
+    net: str, optimizer: str, threshold: float, overlap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, x = prepared(net, optimizer), probe(net)
+    masks, fresh = masks_of(made, x, threshold), tables(made.module, net)
+    for name, mask in masks.items():
+        assert sum(mask) == silent(len(mask)) + (threshold > 0), name
+    expected = recycled(made, net, masks, fresh, overlap)
+    touched = entries(made.module, net, masks)
+    before, moments = made.state(), made.moments()
+    give(made.network, monkeypatch, fresh)
+    receipt = redo(made.network, inputs=x, threshold=threshold, overlap=overlap)
+    assert_same(dict(expected.state_dict()), made.state())
+    for name, tensor in made.state().items():
+        assert torch.equal(tensor[~touched[name]], before[name][~touched[name]]), name
+    after = made.moments()
+    for name, slots in moments.items():
+        for slot, value in slots.items():
+            if slot != "step":
+                value = torch.where(touched[name], 0, value)
+            assert torch.equal(after[name][slot], value), (name, slot)
+    assert receipt.units == {name: sum(mask) for name, mask in masks.items()}
+    assert receipt.entries_touched == sum(int(t.sum()) for t in touched.values())
+    assert (receipt.optimizer_policy, receipt.followers) == ("touched", {})
+
+
+@pytest.mark.parametrize("policy", ["keep", "parameter", "network"])
+def test_other_optimizer_policies_are_obeyed(policy: str) -> None:
+    made, x = prepared("mlp"), probe("mlp")
+    before = made.moments()
+    redo(made.network, inputs=x, optimizer_policy=policy)
+    after = made.moments()
+    for name, slots in before.items():
+        cleared = policy == "network" or (policy == "parameter" and name != "4.bias")
+        for slot, value in slots.items():
+            assert torch.equal(after[name][slot], torch.zeros_like(value) if cleared else value)
+
+
+def test_weights_between_two_dormant_units_are_the_only_difference_of_overlap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    results = {}
+    for overlap in ("zero", "redraw"):
+        made = prepared("mlp")
+        fresh = tables(made.module, "mlp")
+        give(made.network, monkeypatch, fresh)
+        redo(made.network, inputs=probe("mlp"), threshold=0, overlap=overlap)
+        results[overlap] = made.state()
+    different = {
+        n: torch.nonzero(t != results["redraw"][n]).tolist() for n, t in results["zero"].items()
+    }
+    assert {n for n, where in different.items() if where} == {"2.weight"}
+    assert different["2.weight"] == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    assert not results["zero"]["2.weight"][:2, :2].any()
+    assert torch.equal(results["redraw"]["2.weight"][:2, :2], fresh["2"][:2, :2])
+
+
+# --- who is dormant -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.025, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("shape", [(9, 7), (5, 7, 3, 4)], ids=str)
+def test_dormant_units_are_the_twins(shape: tuple[int, ...], threshold: float) -> None:
+    h = normal(*shape, seed=3).relu()
+    h[:, 1] = 0
+    h[:, 4] *= 1e-3
+    assert dormant(h, threshold).tolist() == naive.dormant(h, threshold)
+
+
+def test_score_is_mean_size_over_the_layers_mean_size() -> None:
+    h = torch.tensor([[1.0, -3.0, 0.0], [1.0, 1.0, 0.0]])  # means 1, 2, 0; of all 1
+    for threshold, expected in ((0.0, [False, False, True]), (0.999, [False, False, True])):
+        assert dormant(h, threshold).tolist() == expected
+    assert dormant(h, 1.0).tolist() == [True, False, True]
+    assert dormant(h, 2.0).tolist() == [True, True, True]
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.1])
+def test_in_a_silent_layer_all_units_are_dormant(threshold: float) -> None:
+    assert dormant(torch.zeros(4, 5), threshold).all()
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_dormancy_does_not_depend_on_memory_format_or_low_precision(
+    memory_format: torch.memory_format,
+) -> None:
+    h = normal(6, 5, 4, 4, seed=1).relu()
+    h[:, 2] *= 1e-4
+    h[:, 3] = 0
+    h = h.contiguous(memory_format=memory_format)
+    for value in (h, h.bfloat16(), h.double()):
+        assert dormant(value, 0.1).tolist() == [False, False, True, True, False]
+
+
+def test_a_long_mean_in_bf16_is_summed_in_float32() -> None:
+    # 4096 ones: a bf16 sum stops at 256
+    h = torch.ones(4096, 2, dtype=torch.bfloat16)
+    h[:, 1] = 0.125
+    assert not dormant(h, 0.2).any()
+    assert dormant(h, 0.23).tolist() == [False, True]  # 0.125 / 0.5625 = 0.222
+
+
+# --- what the network computes ------------------------------------------------------------
+
+
+@every_net
+def test_outputs_on_the_probe_stay_where_the_units_were_silent(net: str) -> None:
+    made, x = prepared(net), probe(net)
+    masks = masks_of(made, x, 0.0)
+    made.module.eval()
+    with torch.no_grad():
+        before = made.module(x)
+        receipt = redo(made.network, inputs=x, threshold=0)
+        assert receipt.units == {name: sum(mask) for name, mask in masks.items()}
+        after = made.module(x)
+    assert torch.equal(before, after)
+
+
+@every_net
+def test_recycled_units_speak_again(net: str) -> None:
+    made, x = prepared(net), probe(net)
+    masks = masks_of(made, x, 0.0)
+    redo(made.network, inputs=x, threshold=0)
+    first = next(iter(masks))  # of later groups the inputs have changed
+    assert sum(masks[first]) == silent(len(masks[first]))
+    assert not any(masks_of(made, probe(net, seed=5, size=64), 0.0)[first])
+    before = {n: t for n, t in made.state().items()}
+    made.train(2)  # nothing reads them at first: their outgoing weights learn
+    for chain in chains(made.module, net):
+        layer = chain[next(iter(chain))]
+        assert bool(layer.w_next[:, 0].any()) or layer.w_next.shape != layer.w.shape
+    assert any(not torch.equal(t, before[n]) for n, t in made.state().items())
+
+
+def test_network_without_dormant_units_keeps_every_bit() -> None:
+    made = Trained("mlp").train(3)
+    before, moments = made.state(), made.moments()
+    receipt = redo(made.network, inputs=probe("mlp"), threshold=0)
+    assert_same(before, made.state())
+    assert all(
+        torch.equal(v, made.moments()[n][s]) for n, m in moments.items() for s, v in m.items()
+    )
+    assert receipt.units == {"0": 0, "2": 0}
+    assert (receipt.entries_touched, receipt.sfe) == (0, 0)
+
+
+# --- laws ---------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def mute(first: nn.Module, nonlinearity: type[nn.Module], *rest: nn.Module) -> Network:
+    """A network whose hidden units are all silent."""
+    first.weight.zero_()  # type: ignore[union-attr, operator]
+    first.bias.zero_()  # type: ignore[union-attr, operator]
+    return Network("net", nn.Sequential(first, nonlinearity(), *rest))
+
+
+@pytest.mark.parametrize("nonlinearity", [nn.ReLU, nn.Tanh])
+@pytest.mark.parametrize("init", ["own", "kaiming", "lecun"])
+@pytest.mark.parametrize("kind", ["linear", "conv"])
+def test_incoming_weights_follow_the_law_and_biases_are_zero(
+    kind: str, init: str, nonlinearity: type[nn.Module]
+) -> None:
+    if kind == "conv":
+        network = mute(nn.Conv2d(3, 60, 3), nonlinearity, nn.Flatten(), nn.Linear(60, 2))
+        x, fan_in = torch.ones(2, 3, 3, 3), 27
+    else:
+        network = mute(nn.Linear(40, 60), nonlinearity, nn.Linear(60, 2))
+        x, fan_in = torch.ones(2, 40), 40
+    redo(network, inputs=x, init=init, threshold=0)
+    gain = {nn.ReLU: math.sqrt(2), nn.Tanh: 5 / 3}[nonlinearity]
+    factor = {"own": 1.0, "kaiming": gain * math.sqrt(3), "lecun": math.sqrt(3)}[init]
+    bound, weight = factor / math.sqrt(fan_in), network.module.get_parameter("0.weight").detach()
+    assert 0.99 * bound < weight.abs().max() <= bound
+    assert float(weight.square().mean()) == pytest.approx(bound**2 / 3, rel=0.1)
+    assert abs(float(weight.mean())) < 0.05 * bound
+    assert not network.module.get_parameter("0.bias").any()
+
+
+@pytest.mark.parametrize("init", ["kaiming", "lecun"])
+def test_every_layer_is_drawn_whole_from_the_firings_stream(init: str) -> None:
+    made, x = prepared("mlp"), probe("mlp")
+    masks = masks_of(made, x, 0.0)
+    stream = torch_stream(5, "hook", "redo", "net", 1)
+    fresh = {}
+    for name in ("0", "2"):
+        shape = made.module.get_parameter(f"{name}.weight").shape
+        bound = math.sqrt((2 if init == "kaiming" else 1) * 3 / shape[1])
+        fresh[name] = torch.empty(shape).uniform_(-bound, bound, generator=stream)
+    expected = recycled(made, "mlp", masks, fresh, "zero")
+    redo(made.network, inputs=x, threshold=0, init=init, seed=5)
+    for name, tensor in expected.state_dict().items():
+        torch.testing.assert_close(made.state()[name], tensor, rtol=1e-6, atol=0)
+
+
+def test_draws_do_not_depend_on_who_is_dormant() -> None:
+    rows = []
+    for dead in ([0, 3], [3]):
+        made = Trained("mlp").train(3)
+        with torch.no_grad():
+            made.module.get_parameter("2.bias")[dead] = -50
+        redo(made.network, inputs=probe("mlp"), threshold=0)
+        rows.append(made.module.get_parameter("2.weight")[3].detach().clone())
+    assert torch.equal(rows[0], rows[1])
+
+
+# --- options, scopes, followers -----------------------------------------------------------
+
+
+def test_a_scope_of_convs_leaves_linear_units_alone() -> None:
+    made = prepared("conv")
+    receipt = redo(made.network, inputs=probe("conv"), scope="dqn")
+    assert set(receipt.units or {}) == {"0", "4"}
+
+
+def test_followers_are_left_or_get_new_starts_of_the_same_units() -> None:
+    for policy in ("leave", "same_edit"):
+        made = prepared("mlp")
+        target = copy.deepcopy(made.module).requires_grad_(False)
+        with torch.no_grad():
+            for p in target.parameters():
+                p.mul_(2)
+        start = {n: t.clone() for n, t in target.state_dict().items()}
+        network = Network("net", made.module, made.optimizer, target)
+        redo(network, inputs=probe("mlp"), threshold=0, follower_policy=policy)
+        if policy == "leave":
+            assert_same(start, dict(target.state_dict()))
+            continue
+        touched = entries(made.module, "mlp", {n: [True, True] + 4 * [False] for n in ("0", "2")})
+        for name, tensor in target.state_dict().items():
+            ours = made.module.state_dict()[name]
+            assert torch.equal(tensor[touched[name]], ours[touched[name]]), name
+            assert torch.equal(tensor[~touched[name]], start[name][~touched[name]]), name
+
+
+def test_a_network_without_hidden_units_is_refused_with_the_reason() -> None:
+    with pytest.raises(NothingToEdit, match="its outputs are those of the network"):
+        redo(nn.Sequential(nn.Linear(3, 2)), inputs=torch.zeros(2, 3))
+
+
+def test_without_inputs_the_message_says_what_is_missing() -> None:
+    with pytest.raises(ConfigError, match=r"redo reads activations: pass"):
+        fire_once("redo", NETS["mlp"].module())
+
+
+# --- in a loop ----------------------------------------------------------------------------
+
+
+def hooked(made: Trained, **params: Any) -> rlplast.Hooks:
+    config = {"method": "redo", "every": "4 updates", "params": {"threshold": 0.4, **params}}
+
+    def draw(size: int, generator: torch.Generator) -> Tensor:
+        return torch.randn(size, *made.net.sample, generator=generator)
+
+    return rlplast.Hooks([config], made.network, "40 updates", seed=3, probe=draw)
+
+
+@every_net
+def test_resumed_in_mid_run_it_continues_as_if_uninterrupted(net: str) -> None:
+    whole, first = Trained(net), Trained(net)
+    hooks, again = hooked(whole), hooked(first)
+    receipts: list[list[Any]] = [[], []]
+    for update in range(1, 13):
+        if update == 7:
+            second = Trained(net)
+            second.module.load_state_dict(first.module.state_dict())
+            second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
+            second.updates = first.updates
+            saved, first = copy.deepcopy(again.state_dict()), second
+            again = hooked(first)
+            again.load_state_dict(saved)
+        for made, driven, kept in ((whole, hooks, receipts[0]), (first, again, receipts[1])):
+            made.update()
+            kept += [(r.units, r.sfe) for r in driven.step(updates=update)]
+    assert receipts[0] == receipts[1]
+    assert len(receipts[0]) == 3
+    assert sum(sum((units or {}).values()) for units, _ in receipts[0]) > 0
+    assert_same(whole.state(), first.state())
+
+
+def test_each_firing_has_a_probe_of_its_own_of_the_size_asked_for() -> None:
+    made, asked = Trained("mlp"), []
+    config = {"method": "redo", "every": "2 updates", "params": {"probe": 11}}
+
+    def draw(size: int, generator: torch.Generator) -> Tensor:
+        asked.append((size, torch.randn(1, generator=generator).item()))
+        return torch.randn(size, 5, generator=generator)
+
+    hooks = rlplast.Hooks([config], made.network, "8 updates", probe=draw)
+    for update in range(1, 7):
+        made.update()
+        hooks.step(updates=update)
+    assert [size for size, _ in asked] == [11, 11, 11]
+    assert len({first for _, first in asked}) == 3

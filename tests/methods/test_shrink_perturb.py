@@ -1,0 +1,196 @@
+"""Shrink and perturb against its closed form, entry by entry."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.core.errors import ConfigError
+from tests.methods.nets import (
+    ConvNet,
+    Gpt,
+    Mlp,
+    changed,
+    optimizer_entries,
+    randomise,
+    snapshot,
+    train_a_little,
+)
+from tests.naive.interventions import shrink_noise_twin, shrink_perturb_twin
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def started_and_trained(norm: bool = True) -> tuple[nn.Module, dict[str, Tensor]]:
+    model = randomise(ConvNet(norm=norm), 1)
+    start = snapshot(model)
+    return randomise(model, 2), start
+
+
+def assert_close(ours: Tensor, theirs: np.ndarray) -> None:
+    np.testing.assert_allclose(ours.double().numpy(), theirs, rtol=1e-6, atol=1e-7)
+
+
+def perturb(model: nn.Module, **options: Any) -> dict[str, Tensor]:
+    rlplast.shrink_perturb(model, **options)
+    return snapshot(model)
+
+
+@pytest.mark.parametrize("coef", [0.2, 0.5, 0.8])
+def test_every_parameter_is_mixed_with_its_start_and_statistics_are_not(coef: float) -> None:
+    model, start = started_and_trained()
+    before = snapshot(model)
+    after = perturb(model, coef=coef, initial=start)
+    for name in before:
+        if name.endswith(STATISTICS):
+            assert torch.equal(after[name], before[name])
+        else:
+            twin = shrink_perturb_twin(before[name].numpy(), start[name].numpy(), coef)
+            assert_close(after[name], twin)
+
+
+def test_running_statistics_are_mixed_when_asked_and_the_counter_is_not() -> None:
+    model, start = started_and_trained()
+    model.get_buffer("1.num_batches_tracked").fill_(9)
+    before = snapshot(model)
+    after = perturb(model, coef=0.3, running_stats=True, initial=start)
+    for name in ("1.running_mean", "1.running_var"):
+        twin = shrink_perturb_twin(before[name].numpy(), start[name].numpy(), 0.3)
+        assert_close(after[name], twin)
+    assert int(after["1.num_batches_tracked"]) == 9
+
+
+def test_buffers_that_are_no_running_statistics_are_never_mixed() -> None:
+    model = randomise(Mlp(), 1)
+    model.register_buffer("seen", torch.tensor([1.0]))
+    start = snapshot(model)
+    model.get_buffer("seen").fill_(8)
+    rlplast.shrink_perturb(model, running_stats=True, initial=start)
+    assert model.get_buffer("seen").tolist() == [8]
+
+
+def test_zero_changes_no_bit_and_one_is_the_start_bit_for_bit() -> None:
+    model, start = started_and_trained(norm=False)
+    before = snapshot(model)
+    perturb(model, coef=0, initial=start)
+    assert not changed(before, model)
+    perturb(model, coef=1, initial=start)
+    assert not changed(start, model)
+
+
+@pytest.mark.parametrize("coef", [0.2, 0.8])
+def test_fresh_mixes_in_a_draw_from_each_layers_law(coef: float) -> None:
+    model = randomise(ConvNet(norm=True), 1)
+    before = snapshot(model)
+    after = perturb(model, coef=coef, init="fresh", seed=3)
+    draw = perturb(randomise(ConvNet(norm=True), 1), coef=1, init="fresh", seed=3)
+    for name in before:
+        if not name.endswith(STATISTICS):
+            twin = shrink_perturb_twin(before[name].numpy(), draw[name].numpy(), coef)
+            assert_close(after[name], twin)
+    assert draw["7.weight"].abs().max() <= 1 / math.sqrt(54)
+    assert draw["1.weight"].eq(1).all() and draw["1.bias"].eq(0).all()
+
+
+def test_two_coefficients_shrink_and_add_a_little_of_a_fresh_draw() -> None:
+    model = randomise(Mlp(), 1)
+    before = snapshot(model)
+    after = perturb(model, shrink=0.4, noise=0.01, seed=3)
+    draw = perturb(randomise(Mlp(), 1), shrink=0, noise=1, seed=3)
+    for name in before:
+        twin = shrink_noise_twin(before[name].numpy(), draw[name].numpy(), 0.4, 0.01)
+        assert_close(after[name], twin)
+
+
+def test_fresh_draws_differ_between_firings() -> None:
+    model = randomise(Mlp(), 1)
+    network = rlplast.Network("q", model, torch.optim.SGD(model.parameters(), lr=1))
+    params = {"coef": 1, "init": "fresh"}
+    config = {"method": "shrink_perturb", "every": "1 epochs", "params": params}
+    hooks = rlplast.Hooks([config], network, total="3 epochs")
+    drawn = []
+    for epoch in range(1, 3):
+        assert hooks.step(epochs=epoch)
+        drawn.append(snapshot(model))
+    assert not any(torch.equal(drawn[0][name], drawn[1][name]) for name in drawn[0])
+
+
+def test_a_tied_tensor_is_mixed_once() -> None:
+    model = randomise(Gpt(), 1)
+    start = snapshot(model)
+    before = snapshot(randomise(model, 2))
+    after = perturb(model, coef=0.5, initial=start)
+    twin = shrink_perturb_twin(before["wte.weight"].numpy(), start["wte.weight"].numpy(), 0.5)
+    assert_close(after["lm_head.weight"], twin)
+    assert model.tied
+
+
+def test_half_precision_is_mixed_in_float32_and_rounded_once() -> None:
+    model = randomise(Mlp(), 1).bfloat16()
+    start = snapshot(model)
+    before = snapshot(randomise(model, 2))
+    after = perturb(model, coef=0.3, initial=start)
+    for name in before:
+        exact = (1 - 0.3) * before[name].float() + 0.3 * start[name].float()
+        assert torch.equal(after[name], exact.bfloat16())
+
+
+def test_dqn_recipe_mixes_convs_returns_linears_and_keeps_adam() -> None:
+    """Convs mixed, linears to θ0, the target by the same formula on its own weights."""
+    model, target = randomise(ConvNet(), 1), randomise(ConvNet(), 1)
+    start = snapshot(model)
+    optimizer = torch.optim.Adam(model.parameters())
+    network = rlplast.Network("q", model, optimizer, {"target": target})
+    randomise(model, 2)
+    randomise(target, 3)
+    train_a_little(model, optimizer)
+    moments = [entry.clone() for entry in optimizer_entries(optimizer)]
+    before = {"online": snapshot(model), "target": snapshot(target)}
+    recipe = {"scope": "dqn", "optimizer": "keep", "followers": "same_edit"}
+    config = {"method": "shrink_perturb", "at": "50%", "params": {"coef": 0.8}, **recipe}
+    (receipt,) = rlplast.Hooks([config], network, total="2 updates").step(updates=1)
+    assert (receipt.optimizer_policy, receipt.followers) == ("keep", {"target": "same_edit"})
+    for name, net in (("online", model), ("target", target)):
+        after = snapshot(net)
+        for tensor in after:
+            if int(tensor[0]) < 5:  # convs, biases too
+                old = before[name][tensor].numpy()
+                assert_close(after[tensor], shrink_perturb_twin(old, start[tensor].numpy(), 0.8))
+            else:
+                assert torch.equal(after[tensor], start[tensor])
+    kept = optimizer_entries(optimizer)
+    assert all(torch.equal(a, b) for a, b in zip(kept, moments, strict=True))
+
+
+def test_sac_recipe_mixes_everything_copies_to_the_target_and_clears_the_optimizer() -> None:
+    model, target = randomise(Mlp(), 1), randomise(Mlp(), 2)
+    start = snapshot(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    train_a_little(model, optimizer)
+    before = snapshot(model)
+    receipt = rlplast.shrink_perturb(model, optimizer, target=target, initial=start)
+    assert changed(before, model) == set(before)
+    assert not changed(snapshot(model), target)
+    assert not any(bool(entry.any()) for entry in optimizer_entries(optimizer))
+    # θ moves by 0.8·(θ0 − θ) at the default coefficient.
+    moved = sum(float((start[n].double() - before[n].double()).square().sum()) for n in before)
+    assert receipt.sfe == pytest.approx(0.64 * moved, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "initial="),
+        ({"coef": 1.5}, r"coef = 1\.5: allowed is \[0, 1\]"),
+        ({"shrink": 0.5}, "shrink and noise are given together"),
+        ({"noise": 0.1}, "shrink and noise are given together"),
+        ({"init": "store"}, "did you mean 'stored'"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        rlplast.shrink_perturb(Mlp(), **options)

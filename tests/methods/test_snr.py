@@ -1,0 +1,389 @@
+"""Self-normalized resets against their slow twin: firing tables, and inside training."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rlplast
+import rlplast.methods.snr as snr
+from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.network import Network
+from rlplast.core.network.units import Part
+from tests.methods.unit_nets import BATCH, NETS, Trained, chains, entries, normal, twin_of
+from tests.models import assert_same
+from tests.naive.snr import Snr
+from tests.naive.units import Layer
+
+every_net = pytest.mark.parametrize("net", NETS)
+SHORT: dict[str, Any] = {
+    "percentile": 0.9,
+    "tau_init": 40,
+    "tau_max": 96,
+    "refresh": 25,
+    "expansion": 2,
+}
+
+
+def row(tag: int, unit: int, number: int, size: int) -> Tensor:
+    """A table of draws, U(−1, 1)."""
+    generator = torch.Generator().manual_seed(10_007 * tag + 101 * unit + number)
+    return torch.rand(size, generator=generator, dtype=torch.float64) * 2 - 1
+
+
+def table_rows(
+    part: Part, mask: Tensor, limit: float, seed: int, tag: int, number: Tensor
+) -> Tensor:
+    """`uniform_rows` from the table."""
+    view = part.block.view
+    size = math.prod(view.shape[1:])
+    whole = torch.stack([row(tag, i, int(n), size) for i, n in enumerate(number)])
+    return (whole * limit).to(view.dtype).view(view.shape)
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snr, "uniform_rows", table_rows)
+
+
+class Twin(Snr):
+    """The twin of one chain of layers, with draws from the table."""
+
+    def __init__(self, layers: dict[str, Any], tags: dict[str, int], **options: Any) -> None:
+        self.tags = [tags[name] for name in layers]
+        options = {"tau_min": BATCH} | options
+        super().__init__(list(layers.values()), draw=self.drawn, **options)
+
+    def drawn(self, number: int, unit: int, count: int) -> Tensor:
+        w = self.layers[number].w
+        fan_in = math.prod(w.shape[1:])
+        values = row(self.tags[number], unit, count, fan_in) / math.sqrt(fan_in)
+        return values.to(w.dtype).view(w.shape[1:])
+
+
+def hooked(made: Trained, **params: Any) -> rlplast.Hooks:
+    config = {"method": "snr", "every": "1 updates", "params": SHORT | params}
+    return rlplast.Hooks([config], made.network, "10000 updates", seed=4)
+
+
+def tags_of(made: Trained) -> dict[str, int]:
+    return {g.name: i for i, g in enumerate(made.network.units().groups)}
+
+
+def shy(net: str, optimizer: str = "adam") -> Trained:
+    """A network whose units fire seldom, one of each group never."""
+    made = Trained(net, optimizer)
+    with torch.no_grad():
+        for chain in chains(made.module, net):
+            for layer in chain.values():
+                shift = layer.b if layer.beta is None else layer.beta
+                assert shift is not None
+                shift -= 1.5
+                shift[1] = -50
+    return made
+
+
+def check_books(state: dict[str, Tensor], names: list[str], twin: Snr) -> None:
+    for i, name in enumerate(names):
+        assert state[f"age/{name}"].tolist() == twin.age[i]
+        assert state[f"tau/{name}"].tolist() == twin.tau[i]
+        assert state[f"drawn/{name}"].tolist() == twin.resets[i]
+        bins = state[f"gaps/{name}"].view(len(twin.age[i]), twin.tau_max + 2)
+        for unit, counts in enumerate(twin.hist[i]):
+            found = {a: n for a, n in enumerate(bins[unit, :-1].tolist()) if n}
+            assert found == counts, (name, unit)
+
+
+def compare(made: Trained, hooks: rlplast.Hooks, updates: int, **options: Any) -> dict[str, int]:
+    """Train; after each update compare edit, moments and books with the twins'.
+
+    Returns:
+        The number of resets by group.
+    """
+    shadow = twin_of(made.module)
+    shadows = chains(shadow, made.name)
+    twins = [Twin(chain, tags_of(made), **(SHORT | options)) for chain in shadows]
+    state = hooks.hooks[0].states["net"]
+    total = dict.fromkeys(made.groups, 0)
+    for update in range(1, updates + 1):
+        found = made.update()
+        before, moments = made.state(), made.moments()
+        shadow.load_state_dict(before)
+        chosen: dict[str, list[bool]] = {}
+        for chain, twin in zip(shadows, twins, strict=True):
+            twin.observe([found[name] for name in chain])
+            chosen |= dict(zip(chain, twin.masks(twin.step()), strict=True))
+        hooks.step(updates=update, activations=found)
+        touched = entries(made.module, made.name, chosen)
+        after, expected = made.state(), shadow.state_dict()
+        for name, tensor in after.items():
+            kept = ~touched[name]
+            assert torch.equal(tensor[kept], before[name][kept]), (update, name)
+            torch.testing.assert_close(tensor, expected[name], rtol=1e-6, atol=0, msg=name)
+        for name, slots in made.moments().items():
+            for slot, value in slots.items():
+                was = moments[name][slot]
+                was = was if slot == "step" else torch.where(touched[name], 0, was)
+                assert torch.equal(value, was), (update, name, slot)
+        for chain, twin in zip(shadows, twins, strict=True):
+            check_books(state, list(chain), twin)
+        for name, mask in chosen.items():
+            total[name] += sum(mask)
+    return total
+
+
+# --- against the twin, in training ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("net", "updates"),
+    [("mlp", 300), ("conv", 120), ("conv_batchnorm", 120), ("residual", 250), ("stacked", 250)],
+)
+def test_updates_of_training_reset_what_the_twin_resets(
+    net: str, updates: int, tables: None
+) -> None:
+    made = shy(net)
+    hooks = hooked(made)
+    total = compare(made, hooks, updates)
+    assert all(total.values()), total
+    [receipt] = hooks.flush()
+    assert receipt.units == total
+    assert receipt.firings == updates
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"percentile": 0.5, "expansion": 1},
+        {"percentile": 1.0, "expansion": 3, "refresh": 7},
+        {"empty": "official"},
+        {"tau_init": 8, "tau_min": 1, "empty": "official", "refresh": 3},
+        {"tau_min": 20, "tau_init": 10},
+        {"tau_min": 64, "refresh": 5},
+        {"eps": 0.2},
+        {"eps": 0.0},
+        {"tau_init": 96, "refresh": 1000},
+        {"tau_max": 8, "tau_init": 8},
+    ],
+    ids=str,
+)
+def test_every_option_is_the_twins(options: dict[str, Any], tables: None) -> None:
+    made = shy("mlp")
+    assert any(compare(made, hooked(made, **options), 60, **options).values())
+
+
+@pytest.mark.parametrize("optimizer", ["adamw_fused", "sgd_momentum"])
+def test_other_optimizers_forget_the_same_entries(optimizer: str, tables: None) -> None:
+    made = shy("mlp", optimizer)
+    assert any(compare(made, hooked(made), 80).values())
+
+
+def test_thresholds_begin_at_their_largest_and_fall_to_the_batch_size() -> None:
+    made = Trained("mlp")
+    hooks = hooked(made, tau_init=None, refresh=2)
+    state = hooks.hooks[0].states["net"]
+    h, found = torch.ones(BATCH, 6), []
+    for update in range(1, 9):
+        h[:, :2] = update % 2  # silent in every second update: gaps of one batch
+        hooks.step(updates=update, activations={"0": h, "2": torch.ones(BATCH, 6)})
+        found.append(state["tau/0"].tolist()[1:3])
+    # No gap has ended at the first refreshment. At the third the gap, a reset, is no smaller than
+    # the threshold, which doubles; after the reset there was none.
+    assert found == [[96, 96]] * 3 + [[8, 96]] * 2 + [[16, 96]] * 3
+
+
+# --- a firing table ------------------------------------------------------------------------
+
+
+def driven(fired: Tensor, batch: int, **params: Any) -> tuple[list[list[int]], dict[str, Tensor]]:
+    """Feed a table (updates, units); returns which units were reset at each update, and books."""
+    units = fired.shape[1]
+    module = nn.Sequential(nn.Linear(2, units), nn.ReLU(), nn.Linear(units, 1))
+    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.0))
+    config = {"method": "snr", "every": "1 updates", "params": params}
+    hooks = rlplast.Hooks([config], network, "100000 updates")
+    state, resets = hooks.hooks[0].states["net"], []
+    for update, fires in enumerate(fired, 1):
+        before = state["drawn/0"].clone()
+        h = torch.zeros(batch, units)
+        h[update % batch] = fires.float()
+        hooks.step(updates=update, activations={"0": h})
+        resets.append((state["drawn/0"] - before).nonzero().flatten().tolist())
+    return resets, state
+
+
+def test_a_silent_unit_is_reset_each_time_its_age_reaches_the_threshold() -> None:
+    resets, state = driven(torch.zeros(20, 1, dtype=torch.bool), 10, tau_init=50, tau_max=100)
+    assert [i for i, units in enumerate(resets, 1) if units] == [5, 10, 15, 20]
+    assert int(state["gaps/0"][50]) == 4
+
+
+def test_a_unit_that_always_fires_is_never_reset_and_keeps_its_threshold() -> None:
+    fired = torch.ones(50, 1, dtype=torch.bool)
+    resets, state = driven(fired, 10, tau_init=50, tau_max=100, refresh=10)
+    assert not any(resets)
+    assert state["tau/0"].tolist() == [50]
+    resets, state = driven(fired, 10, tau_init=50, tau_max=100, refresh=10, empty="official")
+    assert state["tau/0"].tolist() == [10]
+
+
+def test_gaps_are_counted_in_samples_and_the_threshold_is_their_percentile() -> None:
+    # Fires after 1, 2 or 3 silent updates: gaps of 10, 20 and 30 samples, in shares 2, 2 and 1.
+    silences = [1, 1, 2, 2, 3]
+    fired = torch.tensor([x for s in silences for x in [False] * s + [True]])[:, None]
+    kwargs: dict[str, Any] = {"tau_init": 80, "tau_max": 90, "refresh": len(fired)}
+    for percentile, expected in ((0.4, 10), (0.5, 20), (0.8, 20), (0.81, 30), (1.0, 30)):
+        _, state = driven(fired, 10, percentile=percentile, **kwargs)
+        assert state["tau/0"].tolist() == [expected]
+        assert not state["gaps/0"].any()
+    _, state = driven(fired, 10, percentile=1.0, **(kwargs | {"tau_init": 30}))
+    assert state["tau/0"].tolist() == [60]  # no smaller: it grows
+
+
+def test_silences_beyond_the_largest_threshold_are_not_counted() -> None:
+    fired = torch.tensor([False] * 3 + [True])[:, None].repeat(5, 1)
+    # Resets at 20 samples come first: a gap of 30 never ends.
+    resets, state = driven(fired, 10, tau_init=20, tau_max=20)
+    assert [i for i, units in enumerate(resets, 1) if units] == [2, 6, 10, 14, 18]
+    assert int(state["gaps/0"][20]) == 5
+    assert int(state["gaps/0"][10]) == 5
+    _, state = driven(fired, 25, tau_init=60, tau_max=60)
+    assert state["gaps/0"].nonzero().tolist() == [[0], [61]]  # 75 samples: out of range
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_four_hundred_updates_of_a_firing_table_are_the_twins(seed: int, tables: None) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    fired = torch.rand(400, 12, generator=generator) < torch.linspace(0, 1, 12) ** 3
+    fired[200:, 10] = False
+    module = nn.Sequential(nn.Linear(2, 12), nn.ReLU(), nn.Linear(12, 3))
+    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.0))
+    options = {"percentile": 0.92, "tau_init": 300, "tau_max": 400, "refresh": 50, "expansion": 2}
+    config = {"method": "snr", "every": "1 updates", "params": options}
+    hooks = rlplast.Hooks([config], network, "1000 updates")
+    shadow = twin_of(module)
+    first, last = shadow[0], shadow[2]  # type: ignore[index]
+    layer = Layer(first.weight, first.bias, last.weight, False)
+    twin = Twin({"0": layer}, {"0": 0}, **(options | {"tau_min": 10}))
+    for update, fires in enumerate(fired, 1):
+        h = torch.zeros(10, 12)
+        h[update % 10] = fires.float()
+        twin.observe([h])
+        twin.step()
+        hooks.step(updates=update, activations={"0": h})
+        check_books(hooks.hooks[0].states["net"], ["0"], twin)
+    assert sum(twin.resets[0]) > 20
+    for name, tensor in module.state_dict().items():
+        torch.testing.assert_close(tensor, shadow.state_dict()[name], rtol=1e-6, atol=0)
+
+
+# --- firing --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_a_channel_fires_where_any_of_its_pixels_does(memory_format: torch.memory_format) -> None:
+    made = Trained("conv")
+    hooks = hooked(made)
+    h = torch.zeros(BATCH, 4, 3, 3).contiguous(memory_format=memory_format)
+    h[5, 2, 1, 2] = 1e-30
+    rest = {"4": torch.ones(BATCH, 3, 2, 2), "8": torch.ones(BATCH, 5)}
+    hooks.step(updates=1, activations={"0": h} | rest)
+    assert hooks.hooks[0].states["net"]["age/0"].tolist() == [8, 8, 0, 8]
+
+
+def test_bf16_activations_fire_as_their_float32_values() -> None:
+    ages = []
+    for dtype in (torch.bfloat16, torch.float32):
+        made = Trained("mlp")
+        hooks = hooked(made, eps=0.1)
+        h = normal(BATCH, 6, seed=1).bfloat16().to(dtype) * 0.1
+        hooks.step(updates=1, activations={"0": h, "2": h})
+        ages.append(hooks.hooks[0].states["net"]["age/0"].tolist())
+    assert ages[0] == ages[1]
+
+
+@pytest.mark.parametrize("nonlinearity", [nn.GELU, nn.Tanh, nn.SiLU, nn.LeakyReLU])
+def test_a_nonlinearity_that_is_never_silent_needs_eps(nonlinearity: type[nn.Module]) -> None:
+    module = nn.Sequential(nn.Linear(2, 4), nonlinearity(), nn.Linear(4, 1))
+    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
+    config = {"method": "snr", "every": "1 updates"}
+    with pytest.raises(ConfigError, match=r"net\.0 uses \w+, which is never silent: give snr\.eps"):
+        rlplast.Hooks([config], network, "10 updates")
+    hooks = rlplast.Hooks([config | {"params": {"eps": 0.1, "tau_init": 8}}], network, "10 updates")
+    h = torch.tensor([[0.2, -0.2, 0.05, -0.05]]).repeat(8, 1)
+    hooks.step(updates=1, activations={"0": h})
+    [receipt] = hooks.flush()
+    assert receipt.units == {"0": 2}
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("nonlinearity", [nn.ReLU, nn.ReLU6])
+def test_rectifiers_are_known(nonlinearity: Any, inplace: bool) -> None:
+    module = nn.Sequential(nn.Linear(2, 4), nonlinearity(inplace=inplace), nn.Linear(4, 1))
+    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
+    rlplast.Hooks([{"method": "snr", "every": "1 updates"}], network, "10 updates")
+
+
+# --- compiled, resumed ---------------------------------------------------------------------
+
+
+def test_compiled_updates_reset_what_eager_ones_do() -> None:
+    torch._dynamo.reset()
+    eager, compiled = shy("mlp"), shy("mlp")
+    hooks = [hooked(made, tau_init=16, refresh=5) for made in (eager, compiled)]
+    plain = hooks[0].hooks[0].after_update
+    edit = torch.compile(hooks[1].hooks[0].after_update, backend="aot_eager", fullgraph=True)
+    for update in range(1, 12):
+        for made, function in ((eager, plain), (compiled, edit)):
+            found = made.update()
+            function(Clock(updates=update), 4, {"net": found})
+    torch._dynamo.reset()
+    left, right = (h.hooks[0].states["net"] for h in hooks)
+    assert_same(left, right)
+    assert int(left["drawn/0"].sum()) > 0
+    for name, tensor in eager.state().items():
+        torch.testing.assert_close(compiled.state()[name], tensor, rtol=1e-5, atol=1e-6, msg=name)
+
+
+@every_net
+def test_resumed_in_mid_run_it_continues_as_if_uninterrupted(net: str) -> None:
+    whole, first = shy(net), shy(net)
+    hooks, again = hooked(whole), hooked(first)
+    for update in range(1, 61):
+        if update == 31:
+            second = shy(net)
+            second.module.load_state_dict(first.module.state_dict())
+            second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
+            second.updates = first.updates
+            saved, first = copy.deepcopy(again.state_dict()), second
+            again = hooked(first)
+            again.load_state_dict(saved)
+        for made, driven_by in ((whole, hooks), (first, again)):
+            driven_by.step(updates=update, activations=made.update())
+    assert_same(whole.state(), first.state())
+    assert_same(*(dict(h.hooks[0].states["net"]) for h in (hooks, again)))
+    [left], [right] = hooks.flush(), again.flush()
+    assert (left.units, left.sfe) == (right.units, right.sfe)
+    assert sum((left.units or {}).values()) > 0
+
+
+def test_members_of_an_ensemble_are_reset_alone_and_draw_different_rows() -> None:
+    made = Trained("stacked")
+    hooks = hooked(made, tau_init=8)
+    before = made.state()
+    h = torch.ones(BATCH, 6)
+    silent = h.clone()
+    silent[:, 3] = 0
+    found = {"[0].fc1": h, "[1].fc1": silent, "[0].fc2": h, "[1].fc2": h}
+    hooks.step(updates=1, activations=found)
+    [receipt] = hooks.flush()
+    assert receipt.units == {"[0].fc1": 0, "[1].fc1": 1, "[0].fc2": 0, "[1].fc2": 0}
+    changed = (made.state()["fc1.weight"] != before["fc1.weight"]).any(2).nonzero().tolist()
+    assert changed == [[1, 3]]
+    hooks.step(updates=2, activations=dict.fromkeys(found, torch.zeros(BATCH, 6)))
+    weight = made.module.get_parameter("fc1.weight")
+    assert not (weight[0] == weight[1]).any()

@@ -1,0 +1,281 @@
+"""Values and gradients of the penalties beside closed forms, slow twins and torch's own decay."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.network.network import Network
+from rlplast.core.registry import rows
+from rlplast.methods.l2 import sum_of_squares
+from rlplast.methods.parseval import deviation
+from tests.methods.penalty_cases import CASES, MODELS, moved, penalties
+from tests.models import Critic, StackedPair, assert_same, data, loss_of
+
+every_method = pytest.mark.parametrize("method", CASES)
+every_model = pytest.mark.parametrize("family", MODELS)
+
+
+def term(method: str, network: Network, **keys: Any) -> Tensor:
+    found = penalties(method, network, **keys).of(network.name)
+    assert found is not None
+    assert found.shape == ()
+    return found
+
+
+def gradients(module: nn.Module) -> dict[str, Tensor | None]:
+    return {name: param.grad for name, param in module.named_parameters()}
+
+
+def test_every_penalty_has_a_case() -> None:
+    assert {info.name for info in rows("penalties")} == CASES.keys()
+
+
+@every_model
+@every_method
+def test_value_and_gradient_are_those_of_a_loop_over_matrices(method: str, family: str) -> None:
+    network, start = moved(family)
+    twin = copy.deepcopy(network.module).double()
+    if family == "tied":  # a copy keeps the tie
+        assert twin.get_parameter("head.weight") is twin.get_parameter("embed.weight")
+    found = term(method, network)
+    expected = CASES[method].twin(twin, start.double(), **CASES[method].params)
+    found.backward()
+    expected.backward()
+    assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+    theirs = gradients(twin)
+    for name, grad in gradients(network.module).items():
+        wanted = theirs[name]
+        if wanted is None or grad is None:
+            assert grad is wanted is None, name
+            continue
+        torch.testing.assert_close(grad, wanted.float(), rtol=1e-4, atol=1e-6, msg=name)
+
+
+@every_method
+def test_stacked_critics_equal_two_separate_ones(method: str) -> None:
+    network, start = moved("stacked")
+    members = []
+    for slot in range(2):
+        critic, first = Critic(), Critic()
+        critic.load_state_dict({n: t[slot] for n, t in network.module.state_dict().items()})
+        first.load_state_dict({n: t[slot] for n, t in start.state_dict().items()})
+        members.append(Network("net", critic, initial=first.state_dict()))
+    terms = [term(method, made) for made in (network, *members)]
+    for made in terms:
+        made.backward()
+    torch.testing.assert_close(terms[0], terms[1] + terms[2], rtol=1e-6, atol=0)
+    for slot, member in enumerate(members):
+        alone = gradients(member.module)
+        for name, grad in gradients(network.module).items():
+            assert (grad is None) == (alone[name] is None)
+            if grad is not None:
+                torch.testing.assert_close(grad[slot], alone[name], rtol=1e-6, atol=1e-7)
+
+
+@every_method
+def test_half_precision_is_worked_on_in_float32(method: str) -> None:
+    network, start = moved("mlp")
+    module = network.module.bfloat16()
+    low = Network("net", module, initial=start.bfloat16().state_dict())
+    wide = Network("net", copy.deepcopy(module).float(), initial=start.float().state_dict())
+    found, expected = term(method, low), term(method, wide)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected)
+    found.backward()
+    expected.backward()
+    for mine, theirs in zip(module.parameters(), wide.module.parameters(), strict=True):
+        assert (mine.grad is None) == (theirs.grad is None)
+        if mine.grad is not None and theirs.grad is not None:
+            torch.testing.assert_close(mine.grad, theirs.grad.bfloat16())
+
+
+@every_method
+def test_channels_last_weights_get_the_same_term(method: str) -> None:
+    network, start = moved("conv")
+    plain = copy.deepcopy(network.module).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    other = Network("net", plain, initial=start.state_dict())
+    for made in (network, other):
+        term(method, made).backward()
+    for mine, theirs in zip(network.module.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-5, atol=1e-6)
+
+
+# l2: torch's coupled weight decay is the same update.
+
+
+@pytest.mark.parametrize("family", ["mlp", "conv_batchnorm", "residual", "tied", "stacked"])
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
+def test_l2_trains_as_torchs_coupled_weight_decay(family: str, optimizer: Any) -> None:
+    network, _ = moved(family)
+    x, y = data(family)
+    decayed, penalised = copy.deepcopy(network.module), network.module
+    theirs = optimizer(decayed.parameters(), lr=0.01, weight_decay=0.3)
+    ours = optimizer(penalised.parameters(), lr=0.01)
+    terms = penalties("l2", network)
+    for _ in range(20):
+        for module, trains, loss in (
+            (decayed, theirs, lambda value: value),
+            (penalised, ours, lambda value: terms.add("net", value)),
+        ):
+            trains.zero_grad()
+            loss(loss_of(module, x, y)).backward()
+            trains.step()
+    for name, mine in penalised.named_parameters():
+        torch.testing.assert_close(mine, decayed.get_parameter(name), rtol=1e-4, atol=1e-5)
+
+
+def test_l2_counts_biases_and_norms_and_ties_once() -> None:
+    network, _ = moved("residual")
+    module = network.module
+    total = sum(float(p.detach().double().square().sum()) for p in module.parameters())
+    assert float(term("l2", network).detach()) == pytest.approx(0.15 * total)
+    tied, _ = moved("tied")
+    names = [name for name, _ in tied.module.named_parameters()]
+    assert "head.weight" not in names
+    total = sum(float(p.detach().double().square().sum()) for p in tied.module.parameters())
+    assert float(term("l2", tied).detach()) == pytest.approx(0.15 * total)
+
+
+# l2_init.
+
+
+@every_model
+def test_l2_init_and_its_gradient_are_zero_at_the_start(family: str) -> None:
+    network, start = moved(family)
+    network.module.load_state_dict(start.state_dict())
+    found = term("l2_init", network)
+    found.backward()
+    assert float(found.detach()) == 0
+    assert all(bool((p.grad == 0).all()) for p in network.module.parameters())
+
+
+def test_l2_init_alone_returns_to_the_start_geometrically() -> None:
+    network, start = moved("mlp")
+    (optimizer,) = network.optimizers  # plain SGD, lr 0.1
+    away = {n: p.detach().clone() - start.get_parameter(n) for n, p in named(network.module)}
+    terms = penalties("l2_init", network)
+    for _ in range(12):
+        optimizer.zero_grad()
+        found = terms.of("net")
+        assert found is not None
+        found.backward()
+        optimizer.step()
+    for name, param in named(network.module):
+        expected = start.get_parameter(name) + (1 - 0.1 * 0.7) ** 12 * away[name]
+        torch.testing.assert_close(param, expected, rtol=1e-5, atol=1e-6)
+
+
+def named(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return list(module.named_parameters())
+
+
+def test_l2_init_reads_the_initial_weights_anew_each_time() -> None:
+    network, _ = moved("mlp")
+    terms = penalties("l2_init", network)
+    assert terms.of("net") != 0
+    with torch.no_grad():  # as a checkpoint is loaded
+        for block in network.blocks:
+            network.initial[block.name].copy_(block.view)
+    assert terms.of("net") == 0
+
+
+# parseval.
+
+
+def orthonormal_rows(number: int, columns: int) -> Tensor:
+    generator = torch.Generator().manual_seed(number)
+    drawn = torch.randn(columns, number, generator=generator, dtype=torch.float64)
+    return torch.linalg.qr(drawn).Q.T.contiguous()
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+@pytest.mark.parametrize(("rows_", "columns"), [(3, 3), (3, 7), (1, 5)])
+def test_deviation_is_zero_for_orthogonal_rows_of_length_root_scale(
+    rows_: int, columns: int, scale: float
+) -> None:
+    weight = orthonormal_rows(rows_, columns)
+    assert float(deviation(math.sqrt(scale) * weight, scale)) == pytest.approx(0, abs=1e-24)
+    doubled = deviation(2 * math.sqrt(scale) * weight, scale)
+    assert float(doubled) == pytest.approx(rows_ * (4 * scale - scale) ** 2)
+
+
+@pytest.mark.parametrize(("rows_", "columns"), [(4, 6), (6, 4), (5, 5), (8, 1), (1, 8)])
+def test_deviation_is_a_function_of_singular_values(rows_: int, columns: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randn(2, rows_, columns, generator=generator, dtype=torch.float64)
+    squares = torch.linalg.svdvals(weight).square()
+    floor = 2 * max(0, rows_ - columns) * 1.5**2
+    expected = float((squares - 1.5).square().sum()) + floor
+    assert float(deviation(weight, 1.5)) == pytest.approx(expected)
+    assert float(deviation(torch.zeros(rows_, columns), 1.5)) == pytest.approx(rows_ * 1.5**2)
+
+
+def test_tall_matrices_have_the_floor_at_their_minimum() -> None:
+    tall = math.sqrt(2.0) * orthonormal_rows(3, 7).T  # orthogonal columns
+    tall.requires_grad_(True)
+    found = deviation(tall, 2.0)
+    found.backward()
+    assert float(found.detach()) == pytest.approx((7 - 3) * 2.0**2)
+    torch.testing.assert_close(tall.grad, torch.zeros_like(tall), atol=1e-12, rtol=0)
+
+
+def test_descent_on_parseval_alone_orthogonalises() -> None:
+    network, _ = moved("mlp")
+    (optimizer,) = network.optimizers
+    terms = penalties("parseval", network)
+    for _ in range(600):
+        optimizer.zero_grad()
+        found = terms.of("net")
+        assert found is not None
+        found.backward()
+        optimizer.step()
+    for layer in network.module:  # type: ignore[attr-defined]
+        if isinstance(layer, nn.Linear):
+            lengths = torch.linalg.svdvals(layer.weight.detach())
+            torch.testing.assert_close(lengths, torch.full_like(lengths, math.sqrt(1.5)))
+
+
+def test_parseval_leaves_biases_norms_embeddings_and_ties_alone() -> None:
+    network, _ = moved("tied")
+    term("parseval", network).backward()
+    touched = {name for name, param in network.module.named_parameters() if param.grad is not None}
+    assert touched == {"fc.weight"}
+    network, _ = moved("conv_batchnorm")
+    term("parseval", network).backward()
+    touched = {name for name, param in network.module.named_parameters() if param.grad is not None}
+    assert touched == {"0.weight", "3.weight", "7.weight"}
+
+
+# The two functions with gradients of their own.
+
+
+def test_own_gradients_pass_torchs_check() -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return drawn.requires_grad_(True)
+
+    tensors = (draw(3, 2), draw(4), draw())
+    assert torch.autograd.gradcheck(lambda *t: sum_of_squares(t), tensors)
+    for shape in ((3, 5), (5, 3), (2, 3, 4)):
+        assert torch.autograd.gradcheck(lambda t: deviation(t, 1.5), draw(*shape))
+
+
+def test_terms_do_not_move_weights() -> None:
+    for method in CASES:
+        network, _ = moved("conv_batchnorm")
+        before = {n: t.clone() for n, t in network.module.state_dict().items()}
+        term(method, network).backward()
+        assert_same(before, dict(network.module.state_dict()))
+
+
+def test_stacked_pair_has_one_block_per_slot() -> None:
+    network = Network("net", StackedPair())
+    assert [b.live().shape for b in network.blocks[:2]] == [(6, 5), (6,)]
+    assert all(b.live().requires_grad and not b.view.requires_grad for b in network.blocks)
+    assert all(b.live().data_ptr() == b.view.data_ptr() for b in network.blocks)

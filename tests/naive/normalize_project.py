@@ -1,0 +1,106 @@
+"""Slow twin of normalize-and-project (NaP, Lyle et al. 2024).
+
+LayerNorm before every nonlinearity, no bias where it makes one redundant, and after each update
+W <- W * ||W_0|| / ||W|| per matrix. Scale and offset of the norms: `drop` (none), `project`
+(sqrt(||gamma||^2 + ||beta||^2) back to its start) or `regularise` (a penalty towards 1 and 0).
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class NormLinear:
+    """One layer of the MLP: hidden ones may have a scale and a shift, the last one a bias."""
+
+    w: Tensor
+    gamma: Tensor | None = None
+    beta: Tensor | None = None
+    b: Tensor | None = None
+
+
+def norm(tensor: Tensor) -> float:
+    """Root of the sum of squares, in float64."""
+    return math.sqrt(sum(float(entry) ** 2 for entry in tensor.detach().reshape(-1)))
+
+
+def members(weight: Tensor) -> list[Tensor]:
+    """The matrices of a weight: itself, or the members of a stack (3-D linear, 5-D conv)."""
+    return list(weight) if weight.ndim in (3, 5) else [weight]
+
+
+def norms(weights: list[Tensor]) -> list[list[float]]:
+    """Norms of each matrix of each weight, to be kept as the initial ones."""
+    return [[norm(matrix) for matrix in members(weight)] for weight in weights]
+
+
+def rescaled(tensor: Tensor, factor: float) -> Tensor:
+    """A copy times `factor`, worked out in float64."""
+    return (tensor.detach().double() * factor).to(tensor.dtype)
+
+
+def project(weights: list[Tensor], initial_norms: list[list[float]]) -> list[Tensor]:
+    """New weights with every matrix at its initial norm; a zero matrix stays."""
+    result = []
+    for weight, initial in zip(weights, initial_norms, strict=True):
+        new = []
+        for matrix, wanted in zip(members(weight), initial, strict=True):
+            size = norm(matrix)
+            new.append(rescaled(matrix, wanted / size if size > 0 else 1.0))
+        result.append(torch.stack(new) if weight.ndim in (3, 5) else new[0])
+    return result
+
+
+def scale_offset_norm(gamma: Tensor, beta: Tensor) -> float:
+    """sqrt(||gamma||^2 + ||beta||^2)."""
+    return math.sqrt(norm(gamma) ** 2 + norm(beta) ** 2)
+
+
+def project_scale_offset(gamma: Tensor, beta: Tensor, initial: float) -> tuple[Tensor, Tensor]:
+    """`project`: one factor for both brings their joint norm back to `initial`."""
+    size = scale_offset_norm(gamma, beta)
+    factor = initial / size if size > 0 else 1.0
+    return rescaled(gamma, factor), rescaled(beta, factor)
+
+
+def regularise(pairs: list[tuple[Tensor, Tensor]], coef: float) -> Tensor:
+    """`regularise`: coef * (sum (gamma - 1)^2 + sum beta^2) over all norms, differentiable."""
+    total = torch.zeros((), dtype=torch.float64)
+    for gamma, beta in pairs:
+        for i in range(len(gamma)):
+            total = total + coef * ((gamma[i].double() - 1.0) ** 2 + beta[i].double() ** 2)
+    return total
+
+
+def layer_norm(
+    x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """Each sample minus its mean over its root variance; axis 1 carries scale and shift.
+
+    (B, N): over N. (B, C, H, W): over all three axes, with a scale and a shift per channel.
+    """
+    samples = []
+    for sample in x:
+        mean = sample.sum() / sample.numel()
+        variance = ((sample - mean) ** 2).sum() / sample.numel()
+        units = []
+        for i in range(len(sample)):
+            unit = (sample[i] - mean) / torch.sqrt(variance + eps)
+            unit = unit if gamma is None else unit * gamma[i]
+            units.append(unit if beta is None else unit + beta[i])
+        samples.append(torch.stack(units))
+    return torch.stack(samples)
+
+
+def forward_mlp(x: Tensor, layers: list[NormLinear], eps: float = 1e-5) -> Tensor:
+    """Linear without bias, LayerNorm, ReLU for all but the last layer; that one with its bias."""
+    for layer in layers[:-1]:
+        x = torch.stack([(x * row).sum(1) for row in layer.w], dim=1)
+        x = layer_norm(x, layer.gamma, layer.beta, eps)
+        x = torch.where(x > 0, x, torch.zeros_like(x))
+    last = layers[-1]
+    y = torch.stack([(x * row).sum(1) for row in last.w], dim=1)
+    return y if last.b is None else y + last.b

@@ -1,0 +1,1 @@
+"""A package that brings a method, environments and a kind of run."""

@@ -1,0 +1,87 @@
+"""A walk on a line: as a family of rlplast, and in Gymnasium's registry."""
+
+import gymnasium
+import numpy as np
+
+from rlplast import envs
+from rlplast.envs.base import EpisodicEnv
+from rlplast.envs.options import count
+
+
+class Walk:
+    """Starts near 0, goes up or down; pays its place."""
+
+    step_frames = 1
+
+    def __init__(self, rng):
+        self.rng, self.place = rng, 0.0
+
+    def reset(self):
+        self.place = float(self.rng.normal())
+        return self._obs()
+
+    def step(self, action):
+        self.place += action - 0.5 + float(self.rng.normal()) / 10
+        return self._obs(), self.place, abs(self.place) > 5
+
+    def _obs(self):
+        return np.array([self.place, 1], np.float32)
+
+    def render(self):
+        return np.zeros((4, 4, 3), np.uint8)
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+    def close(self):
+        pass
+
+
+def spec(env_id, options):
+    return envs.EnvSpec(env_id, (2,), "float32", 1, 2, 1, options["max_episode_steps"])
+
+
+def make(env_id, rng, options):
+    return EpisodicEnv(spec(env_id, options), Walk(rng), rng)
+
+
+FAMILY = envs.Family(
+    ids=("toy/walk",),
+    options=lambda env_id: {"max_episode_steps": count(15)},
+    summary=lambda env_id: "A walk on a line",
+    source="an example",
+    spec=spec,
+    make=make,
+)
+envs.register(FAMILY)
+
+
+class GymWalk(gymnasium.Env):
+    """The same in Gymnasium's words."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode=None):
+        self.walk = Walk(None)
+
+    def reset(self, *, seed=None, options=None):
+        self.walk.rng = self.np_random
+        return self.walk.reset(), {}
+
+    def step(self, action):
+        obs, reward, terminated = self.walk.step(int(action))
+        return obs, reward, terminated, False, {}
+
+    def state_dict(self):
+        return self.walk.state_dict()
+
+    def load_state_dict(self, state):
+        self.walk.rng = self.np_random
+        self.walk.load_state_dict(state)
+
+
+gymnasium.register("ToyWalk-v0", "toy_plugin.envs:GymWalk", max_episode_steps=15)

@@ -1,0 +1,244 @@
+"""What is built for others: a wheel, an sdist, and how they behave once installed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import zipfile
+from collections import Counter
+from collections.abc import Sequence
+from email.parser import Parser
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+import yaml
+
+from rlplast import __version__
+from tests.plugins.packages import RUN, TOY
+
+hatchling = pytest.importorskip("hatchling")
+ROOT = Path(__file__).parents[1]
+
+
+def run(*words: object, cwd: Path | None = None, code: int = 0, env: Any = None) -> str:
+    """Run a program; returns its output, and of one that is to fail what it says."""
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stderr if code else done.stdout
+
+
+def build(project: Path, out: Path, *targets: str) -> None:
+    words = [word for target in targets for word in ("-t", target)]
+    run(sys.executable, "-m", "hatchling", "build", "-d", out, *words, cwd=project)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist."""
+    out = tmp_path_factory.mktemp("dist")
+    build(ROOT, out, "wheel", "sdist")
+    return out
+
+
+@pytest.fixture(scope="session")
+def wheel(built: Path) -> Path:
+    return built / f"rlplast-{__version__}-py3-none-any.whl"
+
+
+@pytest.fixture(scope="session")
+def sdist(built: Path) -> Path:
+    return built / f"rlplast-{__version__}.tar.gz"
+
+
+def names_in(archive: Path) -> list[str]:
+    """Names of the files in a wheel, or in an sdist below its one folder."""
+    if archive.suffix == ".whl":
+        return zipfile.ZipFile(archive).namelist()
+    with tarfile.open(archive) as file:
+        return [str(PurePosixPath(*PurePosixPath(n).parts[1:])) for n in file.getnames()]
+
+
+def sources(folder: str, suffix: str = ".py") -> set[str]:
+    return {p.relative_to(ROOT).as_posix() for p in (ROOT / folder).rglob(f"*{suffix}")}
+
+
+def test_nothing_is_packed_twice(wheel: Path, sdist: Path) -> None:
+    for archive in (wheel, sdist):
+        assert [name for name, times in Counter(names_in(archive)).items() if times > 1] == []
+
+
+def test_the_wheel_has_one_package_with_everything_in_it(wheel: Path) -> None:
+    names = set(names_in(wheel))
+    info = f"rlplast-{__version__}.dist-info"
+    assert {name.split("/")[0] for name in names} == {"rlplast", info}
+    code = sources("rlplast") | {f"rlplast/{p}" for p in sources("agents") | sources("envs")}
+    shipped = {f"rlplast/{path}" for path in sources("configs", ".yaml")}
+    others = {"rlplast/py.typed", "rlplast/report/report.css", "rlplast/report/report.js"}
+    assert {n for n in names if n.startswith("rlplast/")} == code | shipped | others
+    assert f"{info}/licenses/LICENSE" in names
+
+
+def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    text = archive.read(f"rlplast-{__version__}.dist-info/METADATA").decode()
+    about = Parser().parsestr(text)
+    assert (about["License-Expression"], about["Requires-Python"]) == ("MIT", ">=3.11")
+    assert "Typing :: Typed" in (about.get_all("Classifier") or [])
+    assert about["Description-Content-Type"] == "text/markdown"
+    assert text.partition("\n\n")[2].strip() == (ROOT / "README.md").read_text().strip()
+
+
+def test_the_sdist_has_what_it_takes_to_build_test_and_document(sdist: Path) -> None:
+    names = set(names_in(sdist))
+    folders = ("rlplast", "tests", "docs", "scripts")
+    expected = set().union(*(sources(folder) for folder in folders))
+    expected |= sources("configs", ".yaml") | sources("docs", ".md") | sources("docs", ".png")
+    expected |= {f"rlplast/{path}" for path in sources("agents") | sources("envs")}
+    expected |= {"CHANGELOG.md", "LICENSE", "Makefile", "README.md", "constraints.txt"}
+    expected |= {"mkdocs.yml", "pyproject.toml", "rlplast/py.typed"}
+    assert not expected - names
+    assert not [name for name in names if name.startswith(("agents", "envs", "runs", ".venv"))]
+    with tarfile.open(sdist) as file:
+        assert not [member.name for member in file if member.issym() or member.islnk()]
+
+
+def test_workers_of_the_program_import_no_torch() -> None:
+    """A worker process imports what the program begins with once more."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module = project["scripts"]["rlplast"].partition(":")[0]
+    code = f"import sys, {module}; print('torch' in sys.modules)"
+    assert run(sys.executable, "-c", code, cwd=ROOT).strip() == "False"
+
+
+# Installed. The environments see what this one has, so that nothing is downloaded.
+
+
+class Installed:
+    """An environment of its own, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        run(sys.executable, "-m", "venv", folder / "venv")
+        self.bin = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
+        scheme = {"base": str(folder / "venv"), "platbase": str(folder / "venv")}
+        paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+        paths.add(str(Path(hatchling.__file__).parents[1]))
+        site = Path(sysconfig.get_path("purelib", "venv", scheme))
+        (site / "host.pth").write_text("\n".join(sorted(paths)) + "\n")
+
+    def __call__(self, program: str, *words: object, code: int = 0) -> str:
+        env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        return run(self.bin / program, *words, cwd=self.folder, code=code, env=env)
+
+    def python(self, text: str) -> str:
+        return self("python", "-c", text).strip()
+
+    def install(self, *what: object) -> None:
+        words = ("--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed")
+        self("python", "-m", "pip", "install", "-q", *words, *what)
+
+    def uninstall(self, name: str) -> None:
+        self("python", "-m", "pip", "uninstall", "-q", "-y", name)
+
+    def rows(self, *words: str) -> list[dict[str, str]]:
+        return json.loads(self("rlplast", "list", *words, "--json"))
+
+
+def package(folder: Path, name: str, module: str, text: str, points: Sequence[str] = ()) -> Path:
+    """Write a project of one package; returns its folder."""
+    (folder / module).mkdir(parents=True)
+    (folder / module / "__init__.py").write_text(text)
+    lines = ['[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"']
+    lines += [f'[project]\nname = "{name}"\nversion = "1.0"']
+    lines += ["[tool.hatch.build.targets.wheel]", f'packages = ["{module}"]', *points]
+    (folder / "pyproject.toml").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    made = Installed(tmp_path_factory.mktemp("installed"))
+    made.install(wheel)
+    return made
+
+
+@pytest.mark.slow
+def test_a_package_called_agents_and_ours_leave_each_other_alone(
+    installed: Installed, tmp_path: Path
+) -> None:
+    ours = "import rlplast.agents as a; print(a.__file__)"
+    assert str(installed.folder) in installed.python(ours)
+    other = package(tmp_path / "other", "dummy-agents", "agents", "WHO = 'the other'\n")
+    installed.install(other)
+    both = "import agents, rlplast.agents.dqn; print(agents.WHO)"
+    assert installed.python(both) == "the other"
+    assert "dqn/asterix" in {row["name"] for row in installed.rows("configs")}
+    installed.uninstall("dummy-agents")
+    assert installed.python("import rlplast.agents.dqn as d; print(d.DQN.__name__)") == "DQN"
+    assert {row["from"] for row in installed.rows()} == {"rlplast"}
+
+
+@pytest.mark.slow
+def test_a_broken_plugin_is_one_line(installed: Installed, tmp_path: Path) -> None:
+    points = ('[project.entry-points."rlplast.methods"]', 'bad = "broken_plugin"')
+    text = "import no_such_package\n"
+    installed.install(package(tmp_path / "b", "broken-plugin", "broken_plugin", text, points))
+    for words in (["list"], ["train", "dqn/demo", "--out", "broken_run"]):
+        said = installed("rlplast", *words, code=2)
+        assert said.count("\n") == 1 and "of broken-plugin 1.0 cannot be loaded" in said
+    assert not (installed.folder / "broken_run").exists()
+    installed.uninstall("broken-plugin")
+    assert installed.rows("kinds")
+
+
+@pytest.mark.slow
+def test_a_plugin_is_listed_trained_resumed_studied_and_reported(
+    installed: Installed, tmp_path: Path
+) -> None:
+    shutil.copytree(TOY, tmp_path / "toy")
+    installed.install(tmp_path / "toy")
+    assert {row["name"] for row in installed.rows() if row["from"] == "toy-plugin 0.1"} == {
+        "toy_scale",
+        "toy/walk",
+        "gym/ToyWalk-v0",
+        "toy_agent",
+    }
+    config, study = tmp_path / "toy.yaml", tmp_path / "study.yaml"
+    config.write_text(yaml.safe_dump(RUN | {"env": {"num_envs": 2, "workers": 2}}))
+    arms = {"none": {"hooks": []}, "toy": {}}
+    study.write_text(yaml.safe_dump({"base": str(config), "seeds": [1], "arms": arms}))
+    installed("rlplast", "train", config, "--out", "run")
+    installed("rlplast", "resume", "run", "--total", "80 env_steps")
+    installed("rlplast", "evaluate", "run", "--episodes", 2)
+    installed("rlplast", "study", study, "--out", "study")
+    installed("rlplast", "report", "study")
+    assert (installed.folder / "study" / "report" / "report.html").exists()
+    assert "toy_scale" in (installed.folder / "run" / "receipts.jsonl").read_text()
+    installed.uninstall("toy-plugin")
+    assert "kind = 'toy_agent'" in installed("rlplast", "resume", "run", code=2)
+
+
+@pytest.mark.slow
+def test_the_sdist_installs_and_can_be_worked_in(sdist: Path, tmp_path: Path) -> None:
+    made = Installed(tmp_path)
+    made.install(sdist)
+    assert "dqn/asterix" in {row["name"] for row in made.rows("configs")}
+    assert made.python("import rlplast.envs as e; print(e.spec('gym/CartPole-v1').num_actions)")
+    shutil.unpack_archive(sdist, tmp_path / "unpacked", filter="data")
+    (folder,) = (tmp_path / "unpacked").iterdir()
+    made.uninstall("rlplast")
+    made.install("-e", folder)
+    where = made.python("import rlplast.agents.dqn as d; print(d.__file__)")
+    assert where == str(folder / "rlplast" / "agents" / "dqn.py")
