@@ -18,6 +18,7 @@ from rlplast.agents.evaluation import Evaluation, evaluate_policy, evaluating
 from rlplast.agents.experience import Experience
 from rlplast.agents.losses import huber, q_of, td_target
 from rlplast.agents.networks import QNetwork, architecture
+from rlplast.agents.off_policy_config import updates_planned
 from rlplast.agents.replay import Batch
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
@@ -25,6 +26,7 @@ from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
+from rlplast.core.network.optimizers import Updater
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.core.training.trainable import AfterUpdate, no_hooks
 
@@ -62,14 +64,12 @@ class DQN:
         if agent.precision == "bf16":  # autocast would round its weights anew at every update
             self.target.bfloat16()
         install_methods(config.layers, config.hooks, {"q": (self.online, self.target)}, seed)
-        self.optimizer = torch.optim.Adam(
-            self.online.parameters(), lr=agent.lr, eps=agent.adam_eps, fused=True
-        )
-        q = Network("q", self.online, self.optimizer, {"target": self.target})
+        self.updater = Updater(config.optimizer, self.online)
+        q = Network("q", self.online, self.updater.optimizers, {"target": self.target})
         q.initialise(torch_stream(seed, "init", "q"))
         self.networks = {"q": q}
         self.penalties = Penalties(config.penalties, self.networks)
-        self.clock = Clock()
+        self.clock, self.updates_planned = Clock(), updates_planned(config)
         self.after_update: AfterUpdate = no_hooks
         self.recorded: frozenset[str] = frozenset()
         self._followed = list(q.followed())
@@ -158,14 +158,9 @@ class DQN:
 
     def _update(self) -> None:
         batch = self.experience.replay.sample()
-        self.optimizer.zero_grad(set_to_none=True)
         loss, q, activations = self._td_loss(batch)
-        self.penalties.add("q", loss).backward()
-        if self.config.agent.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(
-                self.online.parameters(), self.config.agent.max_grad_norm
-            )
-        self.optimizer.step()
+        self.updater.set_lr(self.clock.updates, self.updates_planned)
+        self.updater.minimise(self.penalties.add("q", loss))
         self.sums[0] += loss.detach()
         self.sums[1] += q.detach()
         self.updates_summed += 1

@@ -1,12 +1,14 @@
 """The config of a DQN run."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from rlplast.agents.networks import ARCHITECTURES, INIT_LAWS
-from rlplast.agents.off_policy_config import EnvConfig, check_experience, env_steps_total, horizon
+from rlplast.agents.off_policy_config import EnvConfig, check_off_policy, env_steps_total, horizon
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.core.registry import check_range
 from rlplast.core.training.config import RunConfig
 
@@ -20,8 +22,6 @@ class DQNAgentConfig:
     Attributes:
         network: auto, nature, minatar or mlp.
         init: xavier_uniform (zero biases) or torch.
-        lr: learning rate of Adam, per update.
-        adam_eps: Adam's ε.
         batch_size: transitions per update.
         buffer_size: transitions kept.
         initial_steps: env_steps before the first update.
@@ -36,15 +36,12 @@ class DQNAgentConfig:
         epsilon_eval: exploration during evaluation.
         policy: online or target: the network that acts.
         clip_rewards: whether the agent learns from the sign of rewards; null: on Atari only.
-        max_grad_norm: bound on the gradient's norm; null for none.
         precision: fp32, or bf16 for autocast in forward passes.
         accelerate: off, or compile for torch.compile.
     """
 
     network: str = "auto"
     init: str = "xavier_uniform"
-    lr: float = 6.25e-5
-    adam_eps: float = 1.5e-4
     batch_size: int = 32
     buffer_size: int = 1_000_000
     initial_steps: int = 20_000
@@ -59,14 +56,11 @@ class DQNAgentConfig:
     epsilon_eval: float = 0.001
     policy: str = "online"
     clip_rewards: bool | None = None
-    max_grad_norm: float | None = None
     precision: str = "fp32"
     accelerate: str = "off"
 
 
 RANGES = {
-    "lr": "(0, inf)",
-    "adam_eps": "(0, inf)",
     "batch_size": "[1, inf)",
     "buffer_size": "[1, inf)",
     "initial_steps": "[1, inf)",
@@ -85,20 +79,31 @@ RANGES = {
 }
 
 
+def _adam() -> OptimizerConfig:
+    return OptimizerConfig(lr=6.25e-5, eps=1.5e-4)
+
+
 @dataclass
 class DQNConfig(RunConfig):
     """A DQN run.
 
     Attributes:
         env: the environment.
+        optimizer: the optimizer and its learning rate.
         replay_ratio: updates per env_step, after initial_steps; fractions accumulate.
         agent: the agent.
     """
 
     units: ClassVar[tuple[str, ...]] = ("updates", "env_steps", "frames")
+    renamed: ClassVar[Mapping[str, str]] = {
+        "agent.lr": "optimizer.lr",
+        "agent.adam_eps": "optimizer.eps",
+        "agent.max_grad_norm": "optimizer.clip_norm",
+    }
 
     kind: str = "dqn"
     env: EnvConfig = field(default_factory=EnvConfig)
+    optimizer: OptimizerConfig = field(default_factory=_adam)
     replay_ratio: float = 1.0
     agent: DQNAgentConfig = field(default_factory=DQNAgentConfig)
 
@@ -111,14 +116,12 @@ class DQNConfig(RunConfig):
         agent = self.agent
         for key, allowed in RANGES.items():
             check_range(f"agent.{key}", getattr(agent, key), getattr(DQNAgentConfig, key), allowed)
-        if agent.max_grad_norm is not None:
-            check_range("agent.max_grad_norm", agent.max_grad_norm, 1.0, "(0, inf)")
         names = ("auto", *ARCHITECTURES)
         if agent.network not in names:
             raise ConfigError(
                 f"agent.network = {agent.network!r}: {did_you_mean(agent.network, names)}"
             )
-        check_experience(self)
+        check_off_policy(self)
 
     def env_steps_total(self) -> int:
         """Return the env_steps the run takes; of an extended run, those first planned."""

@@ -1,8 +1,8 @@
 """What configs of off-policy agents have in common.
 
 - `EnvConfig`: the ``env`` part.
-- `check_experience`: checks replay ratio, environments, first update and total.
-- `env_steps_total`, `horizon`: how long a run is in each unit.
+- `check_off_policy`: checks optimizer, replay ratio, environments, first update and total.
+- `env_steps_total`, `horizon`, `updates_planned`: how long a run is in each unit.
 """
 
 import math
@@ -11,15 +11,17 @@ from typing import Any, Protocol
 
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
+from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.core.registry import check_range
 
 __all__ = [
     "AgentConfig",
     "EnvConfig",
     "OffPolicyConfig",
-    "check_experience",
+    "check_off_policy",
     "env_steps_total",
     "horizon",
+    "updates_planned",
 ]
 
 
@@ -57,6 +59,7 @@ class OffPolicyConfig(Protocol):
     total: str
     env: EnvConfig
     replay_ratio: float
+    optimizer: OptimizerConfig
 
     @property
     def agent(self) -> AgentConfig:
@@ -67,14 +70,24 @@ class OffPolicyConfig(Protocol):
         """Return the run's length."""
         ...
 
+    def reference_time(self) -> Time:
+        """Return the length that was first planned."""
+        ...
 
-def check_experience(config: OffPolicyConfig) -> None:
-    """Check replay ratio, environments, first update and total of a config.
+
+def check_off_policy(config: OffPolicyConfig) -> None:
+    """Check optimizer, replay ratio, environments, first update and total of a config.
 
     Raises:
         ConfigError: naming key, value and what is allowed.
     """
     agent, num_envs = config.agent, config.env.num_envs
+    config.optimizer.check()
+    if config.optimizer.stepped != "update" or config.optimizer.renew:
+        raise ConfigError(
+            f"optimizer.stepped = {config.optimizer.stepped!r}, renew = {config.optimizer.renew}: "
+            f"a {config.kind} run has neither epochs nor phases; allowed are update and false"
+        )
     check_range("replay_ratio", config.replay_ratio, 1.0, "(0, inf)")
     check_range("env.num_envs", num_envs, 1, "[1, inf)")
     check_range("env.workers", config.env.workers, 0, f"[0, {num_envs}]")
@@ -103,9 +116,19 @@ def env_steps_total(config: OffPolicyConfig, total: Time) -> int:
     return config.agent.initial_steps + math.ceil(total.value / config.replay_ratio - 1e-9)
 
 
-def horizon(config: OffPolicyConfig) -> Clock:
-    """Return the clock at the end of the run; frames are not known in advance."""
-    total, n = config.total_time(), config.env.num_envs
+def updates_planned(config: OffPolicyConfig) -> int:
+    """Return the updates of the run as first planned, over which learning rates fall."""
+    return horizon(config, config.reference_time()).updates
+
+
+def horizon(config: OffPolicyConfig, total: Time | None = None) -> Clock:
+    """Return the clock at the end of the run; frames are not known in advance.
+
+    Args:
+        config: the run.
+        total: its length; default: the config's.
+    """
+    total, n = total or config.total_time(), config.env.num_envs
     env_steps = env_steps_total(config, total)
     if total.unit == "updates":
         return Clock(updates=int(total.value), env_steps=env_steps)

@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from rlplast import envs
 from rlplast.agents.evaluation import Evaluation, evaluate_policy, evaluating
 from rlplast.agents.experience import Experience
 from rlplast.agents.losses import tanh_gaussian
+from rlplast.agents.off_policy_config import updates_planned
 from rlplast.agents.replay import Batch
 from rlplast.agents.running_statistics import RunningStatistics
 from rlplast.agents.sac_config import SACConfig
@@ -31,6 +32,7 @@ from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
+from rlplast.core.network.optimizers import Updater
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.core.training.trainable import AfterUpdate, no_hooks
 
@@ -73,7 +75,7 @@ class SAC:
         self._build_networks()
         self.statistics = RunningStatistics((self.obs_dim,), device)
         self.target_entropy = -agent.target_entropy_scale * self.action_dim
-        self.clock = Clock()
+        self.clock, self.updates_planned = Clock(), updates_planned(config)
         self.after_update: AfterUpdate = no_hooks
         self.recorded: frozenset[str] = frozenset()
         self._noise = np.zeros((2, agent.batch_size, self.action_dim), np.float32)
@@ -106,21 +108,17 @@ class SAC:
         self.temperature.requires_grad_(agent.learn_temperature)
         modules = {"actor": (self.actor,), "critic": (self.critic, self.target)}
         install_methods(self.config.layers, self.config.hooks, modules, seed)
-        decay = agent.weight_decay
-        self.actor_optimizer = _adamw(self.actor, agent.lr, decay)
-        self.critic_optimizer = _adamw(self.critic, agent.lr_critic or agent.lr, decay)
-        self.temperature_optimizer = (
-            _adamw(self.temperature, agent.lr_temperature or agent.lr, 0.0)
-            if agent.learn_temperature
-            else None
-        )
-        self.networks = {
-            "actor": Network("actor", self.actor, self.actor_optimizer),
-            "critic": Network(
-                "critic", self.critic, self.critic_optimizer, {"target": self.target}
-            ),
-            "temperature": Network("temperature", self.temperature, self.temperature_optimizer),
-        }
+        self.networks, self.updaters = {}, {}
+        for name, module in (
+            ("actor", self.actor),
+            ("critic", self.critic),
+            ("temperature", self.temperature),
+        ):
+            if name != "temperature" or agent.learn_temperature:
+                self.updaters[name] = Updater(self.config.optimizer_of(name), module)
+            optimizers = self.updaters[name].optimizers if name in self.updaters else None
+            follower = {"target": self.target} if name == "critic" else None
+            self.networks[name] = Network(name, module, optimizers, follower)
         for name, network in self.networks.items():
             network.initialise(torch_stream(seed, "init", name))
         self.penalties = Penalties(self.config.penalties, self.networks)
@@ -161,7 +159,7 @@ class SAC:
         if not np.isfinite(found).all():
             raise RlplastError(
                 f"the policy's actions are not finite at {self.clock}: training diverged; the last "
-                "checkpoint is kept (lower agent.lr, or look at receipts.jsonl for a hook just "
+                "checkpoint is kept (lower optimizer.lr, or look at receipts.jsonl for a hook just "
                 "before)"
             )
         return found
@@ -228,19 +226,23 @@ class SAC:
 
     def _update(self) -> None:
         batch = self._batch()
+        for updater in self.updaters.values():
+            updater.set_lr(self.clock.updates, self.updates_planned)
         actor_loss, entropy, of_actor = self._actor_loss(batch)
-        _minimise(self.penalties.add("actor", actor_loss), self.actor_optimizer)
-        if self.temperature_optimizer is not None:
-            temperature_loss = self.penalties.add("temperature", self.temperature_loss(entropy))
-            _minimise(temperature_loss, self.temperature_optimizer)
+        self._minimise("actor", actor_loss)
+        if "temperature" in self.updaters:
+            self._minimise("temperature", self.temperature_loss(entropy))
         loss, q, of_critic = self._critic_loss(batch)
-        _minimise(self.penalties.add("critic", loss), self.critic_optimizer)
+        self._minimise("critic", loss)
         self.sums += torch.stack([loss.detach(), actor_loss.detach(), q, entropy])
         self.updates_summed += 1
         self.experience.paid()
         self.clock = self.clock.advance(updates=1)
         self.after_update(self.clock, {"actor": of_actor, "critic": of_critic})
         self._follow()
+
+    def _minimise(self, network: str, loss: Tensor) -> None:
+        self.updaters[network].minimise(self.penalties.add(network, loss))
 
     def _batch(self) -> SACBatch:
         """Return the next batch, in the same tensors every time."""
@@ -373,16 +375,6 @@ class SAC:
     def close(self) -> None:
         """Close the environments and their processes."""
         self.experience.close()
-
-
-def _adamw(module: nn.Module, lr: float, weight_decay: float) -> torch.optim.AdamW:
-    return torch.optim.AdamW(module.parameters(), lr=lr, weight_decay=weight_decay, fused=True)
-
-
-def _minimise(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    optimizer.step()
 
 
 def _sizes(spec: envs.EnvSpec) -> tuple[int, int]:

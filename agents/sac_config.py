@@ -1,11 +1,13 @@
 """The config of a SAC run."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
-from rlplast.agents.off_policy_config import EnvConfig, check_experience, horizon
+from rlplast.agents.off_policy_config import EnvConfig, check_off_policy, horizon
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
+from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.core.registry import check_range
 from rlplast.core.training.config import RunConfig
 
@@ -27,11 +29,8 @@ class SACAgentConfig:
         log_std_min: least log σ of the policy.
         log_std_max: largest log σ of the policy.
         normalize_obs: whether networks see observations normalised by running statistics.
-        lr: learning rate of AdamW, per update.
-        lr_critic: the critics'; null for lr.
-        lr_temperature: the temperature's; null for lr.
-        weight_decay: AdamW's decoupled decay on actor and critics, norms and biases included;
-            the temperature has none.
+        lr_critic: the critics' largest learning rate; null for the optimizer's.
+        lr_temperature: the temperature's; null for the optimizer's.
         batch_size: transitions per update.
         buffer_size: transitions kept.
         initial_steps: env_steps before the first update, with uniform actions.
@@ -55,10 +54,8 @@ class SACAgentConfig:
     log_std_min: float = -10.0
     log_std_max: float = 2.0
     normalize_obs: bool = True
-    lr: float = 1e-4
     lr_critic: float | None = None
     lr_temperature: float | None = None
-    weight_decay: float = 0.01
     batch_size: int = 256
     buffer_size: int = 1_000_000
     initial_steps: int = 5000
@@ -82,8 +79,6 @@ RANGES = {
     "log_std": "squash | clamp",
     "log_std_min": "[-100, 100]",
     "log_std_max": "[-100, 100]",
-    "lr": "(0, inf)",
-    "weight_decay": "[0, inf)",
     "batch_size": "[1, inf)",
     "buffer_size": "[1, inf)",
     "initial_steps": "[1, inf)",
@@ -97,20 +92,31 @@ RANGES = {
 }
 
 
+def _adamw() -> OptimizerConfig:
+    return OptimizerConfig(name="adamw", lr=1e-4, weight_decay=0.01)
+
+
 @dataclass
 class SACConfig(RunConfig):
     """A SAC run.
 
     Attributes:
         env: the environment.
+        optimizer: the optimizer of each network and its learning rate; the temperature has no
+            weight decay, norms and biases have.
         replay_ratio: updates per env_step, after initial_steps; fractions accumulate.
         agent: the agent.
     """
 
     units: ClassVar[tuple[str, ...]] = ("updates", "env_steps", "frames")
+    renamed: ClassVar[Mapping[str, str]] = {
+        "agent.lr": "optimizer.lr",
+        "agent.weight_decay": "optimizer.weight_decay",
+    }
 
     kind: str = "sac"
     env: EnvConfig = field(default_factory=lambda: EnvConfig("gym/Hopper-v5", num_envs=1))
+    optimizer: OptimizerConfig = field(default_factory=_adamw)
     replay_ratio: float = 2.0
     agent: SACAgentConfig = field(default_factory=SACAgentConfig)
 
@@ -131,7 +137,17 @@ class SACConfig(RunConfig):
                 f"agent.log_std_min = {agent.log_std_min}: allowed is less than "
                 f"agent.log_std_max = {agent.log_std_max}"
             )
-        check_experience(self)
+        check_off_policy(self)
+        for network in ("critic", "temperature"):
+            self.optimizer_of(network).check()
+
+    def optimizer_of(self, network: str) -> OptimizerConfig:
+        """Return the optimizer of actor, critic or temperature."""
+        lr = {"critic": self.agent.lr_critic, "temperature": self.agent.lr_temperature}
+        own: dict[str, Any] = {"lr": lr.get(network) or self.optimizer.lr}
+        if network == "temperature":
+            own["weight_decay"] = 0.0
+        return replace(self.optimizer, **own)
 
     def horizon(self) -> Clock:
         """Return the clock at the end of the run; frames are not known in advance."""

@@ -9,7 +9,7 @@ A hook plans, one function writes, and one loop drives everything that trains.
 - `units`, `record`: what the hidden units of a model are, and their activations.
 - `Method`, `method`, `param`, `Assign`, `Scale`: what methods of your own are made of.
 - `train`, `load`: run a config, and use what it trained.
-- `register_kind`: a kind of run of your own.
+- `optimizer`, `register_kind`: an optimizer and a kind of run of your own.
 """
 
 import importlib
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rlplast.core.method.receipt import Receipt
     from rlplast.core.network.edits import Assign, Scale
     from rlplast.core.network.network import Network
+    from rlplast.core.network.optimizer_factories import optimizer
     from rlplast.core.network.record import record
     from rlplast.core.network.units import UnitGroup, UnitSpec
     from rlplast.core.registry import param
@@ -53,6 +54,7 @@ _HOMES = {
     "rlplast.core.method.receipt": ("Receipt",),
     "rlplast.core.network.edits": ("Assign", "Scale"),
     "rlplast.core.network.network": ("Network",),
+    "rlplast.core.network.optimizer_factories": ("optimizer",),
     "rlplast.core.network.record": ("record",),
     "rlplast.core.network.units": ("UnitSpec",),
     "rlplast.core.registry": ("param",),
@@ -89,6 +91,7 @@ __all__ = [
     "head_reset",
     "load",
     "method",
+    "optimizer",
     "param",
     "record",
     "register_kind",
@@ -115,7 +118,7 @@ def train(config: Any, out: "str | Path | None" = None, **overrides: Any) -> "Ru
         config: a path, a shipped name such as ``dqn/asterix``, or a mapping of keys.
         out: the run's folder; default: a new one below ``runs/``.
         **overrides: keys to set, nested ones with double underscores, such as
-            ``agent__lr=1e-4``.
+            ``optimizer__lr=1e-4``.
 
     Returns:
         The finished run.

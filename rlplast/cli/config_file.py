@@ -61,7 +61,11 @@ def read_config(
     if {"base", "arms"} <= set(data):
         raise ConfigError(f"config {source} is a study's, not a run's: `rlplast study` takes it")
     data = _plain(data, f"config {source}")
-    for dotted, value in (overrides or {}).items():
+    kind = (overrides or {}).get("kind", data.get("kind", "dqn"))
+    cls = get_kind(kind).config_class()
+    _rename(data, cls.renamed)
+    for said, value in (overrides or {}).items():
+        dotted = cls.renamed.get(said, said)
         first, _, inside = dotted.partition(".")
         if inside and first in LISTS and isinstance(data.get(first), str):
             data[first] = _list_in_file(first, data[first])
@@ -69,8 +73,6 @@ def read_config(
     for key in LISTS:
         if isinstance(data.get(key), str):
             data[key] = _list_in_file(key, data[key])
-    kind = data.get("kind", "dqn")
-    cls = get_kind(kind).config_class()
     _refuse_keys_of_other_kinds(data, cls, kind)
     check_keys(data, cls)
     _refuse_coerced(data, cls)
@@ -84,6 +86,24 @@ def read_config(
     config.check()
     config.cadence()
     return config
+
+
+def _rename(data: dict[str, Any], renamed: Mapping[str, str]) -> None:
+    """Move the values of old keys, such as ``agent.lr``, to their names of today.
+
+    Raises:
+        ConfigError: if a key is there under both names.
+    """
+    for old, new in renamed.items():
+        (part, old_key), (new_part, new_key) = old.split("."), new.split(".")
+        found = data.get(part)
+        if not isinstance(found, dict) or old_key not in found:
+            continue
+        target = data.setdefault(new_part, {})
+        if isinstance(target, dict):  # else the section is refused later
+            if new_key in target:
+                raise ConfigError(f"{old} is the old name of {new}, and both are given: keep {new}")
+            target[new_key] = found.pop(old_key)
 
 
 @functools.cache

@@ -19,7 +19,6 @@ from rlplast.cli.shipped import config_folder, shipped_configs
 from rlplast.cli.tables import counted, show
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError, did_you_mean
-from rlplast.core.network.optim_state import RULES
 from rlplast.core.training.kinds import kinds
 
 __all__ = ["add_arguments", "list_rows", "run"]
@@ -36,19 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "family", nargs="?", metavar="FAMILY", help=f"{' | '.join(registry.FAMILIES)}; default: all"
     )
     parser.add_argument("--json", action="store_true", help="print a JSON array instead of a table")
-
-
-def _optimizer_rows() -> list[Row]:
-    return [
-        {
-            "name": rule.__name__.lower(),
-            "family": "optimizers",
-            "summary": f"{rule.__name__}, whose state hooks know: {', '.join(sorted(entries))}.",
-            "params": {},
-            "source": f"torch.optim.{rule.__name__}",
-        }
-        for rule, entries in sorted(RULES.items(), key=lambda item: item[0].__name__.lower())
-    ]
 
 
 def _env_rows() -> list[Row]:
@@ -98,7 +84,6 @@ def _config_rows() -> list[Row]:
 
 
 _OUTSIDE_REGISTRY = {
-    "optimizers": _optimizer_rows,
     "envs": _env_rows,
     "kinds": _kind_rows,
     "configs": _config_rows,

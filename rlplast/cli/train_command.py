@@ -1,7 +1,7 @@
 """Train: run a config to its end.
 
 CONFIG is a file, or the name of a shipped one such as dqn/asterix (`rlplast list configs`).
-Any key of it can be set with --dotted.key VALUE, such as --agent.lr 1e-4. Values are YAML;
+Any key of it can be set with --dotted.key VALUE, such as --optimizer.lr 1e-4. Values are YAML;
 hooks, penalties and layers may also be a YAML file that holds the list, or a shipped one:
 
   rlplast train dqn/demo --hooks '[{method: fire, at: 50%, params: {iterations: 10}}]'

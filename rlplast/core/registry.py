@@ -6,6 +6,7 @@ are read from the definition, so `rlplast list`, validation and docs never disag
 - `param`: a dataclass field with a checked range.
 - `register`: decorator that adds a class or function to the table.
 - `get`, `rows`, `build`: look up, list, and construct with validated parameters.
+- `checked`: the validated parameters alone.
 """
 
 import dataclasses
@@ -26,6 +27,7 @@ __all__ = [
     "Info",
     "build",
     "check_range",
+    "checked",
     "get",
     "load_plugins",
     "param",
@@ -74,7 +76,8 @@ class Info:
 
 
 _TABLE: dict[str, dict[str, Info]] = {"methods": {}, **{f: {} for f in FAMILIES}}
-_BUILT_IN = ("rlplast.methods", "rlplast.metrics")  # packages that register when imported
+# What registers when imported.
+_BUILT_IN = ("rlplast.methods", "rlplast.metrics", "rlplast.core.network.optimizer_factories")
 
 
 @functools.cache
@@ -272,18 +275,27 @@ def _is_whole(target: Callable[..., Any], key: str) -> bool:
     return annotation is int or int in get_args(annotation)
 
 
-def build(family: str, name: str, params: Mapping[str, Any] | None = None) -> Any:
-    """Construct an entry from a config's `params`, every one of them checked.
+def checked(family: str, name: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return a config's `params` of an entry, every one of them checked.
 
     Raises:
         ConfigError: for an unknown name, an unknown parameter or a value out of range.
     """
     info = get(family, name)
-    checked = {}
+    found = {}
     for key, value in (params or {}).items():
         if key not in info.params:
             raise ConfigError(f"{name} has no parameter {key!r}: {did_you_mean(key, info.params)}")
         spec = info.params[key]
         whole = _is_whole(info.target, key) if spec["default"] is None else None
-        checked[key] = check_range(f"{name}.{key}", value, spec["default"], spec["range"], whole)
-    return info.target(**checked)
+        found[key] = check_range(f"{name}.{key}", value, spec["default"], spec["range"], whole)
+    return found
+
+
+def build(family: str, name: str, params: Mapping[str, Any] | None = None) -> Any:
+    """Construct an entry from a config's `params`.
+
+    Raises:
+        ConfigError: for an unknown name, an unknown parameter or a value out of range.
+    """
+    return get(family, name).target(**checked(family, name, params))

@@ -21,7 +21,7 @@ from rlplast.core.method.install import install_methods
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import zero_all
-from rlplast.core.network.optimizers import clip, lr_at, make_optimizer, set_lr
+from rlplast.core.network.optimizers import Updater, lr_at
 from rlplast.core.rng import Streams, derive_seed, numpy_stream, torch_stream
 from rlplast.core.training import distributed
 from rlplast.core.training.trainable import AfterUpdate, no_hooks
@@ -86,8 +86,8 @@ class GPTTrainer:
             torch.manual_seed(derive_seed(seed, "model", distributed.rank()))
         self.gpt = GPT(config.model).to(device)
         install_methods(config.layers, config.hooks, {"gpt": (self.gpt,)}, seed)
-        self.optimizer = make_optimizer(config.optimizer, self.gpt)
-        network = Network("gpt", self.gpt, self.optimizer)
+        self.updater = Updater(config.optimizer, self.gpt)
+        network = Network("gpt", self.gpt, self.updater.optimizers)
         network.initialise(torch_stream(seed, "init", "gpt"))
         config.start = start(network, config.start, config.model)
         self.networks = {"gpt": network}
@@ -122,16 +122,18 @@ class GPTTrainer:
 
     def _update(self, phase: Phase) -> None:
         config = self.config
-        settings, context = config.optimizer, config.model.context
-        set_lr(self.optimizer, lr_at(settings, self.clock.updates - phase.start, phase.updates))
+        context, optimizers = config.model.context, self.updater.optimizers
+        self.updater.set_lr(self.clock.updates - phase.start, phase.updates)
         rows = self._rows(phase.shares, config.batch_size, self.streams.numpy("data"))
         share = config.batch_size // distributed.world()
         mine = self._to_device(rows[distributed.rank() * share :][:share])
-        self.optimizer.zero_grad(set_to_none=True)
+        self.updater.zero_grad()
         loss, activations = self._backward(mine.split(self.micro_batch))
-        self.scaler.unscale_(self.optimizer)
-        clip(settings, self.gpt.parameters())
-        self.scaler.step(self.optimizer)
+        for optimizer in optimizers:
+            self.scaler.unscale_(optimizer)
+        self.updater.clip()
+        for optimizer in optimizers:
+            self.scaler.step(optimizer)
         self.scaler.update()
         self.sum += distributed.average(loss)
         self.updates_summed += 1

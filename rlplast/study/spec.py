@@ -182,8 +182,8 @@ def _laid_over(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Return all values in the order in which they are to be set: a later one's come later.
 
     Examples:
-        >>> _laid_over({"hooks": "a", "agent.lr": 1}, {"hooks.0.at": "5%"}, {"hooks": "b"})
-        {'agent.lr': 1, 'hooks.0.at': '5%', 'hooks': 'b'}
+        >>> _laid_over({"hooks": "a", "optimizer.lr": 1}, {"hooks.0.at": "5%"}, {"hooks": "b"})
+        {'optimizer.lr': 1, 'hooks.0.at': '5%', 'hooks': 'b'}
     """
     values: dict[str, Any] = {}
     for layer in layers:
@@ -233,8 +233,8 @@ def _short(keys: list[str]) -> dict[str, str]:
     """Return for each dotted key the shortest end that no other key has.
 
     Examples:
-        >>> _short(["hooks.0.params.coef", "agent.lr"])
-        {'hooks.0.params.coef': 'coef', 'agent.lr': 'lr'}
+        >>> _short(["hooks.0.params.coef", "optimizer.lr"])
+        {'hooks.0.params.coef': 'coef', 'optimizer.lr': 'lr'}
     """
     short = {}
     for key in keys:
@@ -339,7 +339,7 @@ def _check_values(values: Mapping[Any, Any], where: str) -> None:
     """Refuse a key that is no text, and the seed."""
     for key in values:
         if not isinstance(key, str):
-            raise ConfigError(f"{where} has a key {key!r}: allowed is text, such as agent.lr")
+            raise ConfigError(f"{where} has a key {key!r}: allowed is text, such as optimizer.lr")
     if "seed" in values:
         raise ConfigError(f"{where}.seed: seeds of a study are listed under its key seeds")
 

@@ -23,7 +23,7 @@ from rlplast.core.method.install import install_methods
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import zero_all
-from rlplast.core.network.optimizers import clip, lr_at, make_optimizer, set_lr
+from rlplast.core.network.optimizers import Updater
 from rlplast.core.network.record import record
 from rlplast.core.rng import Streams, torch_stream
 from rlplast.core.training.trainable import AfterUpdate, no_hooks
@@ -102,8 +102,8 @@ class Supervised:
         self.model = build_model(config.model, self.data.input_shape, self.data.num_classes)
         self.model.to(device)
         install_methods(config.layers, config.hooks, {"model": (self.model,)}, seed)
-        self.optimizer = make_optimizer(config.optimizer, self.model)
-        network = Network("model", self.model, self.optimizer)
+        self.updater = Updater(config.optimizer, self.model)
+        network = Network("model", self.model, self.updater.optimizers)
         if not config.model.pretrained:  # else θ0 is what was published
             network.initialise(torch_stream(seed, "init", "model"))
         self.networks = {"model": network}
@@ -135,15 +135,11 @@ class Supervised:
             zero_all(self.networks["model"])
 
     def _update(self, here: Position) -> None:
-        settings = self.config.optimizer
-        set_lr(self.optimizer, self.lr_per_update(here))
+        self._set_lr(here)
         x, y = self._batch(here)
-        self.optimizer.zero_grad(set_to_none=True)
         loss, logits, activations = self._loss(x, y)
         self._count(loss.detach(), logits.detach(), y)
-        self.penalties.add("model", loss).backward()
-        clip(settings, self.model.parameters())
-        self.optimizer.step()
+        self.updater.minimise(self.penalties.add("model", loss))
         self.clock = self.clock.advance(updates=1, epochs=int(here.batch == here.batches - 1))
         self.after_update(self.clock, {"model": activations})
 
@@ -153,12 +149,12 @@ class Supervised:
         self.updates_summed += 1
         self.images_summed += len(y)
 
-    def lr_per_update(self, here: Position) -> float:
-        """Return the learning rate at a place of this phase."""
-        settings, epochs = self.config.optimizer, self.stream[self.clock.phase].epochs
-        if settings.stepped == "epoch":
-            return lr_at(settings, here.epoch, epochs)
-        return lr_at(settings, here.updates, epochs * here.batches)
+    def _set_lr(self, here: Position) -> None:
+        epochs = self.stream[self.clock.phase].epochs
+        if self.config.optimizer.stepped == "epoch":
+            self.updater.set_lr(here.epoch, epochs)
+        else:
+            self.updater.set_lr(here.updates, epochs * here.batches)
 
     def _batch(self, here: Position) -> tuple[Tensor, Tensor]:
         """Return augmented and normalised images, and labels."""
@@ -278,7 +274,7 @@ class Supervised:
             values = {
                 "train/loss": float(self.loss_sum) / updates,
                 "train/accuracy": int(self.right) / self.images_summed,
-                "train/lr": float(self.optimizer.param_groups[0]["lr"]),
+                "train/lr": self.updater.lr,
                 **self.penalties.metrics(updates),
             }
         self.loss_sum.zero_()

@@ -39,7 +39,7 @@ def weights(agent: DQN) -> list[torch.Tensor]:
         {},
         {"double": True},
         {"n_step": 3, "huber_delta": 0.1},
-        {"max_grad_norm": 0.05, "gamma": 0.5},
+        {"clip_norm": 0.05, "gamma": 0.5},
         {"init": "torch", "double": True, "n_step": 2},
     ],
 )
@@ -48,7 +48,7 @@ def test_training_is_a_hand_written_update_on_the_same_batches(
 ):
     use_wheel(monkeypatch)
     agent = dqn(num_envs=3, **options)
-    twin = HandWrittenUpdate(agent.config.agent, dict(agent.online.named_parameters()))
+    twin = HandWrittenUpdate(agent.config, dict(agent.online.named_parameters()))
     batches: list[Batch] = []
     sample = agent.experience.replay.sample
     monkeypatch.setattr(agent.experience.replay, "sample", lambda: keep(sample(), batches))

@@ -40,7 +40,7 @@ def test_cartpole_balances():
         total="15k env_steps",
         env={"id": "gym/CartPole-v1", "num_envs": 4},
         agent__network="mlp",
-        agent__lr=1e-3,
+        optimizer__lr=1e-3,
         agent__initial_steps=500,
         agent__target_every=200,
     )

@@ -35,12 +35,12 @@ def critic_weights(agent: SAC, module: torch.nn.Module) -> list[dict[str, torch.
 
 
 def twin_of(agent: SAC) -> SACTwin:
-    config = agent.config.agent
+    config, optimizer = agent.config.agent, agent.config.optimizer
     settings = {
-        "lr": config.lr,
-        "lr_critic": config.lr_critic or config.lr,
-        "lr_temperature": config.lr_temperature or config.lr,
-        "weight_decay": config.weight_decay,
+        "lr": optimizer.lr,
+        "lr_critic": config.lr_critic or optimizer.lr,
+        "lr_temperature": config.lr_temperature or optimizer.lr,
+        "weight_decay": optimizer.weight_decay,
         "tau": config.tau,
         "initial_temperature": config.initial_temperature,
         "learn_temperature": config.learn_temperature,

@@ -14,8 +14,10 @@ from rlplast import envs
 from rlplast.agents.off_policy_config import EnvConfig
 from rlplast.agents.sac import SAC
 from rlplast.agents.sac_config import SACAgentConfig, SACConfig
+from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.envs.base import EnvSpec, EpisodicEnv
 from rlplast.envs.vector import VectorEnv, VectorStep
+from tests.agents.toy_env import parts
 
 __all__ = [
     "ACTION_DIM",
@@ -92,11 +94,11 @@ def sac(
     layers: list[dict[str, Any]] | None = None,
     **agent: Any,
 ) -> SAC:
+    of_optimizer, agent = parts(agent)
     small = {
         "actor_width": 8,
         "critic_width": 12,
         "critic_blocks": 1 if agent.get("network", "simba") == "simba" else 2,
-        "lr": 1e-3,
         "batch_size": 8,
         "buffer_size": 400,
         "initial_steps": 24,
@@ -107,6 +109,9 @@ def sac(
         env=EnvConfig("gym/Hopper-v5", num_envs),
         replay_ratio=replay_ratio,
         agent=SACAgentConfig(**(small | agent)),
+        optimizer=OptimizerConfig(
+            **({"name": "adamw", "lr": 1e-3, "weight_decay": 0.01} | of_optimizer)
+        ),
     )
     config.layers = layers or []
     config.check()

@@ -12,10 +12,11 @@ from rlplast import envs
 from rlplast.agents.dqn import DQN
 from rlplast.agents.dqn_config import DQNAgentConfig, DQNConfig
 from rlplast.agents.off_policy_config import EnvConfig
+from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.envs.base import EnvSpec, EpisodicEnv, rng_state
 from rlplast.envs.vector import VectorEnv
 
-__all__ = ["ROUND", "Wheel", "agent_config", "dqn", "use_wheel"]
+__all__ = ["ROUND", "Wheel", "configs", "dqn", "parts", "use_wheel"]
 
 ROUND = 7  # steps in an episode
 SPEC = EnvSpec("toy/wheel", (3,), "float32", 1, 3, 2, ROUND)
@@ -66,9 +67,23 @@ def use_wheel(monkeypatch: pytest.MonkeyPatch, terminates: bool = True):
     monkeypatch.setattr(envs, "spec", lambda env_id, **options: SPEC)
 
 
-def agent_config(**agent: Any) -> DQNAgentConfig:
-    small = {"lr": 1e-3, "batch_size": 8, "buffer_size": 400, "initial_steps": 24}
-    return DQNAgentConfig(**(small | {"target_every": 10} | agent))
+OF_OPTIMIZER = ("name", "lr", "weight_decay", "clip_norm", "eps", "schedule")
+
+
+def parts(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split options into those of the optimizer and those of the agent."""
+    of_optimizer = {k: v for k, v in options.items() if k in OF_OPTIMIZER}
+    return of_optimizer, {k: v for k, v in options.items() if k not in OF_OPTIMIZER}
+
+
+def configs(**options: Any) -> dict[str, Any]:
+    """The sections agent and optimizer of a small DQN."""
+    of_optimizer, agent = parts(options)
+    small = {"batch_size": 8, "buffer_size": 400, "initial_steps": 24, "target_every": 10}
+    return {
+        "agent": DQNAgentConfig(**(small | agent)),
+        "optimizer": OptimizerConfig(**({"lr": 1e-3, "eps": 1.5e-4} | of_optimizer)),
+    }
 
 
 def dqn(
@@ -84,7 +99,7 @@ def dqn(
         total=total,
         env=EnvConfig(env, num_envs),
         replay_ratio=replay_ratio,
-        agent=agent_config(**agent),
+        **configs(**agent),
     )
     config.check()
     return DQN(config, torch.device("cpu"))
@@ -93,12 +108,12 @@ def dqn(
 def everything(agent: DQN) -> dict[str, Any]:
     """All that decides an agent's future, as copies."""
     q = agent.networks["q"]
+    (optimizer,) = q.optimizers
     return {
         "online": {k: v.clone() for k, v in agent.online.state_dict().items()},
         "target": {k: v.clone() for k, v in agent.target.state_dict().items()},
         "optimizer": [
-            {k: v.clone() for k, v in agent.optimizer.state[p].items()}
-            for p in agent.online.parameters()
+            {k: v.clone() for k, v in optimizer.state[p].items()} for p in agent.online.parameters()
         ],
         "initial": {k: v.clone() for k, v in q.initial.items()},
         "rest": without_weights(agent),

@@ -88,7 +88,7 @@ def test_plan_is_shown_and_nothing_is_done(tmp_path: Path):
 
 
 def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path):
-    arms = {"[bold]x[/nobody]": {"hooks": []}, "b": {"grid": {"agent.lr": [1, 2]}}}
+    arms = {"[bold]x[/nobody]": {"hooks": []}, "b": {"grid": {"optimizer.lr": [1, 2]}}}
     outcome = command("study", write_study(tmp_path, TINY, arms), "--dry_run")
     assert outcome.code == 0
     assert "[bold]x[/nobody]" in outcome.out

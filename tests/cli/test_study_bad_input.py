@@ -68,12 +68,12 @@ def hook(**keys: Any) -> dict[str, Any]:
         ({"layers": [{"method": "x"}]}, "arm 'a': method 'x' is unknown"),
         ({"penalties": [{"method": "l3"}]}, "arm 'a': method 'l3' is unknown"),
         (
-            {"overrides": {"agent.lrr": 1}},
+            {"overrides": {"optimizer.lrr": 1}},
             "arm 'a': config.agent has an unknown key 'lrr': did you mean 'lr'?",
         ),
-        ({"overrides": {"agent.lr": "x"}}, "arm 'a': agent.lr = 'x': allowed is a number"),
+        ({"overrides": {"optimizer.lr": "x"}}, "arm 'a': optimizer.lr = 'x': allowed is a number"),
         ({"overrides": {"hooks.0.at": "5%"}}, "arm 'a': --hooks.0.at: '0' is no position in the"),
-        ({"grid": {"agent.lrr": [1]}}, "arm 'a lrr=1': config.agent has an unknown key 'lrr'"),
+        ({"grid": {"optimizer.lrr": [1]}}, "arm 'a lrr=1': config.agent has an unknown key 'lrr'"),
         ({"sample": {"count": 1, "keys": {"lr": [1]}}}, "arm 'a #1': config has an unknown key"),
         ({"overrides": {"seed": 1}}, "arms.a.overrides.seed: seeds of a study are listed"),
         ({"hook": []}, "arms.a has an unknown key 'hook': did you mean 'hooks'?"),
@@ -308,7 +308,7 @@ def test_run_json_that_is_damaged_is_named(study: Path, finished: Path):
 
 
 def test_arm_that_diverges_loses_nobody_else(tmp_path: Path):
-    arms = NONE | {"steep": {"overrides": {"agent.lr": 1e30}}}
+    arms = NONE | {"steep": {"overrides": {"optimizer.lr": 1e30}}}
     outcome, _ = run_study(write_study(tmp_path, TINY, arms), tmp_path / "study")
     assert outcome.code == 1
     assert "failed: seed-3/steep: " in outcome.out

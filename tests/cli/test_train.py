@@ -169,7 +169,7 @@ def test_arm_with_a_hook_equals_the_arm_without_until_it_fires(run: Path, tmp_pa
 
 
 def test_python_trains_and_acts_as_the_command_does(run: Path, tmp_path: Path):
-    finished = rlplast.train(str(run / "config.yaml"), str(tmp_path / "python"), agent__lr=1e-3)
+    finished = rlplast.train(str(run / "config.yaml"), str(tmp_path / "python"), optimizer__lr=1e-3)
     assert untimed(finished.lines()) == untimed(jsonl(run / "metrics.jsonl"))
     agent = rlplast.load(str(run))
     obs = [[0.1, 0.0, -0.1, 0.0], [0.0, 1.0, 0.1, -1.0]]
@@ -186,9 +186,9 @@ def test_python_trains_and_acts_as_the_command_does(run: Path, tmp_path: Path):
 def test_printed_config_is_read_back_as_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     config = small_config(tmp_path)
-    printed = command("train", config, "--print_config", "--agent.lr", "2e-3")
+    printed = command("train", config, "--print_config", "--optimizer.lr", "2e-3")
     assert (printed.code, printed.err) == (0, "")
-    assert yaml.safe_load(printed.out)["agent"]["lr"] == 2e-3
+    assert yaml.safe_load(printed.out)["optimizer"]["lr"] == 2e-3
     again = tmp_path / "printed.yaml"
     again.write_text(printed.out)
     assert command("train", again, "--print_config").out == printed.out
@@ -210,8 +210,8 @@ def test_every_shipped_config_prints(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (["--seed", "7"], "seed", 7),
         (["--seed=7"], "seed", 7),
         (["--seed", "-1"], "seed", -1),
-        (["--agent.lr", "1e-5"], "agent.lr", 1e-5),
-        (["--agent.lr", "1"], "agent.lr", 1.0),
+        (["--optimizer.lr", "1e-5"], "optimizer.lr", 1e-5),
+        (["--optimizer.lr", "1"], "optimizer.lr", 1.0),
         (["--agent.clip_rewards", "null"], "agent.clip_rewards", None),
         (["--agent.double", "true"], "agent.double", True),
         (["--hooks", "[]"], "hooks", []),

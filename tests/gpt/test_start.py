@@ -82,7 +82,7 @@ def test_weights_and_initial_weights_are_those_of_the_checkpoint(
     for block in network.blocks:
         assert torch.equal(block.view, saved[network.qualified(block)])
         assert torch.equal(network.initial[block.name], saved[f"gpt.{block.name}@initial"])
-    assert trainer.clock == Clock() and not trainer.optimizer.state
+    assert trainer.clock == Clock() and not trainer.updater.optimizers[0].state
     assert config.start.checkpoint == name  # what config.yaml will say
 
 

@@ -144,21 +144,21 @@ def test_start_of_a_phase_is_a_step_that_renews_the_optimizer_and_nothing_else(
 ) -> None:
     trainer = steps(tiny(corpora), 10)
     before, stream = weights(trainer), trainer.streams.state_dict()
-    moments = [s["exp_avg"] for s in trainer.optimizer.state.values()]
+    moments = [s["exp_avg"] for s in trainer.updater.optimizers[0].state.values()]
     assert all(m.abs().sum() > 0 for m in moments)
     trainer.step()
     assert trainer.clock == Clock(updates=10, tokens=640, phase=1)
     assert_close(weights(trainer), before, atol=0)
     assert trainer.streams.state_dict()["numpy"] == stream["numpy"]
     assert all(m.abs().sum() == 0 for m in moments)  # the same tensors
-    assert all(s["step"] == 0 for s in trainer.optimizer.state.values())
+    assert all(s["step"] == 0 for s in trainer.updater.optimizers[0].state.values())
     trainer.step()
     assert trainer.clock == Clock(updates=11, tokens=704, phase=1)
 
 
 def test_optimizer_is_kept_where_the_config_says_so(corpora: dict[str, str]) -> None:
     trainer = steps(tiny(corpora, optimizer={"renew": False}), 11)
-    assert all(s["step"] == 10 for s in trainer.optimizer.state.values())
+    assert all(s["step"] == 10 for s in trainer.updater.optimizers[0].state.values())
 
 
 def test_evaluation_of_a_phase_comes_before_the_hooks_of_the_next(

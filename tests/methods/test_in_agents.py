@@ -18,9 +18,10 @@ from rlplast.agents.sac_config import SACAgentConfig, SACConfig
 from rlplast.cli import api
 from rlplast.core.checkpoint.checkpoint import network_tensors
 from rlplast.core.method.penalties import Penalties
+from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.core.training.trainable import Trainable
 from tests.agents.toy_control import use_slide
-from tests.agents.toy_env import agent_config, use_wheel
+from tests.agents.toy_env import configs, use_wheel
 from tests.cli.commands import command
 from tests.cli.runs import SMALL, refused, small_config
 from tests.methods.penalty_cases import CASES, row
@@ -39,7 +40,7 @@ def dqn(rows: Rows, **agent: Any) -> DQN:
         seed=3,
         total="400 env_steps",
         env=EnvConfig("gym/CartPole-v1", 1),
-        agent=agent_config(**agent),
+        **configs(**agent),
         penalties=rows,
     )
     config.check()
@@ -51,9 +52,8 @@ def sac(rows: Rows, **agent: Any) -> SAC:
         seed=3,
         total="400 env_steps",
         env=EnvConfig("gym/Hopper-v5", 1),
-        agent=SACAgentConfig(
-            **(SAC_AGENT | {"lr": 1e-3, "buffer_size": 400, "initial_steps": 24} | agent)
-        ),
+        agent=SACAgentConfig(**(SAC_AGENT | {"buffer_size": 400, "initial_steps": 24} | agent)),
+        optimizer=OptimizerConfig(name="adamw", lr=1e-3, weight_decay=0.01),
         penalties=rows,
     )
     config.check()
@@ -157,7 +157,7 @@ def test_loss_for_probes_is_the_task_alone(
 
 
 def test_gradient_clipping_sees_the_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = make("dqn", [row("l2", params={"coef": 100.0})], monkeypatch, max_grad_norm=0.5)
+    agent = make("dqn", [row("l2", params={"coef": 100.0})], monkeypatch, clip_norm=0.5)
     updated(agent, 1)
     norms = [p.grad.norm() for p in agent.online.parameters()]
     assert float(torch.stack(norms).norm()) == pytest.approx(0.5, rel=1e-3)

@@ -55,8 +55,9 @@ def syncs_twin(env_steps: int, target_every: int) -> int:
 class HandWrittenUpdate:
     """An MLP Q-network, its target and its Adam, with nothing of the agent in them."""
 
-    def __init__(self, agent, weights: dict[str, torch.Tensor]):
-        self.agent = agent
+    def __init__(self, config, weights: dict[str, torch.Tensor]):
+        self.agent, settings = config.agent, config.optimizer
+        self.clip_norm = settings.clip_norm
         shapes = [weights[f"{name}.weight"].shape for name in ("fc1", "fc2", "head")]
         self.online, self.target = self.network(shapes), self.network(shapes)
         names = [
@@ -67,7 +68,7 @@ class HandWrittenUpdate:
                 parameter.copy_(weights[name])
         self.sync()
         self.optimizer = torch.optim.Adam(
-            self.online.parameters(), lr=agent.lr, eps=agent.adam_eps, foreach=False, fused=False
+            self.online.parameters(), lr=settings.lr, eps=settings.eps, foreach=False, fused=False
         )
 
     def network(self, shapes) -> nn.Sequential:
@@ -93,8 +94,8 @@ class HandWrittenUpdate:
         loss = nn.functional.huber_loss(q, wanted, delta=self.agent.huber_delta)
         self.optimizer.zero_grad()
         loss.backward()
-        if self.agent.max_grad_norm is not None:
-            nn.utils.clip_grad_norm_(self.online.parameters(), self.agent.max_grad_norm)
+        if self.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.online.parameters(), self.clip_norm)
         self.optimizer.step()
         return float(loss.detach())
 

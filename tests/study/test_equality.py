@@ -154,8 +154,8 @@ def test_arms_whose_keys_differ_share_nothing_and_others_do(tmp_path: Path):
         {
             "none": {"hooks": []},
             "half": half,
-            "lr": {"hooks": [], "overrides": {"agent.lr": 1e-4}},
-            "lr half": half | {"overrides": {"agent.lr": 1e-4}},
+            "lr": {"hooks": [], "overrides": {"optimizer.lr": 1e-4}},
+            "lr half": half | {"overrides": {"optimizer.lr": 1e-4}},
             "penalty": {"penalties": [{"method": "l2_init", "params": {"coef": 1e-3}}]},
         },
     )

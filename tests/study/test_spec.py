@@ -52,14 +52,14 @@ def test_what_is_said_nearer_to_the_arm_is_set_later():
     (run,) = runs_of(
         parse(
             {"a": {"hooks": [{"method": "fire"}], "overrides": {"x": "arm", "hooks.0.at": "5%"}}},
-            overrides={"x": "all", "hooks": "some/file", "agent.lr": 1},
+            overrides={"x": "all", "hooks": "some/file", "optimizer.lr": 1},
             tasks={"t": {"x": "task", "hooks.0.method": "swr"}},
             threads=2,
         )
     )
     assert run.values["x"] == "arm"
     assert list(run.values) == [
-        "agent.lr", "hooks.0.method", "hooks", "x", "hooks.0.at", "threads", "seed"
+        "optimizer.lr", "hooks.0.method", "hooks", "x", "hooks.0.at", "threads", "seed"
     ]  # fmt: skip
     assert run.values["hooks"] == [{"method": "fire"}]
 
@@ -68,7 +68,7 @@ def test_what_is_said_nearer_to_the_arm_is_set_later():
 
 
 def test_grid_makes_an_arm_of_every_combination():
-    grid = {"hooks.0.params.coef": [1e-3, 0.01], "hooks.0.at": ["25%", "50%"], "agent.lr": [1]}
+    grid = {"hooks.0.params.coef": [1e-3, 0.01], "hooks.0.at": ["25%", "50%"], "optimizer.lr": [1]}
     runs = runs_of(parse({"swr": {"hooks": "x", "grid": grid}}))
     assert [run.arm for run in runs] == [
         "swr coef=0.001 at=25% lr=1",
@@ -88,7 +88,7 @@ def test_keys_in_names_are_as_short_as_they_can_be_told_apart():
 
 
 def test_numbers_that_are_nearly_equal_have_names_of_their_own():
-    assert names({"a": {"grid": {"agent.lr": [0.12345678, 0.12345679, 1.0]}}}) == [
+    assert names({"a": {"grid": {"optimizer.lr": [0.12345678, 0.12345679, 1.0]}}}) == [
         "a lr=0.12345678",
         "a lr=0.12345679",
         "a lr=1",

@@ -108,7 +108,7 @@ def test_updates_are_those_of_a_plain_loop():
 def test_optimizer_state_is_zeroed_at_a_phase_start_if_asked(renew):
     trainer = trainable(**PLAIN, optimizer={"name": "adam", "renew": renew})
     steps(trainer, 13)
-    state = [s for own in trainer.optimizer.state.values() for s in own.values()]
+    state = [s for own in trainer.updater.optimizers[0].state.values() for s in own.values()]
     assert state
     assert all(not s.any() for s in state) == renew
 
@@ -121,7 +121,7 @@ def test_the_learning_rate_starts_anew_at_every_phase():
         before = trainer.clock.updates
         trainer.step()
         if trainer.clock.updates > before:
-            rates.append(trainer.optimizer.param_groups[0]["lr"])
+            rates.append(trainer.updater.lr)
     assert rates == [0.5] * 6 + [1.0] * 6 + [0.5] * 7
 
 

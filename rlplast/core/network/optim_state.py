@@ -3,16 +3,18 @@
 State is never popped or replaced, so captured graphs, fused optimizers and other
 holders of the tensors stay valid. An optimizer without a row in `RULES` raises.
 
-A zeroed state is a fresh one for Adam, AdamW and RMSprop. For SGD it is a momentum
+A zeroed state is a fresh one for Adam, AdamW, Muon and RMSprop. For SGD it is a momentum
 buffer of zeros, which with ``dampening=d`` is not quite an absent one: the first update
 after it moves by (1 − d)·lr·g where a new optimizer moves by lr·g.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+from torch.optim import SGD, Adam, AdamW, Muon, Optimizer, RMSprop
 
 from rlplast.core.errors import DamagedFile, UnsupportedOptimizer
 from rlplast.core.network.blocks import Block
@@ -20,7 +22,9 @@ from rlplast.core.network.network import Network
 
 __all__ = [
     "RULES",
+    "StateRule",
     "allocate",
+    "always",
     "load_optimizer_tensors",
     "moments",
     "optimizer_tensors",
@@ -28,22 +32,42 @@ __all__ = [
     "zero_all",
 ]
 
-RULES: dict[type[Optimizer], frozenset[str]] = {
-    Adam: frozenset({"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}),
-    AdamW: frozenset({"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}),
-    RMSprop: frozenset({"step", "square_avg", "momentum_buffer", "grad_avg"}),
-    SGD: frozenset({"momentum_buffer"}),
+# Name of a state tensor → whether the options of a parameter group call for it.
+StateRule = Mapping[str, Callable[[Mapping[str, Any]], Any]]
+
+
+def always(group: Mapping[str, Any]) -> bool:
+    """Say that an optimizer keeps a state tensor whatever its options are."""
+    return True
+
+
+_ADAM: StateRule = {
+    "step": always,
+    "exp_avg": always,
+    "exp_avg_sq": always,
+    "max_exp_avg_sq": itemgetter("amsgrad"),
+}
+RULES: dict[type[Optimizer], StateRule] = {
+    Adam: _ADAM,
+    AdamW: _ADAM,
+    Muon: {"momentum_buffer": always},
+    RMSprop: {
+        "step": always,
+        "square_avg": always,
+        "momentum_buffer": itemgetter("momentum"),
+        "grad_avg": itemgetter("centered"),
+    },
+    SGD: {"momentum_buffer": itemgetter("momentum")},
 }
 
 
-def _rule(optimizer: Optimizer) -> frozenset[str]:
+def _rule(optimizer: Optimizer) -> StateRule:
     rule = RULES.get(type(optimizer))
     if rule is None:
         allowed = ", ".join(sorted(o.__name__ for o in RULES))
         raise UnsupportedOptimizer(
             f"optimizer {type(optimizer).__name__} has no state rule: allowed are {allowed}; "
-            "use the optimizer policy 'keep', or add a row to RULES in "
-            "rlplast.core.network.optim_state"
+            "use the optimizer policy 'keep', or register it with `rlplast.optimizer`"
         )
     return rule
 
@@ -106,8 +130,8 @@ def allocate(network: Network, blocks: Iterable[Block] | None = None) -> None:
             continue
         optimizer, group = owner
         state = optimizer.state[block.param]
-        for name in _names(optimizer, group):
-            if state.get(name) is not None:
+        for name, kept in _rule(optimizer).items():
+            if state.get(name) is not None or not kept(group):
                 continue
             if name == "step":
                 on_device = group.get("capturable") or group.get("fused")
@@ -117,19 +141,6 @@ def allocate(network: Network, blocks: Iterable[Block] | None = None) -> None:
                 state[name] = torch.zeros_like(
                     block.param.detach(), memory_format=torch.preserve_format
                 )
-
-
-def _names(optimizer: Optimizer, group: dict) -> list[str]:
-    """Return which state tensors the options of a parameter group call for."""
-    _rule(optimizer)
-    if isinstance(optimizer, Adam | AdamW):
-        names = ["step", "exp_avg", "exp_avg_sq"]
-        return names + (["max_exp_avg_sq"] if group["amsgrad"] else [])
-    if isinstance(optimizer, RMSprop):
-        names = ["step", "square_avg"]
-        names += ["momentum_buffer"] if group["momentum"] > 0 else []
-        return names + (["grad_avg"] if group["centered"] else [])
-    return ["momentum_buffer"] if group["momentum"] != 0 else []
 
 
 def _entries(network: Network) -> Iterator[tuple[str, Block, str, Tensor]]:

@@ -1,13 +1,11 @@
-"""Optimizers and learning rates of runs outside RL, from a config.
+"""A run's optimizer and learning rate, from the section ``optimizer:`` of its config.
 
-- `OptimizerConfig`: the section ``optimizer:`` of a config.
-- `make_optimizer`: the torch optimizer it asks for.
-- `lr_at`, `set_lr`: the learning rate as a pure function of the place in a phase.
-- `clip`: bounds the gradient's norm.
+- `OptimizerConfig`: the section.
+- `Updater`: the optimizers it asks for, of one module.
+- `lr_at`: the learning rate as a pure function of the place in a phase.
 """
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,17 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import check_range
+from rlplast.core.registry import check_range, checked, get, rows
 
-__all__ = ["OptimizerConfig", "clip", "lr_at", "make_optimizer", "set_lr"]
+__all__ = ["OptimizerConfig", "Updater", "lr_at"]
 
 RANGES = {
-    "name": "adam | adamw | sgd | rmsprop",
     "lr": "(0, inf)",
     "weight_decay": "[0, inf)",
     "decay": "all | matrices",
     "eps": "(0, inf)",
-    "momentum": "[0, 1)",
     "schedule": "constant | linear | cosine | step",
     "warmup": "[0, 1]",
     "lr_min": "[0, inf)",
@@ -39,13 +35,14 @@ class OptimizerConfig:
     """The optimizer and its learning rate; warm-up and schedule start anew at every phase.
 
     Attributes:
-        name: adam, adamw, sgd or rmsprop.
+        name: adam, adamw, sgd, rmsprop, muon or another of ``rlplast list optimizers``.
         lr: the largest learning rate, per update.
-        weight_decay: decoupled for adamw, else added to the gradient.
+        weight_decay: decoupled for adamw and muon, else added to the gradient.
         decay: all, or matrices for tensors of at least two dimensions only.
-        betas: Adam's two.
-        eps: Adam's and RMSprop's ε.
-        momentum: of sgd and rmsprop.
+        betas: Adam's two, where the optimizer has them.
+        eps: Adam's and RMSprop's ε, where the optimizer has one.
+        momentum: of sgd, rmsprop and muon; null for the optimizer's own default.
+        params: the optimizer's other parameters.
         schedule: constant, linear, cosine or step: how it falls after the warm-up.
         warmup: share of each phase over which it rises linearly from 0.
         warmup_max: bound on the warm-up, in updates (epochs if `stepped` so); null for none.
@@ -63,7 +60,8 @@ class OptimizerConfig:
     decay: str = "all"
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
     eps: float = 1e-8
-    momentum: float = 0.0
+    momentum: float | None = None
+    params: dict[str, Any] = field(default_factory=dict)
     schedule: str = "constant"
     warmup: float = 0.0
     warmup_max: int | None = None
@@ -80,6 +78,7 @@ class OptimizerConfig:
         Raises:
             ConfigError: naming key, value and what is allowed.
         """
+        self.own_params()
         for key, allowed in RANGES.items():
             value, default = getattr(self, key), getattr(OptimizerConfig, key)
             check_range(f"optimizer.{key}", value, default, allowed)
@@ -104,31 +103,81 @@ class OptimizerConfig:
             raise ConfigError(
                 f"optimizer.lr_min = {self.lr_min}: allowed is at most lr = {self.lr}"
             )
-        if self.momentum and self.name not in ("sgd", "rmsprop"):
+        if self.momentum is not None:
+            check_range("optimizer.momentum", self.momentum, 0.9, "[0, 1)")
+        if self.momentum and "momentum" not in get("optimizers", self.name).params:
+            having = ", ".join(i.name for i in rows("optimizers") if "momentum" in i.params)
             raise ConfigError(
                 f"optimizer.momentum = {self.momentum} with name = {self.name!r}: "
-                "it belongs to sgd and rmsprop"
+                f"it belongs to {having}"
             )
 
+    def own_params(self) -> dict[str, Any]:
+        """Return the optimizer's own parameters, checked; keys it does not have are left out.
 
-def make_optimizer(config: OptimizerConfig, module: nn.Module) -> torch.optim.Optimizer:
-    """Return the optimizer of a module's trainable parameters, tied ones once."""
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    groups: list[dict[str, Any]] = [{"params": parameters, "weight_decay": config.weight_decay}]
-    if config.decay == "matrices":
-        groups[0]["params"] = [p for p in parameters if p.ndim >= 2]
-        rest = [p for p in parameters if p.ndim < 2]
-        groups += [{"params": rest, "weight_decay": 0.0}] if rest else []
-    adam: dict[str, Any] = {"betas": tuple(config.betas), "eps": config.eps, "fused": True}
-    makers: dict[str, Callable[[], torch.optim.Optimizer]] = {
-        "adam": lambda: torch.optim.Adam(groups, lr=config.lr, **adam),
-        "adamw": lambda: torch.optim.AdamW(groups, lr=config.lr, **adam),
-        "sgd": lambda: torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, fused=True),
-        "rmsprop": lambda: torch.optim.RMSprop(
-            groups, lr=config.lr, eps=config.eps, momentum=config.momentum
-        ),
-    }
-    return makers[config.name]()
+        Raises:
+            ConfigError: if the optimizer or one of `params` is unknown, or out of range.
+        """
+        known = get("optimizers", self.name).params
+        shared = {"betas": tuple(self.betas), "eps": self.eps, "momentum": self.momentum}
+        said = {k: v for k, v in shared.items() if k in known and v is not None}
+        return said | checked("optimizers", self.name, self.params)
+
+
+class Updater:
+    """The optimizers of a module, and what an update does with them.
+
+    Args:
+        config: what they are.
+        module: its trainable parameters are updated, tied ones once.
+
+    Attributes:
+        optimizers: one, or several that share the parameters.
+    """
+
+    def __init__(self, config: OptimizerConfig, module: nn.Module) -> None:
+        self.config, self._module = config, module
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        groups: list[dict[str, Any]] = [{"params": parameters, "weight_decay": config.weight_decay}]
+        if config.decay == "matrices":
+            groups[0]["params"] = [p for p in parameters if p.ndim >= 2]
+            rest = [p for p in parameters if p.ndim < 2]
+            groups += [{"params": rest, "weight_decay": 0.0}] if rest else []
+        factory = get("optimizers", config.name).target
+        made = factory(groups, config.lr, **config.own_params())
+        self.optimizers: list[torch.optim.Optimizer] = made if isinstance(made, list) else [made]
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the last update."""
+        return float(self.optimizers[0].param_groups[0]["lr"])
+
+    def set_lr(self, done: int, length: int) -> None:
+        """Set the learning rate `lr_at` a place, in place where it is a tensor."""
+        lr = lr_at(self.config, done, length)
+        for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
+
+    def minimise(self, loss: Tensor) -> None:
+        """Update once along the gradient of a loss."""
+        self.zero_grad()
+        loss.backward()
+        self.clip()
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+    def zero_grad(self) -> None:
+        """Drop gradients."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def clip(self) -> None:
+        """Scale gradients down to a norm of at most `clip_norm`, if there is one."""
+        if self.config.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._module.parameters(), self.config.clip_norm)
 
 
 def lr_at(config: OptimizerConfig, done: int, length: int) -> float:
@@ -148,7 +197,7 @@ def lr_at(config: OptimizerConfig, done: int, length: int) -> float:
     warm = warm if config.warmup_max is None else min(warm, config.warmup_max)
     if done < warm:
         return config.lr * (done + 1) / (warm + 1)
-    share = (done - warm) / max(1, length - warm)
+    share = min(1.0, (done - warm) / max(1, length - warm))  # an extended run goes on
     fall = config.lr - config.lr_min
     if config.schedule == "linear":
         return config.lr - fall * share
@@ -156,18 +205,3 @@ def lr_at(config: OptimizerConfig, done: int, length: int) -> float:
         return config.lr_min + fall * 0.5 * (1 + math.cos(math.pi * share))
     passed = sum(done >= m * length for m in config.milestones)
     return config.lr * config.gamma**passed
-
-
-def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate of every parameter group, in place where it is a tensor."""
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(lr)
-        else:
-            group["lr"] = lr
-
-
-def clip(config: OptimizerConfig, parameters: Iterable[Tensor]) -> None:
-    """Scale gradients down to a norm of at most `clip_norm`, if there is one."""
-    if config.clip_norm is not None:
-        torch.nn.utils.clip_grad_norm_(parameters, config.clip_norm)

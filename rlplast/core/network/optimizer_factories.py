@@ -1,0 +1,121 @@
+"""The optimizers a config can name, and how to add one.
+
+- `optimizer`: registers a factory, and what hooks must know of its state.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch.optim import SGD, Adam, AdamW, Muon, Optimizer, RMSprop
+
+from rlplast.core.network.optim_state import RULES, StateRule
+from rlplast.core.registry import register
+
+__all__ = ["optimizer"]
+
+Groups = list[dict[str, Any]]
+ADAM = {"betas": "[0, 1)", "eps": "(0, inf)"}
+
+
+def optimizer(
+    name: str,
+    *,
+    source: str,
+    ranges: Mapping[str, str] | None = None,
+    state: Mapping[type[Optimizer], StateRule] | None = None,
+) -> Callable[[Any], Any]:
+    """Register the decorated factory as what ``optimizer: {name: …}`` of a config makes.
+
+    The factory is called with parameter groups, each with its weight decay, and a learning rate.
+    Its keyword-only arguments are the optimizer's parameters. It returns a torch optimizer, or a
+    list of those that share the parameters.
+
+    Args:
+        name: the name configs use.
+        source: the paper or the code it comes from.
+        ranges: the range of each keyword-only argument.
+        state: torch class → `StateRule`, for classes that are not in `RULES`.
+
+    Raises:
+        ConfigError: if the name is taken.
+    """
+    RULES.update(state or {})
+    return register("optimizers", name, source=source, ranges=ranges)
+
+
+@optimizer("adam", source="torch.optim.Adam", ranges=ADAM)
+def adam(groups: Groups, lr: float, *, betas: Any = (0.9, 0.999), eps: float = 1e-8) -> Optimizer:
+    """Adam; weight decay is added to the gradient."""
+    return Adam(groups, lr=lr, betas=betas, eps=eps, fused=True)
+
+
+@optimizer("adamw", source="torch.optim.AdamW", ranges=ADAM)
+def adamw(groups: Groups, lr: float, *, betas: Any = (0.9, 0.999), eps: float = 1e-8) -> Optimizer:
+    """Adam with decoupled weight decay."""
+    return AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
+
+
+@optimizer("sgd", source="torch.optim.SGD", ranges={"momentum": "[0, 1)"})
+def sgd(groups: Groups, lr: float, *, momentum: float = 0.0, nesterov: bool = False) -> Optimizer:
+    """Stochastic gradient descent."""
+    return SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
+
+
+@optimizer(
+    "rmsprop",
+    source="torch.optim.RMSprop",
+    ranges={"momentum": "[0, 1)", "alpha": "[0, 1)", "eps": "(0, inf)"},
+)
+def rmsprop(
+    groups: Groups,
+    lr: float,
+    *,
+    momentum: float = 0.0,
+    alpha: float = 0.99,
+    eps: float = 1e-8,
+    centered: bool = False,
+) -> Optimizer:
+    """RMSprop; `centered` divides by an estimate of the standard deviation."""
+    return RMSprop(groups, lr=lr, momentum=momentum, alpha=alpha, eps=eps, centered=centered)
+
+
+@optimizer(
+    "muon",
+    source="torch.optim.Muon; the same lr for both: Liu et al. 2025, Muon is scalable, eq. 4",
+    ranges={"momentum": "[0, 1)", "ns_steps": "[1, 99]"} | ADAM,
+)
+def muon(
+    groups: Groups,
+    lr: float,
+    *,
+    momentum: float = 0.95,
+    ns_steps: int = 5,
+    betas: Any = (0.9, 0.999),
+    eps: float = 1e-8,
+) -> list[Optimizer]:
+    """Muon on tensors of two dimensions, AdamW on all others, with one learning rate.
+
+    Muon's moves are scaled to the size of AdamW's, so that both take its learning rate. Kernels
+    of convolutions and stacked critics have more dimensions and go to AdamW.
+    """
+    matrices, rest = _split(groups, lambda p: p.ndim == 2), _split(groups, lambda p: p.ndim != 2)
+    made: list[Optimizer] = []
+    if matrices:
+        made.append(
+            Muon(
+                matrices,
+                lr=lr,
+                momentum=momentum,
+                ns_steps=ns_steps,
+                adjust_lr_fn="match_rms_adamw",
+            )
+        )
+    if rest:
+        made.append(AdamW(rest, lr=lr, betas=betas, eps=eps, fused=True))
+    return made
+
+
+def _split(groups: Groups, belongs: Callable[[Any], bool]) -> Groups:
+    """Return the groups with those of their parameters that belong, without empty ones."""
+    parts = [group | {"params": [p for p in group["params"] if belongs(p)]} for group in groups]
+    return [part for part in parts if part["params"]]
