@@ -21,9 +21,9 @@ TINY: dict[str, Any] = {
     "total": "120 env_steps",
     "env": {"id": "minatar/breakout", "num_envs": 2, "options": {"max_episode_steps": 15}},
     "replay_ratio": 0.5,
+    "optimizer": {"lr": 1e-3},
     "agent": {
         "network": "minatar",
-        "lr": 1e-3,
         "batch_size": 8,
         "buffer_size": 80,
         "initial_steps": 20,

@@ -171,7 +171,8 @@ class Cbp(Method):
         def draw(group: UnitGroup, part: object, mask: Tensor) -> Tensor:
             spec = group.weight.block.spec
             kaiming = self.init == "kaiming" and spec.kind == "linear"
-            factor = gain(group.nonlinearity) * math.sqrt(3) if kaiming else 1.0
+            own = 1.0 if group.nonlinearity == "selu" else gain(group.nonlinearity)  # gnt.py
+            factor = own * math.sqrt(3) if kaiming else 1.0
             bound = factor / math.sqrt(spec.fan_in)
             tag = _ROW + tags[group.name]
             number = state[f"drawn/{group.name}"]

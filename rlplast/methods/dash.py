@@ -26,8 +26,9 @@ __all__ = ["Dash", "dash", "shrink_factors"]
 def shrink_factors(weight: Tensor, direction: Tensor, coef: float) -> Tensor:
     """Return each neuron's factor, max(cos(direction, weight), coef), shaped to broadcast.
 
-    A neuron is a row of a linear weight, a kernel of a conv weight, or a whole bias. Vectors of
-    length 0 count as orthogonal.
+    A neuron is a row of a linear weight, a kernel of a conv weight, or a whole bias. Lengths below
+    1e-8 count as 1e-8, as in torch's cosine similarity: rounding noise in place of a gradient of 0
+    has no direction.
 
     Args:
         weight: (d_out, d_in), (c_out, c_in, …) or (d_out,).
@@ -37,10 +38,8 @@ def shrink_factors(weight: Tensor, direction: Tensor, coef: float) -> Tensor:
     weight, direction = _wide(weight), _wide(direction)
     dims = tuple(range(min(weight.ndim - 1, 2), weight.ndim))
     product = (weight * direction).sum(dims, keepdim=True)
-    norms = torch.linalg.vector_norm(weight, dim=dims, keepdim=True)
-    norms = norms * torch.linalg.vector_norm(direction, dim=dims, keepdim=True)
-    cosine = torch.where(norms > 0, product / norms, 0.0)
-    return cosine.clamp(coef, 1)
+    lengths = [torch.linalg.vector_norm(v, dim=dims, keepdim=True) for v in (weight, direction)]
+    return (product / (lengths[0].clamp(min=1e-8) * lengths[1].clamp(min=1e-8))).clamp(coef, 1)
 
 
 @method("dash", source="Shin et al. 2024, Algorithm 1")

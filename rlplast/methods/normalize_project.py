@@ -18,6 +18,7 @@ from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.blocks import Block, blocks_of
 from rlplast.core.network.edits import Edit, Scale
 from rlplast.core.network.network import Network
+from rlplast.core.network.order import last_layers
 from rlplast.core.network.stacked import StackedLayerNorm, StackedLinear
 from rlplast.core.network.units import find_units
 from rlplast.core.registry import param
@@ -162,12 +163,9 @@ class NormalizeProject(Method):
         """Return the weights that are projected, and the (scale, shift) of each norm layer."""
         key = (self, "projected")
         if key not in network.memo:
+            kept = () if self.include_head else last_layers(network)
             matrices = [b for b in network.trainable() if b.role == "weight" and not b.aliases]
-            weights = [
-                b
-                for b in matrices
-                if b.kind in ("linear", "conv") and (self.include_head or not _is_head(network, b))
-            ]
+            weights = [b for b in matrices if b.kind in ("linear", "conv") and b.path not in kept]
             norms: dict[str, list[Block]] = {}
             for b in network.trainable() if self.scale_offset == "project" else ():
                 if b.kind == "norm":
@@ -193,14 +191,6 @@ def _norm(layer: Any, affine: bool) -> nn.Module:
     else:
         norm = nn.LayerNorm(layer.out_features, EPS, affine)
     return norm.to(device, dtype).requires_grad_(layer.weight.requires_grad)
-
-
-def _is_head(network: Network, block: Block) -> bool:
-    """Say whether a layer's outputs are those of the network, or all that they are made of."""
-    declared = getattr(network.module, "forward_order", None)
-    order = network.order if network.order is not None else declared() if declared else ()
-    last = [n for place in order[-1:] for n in ([place] if isinstance(place, str) else place)]
-    return block.path in last or block.path in network.units().heads
 
 
 def _norm_of(tensors: Sequence[Tensor]) -> Tensor:

@@ -99,7 +99,7 @@ def differences(one: Config, other: Config) -> list[str]:
 
     Examples:
         >>> differences({"seed": 1, "agent": {"lr": 0.1}}, {"seed": 2, "agent": {"lr": 0.2}})
-        ['optimizer.lr 0.1, 0.2']
+        ['agent.lr 0.1, 0.2']
     """
     left, right = (dict(_leaves(config)) for config in (one, other))
     both = {key: (left.get(key, "absent"), right.get(key, "absent")) for key in left | right}

@@ -42,7 +42,7 @@ def test_resumed_run_equals_an_uninterrupted_one(kind: str, name: str, tmp_path:
 
 @every_kind
 def test_old_keys_say_what_the_new_ones_say(kind: str) -> None:
-    config = KINDS[kind]
+    config = {key: value for key, value in KINDS[kind].items() if key != "optimizer"}
     assert api.read_config(config, OLD[kind]) == api.read_config(config, NEW[kind])
     written = {key.removeprefix("agent."): value for key, value in OLD[kind].items()}
     old = config | {"agent": config["agent"] | written}

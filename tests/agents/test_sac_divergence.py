@@ -20,7 +20,7 @@ def test_actions_that_are_not_finite_end_the_run_with_the_clock_and_a_remedy() -
         with torch.no_grad():
             agent.networks["actor"].blocks[0].view.fill_(np.nan)
         agent.experience.credit = 0.0
-        with pytest.raises(RlplastError, match=r"not finite at .*diverged.*lower agent\.lr"):
+        with pytest.raises(RlplastError, match=r"not finite at .*diverged.*lower optimizer\.lr"):
             agent.step()
     finally:
         agent.close()

@@ -14,7 +14,7 @@ UNKNOWN_KEYS = [
         "config.agent has an unknown key 'tau': this key is for kind: sac, and the config is of "
         "kind: dqn",
     ),
-    ("optimizer.lrr", 1, "config.agent has an unknown key 'lrr': did you mean 'lr'?"),
+    ("optimizer.lrr", 1, "config.optimizer has an unknown key 'lrr': did you mean 'lr'?"),
     ("env.idd", "x", "config.env has an unknown key 'idd': did you mean 'id'?"),
     ("log.evry", "1%", "config.log has an unknown key 'evry': did you mean 'every'?"),
     ("metrics.name", [], "config.metrics has an unknown key 'name': did you mean 'names'?"),

@@ -8,10 +8,10 @@ import torch
 
 from rlplast.cli import api
 from tests.cli.commands import command
-from tests.cli.runs import SMALL, jsonl, refused, small_config
+from tests.cli.runs import jsonl, refused, small_config
 
 DIVERGING = {
-    "agent": SMALL["agent"] | {"lr": 1e38},
+    "optimizer": {"lr": 1e38},
     "hooks": [],
     "metrics": {"every": None},
     "evaluate": {"every": None},
@@ -68,6 +68,6 @@ def test_metrics_of_weights_that_are_not_finite_are_null_not_nan(tmp_path: Path)
 
 
 def test_very_large_learning_rate_is_survived_or_reported(tmp_path: Path):
-    config = small_config(tmp_path, agent=SMALL["agent"] | {"lr": 1e6})
+    config = small_config(tmp_path, optimizer={"lr": 1e6})
     outcome = command("train", config, "--out", tmp_path / "run")
     assert outcome.code == 0 or "diverged" in refused(outcome, code=1)

@@ -71,8 +71,14 @@ def test_family_without_rows_is_an_empty_array(family: str):
     assert isinstance(rows(family), list)
 
 
-def test_optimizers_are_those_whose_state_can_be_edited():
-    assert [row["name"] for row in rows("optimizers")] == ["adam", "adamw", "rmsprop", "sgd"]
+def test_optimizers_are_those_a_config_can_name():
+    assert [row["name"] for row in rows("optimizers")] == [
+        "adam",
+        "adamw",
+        "muon",
+        "rmsprop",
+        "sgd",
+    ]
 
 
 def test_envs_are_those_that_can_be_made():
@@ -176,4 +182,4 @@ def test_command_runs_as_a_program():
     words = [sys.executable, "-m", "rlplast.cli.main", "list", "optimizers", "--json"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert len(json.loads(done.stdout)) == 4
+    assert len(json.loads(done.stdout)) == 5

@@ -69,11 +69,14 @@ def hook(**keys: Any) -> dict[str, Any]:
         ({"penalties": [{"method": "l3"}]}, "arm 'a': method 'l3' is unknown"),
         (
             {"overrides": {"optimizer.lrr": 1}},
-            "arm 'a': config.agent has an unknown key 'lrr': did you mean 'lr'?",
+            "arm 'a': config.optimizer has an unknown key 'lrr': did you mean 'lr'?",
         ),
         ({"overrides": {"optimizer.lr": "x"}}, "arm 'a': optimizer.lr = 'x': allowed is a number"),
         ({"overrides": {"hooks.0.at": "5%"}}, "arm 'a': --hooks.0.at: '0' is no position in the"),
-        ({"grid": {"optimizer.lrr": [1]}}, "arm 'a lrr=1': config.agent has an unknown key 'lrr'"),
+        (
+            {"grid": {"optimizer.lrr": [1]}},
+            "arm 'a lrr=1': config.optimizer has an unknown key 'lrr'",
+        ),
         ({"sample": {"count": 1, "keys": {"lr": [1]}}}, "arm 'a #1': config has an unknown key"),
         ({"overrides": {"seed": 1}}, "arms.a.overrides.seed: seeds of a study are listed"),
         ({"hook": []}, "arms.a has an unknown key 'hook': did you mean 'hooks'?"),

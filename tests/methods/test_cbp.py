@@ -365,6 +365,24 @@ def test_bias_transfer_keeps_the_outputs_where_a_replaced_unit_is_constant() -> 
 # --- draws --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("activation", "gain"), [(nn.ReLU, 2**0.5), (nn.Tanh, 5 / 3), (nn.SELU, 1.0), (nn.GELU, 2**0.5)]
+)
+def test_rows_are_as_wide_as_the_activation_asks(activation: type[nn.Module], gain: float) -> None:
+    # gnt.py: Kaiming's bound gain · √(3 / fan_in), with gain 1 for SELU
+    torch.random.default_generator.manual_seed(0)
+    module = nn.Sequential(nn.Linear(12, 200), activation(), nn.Linear(200, 2))
+    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.0))
+    row = {"method": "cbp", "every": "1 updates"}
+    row["params"] = {"replacement_rate": 1.0, "maturity": 0}
+    hooks = rlplast.Hooks([row], network, "10 updates")
+    with rlplast.record(network) as activations:
+        module(torch.randn(4, 12)).sum().backward()
+    hooks.step(updates=1, activations=activations)
+    limit = gain * (3 / 12) ** 0.5
+    assert 0.98 * limit < float(module[0].weight.detach().abs().max()) <= limit
+
+
 @every_net
 def test_rows_are_drawn_within_the_bound_and_differ(net: str) -> None:
     made = Trained(net)

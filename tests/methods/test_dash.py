@@ -149,6 +149,14 @@ def test_what_points_along_the_fall_is_kept_and_what_points_against_it_gets_coef
     torch.testing.assert_close(factors.flatten(), torch.tensor([1.0, 0.3, 0.3]))
 
 
+@pytest.mark.parametrize("length", [1.0, 1e-7, 1e-9, 0.0])
+def test_factors_are_torchs_cosine_however_short_the_gradient_is(length: float) -> None:
+    weight = normal(6, 5, seed=1)
+    direction = length * (weight + 0.3 * normal(6, 5, seed=2))
+    cosine = nn.functional.cosine_similarity(weight, direction, dim=1)
+    torch.testing.assert_close(shrink_factors(weight, direction, 0.05)[:, 0], cosine.clamp(0.05, 1))
+
+
 def test_two_batches_weigh_alpha_times_one_minus_alpha_and_alpha() -> None:
     made, data, alpha, coef = Trained("mlp").train(3), Data("mlp"), 0.3, 0.05
     before, tensors = made.state(), neurons(made.module)

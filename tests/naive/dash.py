@@ -13,10 +13,10 @@ from torch import Tensor
 
 
 def cosine(a: list[float], b: list[float]) -> float:
-    """Cosine of the angle between two vectors, 0 if one of them is zero."""
+    """Cosine of the angle between two vectors; each counts as 1e-8 long at least."""
     product = sum(x * y for x, y in zip(a, b, strict=True))
-    lengths = math.sqrt(sum(x * x for x in a)) * math.sqrt(sum(y * y for y in b))
-    return product / lengths if lengths > 0 else 0.0
+    lengths = [max(math.sqrt(sum(x * x for x in vector)), 1e-8) for vector in (a, b)]
+    return product / (lengths[0] * lengths[1])
 
 
 def flat(tensor: Tensor) -> list[float]:

@@ -6,9 +6,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Muon, Optimizer, RMSprop
 
+from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import RULES, StateRule
+from rlplast.core.network.order import last_layers
 from rlplast.core.registry import register
 
 __all__ = ["optimizer"]
@@ -26,9 +29,9 @@ def optimizer(
 ) -> Callable[[Any], Any]:
     """Register the decorated factory as what ``optimizer: {name: …}`` of a config makes.
 
-    The factory is called with parameter groups, each with its weight decay, and a learning rate.
-    Its keyword-only arguments are the optimizer's parameters. It returns a torch optimizer, or a
-    list of those that share the parameters.
+    The factory is called with a module, the groups of its parameters, each with its weight decay,
+    and a learning rate. Its keyword-only arguments are the optimizer's parameters. It returns a
+    torch optimizer, or a list of those that share the parameters.
 
     Args:
         name: the name configs use.
@@ -44,19 +47,25 @@ def optimizer(
 
 
 @optimizer("adam", source="torch.optim.Adam", ranges=ADAM)
-def adam(groups: Groups, lr: float, *, betas: Any = (0.9, 0.999), eps: float = 1e-8) -> Optimizer:
+def adam(
+    module: nn.Module, groups: Groups, lr: float, *, betas: Any = (0.9, 0.999), eps: float = 1e-8
+) -> Optimizer:
     """Adam; weight decay is added to the gradient."""
     return Adam(groups, lr=lr, betas=betas, eps=eps, fused=True)
 
 
 @optimizer("adamw", source="torch.optim.AdamW", ranges=ADAM)
-def adamw(groups: Groups, lr: float, *, betas: Any = (0.9, 0.999), eps: float = 1e-8) -> Optimizer:
+def adamw(
+    module: nn.Module, groups: Groups, lr: float, *, betas: Any = (0.9, 0.999), eps: float = 1e-8
+) -> Optimizer:
     """Adam with decoupled weight decay."""
     return AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
 
 
 @optimizer("sgd", source="torch.optim.SGD", ranges={"momentum": "[0, 1)"})
-def sgd(groups: Groups, lr: float, *, momentum: float = 0.0, nesterov: bool = False) -> Optimizer:
+def sgd(
+    module: nn.Module, groups: Groups, lr: float, *, momentum: float = 0.0, nesterov: bool = False
+) -> Optimizer:
     """Stochastic gradient descent."""
     return SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
 
@@ -67,6 +76,7 @@ def sgd(groups: Groups, lr: float, *, momentum: float = 0.0, nesterov: bool = Fa
     ranges={"momentum": "[0, 1)", "alpha": "[0, 1)", "eps": "(0, inf)"},
 )
 def rmsprop(
+    module: nn.Module,
     groups: Groups,
     lr: float,
     *,
@@ -85,6 +95,7 @@ def rmsprop(
     ranges={"momentum": "[0, 1)", "ns_steps": "[1, 99]"} | ADAM,
 )
 def muon(
+    module: nn.Module,
     groups: Groups,
     lr: float,
     *,
@@ -93,12 +104,16 @@ def muon(
     betas: Any = (0.9, 0.999),
     eps: float = 1e-8,
 ) -> list[Optimizer]:
-    """Muon on tensors of two dimensions, AdamW on all others, with one learning rate.
+    """Muon on the matrices of hidden linear layers, AdamW on the rest, with one learning rate.
 
-    Muon's moves are scaled to the size of AdamW's, so that both take its learning rate. Kernels
-    of convolutions and stacked critics have more dimensions and go to AdamW.
+    The rest are biases, norms, embeddings, kernels of convolutions, weights of stacked critics, and
+    the layers whose outputs are the network's. Muon's moves are scaled to the size of AdamW's.
     """
-    matrices, rest = _split(groups, lambda p: p.ndim == 2), _split(groups, lambda p: p.ndim != 2)
+    hidden = _hidden_matrices(module)
+    matrices, rest = (
+        _split(groups, lambda p: p in hidden),
+        _split(groups, lambda p: p not in hidden),
+    )
     made: list[Optimizer] = []
     if matrices:
         made.append(
@@ -113,6 +128,13 @@ def muon(
     if rest:
         made.append(AdamW(rest, lr=lr, betas=betas, eps=eps, fused=True))
     return made
+
+
+def _hidden_matrices(module: nn.Module) -> set[Tensor]:
+    network = Network("model", module)
+    last = last_layers(network)
+    weights = network.select(lambda b: b.kind == "linear" and b.role == "weight" and not b.aliases)
+    return {b.param for b in weights if b.param.ndim == 2 and b.path not in last}
 
 
 def _split(groups: Groups, belongs: Callable[[Any], bool]) -> Groups:

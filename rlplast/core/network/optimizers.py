@@ -144,7 +144,7 @@ class Updater:
             rest = [p for p in parameters if p.ndim < 2]
             groups += [{"params": rest, "weight_decay": 0.0}] if rest else []
         factory = get("optimizers", config.name).target
-        made = factory(groups, config.lr, **config.own_params())
+        made = factory(module, groups, config.lr, **config.own_params())
         self.optimizers: list[torch.optim.Optimizer] = made if isinstance(made, list) else [made]
 
     @property

@@ -16,7 +16,7 @@ from rlplast.core.network.blocks import NORMS
 from rlplast.core.network.network import Network
 from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, why
 
-__all__ = ["Order", "forward_order", "heads"]
+__all__ = ["Order", "forward_order", "heads", "last_layers"]
 
 Order = Sequence[str | tuple[str, ...]]
 
@@ -62,6 +62,13 @@ def heads(network: Network) -> tuple[str, ...]:
     declared = _declared(network)
     last = declared[-1] if declared else None
     return last if isinstance(last, tuple) else ()
+
+
+def last_layers(network: Network) -> frozenset[str]:
+    """Return the layers whose outputs are the network's, where it is declared or can be traced."""
+    place = (_declared(network) or ())[-1:]
+    declared = [place[0]] if place and isinstance(place[0], str) else place[0] if place else ()
+    return frozenset(declared) | network.units().heads
 
 
 def _declared(network: Network) -> Order | None:

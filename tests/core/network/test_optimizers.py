@@ -17,6 +17,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import RULES, allocate, optimizer_tensors
 from rlplast.core.network.optimizers import OptimizerConfig, Updater, lr_at
 from rlplast.core.registry import rows
+from tests.models import build
 
 LENGTH = 20
 
@@ -149,7 +150,20 @@ def newton_schulz(matrix: torch.Tensor) -> torch.Tensor:
     return x if wide else x.T
 
 
-def test_muon_moves_matrices_along_their_orthogonalised_gradient_and_adamw_the_rest():
+def test_adamw_trains_what_muon_cannot_or_should_not():
+    updater = Updater(OptimizerConfig(name="muon"), build("stacked"))
+    assert [type(o) for o in updater.optimizers] == [torch.optim.AdamW]  # its members are stacked
+    tied = nn.ModuleDict(
+        {"embed": nn.Embedding(5, 4), "inner": nn.Linear(4, 4), "out": nn.Linear(4, 5)}
+    )
+    tied["out"].weight = tied["embed"].weight
+    muon, adamw = Updater(OptimizerConfig(name="muon"), tied).optimizers
+    assert muon.param_groups[0]["params"] == [tied["inner"].weight]
+    held = {id(p) for p in adamw.param_groups[0]["params"]}
+    assert held == {id(p) for p in tied.parameters()} - {id(tied["inner"].weight)}
+
+
+def test_muon_moves_hidden_matrices_along_their_orthogonalised_gradient_and_adamw_the_rest():
     options = {"lr": 0.01, "weight_decay": 0.1}
     (module, muon), (other, adamw) = small(name="muon", **options), small(name="adamw", **options)
     before = {n: p.detach().clone() for n, p in module.named_parameters()}
@@ -157,7 +171,7 @@ def test_muon_moves_matrices_along_their_orthogonalised_gradient_and_adamw_the_r
     updates(other, adamw, 1)
     twins = dict(other.named_parameters())
     for name, param in module.named_parameters():
-        if param.ndim != 2:
+        if name != "2.weight":  # the kernel, biases and the last layer
             assert torch.equal(param, twins[name])
             continue
         assert param.grad is not None
@@ -184,7 +198,7 @@ def test_an_optimizer_of_ones_own_is_named_in_a_config_and_reset_by_its_rule(mon
     monkeypatch.setattr(optimizer_factories, "RULES", optim_state.RULES)
 
     @rlplast.optimizer("signs", source="a test", state={Signs: {"total": optim_state.always}})
-    def signs(groups, lr):
+    def signs(module, groups, lr):
         """Move by signs."""
         return Signs(groups, {"lr": lr})
 
