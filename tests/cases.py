@@ -3,29 +3,47 @@
 A method that is registered without a case fails `test_every_method_has_a_case`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.core.method import context
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.method import has_face
 from rlplast.core.method.once import fire_once
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.network import Network
-from rlplast.core.registry import rows
-from tests.models import FAMILIES
+from rlplast.core.registry import get, rows
+from tests.models import FAMILIES, Subject, subject
 
 __all__ = [
     "ACCEPTED",
     "CASES",
+    "INSIDE",
     "REFUSED",
     "Case",
+    "Tape",
+    "drive",
     "fire",
     "hooks",
+    "install",
+    "loss",
+    "method_of",
     "missing_cases",
-    "of_weights",
+    "probe",
+    "ready",
+    "schedule",
     "stale_cases",
 ]
+
+SAMPLES = 16  # of a probe
 
 
 @dataclass(frozen=True)
@@ -33,46 +51,83 @@ class Case:
     """How the universal tests use a method.
 
     Attributes:
-        params: parameters of the firing.
+        params: parameters of the firing, under which it changes every family that it accepts.
         scope: its scope.
-        without_draws: parameters under which the method draws nothing, for tests that
-            compare networks with streams of their own; None: `params` draws nothing.
-        refuses: model family → what the refusal says; it names the tensor or the place.
+        draws: whether it draws anything, be it data.
+        refuses: family of models or kind of run → what the refusal says; it names the tensor or
+            the place.
+        refuses_inside: what the refusal of ``every: 1 updates`` says; empty if that is allowed.
         refuses_zero: whether a zero matrix is refused by name.
         cures_nan: whether the method works on weights that are not finite.
         made_for_every_update: whether it is meant to run inside each update.
+        whole: whether the tensors it edits are written whole, rather than some of their rows.
+        shared: entries that the members of a stacked network share; they go from 0 to 1.
     """
 
     params: Mapping[str, Any] = field(default_factory=dict)
     scope: str = "all"
-    without_draws: Mapping[str, Any] | None = None
+    draws: bool = False
     refuses: Mapping[str, str] = field(default_factory=dict)
+    refuses_inside: str = ""
     refuses_zero: bool = False
     cures_nan: bool = False
     made_for_every_update: bool = False
+    whole: bool = True
+    shared: int = 0
 
-    @property
-    def drawless(self) -> dict[str, Any]:
-        """Parameters under which the method draws nothing."""
-        return dict(self.params if self.without_draws is None else self.without_draws)
 
+_WITHOUT_UNITS = {
+    "residual": r"no hidden units in scope \(.*fc: add joins inp and relu: a residual stream",
+    "tied": r"no hidden units in scope \(.*fc: head, which reads it, is tied to embed\.weight",
+}
 
 CASES: dict[str, Case] = {
+    "cbp": Case(
+        {"replacement_rate": 0.5, "maturity": 0},
+        draws=True,
+        refuses=_WITHOUT_UNITS,
+        made_for_every_update=True,
+        whole=False,
+    ),
+    "dash": Case(
+        {"batches": 2, "batch": 8},
+        draws=True,
+        refuses_inside="reads batches of data, which an update has no time for",
+    ),
     "fire": Case({"iterations": 8}, refuses_zero=True),
-    "full_reset": Case({"init": "fresh"}, without_draws={"init": "stored"}, cures_nan=True),
+    "full_reset": Case({"init": "fresh"}, draws=True, cures_nan=True),
     "head_reset": Case(
         {"init": "fresh"},
-        without_draws={"init": "stored"},
-        refuses={"tied": r"net\.embed\.weight is tied to head\.weight"},
+        draws=True,
+        refuses={
+            "tied": r"net\.embed\.weight is tied to head\.weight",
+            "gpt": r"gpt\.wte\.weight is tied to lm_head\.weight: head_reset would reset both",
+        },
     ),
-    "shrink_perturb": Case(
-        {"coef": 0.8, "init": "fresh"}, without_draws={"coef": 0.8, "init": "stored"}
+    "plasticity_injection": Case(
+        draws=True,
+        refuses={
+            "tied": r"embed\.weight is tied to head\.weight",
+            "gpt": r"wte\.weight is tied to lm_head\.weight",
+        },
+        refuses_inside="fires once in a run: allowed is one moment",
+        shared=1,
+    ),
+    "redo": Case({"threshold": 1.0}, draws=True, refuses=_WITHOUT_UNITS, whole=False),
+    "shrink_perturb": Case({"coef": 0.8, "init": "fresh"}, draws=True),
+    "snr": Case(
+        {"eps": 0.5, "tau_init": 1, "tau_max": 64, "tau_min": 1},
+        draws=True,
+        refuses=_WITHOUT_UNITS,
+        made_for_every_update=True,
+        whole=False,
     ),
     "swr": Case(
         {"coef": 0.1, "coef_head": 0.3},
         refuses={
             "residual": r"net branches: add joins inp, relu",
             "tied": r"net\.embed\.weight is tied to head\.weight",
+            "gpt": r"gpt\.wte\.weight is tied to lm_head\.weight: .*two places in the forward",
         },
         made_for_every_update=True,
     ),
@@ -80,35 +135,109 @@ CASES: dict[str, Case] = {
 
 
 ACCEPTED = [(m, f) for m, case in CASES.items() for f in FAMILIES if f not in case.refuses]
-REFUSED = [(m, f) for m, case in CASES.items() for f in case.refuses]
+REFUSED = [(m, f) for m, case in CASES.items() for f in FAMILIES if f in case.refuses]
+INSIDE = [(m, f) for m, f in ACCEPTED if not CASES[m].refuses_inside]
 
 
-def fire(method: str, network: Network, **options: Any) -> Receipt:
-    """Fire a method once as its case says."""
+def method_of(name: str) -> Any:
+    """Return the class of a method."""
+    return get("interventions", name).target
+
+
+def install(method: str, module: nn.Module) -> None:
+    """Put a method's modules into a model; of a method without any nothing happens."""
+    if has_face(method_of(method), "install"):
+        rlplast.replace_layers(module, method, **dict(CASES[method].params))
+
+
+def ready(method: str, family: str, *args: Any, **options: Any) -> Subject:
+    """Return a `subject` in which a method is installed."""
+    return subject(family, *args, install=partial(install, method), **options)
+
+
+def probe(network: Network) -> Callable[[int, torch.Generator], Tensor]:
+    """Return what draws inputs of one of the models in tests/models.py."""
+    first = network.blocks[0]
+
+    def draw(size: int, generator: torch.Generator) -> Tensor:
+        if first.kind == "embedding":
+            x = torch.randint(len(first.view), (SAMPLES,), generator=generator)
+        else:
+            pixels = (6, 6) if first.kind == "conv" else ()
+            shape = (SAMPLES, first.view.shape[1], *pixels)
+            x = torch.randn(shape, generator=generator).to(first.view.dtype)
+        return x.to(first.view.device)
+
+    return draw
+
+
+def loss(network: Network) -> Callable[[Any], Tensor]:
+    """Return a loss of a batch: the size of the outputs."""
+    return lambda x: network.module(x).float().square().mean()
+
+
+def fire(method: str, network: Network, *, inputs: Any = None, **options: Any) -> Receipt:
+    """Fire a method once as its case says.
+
+    Args:
+        method: its name.
+        network: the network, with the method installed.
+        inputs: of the network; default: those of the models in tests/models.py.
+        **options: keyword arguments of `fire_once`.
+    """
     case = CASES[method]
-    return fire_once(method, network, scope_name=case.scope, **dict(case.params), **options)
+    read = {"inputs": probe(network) if inputs is None else inputs, "loss": loss(network)}
+    return fire_once(method, network, scope_name=case.scope, **read, **dict(case.params), **options)
 
 
 def hooks(method: str, network: Network, **schedule: str) -> Hooks:
     """Return a run's only hook, a method as its case says, in a run of 100 updates."""
     case = CASES[method]
     config = {"method": method, "scope": case.scope, "params": case.params, **schedule}
-    return Hooks([config], network, "100 updates")
+    return Hooks([config], network, "100 updates", probe=probe(network), loss=loss(network))
+
+
+def schedule(method: str) -> dict[str, str]:
+    """Return a schedule that suits a method in a run of a few updates."""
+    if method_of(method).fires_once:
+        return {"at": "6 updates"}
+    return {"every": "1 updates" if CASES[method].made_for_every_update else "2 updates"}
+
+
+def drive(made: Subject, driven: Hooks, update: int) -> list[Receipt]:
+    """Make one update and tell the hooks, as a hand-written loop does."""
+    with rlplast.record(made.network) if driven.recorded() else nullcontext() as found:
+        made.update()
+    return driven.step(updates=update, activations=found)
+
+
+class Tape:
+    """What a firing reads of its probe, recorded for firings on other networks to read the same."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._recorded: list[Any] = []
+        self._again: Iterator[Any] | None = None
+        source = context.OwnSource
+        monkeypatch.setattr(source, "activations", self._taped(source.activations))
+        monkeypatch.setattr(context, "_gradients", self._taped(context._gradients))
+
+    def rewind(self) -> None:
+        """Play what was recorded, from its beginning."""
+        self._again = iter(self._recorded)
+
+    def _taped(self, read: Callable[..., Any]) -> Callable[..., Any]:
+        def taped(*args: Any) -> Any:
+            if self._again is not None:
+                return next(self._again)
+            self._recorded.append(read(*args))
+            return self._recorded[-1]
+
+        return taped
 
 
 def missing_cases() -> list[str]:
-    """Return registered interventions without a case, of those that need nothing but weights.
-
-    Methods that read data or bring modules have tests of their own, in tests/methods.
-    """
-    return sorted(
-        {row.name for row in rows("interventions") if of_weights(row.target)} - CASES.keys()
-    )
-
-
-def of_weights(method: Any) -> bool:
-    """Whether a method needs nothing but weights."""
-    return not method.reads and not has_face(method, "install")
+    """Return registered interventions without a case."""
+    return sorted({row.name for row in rows("interventions")} - CASES.keys())
 
 
 def stale_cases() -> list[str]:

@@ -192,9 +192,14 @@ def subject(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
+    install: Callable[[nn.Module], object] = lambda module: None,
 ) -> Subject:
-    """Return a model `updates` updates after its initialisation; its follower is still there."""
+    """Return a model `updates` updates after its initialisation; its follower is still there.
+
+    What `install` puts into the model is there before its follower and its optimizer.
+    """
     module = build(family, seed).to(device, dtype)
+    install(module)
     follower = copy.deepcopy(module).requires_grad_(False)
     make = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
     trained_by = make(module.parameters())

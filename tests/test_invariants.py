@@ -7,6 +7,7 @@ test_invariants_bad_inputs.py, masked edits and the policies of `apply` in core/
 import copy
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,33 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlplast.core.clock import Clock
+from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
+from rlplast.core.method.context import OwnSource
 from rlplast.core.method.once import fire_once
+from rlplast.core.method.schedule import Schedule
+from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
-from rlplast.core.registry import get
-from tests.cases import ACCEPTED, CASES, REFUSED, fire, hooks, missing_cases, stale_cases
+from rlplast.core.network.record import observe
+from rlplast.methods import recycling
+from tests.cases import (
+    ACCEPTED,
+    CASES,
+    INSIDE,
+    REFUSED,
+    Tape,
+    drive,
+    fire,
+    hooks,
+    install,
+    loss,
+    method_of,
+    missing_cases,
+    probe,
+    ready,
+    schedule,
+    stale_cases,
+)
 from tests.models import OPTIMIZERS, Critic, Subject, assert_same, subject
 
 every_model = pytest.mark.parametrize(("method", "family"), ACCEPTED)
@@ -36,10 +58,18 @@ def test_every_method_has_a_case() -> None:
 @pytest.mark.parametrize(("method", "family"), REFUSED)
 def test_refusal_names_the_tensor_and_changes_nothing(method: str, family: str) -> None:
     made = subject(family)
-    before = made.snapshot()
+    before, modules = made.snapshot(), list(made.module.modules())
     with pytest.raises(ConfigError, match=CASES[method].refuses[family]):
+        install(method, made.module)
         fire(method, made.network)
     assert_same(before, made.snapshot())
+    assert modules == list(made.module.modules())
+
+
+@pytest.mark.parametrize("method", [m for m, case in CASES.items() if case.refuses_inside])
+def test_every_update_is_refused_where_it_has_no_meaning(method: str) -> None:
+    with pytest.raises(ConfigError, match=CASES[method].refuses_inside):
+        hooks(method, ready(method, "mlp").network, every="1 updates")
 
 
 # 1. A hook that never fires equals no hook.
@@ -48,18 +78,19 @@ def test_refusal_names_the_tensor_and_changes_nothing(method: str, family: str) 
 @every_optimizer
 @every_model
 def test_hook_that_never_fires_equals_no_hook(method: str, family: str, optimizer: str) -> None:
-    plain, hooked = subject(family, optimizer, 0), subject(family, optimizer, 0)
-    never = hooks(method, hooked.network, at="99%")
-    never_inside = hooks(method, hooked.network, every="1 updates", **{"from": "99%"})
+    plain, hooked = subject(family, optimizer, 0), ready(method, family, optimizer, 0)
+    never = [hooks(method, hooked.network, at="99%")]
+    if not CASES[method].refuses_inside:
+        never += [hooks(method, hooked.network, every="1 updates", **{"from": "99%"})]
     stream = torch.get_rng_state()
     for update in range(1, 5):
         plain.update()
         hooked.update()
-        assert never.step(updates=update) == []
-        assert never_inside.step(updates=update) == []
+        assert [driven.step(updates=update) for driven in never] == [[]] * len(never)
     assert torch.equal(stream, torch.get_rng_state())
-    assert never.flush(Clock()) == never_inside.flush(Clock()) == []
-    assert_same(plain.snapshot(), hooked.snapshot())
+    assert [driven.flush(Clock()) for driven in never] == [[]] * len(never)
+    after = hooked.snapshot()  # which has the buffers of installed modules too
+    assert_same(plain.snapshot(), {name: after[name] for name in plain.state()})
 
 
 # 2. Tensors keep identity, address, dtype, device, strides, requires_grad.
@@ -78,7 +109,7 @@ def passport(made: Subject) -> dict[str, tuple[Any, ...]]:
 def test_edit_keeps_every_tensor_in_place(
     method: str, family: str, optimizer: str, policy: str
 ) -> None:
-    made = subject(family, optimizer)
+    made = ready(method, family, optimizer)
     before, weights = passport(made), made.snapshot()
     fire(method, made.network, optimizer_policy=policy)
     assert passport(made) == before
@@ -99,7 +130,7 @@ def test_models_cover_channels_last_and_buffers() -> None:
 @every_optimizer
 @every_model
 def test_trainables_are_exactly_optimizer_params(method: str, family: str, optimizer: str) -> None:
-    made = subject(family, optimizer)
+    made = ready(method, family, optimizer)
     fire(method, made.network, optimizer_policy="network")
     held = Counter(id(p) for g in made.optimizer.param_groups for p in g["params"])
     trainable = [id(p) for p in made.module.parameters() if p.requires_grad]
@@ -114,12 +145,65 @@ def test_trainables_are_exactly_optimizer_params(method: str, family: str, optim
         assert moved.all(), name
 
 
+# Frozen layers and layers out of scope are left alone.
+
+
+def edited(method: str, made: Subject, **options: Any) -> set[str]:
+    """Fire; return the tensors of which a bit has changed, none of them if it is refused."""
+    before = made.snapshot()
+    try:
+        fire(method, made.network, **options)
+    except ConfigError:
+        assert_same(before, made.snapshot())
+    return {name for name, tensor in made.state().items() if not torch.equal(tensor, before[name])}
+
+
+@pytest.mark.parametrize(
+    "frozen", ["0.weight", "0.bias", "1.weight", "1.bias", "7.weight", "7.bias"]
+)
+@pytest.mark.parametrize("policy", ["copy", "same_edit"])
+@pytest.mark.parametrize("method", CASES)
+def test_frozen_tensors_keep_every_bit(method: str, policy: str, frozen: str) -> None:
+    def freeze(module: torch.nn.Module) -> None:
+        parameter = module.get_parameter(frozen).requires_grad_(False)
+        parameter.mul_(0.9).sub_(0.1)  # where no method would put it
+        install(method, module)
+
+    made = subject("conv_batchnorm", install=freeze)
+    assert frozen not in edited(method, made, follower_policy=policy)
+
+
+@pytest.mark.parametrize("method", CASES)
+def test_layers_out_of_scope_keep_every_bit(method: str) -> None:
+    made = ready(method, "conv_batchnorm")
+    before = made.snapshot()
+    try:
+        fire_once(
+            method,
+            made.network,
+            scope_name="sac",
+            optimizer_policy="touched",
+            inputs=probe(made.network),
+            loss=loss(made.network),
+            **dict(CASES[method].params),
+        )
+    except ConfigError:
+        assert_same(before, made.snapshot())
+    linear = ("7.", "target.")
+    assert_same(
+        *(
+            {n: t for n, t in state.items() if not n.startswith(linear)}
+            for state in (before, made.snapshot())
+        )
+    )
+
+
 # 6. Followers obey their policy; a tied tensor is edited once.
 
 
 @every_model
 def test_follower_policy_copy_makes_followers_equal(method: str, family: str) -> None:
-    made = subject(family)
+    made = ready(method, family)
     receipt = fire(method, made.network, follower_policy="copy")
     assert receipt.followers == {"target": "copy"}
     assert_same(dict(made.module.state_dict()), dict(made.follower.state_dict()))
@@ -127,25 +211,27 @@ def test_follower_policy_copy_makes_followers_equal(method: str, family: str) ->
 
 @every_model
 def test_follower_policy_leave_leaves_them(method: str, family: str) -> None:
-    made = subject(family)
+    made = ready(method, family)
     before = copy.deepcopy(made.follower.state_dict())
     fire(method, made.network, follower_policy="leave")
     assert_same(dict(before), dict(made.follower.state_dict()))
 
 
 @every_model
-def test_follower_policy_same_edit_edits_their_own_weights(method: str, family: str) -> None:
-    made = subject(family)
+def test_follower_policy_same_edit_edits_their_own_weights(
+    method: str, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, tape = ready(method, family), Tape(monkeypatch)
     with torch.no_grad():  # away from θ0, where some methods would leave it
         for param in made.follower.parameters():
             param.mul_(1.5)
     twin = copy.deepcopy(made.follower).requires_grad_(True)
     alone = Network("net", twin, initial=made.network.initial)
     fire(method, made.network, follower_policy="same_edit")
-    case = CASES[method]
-    fire_once(method, alone, scope_name=case.scope, **dict(case.params))
+    tape.rewind()  # what it reads of data is the network's
+    fire(method, alone)
     assert_same(dict(twin.state_dict()), dict(made.follower.state_dict()))
-    untouched = subject(family).module.state_dict()
+    untouched = ready(method, family).module.state_dict()
     assert any(not torch.equal(untouched[n], t) for n, t in made.module.state_dict().items())
 
 
@@ -173,12 +259,26 @@ def test_fire_edits_a_tied_tensor_only_when_asked() -> None:
 # 8. On stacked critics = on two separate critics.
 
 
-def separate(made: Subject, slot: int, make: str) -> Subject:
+def law(block: Block, generator: torch.Generator) -> Tensor:
+    """An initialisation that draws nothing: streams of separate networks differ."""
+    return torch.linspace(-0.3, 0.4, block.view.numel()).view(block.view.shape)
+
+
+def hash_law(
+    dtype: torch.dtype, seed: Tensor, tag: int, units: Tensor, number: Tensor, entries: Tensor
+) -> Tensor:
+    """The same for rows that are drawn from a hash: tags number the layers of all members."""
+    return (units - entries + number).to(dtype) / 9
+
+
+def separate(method: str, made: Subject, slot: int, make: str) -> Subject:
     """Return member `slot` of a stacked pair as a network of its own, in the same state."""
 
     def member(stacked: torch.nn.Module) -> Critic:
         critic = Critic()
-        critic.load_state_dict({n: t[slot] for n, t in stacked.state_dict().items()})
+        install(method, critic)
+        tensors = stacked.state_dict().items()
+        critic.load_state_dict({n: t[slot] if t.ndim else t for n, t in tensors})
         return critic
 
     own, target = member(made.module), member(made.follower).requires_grad_(False)
@@ -193,22 +293,25 @@ def separate(made: Subject, slot: int, make: str) -> Subject:
     initial = {
         n.removeprefix(prefix): t for n, t in made.network.initial.items() if n.startswith(prefix)
     }
-    network = Network("net", own, optimizer, {"target": target}, initial=initial)
+    initial |= {n: t for n, t in made.network.initial.items() if not n.startswith("[")}
+    network = Network("net", own, optimizer, {"target": target}, init=law, initial=initial)
     return Subject(own, network, optimizer, made.x, made.y[slot])
 
 
 @every_optimizer
 @pytest.mark.parametrize("method", [m for m, f in ACCEPTED if f == "stacked"])
-def test_stacked_critics_equal_separate_critics(method: str, optimizer: str) -> None:
-    stacked = subject("stacked", optimizer)
-    members = [separate(stacked, slot, optimizer) for slot in range(2)]
-    case = CASES[method]
-    receipts = [
-        fire_once(method, made.network, scope_name=case.scope, **case.drawless)
-        for made in (stacked, *members)
-    ]
-    assert receipts[0].sfe == pytest.approx(receipts[1].sfe + receipts[2].sfe, rel=1e-4)
-    assert receipts[0].entries_touched == sum(r.entries_touched for r in receipts[1:])
+def test_stacked_critics_equal_separate_critics(
+    method: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stacked = ready(method, "stacked", optimizer)
+    stacked.network.init = law
+    monkeypatch.setattr(recycling, "symmetric", hash_law)
+    members = [separate(method, stacked, slot, optimizer) for slot in range(2)]
+    receipts = [fire(method, made.network) for made in (stacked, *members)]
+    shared = CASES[method].shared  # counted once, or once in each
+    sfe = receipts[1].sfe + receipts[2].sfe - shared
+    assert receipts[0].sfe == pytest.approx(sfe, rel=1e-4)
+    assert receipts[0].entries_touched == sum(r.entries_touched for r in receipts[1:]) - shared
     for made in (stacked, *members):
         made.update(2)
     both = stacked.snapshot()
@@ -223,7 +326,7 @@ def test_stacked_critics_equal_separate_critics(method: str, optimizer: str) -> 
 
 @every_model
 def test_hook_leaves_every_stream_unchanged(method: str, family: str) -> None:
-    made = subject(family)
+    made = ready(method, family)
     random.seed(1)
     np.random.seed(1)
     before = (torch.get_rng_state(), random.getstate(), np.random.get_state())
@@ -238,19 +341,18 @@ def test_hook_leaves_every_stream_unchanged(method: str, family: str) -> None:
 def test_draws_come_from_the_firings_own_stream(method: str, family: str) -> None:
     results = []
     for global_seed, seed in ((0, 7), (1, 7), (0, 8)):
-        made = subject(family)
+        made = ready(method, family)
         torch.random.default_generator.manual_seed(global_seed)
         fire(method, made.network, seed=seed)
         results.append(made.snapshot())
     assert_same(results[0], results[1])
-    draws = CASES[method].without_draws is not None
     same = all(torch.equal(t, results[2][n]) for n, t in results[0].items())
-    assert same is not draws
+    assert same is not CASES[method].draws
 
 
 @every_model
 def test_receipt_tells_what_happened(method: str, family: str) -> None:
-    made = subject(family)
+    made = ready(method, family)
 
     def weights() -> dict[str, Tensor]:
         tensors = {**dict(made.module.named_parameters()), **dict(made.module.named_buffers())}
@@ -270,41 +372,83 @@ def test_receipt_tells_what_happened(method: str, family: str) -> None:
     whole = sum(after[n].numel() for n, count in changed.items() if count)
     # buffers and masks aside, tensors are written whole; a value may stay by chance
     assert sum(changed.values()) <= receipt.entries_touched
-    assert receipt.entries_touched >= whole or family == "stacked"
+    assert receipt.entries_touched >= whole or family == "stacked" or not CASES[method].whole
     assert receipt.entries_touched <= sum(t.numel() for t in after.values())
     assert receipt.norm_before == pytest.approx(norm(before))
     assert receipt.norm_after == pytest.approx(norm(after))
     assert (receipt.method, receipt.network) == (method, "net")
     assert receipt.optimizer_policy == "touched"
-    assert receipt.followers == {"target": get("interventions", method).target.policies[1]}
+    assert receipt.followers == {"target": method_of(method).policies[1]}
     assert receipt.row()["time/seconds"] >= 0
 
 
 @every_model
 def test_saved_and_restored_hooks_continue_identically(method: str, family: str) -> None:
-    schedule = {"every": "1 updates" if CASES[method].made_for_every_update else "2 updates"}
-    whole, first = subject(family, updates=0), subject(family, updates=0)
-    whole_hooks = hooks(method, whole.network, **schedule)
-    first_hooks = hooks(method, first.network, **schedule)
+    whole, first = (ready(method, family, updates=0) for _ in range(2))
+    whole_hooks, first_hooks = (
+        hooks(method, m.network, **schedule(method)) for m in (whole, first)
+    )
     receipts: list[Any] = []
     for update in range(1, 9):
+        if update == 4:  # a new process: new networks, saved tensors
+            saved = copy.deepcopy(first_hooks.state_dict())
+            second = ready(method, family, updates=1)
+            with torch.no_grad():
+                for name, tensor in second.state().items():
+                    tensor.copy_(first.state()[name])
+            first, first_hooks = second, hooks(method, second.network, **schedule(method))
+            first_hooks.load_state_dict(saved)
         for made, driven in ((whole, whole_hooks), (first, first_hooks)):
-            if made is first and update == 4:  # a new process: new networks, saved tensors
-                saved = copy.deepcopy(first_hooks.state_dict())
-                second = subject(family, updates=1)
-                with torch.no_grad():
-                    for name, tensor in second.state().items():
-                        tensor.copy_(first.state()[name])
-                first, first_hooks = second, hooks(method, second.network, **schedule)
-                first_hooks.load_state_dict(saved)
-                made, driven = first, first_hooks
-            made.update()
-            fired = driven.step(updates=update)
-            receipts.append([(r.sfe, r.clock, r.crossings, r.norm_after) for r in fired])
+            fired = drive(made, driven, update)
+            receipts.append([(r.sfe, r.clock, r.crossings, r.norm_after, r.units) for r in fired])
     assert receipts[0::2] == receipts[1::2]
     left, right = (
-        [(r.sfe, r.firings, r.log_factor) for r in h.flush(Clock(updates=8))]
+        [(r.sfe, r.firings, r.log_factor, r.units) for r in h.flush(Clock(updates=8))]
         for h in (whole_hooks, first_hooks)
     )
     assert left == right
+    assert any(receipts) or left
     assert_same(whole.snapshot(), first.snapshot())
+    assert_same(*(h.hooks[0].states["net"] for h in (whole_hooks, first_hooks)))
+
+
+# Inside an update.
+
+
+@pytest.mark.parametrize(("method", "family"), INSIDE)
+def test_inside_an_update_it_does_what_a_scheduled_firing_does(method: str, family: str) -> None:
+    inner, outer = ready(method, family), ready(method, family)
+    inside = hooks(method, inner.network, every="1 updates").hooks[0]
+    moments = tuple(Time(update, "updates") for update in range(1, 5))
+    source = OwnSource({"net": outer.network}, outer.x, loss(outer.network))
+    outside = replace(
+        inside,
+        schedule=Schedule(at=moments),
+        networks=(outer.network,),
+        source=source,
+        states={},
+        sums={},
+    )
+    receipts = []
+    for update in range(1, 5):
+        clock = Clock(updates=update)
+        found = {}
+        if "activations" in method_of(method).reads:
+            found["net"] = observe(inner.network, lambda: inner.module(inner.x))
+        inside.after_update(clock, 0, found)
+        receipts += outside.fire(clock, 1, 0)
+        assert_same(inner.snapshot(), outer.snapshot())
+        assert_same(uncounted(inside.states["net"]), uncounted(outside.states["net"]))
+        inner.update()
+        outer.update()
+    [summary] = inside.flush(Clock(updates=4))
+    assert summary.sfe == pytest.approx(sum(r.sfe for r in receipts), rel=1e-5)
+    assert summary.sfe > 0
+    units = [r.units for r in receipts]
+    total = None if units[0] is None else {n: sum(u[n] for u in units if u) for n in units[0]}
+    assert summary.units == total
+
+
+def uncounted(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A method's state without what its next receipt tells and clears."""
+    return {name: t for name, t in state.items() if not name.startswith("count/")}

@@ -163,9 +163,17 @@ class PlasticityInjection(Method):
         """Keep no state: it is in the module's buffers.
 
         Raises:
-            NothingToEdit: if nothing was installed in this network.
+            NothingToEdit: if nothing was installed in this network, or its head is frozen or out
+                of scope.
         """
-        if not _injected(network):
+        able, injected = {b.name for b in blocks}, _injected(network)
+        for live in (path for _, layer in injected for path in layer.paths):
+            for block in (b for b in _weights(network, live) if b.name not in able):
+                raise NothingToEdit(
+                    f"plasticity_injection would edit {network.qualified(block)}, which is frozen "
+                    "or outside the hook's scope: train the whole head, and leave scope out"
+                )
+        if not injected:
             raise NothingToEdit(
                 f"plasticity_injection is not installed in network {network.name!r}: list it under "
                 "`hooks:` of a run, or call rlplast.replace_layers(model, 'plasticity_injection') "
@@ -188,8 +196,7 @@ class PlasticityInjection(Method):
                     f"{network.name}.{path} has been injected: a second injection is refused"
                 )
             for i, live in enumerate(layer.paths):
-                own = [b for b in network.blocks if b.path == live]
-                for block in [b for b in own if b.role in ("weight", "bias")]:
+                for block in _weights(network, live):
                     fresh = network.fresh(block, generator).to(block.view)
                     for kind, value in (("old", block.view.clone()), ("new", fresh)):
                         edits.append(Assign(named[_copy_name(block, path, kind, i)], value))
@@ -245,6 +252,11 @@ def _frozen(layer: nn.Module) -> nn.Module:
 
 def _injected(network: Network) -> list[tuple[str, Injected]]:
     return [(p, m) for p, m in network.module.named_modules() if isinstance(m, Injected)]
+
+
+def _weights(network: Network, path: str) -> list[Block]:
+    """Return the weights and biases of a layer of the head."""
+    return [b for b in network.blocks if b.path == path and b.role in ("weight", "bias")]
 
 
 def _copy_name(block: Block, path: str, kind: str, index: int) -> str:

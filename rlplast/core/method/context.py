@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import moments
@@ -208,9 +208,21 @@ class Probe:
 
     @cached_property
     def activations(self) -> Activations:
-        """Activations on the probe batch."""
+        """Activations on the probe batch.
+
+        Raises:
+            BadWeights: if they are not finite, naming the weights that are not.
+        """
         with preserve_global_rng():
-            return self.source.activations(self.network.name, self._batch)
+            found = self.source.activations(self.network.name, self._batch)
+        if found and not bool(torch.stack([t.isfinite().all() for t in found.values()]).all()):
+            every = [b for b in self.network.blocks if not bool(b.view.isfinite().all())]
+            names = ", ".join(map(self.network.qualified, every))
+            raise BadWeights(
+                f"{self.label} reads activations of network {self.network.name!r} that are not "
+                f"finite, from {names or 'finite weights: look at its inputs'}; nothing was written"
+            )
+        return found
 
     @cached_property
     def gradients(self) -> Mapping[str, Tensor]:

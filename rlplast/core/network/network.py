@@ -74,6 +74,10 @@ def _given(given: Mapping[str, Tensor], block: Block) -> Tensor | None:
     return None if whole is None or whole.shape != block.param.shape else block.like(whole)
 
 
+def _is_frozen(block: Block) -> bool:
+    return block.role != "buffer" and not block.trainable
+
+
 Init = Callable[[Block, torch.Generator], Tensor]
 
 
@@ -213,6 +217,8 @@ class Network:
     def units_in(self, blocks: Sequence[Block]) -> tuple[UnitGroup, ...]:
         """Return the groups of units with activations whose incoming weight is one of `blocks`.
 
+        Units of which a part is frozen are left out.
+
         Raises:
             NothingToEdit: if there are none, with what is known of why.
         """
@@ -221,8 +227,9 @@ class Network:
             chosen = {id(b) for b in blocks}
             groups = self.units().groups
             able = [g for g in groups if g.tap is not None and id(g.weight.block) in chosen]
-            frozen = [p.block.name for g in able for p in g.outgoing if not p.block.trainable]
-            able = [g for g in able if all(p.block.trainable for p in g.outgoing)]
+            fixed = {g.name: [p.block.name for p in g.parts if _is_frozen(p.block)] for g in able}
+            frozen = dict.fromkeys(name for names in fixed.values() for name in names)
+            able = [g for g in able if not fixed[g.name]]
             if not able:
                 reasons = [f"{name}: {why}" for name, why in self.units().refused.items()]
                 reasons += [f"{name} is frozen" for name in frozen]
