@@ -54,7 +54,7 @@ class Case:
         params: parameters of the firing, under which it changes every family that it accepts.
         scope: its scope.
         draws: whether it draws anything, be it data.
-        refuses: family of models or kind of run → what the refusal says; it names the tensor or
+        refuses: family of models, or kind of run → what the refusal says; it names the tensor or
             the place.
         refuses_inside: what the refusal of ``every: 1 updates`` says; empty if that is allowed.
         refuses_zero: whether a zero matrix is refused by name.
@@ -116,7 +116,7 @@ CASES: dict[str, Case] = {
     "redo": Case({"threshold": 1.0}, draws=True, refuses=_WITHOUT_UNITS, whole=False),
     "shrink_perturb": Case({"coef": 0.8, "init": "fresh"}, draws=True),
     "snr": Case(
-        {"eps": 0.5, "tau_init": 1, "tau_max": 64, "tau_min": 1},
+        {"eps": 0.5, "tau_init": 1, "tau_max": 64, "tau_min": 1, "refresh": 2},
         draws=True,
         refuses=_WITHOUT_UNITS,
         made_for_every_update=True,

@@ -1,7 +1,7 @@
 """A tiny continuous environment, SACs that play it, and all that decides such an agent's future."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -92,6 +92,7 @@ def sac(
     total: str = "400 env_steps",
     seed: int = 3,
     layers: list[dict[str, Any]] | None = None,
+    hooks: Sequence[dict[str, Any]] = (),
     **agent: Any,
 ) -> SAC:
     of_optimizer, agent = parts(agent)
@@ -113,7 +114,7 @@ def sac(
             **({"name": "adamw", "lr": 1e-3, "weight_decay": 0.01} | of_optimizer)
         ),
     )
-    config.layers = layers or []
+    config.layers, config.hooks = layers or [], list(hooks)
     config.check()
     return SAC(config, torch.device("cpu"))
 

@@ -1,6 +1,7 @@
 """A tiny environment with large rewards, and agents that play it."""
 
 import copy
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -92,6 +93,7 @@ def dqn(
     total: str = "400 env_steps",
     env: str = "gym/CartPole-v1",
     seed: int = 3,
+    hooks: Sequence[dict[str, Any]] = (),
     **agent: Any,
 ) -> DQN:
     config = DQNConfig(
@@ -101,6 +103,7 @@ def dqn(
         replay_ratio=replay_ratio,
         **configs(**agent),
     )
+    config.hooks = list(hooks)  # those that bring modules are installed
     config.check()
     return DQN(config, torch.device("cpu"))
 

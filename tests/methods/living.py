@@ -1,5 +1,7 @@
 """The tiny models of tests/models.py with lifecycle layers, and short lives."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -7,6 +9,7 @@ from torch import nn
 import rlplast
 from rlplast.core.network.network import Network
 from rlplast.methods.lifecycle_modules import LifecycleUnits
+from tests.cases import install
 from tests.models import OPTIMIZERS, Subject, subject
 
 SHORT: dict[str, Any] = {"life": [3, 9], "recovery": [2, 5], "warmup": 4}
@@ -19,18 +22,32 @@ def named(family: str) -> dict[str, Any]:
     return {"layers": NAMED[family]} if family in NAMED else {}
 
 
-def living(family: str = "mlp", optimizer: str = "adam", **params: Any) -> Subject:
-    """Return a Subject at its initialisation; its follower has the layers too."""
+def living(
+    family: str = "mlp",
+    optimizer: str = "adam",
+    install: Callable[[nn.Module], object] = lambda module: None,
+    **params: Any,
+) -> Subject:
+    """Return a Subject at its initialisation; its follower has the layers too.
+
+    What `install` puts into a model comes after them, as in a run.
+    """
     made = subject(family, OPTIMIZERS[optimizer], updates=0)
     for module in (made.module, made.follower):
         rlplast.replace_layers(module, **(SHORT | named(family) | params))
+        install(module)
+    made.follower.requires_grad_(False)
     made.network = Network("net", made.module, made.optimizer, {"target": made.follower})
     return made
 
 
-def halfway(family: str = "mlp", updates: int = 7, **params: Any) -> Subject:
-    """Return a Subject some updates later: in every layer some units sleep and some do not."""
-    made = living(family, "adamw_fused", **params)
+def halfway(family: str = "mlp", updates: int = 7, method: str = "", **params: Any) -> Subject:
+    """Return a Subject some updates later: in every layer some units sleep and some do not.
+
+    The modules of a method that brings some are there too.
+    """
+    own = partial(install, method) if method else lambda module: None
+    made = living(family, "adamw_fused", own, **params)
     for _ in range(updates):
         made.update()
         rlplast.tick(made.network)

@@ -17,7 +17,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from rlplast.metrics import awake_fraction, measure
 from rlplast.metrics.probe import check_names, measure_run
-from tests.cases import ACCEPTED, fire, hooks
+from tests.cases import ACCEPTED, Tape, fire, hooks
 from tests.core.toy import Toy
 from tests.firing import apply
 from tests.methods.living import halfway, layers_of, living
@@ -43,11 +43,14 @@ def without_lifecycle(made: Subject) -> Network:
 
 
 @every_model
-def test_hook_edits_the_effective_weight_and_its_memory_alike(method: str, family: str) -> None:
-    made = halfway(family)
+def test_hook_edits_the_effective_weight_and_its_memory_alike(
+    method: str, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, tape = halfway(family, method=method), Tape(monkeypatch)
     plain = without_lifecycle(made)
-    fire(method, plain)
     fire(method, made.network)
+    tape.rewind()  # asleep units are silent, and those of plain layers are not
+    fire(method, plain)
     resets = method == "full_reset"
     for path, layer in layers_of(made.module).items():
         asleep = layer.active == 0
@@ -70,7 +73,7 @@ def test_hook_edits_the_effective_weight_and_its_memory_alike(method: str, famil
 
 @every_model
 def test_only_a_full_reset_changes_masks_and_counters(method: str, family: str) -> None:
-    made = halfway(family)
+    made = halfway(family, method=method)
     counters = {
         b.name: b.view.clone()
         for b in made.network.blocks
@@ -96,7 +99,7 @@ def test_only_a_full_reset_changes_masks_and_counters(method: str, family: str) 
 def test_followers_copy_weights_and_only_shared_masks(
     method: str, family: str, target_mask: str
 ) -> None:
-    made = halfway(family, target_mask=target_mask)
+    made = halfway(family, method=method, target_mask=target_mask)
     masks = {n: t.clone() for n, t in made.follower.named_buffers() if "running" not in n}
     fire(method, made.network, follower_policy="copy")
     for (name, mine), theirs in zip(
