@@ -11,7 +11,7 @@ import numpy as np
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.training.loop import Loop
 
-__all__ = ["MANY", "TINY", "Killed", "at_step", "final", "forget", "status"]
+__all__ = ["MANY", "TINY", "Killed", "at_step", "final", "forget", "lines", "status"]
 
 TINY: dict[str, Any] = {
     "kind": "dqn",
@@ -64,12 +64,15 @@ def at_step(number: int, act: Callable[[], None]) -> Callable[[Loop], None]:
     return observe
 
 
+def lines(folder: Path, name: str) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl or receipts.jsonl, without wall-clock values."""
+    rows = [json.loads(x) for x in (folder / f"{name}.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in r.items() if not k.startswith("time/")} for r in rows]
+
+
 def final(folder: Path) -> dict[str, Any]:
     """Return what a run left, ready for `==`: lines without wall-clock values, tensors, state."""
-    found: dict[str, Any] = {}
-    for name in ("metrics", "receipts"):
-        rows = [json.loads(x) for x in (folder / f"{name}.jsonl").read_text().splitlines()]
-        found[name] = [{k: v for k, v in r.items() if not k.startswith("time/")} for r in rows]
+    found: dict[str, Any] = {name: lines(folder, name) for name in ("metrics", "receipts")}
     path, problems = checkpoint.newest(folder / "checkpoints")
     assert not problems
     for file in path.rglob("*"):

@@ -1,6 +1,5 @@
 """Hooks with a condition in everything that trains."""
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,10 @@ import torch
 
 from rlplast.cli import api
 from tests.cases import CASES, method_of
-from tests.gpt.runs import plain, write_corpora
-from tests.runs import TINY, Killed, at_step, final
-from tests.sac_runs import small_sac
-from tests.supervised_runs import small_supervised
+from tests.every_kind import KINDS, small_run
+from tests.gpt.runs import write_corpora
+from tests.runs import Killed, at_step, final
 
-KINDS = ("dqn", "sac", "supervised", "gpt")
 METRICS = {"every": "20%", "names": ["weight_norm", "dormant_ratio"], "batch_size": 8}
 # Of each kind a score of its evaluations, and what every log line has.
 VALUES = {
@@ -33,14 +30,8 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def config_of(kind: str, corpora: dict[str, str], hooks: list[dict[str, Any]]) -> dict[str, Any]:
-    found = {
-        "dqn": lambda: TINY,
-        "sac": small_sac,
-        "supervised": small_supervised,
-        "gpt": lambda: plain(corpora),
-    }[kind]()
     changes = {"hooks": hooks, "metrics": METRICS, "checkpoint": {"every": "10%", "keep": 20}}
-    return copy.deepcopy(found | changes)
+    return small_run(kind, corpora, **changes)
 
 
 def rows(folder: Path, name: str) -> list[dict[str, Any]]:

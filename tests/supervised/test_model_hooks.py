@@ -11,10 +11,10 @@ import rlplast
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import torch_stream
 from rlplast.supervised.models import ModelConfig, build_model
-from tests.cases import CASES, fire
+from tests.cases import CASES, fire, install
 from tests.methods.nets import changed, randomise, relative_error, snapshot
 from tests.naive.interventions import fire_twin
-from tests.supervised.small_models import build, network
+from tests.supervised.small_models import build, images, network
 
 # --- SWR --------------------------------------------------------------------------------------
 
@@ -217,7 +217,9 @@ REFUSED = {
 @pytest.mark.parametrize("name", EVERYWHERE)
 @pytest.mark.parametrize("method", CASES)
 def test_a_method_edits_a_model_in_place_or_says_why_not(method: str, name: str) -> None:
-    made = network(build(name))
+    module = build(name)
+    install(method, module)
+    made = network(module)
     (optimizer,) = made.optimizers
     for group in optimizer.param_groups:
         for p in group["params"]:
@@ -228,11 +230,11 @@ def test_a_method_edits_a_model_in_place_or_says_why_not(method: str, name: str)
     before = snapshot(made.module)
     message = REFUSED.get((method, name))
     if message is None:
-        fire(method, made)
+        fire(method, made, inputs=images(name, 16))
         assert changed(before, made.module)
     else:
         with pytest.raises(ConfigError, match=message):
-            fire(method, made)
+            fire(method, made, inputs=images(name, 16))
         assert not changed(before, made.module)
     assert [id(p) for group in optimizer.param_groups for p in group["params"]] == held
     now = {key: (id(p), p.data_ptr()) for key, p in made.module.named_parameters()}

@@ -1,0 +1,141 @@
+"""Every intervention and every layer in every kind of run, up to the last bit.
+
+A run is the run without its hooks until they fire, and killed and resumed it is the run that
+nobody killed.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlplast.cli import api
+from rlplast.core.checkpoint import checkpoint
+from rlplast.core.registry import rows
+from tests.agents.toy_env import same
+from tests.cases import CASES
+from tests.every_kind import KINDS, small_run
+from tests.gpt.runs import write_corpora
+from tests.runs import Killed, at_step, final, lines
+
+FIRST = 0.6  # of a run: until then nothing fires
+QUIET: dict[str, Any] = {
+    "evaluate": {"every": None},
+    "metrics": {"every": None},
+    "checkpoint": {"every": "10%", "keep": 20},
+}
+LAYERS: dict[str, dict[str, Any]] = {
+    "lifecycle": {"life": [4, 9], "recovery": [2, 5], "warmup": 3, "memory": "he", "redraw": True},
+    "normalize_project": {"scale_offset": "regularise", "every": 2},
+}
+# Side by side in one run: a GPT's units are small, and not all of them are to be silent; what
+# others have zeroed is not to be scaled up at once, or biases explode with it.
+OWN = {"snr": {"eps": 0.1}, "swr": {"coef": 1e-3, "coef_head": 1e-3}}
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return write_corpora(tmp_path_factory.mktemp("corpora"))
+
+
+@pytest.fixture(autouse=True)
+def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the disk would take most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def row(method: str) -> dict[str, Any]:
+    """A method in a config's hook list, which does nothing before `FIRST`."""
+    inside = {"every": "1 updates", "from": f"{FIRST:.0%}"}
+    schedule = inside if CASES[method].made_for_every_update else {"at": f"{FIRST:.0%}"}
+    params = dict(CASES[method].params) | OWN.get(method, {})
+    return {"method": method, "params": params, **schedule}
+
+
+def accepted(kind: str) -> list[str]:
+    return [method for method, case in CASES.items() if kind not in case.refuses]
+
+
+def killed(config: dict[str, Any], steps: int, folder: Path) -> None:
+    """Train, killed before and after the first firing."""
+
+    def kill() -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        api.train(config, folder, observer=at_step(round(0.25 * steps), kill))
+    with pytest.raises(Killed):
+        api.resume(folder, observer=at_step(round(0.5 * steps), kill))
+    api.resume(folder)
+
+
+def train(config: dict[str, Any], folder: Path) -> int:
+    """Train; return the number of steps."""
+    steps = 0
+
+    def count(loop: Any) -> None:
+        nonlocal steps
+        steps += 1
+
+    api.train(config, folder, observer=count)
+    return steps
+
+
+def before(folder: Path) -> dict[str, Any]:
+    """What a run has saved before `FIRST`, and its lines: by name, without what hooks keep."""
+    found: dict[str, Any] = {}
+    saved = {int(path.name.split("-")[1]): path for path in folder.glob("checkpoints/step-*")}
+    early = [saved[n] for n in sorted(saved) if n < 0.45 * max(saved)]  # in the unit of its length
+    for path in early:
+        tensors, state = checkpoint.load(path)
+        found |= {f"{path.name} {n}": t for n, t in tensors.items() if not n.startswith("state/")}
+        found[f"{path.name} clock"] = state["clock"]
+        found[f"{path.name} trainable"] = state["trainable"]
+        last = state["clock"]["updates"]
+        found["lines"] = [row for row in lines(folder, "metrics") if row["updates"] <= last]
+    return found
+
+
+def check(kind: str, methods: list[str], corpora: dict[str, str], folder: Path) -> None:
+    config = small_run(kind, corpora, **QUIET, hooks=[row(method) for method in methods])
+    steps = train(config, folder / "through")
+    train(config | {"hooks": []}, folder / "plain")
+    expected, found = before(folder / "plain"), before(folder / "through")
+    assert expected["lines"]
+    for name, value in expected.items():
+        assert same(value, found[name]), name
+    receipts = lines(folder / "through", "receipts")
+    assert {r["method"] for r in receipts} == set(methods)
+    assert all(any(r["sfe"] > 0 for r in receipts if r["method"] == m) for m in methods)
+    killed(config, steps, folder / "killed")
+    assert final(folder / "killed") == final(folder / "through")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_interventions_in_one_run_wait_and_resume(
+    kind: str, corpora: dict[str, str], tmp_path: Path
+) -> None:
+    check(kind, accepted(kind), corpora, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "method"), [(k, m) for k in KINDS for m in accepted(k)])
+def test_each_intervention_alone_waits_and_resumes(
+    kind: str, method: str, corpora: dict[str, str], tmp_path: Path
+) -> None:
+    check(kind, [method], corpora, tmp_path)
+
+
+def test_every_layer_has_parameters_for_a_short_run() -> None:
+    assert {info.name for info in rows("layers")} == LAYERS.keys()
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_resume(kind: str, layer: str, corpora: dict[str, str], tmp_path: Path) -> None:
+    config = small_run(kind, corpora, **QUIET, hooks=[])
+    config["layers"] = [{"method": layer, "params": LAYERS[layer]}]
+    steps = train(config, tmp_path / "through")
+    killed(config, steps, tmp_path / "killed")
+    assert final(tmp_path / "killed") == final(tmp_path / "through")
