@@ -94,6 +94,7 @@ def before(folder: Path) -> dict[str, Any]:
         found[f"{path.name} trainable"] = state["trainable"]
         last = state["clock"]["updates"]
         found["lines"] = [row for row in lines(folder, "metrics") if row["updates"] <= last]
+    assert state["clock"]["updates"] > 0
     return found
 
 

@@ -9,12 +9,8 @@ import pytest
 
 from rlplast.cli import api
 from rlplast.core.checkpoint import checkpoint
-from rlplast.core.training.config import read_yaml
-from rlplast.core.training.loop import Loop
-from tests.agents.toy_control import everything
-from tests.agents.toy_env import same
 from tests.runs import final, forget
-from tests.sac_runs import QUIET, small_sac
+from tests.sac_runs import small_sac
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "sac" / "hooks"
 HOOKS = [
@@ -82,13 +78,6 @@ def resumed_equals(config: dict[str, Any], folder: Path):
     assert len(found["receipts"]) >= (3 if config["hooks"] else 0)
 
 
-def test_lifecycle_critics_resume(tmp_path: Path):
-    pytest.importorskip("rlplast.methods.lifecycle", reason="lifecycle layers are not there yet")
-    life = {"life": [20, 40], "recovery": [5, 10], "warmup": 5}
-    layers = [{"method": "lifecycle", "networks": ["critic"], "params": life}]
-    resumed_equals(small_sac(num_envs=2, **LONG, layers=layers), tmp_path)
-
-
 # What changes nothing in training.
 
 
@@ -129,50 +118,3 @@ def test_cadence_and_hooks_that_never_fire_change_nothing(
         assert changed[name] == expected[name]  # the replay
     for key in ("clock", "trainable"):
         assert changed["state.json"][key] == expected["state.json"][key]
-
-
-# An arm with a hook at 50% is the arm without it up to there.
-
-HALF = 60
-
-
-def arm(hooks: list[dict[str, Any]], run: Path) -> tuple[list[dict[str, Any]], Any]:
-    """Train; returns the metric lines and all that decides the future before env_step 60."""
-    states: list[Any] = []
-
-    def observe(loop: Loop):
-        if loop.trainable.clock.env_steps == HALF - 1 and not loop.trainable.owes():
-            states.append(everything(loop.trainable))
-
-    api.train(small_sac(hooks=hooks, **QUIET), run, observer=observe)
-    assert len(states) == 1
-    return final(run)["metrics"], states[0]
-
-
-@pytest.fixture(scope="module")
-def without(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Any]:
-    return arm([], tmp_path_factory.mktemp("arm") / "run")
-
-
-ARMS = ("none", "fire", "full_reset", "shrink_perturb", "swr")
-
-
-@pytest.mark.parametrize("name", ARMS)
-def test_arm_is_the_arm_without_its_hook_up_to_the_hook(name: str, without: Any, tmp_path: Path):
-    hooks = read_yaml(CONFIGS / f"{name}.yaml")
-    for hook in hooks:
-        if "every" in hook:
-            hook["from"] = "50%"
-    (lines, state), (expected, expected_state) = arm(hooks, tmp_path / "run"), without
-    assert same(state, expected_state)
-
-    def until(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [row for row in rows if row["env_steps"] < HALF]
-
-    assert until(lines) == until(expected)
-    assert len(until(lines)) > 5
-    assert lines[-1] != expected[-1]
-    (first, *_) = final(tmp_path / "run")["receipts"]
-    assert first["clock"]["env_steps"] >= HALF
-    # Draws do not depend on what the networks prefer: arms stay paired.
-    assert [r["env_steps"] for r in lines] == [r["env_steps"] for r in expected]

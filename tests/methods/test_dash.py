@@ -247,34 +247,3 @@ def test_networks_without_neurons_and_missing_losses_are_refused() -> None:
     with pytest.raises(ConfigError, match="reads batches of data, which an update has no time for"):
         network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
         rlplast.Hooks([{"method": "dash", "every": "1 updates"}], network, "9 updates", probe=0)
-
-
-# --- in a loop ----------------------------------------------------------------------------
-
-
-@every_net
-def test_resumed_in_mid_run_it_continues_as_if_uninterrupted(net: str) -> None:
-    def hooked(made: Trained) -> rlplast.Hooks:
-        config = {"method": "dash", "every": "4 updates", "params": {"batches": 2, "batch": 6}}
-        loss = loss_of(made.module)
-        options: dict[str, Any] = {"seed": 3, "probe": Data(net), "loss": loss}
-        return rlplast.Hooks([config], made.network, "40 updates", **options)
-
-    whole, first = Trained(net), Trained(net)
-    hooks, again = hooked(whole), hooked(first)
-    receipts: list[list[float]] = [[], []]
-    for update in range(1, 13):
-        if update == 7:
-            second = Trained(net)
-            second.module.load_state_dict(first.module.state_dict())
-            second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
-            second.updates = first.updates
-            saved, first = copy.deepcopy(again.state_dict()), second
-            again = hooked(first)
-            again.load_state_dict(saved)
-        for made, driven, kept in ((whole, hooks, receipts[0]), (first, again, receipts[1])):
-            made.update()
-            kept += [r.sfe for r in driven.step(updates=update)]
-    assert receipts[0] == receipts[1]
-    assert len(set(receipts[0])) == 3
-    assert_same(whole.state(), first.state())

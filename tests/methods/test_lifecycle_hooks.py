@@ -21,7 +21,7 @@ from tests.cases import ACCEPTED, Tape, fire, hooks
 from tests.core.toy import Toy
 from tests.firing import apply
 from tests.methods.living import halfway, layers_of, living
-from tests.models import FAMILIES, Subject, assert_same
+from tests.models import FAMILIES, OPTIMIZERS, Subject, assert_same, subject
 
 every_model = pytest.mark.parametrize(("method", "family"), ACCEPTED)
 
@@ -303,3 +303,17 @@ def test_summary_receipts_understand_rows() -> None:
     rlplast.core.method.hook._accumulate(driven.sums["net"], edits)
     sfe = float(block.view[[1, 3]].double().square().sum())
     assert driven.sums["net"].tolist() == pytest.approx([sfe, 0, 10, 1])
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_until_a_unit_falls_asleep_training_is_that_of_plain_layers(
+    family: str, optimizer: str
+) -> None:
+    plain, made = subject(family, optimizer, 0), living(family, optimizer, life=[50, 60])
+    for _ in range(6):
+        plain.update()
+        made.update()
+        rlplast.tick(made.network)
+    after = made.snapshot()
+    assert_same(plain.snapshot(), {name: after[name] for name in plain.state()})

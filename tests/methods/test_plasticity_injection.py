@@ -430,27 +430,3 @@ def test_compiled_passes_agree_before_and_after_without_recompiling(case: str) -
         made.inject()
         assert torch.equal(compiled(*x), before)
     torch._dynamo.reset()
-
-
-@pytest.mark.parametrize("stop", [3, 7])
-@pytest.mark.parametrize("case", ["conv", "stacked", "actor"])
-def test_resumed_before_or_after_it_continues_as_if_uninterrupted(case: str, stop: int) -> None:
-    whole, first = Made(case), Made(case)
-    hooks, again = hooked(whole, at="50%"), hooked(first, at="50%")
-    fired: list[int] = [0, 0]
-    for update in range(1, 11):
-        if update == stop:
-            second = Made(case)
-            second.module.load_state_dict(first.module.state_dict())
-            second.target.load_state_dict(first.target.state_dict())
-            second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
-            second.updates = first.updates
-            saved, first = copy.deepcopy(again.state_dict()), second
-            again = hooked(first, at="50%")
-            again.load_state_dict(saved)
-        for i, (made, driven) in enumerate(((whole, hooks), (first, again))):
-            made.update()
-            fired[i] += len(driven.step(updates=update))
-    assert fired == [1, 1]
-    assert_same(dict(whole.module.state_dict()), dict(first.module.state_dict()))
-    assert_same(dict(whole.target.state_dict()), dict(first.target.state_dict()))

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 import torch
@@ -350,38 +349,6 @@ def test_without_inputs_the_message_says_what_is_missing() -> None:
 
 
 # --- in a loop ----------------------------------------------------------------------------
-
-
-def hooked(made: Trained, **params: Any) -> rlplast.Hooks:
-    config = {"method": "redo", "every": "4 updates", "params": {"threshold": 0.4, **params}}
-
-    def draw(size: int, generator: torch.Generator) -> Tensor:
-        return torch.randn(size, *made.net.sample, generator=generator)
-
-    return rlplast.Hooks([config], made.network, "40 updates", seed=3, probe=draw)
-
-
-@every_net
-def test_resumed_in_mid_run_it_continues_as_if_uninterrupted(net: str) -> None:
-    whole, first = Trained(net), Trained(net)
-    hooks, again = hooked(whole), hooked(first)
-    receipts: list[list[Any]] = [[], []]
-    for update in range(1, 13):
-        if update == 7:
-            second = Trained(net)
-            second.module.load_state_dict(first.module.state_dict())
-            second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
-            second.updates = first.updates
-            saved, first = copy.deepcopy(again.state_dict()), second
-            again = hooked(first)
-            again.load_state_dict(saved)
-        for made, driven, kept in ((whole, hooks, receipts[0]), (first, again, receipts[1])):
-            made.update()
-            kept += [(r.units, r.sfe) for r in driven.step(updates=update)]
-    assert receipts[0] == receipts[1]
-    assert len(receipts[0]) == 3
-    assert sum(sum((units or {}).values()) for units, _ in receipts[0]) > 0
-    assert_same(whole.state(), first.state())
 
 
 def test_each_firing_has_a_probe_of_its_own_of_the_size_asked_for() -> None:

@@ -1,6 +1,5 @@
 """Self-normalized resets against their slow twin: firing tables, and inside training."""
 
-import copy
 import math
 from typing import Any
 
@@ -10,12 +9,10 @@ from torch import Tensor, nn
 
 import rlplast
 import rlplast.methods.snr as snr
-from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
 from rlplast.core.network.units import Part
 from tests.methods.unit_nets import BATCH, NETS, Trained, chains, entries, normal, twin_of
-from tests.models import assert_same
 from tests.naive.snr import Snr
 from tests.naive.units import Layer
 
@@ -326,49 +323,6 @@ def test_rectifiers_are_known(nonlinearity: Any, inplace: bool) -> None:
     module = nn.Sequential(nn.Linear(2, 4), nonlinearity(inplace=inplace), nn.Linear(4, 1))
     network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
     rlplast.Hooks([{"method": "snr", "every": "1 updates"}], network, "10 updates")
-
-
-# --- compiled, resumed ---------------------------------------------------------------------
-
-
-def test_compiled_updates_reset_what_eager_ones_do() -> None:
-    torch._dynamo.reset()
-    eager, compiled = shy("mlp"), shy("mlp")
-    hooks = [hooked(made, tau_init=16, refresh=5) for made in (eager, compiled)]
-    plain = hooks[0].hooks[0].after_update
-    edit = torch.compile(hooks[1].hooks[0].after_update, backend="aot_eager", fullgraph=True)
-    for update in range(1, 12):
-        for made, function in ((eager, plain), (compiled, edit)):
-            found = made.update()
-            function(Clock(updates=update), 4, {"net": found})
-    torch._dynamo.reset()
-    left, right = (h.hooks[0].states["net"] for h in hooks)
-    assert_same(left, right)
-    assert int(left["drawn/0"].sum()) > 0
-    for name, tensor in eager.state().items():
-        torch.testing.assert_close(compiled.state()[name], tensor, rtol=1e-5, atol=1e-6, msg=name)
-
-
-@every_net
-def test_resumed_in_mid_run_it_continues_as_if_uninterrupted(net: str) -> None:
-    whole, first = shy(net), shy(net)
-    hooks, again = hooked(whole), hooked(first)
-    for update in range(1, 61):
-        if update == 31:
-            second = shy(net)
-            second.module.load_state_dict(first.module.state_dict())
-            second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
-            second.updates = first.updates
-            saved, first = copy.deepcopy(again.state_dict()), second
-            again = hooked(first)
-            again.load_state_dict(saved)
-        for made, driven_by in ((whole, hooks), (first, again)):
-            driven_by.step(updates=update, activations=made.update())
-    assert_same(whole.state(), first.state())
-    assert_same(*(dict(h.hooks[0].states["net"]) for h in (hooks, again)))
-    [left], [right] = hooks.flush(), again.flush()
-    assert (left.units, left.sfe) == (right.units, right.sfe)
-    assert sum((left.units or {}).values()) > 0
 
 
 def test_members_of_an_ensemble_are_reset_alone_and_draw_different_rows() -> None:
