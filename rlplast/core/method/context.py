@@ -231,7 +231,13 @@ class Probe:
 
     def batches(self, count: int | None, size: int) -> Iterator[Any]:
         """Yield batches of the training data."""
-        return self.source.batches(count, size, self.number)
+        drawn, end = self.source.batches(count, size, self.number), object()
+        while True:
+            with preserve_global_rng():  # around each: what is done with one may draw
+                batch = next(drawn, end)
+            if batch is end:
+                return
+            yield batch
 
     def gradients_on(self, batch: Any, train: bool) -> Mapping[str, Tensor]:
         """Return gradients of the loss on a batch; nothing else moves."""
