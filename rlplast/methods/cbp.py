@@ -158,7 +158,9 @@ class Cbp(Method):
         # Each factor is a pass over a layer's weights or activations: only what counts is made.
         worth = torch.ones_like(mean)
         if name not in ("weight", "adaptation"):
-            worth = mean_size(h - _along_units(mean, h) if name in _CENTRED else h)
+            size = h - _along_units(mean, h) if name in _CENTRED else h
+            never_negative = size is h and group.nonlinearity == "relu"
+            worth = mean_over_samples(size if never_negative else size.abs())
         if name in ("contribution", "weight", "zero_contribution", "adaptable_contribution"):
             worth = worth * _outgoing_size(group)
         if name in ("adaptation", "adaptable_contribution", "feature_by_input"):

@@ -24,7 +24,7 @@ from rlplast.methods.recycling import (
     Draw,
     counters,
     gain,
-    mean_size,
+    mean_over_samples,
     recycle,
     reset_counts,
 )
@@ -46,7 +46,7 @@ def dormant(activations: Tensor, threshold: float) -> Tensor:
     Returns:
         A boolean per unit.
     """
-    size = mean_size(activations)
+    size = mean_over_samples(activations.abs())
     score = size / (size.mean() + EPS)
     return score.isclose(torch.zeros_like(score)) if threshold == 0 else score <= threshold
 

@@ -5,6 +5,7 @@
 - `check_policy`: whether a firing's policies are known.
 """
 
+import dataclasses
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Assign, Edit, check, tensor_of, write
+from rlplast.core.network.edits import Assign, Edit, Scale, check, tensor_of, write
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import moments, zero, zero_all
 
@@ -57,10 +58,9 @@ def _zero_moments(network: Network, edits: Sequence[Edit], policy: str) -> None:
 
 
 def _zero_touched(view: Tensor, edit: Edit) -> None:
-    if isinstance(edit, Assign) and edit.mask is not None:
-        view.masked_fill_(edit.mask, 0)
-    elif isinstance(edit, Assign) and edit.rows is not None:
-        view.index_fill_(0, edit.rows, 0)
+    if isinstance(edit, Assign):
+        zero = view.new_zeros(()).expand(edit.value.shape)
+        write([dataclasses.replace(edit, target=view, value=zero)])
     else:
         view.zero_()
 
@@ -221,8 +221,6 @@ def _known_entries(edit: Edit) -> int | None:
     """Return how many entries of a Block an edit writes; None where a mask says."""
     if not isinstance(edit.target, Block):
         return 0
-    if isinstance(edit, Assign) and edit.rows is not None:
-        return edit.value.numel()
-    if isinstance(edit, Assign) and edit.mask is not None:
-        return None
-    return tensor_of(edit).numel()
+    if isinstance(edit, Scale):
+        return tensor_of(edit).numel()
+    return edit.value.numel() if edit.mask is None else None

@@ -319,7 +319,7 @@ class OwnSource:
         self, networks: Mapping[str, Network], probe: Any, loss: Any = None, seed: int = 0
     ) -> None:
         self.networks, self.seed = networks, seed
-        self.probe, self.loss_of = probe, loss
+        self.probe, self._loss = probe, loss
 
     def sample(self, size: int, number: int) -> Any:
         """Return a batch of each network that has a probe."""
@@ -347,20 +347,23 @@ class OwnSource:
         return observe(handle, lambda: _call(handle.module, own))
 
     def loss(self, network: str, batch: Any, train: bool = False) -> Tensor:
-        """Return the loss of a batch.
+        """Return the loss of a batch."""
+        with in_mode(self.networks[network].module, train):
+            return self.loss_of(network, "a method")(self._own(batch, network))
+
+    def loss_of(self, network: str, reader: str) -> Callable[[Any], Tensor]:
+        """Return the function that gives a network's loss.
 
         Raises:
-            ConfigError: without a function for it.
+            ConfigError: if there is none, naming what reads gradients.
         """
-        found = self.loss_of
-        found = found.get(network) if isinstance(found, Mapping) else found
+        found = self._loss.get(network) if isinstance(self._loss, Mapping) else self._loss
         if found is None:
             raise ConfigError(
-                f"gradients of network {network!r} are read and no loss is known: pass loss= to "
-                "rlplast.Hooks, a function of a batch of probe="
+                f"{reader} reads gradients of network {network!r}, whose loss is not known: pass "
+                "loss=, a function of a batch of the probe"
             )
-        with in_mode(self.networks[network].module, train):
-            return found(self._own(batch, network))
+        return found
 
     def _own(self, batch: Mapping[str, Any], network: str) -> Any:
         if network not in batch and "" not in batch:

@@ -332,19 +332,17 @@ def _accumulate(sums: Tensor, edits: Sequence[Edit]) -> None:
         sums[1] += factors.log().sum()
     for edit in edits:
         if isinstance(edit, Assign) and isinstance(edit.target, Block):
-            now = edit.target.view if edit.rows is None else edit.target.view[edit.rows]
-            change = (edit.value.double() - now.double()).square()
+            change = (edit.value.double() - edit.now().double()).square()
             sums[0] += (change if edit.mask is None else change.where(edit.mask, 0)).sum()
     whole = 0  # one addition for all: each tensor operation costs as much as a small layer
     for edit in edits:
         if isinstance(edit.target, Block):
-            mask = edit.mask if isinstance(edit, Assign) else None
-            if isinstance(edit, Assign) and edit.rows is not None:
-                whole += edit.value.numel()
-            elif mask is None:
+            if isinstance(edit, Scale):
                 whole += edit.target.view.numel()
+            elif edit.mask is None:
+                whole += edit.value.numel()
             else:
-                sums[2] += mask.sum()
+                sums[2] += edit.mask.sum()
     sums[2] += whole
     sums[3] += 1
 

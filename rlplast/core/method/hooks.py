@@ -77,8 +77,9 @@ class Hooks:
         self.ends = [(unit, end) for unit, end in asdict(self.horizon).items() if end > 0]
         self.clock: Clock | None = None
         self.counted: set[str] = set()  # units that `step` was told
+        own = None
         if source is None and probe is not None:
-            source = OwnSource(networks, probe, loss, seed)
+            source = own = OwnSource(networks, probe, loss, seed)
         self.networks = dict(networks)
         self.hooks: list[Hook] = [*_installed(networks, penalties), *_planning(penalties)]
         seen: dict[str, int] = {}
@@ -105,6 +106,10 @@ class Hooks:
                     source=source,
                 )
             )
+        for hook in self.hooks:
+            if own and "gradients" in hook.method.reads and not hook.schedule.every_update:
+                for network in hook.networks:
+                    own.loss_of(network.name, hook.label)
         self.conditional = [h for h in self.hooks if h.schedule.when is not None]
         plain = [h for h in self.hooks if h.schedule.when is None]
         self.scheduled = [h for h in plain if not h.schedule.every_update]

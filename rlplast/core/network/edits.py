@@ -24,16 +24,17 @@ __all__ = ["Assign", "Edit", "Scale", "check", "tensor_of", "write"]
 
 @dataclass(frozen=True, eq=False)
 class Assign:
-    """Write `value` where `mask` holds, or to some rows, or everywhere.
+    """Write `value` where `mask` holds, or to some rows or columns, or everywhere.
 
     Attributes:
         target: a Block, or a state tensor of a method.
-        value: tensor of the target's shape; with `rows`, one row for each of them.
-        mask: boolean tensor of the target's shape; None for all entries.
+        value: tensor of the target's shape; with `rows`, of those rows alone.
+        mask: boolean tensor of the value's shape; None for all entries.
         dfi: distance from orthogonality of one weight; set by methods that orthogonalise,
             so that receipts report what they reached.
-        rows: which rows (indices of dim 0, each once) are written, instead of a mask: a few
-            rows of a large tensor cost only themselves; int64, shape (rows,).
+        rows: which indices of `dim`, each once, are written: a few rows of a large tensor cost
+            only themselves; int64, shape (rows,).
+        dim: the dimension of `rows`: 0 for rows, 1 for columns.
     """
 
     target: Block | Tensor
@@ -41,6 +42,12 @@ class Assign:
     mask: Tensor | None = None
     dfi: Callable[[Tensor], Tensor] | None = None
     rows: Tensor | None = None
+    dim: int = 0
+
+    def now(self) -> Tensor:
+        """Return what stands where `value` goes."""
+        view = tensor_of(self)
+        return view if self.rows is None else view.index_select(self.dim, self.rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +96,7 @@ def check(plans: Sequence[tuple[Network, Sequence[Edit]]]) -> None:
             checked.append((label, None))
             flags.append(_stays_finite(edit))
             if isinstance(edit, Assign) and edit.rows is not None:
-                last = tensor_of(edit).shape[0] - 1
+                last = tensor_of(edit).shape[edit.dim] - 1
                 checked.append((f"allowed is each of 0 to {last} once, of {label}", edit.rows))
                 flags.append(_are_rows(edit.rows, last))
     if not flags:
@@ -117,13 +124,14 @@ def _check_form(network: Network, edits: Sequence[Edit]) -> None:
         mask = edit.mask if isinstance(edit, Assign) else None
         rows = edit.rows if isinstance(edit, Assign) else None
         if rows is not None:
-            if mask is not None or rows.dtype != torch.int64 or rows.ndim != 1 or not shape:
+            dim = edit.dim if isinstance(edit, Assign) else 0
+            if rows.dtype != torch.int64 or rows.ndim != 1 or not 0 <= dim < len(shape):
                 raise ConfigError(
-                    f"plan for {label}: rows are one-dimensional int64 indices of a tensor with "
-                    "rows, and stand instead of a mask"
+                    f"plan for {label}: rows are one-dimensional int64 indices of a dimension of a "
+                    f"tensor; dim = {dim}"
                 )
-            expected = torch.Size([len(rows), *shape[1:]])
-        if value.shape != expected or (mask is not None and mask.shape != shape):
+            expected = torch.Size([*shape[:dim], len(rows), *shape[dim + 1 :]])
+        if value.shape != expected or (mask is not None and mask.shape != expected):
             raise ConfigError(
                 f"plan for {label}: value {tuple(value.shape)}, mask "
                 f"{None if mask is None else tuple(mask.shape)}; needed is {tuple(expected)}"
@@ -189,10 +197,11 @@ def write(edits: Sequence[Edit]) -> None:
     for edit in assigns:
         view = tensor_of(edit)
         value = edit.value.to(view)
-        if edit.rows is not None:
-            view.index_copy_(0, edit.rows, value)
-            continue
-        view.copy_(value if edit.mask is None else torch.where(edit.mask, value, view))
+        value = value if edit.mask is None else torch.where(edit.mask, value, edit.now())
+        if edit.rows is None:
+            view.copy_(value)
+        else:
+            view.index_copy_(edit.dim, edit.rows, value)
     for edit in edits:
         if isinstance(edit.target, Block):
             for low in edit.target.copies:

@@ -39,10 +39,7 @@ def check_memory(name: str, module: nn.Module, blocks: Sequence[Block]) -> None:
     for block in held.values():
         problem = _unwritable(block.param)
         if problem:
-            raise ConfigError(
-                f"{name}.{block.name} {problem}: hooks edit real tensors with a memory of their "
-                "own; copy it (.clone()) into the parameter"
-            )
+            raise ConfigError(f"{name}.{block.name} {problem}")
     shared = _overlap({b.name: b.param for b in held.values()})
     if shared is not None:
         raise ConfigError(
@@ -55,9 +52,10 @@ def check_memory(name: str, module: nn.Module, blocks: Sequence[Block]) -> None:
 def _unwritable(tensor: Tensor) -> str:
     """Say why a tensor cannot be edited entry by entry; nothing if it can."""
     if tensor.is_complex():
-        return f"is complex ({tensor.dtype})"
+        return f"is complex ({tensor.dtype}): hooks edit real tensors only"
     expanded = any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
-    return "is expanded: several entries are one number in memory" if expanded else ""
+    remedy = "copy it (.clone()) into the parameter"
+    return f"is expanded: several entries are one number in memory; {remedy}" if expanded else ""
 
 
 def _overlap(tensors: Mapping[str, Tensor]) -> tuple[str, str] | None:

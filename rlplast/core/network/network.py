@@ -231,7 +231,7 @@ class Network:
             frozen = dict.fromkeys(name for names in fixed.values() for name in names)
             able = [g for g in able if not fixed[g.name]]
             if not able:
-                reasons = [f"{name}: {why}" for name, why in self.units().refused.items()]
+                reasons = [f"{name or 'it'}: {why}" for name, why in self.units().refused.items()]
                 reasons += [f"{name} is frozen" for name in frozen]
                 raise NothingToEdit(
                     f"network {self.name!r} has no hidden units in scope"

@@ -73,9 +73,13 @@ class Part:
         own = "i" if self.repeat == 1 else f"{self.repeat}i:{self.repeat}i+{self.repeat}"
         return f"{self.block.name}[{':, ' * self.dim}{own}]"
 
+    def along(self, per_unit: Tensor) -> Tensor:
+        """Return a value per index along `dim` from a value per unit."""
+        return per_unit if self.repeat == 1 else per_unit.repeat_interleave(self.repeat)
+
     def spread(self, per_unit: Tensor) -> Tensor:
         """Return a value per index from a value per unit, shaped to broadcast over the Block."""
-        whole = per_unit if self.repeat == 1 else per_unit.repeat_interleave(self.repeat)
+        whole = self.along(per_unit)
         after = self.block.view.ndim - self.dim - 1
         return whole.view(*(1,) * self.dim, -1, *(1,) * after)
 

@@ -13,7 +13,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit, Scale, check, write
 from rlplast.core.network.network import Network
 from tests.firing import apply
-from tests.models import subject
+from tests.models import assert_same, subject
 from tests.syncs import host_reads
 
 # Plans are checked before the first write.
@@ -112,6 +112,29 @@ def test_every_network_is_checked_and_each_tensor_named_that_would_go_wrong() ->
     check([(networks[0], []), (networks[1], [])])
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("masked", [False, True])
+def test_rows_and_columns_are_written_as_a_mask_of_the_whole_would_be(
+    dim: int, masked: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows, value = torch.tensor([1, 4]), torch.randn(6, 5, generator=generator)
+    keep = torch.rand(6, 5, generator=generator) < 0.5 if masked else torch.ones(6, 5).bool()
+    chosen = torch.zeros(6, 5, dtype=torch.bool).index_fill(dim, rows, True) & keep
+    (one, two), receipts = [subject("mlp", updates=3) for _ in range(2)], []
+    part = value.index_select(dim, rows)
+    mask = keep.index_select(dim, rows) if masked else None
+    plans = (
+        Assign(one.network.blocks[0], part, mask, rows=rows, dim=dim),
+        Assign(two.network.blocks[0], value, chosen),
+    )
+    for made, edit in zip((one, two), plans, strict=True):
+        receipts.append(apply(made.network, [edit], method="toy", optimizer="touched"))
+    assert_same(one.snapshot(), two.snapshot())
+    assert receipts[0].entries_touched == receipts[1].entries_touched == int(chosen.sum())
+    assert receipts[0].sfe == pytest.approx(receipts[1].sfe)
+
+
 BAD_ROWS: dict[str, tuple[Tensor, Tensor | None, str]] = {
     "outside": (
         torch.tensor([6]),
@@ -122,7 +145,7 @@ BAD_ROWS: dict[str, tuple[Tensor, Tensor | None, str]] = {
     "twice": (torch.tensor([1, 1]), None, r"rows \[1, 1\]"),
     "unsorted": (torch.tensor([4, 1, 4]), None, r"rows \[4, 1, 4\]"),
     "type": (torch.tensor([1.0]), None, "one-dimensional int64"),
-    "mask_too": (torch.tensor([1]), torch.ones(6, 5, dtype=torch.bool), "instead of a mask"),
+    "mask_too": (torch.tensor([1]), torch.ones(6, 5, dtype=torch.bool), r"mask \(6, 5\); needed"),
 }
 
 
