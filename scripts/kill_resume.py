@@ -2,11 +2,12 @@
 
     python scripts/kill_resume.py --config dqn/minatar_breakout --kills 20
 
-The config is shortened and given a hook of every kind, run once to its end, and once more in
-processes of its own that get SIGKILL, with all their workers: while training, while a
-checkpoint is being written (its `.step-*.tmp` folder is there) and while starting or loading.
+The config is shortened and given a hook of every kind (`--own` keeps its own), run once to its end,
+and once more in processes of its own that get SIGKILL, with all their workers: while training,
+while a checkpoint is being written (its `.step-*.tmp` folder is there), while starting or loading.
 Metrics and receipts (wall-clock keys aside), and the last checkpoint's tensors, state and replay,
-have to be equal bit for bit; otherwise the exit code is 1 and the first difference is named.
+have to be equal bit for bit; otherwise the exit code is 1 and the first difference is named. It is
+1 too if the run ended before the last kill.
 """
 
 import argparse
@@ -141,6 +142,7 @@ def main() -> int:
     parser.add_argument("--config", default="dqn/minatar_breakout", help="file or shipped name")
     parser.add_argument("--kills", type=int, default=20, help="default 20")
     parser.add_argument("--seed", type=int, default=0, help="of the moments, not of the run")
+    parser.add_argument("--own", action="store_true", help="keep the config's hooks and layers")
     parser.add_argument("--out", type=Path, help="new folder; default: a temporary one")
     args = parser.parse_args()
     out = args.out or Path(tempfile.mkdtemp(prefix="kill-resume-"))
@@ -149,7 +151,10 @@ def main() -> int:
     keys = dataclasses.asdict(read_config(args.config))
     short = SHORT | ({"env.num_envs": 2} if "env" in keys else {})
     family = keys["env"]["id"].split("/")[0] if "env" in keys else keys["kind"]
-    config.write_text(dump_config(read_config(args.config, short | SHORT_OF[family])))
+    short |= SHORT_OF[family]
+    own = ("hooks", "layers", "penalties") if args.own else ()
+    short = {key: value for key, value in short.items() if key not in own}
+    config.write_text(dump_config(read_config(args.config, short)))
 
     started = time.monotonic()
     _finish(config, through)
@@ -161,6 +166,9 @@ def main() -> int:
         print(f"DIFFERENT after {kills} kills, seed {args.seed}: {difference}; see {out}")
         return 1
     print(f"EQUAL bit for bit after {kills} kills, seed {args.seed}: {_amount(killed)}")
+    if kills < args.kills:
+        print(f"but only {kills} of {args.kills} kills fell before the run ended; see {out}")
+        return 1
     if args.out is None:
         shutil.rmtree(out)
     return 0

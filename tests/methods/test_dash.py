@@ -240,7 +240,9 @@ def test_networks_without_neurons_and_missing_losses_are_refused() -> None:
     with pytest.raises(NothingToEdit, match="finds no linear or conv layer"):
         dash(nn.LayerNorm(3), inputs=torch.zeros(2, 3), loss=torch.sum, batches=1)
     module = NETS["mlp"].module()
-    with pytest.raises(ConfigError, match="reads gradients of network 'model', whose loss is not known"):
+    with pytest.raises(
+        ConfigError, match="reads gradients of network 'model', whose loss is not known"
+    ):
         fire_once("dash", module, inputs=torch.zeros(2, 5), batches=1)
     with pytest.raises(ConfigError, match="batches = None: a probe has no end"):
         dash(module, inputs=torch.zeros(2, 5), loss=loss_of(module))

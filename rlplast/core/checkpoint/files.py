@@ -48,6 +48,7 @@ def lock(path: Path) -> TextIO | None:
     except OSError:
         file.close()
         return None
+    os.utime(path)  # its time says when it was taken
     return file
 
 

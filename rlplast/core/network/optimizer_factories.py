@@ -3,12 +3,14 @@
 - `optimizer`: registers a factory, and what hooks must know of its state.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Muon, Optimizer, RMSprop
 
+from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import RULES, StateRule
 from rlplast.core.network.order import last_layers
@@ -40,10 +42,19 @@ def optimizer(
         state: torch class → `StateRule`, for classes that are not in `RULES`.
 
     Raises:
-        ConfigError: if the name is taken.
+        ConfigError: if the name is taken, or the factory takes a weight decay of its own.
     """
-    RULES.update(state or {})
-    return register("optimizers", name, source=source, ranges=ranges)
+
+    def add(factory: Any) -> Any:
+        if "weight_decay" in inspect.signature(factory).parameters:
+            raise ConfigError(
+                f"optimizer {name!r} takes weight_decay: each of its groups has one, from "
+                "optimizer.weight_decay of the config; leave the argument out"
+            )
+        RULES.update(state or {})
+        return register("optimizers", name, source=source, ranges=ranges)(factory)
+
+    return add
 
 
 @optimizer("adam", source="torch.optim.Adam", ranges=ADAM)

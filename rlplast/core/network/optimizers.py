@@ -21,12 +21,18 @@ RANGES = {
     "lr": "(0, inf)",
     "weight_decay": "[0, inf)",
     "decay": "all | matrices",
-    "eps": "(0, inf)",
     "schedule": "constant | linear | cosine | step",
     "warmup": "[0, 1]",
     "lr_min": "[0, inf)",
     "gamma": "(0, 1]",
     "stepped": "update | epoch",
+}
+# What may be null: an example, and the range.
+OPTIONAL = {
+    "eps": (1e-8, "(0, inf)"),
+    "momentum": (0.9, "[0, 1)"),
+    "warmup_max": (1, "[1, inf)"),
+    "clip_norm": (1.0, "(0, inf)"),
 }
 
 
@@ -39,9 +45,9 @@ class OptimizerConfig:
         lr: the largest learning rate, per update.
         weight_decay: decoupled for adamw and muon, else added to the gradient.
         decay: all, or matrices for tensors of at least two dimensions only.
-        betas: Adam's two, where the optimizer has them.
-        eps: Adam's and RMSprop's ε, where the optimizer has one.
-        momentum: of sgd, rmsprop and muon; null for the optimizer's own default.
+        betas: Adam's two; null for the optimizer's own default, which `rlplast list` shows.
+        eps: Adam's and RMSprop's ε; null for the optimizer's own.
+        momentum: of sgd, rmsprop and muon; null for the optimizer's own.
         params: the optimizer's other parameters.
         schedule: constant, linear, cosine or step: how it falls after the warm-up.
         warmup: share of each phase over which it rises linearly from 0.
@@ -58,8 +64,8 @@ class OptimizerConfig:
     lr: float = 1e-3
     weight_decay: float = 0.0
     decay: str = "all"
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
-    eps: float = 1e-8
+    betas: list[float] | None = None
+    eps: float | None = None
     momentum: float | None = None
     params: dict[str, Any] = field(default_factory=dict)
     schedule: str = "constant"
@@ -82,9 +88,12 @@ class OptimizerConfig:
         for key, allowed in RANGES.items():
             value, default = getattr(self, key), getattr(OptimizerConfig, key)
             check_range(f"optimizer.{key}", value, default, allowed)
-        if len(self.betas) != 2:
+        for key, (example, allowed) in OPTIONAL.items():
+            if getattr(self, key) is not None:
+                check_range(f"optimizer.{key}", getattr(self, key), example, allowed)
+        if self.betas is not None and len(self.betas) != 2:
             raise ConfigError(f"optimizer.betas = {self.betas}: allowed are two numbers in [0, 1)")
-        for beta in self.betas:
+        for beta in self.betas or ():
             check_range("optimizer.betas", beta, 0.9, "[0, 1)")
         for share in self.milestones:
             check_range("optimizer.milestones", share, 0.5, "(0, 1)")
@@ -95,16 +104,10 @@ class OptimizerConfig:
                 f"optimizer.milestones = {self.milestones} with schedule = {self.schedule!r}: "
                 "they belong to schedule: step"
             )
-        if self.warmup_max is not None:
-            check_range("optimizer.warmup_max", self.warmup_max, 1, "[1, inf)")
-        if self.clip_norm is not None:
-            check_range("optimizer.clip_norm", self.clip_norm, 1.0, "(0, inf)")
         if self.lr_min > self.lr:
             raise ConfigError(
                 f"optimizer.lr_min = {self.lr_min}: allowed is at most lr = {self.lr}"
             )
-        if self.momentum is not None:
-            check_range("optimizer.momentum", self.momentum, 0.9, "[0, 1)")
         if self.momentum and "momentum" not in get("optimizers", self.name).params:
             having = ", ".join(i.name for i in rows("optimizers") if "momentum" in i.params)
             raise ConfigError(
@@ -119,7 +122,8 @@ class OptimizerConfig:
             ConfigError: if the optimizer or one of `params` is unknown, or out of range.
         """
         known = get("optimizers", self.name).params
-        shared = {"betas": tuple(self.betas), "eps": self.eps, "momentum": self.momentum}
+        betas = None if self.betas is None else tuple(self.betas)
+        shared = {"betas": betas, "eps": self.eps, "momentum": self.momentum}
         said = {k: v for k, v in shared.items() if k in known and v is not None}
         return said | checked("optimizers", self.name, self.params)
 

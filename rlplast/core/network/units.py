@@ -11,6 +11,7 @@ layers downstream reads it. What a residual stream holds is no unit.
 - `find_units`: all groups of a module, and why other layers have none.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -40,7 +41,8 @@ class UnitSpec:
         layer: path of the layer whose outputs the units are.
         downstream: paths of the layers that read them.
         norms: paths of the norm layers in between.
-        nonlinearity: what is applied to the layer's output, or to that of the first norm.
+        nonlinearity: what is applied to the layer's output, or to that of the first norm. It is
+            not looked up: say it where it is not ReLU.
         heads: for a packed projection of query, key and value: the number of heads, each of
             which is a unit, without an activation of its own; 0 for all other layers.
     """
@@ -209,7 +211,8 @@ def find_units(
         given: what the user says about it, instead of its own word and of tracing.
 
     Raises:
-        ConfigError: for declared units of a layer that does not exist.
+        ConfigError: for declared units of a layer that does not exist or is declared twice, and
+            for those of `given` that cannot be edited one by one.
     """
     refused: dict[str, str] = {}
     heads: set[str] = set()
@@ -220,6 +223,9 @@ def find_units(
     paths = {path for path, _ in module.named_modules(remove_duplicate=False)}
     for each in found:
         _check_names(each, paths)
+    twice = [p for p, n in Counter(_join(f.prefix, f.spec.layer) for f in found).items() if n > 1]
+    if twice:
+        raise ConfigError(f"units of {', '.join(twice)} are declared twice: allowed is once")
     by_path: dict[str, list[Block]] = {}
     for block in blocks:
         by_path.setdefault(block.path, []).append(block)
@@ -227,6 +233,8 @@ def find_units(
     for each in found:
         path = _join(each.prefix, each.spec.layer)
         problem = _problem(module, each, by_path)
+        if problem is not None and given is not None:
+            raise ConfigError(f"declared units of {path}: {problem}")
         if problem is not None:
             refused[path] = problem
             continue
@@ -273,11 +281,15 @@ def _search(
     try:
         graph = Tracer().trace(module)
     except UNTRACEABLE as error:
+        # A list of modules computes nothing, and who declares some units has left out the others.
+        known = isinstance(module, nn.ModuleList | nn.ModuleDict)
+        known = known or any(hasattr(part, "unit_specs") for part in module.modules())
+        remedy = "declare it in unit_specs() of the module, or pass units=[rlplast.UnitSpec(...)]"
         for path, child in module.named_modules():
-            if is_matrix(child):
+            if is_matrix(child) and not known:
                 refused[_join(prefix, path)] = (
                     f"{prefix or type(module).__name__} could not be traced ({why(error)}): "
-                    "declare it in unit_specs() of the module, or pass units=[...] to its Network"
+                    f"{remedy} to its Network"
                 )
         for name, child in children.items():
             yield from _search(child, _join(prefix, name), refused, heads)

@@ -427,7 +427,7 @@ REFUSED: dict[str, tuple[Callable[[Coded, Tensor], Any], str, str]] = {
         lambda m, x: m.b(m.a(x)) if x.sum() > 0 else x,
         "a",
         "Coded could not be traced (symbolically traced variables cannot be used as inputs to "
-        "control flow): declare it in unit_specs() of the module, or pass units=[...] to its Net",
+        "control flow): declare it in unit_specs() of the module, or pass units=[rlplast.UnitSpec",
     ),
 }
 
@@ -641,14 +641,14 @@ def test_declared_units_of_layers_that_do_not_exist_are_refused(
 
 
 def test_declared_units_that_do_not_fit_are_refused_with_the_reason() -> None:
-    specs = [UnitSpec("0", ("4",)), UnitSpec("1", ("2",))]
     module = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(7, 3))
-    assert refused(module, units=specs) == {
-        "0": "4 has 7 columns, which do not belong to its 6 outputs one by one",
-        "1": "it has no weight with a row per unit",
-        "2": "its outputs are the network's, or go into a residual stream",
-        "4": "its outputs are the network's, or go into a residual stream",
-    }
+    for specs, why in (
+        ([UnitSpec("0", ("4",))], "of 0: 4 has 7 columns, which do not belong to its 6 outputs"),
+        ([UnitSpec("1", ("2",))], "of 1: it has no weight with a row per unit"),
+        ([UnitSpec("0", ("2",))] * 2, "of 0 are declared twice: allowed is once"),
+    ):
+        with pytest.raises(ConfigError, match=f"units {why}"):
+            Network("net", module, units=specs).units()
 
 
 # Parts and groups.
