@@ -1,5 +1,6 @@
 """What is said and drawn when a run has ended."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,16 +20,33 @@ _WIDE = 100  # columns
 def finish(run: Run) -> None:
     """Print a run's receipts and last scores, and draw ``plot.png`` into its folder."""
     console = Console()
-    receipts = [r for r in run.lines("receipts") if r["norm_after"] is not None]  # no summaries
+    rows = run.lines("receipts")
+    receipts = [r for r in rows if r["norm_after"] is not None]  # no summaries
     if receipts:
         unit = run.config.total_time().unit
         unit = "updates" if unit in ("epochs", "phase") else unit  # many firings within one
         console.print(_receipt_table(receipts[-_SHOWN:], unit, console.width))
+    for line in _inside([r for r in rows if r["norm_after"] is None and r.get("units")]):
+        console.print(line, soft_wrap=True, highlight=False)
     scores = [m for m in run.lines("metrics") if any(key.startswith("eval/") for key in m)]
     if scores:
         console.print(_evaluated(scores[-1]), soft_wrap=True, highlight=False)
     picture = plot_run(run.path, run.path / "plot.png")
     console.print(f"run: {run.path}   picture: {picture}", soft_wrap=True)
+
+
+def _inside(summaries: Sequence[dict[str, Any]]) -> list[str]:
+    """Say in a line for each method and network how many units it reset inside updates."""
+    units, firings = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for row in summaries:
+        key = row["method"], row["network"]
+        units[key] += sum(row["units"].values())
+        firings[key] += row["firings"]
+    return [
+        f"{method} in {firings[method, network]:,} updates of {network}: "
+        f"{counted(units[method, network], 'unit')} reset"
+        for method, network in units
+    ]
 
 
 def _evaluated(row: dict[str, Any]) -> str:

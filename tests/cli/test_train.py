@@ -340,3 +340,15 @@ def test_import_loads_a_module_with_methods_of_ones_own(
     assert sys.modules.pop("own_methods_of_mine").LOADED
     assert main(["--import", "no_such_module_here", "list", "layers"]) == 2
     assert "--import no_such_module_here" in capsys.readouterr().err
+
+
+def test_units_reset_inside_updates_are_counted_at_the_end(tmp_path: Path):
+    params = {"replacement_rate": 0.05, "maturity": 5}
+    hooks = [{"method": "cbp", "every": "1 updates", "params": params}]
+    config = small_config(tmp_path, hooks=hooks)
+    outcome = command("train", config, "--out", tmp_path / "run")
+    rows = [row for row in jsonl(tmp_path / "run" / "receipts.jsonl") if row["units"]]
+    units = sum(sum(row["units"].values()) for row in rows)
+    assert units > 0
+    updates = sum(row["firings"] for row in rows)
+    assert f"cbp in {updates} updates of q: {units} units reset" in outcome.out
