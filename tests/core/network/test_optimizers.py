@@ -249,8 +249,22 @@ def test_the_gradient_is_clipped_only_if_asked():
         ({"lr_min": 1.0}, "at most lr = 0.001"),
         ({"momentum": 0.9}, "it belongs to muon, rmsprop, sgd"),
         ({"momentum": 1.0}, "optimizer.momentum = 1.0"),
+        ({"name": "sgd", "params": {"nesterov": True}}, "it needs a momentum above 0"),
+        (
+            {"name": "sgd", "momentum": 0.5, "params": {"momentum": 0.9}},
+            "optimizer.momentum = 0.5 and optimizer.params.momentum = 0.9",
+        ),
+        ({"name": "rmsprop", "params": {"alpha": 10**400}}, "0…: allowed is [0, 1)"),
     ],
 )
 def test_bad_values_are_named(changes, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         dataclasses.replace(OptimizerConfig(), **changes).check()
+
+
+@pytest.mark.parametrize("changes", [{"momentum": 0.9}, {"params": {"momentum": 0.9}}])
+def test_nesterov_goes_with_a_momentum_wherever_it_is_given(changes):
+    changes = {**changes, "params": {"nesterov": True} | changes.get("params", {})}
+    config = OptimizerConfig(name="sgd", **changes)
+    config.check()
+    assert Updater(config, nn.Linear(2, 1)).optimizers[0].param_groups[0]["nesterov"]
