@@ -239,6 +239,11 @@ class Hooks:
                 "which a hook's schedule or a layer's tick reads: it could never happen"
             )
         found = activations
+        if activations is not None and not isinstance(activations, Mapping):
+            raise ConfigError(
+                f"step(activations=…) got a {type(activations).__name__}: allowed is a mapping of "
+                "tensors by group of rlplast.units, as rlplast.record gives it"
+            )
         if activations is not None and not activations.keys() & self.networks.keys():
             found = dict.fromkeys(self.networks, activations)
         self.clock = Clock(**{**before, **counts})

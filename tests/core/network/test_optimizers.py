@@ -163,6 +163,20 @@ def test_adamw_trains_what_muon_cannot_or_should_not():
     assert held == {id(p) for p in tied.parameters()} - {id(tied["inner"].weight)}
 
 
+def test_muon_leaves_the_last_linear_layer_to_adamw_where_no_trace_says_which_is_the_output():
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.out = nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.out(self.inner(x) if x.sum() > 0 else x)
+
+    module = Branches()
+    muon, _ = Updater(OptimizerConfig(name="muon"), module).optimizers
+    assert muon.param_groups[0]["params"] == [module.inner.weight]
+
+
 def test_muon_moves_hidden_matrices_along_their_orthogonalised_gradient_and_adamw_the_rest():
     options = {"lr": 0.01, "weight_decay": 0.1}
     (module, muon), (other, adamw) = small(name="muon", **options), small(name="adamw", **options)
