@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import re
+import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ import yaml
 
 from rlplast.cli.shipped import config_folder, find_config
 from rlplast.core.clock import Time
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, shortened
 from rlplast.core.training.config import RunConfig, check_keys, read_yaml
 from rlplast.core.training.kinds import get_kind, kinds
 
@@ -41,13 +42,17 @@ _BAD_KEY = re.compile(r'"config\.([^"\s]+)"')
 
 
 def read_config(
-    source: str | Path | Mapping[str, Any], overrides: Mapping[str, Any] | None = None
+    source: str | Path | Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    layered: bool = False,
 ) -> RunConfig:
     """Return a checked config.
 
     Args:
         source: a path, a shipped name such as ``dqn/asterix``, or a mapping.
         overrides: values by dotted key, applied last.
+        layered: whether of two overrides under a key's old and new names the later one holds;
+            otherwise they are refused.
 
     Text under ``hooks``, ``penalties`` or ``layers`` is the path of a YAML file that holds the
     list, or the name of a shipped one such as ``supervised/hooks/fire``.
@@ -60,16 +65,15 @@ def read_config(
         raise ConfigError(f"config {source} holds {_holds(data)}: allowed is a mapping of keys")
     if {"base", "arms"} <= set(data):
         raise ConfigError(f"config {source} is a study's, not a run's: `rlplast study` takes it")
-    data = _plain(data, f"config {source}")
+    data = _plain(data, "config" if isinstance(source, Mapping) else f"config {source}")
     kind = (overrides or {}).get("kind", data.get("kind", "dqn"))
     cls = get_kind(kind).config_class()
     _rename(data, cls.renamed)
-    for said, value in (overrides or {}).items():
-        dotted = cls.renamed.get(said, said)
+    for said, dotted, value in _renamed(overrides or {}, cls.renamed, layered):
         first, _, inside = dotted.partition(".")
         if inside and first in LISTS and isinstance(data.get(first), str):
             data[first] = _list_in_file(first, data[first])
-        _set(data, dotted, _plain(value, f"--{dotted}"))
+        _set(data, dotted, _plain(value, f"--{said}"))
     for key in LISTS:
         if isinstance(data.get(key), str):
             data[key] = _list_in_file(key, data[key])
@@ -99,11 +103,43 @@ def _rename(data: dict[str, Any], renamed: Mapping[str, str]) -> None:
         found = data.get(part)
         if not isinstance(found, dict) or old_key not in found:
             continue
-        target = data.setdefault(new_part, {})
+        value, target = found.pop(old_key), data.setdefault(new_part, {})
         if isinstance(target, dict):  # else the section is refused later
             if new_key in target:
                 raise ConfigError(f"{old} is the old name of {new}, and both are given: keep {new}")
-            target[new_key] = found.pop(old_key)
+            target[new_key] = value
+
+
+def _renamed(
+    overrides: Mapping[str, Any], renamed: Mapping[str, str], layered: bool
+) -> Iterator[tuple[str, str, Any]]:
+    """Yield what each override is called, the key it sets today, and its value.
+
+    Old keys inside a whole section, such as ``agent={"lr": 1e-3}``, follow it.
+
+    Raises:
+        ConfigError: if a key is there under both names, unless they are in layers.
+    """
+    given: dict[str, str] = {}  # what each renamed key is called
+
+    def once(said: str, dotted: str) -> None:
+        if not layered and dotted in renamed.values() and given.setdefault(dotted, said) != said:
+            old = next(name for name in (said, given[dotted]) if name != dotted)
+            raise ConfigError(
+                f"{old} is the old name of {dotted}, and both are given: keep {dotted}"
+            )
+
+    for said, value in overrides.items():
+        once(said, renamed.get(said, said))
+        if not isinstance(value, Mapping):
+            yield said, renamed.get(said, said), value
+            continue
+        for key in value:
+            once(f"{said}.{key}", renamed.get(f"{said}.{key}", f"{said}.{key}"))
+        kept = {key: held for key, held in value.items() if f"{said}.{key}" not in renamed}
+        yield said, renamed.get(said, said), kept
+        for key in value.keys() - kept.keys():
+            yield f"{said}.{key}", renamed[f"{said}.{key}"], value[key]
 
 
 @functools.cache
@@ -152,13 +188,29 @@ def _holds(data: Any) -> str:
 
 
 def _plain(data: Any, where: str) -> Any:
-    """Return a copy of `data` that holds nothing but what JSON can."""
+    """Return a copy of `data` that holds nothing but what JSON can, and no number beyond floats."""
     try:
-        return json.loads(json.dumps(data))
+        plain = json.loads(json.dumps(data))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{where}: {error}; allowed are text, numbers, true, false, null, lists and mappings"
         ) from error
+    _refuse_endless(plain, where)
+    return plain
+
+
+def _refuse_endless(data: Any, where: str, *path: str) -> None:
+    """Refuse whole numbers of which no float can be made.
+
+    Raises:
+        ConfigError: naming the first one's key.
+    """
+    if isinstance(data, int) and abs(data) > sys.float_info.max:
+        key = f"{where}: {'.'.join(path)}" if path else where
+        raise ConfigError(f"{key} = {shortened(data)}: allowed are numbers up to 1e308")
+    if isinstance(data, dict | list):
+        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+            _refuse_endless(value, where, *path, str(key))
 
 
 def _set(data: Any, dotted: str, value: Any) -> None:

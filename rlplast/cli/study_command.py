@@ -71,7 +71,7 @@ def study_cells(study: StudyConfig) -> list[Cell]:
     runs = []
     for run in runs_of(study):
         try:
-            config = read_config(study.base, run.values)
+            config = read_config(study.base, run.values, layered=True)
         except ConfigError as error:
             raise ConfigError(f"arm {run.arm!r}: {error}") from error
         runs.append(PlannedRun(run.task, run.seed, run.arm, config))

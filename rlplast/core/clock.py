@@ -9,11 +9,12 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 
-from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.errors import ConfigError, did_you_mean, shortened
 
 __all__ = ["UNITS", "Clock", "Time"]
 
 UNITS = ("updates", "env_steps", "frames", "tokens", "epochs", "phase")
+_MOST = 10**18  # counts of a time: they stay exact, and floats can be made of them
 _MULTIPLIERS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9}
 _NUMBER = re.compile(r"([0-9]+(?:_[0-9]+)*\.?[0-9]*(?:[eE][+-]?[0-9]{1,2})?)\s*([kMB]?)")
 
@@ -75,25 +76,32 @@ class Time:
         """
         if isinstance(text, Time):
             return text
-        words = str(text).strip()
+        said = shortened(text)
+        try:
+            words = str(text).strip()
+        except ValueError:  # Python writes no whole number of thousands of digits
+            words = ""
         if words.startswith("phase "):
             words = f"{words[6:]} phase"
         match = _NUMBER.match(words)
         unit = words[match.end() :].strip() if match else ""
         if match is None or unit == "":
             raise ConfigError(
-                f"{key} = {text!r}: allowed is a number with a unit, such as '50%' or "
+                f"{key} = {said}: allowed is a number with a unit, such as '50%' or "
                 f"'250k env_steps' (units: %, {', '.join(UNITS)})"
             )
         if unit + "s" in UNITS:
             unit += "s"  # "1 update"
         if unit not in (*UNITS, "%"):
-            raise ConfigError(f"{key} = {text!r}: unit {unit!r}: {did_you_mean(unit, UNITS)}")
+            near = did_you_mean(unit, UNITS)
+            raise ConfigError(f"{key} = {said}: unit {shortened(unit)}: {near}")
         value = Decimal(match[1]) * _MULTIPLIERS[match[2]]  # exact: 1.001 * 1000 is no whole float
+        if value > _MOST:
+            raise ConfigError(f"{key} = {said}: allowed is at most {_MOST:.0e}".replace("+", ""))
         if unit == "%":
             return cls(float(value), unit)
         if value != int(value):
-            raise ConfigError(f"{key} = {text!r}: allowed is a whole number of {unit}")
+            raise ConfigError(f"{key} = {said}: allowed is a whole number of {unit}")
         return cls(int(value), unit)
 
     def resolve(self, total: "Time") -> "Time":

@@ -61,6 +61,20 @@ class Interrupted(RlplastError):
     exit_code = 130
 
 
+def shortened(value: object, most: int = 60) -> str:
+    """Return how messages show a value: its beginning if it is long.
+
+    Examples:
+        >>> shortened("50%"), shortened(10**100, 8)
+        ("'50%'", '1000000…')
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no whole number of thousands of digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """Return the end of an error message: the nearest allowed name, or all of them.
 

@@ -19,7 +19,7 @@ from dataclasses import MISSING, dataclass, field
 from typing import Any, get_args
 
 from rlplast import plugins
-from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.errors import ConfigError, did_you_mean, shortened
 
 __all__ = [
     "FAMILIES",
@@ -161,15 +161,18 @@ def check_range(
 
 
 def _number(key: str, value: Any, range: str, whole: bool) -> float | int:
-    wrong = ConfigError(f"{key} = {value!r}: allowed is {range}")
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise wrong
+        raise ConfigError(f"{key} = {value!r}: allowed is {range}")
+    try:
+        float(value)
+    except OverflowError:
+        raise ConfigError(f"{key} = {shortened(value)}: allowed is {range}") from None
     low, high = (float(end) for end in range[1:-1].split(","))
     inside = (low < value or (low == value and range[0] == "[")) and (
         value < high or (high == value and range[-1] == "]")
     )
     if not inside or math.isnan(value):
-        raise wrong
+        raise ConfigError(f"{key} = {value!r}: allowed is {range}")
     if whole and value != int(value):
         raise ConfigError(f"{key} = {value!r}: allowed is a whole number in {range}")
     return int(value) if whole else float(value)

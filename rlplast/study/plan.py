@@ -99,13 +99,10 @@ def plan(runs: Iterable[PlannedRun]) -> list[Cell]:
 def _installed(config: RunConfig) -> Rows:
     """Return the hooks whose modules are in the network from the start.
 
-    Runs that differ in them share no prefix: their networks have other tensors.
+    Runs that differ in them share no prefix: it would have other tensors than they, or a hook that
+    is not theirs.
     """
-    return tuple(
-        json.dumps({key: row.get(key) for key in ("method", "networks", "params")}, sort_keys=True)
-        for row in config.hooks
-        if brings_modules(row)
-    )
+    return tuple(_canonical(row) for row in config.hooks if brings_modules(row))
 
 
 def _cells(group: Sequence[PlannedRun]) -> list[Cell]:
@@ -222,12 +219,12 @@ def _earliest(times: Iterable[Time]) -> tuple[Time, ...]:
 
 
 def _shared_config(config: RunConfig, own: Rows) -> RunConfig:
-    """Return a config with the hooks that all runs of a group have."""
+    """Return a config with the hooks that all runs of a group have, and all that bring modules."""
     left = list(own)
     hooks = []
     for hook in config.hooks:
         row = _canonical(hook)
-        if row in left:
+        if row in left and not brings_modules(hook):  # those are in order with other hooks later
             left.remove(row)
         else:
             hooks.append(hook)

@@ -9,6 +9,7 @@ import torch
 
 from rlplast.cli import api
 from rlplast.cli.build import build_trainable
+from rlplast.cli.config_file import read_config
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import rows
 from tests.cli.runs import SMALL
@@ -51,7 +52,38 @@ def test_old_keys_say_what_the_new_ones_say(kind: str) -> None:
 
 def test_a_key_under_both_names_is_refused() -> None:
     config = SMALL | {"optimizer": {"lr": 1e-3}, "agent": {"lr": 1e-3}}
-    with pytest.raises(ConfigError, match=r"agent\.lr is the old name of optimizer\.lr, and both"):
+    both = r"agent\.lr is the old name of optimizer\.lr, and both"
+    with pytest.raises(ConfigError, match=both):
+        api.read_config(config)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"agent.lr": 0.1, "optimizer.lr": 0.2},
+        {"optimizer.lr": 0.2, "agent.lr": 0.1},
+        {"agent": SMALL["agent"] | {"lr": 0.1}, "optimizer.lr": 0.2},
+        {"optimizer": {"lr": 0.2}, "agent": SMALL["agent"] | {"lr": 0.1}},
+    ],
+)
+def test_overrides_under_both_names_are_refused_unless_they_are_in_layers(
+    overrides: dict[str, Any],
+) -> None:
+    with pytest.raises(ConfigError, match=r"agent\.lr"):
+        api.read_config(SMALL, overrides)
+    last = list(overrides.values())[-1]
+    config = read_config(SMALL, overrides, layered=True)
+    assert config.optimizer.lr == (last["lr"] if isinstance(last, dict) else last)
+
+
+def test_old_keys_in_an_override_of_a_whole_section_are_renamed() -> None:
+    config = api.read_config(SMALL, {"agent": SMALL["agent"] | {"lr": 0.1}})
+    assert config == api.read_config(SMALL, {"optimizer.lr": 0.1})
+
+
+def test_an_optimizer_that_is_text_is_blamed_and_not_the_old_key_beside_it() -> None:
+    config = SMALL | {"optimizer": "adam", "agent": SMALL["agent"] | {"lr": 1e-3}}
+    with pytest.raises(ConfigError, match=r"config\.optimizer = 'adam': allowed is a mapping"):
         api.read_config(config)
 
 

@@ -156,6 +156,18 @@ OUT_OF_RANGE = [
         "compares two models: use `rlplast measure`",
     ),
     ("hooks.0.params.iterations", 0, "fire.iterations = 0: allowed is [1, 1000]"),
+    ("replay_ratio", 10**400, "small.yaml: replay_ratio = 1000"),
+    ("optimizer.lr", 10**400, "optimizer.lr = 1000"),
+    ("optimizer.params.alpha", 10**400, "optimizer.params.alpha = 1000"),
+    ("hooks.0.params.iterations", -(10**400), "hooks.0.params.iterations = -1000"),
+    ("hooks.0.params.iterations", 10**400, "0…: allowed are numbers up to 1e308"),
+    ("total", f"{10**400} env_steps", "0…: allowed is at most 1e18"),
+    ("optimizer", {"name": "sgd", "params": {"nesterov": True}}, "it needs a momentum above 0"),
+    *(
+        (f"hooks.0.{key}", value, f"hooks[0] (fire).{key} = {value!r}: ")
+        for key in ("scope", "optimizer", "followers")
+        for value in (0, False, [], {}, "")
+    ),
 ]
 SCHEDULES = [
     ({"at": "100%"}, "hooks[0] (fire).at = 200 env_steps is at or past the end of the run"),

@@ -175,6 +175,33 @@ def test_best_checkpoint_of_the_prefix_is_the_arms_best_too(tmp_path: Path):
         assert mine == api.load(tmp_path / f"plain-{number}", "best").agent().clock
 
 
+def test_arms_that_inject_at_other_moments_or_with_other_policies_share_nothing(tmp_path: Path):
+    half = {"method": "plasticity_injection", "at": "50%"}
+    out = assert_equal_to_plain_runs(
+        tmp_path,
+        TINY | QUIET,
+        {
+            "none": {"hooks": []},
+            "redo": {"hooks": [{"method": "redo", "at": "50%"}]},
+            "inject": {"hooks": [half]},
+            "inject and fire": {"hooks": [half, {**FIRE, "at": "75%"}]},
+            "inject later": {"hooks": [{**half, "at": "70%"}]},
+            "inject and renew": {"hooks": [{**half, "optimizer": "network"}]},
+        },
+    )
+    assert stops(out) == [["60 env_steps"], ["90 env_steps"]]
+
+
+def test_arms_that_inject_before_or_after_another_hook_of_one_moment(tmp_path: Path):
+    inject, fire = {"method": "plasticity_injection", "at": "50%"}, {**FIRE, "at": "50%"}
+    out = assert_equal_to_plain_runs(
+        tmp_path,
+        TINY | QUIET,
+        {"before": {"hooks": [inject, fire]}, "after": {"hooks": [fire, inject]}},
+    )
+    assert stops(out) == [["60 env_steps"]]
+
+
 @pytest.mark.parametrize("key", ["above", "cooldown"])
 def test_hooks_that_wait_for_one_thing_in_two_spellings(key: str, tmp_path: Path):
     """They have one identity, so the second one's state and draws depend on the first."""

@@ -245,10 +245,32 @@ class Probe:
         buffers = {b: b.clone() for b in network.module.buffers()} if train else {}
         try:
             with preserve_global_rng(), torch.enable_grad():
-                return _gradients(network, self.source.loss(network.name, batch, train))
+                loss = self.source.loss(network.name, batch, train)
+                _check_loss(loss, f"{self.label}, network {network.name!r}")
+                return _gradients(network, loss)
         finally:
             for buffer, before in buffers.items():
                 buffer.copy_(before)
+
+
+def _check_loss(loss: Any, label: str) -> None:
+    """Check that gradients of a loss can be taken.
+
+    Raises:
+        ConfigError: if it is no tensor of one entry, or hangs on no parameter.
+    """
+    wrong = None
+    if not isinstance(loss, Tensor):
+        wrong = f"a {type(loss).__name__}"
+    elif loss.numel() != 1:
+        wrong = f"a tensor of shape {tuple(loss.shape)}"
+    elif not loss.requires_grad:
+        wrong = "a tensor without gradient"
+    if wrong is not None:
+        raise ConfigError(
+            f"{label} reads gradients of a loss that is {wrong}: allowed is a scalar tensor that "
+            "is computed from the network's outputs"
+        )
 
 
 def _gradients(network: Network, loss: Tensor) -> dict[str, Tensor]:

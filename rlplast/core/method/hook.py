@@ -231,9 +231,9 @@ class Hook:
             if reads:
                 own = None if activations is None else activations.get(network.name)
                 if "activations" in reads and own is not None:
-                    if not own:
+                    if isinstance(own, Mapping) and not own:
                         continue
-                    self._check_names(context, own)
+                    self._check_activations(context, own)
                 context = replace(context, readings=Inside(network, own, self.label))
             edits = self.plan(network, network, context)
             _accumulate(self.sums[network.name], edits)
@@ -241,13 +241,27 @@ class Hook:
             if self.method.key == "layers":
                 _refresh_copies(network)
 
-    def _check_names(self, context: Context, activations: Activations) -> None:
+    def _check_activations(self, context: Context, activations: Activations) -> None:
+        where = f"{self.label}: activations= of network {context.network.name!r}"
+        if not isinstance(activations, Mapping):
+            raise ConfigError(
+                f"{where} are a {type(activations).__name__}: allowed is a mapping of tensors by "
+                "group of rlplast.units, as rlplast.record gives it"
+            )
         missing = [g.name for g in context.units if g.name not in activations]
         if missing:
             raise ConfigError(
-                f"{self.label}: activations= of network {context.network.name!r} lack "
-                f"{', '.join(missing)}: give one per group of rlplast.units, as rlplast.record does"
+                f"{where} lack {', '.join(missing)}: give one per group of rlplast.units, as "
+                "rlplast.record does"
             )
+        for group in context.units:
+            found = activations[group.name]
+            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            if isinstance(shape, str) or len(shape) < 2 or shape[1] != group.size:
+                raise ConfigError(
+                    f"{where} have {shape} for {group.name}: allowed is a tensor (samples, "
+                    f"{group.size}, …)"
+                )
 
     def flush(self, clock: Clock) -> list[Receipt]:
         """Return one receipt per network for the updates since the last flush.

@@ -97,7 +97,7 @@ class Hooks:
                     method=row.method,
                     schedule=schedule,
                     networks=tuple(networks[n] for n in row.networks),
-                    scope=scope(config.get("scope") or "all", f"{row.label}.scope"),
+                    scope=scope(_said(config, "scope", "all"), f"{row.label}.scope"),
                     optimizer=optimizer,
                     followers=followers,
                     key=identity if seen[identity] == 1 else f"{identity} #{seen[identity]}",
@@ -239,6 +239,11 @@ class Hooks:
                 "which a hook's schedule or a layer's tick reads: it could never happen"
             )
         found = activations
+        if activations is not None and not isinstance(activations, Mapping):
+            raise ConfigError(
+                f"step(activations=…) got a {type(activations).__name__}: allowed is a mapping of "
+                "tensors by group of rlplast.units, as rlplast.record gives it"
+            )
         if activations is not None and not activations.keys() & self.networks.keys():
             found = dict.fromkeys(self.networks, activations)
         self.clock = Clock(**{**before, **counts})
@@ -396,8 +401,8 @@ def _policies(
     label: str, config: Mapping[str, Any], method: Method, every: bool
 ) -> tuple[str, str]:
     optimizer, followers = ("keep", "leave") if every else method.policies
-    optimizer = config.get("optimizer") or optimizer
-    followers = config.get("followers") or followers
+    optimizer = _said(config, "optimizer", optimizer)
+    followers = _said(config, "followers", followers)
     check_policy(optimizer, followers, label)
     if every and (optimizer, followers) != ("keep", "leave"):
         raise ConfigError(
@@ -405,6 +410,11 @@ def _policies(
             f"not {optimizer!r} and {followers!r}"
         )
     return optimizer, followers
+
+
+def _said(config: Mapping[str, Any], key: str, default: str) -> Any:
+    """Return what an entry says under a key; the default for null too."""
+    return default if config.get(key) is None else config[key]
 
 
 def _check_once(label: str, method: Method, schedule: Schedule) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from rlplast.core.errors import NothingToEdit
+from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.listing import Row, parse_row
 from rlplast.core.method.method import Method, has_face
 from rlplast.core.network.blocks import unwrap
@@ -109,7 +109,16 @@ def as_kind(layer: nn.Module, kind: type[nn.Module]) -> Any:
 
 
 def put(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Put `new` wherever `old` is: a module used twice has two places."""
+    """Put `new` wherever `old` is: a module used twice has two places.
+
+    Raises:
+        ConfigError: if the model is itself the layer.
+    """
+    if model is old:
+        raise ConfigError(
+            f"the model is itself the layer to replace, a {type(old).__name__}: put it into an "
+            "nn.Sequential, whose layer can be replaced"
+        )
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):
             if child is old:
@@ -135,8 +144,9 @@ def replace_layers(
         The paths of the replaced modules.
 
     Raises:
-        ConfigError: for unknown parameters or layers, if there is nothing to replace, or the
-            model is itself the layer: then nothing holds it that could hold another.
+        ConfigError: for unknown parameters or layers, a method without modules, if there is nothing
+            to replace, or the model is itself the layer: then nothing holds it that could hold
+            another.
 
     Examples:
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -144,4 +154,9 @@ def replace_layers(
         ['0']
     """
     found: Method = build("methods", method, params)
+    if not has_face(found, "install"):
+        raise ConfigError(
+            f"replace_layers: {method!r} brings no modules: it belongs under the key "
+            f"{found.key!r} of a config; for here see `rlplast list layers`"
+        )
     return _into(unwrap(model), found, derive_seed(seed, "layers", method, "model"))

@@ -118,7 +118,8 @@ def muon(
     """Muon on the matrices of hidden linear layers, AdamW on the rest, with one learning rate.
 
     The rest are biases, norms, embeddings, kernels of convolutions, weights of stacked critics, and
-    the layers whose outputs are the network's. Muon's moves are scaled to the size of AdamW's.
+    the layers whose outputs are the network's: those that ``forward_order()`` ends in, or a trace
+    finds, else the linear layer registered last. Muon's moves are scaled to the size of AdamW's.
     """
     hidden = _hidden_matrices(module)
     matrices, rest = (
@@ -144,6 +145,9 @@ def muon(
 def _hidden_matrices(module: nn.Module) -> set[Tensor]:
     network = Network("model", module)
     last = last_layers(network)
+    if not last:  # neither declared nor traced: the one that was registered last
+        names = [n for n, m in network.module.named_modules() if isinstance(m, nn.Linear)]
+        last = frozenset(names[-1:])
     weights = network.select(lambda b: b.kind == "linear" and b.role == "weight" and not b.aliases)
     return {b.param for b in weights if b.param.ndim == 2 and b.path not in last}
 

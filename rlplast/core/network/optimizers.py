@@ -84,7 +84,13 @@ class OptimizerConfig:
         Raises:
             ConfigError: naming key, value and what is allowed.
         """
-        self.own_params()
+        known = get("optimizers", self.name).params
+        own = {name: p["default"] for name, p in known.items()} | self.own_params()
+        if own.get("nesterov") and own.get("momentum") == 0:
+            raise ConfigError(
+                f"optimizer.params.nesterov = {own['nesterov']}: it needs a momentum above 0, such "
+                "as optimizer.momentum = 0.9"
+            )
         for key, allowed in RANGES.items():
             value, default = getattr(self, key), getattr(OptimizerConfig, key)
             check_range(f"optimizer.{key}", value, default, allowed)
@@ -108,7 +114,7 @@ class OptimizerConfig:
             raise ConfigError(
                 f"optimizer.lr_min = {self.lr_min}: allowed is at most lr = {self.lr}"
             )
-        if self.momentum and "momentum" not in get("optimizers", self.name).params:
+        if self.momentum and "momentum" not in known:
             having = ", ".join(i.name for i in rows("optimizers") if "momentum" in i.params)
             raise ConfigError(
                 f"optimizer.momentum = {self.momentum} with name = {self.name!r}: "
@@ -119,12 +125,18 @@ class OptimizerConfig:
         """Return the optimizer's own parameters, checked; keys it does not have are left out.
 
         Raises:
-            ConfigError: if the optimizer or one of `params` is unknown, or out of range.
+            ConfigError: if the optimizer or one of `params` is unknown, out of range, or a key of
+                the section too.
         """
         known = get("optimizers", self.name).params
         betas = None if self.betas is None else tuple(self.betas)
         shared = {"betas": betas, "eps": self.eps, "momentum": self.momentum}
         said = {k: v for k, v in shared.items() if k in known and v is not None}
+        for key in said.keys() & self.params.keys():
+            raise ConfigError(
+                f"optimizer.{key} = {said[key]} and optimizer.params.{key} = {self.params[key]!r}: "
+                "they are one parameter, give it once"
+            )
         return said | checked("optimizers", self.name, self.params)
 
 

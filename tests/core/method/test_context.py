@@ -561,3 +561,43 @@ def test_units_in_scope_are_those_of_its_layers() -> None:
     Hooks([{"method": name, "scope": "dqn", **AT}], made.network, "10 updates").step(updates=5)
     assert [g.name for g in seen[0]] == ["0", "2"]
     assert F.relu.__name__ == seen[0][0].nonlinearity
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (5, "got a int: allowed is a mapping"),
+        ([1], "got a list: allowed is a mapping"),
+        (torch.ones(2), "got a Tensor: allowed is a mapping"),
+        ({"net": [1]}, "network 'net' are a list: allowed is a mapping"),
+        ({"net": torch.ones(2)}, "network 'net' are a Tensor: allowed is a mapping"),
+        ({"0": None, "2": None}, r"have NoneType for 0: allowed is a tensor \(samples, 6, …\)"),
+        ({"0": torch.ones(3, 7)}, r"have \(3, 7\) for 0: allowed is a tensor \(samples, 6, …\)"),
+        ({"0": torch.ones(6)}, r"have \(6,\) for 0: allowed is a tensor"),
+    ],
+    ids=str,
+)
+def test_activations_that_are_none_are_refused_by_name(given: Any, says: str) -> None:
+    name, _ = spy(lambda context: context.activations, "activations")
+    hooks = Hooks([{"method": name, **EVERY}], subject("mlp").network, "9 updates")
+    if isinstance(given, dict) and "0" in given:
+        given = {"2": torch.ones(3, 6)} | given
+    with pytest.raises(ConfigError, match=says):
+        hooks.step(updates=1, activations=given)
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (lambda out: 0.5, "a loss that is a float"),
+        (lambda out: out.sum(1), r"a loss that is a tensor of shape \("),
+        (lambda out: out.detach().sum(), "a loss that is a tensor without gradient"),
+    ],
+)
+def test_losses_without_a_gradient_are_refused_by_name(loss: Any, says: str) -> None:
+    made = subject("mlp")
+    name, _ = spy(lambda context: context.gradients, "gradients")
+    options = {"probe": made.x, "loss": lambda x: loss(made.module(x))}
+    hooks = Hooks([{"method": name, **AT}], made.network, "10 updates", **options)
+    with pytest.raises(ConfigError, match=rf"hooks\[0\] \({name}\), network 'net' .*{says}"):
+        hooks.step(updates=5)

@@ -207,3 +207,12 @@ def test_hooks_with_modules_are_installed_and_others_passed_over(doubling: type[
         install_methods([], [rows[0], rows[1] | {"networks": ["critic"]}], modules(), 0)
     with pytest.raises(ConfigError, match=r"hooks\[0\] \(doubling\)\.networks: 'actr'"):
         install_methods([], [rows[1] | {"networks": ["actr"]}], modules(), 0)
+
+
+def test_what_cannot_be_replaced_by_hand_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    for name, key in (("redo", "hooks"), ("l2_init", "penalties")):
+        with pytest.raises(ConfigError, match=f"'{name}' brings no modules: .* key '{key}'"):
+            rlplast.replace_layers(model, name)
+    with pytest.raises(ConfigError, match="the model is itself the layer to replace, a Linear"):
+        rlplast.replace_layers(nn.Linear(4, 2), "plasticity_injection")

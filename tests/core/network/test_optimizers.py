@@ -163,6 +163,20 @@ def test_adamw_trains_what_muon_cannot_or_should_not():
     assert held == {id(p) for p in tied.parameters()} - {id(tied["inner"].weight)}
 
 
+def test_muon_leaves_the_last_linear_layer_to_adamw_where_no_trace_says_which_is_the_output():
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.out = nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.out(self.inner(x) if x.sum() > 0 else x)
+
+    module = Branches()
+    muon, _ = Updater(OptimizerConfig(name="muon"), module).optimizers
+    assert muon.param_groups[0]["params"] == [module.inner.weight]
+
+
 def test_muon_moves_hidden_matrices_along_their_orthogonalised_gradient_and_adamw_the_rest():
     options = {"lr": 0.01, "weight_decay": 0.1}
     (module, muon), (other, adamw) = small(name="muon", **options), small(name="adamw", **options)
@@ -249,8 +263,22 @@ def test_the_gradient_is_clipped_only_if_asked():
         ({"lr_min": 1.0}, "at most lr = 0.001"),
         ({"momentum": 0.9}, "it belongs to muon, rmsprop, sgd"),
         ({"momentum": 1.0}, "optimizer.momentum = 1.0"),
+        ({"name": "sgd", "params": {"nesterov": True}}, "it needs a momentum above 0"),
+        (
+            {"name": "sgd", "momentum": 0.5, "params": {"momentum": 0.9}},
+            "optimizer.momentum = 0.5 and optimizer.params.momentum = 0.9",
+        ),
+        ({"name": "rmsprop", "params": {"alpha": 10**400}}, "0…: allowed is [0, 1)"),
     ],
 )
 def test_bad_values_are_named(changes, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         dataclasses.replace(OptimizerConfig(), **changes).check()
+
+
+@pytest.mark.parametrize("changes", [{"momentum": 0.9}, {"params": {"momentum": 0.9}}])
+def test_nesterov_goes_with_a_momentum_wherever_it_is_given(changes):
+    changes = {**changes, "params": {"nesterov": True} | changes.get("params", {})}
+    config = OptimizerConfig(name="sgd", **changes)
+    config.check()
+    assert Updater(config, nn.Linear(2, 1)).optimizers[0].param_groups[0]["nesterov"]
