@@ -201,7 +201,8 @@ def _along_units(per_unit: Tensor, h: Tensor) -> Tensor:
 
 def _outgoing_size(group: UnitGroup) -> Tensor:
     """Return the mean |weight| that leaves each unit."""
-    views = [p.block.view.unflatten(1, (-1, p.repeat)) for p in group.outgoing]
+    live = [p for p in group.outgoing if p.block.role != "buffer"]  # not those of frozen copies
+    views = [p.block.view.unflatten(1, (-1, p.repeat)) for p in live]
     if len(views) == 1:
         return mean_size(views[0])
     entries = sum(view.numel() for view in views)
@@ -213,7 +214,7 @@ def _transfer(context: Context, masks: dict[str, Tensor], means: dict[str, Tenso
 
     A unit downstream that is itself replaced keeps its bias of 0.
     """
-    biases = {b.layer: b for b in context.network.blocks if b.role == "bias"}
+    biases = {b.layer: b for b in context.network.blocks if "bias" in (b.role, b.spec.tensor)}
     groups = context.units
     anew = {g.incoming[1].block.name: masks[g.name] for g in groups if len(g.incoming) > 1}
     edits: list[Edit] = []

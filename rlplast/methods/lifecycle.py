@@ -171,7 +171,8 @@ def _place(network: Network, path: str, layer: LifecycleUnits) -> Place:
     own = [b for b in network.blocks if b.path == path and b.role in ("weight", "bias")]
     parts = [Part(b, 0, b.view.shape[0] // size) for b in own]
     groups = network.units().groups if layer.lifecycle.clear_moments else ()
-    parts += [p for g in groups if g.weight.block.path == path for p in g.outgoing]
+    outgoing = [p for g in groups if g.weight.block.path == path for p in g.outgoing]
+    parts += [p for p in outgoing if p.block.role != "buffer"]  # not those of frozen copies
     return Place(
         layer,
         tuple(f.module.get_submodule(path) for f in network.followers.values()),

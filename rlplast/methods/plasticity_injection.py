@@ -41,9 +41,15 @@ class _Features:
 
 
 class _Remembering(nn.Module):
-    """The first layer of a head with several: it remembers what it reads."""
+    """The first layer of a head with several: it remembers what it reads.
+
+    Attributes:
+        features: where it leaves that.
+        beside: paths of the frozen layers that read it too: their columns go with those here.
+    """
 
     features: _Features
+    beside: tuple[str, ...]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what the layer computes."""
@@ -71,6 +77,7 @@ class Injected(nn.Module):
         features: where the first layer leaves what it read; None if this layer is the first.
         steps: the nonlinearity after each layer of the head but the last.
         paths: of the head's layers, in their network.
+        beside: of the frozen layers that read what this one reads, if this one is the first.
     """
 
     old: nn.ModuleList
@@ -79,6 +86,7 @@ class Injected(nn.Module):
     features: _Features | None
     steps: tuple[Callable[[Tensor], Tensor], ...]
     paths: tuple[str, ...]
+    beside: tuple[str, ...]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return f(x), and after the injection f_old(x) + (f(x) − f_new(x))."""
@@ -212,13 +220,15 @@ def _inject(model: nn.Module, network: Network, chain: list[str]) -> list[str]:
     steps = [step for path in chain[:-1] for step in _between(network, path, groups.get(path))]
     features = None if len(chain) == 1 else _Features()
     last = as_kind(layers[-1], _SWAPS[type(layers[-1])][1])
+    beside = tuple(f"{chain[-1]}.{kind}.0" for kind in ("old", "new"))
     last.features, last.steps, last.paths = features, tuple(steps), tuple(chain)
+    last.beside = beside if features is None else ()
     last.old, last.new = (nn.ModuleList(_frozen(layer) for layer in layers) for _ in range(2))
     last.register_buffer("gate", torch.zeros((), device=next(layers[-1].parameters()).device))
     put(model, layers[-1], last)
     if features is not None:
         first = as_kind(layers[0], _SWAPS[type(layers[0])][0])
-        first.features = features
+        first.features, first.beside = features, beside
         put(model, layers[0], first)
     return [chain[0], chain[-1]] if features is not None else chain
 

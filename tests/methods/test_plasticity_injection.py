@@ -398,6 +398,26 @@ def test_heads_with_other_nonlinearities_are_injected(nonlinearity: type[nn.Modu
     assert not torch.equal(module(x), before)
 
 
+@pytest.mark.parametrize("case", ["mlp", "mlp, two layers", "conv", "stacked", "critics"])
+def test_the_columns_of_the_frozen_copies_belong_to_the_units_below(case: str) -> None:
+    made = Made(case).update(2)
+    made.inject()
+    made.update(2)
+    x = made.inputs(5)
+    before, network = made.read(*x), made.network
+    frozen = 0
+    for group in network.units().groups:
+        frozen += len(outgoing := [p for p in group.outgoing if p.block.role == "buffer"])
+        assert len({p.block.name for p in outgoing}) == len(outgoing)
+        order = torch.arange(group.size).flip(0)
+        for part in group.parts:
+            units = part.block.view.transpose(0, part.dim).unflatten(0, (group.size, part.repeat))
+            with torch.no_grad():
+                part.block.view.copy_(units[order].flatten(0, 1).transpose(0, part.dim).clone())
+    assert frozen >= 2
+    torch.testing.assert_close(made.read(*x), before, rtol=1e-4, atol=1e-5)
+
+
 # --- copies, checkpoints, compiled ---------------------------------------------------------
 
 

@@ -28,11 +28,11 @@ def check_memory(name: str, module: nn.Module, blocks: Sequence[Block]) -> None:
         ConfigError: naming the tensor.
     """
     for path, part in module.named_modules():
-        if parametrize.is_parametrized(part) or hasattr(part, "weight_g"):
+        if _is_computed(part):
             raise ConfigError(
                 f"{'.'.join(p for p in (name, path) if p)} is parametrised (weight_norm, "
-                "spectral_norm and the like): its weight is computed from others, which an edit "
-                "would not reach; remove the parametrisation first "
+                "spectral_norm, pruning and the like): its weight is computed from others, which "
+                "an edit would not reach; remove the parametrisation first "
                 "(torch.nn.utils.parametrize.remove_parametrizations)"
             )
     held = {id(b.param): b for b in blocks if b.param.numel() > 0}
@@ -49,13 +49,25 @@ def check_memory(name: str, module: nn.Module, blocks: Sequence[Block]) -> None:
         )
 
 
+def _is_computed(part: nn.Module) -> bool:
+    """Say whether a module computes one of its tensors from others, in torch's new or old way."""
+    names = [n.removesuffix("_orig") for n in part._parameters if n.endswith("_orig")]
+    old = hasattr(part, "weight_g") or any(n in vars(part) for n in names)
+    return old or parametrize.is_parametrized(part)
+
+
 def _unwritable(tensor: Tensor) -> str:
     """Say why a tensor cannot be edited entry by entry; nothing if it can."""
     if tensor.is_complex():
         return f"is complex ({tensor.dtype}): hooks edit real tensors only"
-    expanded = any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
-    remedy = "copy it (.clone()) into the parameter"
-    return f"is expanded: several entries are one number in memory; {remedy}" if expanded else ""
+    reach, clear = 0, True  # of the dimensions with smaller strides, which a next one steps over
+    for stride, n in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        clear = clear and (n == 1 or stride > reach)
+        reach += (n - 1) * stride
+    if clear or len(_bytes(tensor)) == tensor.numel():
+        return ""
+    how = "is expanded" if 0 in tensor.stride() else "overlaps itself"
+    return f"{how}: several entries are one number in memory; copy it (.clone()) into the parameter"
 
 
 def _overlap(tensors: Mapping[str, Tensor]) -> tuple[str, str] | None:

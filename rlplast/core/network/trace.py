@@ -14,6 +14,7 @@ from torch.fx.proxy import TraceError
 from torch.nn.modules.conv import _ConvNd
 
 from rlplast.core.network.blocks import NORMS
+from rlplast.core.rng import preserve_global_rng
 
 __all__ = ["UNTRACEABLE", "Tracer", "asks_shape", "is_activation", "is_matrix", "is_norm", "why"]
 
@@ -27,6 +28,7 @@ UNTRACEABLE = (
     KeyError,
 )
 _SHAPE_METHODS = ("size", "dim", "numel", "stride")
+_SHAPE_ATTRIBUTES = ("shape", "ndim", "dtype", "device")
 _COUNTING = (operator.getitem, operator.mul, operator.add, operator.sub, operator.floordiv)
 _ACTIVATIONS = ("relu", "gelu", "silu", "swish", "tanh", "sigmoid", "elu", "mish", "softplus")
 
@@ -56,8 +58,10 @@ def asks_shape(node: torch.fx.Node) -> bool:
         return node.target in _SHAPE_METHODS
     if node.op != "call_function":
         return False
+    if node.target is getattr:
+        return node.args[1] in _SHAPE_ATTRIBUTES
     counts = node.target in _COUNTING and len(node.all_input_nodes) > 0
-    return node.target is getattr or (counts and all(map(asks_shape, node.all_input_nodes)))
+    return counts and all(map(asks_shape, node.all_input_nodes))
 
 
 def is_matrix(module: nn.Module) -> bool:
@@ -78,7 +82,23 @@ def is_norm(module: nn.Module) -> bool:
 
 
 def is_activation(module: nn.Module) -> bool:
-    """Say whether a module without tensors is a nonlinearity, by its name."""
+    """Say whether a module without tensors is a nonlinearity, by its name and by a trial."""
     name = type(module).__name__.lower()
-    bare = next(module.parameters(), None) is None and next(module.children(), None) is None
-    return bare and any(known in name for known in _ACTIVATIONS)
+    bare = not any((module._parameters, module._buffers, module._modules))
+    if not bare or not any(known in name for known in _ACTIVATIONS):
+        return False
+    return type(module).__module__.startswith("torch.nn.") or _acts_on_each_entry(module)
+
+
+@torch.no_grad()
+def _acts_on_each_entry(module: nn.Module) -> bool:
+    """Say whether a module computes each entry of its output from that entry of its input."""
+    x = torch.linspace(-3, 3, 48).view(2, 6, 2, 2)
+    try:
+        with preserve_global_rng():  # a trace under way patches calls, but not forward
+            whole = module.forward(x.clone())
+            alone = [module.forward(entry.view(1, 1, 1, 1)) for entry in x.clone().flatten()]
+        alone = torch.cat(alone).view(x.shape)
+        return whole.shape == x.shape and torch.allclose(whole, alone, rtol=1e-4, atol=1e-6)
+    except Exception:  # whatever a module of others raises
+        return False

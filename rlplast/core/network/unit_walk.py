@@ -14,7 +14,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from rlplast.core.network.trace import asks_shape, is_activation, is_matrix, is_norm
 
@@ -37,7 +39,9 @@ class Walk:
         self.problem: str | None = None
         layer = modules[path]
         self.space = len(layer.kernel_size) if isinstance(layer, _ConvNd) else 0  # dimensions
-        self.flat: set[torch.fx.Node] = set()  # nodes without spatial dimensions
+        self.size = next((getattr(layer, n) for n in _SIZES if hasattr(layer, n)), 0)  # units
+        self.left: dict[torch.fx.Node, int] = {}  # spatial dimensions of a node, if not all
+        self.before: str | None = None  # a layer that reads what no nonlinearity was applied to
 
     def follow(self, node: torch.fx.Node, before: list[Step] | None) -> None:
         """Walk on from a node.
@@ -57,18 +61,20 @@ class Walk:
             return
         module = self.modules.get(str(user.target)) if user.op == "call_module" else None
         if module is not None and is_matrix(module):
-            self._end(node, user, module)
+            self._end(node, user, module, before)
             return
-        if node in self.flat or self._flattens(user, module):
-            self.flat.add(user)
+        left = self.left.get(node, self.space)
         if module is not None and is_norm(module):
+            self.left[user] = left
             self.norms.append(str(user.target))
+            if self.size and not _norm_fits(module, self.size, self.space, left):
+                self.problem = f"{self._path(user)} does not normalise its outputs unit by unit"
             if self.nonlinearity is None:
                 self.anchor, before = str(user.target), []
             self.follow(user, before)
             return
-        steps = _steps(user, module, self.space > 0)
-        if steps is None:
+        steps = _steps(user, module, left)
+        if steps is None or not self._keeps_batch(user):
             others = [n.name for n in user.all_input_nodes if not asks_shape(n)]
             joined = len(others) > 1
             what = f"joins {' and '.join(others)}" if joined else "reads it"
@@ -85,30 +91,97 @@ class Walk:
             elif before is not None:
                 self.problem = f"{user.name} is a second nonlinearity beside the first"
                 return
+            self.left[user] = left
+            self._mixed()
             self.follow(user, None)
             return
-        flattens = self.space > 0 and self._flattens(user, module)
+        self.left[user] = 0 if _is_reshape(user, module) else left - _averaged(user)
+        flattens = self.left[user] == 0 < left
         if _drops(user, module) or (before is None and (steps or flattens)):
             self.between.append(user.name)
         self.follow(user, None if before is None else [*before, *steps])
 
-    def _end(self, node: torch.fx.Node, user: torch.fx.Node, module: nn.Module) -> None:
+    def _end(
+        self, node: torch.fx.Node, user: torch.fx.Node, module: nn.Module, before: list[Step] | None
+    ) -> None:
         """Note a layer that reads the units."""
-        reader = ".".join(p for p in (self.prefix, str(user.target)) if p)
+        reader, left = self._path(user), self.left.get(node, self.space)
+        conv = isinstance(module, _ConvNd)
         if any(other is not node for other in user.all_input_nodes):
             self.problem = f"{reader}, which reads it, reads something else too"
-        elif self.space and not isinstance(module, _ConvNd) and node not in self.flat:
+        elif left != (len(module.kernel_size) if conv else 0) and (self.space or conv):
             self.problem = f"{reader}, which reads it, reads its pixels, not its channels"
+        elif before is not None:
+            self.before = self.before or reader
+            self._mixed()
         self.downstream.append(str(user.target))
 
-    def _flattens(self, user: torch.fx.Node, module: nn.Module | None) -> bool:
-        """Say whether a node that is known to act on each unit leaves no spatial dimension."""
-        if user.target in ("mean", torch.mean):
-            dims = user.args[1] if len(user.args) > 1 else user.kwargs.get("dim")
-            whole = len(dims) if isinstance(dims, list | tuple) else 1
-            return whole == self.space and not user.kwargs.get("keepdim", len(user.args) > 2)
-        flattening = ("flatten", "view", "reshape", torch.flatten, torch.reshape)
-        return isinstance(module, nn.Flatten) or user.target in flattening
+    def _mixed(self) -> None:
+        """Refuse units that are read both before and after a nonlinearity."""
+        if self.before is not None and self.nonlinearity is not None:
+            self.problem = f"{self.before} reads it before its nonlinearity, another layer after"
+
+    def _path(self, node: torch.fx.Node) -> str:
+        return ".".join(part for part in (self.prefix, str(node.target)) if part)
+
+    def _keeps_batch(self, node: torch.fx.Node) -> bool:
+        """Say whether a node, if it is a view by sizes, takes the first from the batch's size."""
+        if node.target not in ("view", "reshape", torch.reshape):
+            return True
+        sizes = node.args[1:] or (node.kwargs.get("shape"),)
+        first: Any = sizes[0][0] if isinstance(sizes[0], list | tuple) else sizes[0]
+        source, data = _asked_first(first), node.args[0]
+        while isinstance(data, torch.fx.Node):
+            if data is source:
+                return True
+            module = self.modules.get(str(data.target)) if data.op == "call_module" else None
+            layer = module is not None and (is_matrix(module) or is_norm(module))
+            plain = data.target in _ARITHMETIC and len(data.all_input_nodes) == 1
+            known = any(_steps(data, module, n) is not None for n in (1, 2))
+            if not (layer or plain or known):
+                return False
+            data = data.args[0] if data.args else None
+        return False
+
+
+_SIZES = ("out_channels", "out_features", "nf")
+_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.truediv)
+
+
+def _asked_first(size: Any) -> Any:
+    """Return the node whose first size a node is; None if it is nothing of the kind."""
+    if not isinstance(size, torch.fx.Node):
+        return None
+    if size.op == "call_method" and size.target == "size":
+        return size.args[0] if size.args[1:] == (0,) else None
+    if size.target is not operator.getitem or size.args[1] != 0:
+        return None
+    sizes: Any = size.args[0]
+    shape = sizes.target is getattr and sizes.args[1] == "shape"
+    return sizes.args[0] if shape or (sizes.target == "size" and len(sizes.args) == 1) else None
+
+
+def _norm_fits(norm: nn.Module, size: int, space: int, left: int) -> bool:
+    """Say whether the entries of a norm belong to units, which it does not put into groups.
+
+    Args:
+        norm: the norm; those that are not torch's declare what they are.
+        size: number of units.
+        space: spatial dimensions of the layer's output; 0 if units are its last dimension.
+        left: those of what the norm reads.
+    """
+    if isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+        shape = tuple(norm.normalized_shape)
+        if space and not left:
+            return len(shape) == 1 and shape[0] % size == 0
+        return len(shape) == 1 + left and shape[0] == size
+    if isinstance(norm, nn.GroupNorm):
+        return norm.num_channels == size and norm.num_groups in (1, size) and left == space
+    if isinstance(norm, _InstanceNorm):
+        return left > 0
+    if isinstance(norm, _NormBase):
+        return norm.num_features == size or (space > 0 == left and norm.num_features % size == 0)
+    return True
 
 
 _NONLINEAR = {
@@ -199,7 +272,28 @@ class _Applied:
         return self.function(x, *self.args, **self.options)
 
 
-def _steps(node: torch.fx.Node, module: nn.Module | None, spatial: bool) -> list[Step] | None:
+def _is_reshape(node: torch.fx.Node, module: nn.Module | None) -> bool:
+    """Say whether a node that is known to act on each unit leaves no spatial dimension."""
+    flattening = ("flatten", "view", "reshape", torch.flatten, torch.reshape)
+    return isinstance(module, nn.Flatten) or node.target in flattening
+
+
+def _averaged(node: torch.fx.Node) -> int:
+    """Return how many spatial dimensions a node that is known to act on each unit takes away."""
+    if node.target not in ("mean", torch.mean):
+        return 0
+    dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    kept = node.kwargs.get("keepdim", len(node.args) > 2 and node.args[2])
+    return 0 if kept else len(dims) if isinstance(dims, list | tuple) else 1
+
+
+def _pools(step: Any, left: int) -> bool:
+    """Say whether a module or function pools over all spatial dimensions that are left."""
+    known = isinstance(step, _POOLING_MODULES) if isinstance(step, nn.Module) else step in _POOLING
+    return known and name_of(step).endswith(f"{left}d")
+
+
+def _steps(node: torch.fx.Node, module: nn.Module | None, left: int) -> list[Step] | None:
     """Return what a node does to each unit alone, written nowhere in place; None if unknown.
 
     Dropout is left out, which would draw again, and so is flattening.
@@ -207,19 +301,19 @@ def _steps(node: torch.fx.Node, module: nn.Module | None, spatial: bool) -> list
     Args:
         node: the node.
         module: the module that it calls, if it calls one.
-        spatial: whether units are channels, which may be pooled.
+        left: spatial dimensions of what it reads, which may be pooled if units are channels.
     """
     if len([n for n in node.all_input_nodes if not asks_shape(n)]) != 1:
         return None
     if module is not None:
-        return _module_steps(module, spatial)
+        return _module_steps(module, left)
     args = node.args[1:]
     options = {k: v for k, v in node.kwargs.items() if k != "inplace"}
     if node.op == "call_method":
         name = str(node.target)
         if name in ("flatten", "view", "reshape") and _flattens(name, args, options):
             return []
-        averages = spatial and name == "mean" and _over_space(args, options)
+        averages = name == "mean" and _over_space(args, options, left)
         if name in _NONLINEAR_METHODS or name in _PASSING_METHODS or averages:
             return [_Applied(name.rstrip("_"), args, options)]
         return None
@@ -234,19 +328,19 @@ def _steps(node: torch.fx.Node, module: nn.Module | None, spatial: bool) -> list
     if target in _NONLINEAR:
         args = tuple(a for a in args if not isinstance(a, bool))  # in place or not
         target = {F.relu_: F.relu, torch.relu_: torch.relu}.get(target, target)
-    elif not spatial or (
-        target not in _POOLING and not (target is torch.mean and _over_space(args, options))
+    elif not _pools(target, left) and not (
+        target is torch.mean and _over_space(args, options, left)
     ):
         return None
     return [_Applied(target, args, options)]
 
 
-def _module_steps(module: nn.Module, spatial: bool) -> list[Step] | None:
+def _module_steps(module: nn.Module, left: int) -> list[Step] | None:
     if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1):
         return []
     if isinstance(module, (*_DROPPING_MODULES, nn.Identity)):
         return []
-    if not is_activation(module) and not (spatial and isinstance(module, _POOLING_MODULES)):
+    if not is_activation(module) and not _pools(module, left):
         return None
     return [alone(module)]
 
@@ -269,10 +363,11 @@ def _flattens(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> boo
     return len(sizes) == 2 and sizes[1] == -1 and sizes[0] != -1
 
 
-def _over_space(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+def _over_space(args: Sequence[Any], options: Mapping[str, Any], left: int) -> bool:
+    """Say whether a mean is over spatial dimensions only, of which `left` are left."""
     dims = args[0] if args else options.get("dim")
     given = [dims] if isinstance(dims, int) else list(dims or ())
-    return len(given) > 0 and all(d in (2, 3, -1, -2) for d in given)
+    return len(given) > 0 and all(2 <= d < 2 + left or -left <= d < 0 for d in given)
 
 
 def name_of(step: Any) -> str:

@@ -130,7 +130,7 @@ class UnitGroup:
         size: number of units.
         incoming: rows of the layer's weight and bias.
         norms: entries of norm layers in between: scale, shift, running statistics.
-        outgoing: columns of the weights downstream.
+        outgoing: columns of the weights downstream, those of frozen copies (buffers) among them.
         activation: name of its activations, which are (samples, units, …); None for heads.
         nonlinearity: such as ``relu`` or ``gelu``; ``linear`` if there is none.
         tap: where the activations can be read by a forward hook; None for heads.
@@ -230,9 +230,10 @@ def find_units(
     for block in blocks:
         by_path.setdefault(block.path, []).append(block)
     groups: list[UnitGroup] = []
+    tied = _tied(module)
     for each in found:
         path = _join(each.prefix, each.spec.layer)
-        problem = _problem(module, each, by_path)
+        problem = _problem(module, each, by_path, tied)
         if problem is not None and given is not None:
             raise ConfigError(f"declared units of {path}: {problem}")
         if problem is not None:
@@ -265,9 +266,18 @@ def _declared(spec: UnitSpec, prefix: str) -> _Found:
 
 
 def _search(
-    module: nn.Module, prefix: str, refused: dict[str, str], heads: set[str]
+    module: nn.Module, prefix: str, refused: dict[str, str], heads: set[str], whole: bool = True
 ) -> Iterator[_Found]:
-    """Yield what modules declare, and what can be traced, the largest parts first."""
+    """Yield what modules declare, and what can be traced, the largest parts first.
+
+    Args:
+        module: where to look.
+        prefix: its path in the network.
+        refused: layer → why it has no units; written.
+        heads: the layers that give the network's outputs; written.
+        whole: whether the module is known to be called as a whole, and not part by part, which
+            is taken for granted of those with a forward of their own.
+    """
     declared = getattr(module, "unit_specs", None)
     if declared is not None:
         yield from (_declared(spec, prefix) for spec in declared())
@@ -278,21 +288,20 @@ def _search(
     children = dict(module.named_children())
     if not children or is_matrix(module):
         return
+    chained = type(module).forward is nn.Sequential.forward
     try:
-        graph = Tracer().trace(module)
+        graph = Tracer().trace(module) if whole or not chained else None
     except UNTRACEABLE as error:
-        # A list of modules computes nothing, and who declares some units has left out the others.
-        known = isinstance(module, nn.ModuleList | nn.ModuleDict)
-        known = known or any(hasattr(part, "unit_specs") for part in module.modules())
-        remedy = "declare it in unit_specs() of the module, or pass units=[rlplast.UnitSpec(...)]"
-        for path, child in module.named_modules():
-            if is_matrix(child) and not known:
-                refused[_join(prefix, path)] = (
-                    f"{prefix or type(module).__name__} could not be traced ({why(error)}): "
-                    f"{remedy} to its Network"
-                )
+        graph, problem = (
+            None,
+            f"{prefix or type(module).__name__} could not be traced ({why(error)})",
+        )
+    else:
+        problem = f"{prefix} may be called part by part, by code that could not be traced"
+    if graph is None:
+        _refuse_matrices(module, prefix, problem, refused)
         for name, child in children.items():
-            yield from _search(child, _join(prefix, name), refused, heads)
+            yield from _search(child, _join(prefix, name), refused, heads, chained and whole)
         return
     if not prefix:
         heads |= _heads(module, graph)
@@ -302,6 +311,20 @@ def _search(
         child = module.get_submodule(path)
         if hasattr(child, "unit_specs") or isinstance(child, nn.MultiheadAttention):
             yield from _search(child, _join(prefix, path), refused, heads)
+
+
+def _refuse_matrices(module: nn.Module, prefix: str, problem: str, refused: dict[str, str]) -> None:
+    """Refuse what lies in a module that could not be traced as a whole."""
+    # A list of modules computes nothing, and who declares some units has left out the others.
+    known = isinstance(module, nn.ModuleList | nn.ModuleDict)
+    if known or any(hasattr(part, "unit_specs") for part in module.modules()):
+        return
+    for path, child in module.named_modules():
+        if is_matrix(child):
+            refused[_join(prefix, path)] = (
+                f"{problem}: declare it in unit_specs() of the module, or pass "
+                "units=[rlplast.UnitSpec(...)] to its Network"
+            )
 
 
 def _heads(module: nn.Module, graph: torch.fx.Graph) -> set[str]:
@@ -357,8 +380,27 @@ def _traced(
         yield _Found(found, prefix, anchor, tuple(steps), name, tuple(between))
 
 
+def _tied(module: nn.Module) -> dict[str, str]:
+    """Return the path of each layer that shares a tensor with another one → what is tied."""
+    places: dict[int, list[tuple[str, str]]] = {}
+    for path, part in module.named_modules():
+        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+            if tensor is not None:
+                places.setdefault(id(tensor), []).append((path, name))
+    return {
+        path: f"{_join(path, name)} is tied to "
+        + ", ".join(_join(*place) for place in shared if place != (path, name))
+        for shared in places.values()
+        for path, name in shared
+        if len(shared) > 1
+    }
+
+
 def _problem(
-    module: nn.Module, found: _Found, by_path: Mapping[str, Sequence[Block]]
+    module: nn.Module,
+    found: _Found,
+    by_path: Mapping[str, Sequence[Block]],
+    tied: Mapping[str, str],
 ) -> str | None:
     """Say why a layer's outputs cannot be edited unit by unit; None if they can."""
     spec, prefix = found.spec, found.prefix
@@ -373,8 +415,8 @@ def _problem(
             return f"{_join(prefix, other)}, which reads it, is a grouped conv"
         weights = [b for b in by_path.get(_join(prefix, other), ()) if b.role == "weight"]
         if not weights:
-            tied = _join(prefix, other, "weight")
-            names = [b.name for own in by_path.values() for b in own if tied in b.aliases]
+            weight = _join(prefix, other, "weight")
+            names = [b.name for own in by_path.values() for b in own if weight in b.aliases]
             what = f"is tied to {names[0]}" if names else "has no weight with a column per unit"
             return f"{_join(prefix, other)}, which reads it, {what}"
         members = {b.spec.slot for b in own}
@@ -390,9 +432,21 @@ def _problem(
                 f"{_join(prefix, other)} has {columns} columns, which do not belong to its {size} "
                 "outputs one by one"
             )
-    for block in (*own, *reading):
-        if block.aliases:
-            return f"{block.name} is tied to {', '.join(block.aliases)}"
+    shared = [f"{b.name} is tied to {', '.join(b.aliases)}" for b in (*own, *reading) if b.aliases]
+    paths = [_join(prefix, n) for n in (spec.layer, *spec.norms, *spec.downstream)]
+    shared += [tied[path] for path in paths if path in tied]
+    if shared:
+        return shared[0]
+    norms = [b for n in spec.norms for b in by_path.get(_join(prefix, n), ())]
+    return _norm_problem(norms, spec.heads or own[0].view.shape[0])
+
+
+def _norm_problem(norms: Sequence[Block], size: int) -> str | None:
+    """Say why entries of norms do not belong to units one by one; None if they do."""
+    for block in norms:
+        if block.view.ndim > 0 and not _per_unit(block, size):
+            entries = f"{block.view.shape[0]} entries"
+            return f"{block.name} has {entries}, which do not belong to its {size} outputs"
     return None
 
 
@@ -407,6 +461,9 @@ def _groups_of(
     norms = [b for p in inner for b in by_path[p] if b.kind == "norm"]
     norms += [b for n in spec.norms for b in by_path.get(_join(prefix, n), ())]
     reading = [b for d in spec.downstream for b in by_path[_join(prefix, d)] if b.role == "weight"]
+    for reader in spec.downstream:  # a reader says which frozen layers read what it reads
+        beside = getattr(module.get_submodule(_join(prefix, reader)), "beside", ())
+        reading += [b for p in beside for b in by_path[p] if b.spec.tensor == "weight"]
     slots = list(dict.fromkeys(b.spec.slot for b in own))
     stacked = len(slots) if hasattr(module.get_submodule(path), "slots") else 0
     for slot in slots:

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 import rlplast
 from rlplast.agents.networks import ARCHITECTURES, QNetwork
@@ -310,6 +311,13 @@ def test_channels_are_followed_into_the_columns_of_a_linear_layer(way: str) -> N
 # What has no units, and why.
 
 
+class CReLU(nn.Module):
+    """Two outputs per unit, whatever its name says."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x.relu(), (-x).relu()], 1)
+
+
 class Coded(nn.Module):
     """Layers a, b, c (and a norm, a conv pair, an embedding) and a forward pass of a test."""
 
@@ -321,6 +329,12 @@ class Coded(nn.Module):
         self.conv, self.grouped = nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, groups=2)
         self.mix = nn.MultiheadAttention(4, 2)
         self.side = nn.Linear(16, 2)
+        self.line, self.twice = nn.Conv1d(2, 4, 3), CReLU()
+        self.pixels, self.groups, self.batch = (
+            nn.LayerNorm([4, 4]),
+            nn.GroupNorm(2, 4),
+            nn.BatchNorm1d(8),
+        )
 
     def forward(self, x: Tensor) -> Any:
         return self.code(self, x)
@@ -422,6 +436,81 @@ REFUSED: dict[str, tuple[Callable[[Coded, Tensor], Any], str, str]] = {
         "a",
         "mix, which reads it, reads something else too",
     ),
+    "two outputs per unit": (
+        lambda m, x: m.wide(m.twice(m.a(x))),
+        "a",
+        "cat joins relu and relu_1, which is not known",
+    ),
+    "data past autograd": (
+        lambda m, x: _data(m, x),
+        "a",
+        "getattr_1 reads it, which is not known",
+    ),
+    "transposed weight in the code": (
+        lambda m, x: m.b(m.a(x).relu()) @ m.a.weight.T.T,
+        "a",
+        "its weight is used outside of it too",
+    ),
+    "norm of pixels": (
+        lambda m, x: m.wide(m.pixels(m.conv(x)).mean((2, 3))),
+        "conv",
+        "pixels does not normalise its outputs unit by unit",
+    ),
+    "norm of groups": (
+        lambda m, x: m.wide(m.groups(m.conv(x)).mean((2, 3))),
+        "conv",
+        "groups does not normalise its outputs unit by unit",
+    ),
+    "norm of another dimension": (
+        lambda m, x: m.b(m.batch(m.a(x))),
+        "a",
+        "batch does not normalise its outputs unit by unit",
+    ),
+    "mean over channels": (
+        lambda m, x: m.b(F.relu(m.line(x)).mean(-2)),
+        "line",
+        "mean reads it, which is not known",
+    ),
+    "mean over channels in two steps": (
+        lambda m, x: m.b(m.conv(x).relu().mean(-1).mean(-1).mean(-1)),
+        "conv",
+        "mean_2 reads it, which is not known",
+    ),
+    "mean from behind after a mean": (
+        lambda m, x: m.b(m.conv(x).relu().mean(-1).mean(-2)),
+        "conv",
+        "mean_1 reads it, which is not known",
+    ),
+    "view by twice the batch": (
+        lambda m, x: m.b(m.a(x).relu().view(x.shape[0] * 2, -1)),
+        "a",
+        "view reads it, which is not known",
+    ),
+    "view by the size of something else": (
+        lambda m, x: m.b(m.a(x).relu().view(m.c(x.flatten(0, 1)).shape[0], -1)),
+        "a",
+        "view reads it, which is not known",
+    ),
+    "pooling of the flat": (
+        lambda m, x: m.side(F.max_pool1d(m.conv(x).relu().flatten(1), 4)),
+        "conv",
+        "max_pool1d reads it, which is not known",
+    ),
+    "pooling of more dimensions": (
+        lambda m, x: m.b(F.max_pool2d(m.line(x).relu(), 2).flatten(1)),
+        "line",
+        "max_pool2d reads it, which is not known",
+    ),
+    "conv of the flat": (
+        lambda m, x: m.line(m.conv(x).relu().flatten(1)),
+        "conv",
+        "line, which reads it, reads its pixels, not its channels",
+    ),
+    "before and after": (
+        lambda m, x: _beside(m, x),
+        "a",
+        "c reads it before its nonlinearity, another layer after",
+    ),
     "unused": (lambda m, x: m.a(x), "b", "its outputs are the network's, or go into a residual st"),
     "untraceable": (
         lambda m, x: m.b(m.a(x)) if x.sum() > 0 else x,
@@ -437,6 +526,16 @@ def _two(m: Coded, x: Tensor) -> tuple[Tensor, Tensor]:
     return m.b(hidden.relu()), m.c(hidden.tanh())
 
 
+def _data(m: Coded, x: Tensor) -> Tensor:
+    hidden = m.a(x)
+    return m.b(hidden.relu()) + hidden.data
+
+
+def _beside(m: Coded, x: Tensor) -> Tensor:
+    hidden = m.a(x)
+    return m.b(hidden.relu()) + m.c(hidden)
+
+
 @pytest.mark.parametrize("which", REFUSED)
 def test_layers_without_units_of_their_own_are_refused_with_the_reason(which: str) -> None:
     code, name, reason = REFUSED[which]
@@ -446,7 +545,7 @@ def test_layers_without_units_of_their_own_are_refused_with_the_reason(which: st
 def test_what_only_asks_for_shapes_and_types_is_no_reader() -> None:
     def code(m: Coded, x: Tensor) -> Tensor:
         hidden = m.a(x.to(m.a.weight.dtype)).relu()
-        return m.b(hidden.reshape(hidden.shape[0] * 1, -1)) * hidden.size(0)
+        return m.b(hidden.reshape(hidden.shape[0], -1)) * (hidden.size(0) * 1)
 
     assert [row[0] for row in rows_of(Coded(code))] == ["a"]
 
@@ -466,19 +565,106 @@ def test_members_that_one_layer_reads_are_refused() -> None:
 
 
 def test_parts_of_what_cannot_be_traced_are_traced_alone() -> None:
+    class Body(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = build("mlp")
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers(x)
+
     class Loops(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.body, self.gate = build("mlp"), nn.Linear(3, 3)
+            self.body, self.gate = Body(), nn.Linear(3, 3)
 
         def forward(self, x: Tensor) -> Tensor:
             y = self.body(x)
             return self.gate(y) if y.sum() > 0 else y
 
-    assert [row[0] for row in rows_of(Loops())] == ["body.0", "body.2"]
+    assert [row[0] for row in rows_of(Loops())] == ["body.layers.0", "body.layers.2"]
     found = refused(Loops())
-    assert found["body.4"] == "its outputs are those of body"
+    assert found["body.layers.4"] == "its outputs are those of body"
     assert found["gate"].startswith("Loops could not be traced (")
+    assert [row[0] for row in rows_of(nn.Sequential(Loops(), nn.Sequential(*Body().layers)))] == [
+        *("0.body.layers.0", "0.body.layers.2"),
+        *("1.0", "1.2"),  # a Sequential calls its parts as a whole
+    ]
+
+
+def test_a_container_that_untraced_code_may_call_part_by_part_is_refused() -> None:
+    class Collects(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.head = build("mlp"), nn.Linear(15, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            found = []
+            while len(found) < len(x.flatten()) and len(found) < len(self.net):
+                x = self.net[len(found)](x)
+                found.append(x)
+            return self.head(torch.cat(found[-3:], -1))
+
+    assert rows_of(Collects()) == []
+    for layer in ("0", "2", "4"):
+        reason = "net may be called part by part, by code that could not be traced: declare it in"
+        assert refused(Collects())[f"net.{layer}"].startswith(reason)
+
+
+def _tie(name: str, owner: str, other: str) -> nn.Module:
+    layers = [layer for _ in range(2) for layer in (nn.Linear(4, 4), nn.LayerNorm(4), nn.ReLU())]
+    module = nn.Sequential(*layers, nn.Linear(4, 2))
+    setattr(module.get_submodule(other), name, getattr(module.get_submodule(owner), name))
+    return module
+
+
+@pytest.mark.parametrize(
+    ("name", "owner", "other", "reasons"),
+    [
+        ("bias", "0", "3", ("0.bias is tied to 3.bias", "3.bias is tied to 0.bias")),
+        ("weight", "1", "4", ("1.weight is tied to 4.weight", "4.weight is tied to 1.weight")),
+    ],
+)
+def test_layers_that_share_a_bias_or_an_entry_of_a_norm_are_refused(
+    name: str, owner: str, other: str, reasons: tuple[str, str]
+) -> None:
+    found = refused(_tie(name, owner, other))
+    assert (found["0"], found["3"]) == reasons
+
+
+def _computed(how: Callable[[nn.Module], Any]) -> nn.Module:
+    module = build("mlp")
+    how(module.get_submodule("2"))
+    return module
+
+
+def _strided(module: nn.Module) -> None:
+    weight = torch.arange(18.0).as_strided((6, 6), (1, 2))
+    module.weight = nn.Parameter(weight)  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (nn.utils.spectral_norm, "net.2 is parametrised"),
+        (lambda m: prune.l1_unstructured(m, "weight", 0.5), "net.2 is parametrised"),
+        (lambda m: prune.random_unstructured(m, "bias", 0.5), "net.2 is parametrised"),
+        (_strided, "net.2.weight overlaps itself: several entries are one number"),
+    ],
+    ids=["spectral norm", "pruned weight", "pruned bias", "strided"],
+)
+def test_tensors_that_cannot_be_edited_entry_by_entry_are_refused(
+    how: Callable[[nn.Module], Any], message: str
+) -> None:
+    module = _computed(how)
+    with pytest.raises(ConfigError, match=message):
+        Network("net", module)
+
+
+def test_tensors_with_gaps_or_in_another_order_are_accepted() -> None:
+    module = build("mlp")
+    module.get_submodule("2").weight = nn.Parameter(torch.zeros(12, 12)[::2, ::2].T)
+    assert len(rows_of(module)) == 2
 
 
 # Heads of attention.
