@@ -266,7 +266,7 @@ def _declared(spec: UnitSpec, prefix: str) -> _Found:
 
 
 def _search(
-    module: nn.Module, prefix: str, refused: dict[str, str], heads: set[str], whole: bool = True
+    module: nn.Module, prefix: str, refused: dict[str, str], heads: set[str]
 ) -> Iterator[_Found]:
     """Yield what modules declare, and what can be traced, the largest parts first.
 
@@ -275,8 +275,6 @@ def _search(
         prefix: its path in the network.
         refused: layer → why it has no units; written.
         heads: the layers that give the network's outputs; written.
-        whole: whether the module is known to be called as a whole, and not part by part, which
-            is taken for granted of those with a forward of their own.
     """
     declared = getattr(module, "unit_specs", None)
     if declared is not None:
@@ -288,20 +286,13 @@ def _search(
     children = dict(module.named_children())
     if not children or is_matrix(module):
         return
-    chained = type(module).forward is nn.Sequential.forward
     try:
-        graph = Tracer().trace(module) if whole or not chained else None
+        graph = Tracer().trace(module)
     except UNTRACEABLE as error:
-        graph, problem = (
-            None,
-            f"{prefix or type(module).__name__} could not be traced ({why(error)})",
-        )
-    else:
-        problem = f"{prefix} may be called part by part, by code that could not be traced"
-    if graph is None:
+        problem = f"{prefix or type(module).__name__} could not be traced ({why(error)})"
         _refuse_matrices(module, prefix, problem, refused)
         for name, child in children.items():
-            yield from _search(child, _join(prefix, name), refused, heads, chained and whole)
+            yield from _search(child, _join(prefix, name), refused, heads)
         return
     if not prefix:
         heads |= _heads(module, graph)
