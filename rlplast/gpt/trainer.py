@@ -4,7 +4,6 @@ One step is one update, or the start of the next phase. Started by ``torchrun``,
 process draws the whole batch and takes its own rows, so that N processes follow one.
 """
 
-import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -299,11 +298,6 @@ class GPTTrainer:
 
     def close(self) -> None:
         """Leave the group of processes, if there is one."""
-        if distributed.world() > 1:
-            # What averages gradients is freed before the group: freed last, it waits for threads of
-            # the group while it holds the interpreter's lock, for which one of them may wait.
-            self._loss = self._plain_loss
-            gc.collect()
         distributed.leave()
 
 

@@ -18,6 +18,7 @@ registered reads more than that; `check_in_step` finds out whoever breaks the ru
 import math
 import os
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -89,6 +90,9 @@ def leave() -> None:
     that makes torchrun stop them.
     """
     if world() > 1 and dist.is_initialized() and sys.exc_info()[0] is None:
+        # Threads of the group need the interpreter's lock to drop their last tensors. What is freed
+        # next may hold it and wait for them, for ever, so they get the time first (pytorch #56297).
+        time.sleep(0.2)
         dist.destroy_process_group()
 
 
