@@ -307,7 +307,7 @@ def _search(
 def _refuse_matrices(module: nn.Module, prefix: str, problem: str, refused: dict[str, str]) -> None:
     """Refuse what lies in a module that could not be traced as a whole."""
     # A list of modules computes nothing, and who declares some units has left out the others.
-    known = isinstance(module, nn.ModuleList | nn.ModuleDict)
+    known = bool(prefix) and isinstance(module, nn.ModuleList | nn.ModuleDict)
     if known or any(hasattr(part, "unit_specs") for part in module.modules()):
         return
     for path, child in module.named_modules():
