@@ -592,25 +592,6 @@ def test_parts_of_what_cannot_be_traced_are_traced_alone() -> None:
     ]
 
 
-def test_a_container_that_untraced_code_may_call_part_by_part_is_refused() -> None:
-    class Collects(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net, self.head = build("mlp"), nn.Linear(15, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            found = []
-            while len(found) < len(x.flatten()) and len(found) < len(self.net):
-                x = self.net[len(found)](x)
-                found.append(x)
-            return self.head(torch.cat(found[-3:], -1))
-
-    assert rows_of(Collects()) == []
-    for layer in ("0", "2", "4"):
-        reason = "net may be called part by part, by code that could not be traced: declare it in"
-        assert refused(Collects())[f"net.{layer}"].startswith(reason)
-
-
 def _tie(name: str, owner: str, other: str) -> nn.Module:
     layers = [layer for _ in range(2) for layer in (nn.Linear(4, 4), nn.LayerNorm(4), nn.ReLU())]
     module = nn.Sequential(*layers, nn.Linear(4, 2))
