@@ -26,6 +26,7 @@ UNTRACEABLE = (
     AssertionError,
     ValueError,
     KeyError,
+    IndexError,
 )
 _SHAPE_METHODS = ("size", "dim", "numel", "stride")
 _SHAPE_ATTRIBUTES = ("shape", "ndim", "dtype", "device")
@@ -100,5 +101,5 @@ def _acts_on_each_entry(module: nn.Module) -> bool:
             alone = [module.forward(entry.view(1, 1, 1, 1)) for entry in x.clone().flatten()]
         alone = torch.cat(alone).view(x.shape)
         return whole.shape == x.shape and torch.allclose(whole, alone, rtol=1e-4, atol=1e-6)
-    except Exception:  # whatever a module of others raises
+    except UNTRACEABLE:  # it takes other inputs than one tensor of any shape
         return False
