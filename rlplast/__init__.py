@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from rlplast.cli.api import Run
     from rlplast.core.clock import Clock, Time
     from rlplast.core.method.context import Context
-    from rlplast.core.method.hooks import Hooks, tick
+    from rlplast.core.method.hooks import Hooks
+    from rlplast.core.method.inner import tick
     from rlplast.core.method.install import replace_layers
     from rlplast.core.method.method import Method, method
     from rlplast.core.method.penalties import Penalties
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "rlplast.core.clock": ("Clock", "Time"),
     "rlplast.core.method.context": ("Context",),
-    "rlplast.core.method.hooks": ("Hooks", "tick"),
+    "rlplast.core.method.hooks": ("Hooks",),
+    "rlplast.core.method.inner": ("tick",),
     "rlplast.core.method.install": ("replace_layers",),
     "rlplast.core.method.method": ("Method", "method"),
     "rlplast.core.method.penalties": ("Penalties",),

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.context import OwnSource
 from rlplast.core.method.once import fire_once
+from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network

@@ -40,8 +40,9 @@ from rlplast.adapters.state import (
 from rlplast.adapters.trained import check_policies, check_shared
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.context import Activations, OwnSource
+from rlplast.core.method.context import Activations
 from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.network import Network
 from rlplast.core.training.config import read_yaml

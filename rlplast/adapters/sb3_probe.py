@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from rlplast.core.method.context import OwnSource
+from rlplast.core.method.readings import OwnSource
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 

@@ -19,7 +19,8 @@ from rlplast.core.network.blocks import Block, blocks_of
 from rlplast.core.network.edits import Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.stacked import StackedLinear
-from rlplast.core.network.units import Part, find_units
+from rlplast.core.network.unit_search import find_units
+from rlplast.core.network.units import Part
 from rlplast.core.registry import param
 from rlplast.core.rng import derive_seed
 from rlplast.methods.lifecycle_modules import (

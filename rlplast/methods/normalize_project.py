@@ -20,7 +20,7 @@ from rlplast.core.network.edits import Edit, Scale
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import last_layers
 from rlplast.core.network.stacked import StackedLayerNorm, StackedLinear
-from rlplast.core.network.units import find_units
+from rlplast.core.network.unit_search import find_units
 from rlplast.core.registry import param
 
 __all__ = ["NormalizeProject"]

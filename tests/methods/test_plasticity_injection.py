@@ -418,6 +418,47 @@ def test_the_columns_of_the_frozen_copies_belong_to_the_units_below(case: str) -
     torch.testing.assert_close(made.read(*x), before, rtol=1e-4, atol=1e-5)
 
 
+BELOW = {
+    "linear": lambda: [nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)],
+    "conv": lambda: [nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3)],
+}
+RESETS = {
+    "redo": {"at": "1 updates", "params": {"threshold": 0.9, "probe": 16}},
+    "cbp": {
+        "every": "1 updates",
+        "params": {"replacement_rate": 0.5, "maturity": 0, "decay": 0.0, "bias_transfer": True},
+    },
+}
+
+
+@pytest.mark.parametrize("method", RESETS)
+@pytest.mark.parametrize("kind", BELOW)
+def test_a_unit_that_starts_anew_leaves_the_frozen_copies_too(kind: str, method: str) -> None:
+    """Afterwards outputs are those without the unit, or with `cbp` those of its mean."""
+    torch.manual_seed(0)
+    module = nn.Sequential(*BELOW[kind]())
+    rlplast.replace_layers(module, "plasticity_injection")
+    network = Network("net", module, torch.optim.Adam(module.parameters()))
+    inputs = torch.randn(16, 5) if kind == "linear" else torch.randn(16, 1, 5, 5)
+    fire_once("plasticity_injection", network)
+    with torch.no_grad():  # as after training: the head is no longer its frozen draw
+        module[-1].weight.add_(0.1)
+    row = {"method": method} | RESETS[method]
+    hooks = rlplast.Hooks([row], network, "4 updates", probe=inputs)
+    before = copy.deepcopy(module)
+    with rlplast.record(network) as found:
+        module(inputs)
+    hooks.step(updates=1, activations=found)
+
+    anew = (module[0].weight != before[0].weight).flatten(1).any(1)
+    assert 0 < int(anew.sum()) < 8
+    hidden = next(iter(found.values())).clone()
+    means = hidden.transpose(0, 1).flatten(1).mean(1)
+    for unit in anew.nonzero().flatten().tolist():
+        hidden[:, unit] = means[unit] if method == "cbp" else 0
+    torch.testing.assert_close(module(inputs), before[2:](hidden), rtol=1e-5, atol=1e-5)
+
+
 # --- copies, checkpoints, compiled ---------------------------------------------------------
 
 

@@ -14,8 +14,9 @@ from torch import Tensor
 from rlplast.core.clock import Clock
 from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
 from rlplast.core.method.apply import Planned, apply
-from rlplast.core.method.context import Activations, Context, Inside, Probe, Source
+from rlplast.core.method.context import Activations, Context, Source
 from rlplast.core.method.method import Method, State
+from rlplast.core.method.readings import Inside, Probe
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.method.scope import Scope

@@ -13,17 +13,19 @@ from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.errors import ConfigError, DamagedFile, did_you_mean
 from rlplast.core.method.apply import check_policy
 from rlplast.core.method.condition import Measured
-from rlplast.core.method.context import Activations, OwnSource, Source
+from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.hook import Hook
+from rlplast.core.method.inner import inside_updates
 from rlplast.core.method.listing import parse_row
-from rlplast.core.method.method import Method, has_face
+from rlplast.core.method.method import Method
 from rlplast.core.method.penalties import Penalties
+from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.schedule import KEYS, Schedule
 from rlplast.core.method.scope import scope
 from rlplast.core.network.network import Network
 
-__all__ = ["Hooks", "hook_identity", "tick"]
+__all__ = ["Hooks", "hook_identity"]
 
 
 class Hooks:
@@ -81,7 +83,8 @@ class Hooks:
         if source is None and probe is not None:
             source = own = OwnSource(networks, probe, loss, seed)
         self.networks = dict(networks)
-        self.hooks: list[Hook] = [*_installed(networks, penalties), *_planning(penalties)]
+        terms = () if penalties is None else penalties.terms
+        self.hooks = inside_updates(networks.values(), terms)
         seen: dict[str, int] = {}
         for i, config in enumerate(configs):
             row = parse_row(f"hooks[{i}]", config, "hooks", networks)
@@ -309,65 +312,6 @@ def _check_alike(hook: Hook, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
         )
 
 
-def _installed(networks: Mapping[str, Network], penalties: Penalties | None = None) -> list[Hook]:
-    """Return a hook for every method listed under ``layers`` that plans at every update.
-
-    One that has a term too shares its state.
-    """
-    shared = {} if penalties is None else {(t.method, t.network): t.state for t in penalties.terms}
-    rows = [(m, n) for n in networks.values() for m in n.installed if m.key == "layers"]
-    return [
-        _inner(m, n, f"layers/{i} {m.name}", {n.name: shared[m, n]} if (m, n) in shared else {})
-        for i, (m, n) in enumerate(rows)
-        if _plans(m)
-    ]
-
-
-def _planning(penalties: Penalties | None) -> list[Hook]:
-    """Return a hook for every penalty that plans at every update; they share their state."""
-    terms = [] if penalties is None else penalties.terms
-    hooks = []
-    for term in (t for t in terms if _plans(t.method) and t.method.key == "penalties"):
-        name, states = f"{term.key} {term.method.name}", {term.network.name: term.state}
-        hooks.append(_inner(term.method, term.network, name, states))
-        hooks[-1].edited[term.network.name] = term.blocks  # those its `setup` saw
-    return hooks
-
-
-def tick(network: Network) -> None:
-    """Tick every layer of a network that lives, once; call it after each optimizer step.
-
-    `Hooks` does this at every update for the networks it is given.
-
-    Raises:
-        ConfigError: if there is no such layer, or `network` is a bare module.
-    """
-    if not isinstance(network, Network):
-        raise ConfigError(
-            f"tick got a {type(network).__name__}: make a rlplast.Network of the model and its "
-            "optimizer, once, and pass that"
-        )
-    if "ticks" not in network.memo:
-        network.memo["ticks"] = _installed({network.name: network})
-    if not network.memo["ticks"]:
-        raise ConfigError(
-            "tick: the model has no layer that ticks: call rlplast.replace_layers on it first"
-        )
-    count = network.memo["ticked"] = network.memo.get("ticked", 0) + 1
-    for hook in network.memo["ticks"]:
-        hook.after_update(Clock(updates=count), 0)
-
-
-def _plans(method: Method) -> bool:
-    return has_face(method, "plan")
-
-
-def _inner(method: Method, network: Network, key: str, states: dict[str, Any]) -> Hook:
-    every = Schedule.parse({k: _EVERY_UPDATE.get(k) for k in KEYS}, Time(1, "updates"), key, None)
-    whole = scope("all", key)
-    return Hook(method, every, (network,), whole, "keep", "leave", key, states=states)
-
-
 def hook_identity(config: Mapping[str, Any], schedule: Schedule) -> str:
     """Return what names a hook's random streams and its state in checkpoints.
 
@@ -421,6 +365,3 @@ def _check_once(label: str, method: Method, schedule: Schedule) -> None:
     """Refuse a schedule with several moments for a method that fires once."""
     if method.fires_once and (len(schedule.at) != 1):
         raise ConfigError(f"{label} fires once in a run: allowed is one moment, such as at: 50%")
-
-
-_EVERY_UPDATE = {"every": "1 updates"}  # what methods under layers and penalties plan at

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.context import OwnSource
 from rlplast.core.method.hook import Hook
 from rlplast.core.method.method import Method
+from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.method.scope import scope

@@ -20,7 +20,8 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear as _Attentio
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.blocks import Block, blocks_of, unwrap
 from rlplast.core.network.memory import check_memory
-from rlplast.core.network.units import UnitGroup, UnitMap, UnitSpec, find_units
+from rlplast.core.network.unit_search import find_units
+from rlplast.core.network.units import UnitGroup, UnitMap, UnitSpec
 
 __all__ = ["INSTALLED", "Network", "torch_default"]
 

@@ -1,0 +1,78 @@
+"""What methods listed under ``layers`` and ``penalties`` do to weights, at every update.
+
+- `inside_updates`: their hooks.
+- `tick`: one update of the layers, for a hand-written loop without `Hooks`.
+"""
+
+from collections.abc import Iterable
+
+from rlplast.core.clock import Clock, Time
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.hook import Hook
+from rlplast.core.method.method import Method, State, has_face
+from rlplast.core.method.penalties import Term
+from rlplast.core.method.schedule import Schedule
+from rlplast.core.method.scope import scope
+from rlplast.core.network.network import Network
+
+__all__ = ["inside_updates", "tick"]
+
+
+def inside_updates(networks: Iterable[Network], terms: Iterable[Term] = ()) -> list[Hook]:
+    """Return a hook for every method that has a plan and no schedule of its own.
+
+    Args:
+        networks: networks; the methods that changed their modules come first.
+        terms: what is added to their losses. A method with a term and a plan has one state.
+    """
+    states = {(term.method, term.network): term.state for term in terms}
+    rows = [(m, n) for n in networks for m in n.installed if m.key == "layers"]
+    hooks = [
+        _hook(m, n, f"layers/{i} {m.name}", states.get((m, n)))
+        for i, (m, n) in enumerate(rows)
+        if has_face(m, "plan")
+    ]
+    for term in terms:
+        if term.method.key == "penalties" and has_face(term.method, "plan"):
+            hooks.append(
+                _hook(term.method, term.network, f"{term.key} {term.method.name}", term.state)
+            )
+            hooks[-1].edited[term.network.name] = term.blocks  # those its `setup` saw
+    return hooks
+
+
+def _hook(method: Method, network: Network, key: str, state: State | None) -> Hook:
+    return Hook(
+        method=method,
+        schedule=Schedule(every=Time(1, "updates")),
+        networks=(network,),
+        scope=scope("all"),
+        optimizer="keep",
+        followers="leave",
+        key=key,
+        states={} if state is None else {network.name: state},
+    )
+
+
+def tick(network: Network) -> None:
+    """Tick every layer of a network that lives, once; call it after each optimizer step.
+
+    `Hooks` does this at every update for the networks it is given.
+
+    Raises:
+        ConfigError: if there is no such layer, or `network` is a bare module.
+    """
+    if not isinstance(network, Network):
+        raise ConfigError(
+            f"tick got a {type(network).__name__}: make a rlplast.Network of the model and its "
+            "optimizer, once, and pass that"
+        )
+    if "ticks" not in network.memo:
+        network.memo["ticks"] = inside_updates([network])
+    if not network.memo["ticks"]:
+        raise ConfigError(
+            "tick: the model has no layer that ticks: call rlplast.replace_layers on it first"
+        )
+    count = network.memo["ticked"] = network.memo.get("ticked", 0) + 1
+    for hook in network.memo["ticks"]:
+        hook.after_update(Clock(updates=count), 0)

@@ -1,0 +1,251 @@
+"""Readings: where the activations, gradients and batches of a `Context` come from.
+
+- `Probe`: what a scheduled firing reads: a batch drawn for it.
+- `Inside`: what a firing inside an update reads: the update's own forward and backward pass.
+- `OwnSource`: a source made of a user's functions, for hand-written loops.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.errors import BadWeights, ConfigError
+from rlplast.core.method.context import Activations, Source
+from rlplast.core.network.network import Network
+from rlplast.core.network.record import in_mode, observe
+from rlplast.core.rng import derive_seed, preserve_global_rng, torch_stream
+
+__all__ = ["Inside", "OwnSource", "Probe"]
+
+
+class Probe:
+    """What a scheduled firing reads of one network, computed when it is first asked for.
+
+    Args:
+        source: where batches come from.
+        network: the network.
+        size: samples of the probe batch.
+        number: number of the firing's stream.
+        label: what messages call the firing.
+    """
+
+    def __init__(
+        self, source: Source, network: Network, size: int, number: int, label: str
+    ) -> None:
+        self.source, self.network, self.size = source, network, size
+        self.number, self.label = number, label
+
+    @cached_property
+    def _batch(self) -> Any:
+        with preserve_global_rng():  # a user's function may draw from it
+            batch = self.source.sample(self.size, self.number)
+        if batch is None:
+            raise ConfigError(
+                f"{self.label} reads a probe batch and there are no data yet: let it fire later"
+            )
+        return batch
+
+    @cached_property
+    def activations(self) -> Activations:
+        """Activations on the probe batch.
+
+        Raises:
+            BadWeights: if they are not finite, naming the weights that are not.
+        """
+        with preserve_global_rng():
+            found = self.source.activations(self.network.name, self._batch)
+        if found and not bool(torch.stack([t.isfinite().all() for t in found.values()]).all()):
+            every = [b for b in self.network.blocks if not bool(b.view.isfinite().all())]
+            names = ", ".join(map(self.network.qualified, every))
+            raise BadWeights(
+                f"{self.label} reads activations of network {self.network.name!r} that are not "
+                f"finite, from {names or 'finite weights: look at its inputs'}; nothing was written"
+            )
+        return found
+
+    @cached_property
+    def gradients(self) -> Mapping[str, Tensor]:
+        """Gradients on the probe batch."""
+        return self.gradients_on(self._batch, train=False)
+
+    def batches(self, count: int | None, size: int) -> Iterator[Any]:
+        """Yield batches of the training data."""
+        drawn, end = self.source.batches(count, size, self.number), object()
+        while True:
+            with preserve_global_rng():  # around each: what is done with one may draw
+                batch = next(drawn, end)
+            if batch is end:
+                return
+            yield batch
+
+    def gradients_on(self, batch: Any, train: bool) -> Mapping[str, Tensor]:
+        """Return gradients of the loss on a batch; nothing else moves."""
+        network = self.network
+        buffers = {b: b.clone() for b in network.module.buffers()} if train else {}
+        try:
+            with preserve_global_rng(), torch.enable_grad():
+                loss = self.source.loss(network.name, batch, train)
+                _check_loss(loss, f"{self.label}, network {network.name!r}")
+                return _gradients(network, loss)
+        finally:
+            for buffer, before in buffers.items():
+                buffer.copy_(before)
+
+
+def _check_loss(loss: Any, label: str) -> None:
+    """Check that gradients of a loss can be taken.
+
+    Raises:
+        ConfigError: if it is no tensor of one entry, or hangs on no parameter.
+    """
+    wrong = None
+    if not isinstance(loss, Tensor):
+        wrong = f"a {type(loss).__name__}"
+    elif loss.numel() != 1:
+        wrong = f"a tensor of shape {tuple(loss.shape)}"
+    elif not loss.requires_grad:
+        wrong = "a tensor without gradient"
+    if wrong is not None:
+        raise ConfigError(
+            f"{label} reads gradients of a loss that is {wrong}: allowed is a scalar tensor that "
+            "is computed from the network's outputs"
+        )
+
+
+def _gradients(network: Network, loss: Tensor) -> dict[str, Tensor]:
+    # Of a parameter with a master, the one that computes.
+    parameters = {b: b.module.get_parameter(b.spec.tensor) for b in network.trainable()}
+    held = list({id(p): p for p in parameters.values()}.values())
+    found = torch.autograd.grad(loss, held, allow_unused=True)
+    by_id = {id(p): g for p, g in zip(held, found, strict=True)}
+    every = {b: by_id[id(p)] for b, p in parameters.items()}
+    return {b.name: b.like(gradient) for b, gradient in every.items() if gradient is not None}
+
+
+class Inside:
+    """What a method reads inside an update: the update's own forward and backward pass.
+
+    Args:
+        network: the network.
+        activations: as the update returned them.
+        label: what messages call the hook.
+    """
+
+    def __init__(self, network: Network, activations: Activations | None, label: str) -> None:
+        self.network, self.label = network, label
+        self._activations = activations
+
+    @property
+    def activations(self) -> Activations:
+        """Activations of the update's own forward pass."""
+        if self._activations is None:
+            raise ConfigError(
+                f"{self.label} reads activations inside every update: pass "
+                "activations= to Hooks.step, as rlplast.record(network) gives them"
+            )
+        return self._activations
+
+    @property
+    def gradients(self) -> Mapping[str, Tensor]:
+        """The gradients that this update used."""
+        blocks = self.network.trainable()
+        return {b.name: b.like(b.param.grad) for b in blocks if b.param.grad is not None}
+
+    def batches(self, count: int | None, size: int) -> Iterator[Any]:
+        """Refuse: an update has one batch.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(f"{self.label} reads batches: it cannot fire at every update")
+
+    def gradients_on(self, batch: Any, train: bool) -> Mapping[str, Tensor]:
+        """Refuse, as `batches`."""
+        raise ConfigError(f"{self.label} reads batches: it cannot fire at every update")
+
+
+class OwnSource:
+    """A source made of a user's functions.
+
+    Args:
+        networks: the networks by name.
+        probe: (size, generator) → a batch; or a batch itself. A batch is what the model is
+            called with: a tensor, a tuple of arguments or a mapping of keyword arguments. By
+            network where they differ.
+        loss: batch → loss, for methods that read gradients; by network where they differ.
+        seed: seed of the draws.
+    """
+
+    def __init__(
+        self, networks: Mapping[str, Network], probe: Any, loss: Any = None, seed: int = 0
+    ) -> None:
+        self.networks, self.seed = networks, seed
+        self.probe, self._loss = probe, loss
+
+    def sample(self, size: int, number: int) -> Any:
+        """Return a batch of each network that has a probe."""
+        probes = self.probe if _by_network(self.probe, self.networks) else {"": self.probe}
+        return {name: self._draw(probe, size, number) for name, probe in probes.items()}
+
+    def _draw(self, probe: Any, size: int, number: int) -> Any:
+        if not callable(probe):
+            return probe
+        return probe(size, torch_stream(self.seed, "probe", number))
+
+    def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
+        """Yield `count` batches, each of a stream of its own.
+
+        Raises:
+            ConfigError: without a count: how long a pass is, is not known here.
+        """
+        if count is None:
+            raise ConfigError("batches = None: a probe has no end; give a number of batches")
+        return (self.sample(size, derive_seed(number, i)) for i in range(count))
+
+    def activations(self, network: str, batch: Any) -> Activations:
+        """Return activations in evaluation mode."""
+        handle, own = self.networks[network], self._own(batch, network)
+        return observe(handle, lambda: _call(handle.module, own))
+
+    def loss(self, network: str, batch: Any, train: bool = False) -> Tensor:
+        """Return the loss of a batch."""
+        with in_mode(self.networks[network].module, train):
+            return self.loss_of(network, "a method")(self._own(batch, network))
+
+    def loss_of(self, network: str, reader: str) -> Callable[[Any], Tensor]:
+        """Return the function that gives a network's loss.
+
+        Raises:
+            ConfigError: if there is none, naming what reads gradients.
+        """
+        found = self._loss.get(network) if isinstance(self._loss, Mapping) else self._loss
+        if found is None:
+            raise ConfigError(
+                f"{reader} reads gradients of network {network!r}, whose loss is not known: pass "
+                "loss=, a function of a batch of the probe"
+            )
+        return found
+
+    def _own(self, batch: Mapping[str, Any], network: str) -> Any:
+        if network not in batch and "" not in batch:
+            raise ConfigError(
+                f"probe = a mapping of {list(batch)}: network {network!r} has none; give each "
+                "network one"
+            )
+        return batch[network] if network in batch else batch[""]
+
+
+def _by_network(given: Any, networks: Mapping[str, Network]) -> bool:
+    return isinstance(given, Mapping) and len(given) > 0 and set(given) <= set(networks)
+
+
+def _call(module: nn.Module, batch: Any) -> None:
+    if isinstance(batch, Mapping):
+        module(**batch)
+    elif isinstance(batch, tuple | list):
+        module(*batch)
+    else:
+        module(batch)

@@ -1,0 +1,314 @@
+"""Find the units of a network: ask modules that declare theirs, trace the others.
+
+- `find_units`: the map of a module's units.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, is_matrix, why
+from rlplast.core.network.unit_walk import Step, Walk, name_of
+from rlplast.core.network.units import Part, Tap, UnitGroup, UnitMap, UnitSpec
+
+__all__ = ["find_units"]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A spec with the path it is relative to, and where its activations are read."""
+
+    spec: UnitSpec
+    prefix: str
+    anchor: str
+    steps: tuple[Step, ...]
+    nonlinearity: str
+    between: tuple[str, ...] = ()
+
+
+def find_units(
+    module: nn.Module, blocks: Sequence[Block], given: Sequence[UnitSpec] | None = None
+) -> UnitMap:
+    """Return the units of a module.
+
+    Args:
+        module: the raw module.
+        blocks: its Blocks.
+        given: what the user says about it, instead of its own word and of tracing.
+
+    Raises:
+        ConfigError: for declared units of a layer that does not exist or is declared twice, and
+            for those of `given` that cannot be edited one by one.
+    """
+    refused: dict[str, str] = {}
+    heads: set[str] = set()
+    if given is not None:
+        found = [_declared(spec, "") for spec in given]
+    else:
+        found = list(_search(module, "", refused, heads))
+    paths = {path for path, _ in module.named_modules(remove_duplicate=False)}
+    for each in found:
+        _check_names(each, paths)
+    twice = [p for p, n in Counter(_join(f.prefix, f.spec.layer) for f in found).items() if n > 1]
+    if twice:
+        raise ConfigError(f"units of {', '.join(twice)} are declared twice: allowed is once")
+    by_path: dict[str, list[Block]] = {}
+    for block in blocks:
+        by_path.setdefault(block.path, []).append(block)
+    groups: list[UnitGroup] = []
+    tied = _tied(module)
+    for each in found:
+        path = _join(each.prefix, each.spec.layer)
+        problem = _problem(module, each, by_path, tied)
+        if problem is not None and given is not None:
+            raise ConfigError(f"declared units of {path}: {problem}")
+        if problem is not None:
+            refused[path] = problem
+            continue
+        refused.pop(path, None)
+        groups += _groups_of(module, each, by_path)
+    named = {g.name.partition("].")[2] or g.name for g in groups} | refused.keys()
+    known = {p for p, m in module.named_modules() if is_matrix(m)} - named
+    for path in sorted(known):
+        refused.setdefault(path, "its outputs are the network's, or go into a residual stream")
+    return UnitMap(tuple(groups), refused, frozenset(heads))
+
+
+def _join(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
+
+
+def _check_names(found: _Found, paths: set[str]) -> None:
+    for name in (found.spec.layer, *found.spec.downstream, *found.spec.norms):
+        path = _join(found.prefix, name)
+        if path not in paths:
+            near = did_you_mean(path, paths - {""})
+            raise ConfigError(f"declared units name no module {path!r}: {near}")
+
+
+def _declared(spec: UnitSpec, prefix: str) -> _Found:
+    anchor = _join(prefix, spec.norms[0] if spec.norms else spec.layer)
+    return _Found(spec, prefix, anchor, (spec.nonlinearity,), name_of(spec.nonlinearity))
+
+
+def _search(
+    module: nn.Module, prefix: str, refused: dict[str, str], heads: set[str]
+) -> Iterator[_Found]:
+    """Yield what modules declare, and what can be traced, the largest parts first.
+
+    Args:
+        module: where to look.
+        prefix: its path in the network.
+        refused: layer → why it has no units; written.
+        heads: the layers that give the network's outputs; written.
+    """
+    declared = getattr(module, "unit_specs", None)
+    if declared is not None:
+        yield from (_declared(spec, prefix) for spec in declared())
+        return
+    if isinstance(module, nn.MultiheadAttention):
+        yield _declared(UnitSpec("", ("out_proj",), heads=module.num_heads), prefix)
+        return
+    children = dict(module.named_children())
+    if not children or is_matrix(module):
+        return
+    try:
+        graph = Tracer().trace(module)
+    except UNTRACEABLE as error:
+        problem = f"{prefix or type(module).__name__} could not be traced ({why(error)})"
+        _refuse_matrices(module, prefix, problem, refused)
+        for name, child in children.items():
+            yield from _search(child, _join(prefix, name), refused, heads)
+        return
+    if not prefix:
+        heads |= _heads(module, graph)
+    yield from _traced(module, graph, prefix, refused)
+    leaves = [str(node.target) for node in graph.nodes if node.op == "call_module"]
+    for path in dict.fromkeys(leaves):  # parts that the trace kept whole
+        child = module.get_submodule(path)
+        if hasattr(child, "unit_specs") or isinstance(child, nn.MultiheadAttention):
+            yield from _search(child, _join(prefix, path), refused, heads)
+
+
+def _refuse_matrices(module: nn.Module, prefix: str, problem: str, refused: dict[str, str]) -> None:
+    """Refuse what lies in a module that could not be traced as a whole."""
+    # A list of modules computes nothing, and who declares some units has left out the others.
+    known = bool(prefix) and isinstance(module, nn.ModuleList | nn.ModuleDict)
+    if known or any(hasattr(part, "unit_specs") for part in module.modules()):
+        return
+    for path, child in module.named_modules():
+        if is_matrix(child):
+            refused[_join(prefix, path)] = (
+                f"{problem}: declare it in unit_specs() of the module, or pass "
+                "units=[rlplast.UnitSpec(...)] to its Network"
+            )
+
+
+def _heads(module: nn.Module, graph: torch.fx.Graph) -> set[str]:
+    """Return the layers from which a graph's outputs come without another layer in between."""
+    modules = dict(module.named_modules())
+    found: set[str] = set()
+    ahead, seen = [node for node in graph.nodes if node.op == "output"], set[torch.fx.Node]()
+    while ahead:
+        for node in ahead.pop().all_input_nodes:
+            if node.op == "call_module" and is_matrix(modules[str(node.target)]):
+                found.add(str(node.target))
+            elif node not in seen:
+                seen.add(node)
+                ahead.append(node)
+    return found
+
+
+def _traced(
+    module: nn.Module, graph: torch.fx.Graph, prefix: str, refused: dict[str, str]
+) -> Iterator[_Found]:
+    modules = dict(module.named_modules())
+    calls = [str(node.target) for node in graph.nodes if node.op == "call_module"]
+    direct = {  # whose weights are read by the code around them
+        str(node.target).rpartition(".")[0]
+        for node in graph.nodes
+        if node.op == "get_attr" and not all(map(asks_shape, node.users))
+    }
+    for node in graph.nodes:
+        if node.op != "call_module" or not is_matrix(modules[str(node.target)]):
+            continue
+        path = str(node.target)
+        if isinstance(modules[path], nn.MultiheadAttention):
+            continue
+        walk = Walk(modules, path, prefix)
+        if calls.count(path) > 1:
+            walk.problem = "it is used more than once in a forward pass"
+        elif path in direct:
+            walk.problem = "its weight is used outside of it too"
+        else:
+            walk.follow(node, [])
+        for other in (*walk.downstream, *walk.norms):
+            if walk.problem is None and (calls.count(other) > 1 or other in direct):
+                walk.problem = f"{_join(prefix, other)}, which reads it, reads something else too"
+        if walk.problem is None and not walk.downstream:
+            walk.problem = "nothing reads its outputs"
+        if walk.problem is not None:
+            refused[_join(prefix, path)] = walk.problem
+            continue
+        downstream, norms = tuple(dict.fromkeys(walk.downstream)), tuple(dict.fromkeys(walk.norms))
+        anchor = _join(prefix, walk.anchor)
+        found, steps, between = UnitSpec(path, downstream, norms), walk.steps, walk.between
+        name = walk.nonlinearity or "linear"
+        yield _Found(found, prefix, anchor, tuple(steps), name, tuple(between))
+
+
+def _tied(module: nn.Module) -> dict[str, str]:
+    """Return the path of each layer that shares a tensor with another one → what is tied."""
+    places: dict[int, list[tuple[str, str]]] = {}
+    for path, part in module.named_modules():
+        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+            if tensor is not None:
+                places.setdefault(id(tensor), []).append((path, name))
+    return {
+        path: f"{_join(path, name)} is tied to "
+        + ", ".join(_join(*place) for place in shared if place != (path, name))
+        for shared in places.values()
+        for path, name in shared
+        if len(shared) > 1
+    }
+
+
+def _problem(
+    module: nn.Module,
+    found: _Found,
+    by_path: Mapping[str, Sequence[Block]],
+    tied: Mapping[str, str],
+) -> str | None:
+    """Say why a layer's outputs cannot be edited unit by unit; None if they can."""
+    spec, prefix = found.spec, found.prefix
+    path = _join(prefix, spec.layer)
+    own = [b for b in by_path.get(path, ()) if b.role in ("weight", "bias")]
+    if not any(b.role == "weight" for b in own):
+        return "it has no weight with a row per unit"
+    reading: list[Block] = []
+    for other in spec.downstream:
+        layer = module.get_submodule(_join(prefix, other))
+        if getattr(layer, "groups", 1) != 1:
+            return f"{_join(prefix, other)}, which reads it, is a grouped conv"
+        weights = [b for b in by_path.get(_join(prefix, other), ()) if b.role == "weight"]
+        if not weights:
+            weight = _join(prefix, other, "weight")
+            names = [b.name for own in by_path.values() for b in own if weight in b.aliases]
+            what = f"is tied to {names[0]}" if names else "has no weight with a column per unit"
+            return f"{_join(prefix, other)}, which reads it, {what}"
+        members = {b.spec.slot for b in own}
+        if len(members) > 1 and members != {b.spec.slot for b in weights}:
+            return f"{_join(prefix, other)}, which reads it, is shared by its members"
+        reading += weights
+        size = spec.heads or own[0].view.shape[0]
+        columns = weights[0].view.shape[1]
+        spatial = own[0].kind == "conv" and weights[0].kind == "linear"
+        fits = columns % size == 0 if spatial or spec.heads else columns == size
+        if not fits:
+            return (
+                f"{_join(prefix, other)} has {columns} columns, which do not belong to its {size} "
+                "outputs one by one"
+            )
+    shared = [f"{b.name} is tied to {', '.join(b.aliases)}" for b in (*own, *reading) if b.aliases]
+    paths = [_join(prefix, n) for n in (spec.layer, *spec.norms, *spec.downstream)]
+    shared += [tied[path] for path in paths if path in tied]
+    if shared:
+        return shared[0]
+    norms = [b for n in spec.norms for b in by_path.get(_join(prefix, n), ())]
+    return _norm_problem(norms, spec.heads or own[0].view.shape[0])
+
+
+def _norm_problem(norms: Sequence[Block], size: int) -> str | None:
+    """Say why entries of norms do not belong to units one by one; None if they do."""
+    for block in norms:
+        if block.view.ndim > 0 and not _per_unit(block, size):
+            entries = f"{block.view.shape[0]} entries"
+            return f"{block.name} has {entries}, which do not belong to its {size} outputs"
+    return None
+
+
+def _groups_of(
+    module: nn.Module, found: _Found, by_path: Mapping[str, Sequence[Block]]
+) -> Iterator[UnitGroup]:
+    """Yield the group of a layer, or one per member of a stacked layer."""
+    spec, prefix = found.spec, found.prefix
+    path = _join(prefix, spec.layer)
+    own = [b for b in by_path[path] if b.role in ("weight", "bias")]
+    inner = [p for p in by_path if p.startswith(f"{path}.") and path]  # norms inside the layer
+    norms = [b for p in inner for b in by_path[p] if b.kind == "norm"]
+    norms += [b for n in spec.norms for b in by_path.get(_join(prefix, n), ())]
+    reading = [b for d in spec.downstream for b in by_path[_join(prefix, d)] if b.role == "weight"]
+    for reader in spec.downstream:  # a reader says which frozen layers read what it reads
+        beside = getattr(module.get_submodule(_join(prefix, reader)), "beside", ())
+        reading += [b for p in beside for b in by_path[p] if b.spec.tensor == "weight"]
+    slots = list(dict.fromkeys(b.spec.slot for b in own))
+    stacked = len(slots) if hasattr(module.get_submodule(path), "slots") else 0
+    for slot in slots:
+        rows = [b for b in own if b.spec.slot == slot]
+        rows.sort(key=lambda b: b.role != "weight")
+        size = spec.heads or rows[0].view.shape[0]
+        between = [b for b in norms if b.spec.slot in (slot, None) and _per_unit(b, size)]
+        columns = [b for b in reading if slot is None or b.spec.slot == slot]
+        name = path if slot is None or not stacked else f"[{slot}].{path}"
+        heads = spec.heads > 0
+        space = size if rows[0].kind == "conv" else 0
+        tap = Tap(found.anchor, found.steps, space, stacked, found.between)
+        yield UnitGroup(
+            name=name,
+            size=size,
+            incoming=tuple(Part(b, 0, b.view.shape[0] // size) for b in rows),
+            norms=tuple(Part(b, 0, b.view.shape[0] // size) for b in between),
+            outgoing=tuple(Part(b, 1, b.view.shape[1] // size) for b in columns),
+            activation=None if heads else name,
+            nonlinearity="heads" if heads else found.nonlinearity,
+            tap=None if heads else tap,
+        )
+
+
+def _per_unit(block: Block, size: int) -> bool:
+    return block.view.ndim > 0 and block.view.shape[0] % size == 0
