@@ -42,7 +42,7 @@ class Snr(Method):
     forgets these entries (``step``, which a tensor shares, is kept). Every `refresh` updates τ
     becomes the `percentile` of the unit's own gaps between firings, or grows by `expansion` if that
     would not lower it. Output layers, residual streams and tied weights have no such units. List
-    it with ``every: 1 updates``.
+    it with ``every: 1 updates``: with other schedules a firing counts as one update.
 
     A layer's histogram has units · (tau_max + 2) 32-bit numbers: 41 MB for 512 units.
 
