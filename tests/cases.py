@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.method import context
+from rlplast.core.method import readings
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.method import has_face
 from rlplast.core.method.once import fire_once
@@ -223,9 +223,9 @@ class Tape:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._recorded: list[Any] = []
         self._again: Iterator[Any] | None = None
-        source = context.OwnSource
+        source = readings.OwnSource
         monkeypatch.setattr(source, "activations", self._taped(source.activations))
-        monkeypatch.setattr(context, "_gradients", self._taped(context._gradients))
+        monkeypatch.setattr(readings, "_gradients", self._taped(readings._gradients))
 
     def rewind(self) -> None:
         """Play what was recorded, from its beginning."""

@@ -49,8 +49,8 @@ class Cbp(Method):
     `maturity` updates, `replacement_rate` are replaced per update, fractions accumulate. Incoming
     weights are drawn anew, the bias and outgoing weights become 0, norm entries 1 and 0, and the
     optimizer forgets these entries (``step``, which a tensor shares, is kept). Output layers,
-    residual streams and tied weights have no such units. List it with ``every: 1 updates``: with other
-    schedules a firing counts as one update.
+    residual streams and tied weights have no such units. List it with ``every: 1 updates``: with
+    other schedules a firing counts as one update.
 
     Attributes:
         replacement_rate: share of the mature units of a layer replaced per update.
