@@ -24,8 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlplast.agents import mapped_memory
-from rlplast.core.checkpoint.background import hurry
-from rlplast.core.checkpoint.files import fsync, link, write_pieces
+from rlplast.core.checkpoint.files import fsync, link
 from rlplast.core.errors import ConfigError, DamagedFile
 
 __all__ = ["Rings", "Saving", "Segment", "load", "plan"]
@@ -173,7 +172,6 @@ class Saving:
     def wait(self, env: npt.NDArray[np.int64], row: npt.NDArray[np.int64]) -> None:
         """Wait until no row from `row` on, of the environments `env`, is still to be read."""
         if (row >= self._unread[env]).any():
-            hurry()
             with self._changed:
                 self._changed.wait_for(lambda: not (row >= self._unread[env]).any())
 
@@ -201,7 +199,7 @@ class Saving:
         rows = self.rings.arrays[part.kind][self.rings.place(part)]
         with (folder / part.name).open("xb") as file:
             file.write(self.rings.header(part))
-            write_pieces(file, rows.reshape(-1).view(np.uint8).data)
+            file.write(rows.reshape(-1).view(np.uint8).data)
             file.flush()
             self._read_until(part.env, self._then.pop())
             os.fsync(file.fileno())

@@ -18,7 +18,7 @@ import yaml
 
 from rlplast.cli import api
 from rlplast.core.checkpoint import checkpoint
-from rlplast.core.errors import Interrupted
+from rlplast.core.errors import ConfigError, DamagedFile, Interrupted
 from tests.cli.commands import command
 from tests.runs import MANY, TINY, Killed, at_step, final, forget, status
 
@@ -148,9 +148,68 @@ def test_killed_before_the_first_checkpoint_starts_from_the_beginning(
     (run / "metrics.jsonl").write_text('{"updates": 3')
     said: list[str] = []
     api.resume(run, report=said.append)
-    assert said == [f"{run} has no checkpoint yet: starting from the beginning"]
+    assert said[0] == f"{run} has no checkpoint yet: starting from the beginning"
+    assert said[1:] == [f"what it had written before is kept in {run / 'metrics.jsonl.1'}"]
+    assert (run / "metrics.jsonl.1").read_text() == '{"updates": 3'
     assert final(run) == expected
     assert status(run) == "done"
+
+
+def test_lines_of_a_run_whose_checkpoints_are_gone_are_kept(
+    through: Path, tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(through, run)
+    (run / "metrics.jsonl.1").write_text("of an earlier time")
+    forget(run, after=-1)
+    before = {name: (run / f"{name}.jsonl").read_bytes() for name in ("metrics", "receipts")}
+    api.resume(run)
+    assert (run / "metrics.jsonl.1").read_text() == "of an earlier time"
+    assert (run / "metrics.jsonl.2").read_bytes() == before["metrics"]
+    assert (run / "receipts.jsonl.1").read_bytes() == before["receipts"]
+    assert final(run) == expected
+
+
+@pytest.mark.parametrize("writes", [1, 2])
+def test_train_that_died_before_its_first_file_starts_again(
+    writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
+) -> None:
+    """Killed while config.yaml is written beside its place, or once run.json is."""
+    run, left = tmp_path / "run", [writes]
+    rename = Path.rename
+
+    def die(path: Path, target: Path) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+        return rename(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Path, "rename", die)
+        api.train(TINY, run)
+    if writes == 1:
+        assert {p.name for p in run.iterdir()} > {".config.yaml.tmp", "metrics.jsonl"}
+        api.train(TINY, run)
+    else:
+        with pytest.raises(ConfigError, match="rlplast resume"):
+            api.train(TINY, run)
+        api.resume(run)
+    assert final(run) == expected
+
+
+def test_checkpoint_of_another_run_is_refused_by_name(through: Path, tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for run in (ours, theirs):
+        shutil.copytree(through, run)
+    about = json.loads((theirs / "run.json").read_text())
+    (theirs / "run.json").write_text(json.dumps(about | {"id": "b" * 32, "status": "running"}))
+    newest, _ = checkpoint.newest(theirs / "checkpoints")
+    for call in (lambda: api.resume(theirs), lambda: api.load(theirs).agent()):
+        with pytest.raises(DamagedFile, match=f"{newest} is a checkpoint of another run"):
+            call()
+    (theirs / "run.json").unlink()  # whose it is, nobody knows: it goes on
+    api.resume(theirs)
+    assert api.load(ours).agent() is not None
 
 
 def test_killed_after_the_last_checkpoint_only_the_status_is_missing(

@@ -6,7 +6,7 @@
 import dataclasses
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from rlplast import __version__
 from rlplast.cli.build import build, build_trainable
 from rlplast.cli.config_file import dump_config, read_config
-from rlplast.cli.run_info import first_info, resumed_info, status
+from rlplast.cli.run_info import first_info, resumed_info, run_ids, status
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError, DamagedFile
@@ -25,7 +25,7 @@ from rlplast.core.training.best import find_checkpoint
 from rlplast.core.training.branch import branch_run
 from rlplast.core.training.config import RunConfig
 from rlplast.core.training.loop import Loop
-from rlplast.core.training.run_folder import write_text
+from rlplast.core.training.run_folder import LINES, write_text
 from rlplast.metrics.probe import measure_run
 
 __all__ = ["Run", "branch", "load", "read_config", "resume", "train"]
@@ -34,8 +34,9 @@ __all__ = ["Run", "branch", "load", "read_config", "resume", "train"]
 def _loop(
     config: RunConfig,
     path: Path,
+    info: Mapping[str, Any],
     observer: Callable[[Loop], None] | None,
-    until: tuple[Time, ...] = (),
+    until: tuple[Time, ...],
 ) -> Loop:
     trainable, hooks = build(config)
     names, size = config.metrics.names, config.metrics.batch_size
@@ -55,6 +56,7 @@ def _loop(
         measure=lambda t, number: measure_run(t, names, size, number),
         observer=observer or (lambda loop: None),
         until=until,
+        runs=run_ids(info),
     )
 
 
@@ -106,6 +108,7 @@ class Run:
                 trainable = build_trainable(self.config.to_resume())
                 path = find_checkpoint(self.path, self.checkpoint, "checkpoint")
                 tensors, state = checkpoint.load(path)
+                checkpoint.check_run(path, run_ids(self.info))
                 for network in trainable.networks.values():
                     checkpoint.load_network_tensors(network, tensors)
                 # Acting may need more than weights: statistics that observations pass through.
@@ -152,7 +155,8 @@ def train(
     path = Path(out) if out is not None else _new_folder(config)
     if distributed.rank() == 0:
         _check_new(path)
-    loop, info = _loop(config, path, observer, until), first_info(config)
+    info = first_info(config)
+    loop = _loop(config, path, info, observer, until)
     try:
         if distributed.rank() == 0:
             write_text(path / "config.yaml", dump_config(config))
@@ -170,12 +174,19 @@ def _check_new(path: Path) -> None:
     Raises:
         ConfigError: if there is something in it, saying what to do.
     """
-    if path.exists() and (not path.is_dir() or any(p.name != ".lock" for p in path.iterdir())):
+    if path.exists() and not (path.is_dir() and all(map(_is_nothing, path.iterdir()))):
         if (path / "run.json").exists():
             remedy = f"`rlplast resume {path}` continues it"
         else:
             remedy = "choose another --out (`rlplast resume` continues a run's folder)"
         raise ConfigError(f"--out {path} is not empty: {remedy}")
+
+
+def _is_nothing(path: Path) -> bool:
+    """Say whether a file is what a run leaves that was killed before it had a config."""
+    if path.name in LINES:
+        return path.is_file() and path.stat().st_size == 0
+    return path.name in (".lock", ".config.yaml.tmp")
 
 
 def _new_folder(config: Any) -> Path:
@@ -219,7 +230,7 @@ def resume(
     elif done:
         report(f"{path} is done: nothing to resume (a longer run: --total)")
         return opened
-    loop = _loop(config.to_resume(), path, observer, until)
+    loop = _loop(config.to_resume(), path, info, observer, until)
     info = info or first_info(config)
     try:
         try:
@@ -249,7 +260,8 @@ def branch(run: str | Path, out: str | Path, config: RunConfig) -> Run:
         DamagedFile: if what `run` left is damaged.
     """
     _check_new(Path(out))
-    branch_run(Path(run), Path(out), dump_config(config), first_info(config))
+    parents = run_ids(Run(Path(run), config).info)
+    branch_run(Path(run), Path(out), dump_config(config), first_info(config), parents)
     return Run(Path(out), config)
 
 
@@ -265,8 +277,9 @@ def _continue(loop: Loop, report: Callable[[str], None]) -> None:
     """Load the newest undamaged checkpoint; a run killed before its first one starts anew."""
     folder = loop.folder
     if not any(folder.checkpoints.glob("[sb]*-*")):  # step-N, best-N, branch-N
-        folder.cut(dict.fromkeys(folder.lengths(), 0))
         report(f"{folder.path} has no checkpoint yet: starting from the beginning")
+        for kept in folder.set_aside():
+            report(f"what it had written before is kept in {kept}")
         return
     found, problems = checkpoint.newest(folder.checkpoints)
     for problem in problems:

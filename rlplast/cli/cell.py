@@ -5,6 +5,7 @@ checkpoint, what was not is branched from its prefix, and what is done is left a
 """
 
 import argparse
+import itertools
 import shutil
 import sys
 import time
@@ -49,7 +50,7 @@ def run_cell(study: Path, key: str) -> None:
     if is_done(folder):
         return
     if not is_started(folder):
-        shutil.rmtree(folder, ignore_errors=True)
+        _set_aside(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         if cell["parent"] is None:
             api.train(config, folder, until=until)
@@ -61,6 +62,18 @@ def run_cell(study: Path, key: str) -> None:
         raise DamagedFile(
             f"{error}; delete {folder} and start the study again: it is trained anew"
         ) from error
+
+
+def _set_aside(folder: Path) -> None:
+    """Make room for a run; what somebody may still want to have keeps another name."""
+    held = (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 0)
+    if all(path.name in ("config.yaml", ".config.yaml.tmp") for path in held):
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    names = (folder.with_name(f"{folder.name}.aside-{i}") for i in itertools.count(1))
+    kept = next(path for path in names if not path.exists())
+    folder.rename(kept)
+    print(f"{folder} has no run.json: it begins anew; what it held is kept in {kept}")
 
 
 def _branch(prefix: Path, folder: Path, config: RunConfig) -> None:

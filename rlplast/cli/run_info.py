@@ -2,6 +2,7 @@
 
 - `status`: keeps it true while a run runs.
 - `first_info`, `resumed_info`: its contents.
+- `run_ids`: whose checkpoints the run may go on from.
 - `versions`: of the packages that results depend on.
 """
 
@@ -10,7 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +24,7 @@ from rlplast.core.training import distributed
 from rlplast.core.training.config import RunConfig
 from rlplast.core.training.run_folder import write_json
 
-__all__ = ["first_info", "resumed_info", "status", "versions"]
+__all__ = ["first_info", "resumed_info", "run_ids", "status", "versions"]
 
 PACKAGES = (
     "rlplast",
@@ -74,6 +76,7 @@ def versions() -> dict[str, str]:
 def first_info(config: RunConfig) -> dict[str, Any]:
     """Return what run.json says of a run that begins."""
     return {
+        "id": uuid.uuid4().hex,
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "versions": versions(),
         "git_revision": _git_revision(),
@@ -83,6 +86,12 @@ def first_info(config: RunConfig) -> dict[str, Any]:
         "processes": distributed.world(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
+
+
+def run_ids(info: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a run's id, then those of the runs it was branched from; none if it has no id."""
+    own = [info["id"]] if info.get("id") else []
+    return (*own, *(info.get("branched_from") or {}).get("ids", ()))
 
 
 def resumed_info() -> dict[str, Any]:

@@ -84,7 +84,7 @@ def read(path: Path, key: str | None = None, *, key_if_nested: bool = False) -> 
         ConfigError: if the file is absent, of another extension, or lacks `key`.
         DamagedFile: if it is cut or altered, or holds objects that only unpickling restores.
         RlplastError: if it is no state dict, with the keys it has instead.
-        BadWeights: if a tensor is sparse or on the ``meta`` device.
+        BadWeights: if a tensor is sparse, expanded or on the ``meta`` device.
     """
     _check_suffix(path)
     if not path.is_file():
@@ -94,19 +94,52 @@ def read(path: Path, key: str | None = None, *, key_if_nested: bool = False) -> 
         tree, metadata = _read_safetensors(path)
     else:
         tree, metadata = _read_torch(path), None
-    if key_if_nested and _is_state_dict(tree):
-        key = None
-    node = tree if key is None else _descend(tree, key, path)
+    node: Any = tree
+    for part in [] if key is None or (key_if_nested and _is_state_dict(tree)) else key.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            keys = [k for k in node if isinstance(k, str)] if isinstance(node, Mapping) else []
+            raise ConfigError(f"--key {key}: {path} has no {part!r}: {did_you_mean(part, keys)}")
+        node = node[part]
     if not _is_state_dict(node):
-        raise RlplastError(_no_state_dict(node, path, key))
+        where = str(path) if node is tree else f"{key!r} of {path}"
+        raise RlplastError(f"{where} is no state dict: {_keys(node)}; --key names one inside it")
     tensors = {name: value.detach() for name, value in node.items() if isinstance(value, Tensor)}
     for name, tensor in tensors.items():
-        if tensor.is_meta or tensor.layout != torch.strided:
-            what = "on the meta device" if tensor.is_meta else "sparse"
-            raise BadWeights(f"{path}: {name} is {what}: save a dense tensor with values")
-    left_out = [f"everything beside {key!r}"] if key else []
+        if problem := _problem(tensor):
+            raise BadWeights(f"{path}: {name} is {problem}: save a dense copy of it (clone)")
+    left_out = [f"everything beside {key!r}"] if node is not tree else []
     left_out += [name for name in node if name not in tensors]
     return StateFile(path, tree, tensors, metadata, ", ".join(left_out))
+
+
+def _problem(tensor: Tensor) -> str:
+    """Say why a tensor's values cannot be edited in place; empty if they can."""
+    if tensor.is_meta:
+        return "on the meta device"
+    if tensor.layout != torch.strided:
+        return "sparse"
+    many = (n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return "an expanded view" if any(many) else ""
+
+
+def _is_state_dict(node: Any) -> bool:
+    if not isinstance(node, Mapping) or not all(isinstance(k, str) for k in node):
+        return False
+    nested = [v for v in node.values() if isinstance(v, Mapping)]
+    return _holds_tensors(node) and not any(map(_holds_tensors, nested))
+
+
+def _holds_tensors(node: Mapping[Any, Any]) -> bool:
+    return any(isinstance(value, Tensor) for value in node.values())
+
+
+def _keys(node: Any) -> str:
+    """Say what keys there are."""
+    if not isinstance(node, Mapping):
+        return f"it is a {type(node).__name__}"
+    keys = [str(k) for k in node]
+    more = f" and {len(keys) - 20} more" if len(keys) > 20 else ""
+    return f"its keys are {', '.join(keys[:20]) or 'none'}{more}"
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -138,49 +171,6 @@ def _read_torch(path: Path) -> Any:
             f"{path} is cut, damaged or no file of torch.save ({type(error).__name__}); save or "
             "copy it again"
         ) from error
-
-
-def _is_state_dict(node: Any) -> bool:
-    if not isinstance(node, Mapping) or not all(isinstance(k, str) for k in node):
-        return False
-    values = list(node.values())
-    return any(isinstance(v, Tensor) for v in values) and not any(map(_is_state_dict, values))
-
-
-def _nested(node: Any, prefix: str = "") -> list[str]:
-    """Return the dotted paths of the state dicts inside `node`."""
-    if not isinstance(node, Mapping):
-        return []
-    if prefix and _is_state_dict(node):
-        return [prefix[:-1]]
-    return [path for k, v in node.items() for path in _nested(v, f"{prefix}{k}.")]
-
-
-def _descend(tree: Any, key: str, path: Path) -> Any:
-    node, rest = tree, key
-    while rest:
-        keys = [k for k in node if isinstance(k, str)] if isinstance(node, Mapping) else []
-        # A key may hold dots itself: the longest one that fits is meant.
-        fitting = [k for k in keys if rest == k or rest.startswith(f"{k}.")]
-        if not fitting or _is_state_dict(node):
-            choices = _nested(tree)
-            hint = did_you_mean(key, choices) if choices else "it has no nested state dict"
-            raise ConfigError(f"--key {key}: {path} has no such state dict: {hint}")
-        best = max(fitting, key=len)
-        node, rest = node[best], rest[len(best) + 1 :]
-    return node
-
-
-def _no_state_dict(node: Any, path: Path, key: str | None) -> str:
-    where = f"{path}" if key is None else f"{key!r} of {path}"
-    if not isinstance(node, Mapping):
-        return f"{where} is no state dict: it is a {type(node).__name__}"
-    keys = [str(k) for k in node]
-    listed = ", ".join(keys[:20]) + (f" and {len(keys) - 20} more" if len(keys) > 20 else "")
-    prefix = "" if key is None else f"{key}."
-    choices = [f"--key {prefix}{c}" for c in _nested(node)]
-    hint = f"; choose one with {' or '.join(choices[:5])}" if choices else "; none holds tensors"
-    return f"{where} is no state dict: its keys are {listed or 'none'}{hint}"
 
 
 def check_out(path: Path) -> None:

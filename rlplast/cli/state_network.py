@@ -187,45 +187,13 @@ def _fresh(block: Block, generator: torch.Generator) -> Tensor:
     return torch_default(block, generator)
 
 
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
 def _identity(tensor: Tensor) -> tuple[object, ...]:
     """Return the same key for names of one tensor (tied weights), and for no others."""
-    where = (tensor.untyped_storage().data_ptr(), tensor.storage_offset())
-    return (*where, tensor.shape, tensor.stride(), tensor.dtype)
-
-
-def _check_memory(tensors: Mapping[str, Tensor], selected: Sequence[str]) -> None:
-    """Refuse tensors that share memory with another one without being the same tensor.
-
-    Raises:
-        ConfigError: naming the two.
-    """
-    chosen = set(selected)
-    twins = {_identity(tensors[name]): name for name in selected}
-    spans: dict[int, list[tuple[int, int, str]]] = {}
-    for name, tensor in tensors.items():
-        if tensor.numel() == 0:
-            continue
-        extent = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-        if name in chosen and extent < tensor.numel():
-            raise ConfigError(f"{name} is an expanded view: save a copy of it (clone) instead")
-        start = int(tensor.storage_offset()) * tensor.element_size()
-        end = start + int(extent) * tensor.element_size()
-        spans.setdefault(tensor.untyped_storage().data_ptr(), []).append((start, end, name))
-        twin = twins.get(_identity(tensor))
-        if twin is not None and name not in chosen:
-            raise ConfigError(
-                f"{twin} and {name} are one tied tensor: include or exclude both of them"
-            )
-    for found in spans.values():
-        reach, holder = 0, ""
-        for start, end, name in sorted(found):
-            other = holder and _identity(tensors[holder]) != _identity(tensors[name])
-            if start < reach and other and {holder, name} & chosen:
-                raise ConfigError(
-                    f"{holder} and {name} share memory in part: save copies of them (clone) instead"
-                )
-            if end > reach:
-                reach, holder = end, name
+    return (_memory(tensor), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
 
 
 class StateNetwork:
@@ -243,8 +211,7 @@ class StateNetwork:
         network: the Network; tensors that are not selected are frozen in it.
 
     Raises:
-        ConfigError: if θ0 lacks a selected tensor or has it in another shape, or if a
-            selected tensor shares memory with another one that is not the same.
+        ConfigError: if θ0 lacks a selected tensor or has it in another shape.
     """
 
     network: Network
@@ -255,8 +222,13 @@ class StateNetwork:
         selected: Sequence[str],
         initial: Mapping[str, Tensor] | None = None,
     ) -> None:
-        _check_memory(tensors, selected)
         self._stored = {name: tensors[name] for name in selected}
+        memory = {_memory(tensor) for tensor in self._stored.values()}
+        self._beside = {
+            name: (tensor, tensor.clone())
+            for name, tensor in tensors.items()
+            if name not in self._stored and _memory(tensor) in memory
+        }
         self._work: dict[tuple[object, ...], Tensor] = {}
         layers: dict[str, dict[str, Tensor]] = {}
         stored: dict[str, dict[str, Tensor]] = {}
@@ -297,12 +269,20 @@ class StateNetwork:
 
         Raises:
             BadWeights: if a value is too large for the dtype the tensor is stored in.
+            ConfigError: if a tensor shares memory with another one that is not edited alike.
         """
+        edited = {n: self._work[_identity(t)].detach() for n, t in self._stored.items()}
         for name, tensor in self._stored.items():
-            work = self._work[_identity(tensor)].detach()
-            tensor.copy_(work)
-            if work.isfinite().all() and not tensor.to(work.dtype).isfinite().all():
+            tensor.copy_(edited[name])
+            if edited[name].isfinite().all() and not tensor.isfinite().all():
                 raise BadWeights(f"{name} does not fit {tensor.dtype} any more; nothing is written")
+        wanted = {n: (t, edited[n].to(t.dtype)) for n, t in self._stored.items()}
+        for name, (tensor, value) in (wanted | self._beside).items():
+            if not tensor.allclose(value, rtol=0, atol=0, equal_nan=True):
+                raise ConfigError(
+                    f"{name} shares memory with another tensor, which is not edited alike: "
+                    "include or exclude both, or save copies of them (clone)"
+                )
 
 
 def _matching(initial: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -191,14 +191,14 @@ def _build_each(left: Sequence[Cell]) -> None:
 
 
 def _write(folder: StudyFolder, study: StudyConfig, cells: Sequence[Cell], source: str) -> None:
-    """Write the plan: configs first, since study.json names them."""
+    """Write the plan: configs before study.json, which names them."""
+    write_text(folder.path / "study.yaml", find_config(source).read_text())
     (folder.path / "configs").mkdir(exist_ok=True)
     for cell in cells:
         path = config_path(folder.path, cell.key)
         text = dump_config(cell.config)
         if not path.exists() or path.read_bytes() != text.encode():  # edited, or cut short
             write_text(path, text)
-    write_text(folder.path / "study.yaml", find_config(source).read_text())
     arms = list(dict.fromkeys(c.arm for c in cells if c.arm is not None))
     about: dict[str, Any] = {
         "name": Path(source).stem,

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplast.agents import replay_files
 from rlplast.agents.replay import Replay
 from rlplast.agents.replay_files import Segment, plan
 from rlplast.core.errors import ConfigError, DamagedFile
@@ -261,22 +260,17 @@ def test_segments_of_another_length_are_loaded_and_shared(tmp_path: Path) -> Non
 # Saving beside training.
 
 
-def test_rows_are_overwritten_only_once_they_are_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hurried: list[int] = []
-    monkeypatch.setattr(replay_files, "hurry", lambda: hurried.append(1))
+def test_rows_are_overwritten_only_once_they_are_on_disk(tmp_path: Path) -> None:
     replay, episodes = saved(tmp_path / "old", steps=20)
     fill(replay, episodes, 7)
     state, then = replay.state_dict(), content(replay)
     saving = replay.begin_save(tmp_path / "old")
     fill(replay, episodes, 24)  # the next row goes where row 20 is, whose record is new
-    assert not hurried and replay._written.tolist() == [52, 52]
+    assert replay._written.tolist() == [52, 52]
     adding = threading.Thread(target=fill, args=(replay, episodes, 20), daemon=True)
     adding.start()
     adding.join(0.2)
     assert adding.is_alive() and replay._written.tolist() == [52, 52]
-    assert hurried  # training waits for the writer
     saving(tmp_path / "new")
     adding.join(10)
     assert not adding.is_alive() and replay._written.tolist() == [72, 72]

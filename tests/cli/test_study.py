@@ -13,7 +13,7 @@ import yaml
 from rlplast.cli.study_command import read_study_config, study_cells
 from tests.cli.commands import command
 from tests.cli.runs import SMALL, files
-from tests.runs import final, status
+from tests.runs import Killed, final, status
 from tests.study.inline import arm_folders, inline, journal, run_study, write_study
 
 TINY: dict[str, Any] = SMALL | {
@@ -68,6 +68,42 @@ def folder_of(study: Path, name: str) -> Path:
 
 def results(study: Path) -> dict[str, dict[str, Any]]:
     return {name: final(folder) for name, folder in arm_folders(study).items()}
+
+
+# Killed at its beginning.
+
+
+@pytest.mark.parametrize("writes", range(1, 8))
+def test_study_that_died_while_it_wrote_its_plan_starts_again(
+    writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    config, out, left = write_study(tmp_path, TINY, ARMS), tmp_path / "study", [writes]
+    rename = Path.rename
+
+    def die(path: Path, target: Path) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+        return rename(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Path, "rename", die)
+        run_study(config, out)
+    assert not (out / "study.json").exists()
+    with inline(lambda name, attempt: 1):  # it begins: that is what matters here
+        outcome = command("study", config, "--out", out)
+    assert outcome.code == 1 and "failed: seed-3/prefix to 50 env_steps" in outcome.out
+
+
+def test_results_of_an_arm_without_run_json_are_kept_aside(study: Path):
+    fire = folder_of(study, "seed-3/fire")
+    lines = (fire / "metrics.jsonl").read_bytes()
+    before = results(study)
+    (fire / "run.json").unlink()
+    again(study)
+    kept = fire.with_name(f"{fire.name}.aside-1")
+    assert (kept / "metrics.jsonl").read_bytes() == lines
+    assert results(study) == before
 
 
 # What it says and leaves.

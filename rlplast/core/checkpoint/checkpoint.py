@@ -7,7 +7,7 @@ more (initial weights, rows of a replay) is written once and hard-linked by the 
 
 - `Snapshot`, `snapshot`, `write`: first the moment is held fast, in memory; then it is written,
   maybe in another thread while training goes on. `save` does both.
-- `check`, `load`: one checkpoint's folder.
+- `check`, `check_run`, `load`: one checkpoint's folder.
 - `newest`, `unseal_newer`, `prune`: the folder of a run's checkpoints: ``step-N`` was due,
   ``best-N`` was saved for an evaluation that was the best so far (`rlplast.core.training.best`),
   ``branch-N`` is where a study's prefix stopped, before what was due there.
@@ -17,7 +17,7 @@ more (initial weights, rows of a replay) is written once and hard-linked by the 
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,6 @@ from rlplast.core.checkpoint.network_tensors import (
     load_network_tensors,
     network_tensors,
 )
-from rlplast.core.checkpoint.tensor_file import write_tensors
 from rlplast.core.errors import DamagedFile, RlplastError
 
 __all__ = [
@@ -46,6 +45,7 @@ __all__ = [
     "Snapshot",
     "aliases",
     "check",
+    "check_run",
     "check_seal",
     "complete",
     "first_not_finite",
@@ -111,6 +111,7 @@ class Snapshot:
         write_files: writes further files (a replay) into the folder it is given.
         shared: files to be hard-linked.
         previous: an undamaged checkpoint that files are hard links to.
+        run: id of its run; None if that has none.
     """
 
     folder: Path
@@ -122,6 +123,7 @@ class Snapshot:
     write_files: Callable[[Path], None]
     shared: tuple[Path, ...]
     previous: Path | None
+    run: str | None
 
     @property
     def temporary(self) -> Path:
@@ -138,6 +140,7 @@ def snapshot(
     previous: Path | None = None,
     stays: bool = False,
     written: Snapshot | None = None,
+    run: str | None = None,
 ) -> Snapshot:
     """Copy everything that training will change, so that `write` can take its time.
 
@@ -152,6 +155,7 @@ def snapshot(
         previous: an undamaged checkpoint of this run that files may be hard links to.
         stays: whether `prune` leaves it alone for ever.
         written: an earlier snapshot that nobody needs any more, whose memory the copies take.
+        run: id of the run, which the checkpoint carries.
 
     Raises:
         RlplastError: if the disk is full or not writable; what was there stays.
@@ -166,7 +170,7 @@ def snapshot(
     }
     initial = {n: copies.pop(n) for n in tuple(copies) if n.endswith(INITIAL)}
     taken = Snapshot(
-        folder, position, stays, copies, initial, rest, lambda folder: None, shared, previous
+        folder, position, stays, copies, initial, rest, lambda folder: None, shared, previous, run
     )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -188,9 +192,9 @@ def write(taken: Snapshot) -> None:
     folder, temporary, previous = taken.folder, taken.temporary, taken.previous
     try:
         taken.write_files(temporary)
-        write_tensors(taken.tensors, temporary / TENSORS)
+        safetensors.torch.save_file(dict(taken.tensors), temporary / TENSORS)
         if taken.initial:
-            write_tensors(taken.initial, temporary / INITIALS)
+            safetensors.torch.save_file(dict(taken.initial), temporary / INITIALS)
         for path in taken.shared:
             link(path, temporary / path.name)
         (temporary / STATE).write_text(json.dumps(taken.state))
@@ -199,6 +203,7 @@ def write(taken: Snapshot) -> None:
             "format": FORMAT,
             "position": list(taken.position),
             "stays": taken.stays,
+            "run": taken.run,
             "files": manifest(temporary, previous, fresh),
         }
         sentinel = temporary / SENTINEL
@@ -211,7 +216,7 @@ def write(taken: Snapshot) -> None:
     except RlplastError:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    except OSError as error:
+    except (OSError, SafetensorError, KeyError) as error:  # KeyError: a dtype it has no name for
         shutil.rmtree(temporary, ignore_errors=True)
         raise _unwritten(taken, error) from error
 
@@ -264,6 +269,24 @@ def load(folder: Path) -> tuple[dict[str, Tensor], Any]:
         return tensors, _join(state, tensors)
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise DamagedFile(f"{folder} could not be read: {error}") from error
+
+
+def check_run(folder: Path, runs: Collection[str]) -> None:
+    """Check that a checkpoint is of a run, or of one that it was branched from.
+
+    Args:
+        folder: the checkpoint.
+        runs: ids of these runs; none if they are not known.
+
+    Raises:
+        DamagedFile: if it is another run's.
+    """
+    run = check_seal(folder)["run"]
+    if run is not None and runs and run not in runs:
+        raise DamagedFile(
+            f"{folder} is a checkpoint of another run, {run}: this one is {next(iter(runs))}; move "
+            "it back to where it came from"
+        )
 
 
 def complete(root: Path) -> list[Path]:

@@ -3,7 +3,7 @@
 - `fsync`: a file's bytes, or a folder's entries.
 - `lock`: a file that one process at a time has.
 - `link`: a second name for a file that never changes.
-- `write_pieces`, `checksum`: so many bytes that training goes first in between.
+- `checksum`: of a file's bytes.
 """
 
 import fcntl
@@ -11,13 +11,11 @@ import os
 import shutil
 import zlib
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import TextIO
 
-from rlplast.core.checkpoint.background import give_way
+__all__ = ["checksum", "fsync", "link", "lock"]
 
-__all__ = ["checksum", "fsync", "link", "lock", "write_pieces"]
-
-_PIECE = 1 << 18  # bytes; a fraction of a millisecond of work
+_PIECE = 1 << 20  # bytes read at once
 
 
 def fsync(path: Path) -> None:
@@ -65,19 +63,8 @@ def link(source: Path, target: Path) -> None:
         fsync(target)
 
 
-def write_pieces(file: BinaryIO, data: memoryview) -> None:
-    """Write bytes, giving way to training between pieces.
-
-    Raises:
-        OSError: if the disk is full.
-    """
-    for at in range(0, len(data), _PIECE):
-        give_way()
-        file.write(data[at : at + _PIECE])
-
-
 def checksum(path: Path) -> int:
-    """Return the CRC-32 of a file, giving way to training between pieces.
+    """Return the CRC-32 of a file.
 
     Raises:
         OSError: if it cannot be read.
@@ -85,6 +72,5 @@ def checksum(path: Path) -> int:
     value = 0
     with path.open("rb") as file:
         while piece := file.read(_PIECE):
-            give_way()
             value = zlib.crc32(piece, value)
     return value

@@ -83,7 +83,7 @@ def check_seal(folder: Path) -> dict[str, Any]:
         raise DamagedFile(
             f"{folder} has checkpoint format {manifest.get('format')}: this version reads {FORMAT}"
         )
-    return {"position": position, "files": files, "stays": stays}
+    return {"position": position, "files": files, "stays": stays, "run": manifest.get("run")}
 
 
 def check(folder: Path) -> None:

@@ -7,7 +7,7 @@ hard links, so that many arms of one prefix take the disk of one.
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from rlplast.core.training.run_folder import LINES, write_json, write_text
 __all__ = ["branch_run"]
 
 
-def branch_run(run: Path, out: Path, config: str, info: Mapping[str, Any]) -> None:
+def branch_run(
+    run: Path, out: Path, config: str, info: Mapping[str, Any], parents: Sequence[str] = ()
+) -> None:
     """Make `out` a run that `resume` continues from the newest checkpoint of `run`.
 
     Its lines of metrics and receipts begin with those of `run`. It appears whole or not at
@@ -30,6 +32,7 @@ def branch_run(run: Path, out: Path, config: str, info: Mapping[str, Any]) -> No
         out: the new folder; an empty one, or none yet.
         config: the new run's config.yaml.
         info: the new run's run.json, but for its status and where it comes from.
+        parents: ids of the runs whose checkpoints it may go on from.
 
     Raises:
         DamagedFile: if the newest checkpoint of `run`, or its lines, are damaged, or it is not
@@ -58,6 +61,7 @@ def branch_run(run: Path, out: Path, config: str, info: Mapping[str, Any]) -> No
             "checkpoint": found.name,
             "clock": state["clock"],
             "seconds": state["time/seconds"],
+            "ids": list(parents),
         }
         write_json(
             temporary / "run.json", {**info, "branched_from": origin, "status": "interrupted"}

@@ -221,5 +221,8 @@ class _SilentFolder(RunFolder):
     def cut(self, lengths: Mapping[str, int]) -> None:
         pass
 
+    def set_aside(self) -> list[Path]:
+        return []
+
     def close(self) -> None:
         pass

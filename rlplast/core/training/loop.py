@@ -55,6 +55,7 @@ class Loop:
         until: where to stop early, at whichever comes first: after that step, before anything
             that is due there. What goes on from the checkpoint begins with what is due, so
             runs whose hooks differ from there on can share this one (a study's prefix).
+        runs: the run's id, then those of the runs it was branched from; none if not known.
     """
 
     trainable: Trainable
@@ -65,6 +66,7 @@ class Loop:
     measure: Callable[[Trainable, int], dict[str, float]] = lambda trainable, number: {}
     observer: Callable[["Loop"], None] = lambda loop: None
     until: tuple[Time, ...] = ()
+    runs: tuple[str, ...] = ()
     latest: dict[str, float] = field(default_factory=dict)
     started: bool = False
     _logged: Clock | None = None
@@ -339,7 +341,15 @@ class Loop:
         # What fell between the one before and this one: a signal may have come first.
         stays = self._pending is None and is_due(self.cadence.keep_every, saved or clock, clock)
         self._taken = checkpoint.snapshot(
-            path, position, tensors, state, save_files, previous, stays, self._taken
+            path,
+            position,
+            tensors,
+            state,
+            save_files,
+            previous,
+            stays,
+            self._taken,
+            self.runs[0] if self.runs else None,
         )
         return self._taken
 
@@ -347,9 +357,11 @@ class Loop:
         """Continue from a checkpoint: networks, streams, environments, files cut to length.
 
         Raises:
-            DamagedFile: if the checkpoint, or a file it counts the lines of, is damaged.
+            DamagedFile: if the checkpoint, or a file it counts the lines of, is damaged, or if it
+                is another run's.
         """
         tensors, state = checkpoint.load(path)
+        checkpoint.check_run(path, self.runs)
         for network in self.trainable.networks.values():
             checkpoint.load_network_tensors(network, tensors)
         self.trainable.clock = Clock(**state["clock"])

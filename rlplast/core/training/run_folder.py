@@ -4,15 +4,17 @@ Lines are appended as they happen. Each checkpoint stores how long the files wer
 resume cuts them back to that, so an interrupted run leaves no line twice.
 """
 
+import itertools
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.checkpoint.files import lock
+from rlplast.core.checkpoint.files import fsync, lock
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 
@@ -150,6 +152,19 @@ class RunFolder:
             with _writing(self.path / name):
                 file.truncate(length)
             file.seek(0, os.SEEK_END)
+
+    def set_aside(self) -> list[Path]:
+        """Begin the files anew; return copies of those that were not empty."""
+        kept = []
+        for name, length in self.lengths().items():
+            if length > 0:
+                copies = (self.path / f"{name}.{i}" for i in itertools.count(1))
+                kept.append(next(path for path in copies if not path.exists()))
+                with _writing(kept[-1]):
+                    shutil.copyfile(self.path / name, kept[-1])
+                    fsync(kept[-1])
+        self.cut(dict.fromkeys(self._files, 0))
+        return kept
 
     def close(self) -> None:
         """Close and unlock; lines that were not flushed may be lost if the disk is full."""

@@ -1,19 +1,12 @@
 import threading
-from types import SimpleNamespace
 
 import pytest
 
-from rlplast.core.checkpoint import background
-from rlplast.core.checkpoint.background import Background, give_way, hurry
+from rlplast.core.checkpoint.background import Background
 
 
 def fail() -> None:
     raise OSError("disk full")
-
-
-def rest(times: int) -> None:
-    for _ in range(times):
-        give_way()
 
 
 def test_job_runs_beside_the_caller() -> None:
@@ -65,52 +58,3 @@ def test_error_of_the_block_comes_before_that_of_its_job() -> None:
         jobs.start(fail)
         raise KeyError
     jobs.wait()  # it has been told, or hidden, once and for all
-
-
-def test_job_rests_in_proportion_to_its_work_but_not_for_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Read after each rest and, from the second on, before it.
-    clock = iter([100.0, 100.001, 200.0, 200.002, 300.0, 310.0, 400.0])
-    monkeypatch.setattr(background, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    rests: list[float] = []
-
-    class Hurry(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            assert timeout is not None
-            rests.append(timeout)
-            return self.is_set()
-
-    def job() -> None:
-        monkeypatch.setattr(threading.current_thread(), "hurry", Hurry())
-        rest(4)
-
-    with Background() as jobs:
-        jobs.start(job)
-    assert rests == pytest.approx([0, 0.004, 0.008, background._LONGEST])
-
-
-def test_job_that_somebody_waits_for_does_not_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "_REST", 1e9)
-    monkeypatch.setattr(background, "_LONGEST", 1e9)
-    with Background() as jobs:
-        jobs.start(lambda: rest(3))
-
-
-def test_job_that_somebody_needs_a_part_of_rests_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(background, "_REST", 1e9)
-    monkeypatch.setattr(background, "_LONGEST", 1e9)
-    done = threading.Event()
-    jobs = Background()
-    jobs.start(lambda: (rest(3), done.set())[0])
-    hurry()
-    assert done.wait(10)
-    jobs.wait()
-
-
-def test_nobody_but_a_job_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "_REST", 1e9)
-    monkeypatch.setattr(background, "_LONGEST", 1e9)
-    rest(3)

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from safetensors import SafetensorError
 from torch import Tensor
 
 from rlplast.core.checkpoint import checkpoint
@@ -270,13 +272,13 @@ def test_without_hard_links_what_was_damaged_is_not_sealed_as_good_either(
 def test_new_file_of_the_same_bytes_and_time_is_not_taken_for_the_older_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_file = checkpoint.write_tensors
+    save_file = safetensors.torch.save_file
 
     def coarse(tensors: Any, path: Path) -> None:
         save_file(tensors, path)
         os.utime(path, ns=(0, 0))
 
-    monkeypatch.setattr(checkpoint, "write_tensors", coarse)
+    monkeypatch.setattr(safetensors.torch, "save_file", coarse)
     older = save(tmp_path / "step-1", 1, torch.ones(3))
     newer = save(tmp_path / "step-2", 1, torch.zeros(3), previous=older)
     assert checkpoint.load(newer)[1]["content"].equal(torch.zeros(3))
@@ -470,6 +472,22 @@ def test_everything_is_on_disk_before_the_name_appears(
     assert before.index("COMPLETE") > before.index("rows.npy")
     assert before[-1] == ".step-1.tmp" and "replay" in before
     assert after == [tmp_path.name]
+
+
+@pytest.mark.parametrize("broken", [OSError, SafetensorError])
+def test_disk_that_fails_under_a_checkpoint_leaves_the_one_before(
+    broken: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(tensors: Any, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise broken("No space left on device")
+
+    older = save(tmp_path / "step-1", 1)
+    monkeypatch.setattr(safetensors.torch, "save_file", fail)
+    with pytest.raises(RlplastError, match=r"step-2 could not be written .*No space left"):
+        save(tmp_path / "step-2", 2)
+    assert list(tmp_path.iterdir()) == [older]
+    checkpoint.check(older)
 
 
 def test_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

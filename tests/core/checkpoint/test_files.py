@@ -1,4 +1,3 @@
-import io
 import os
 import random
 import zlib
@@ -8,33 +7,16 @@ from typing import Any
 import pytest
 
 from rlplast.core.checkpoint import files
-from rlplast.core.checkpoint.files import checksum, fsync, link, lock, write_pieces
+from rlplast.core.checkpoint.files import checksum, fsync, link, lock
 
 SIZES = [0, 1, files._PIECE - 1, files._PIECE, files._PIECE + 1, 3 * files._PIECE + 5]
 
 
-@pytest.fixture
-def pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that grows whenever training may go first."""
-    given: list[int] = []
-    monkeypatch.setattr(files, "give_way", lambda: given.append(1))
-    return given
-
-
 @pytest.mark.parametrize("size", SIZES)
-def test_pieces_are_all_bytes_in_order(size: int, pieces: list[int]) -> None:
-    data, file = random.Random(size).randbytes(size), io.BytesIO()
-    write_pieces(file, memoryview(data))
-    assert file.getvalue() == data
-    assert len(pieces) == -(-size // files._PIECE)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_checksum_is_that_of_the_whole(size: int, pieces: list[int], tmp_path: Path) -> None:
+def test_checksum_is_that_of_the_whole(size: int, tmp_path: Path) -> None:
     data = random.Random(size).randbytes(size)
     (tmp_path / "file").write_bytes(data)
     assert checksum(tmp_path / "file") == zlib.crc32(data)
-    assert len(pieces) == -(-size // files._PIECE)
 
 
 def test_link_is_the_same_file(tmp_path: Path) -> None:
