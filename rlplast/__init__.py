@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rlplast.cli.api import Run
     from rlplast.core.clock import Clock, Time
     from rlplast.core.method.context import Context
     from rlplast.core.method.hooks import Hooks
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from rlplast.methods.parseval import Parseval
     from rlplast.methods.shrink_perturb import shrink_perturb
     from rlplast.methods.swr import swr
+    from rlplast.run.api import Run
 
 # Loaded when first used: an environment's process imports this package and needs no torch.
 _HOMES = {
@@ -125,7 +125,7 @@ def train(config: Any, out: "str | Path | None" = None, **overrides: Any) -> "Ru
     Returns:
         The finished run.
     """
-    from rlplast.cli import api
+    from rlplast.run import api
 
     return api.train(config, out, **overrides)
 
@@ -157,6 +157,6 @@ def load(run: "str | Path", checkpoint: str = "newest") -> "Run":
         run: the run's folder.
         checkpoint: newest, best (where the run keeps it) or a name such as ``step-800``.
     """
-    from rlplast.cli import api
+    from rlplast.run import api
 
     return api.load(run, checkpoint)

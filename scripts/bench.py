@@ -26,8 +26,8 @@ from bench_tools import Row, alternate, row
 import rlplast
 from rlplast.agents.networks import ARCHITECTURES, QNetwork
 from rlplast.agents.replay import Replay
-from rlplast.cli import api
-from rlplast.cli.build import build
+from rlplast.run import api
+from rlplast.run.build import build
 
 
 class Ours:

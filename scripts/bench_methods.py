@@ -9,11 +9,11 @@ from typing import Any
 
 from bench_tools import Row, alternate, row
 
-from rlplast.cli import api
-from rlplast.cli.build import build
 from rlplast.core.clock import Clock
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.training.trainable import no_hooks
+from rlplast.run import api
+from rlplast.run.build import build
 
 INSIDE: dict[str, dict[str, Any]] = {  # at every update
     "swr": {"coef": 1e-3},

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from bench_tools import Row, alternate, row
 
-from rlplast.cli import api
-from rlplast.cli.build import build
+from rlplast.run import api
+from rlplast.run.build import build
 
 OBS, ACTIONS = 51, 19
 LIFECYCLE = {"method": "lifecycle", "networks": ["critic"]}

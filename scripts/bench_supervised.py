@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from bench_tools import Row, alternate, row
 from torch import nn
 
-from rlplast.cli import api
-from rlplast.cli.build import build
+from rlplast.run import api
+from rlplast.run.build import build
 
 UPDATES = 10  # per call
 HOOKS = [{"method": "fire", "on": "phase_start"}]

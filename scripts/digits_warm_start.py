@@ -31,7 +31,7 @@ CONFIG = "supervised/digits_warm_start"
 
 def run(out: Path, arm: str, seed: int, model: str | None) -> None:
     import rlplast
-    from rlplast.cli import api
+    from rlplast.run import api
 
     folder = out / f"{arm}-{seed}"
     if (folder / "run.json").exists() and rlplast.load(folder).info.get("status") == "done":

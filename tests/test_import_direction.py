@@ -1,8 +1,8 @@
 """Imports point one way.
 
-plugins <- core <- methods, metrics <- supervised, gpt, adapters, agents <- study, report <- cli;
-envs imports plugins alone, and only cli imports agents or envs. Inside core: network <- method,
-checkpoint <- training.
+plugins <- core <- methods, metrics <- supervised, gpt, adapters, agents <- run <- study, report <-
+cli; envs imports plugins alone, and only run and cli import agents or envs. Inside core:
+network <- method, checkpoint <- training.
 """
 
 import ast
@@ -27,11 +27,12 @@ TIERS = (
     ("core",),
     ("methods", "metrics"),
     ("supervised", "gpt", "adapters", "agents"),
+    ("run",),
     ("study", "report"),
     ("cli",),
 )
 RANK = {room: rank for rank, rooms in enumerate(TIERS) for room in rooms}
-ONLY_CLI_IMPORTS = {"agents", "envs", "cli", "rlplast"}
+ONLY_RUN_IMPORTS, ONLY_CLI_IMPORTS = {"agents", "envs"}, {"cli", "rlplast"}
 FACADE_IMPORTS = {"core", "methods", "metrics"}
 
 CORE_THIRD_PARTY = {"torch", "numpy"}
@@ -117,11 +118,14 @@ def rooms_violation(item: Import) -> str | None:
     if target is None or target == source or source == "cli":
         return None
     if source == "rlplast":
-        allowed = target in FACADE_IMPORTS or (target == "cli" and not item.unconditional)
-        return None if allowed else f"the facade may not import '{target}' (cli: inside functions)"
+        allowed = target in FACADE_IMPORTS or (target == "run" and not item.unconditional)
+        return None if allowed else f"the facade may not import '{target}' (run: inside functions)"
     if (source, target) in (("agents", "envs"), ("envs", "plugins")):
         return None
-    if source == "envs" or target in ONLY_CLI_IMPORTS or RANK[target] > RANK[source]:
+    if source == "run" and target in ONLY_RUN_IMPORTS:
+        return None
+    only = ONLY_RUN_IMPORTS | ONLY_CLI_IMPORTS
+    if source == "envs" or target in only or RANK[target] > RANK[source]:
         return f"'{source}' may not import '{target}'"
     return None
 
@@ -233,7 +237,8 @@ def check(source: str, path: str) -> list[str]:
         ),
         ("rlplast/study/plan.py", "import rlplast\n", 1),
         ("rlplast/extras/new.py", "import torch\n", 1),
-        ("rlplast/__init__.py", "from rlplast.cli import main\n", 1),
+        ("rlplast/__init__.py", "from rlplast.run import api\n", 1),
+        ("rlplast/run/api.py", "from rlplast.study import plan\n", 1),
         ("rlplast/__init__.py", "def f():\n    from rlplast import agents\n", 2),
         ("agents/dqn.py", "from rlplast.study import store\n", 1),
         ("envs/atari.py", "from rlplast.core import errors\n", 1),
@@ -258,7 +263,7 @@ def test_checker_reports_file_and_line(path: str, source: str, line: int):
         ("rlplast/report/plots.py", "import matplotlib\nfrom rlplast.study import store\n"),
         (
             "rlplast/__init__.py",
-            "from rlplast.core import clock\ndef f():\n    from .cli import run\n",
+            "from rlplast.core import clock\ndef f():\n    from .run import api\n",
         ),
         (
             "rlplast/cli/train.py",
@@ -266,6 +271,7 @@ def test_checker_reports_file_and_line(path: str, source: str, line: int):
         ),
         ("agents/dqn.py", "from agents import replay\nfrom rlplast.methods import lifecycle\n"),
         ("envs/atari.py", "from rlplast.envs import vector\nimport numpy\n"),
+        ("rlplast/run/build.py", "def f():\n    from rlplast import envs\n"),
         ("envs/registry.py", "from rlplast import plugins\n"),
         ("rlplast/core/registry.py", "from rlplast import plugins\n"),
         ("agents/dqn.py", "from rlplast import envs\nfrom rlplast.envs.atari import make\n"),

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from rlplast.cli import api
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import ConfigError, DamagedFile, Interrupted
+from rlplast.run import api
 from tests.cli.commands import command
 from tests.runs import MANY, TINY, Killed, at_step, final, forget, status
 

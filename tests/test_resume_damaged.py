@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from rlplast.cli import api
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.training.run_folder import RunFolder
+from rlplast.run import api
 from tests.cli.commands import command
 from tests.runs import MANY, TINY, final, forget, status
 

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlplast.cli import api
 from rlplast.cli.errors import exit_code, import_module
 from rlplast.core.checkpoint.files import lock
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.training.config import RunConfig
+from rlplast.run import api
 from rlplast.study.child import die_with_parent
 from rlplast.study.folder import is_done, is_started, read_study
 

@@ -10,12 +10,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 
-from rlplast.cli import api
 from rlplast.cli.tables import counted, figure, show
 from rlplast.core.checkpoint.files import fsync
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import numpy_stream
 from rlplast.core.training.kinds import get_kind
+from rlplast.run import api
 
 __all__ = ["add_arguments", "run"]
 

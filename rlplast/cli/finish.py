@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from rlplast.cli.api import Run
 from rlplast.cli.tables import counted, figure
 from rlplast.report.plot import plot_run
+from rlplast.run.api import Run
 
 __all__ = ["finish"]
 

@@ -15,11 +15,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from rlplast.cli.shipped import config_folder, shipped_configs
 from rlplast.cli.tables import counted, show
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.training.kinds import kinds
+from rlplast.run.shipped import config_folder, shipped_configs
 
 __all__ = ["add_arguments", "list_rows", "run"]
 

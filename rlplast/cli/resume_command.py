@@ -4,11 +4,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from rlplast.cli import api
 from rlplast.cli.finish import finish
 from rlplast.cli.progress import progress
 from rlplast.core.errors import ConfigError
 from rlplast.core.training.distributed import rank
+from rlplast.run import api
 from rlplast.study.folder import is_prefix, study_of
 
 __all__ = ["add_arguments", "run"]

@@ -18,16 +18,16 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from rlplast.cli.build import build
 from rlplast.cli.cell import config_path
-from rlplast.cli.config_file import dump_config, read_config
-from rlplast.cli.run_info import versions
-from rlplast.cli.shipped import find_config
 from rlplast.cli.study_progress import study_progress
 from rlplast.cli.tables import counted
 from rlplast.core.errors import ConfigError, Interrupted, RlplastError
 from rlplast.core.training.config import read_yaml
 from rlplast.core.training.run_folder import write_text
+from rlplast.run.build import build
+from rlplast.run.config_file import dump_config, read_config
+from rlplast.run.info import versions
+from rlplast.run.shipped import find_config
 from rlplast.study.executors import Executor, make_executor
 from rlplast.study.folder import StudyFolder
 from rlplast.study.plan import Cell, PlannedRun, cost, plan

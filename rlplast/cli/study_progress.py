@@ -1,6 +1,5 @@
 """The progress of a study: a bar for the whole and one per running cell, or plain lines."""
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,24 +9,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from rlplast.run.read import last_line
 from rlplast.study.plan import Cell
 from rlplast.study.scheduler import Progress as StudyProgress
 
 __all__ = ["done_share", "study_progress"]
 
-_TAIL = 1 << 14  # bytes of metrics.jsonl that are sure to hold its last line
-
 
 def done_share(cell: Cell, root: Path) -> float:
     """Return how much of a cell is done, in [0, 1], by the last line of its metrics."""
-    try:
-        with (root / cell.folder / "metrics.jsonl").open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL))
-            lines = file.read().splitlines()
-        row = next(json.loads(line) for line in reversed(lines) if line.endswith(b"}"))
-    except (OSError, ValueError, StopIteration):
-        return 0.0
+    row = last_line(root / cell.folder / "metrics.jsonl")
     starts, stops = cell.starts, cell.stops or (cell.config.total_time(),)
     shares = []
     for stop in stops:

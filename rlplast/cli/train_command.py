@@ -13,12 +13,12 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from rlplast.cli import api
 from rlplast.cli.finish import finish
 from rlplast.cli.progress import progress
 from rlplast.core.errors import ConfigError
 from rlplast.core.training.config import parse_yaml
 from rlplast.core.training.distributed import rank
+from rlplast.run import api
 
 __all__ = ["add_arguments", "run"]
 

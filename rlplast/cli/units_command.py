@@ -12,11 +12,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from rlplast.cli.build import build_trainable
-from rlplast.cli.config_file import read_config
 from rlplast.cli.tables import show
 from rlplast.cli.train_command import overrides
 from rlplast.core.network.network import Network
+from rlplast.run.build import build_trainable
+from rlplast.run.config_file import read_config
 
 __all__ = ["add_arguments", "run"]
 

@@ -20,13 +20,10 @@ from rlplast.report.run_data import (
     higher_is_better,
     hook_clock,
     hook_time,
-    read_config,
-    read_info,
-    read_json,
-    read_lines,
     read_run,
     score_key,
 )
+from rlplast.run.read import read_config, read_info, read_json, read_lines
 
 __all__ = [
     "Gathered",

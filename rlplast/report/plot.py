@@ -1,6 +1,5 @@
 """One picture of a run: scores, loss, norms and so on, with every scheduled hook marked."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlplast.core.checkpoint.files import fsync
+from rlplast.run.read import read_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,7 @@ def plot_run(folder: Path, out: Path) -> Path:
     Returns:
         `out`.
     """
-    rows, receipts = _rows(folder / "metrics.jsonl"), _rows(folder / "receipts.jsonl")
+    rows, receipts = (read_lines(folder / f"{n}.jsonl") for n in ("metrics", "receipts"))
     temporary = out.with_name(f".{out.stem}.tmp{out.suffix}")
     draw_run(rows, receipts).savefig(temporary, dpi=120)
     fsync(temporary)
@@ -88,10 +88,6 @@ def draw_run(rows: Sequence[Row], receipts: Sequence[Row]) -> "Figure":
     grid[-1].xaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
     figure.align_ylabels(grid)
     return figure
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def _panels(rows: Sequence[Row], unit: str) -> dict[str, list[Line]]:

@@ -1,12 +1,11 @@
 """What one run's folder says: its config, its lines, its score.
 
-- `RunData`, `read_run`: a run, read; `read_json`, `read_lines`: its files.
+- `RunData`, `read_run`: a run, read; its files one by one are read in `rlplast.run.read`.
 - `score_key`, `higher_is_better`: which number a run is judged by, and how.
 - `curve`: a measured number over the run; `hook_clock`, `hook_time`, `first_after`: where its
   intervention lies on it.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 
 from rlplast.core.clock import UNITS, Time
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.training.config import read_yaml
+from rlplast.run.read import read_config, read_info, read_lines
 
 __all__ = [
     "RunData",
@@ -25,9 +24,6 @@ __all__ = [
     "higher_is_better",
     "hook_clock",
     "hook_time",
-    "read_info",
-    "read_json",
-    "read_lines",
     "read_run",
     "score_key",
 ]
@@ -72,16 +68,6 @@ class RunData:
     branch_seconds: float
     config: dict[str, Any]
     info: dict[str, Any]
-
-
-def read_info(folder: Path) -> dict[str, Any]:
-    """Read a run's run.json; a folder without one has the status "absent".
-
-    Raises:
-        DamagedFile: if it is cut or altered.
-    """
-    path = folder / "run.json"
-    return read_json(path) if path.is_file() else {"status": "absent"}
 
 
 def read_run(folder: Path, task: str, arm: str, seed: int) -> RunData:
@@ -132,65 +118,6 @@ def _branched(info: Row, unit: str, path: Path) -> tuple[dict[str, int] | None, 
         raise DamagedFile(f"{path}: branched_from = {said!r}: expected are a clock and seconds")
     _check_clocks([clock], unit, path)
     return clock, float(seconds)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds one object.
-
-    Raises:
-        DamagedFile: if it cannot be read, or is anything else.
-    """
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise DamagedFile(f"{path} cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise DamagedFile(f"{path} holds {type(value).__name__}: expected is one JSON object")
-    return value
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read a .jsonl file; a last line that a stopped process left unfinished is passed over.
-
-    Raises:
-        DamagedFile: naming the first other line that is no JSON object.
-    """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise DamagedFile(f"{path} cannot be read: {error}") from error
-    while lines and not lines[-1].strip():
-        lines.pop()
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if isinstance(row, dict):
-            rows.append(row)
-        elif number < len(lines):
-            raise DamagedFile(
-                f"{path}, line {number} is no JSON object: {line[:60]!r}; only a last line may "
-                "be cut. Restore the file, or leave this run out"
-            )
-    return rows
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """Read a run's config.yaml.
-
-    Raises:
-        DamagedFile: if it is absent or no mapping.
-    """
-    path = folder / "config.yaml"
-    try:
-        config = read_yaml(path)
-    except ConfigError as error:
-        raise DamagedFile(str(error)) from error
-    if not isinstance(config, dict):
-        raise DamagedFile(f"{path} holds no config: expected is a mapping of keys")
-    return config
 
 
 def _length(config: Row, metrics: Sequence[Row], folder: Path) -> tuple[str, int]:

@@ -20,6 +20,7 @@ from typing import Any
 from rlplast.core.checkpoint.files import lock
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.training.run_folder import write_json
+from rlplast.run.read import status
 from rlplast.study.plan import Cell
 
 __all__ = [
@@ -30,7 +31,6 @@ __all__ = [
     "is_prefix",
     "is_started",
     "read_study",
-    "status",
     "study_of",
 ]
 
@@ -84,16 +84,6 @@ def is_prefix(study: Path, run: Path) -> bool:
     """Whether a run's folder is one of a study's prefixes."""
     prefixes = (cell for cell in read_study(study)["cells"] if cell["kind"] == "prefix")
     return any((study / cell["folder"]).resolve() == run.resolve() for cell in prefixes)
-
-
-def status(folder: Path) -> str:
-    """Return the status in a run's run.json; ``absent`` if there is no such run."""
-    try:
-        return str(json.loads((folder / "run.json").read_text())["status"])
-    except (FileNotFoundError, NotADirectoryError):
-        return "absent"
-    except (ValueError, KeyError, TypeError):
-        return "damaged"
 
 
 def is_done(folder: Path) -> bool:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from rlplast.cli import api
-from rlplast.cli.build import build_trainable
-from rlplast.cli.config_file import read_config
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import rows
+from rlplast.run import api
+from rlplast.run.build import build_trainable
+from rlplast.run.config_file import read_config
 from tests.cli.runs import SMALL
 from tests.runs import MANY, TINY, final, forget
 from tests.sac_runs import small_sac

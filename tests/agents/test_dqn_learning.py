@@ -7,7 +7,7 @@ import torch
 
 from rlplast.agents.dqn import DQN
 from rlplast.agents.dqn_config import DQNConfig
-from rlplast.cli.config_file import read_config
+from rlplast.run.config_file import read_config
 
 pytestmark = pytest.mark.slow
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlplast.cli.build import build_trainable
-from rlplast.cli.config_file import read_config
 from rlplast.core.errors import RlplastError
+from rlplast.run.build import build_trainable
+from rlplast.run.config_file import read_config
 from tests.sac_runs import small_sac
 
 

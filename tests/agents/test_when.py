@@ -8,7 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from rlplast.cli import api
+from rlplast.run import api
 from tests.cases import CASES, method_of
 from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora

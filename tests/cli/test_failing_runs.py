@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlplast.cli import api
+from rlplast.run import api
 from tests.cli.commands import command
 from tests.cli.runs import jsonl, refused, small_config
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from rlplast import envs
-from rlplast.cli import shipped
 from rlplast.cli.list_command import _first_sentence
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import FAMILIES
 from rlplast.core.training.config import read_yaml
+from rlplast.run import shipped
 from tests.cli.commands import command
 
 ROOT = Path(__file__).resolve().parents[2]

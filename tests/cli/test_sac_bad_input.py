@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import yaml
 
-from rlplast.cli import api
 from rlplast.core.rng import numpy_stream
+from rlplast.run import api
 from tests.cli.commands import command
 from tests.cli.runs import SMALL, jsonl, refused
 from tests.runs import final, status

@@ -10,8 +10,8 @@ import yaml
 
 import rlplast
 from rlplast.cli import train_command
-from rlplast.cli.config_file import read_config
 from rlplast.cli.main import main
+from rlplast.run.config_file import read_config
 from tests.cli.commands import command
 from tests.cli.runs import SMALL, files, jsonl, small_config, trained, untimed
 

@@ -14,15 +14,15 @@ import gymnasium
 import pytest
 import torch
 
-from rlplast.cli.config_file import read_config
 from rlplast.cli.list_command import list_rows
 from rlplast.cli.main import parser
-from rlplast.cli.shipped import shipped_configs
 from rlplast.cli.train_command import overrides
 from rlplast.core import registry
 from rlplast.core.method.listing import ROW_KEYS
 from rlplast.core.method.scope import SCOPES
 from rlplast.core.training.config import parse_yaml
+from rlplast.run.config_file import read_config
+from rlplast.run.shipped import shipped_configs
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

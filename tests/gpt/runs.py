@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlplast.cli.config_file import read_config
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.training import distributed
@@ -17,6 +16,7 @@ from rlplast.core.training.loop import Loop
 from rlplast.gpt.config import GPTConfig
 from rlplast.gpt.trainer import GPTTrainer
 from rlplast.metrics.probe import measure_run
+from rlplast.run.config_file import read_config
 
 __all__ = ["HOOKS", "loop", "rows", "run", "tiny", "write_corpora"]
 

@@ -2,12 +2,12 @@ from typing import Any
 
 import pytest
 
-from rlplast.cli.config_file import dump_config, read_config
-from rlplast.cli.shipped import shipped_configs
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.training.config import parse_yaml
 from rlplast.gpt.config import GPTConfig, Phase
+from rlplast.run.config_file import dump_config, read_config
+from rlplast.run.shipped import shipped_configs
 
 SMALL: dict[str, Any] = {
     "kind": "gpt",

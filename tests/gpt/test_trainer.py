@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rlplast.cli.config_file import read_config
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
@@ -16,6 +15,7 @@ from rlplast.core.rng import numpy_stream, torch_stream
 from rlplast.gpt.config import GPTConfig
 from rlplast.gpt.model import GPT
 from rlplast.gpt.trainer import GPTTrainer
+from rlplast.run.config_file import read_config
 from tests.gpt.runs import rows, run, tiny, write_corpora, write_corpus
 from tests.runs import final
 

@@ -8,11 +8,11 @@ import pytest
 
 from rlplast import register_kind
 from rlplast.agents.dqn_config import DQNConfig
-from rlplast.cli.build import build_trainable
-from rlplast.cli.config_file import read_config
 from rlplast.core.errors import ConfigError
 from rlplast.core.training.config import RunConfig
 from rlplast.core.training.kinds import get_kind, kinds
+from rlplast.run.build import build_trainable
+from rlplast.run.config_file import read_config
 from tests.cli.commands import command
 from tests.cli.runs import SMALL, refused
 

@@ -101,7 +101,7 @@ def test_a_study_that_has_nothing_finished_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"format": 1, "name": "demo", "cells": [', "study.json cannot be read"),
+        ('{"format": 1, "name": "demo", "cells": [', "study.json is no valid JSON"),
         ("[]", "holds list"),
         ('{"format": 2}', "format 2: this rlplast reads 1"),
         ('{"format": 1, "cells": [{"key": "a"}]}', "no list of cells"),

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplast.cli import api
-from rlplast.cli.build import build
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import torch_stream
+from rlplast.run import api
+from rlplast.run.build import build
 from rlplast.supervised.streams import Phase
 from rlplast.supervised.trainer import position
 from tests.runs import Killed, at_step, final

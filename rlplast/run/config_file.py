@@ -20,11 +20,11 @@ from typing import Any
 import jsonargparse
 import yaml
 
-from rlplast.cli.shipped import config_folder, find_config
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, shortened
 from rlplast.core.training.config import RunConfig, check_keys, read_yaml
 from rlplast.core.training.kinds import get_kind, kinds
+from rlplast.run.shipped import config_folder, find_config
 
 __all__ = ["dump_config", "read_config"]
 

@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,10 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from rlplast import __version__
-from rlplast.cli.build import build, build_trainable
-from rlplast.cli.config_file import dump_config, read_config
-from rlplast.cli.run_info import first_info, resumed_info, run_ids, status
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError, DamagedFile
@@ -27,6 +22,10 @@ from rlplast.core.training.config import RunConfig
 from rlplast.core.training.loop import Loop
 from rlplast.core.training.run_folder import LINES, write_text
 from rlplast.metrics.probe import measure_run
+from rlplast.run.build import build, build_trainable
+from rlplast.run.config_file import dump_config, read_config
+from rlplast.run.info import first_info, resumed_info, run_ids, status, versions
+from rlplast.run.read import read_info, read_lines
 
 __all__ = ["Run", "branch", "load", "read_config", "resume", "train"]
 
@@ -82,24 +81,17 @@ class Run:
         Raises:
             DamagedFile: if it is no valid JSON.
         """
-        path = self.path / "run.json"
-        if not path.exists():  # killed just before it was written
-            return {}
-        try:
-            info = json.loads(path.read_text())
-        except ValueError as error:
-            raise DamagedFile(f"{path} is no valid JSON: {error}") from error
-        if not isinstance(info, dict):
-            raise DamagedFile(f"{path} holds a {type(info).__name__}: needed is a mapping")
-        return info
+        return read_info(self.path)
 
     def lines(self, name: str = "metrics") -> list[dict[str, Any]]:
         """Return the rows of ``metrics.jsonl`` or ``receipts.jsonl``.
 
         A last line that is not finished, as a killed run leaves it, does not count.
+
+        Raises:
+            DamagedFile: if another line is no JSON object.
         """
-        text = (self.path / f"{name}.jsonl").read_text()
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
+        return read_lines(self.path / f"{name}.jsonl")
 
     def agent(self) -> Any:
         """Return the Trainable with the checkpoint's weights; built once."""
@@ -267,10 +259,11 @@ def branch(run: str | Path, out: str | Path, config: RunConfig) -> Run:
 
 def _by_another(info: dict[str, Any]) -> str:
     """Say which version began a run, if it is another one."""
-    began = info.get("versions", {}).get("rlplast", __version__)
-    if began == __version__:
+    now = versions()["rlplast"]
+    began = info.get("versions", {}).get("rlplast", now)
+    if began == now:
         return ""
-    return f"; the run was begun with rlplast {began}, this is {__version__}: go on with {began}"
+    return f"; the run was begun with rlplast {began}, this is {now}: go on with {began}"
 
 
 def _continue(loop: Loop, report: Callable[[str], None]) -> None:
