@@ -13,37 +13,10 @@ from rlplast.core.errors import RlplastError
 
 __all__ = [
     "Evaluation",
-    "FrameStack",
     "environment_errors",
     "evaluate_policy",
     "evaluating",
 ]
-
-
-class FrameStack:
-    """The newest frames of every environment, zeros before an episode's start.
-
-    Args:
-        num_envs: number of environments.
-        frame_stack: frames per observation.
-        obs_shape: shape of one frame.
-        dtype: NumPy type of a frame.
-    """
-
-    def __init__(
-        self, num_envs: int, frame_stack: int, obs_shape: tuple[int, ...], dtype: str
-    ) -> None:
-        self.frames = np.zeros((num_envs, frame_stack, *obs_shape), dtype)
-
-    def push(self, obs: np.ndarray, first: np.ndarray | bool) -> None:
-        """Append frames (num_envs, ...); `first` marks the environments that began anew."""
-        self.frames[:, :-1] = self.frames[:, 1:].copy()
-        self.frames[:, -1] = obs
-        self.frames[:, :-1][np.broadcast_to(first, len(obs))] = 0
-
-    def obs(self) -> np.ndarray:
-        """Return observations (num_envs, frame_stack, ...), or without that axis if it is 1."""
-        return self.frames if self.frames.shape[1] > 1 else self.frames[:, 0]
 
 
 @dataclass(frozen=True)
@@ -130,7 +103,7 @@ def evaluate_policy(
     n = min(episodes, max(1, config.num_envs))
     env = envs.make_vector(config.id, [rng(i) for i in range(n)], 0, **config.options)
     spec = env.spec
-    stack = FrameStack(n, spec.frame_stack, spec.obs_shape, spec.obs_dtype)
+    stack = envs.FrameStack(n, spec)
     quota = np.array([episodes // n + (i < episodes % n) for i in range(n)])
     returns: list[list[float]] = [[] for _ in range(n)]
     lengths: list[list[int]] = [[] for _ in range(n)]

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from rlplast import envs
-from rlplast.agents.evaluation import FrameStack, environment_errors
-from rlplast.agents.off_policy_config import AgentConfig, EnvConfig
+from rlplast.agents.evaluation import environment_errors
+from rlplast.agents.off_policy_config import EnvConfig, OffPolicyAgentConfig
 from rlplast.agents.replay import Replay
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
@@ -42,7 +42,7 @@ class Experience:
     def __init__(
         self,
         env: EnvConfig,
-        agent: AgentConfig,
+        agent: OffPolicyAgentConfig,
         replay_ratio: float,
         seed: int,
         rng: np.random.Generator,
@@ -68,7 +68,7 @@ class Experience:
         )
         rngs = [numpy_stream(seed, "environment", i) for i in range(n)]
         self.env = envs.make_vector(env.id, rngs, env.workers, **env.options)
-        self.stack = FrameStack(n, spec.frame_stack, spec.obs_shape, spec.obs_dtype)
+        self.stack = envs.FrameStack(n, spec)
         self.credit = 0.0
         self.returns: list[float] = []
         with ExitStack() as cleanup:
@@ -156,7 +156,7 @@ class Experience:
         self.env.close()
 
 
-def _capacity(agent: AgentConfig, num_envs: int, spec: envs.EnvSpec) -> int:
+def _capacity(agent: OffPolicyAgentConfig, num_envs: int, spec: envs.EnvSpec) -> int:
     """Return the rows of the replay; memory is committed only as they are written.
 
     With frame_stack + n_step + 1 rows per environment one transition can always be sampled:

@@ -1,28 +1,21 @@
 """What configs of off-policy agents have in common.
 
 - `EnvConfig`: the ``env`` part.
-- `check_off_policy`: checks optimizer, replay ratio, environments, first update and total.
-- `env_steps_total`, `horizon`, `updates_planned`: how long a run is in each unit.
+- `OffPolicyAgentConfig`: keys of every ``agent`` part.
+- `OffPolicyConfig`: a run; knows how long it is in each unit.
 """
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.optimizers import OptimizerConfig
-from rlplast.core.registry import check_range
+from rlplast.core.registry import check_range, param
+from rlplast.core.training.config import RunConfig
 
-__all__ = [
-    "AgentConfig",
-    "EnvConfig",
-    "OffPolicyConfig",
-    "check_off_policy",
-    "env_steps_total",
-    "horizon",
-    "updates_planned",
-]
+__all__ = ["EnvConfig", "OffPolicyAgentConfig", "OffPolicyConfig"]
 
 
 @dataclass
@@ -37,101 +30,107 @@ class EnvConfig:
     """
 
     id: str = "atari/Asterix"
-    num_envs: int = 4
+    num_envs: int = param(4, "[1, 100000]")
     workers: int = 0
     options: dict[str, Any] = field(default_factory=dict)
 
 
-class AgentConfig(Protocol):
-    """What an agent's config says about experience."""
+@dataclass
+class OffPolicyAgentConfig:
+    """What every agent's config says about experience and updates.
 
-    buffer_size: int
-    initial_steps: int
-    batch_size: int
-    n_step: int
-    gamma: float
-
-
-class OffPolicyConfig(Protocol):
-    """What configs of off-policy agents have in common."""
-
-    kind: str
-    total: str
-    env: EnvConfig
-    replay_ratio: float
-    optimizer: OptimizerConfig
-
-    @property
-    def agent(self) -> AgentConfig:
-        """The agent's own keys."""
-        ...
-
-    def total_time(self) -> Time:
-        """Return the run's length."""
-        ...
-
-    def reference_time(self) -> Time:
-        """Return the length that was first planned."""
-        ...
-
-
-def check_off_policy(config: OffPolicyConfig) -> None:
-    """Check optimizer, replay ratio, environments, first update and total of a config.
-
-    Raises:
-        ConfigError: naming key, value and what is allowed.
+    Attributes:
+        batch_size: transitions per update.
+        buffer_size: transitions kept.
+        initial_steps: env_steps before the first update, with random actions.
+        gamma: discount per env_step.
+        n_step: env_steps summed into a target.
+        precision: fp32, or bf16 for autocast in forward passes.
+        accelerate: off, or compile for torch.compile.
     """
-    agent, num_envs = config.agent, config.env.num_envs
-    config.optimizer.check()
-    if config.optimizer.stepped != "update" or config.optimizer.renew:
-        raise ConfigError(
-            f"optimizer.stepped = {config.optimizer.stepped!r}, renew = {config.optimizer.renew}: "
-            f"a {config.kind} run has neither epochs nor phases; allowed are update and false"
-        )
-    check_range("replay_ratio", config.replay_ratio, 1.0, "(0, inf)")
-    check_range("env.num_envs", num_envs, 1, "[1, inf)")
-    check_range("env.workers", config.env.workers, 0, f"[0, {num_envs}]")
-    least = num_envs * (agent.n_step + 1)
-    if agent.initial_steps < least:
-        raise ConfigError(
-            f"agent.initial_steps = {agent.initial_steps}: allowed is at least num_envs * "
-            f"(n_step + 1) = {least}, so that there is something to sample"
-        )
-    total = config.total_time()
-    if total.unit == "env_steps" and agent.initial_steps >= total.value:
-        raise ConfigError(
-            f"agent.initial_steps = {agent.initial_steps}: allowed is less than the total, "
-            f"{total}, or nothing is ever learnt"
-        )
-    if total.unit not in ("env_steps", "updates"):
-        raise ConfigError(
-            f"total = {config.total!r}: a {config.kind} run counts env_steps or updates"
-        )
+
+    batch_size: int = param(256, "[1, 1000000]")
+    buffer_size: int = param(1_000_000, "[1, 10000000000]")
+    initial_steps: int = param(5000, "[1, inf)")
+    gamma: float = param(0.99, "[0, 1]")
+    n_step: int = param(1, "[1, 1000]")
+    precision: str = param("fp32", "fp32 | bf16")
+    accelerate: str = param("off", "off | compile")
 
 
-def env_steps_total(config: OffPolicyConfig, total: Time) -> int:
-    """Return the env_steps a run of length `total` takes."""
-    if total.unit == "env_steps":
-        return int(total.value)
-    return config.agent.initial_steps + math.ceil(total.value / config.replay_ratio - 1e-9)
+@dataclass
+class OffPolicyConfig(RunConfig):
+    """A run of an off-policy agent.
 
-
-def updates_planned(config: OffPolicyConfig) -> int:
-    """Return the updates of the run as first planned, over which learning rates fall."""
-    return horizon(config, config.reference_time()).updates
-
-
-def horizon(config: OffPolicyConfig, total: Time | None = None) -> Clock:
-    """Return the clock at the end of the run; frames are not known in advance.
-
-    Args:
-        config: the run.
-        total: its length; default: the config's.
+    Attributes:
+        env: the environment.
+        optimizer: the optimizer and its learning rate.
+        replay_ratio: updates per env_step, after initial_steps; fractions accumulate.
+        agent: the agent.
     """
-    total, n = total or config.total_time(), config.env.num_envs
-    env_steps = env_steps_total(config, total)
-    if total.unit == "updates":
-        return Clock(updates=int(total.value), env_steps=env_steps)
-    taken = math.ceil(env_steps / n) * n  # whole vector steps
-    updates = math.floor(config.replay_ratio * (taken - config.agent.initial_steps) + 1e-9)
-    return Clock(updates=updates, env_steps=env_steps)
+
+    units: ClassVar[tuple[str, ...]] = ("updates", "env_steps", "frames")
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    replay_ratio: float = param(1.0, "(0, 1000000]")
+    agent: OffPolicyAgentConfig = field(default_factory=OffPolicyAgentConfig)
+
+    def check(self) -> None:
+        """Check values against their ranges and against each other.
+
+        Raises:
+            ConfigError: naming key, value and what is allowed.
+        """
+        super().check()
+        agent, num_envs = self.agent, self.env.num_envs
+        self.optimizer.check()
+        if self.optimizer.stepped != "update" or self.optimizer.renew:
+            raise ConfigError(
+                f"optimizer.stepped = {self.optimizer.stepped!r}, renew = {self.optimizer.renew}: "
+                f"a {self.kind} run has neither epochs nor phases; allowed are update and false"
+            )
+        check_range("env.workers", self.env.workers, 0, f"[0, {num_envs}]")
+        least = num_envs * (agent.n_step + 1)
+        if agent.initial_steps < least:
+            raise ConfigError(
+                f"agent.initial_steps = {agent.initial_steps}: allowed is at least num_envs * "
+                f"(n_step + 1) = {least}, so that there is something to sample"
+            )
+        total = self.total_time()
+        if total.unit == "env_steps" and agent.initial_steps >= total.value:
+            raise ConfigError(
+                f"agent.initial_steps = {agent.initial_steps}: allowed is less than the total, "
+                f"{total}, or nothing is ever learnt"
+            )
+        if total.unit not in ("env_steps", "updates"):
+            raise ConfigError(
+                f"total = {self.total!r}: a {self.kind} run counts env_steps or updates"
+            )
+
+    def env_steps_total(self, total: Time | None = None) -> int:
+        """Return the env_steps of the run; of an extended run, those first planned.
+
+        Args:
+            total: another length to ask about.
+        """
+        total = total or self.reference_time()
+        if total.unit == "env_steps":
+            return int(total.value)
+        return self.agent.initial_steps + math.ceil(total.value / self.replay_ratio - 1e-9)
+
+    def updates_planned(self) -> int:
+        """Return the updates of the run as first planned, over which learning rates fall."""
+        return self._end(self.reference_time()).updates
+
+    def horizon(self) -> Clock:
+        """Return the clock at the end of the run; frames are not known in advance."""
+        return self._end(self.total_time())
+
+    def _end(self, total: Time) -> Clock:
+        n, env_steps = self.env.num_envs, self.env_steps_total(total)
+        if total.unit == "updates":
+            return Clock(updates=int(total.value), env_steps=env_steps)
+        taken = math.ceil(env_steps / n) * n  # whole vector steps
+        updates = math.floor(self.replay_ratio * (taken - self.agent.initial_steps) + 1e-9)
+        return Clock(updates=updates, env_steps=env_steps)

@@ -8,33 +8,28 @@ The update is three pure losses of static tensors, in the order actor → temper
 (new actor, new α) → target; those of actor and critic eager or compiled.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from rlplast import envs
-from rlplast.agents.evaluation import Evaluation, evaluate_policy, evaluating
-from rlplast.agents.experience import Experience
 from rlplast.agents.losses import tanh_gaussian
-from rlplast.agents.off_policy_config import updates_planned
+from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.replay import Batch
 from rlplast.agents.running_statistics import RunningStatistics
 from rlplast.agents.sac_config import SACConfig
 from rlplast.agents.sac_networks import Actor, Critic, Temperature, TrunkSpec
-from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 from rlplast.core.network.optimizers import Updater
-from rlplast.core.rng import Streams, numpy_stream, torch_stream
-from rlplast.core.training.trainable import AfterUpdate, no_hooks
+from rlplast.core.rng import torch_stream
 
 __all__ = ["SAC", "SACBatch"]
 
@@ -51,7 +46,7 @@ class SACBatch(NamedTuple):
     noise: Tensor
 
 
-class SAC:
+class SAC(OffPolicyAgent):
     """A SAC agent with its environments and replay; a `Trainable`.
 
     Args:
@@ -62,39 +57,31 @@ class SAC:
         ConfigError: if actions are discrete or observations are no vectors.
     """
 
-    units: tuple[str, ...] = SACConfig.units
+    means: ClassVar[tuple[str, ...]] = (
+        "train/loss",
+        "train/loss_actor",
+        "train/q",
+        "train/entropy",
+    )
+    config: SACConfig
 
     def __init__(self, config: SACConfig, device: torch.device) -> None:
-        self.config, self.device = config, device
-        agent, seed = config.agent, config.seed
+        agent = config.agent
         self.obs_dim, self.action_dim = _sizes(envs.spec(config.env.id, **config.env.options))
-        self.streams = Streams(seed)
-        rng = self.streams.numpy("replay")
-        self.experience = Experience(config.env, agent, config.replay_ratio, seed, rng, device)
-        self.spec = self.experience.spec
+        super().__init__(config, device)
         self._build_networks()
         self.statistics = RunningStatistics((self.obs_dim,), device)
         self.target_entropy = -agent.target_entropy_scale * self.action_dim
-        self.clock, self.updates_planned = Clock(), updates_planned(config)
-        self.after_update: AfterUpdate = no_hooks
-        self.recorded: frozenset[str] = frozenset()
         self._noise = np.zeros((2, agent.batch_size, self.action_dim), np.float32)
         self.noise = torch.from_numpy(self._noise).to(device)
-        self.sums = torch.zeros(4, dtype=torch.float64, device=device)
-        self.updates_summed = 0
         # Views without gradients: the actor's loss passes through the critics and stops there.
         self._critic_fixed = {name: p.detach() for name, p in self.critic.named_parameters()}
         self._target_parameters: list[Tensor] = list(self.target.parameters())
         self._critic_parameters: list[Tensor] = [p.detach() for p in self.critic.parameters()]
         pairs = [p for p in self.networks["critic"].followed() if p[0].role == "buffer"]
         self._followed_buffers = [theirs.view for _, theirs in pairs], [p.view for p, _ in pairs]
-        compiled = agent.accelerate == "compile"
-        self._actor_loss = (
-            torch.compile(self.actor_loss, dynamic=False) if compiled else self.actor_loss
-        )
-        self._critic_loss = (
-            torch.compile(self.critic_loss, dynamic=False) if compiled else self.critic_loss
-        )
+        self._actor_loss = self._compiled(self.actor_loss)
+        self._critic_loss = self._compiled(self.critic_loss)
 
     def _build_networks(self) -> None:
         agent, seed, sizes = self.config.agent, self.config.seed, (self.obs_dim, self.action_dim)
@@ -122,19 +109,6 @@ class SAC:
         for name, network in self.networks.items():
             network.initialise(torch_stream(seed, "init", name))
         self.penalties = Penalties(self.config.penalties, self.networks)
-
-    # One step: a vector environment step, or one update.
-
-    def step(self) -> None:
-        """Do one update if one is owed, else one step of every environment."""
-        if self.owes():
-            self._update()
-        else:
-            self._environment_step()
-
-    def owes(self) -> bool:
-        """Whether an update is due before the next environment step."""
-        return self.experience.owes()
 
     def _environment_step(self) -> None:
         obs, rng = self.experience.obs(), self.streams.numpy("exploration")
@@ -174,16 +148,8 @@ class SAC:
             (mean, log_std), found = self.actor.forward_taps(obs)
         return (mean.float(), log_std.float()), found
 
-    def _kept(self, network: str, found: Activations) -> Activations:
-        """Return activations as an output of the update, if they are recorded."""
-        return {k: v.detach() for k, v in found.items()} if network in self.recorded else {}
-
     def _normalise(self, obs: Tensor) -> Tensor:
         return self.statistics.normalise(obs) if self.config.agent.normalize_obs else obs
-
-    def _autocast(self) -> torch.autocast:
-        enabled = self.config.agent.precision == "bf16"
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
 
     # The losses: pure functions of static tensors and of the networks' parameters.
 
@@ -234,11 +200,8 @@ class SAC:
             self._minimise("temperature", self.temperature_loss(entropy))
         loss, q, of_critic = self._critic_loss(batch)
         self._minimise("critic", loss)
-        self.sums += torch.stack([loss.detach(), actor_loss.detach(), q, entropy])
-        self.updates_summed += 1
-        self.experience.paid()
-        self.clock = self.clock.advance(updates=1)
-        self.after_update(self.clock, {"actor": of_actor, "critic": of_critic})
+        values = torch.stack([loss.detach(), actor_loss.detach(), q, entropy])
+        self._count(values, {"actor": of_actor, "critic": of_critic})
         self._follow()
 
     def _minimise(self, network: str, loss: Tensor) -> None:
@@ -262,59 +225,22 @@ class SAC:
         if mine:
             torch._foreach_copy_(theirs, mine)
 
-    # What the loop asks for.
+    def _acting(self) -> tuple[nn.Module, ...]:
+        return (self.actor,)
 
-    def evaluate(self, number: int, episodes: int) -> dict[str, float]:
-        """Return scores of full episodes with mean actions."""
-        return self.play(number, episodes).scores()
+    def _act_in_evaluation(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return self._act_greedily(obs)
 
-    def play(
-        self, number: int, episodes: int, on_frame: Callable[[np.ndarray], None] | None = None
-    ) -> Evaluation:
-        """Play full episodes with mean actions; see `evaluate_policy`."""
-        seed = self.config.seed
-        with evaluating(self.actor):
-            return evaluate_policy(
-                self.config.env,
-                lambda obs: self._act(obs, None),
-                episodes,
-                lambda i: numpy_stream(seed, "evaluation", number, i),
-                on_frame,
-            )
+    def _act_greedily(self, obs: np.ndarray) -> np.ndarray:
+        return self._act(obs.astype(np.float32, copy=False), None)
 
     def metrics(self) -> dict[str, float]:
-        """Return means since the last call: losses, Q(s, a), entropy, return of episodes.
+        """Return means since the last call: losses, Q(s, a), entropy, return of episodes."""
+        return super().metrics() | {"train/temperature": float(self.temperature().detach())}
 
-        The losses are without penalties, whose sum over networks is ``train/penalty``.
-        """
-        values = self.experience.episode_metrics()
-        values["train/temperature"] = float(self.temperature().detach())
-        if self.updates_summed:
-            means = (self.sums / self.updates_summed).tolist()
-            names = ("train/loss", "train/loss_actor", "train/q", "train/entropy")
-            values |= dict(zip(names, means, strict=True))
-            values |= self.penalties.metrics(self.updates_summed)
-        self.sums.zero_()
-        self.updates_summed = 0
-        return values
-
-    def sample(self, size: int, number: int) -> SACBatch | None:
-        """Return a probe batch from a stream of its own, or None before there is data."""
-        replay = self.experience.replay
-        if replay.size == 0:
-            return None
-        rng = numpy_stream(self.config.seed, "probe", number)
-        return self._with_noise(replay.sample_from(size, rng), rng)
-
-    def _with_noise(self, batch: Batch, rng: np.random.Generator) -> SACBatch:
+    def _batch_of(self, batch: Batch, rng: np.random.Generator) -> SACBatch:
         noise = rng.standard_normal((2, len(batch.action), self.action_dim), np.float32)
         return SACBatch(batch, torch.from_numpy(noise).to(self.device))
-
-    def batches(self, count: int | None, size: int, number: int) -> Iterator[SACBatch]:
-        """Yield batches of the replay: `count` draws, or every transition once."""
-        rng = numpy_stream(self.config.seed, "batches", number)
-        batches = self.experience.replay.batches(count, size, rng)
-        return (self._with_noise(batch, rng) for batch in batches)
 
     def loss(self, network: str, batch: SACBatch, train: bool = False) -> Tensor:
         """Return the loss that trains a network, on a batch, without penalties."""
@@ -332,49 +258,14 @@ class SAC:
             return self.actor.forward_taps(obs)[1]
         return self.critic.forward_taps(obs, data.action)[1] if network == "critic" else {}
 
-    def act(self, obs: np.ndarray) -> np.ndarray:
-        """Return mean actions in [−1, 1] for observations (batch, obs_dim).
-
-        Raises:
-            ConfigError: if the observations have another shape.
-        """
-        obs = np.asarray(obs, np.float32)
-        if obs.ndim != 2 or obs.shape[1] != self.obs_dim:
-            raise ConfigError(f"obs has shape {obs.shape}: allowed is (batch, {self.obs_dim})")
-        with evaluating(self.actor):
-            return self._act(obs, None)
-
     def state_dict(self) -> dict[str, Any]:
-        """Return streams, environments, observation statistics, counters and sums."""
-        return {
-            "streams": self.streams.state_dict(),
-            "experience": self.experience.state_dict(),
-            "statistics": self.statistics.state_dict(),
-            "sums": self.sums,
-            "updates_summed": self.updates_summed,
-            "penalties": self.penalties.state_dict(),
-        }
+        """Return what all agents have, and the statistics of observations."""
+        return super().state_dict() | {"statistics": self.statistics.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the replay follows in `load_files`."""
-        self.streams.load_state_dict(state["streams"])
-        self.experience.load_state_dict(state["experience"])
+        super().load_state_dict(state)
         self.statistics.load_state_dict(state["statistics"])
-        self.sums.copy_(state["sums"])
-        self.updates_summed = state["updates_summed"]
-        self.penalties.load_state_dict(state.get("penalties", {}))
-
-    def save_files(self, previous: Path | None) -> Callable[[Path], None]:
-        """Return what writes the replay as it is now; it shares the files of `previous`."""
-        return self.experience.save_files(previous)
-
-    def load_files(self, folder: Path) -> None:
-        """Read the replay, or map it; see `Replay.load`."""
-        self.experience.load_files(folder)
-
-    def close(self) -> None:
-        """Close the environments and their processes."""
-        self.experience.close()
 
 
 def _sizes(spec: envs.EnvSpec) -> tuple[int, int]:

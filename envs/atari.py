@@ -267,6 +267,8 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
         num_actions=num_actions,
         frames_per_step=options["frame_skip"],
         max_episode_steps=options["max_episode_steps"],
+        obs_scale=1 / 255,
+        clip_rewards=True,
     )
 
 

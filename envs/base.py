@@ -71,6 +71,8 @@ class EnvSpec:
             to its own bounds; None for integers.
         success_return: return from which an episode counts as a success, where the field
             defines one.
+        obs_scale: what networks multiply observations by: 1/255 for pixels.
+        clip_rewards: whether agents learn from the sign of rewards, unless they are told.
 
     Raises:
         ValueError: unless exactly one of `num_actions` and `action_dim` is set, and positive.
@@ -85,6 +87,8 @@ class EnvSpec:
     max_episode_steps: int | None
     action_dim: int | None = None
     success_return: float | None = None
+    obs_scale: float = 1.0
+    clip_rewards: bool = False
 
     def __post_init__(self) -> None:
         """Check the two fields that exclude each other."""

@@ -160,6 +160,28 @@ def check_range(
     return value
 
 
+def check_fields(config: Any, prefix: str = "") -> None:
+    """Check the fields of a dataclass that `param` declares, and those of its parts.
+
+    Args:
+        config: a dataclass.
+        prefix: what error messages put before a field's name.
+
+    Raises:
+        ConfigError: for a wrong type or a value outside its range.
+    """
+    for f in dataclasses.fields(config):
+        value, allowed = getattr(config, f.name), f.metadata.get("range")
+        if dataclasses.is_dataclass(value):
+            check_fields(value, f"{prefix}{f.name}.")
+        elif allowed is not None:
+            whole = int in (f.type, *get_args(f.type)) if f.default is None else None
+            check_range(f"{prefix}{f.name}", value, f.default, allowed, whole)
+
+
+_LARGEST = 1e15  # of a number without another limit: whole numbers are exact in float64 up to here
+
+
 def _number(key: str, value: Any, range: str, whole: bool) -> float | int:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{key} = {value!r}: allowed is {range}")
@@ -172,7 +194,9 @@ def _number(key: str, value: Any, range: str, whole: bool) -> float | int:
         value < high or (high == value and range[-1] == "]")
     )
     if not inside or math.isnan(value):
-        raise ConfigError(f"{key} = {value!r}: allowed is {range}")
+        raise ConfigError(f"{key} = {shortened(value)}: allowed is {range}")
+    if abs(value) > _LARGEST:
+        raise ConfigError(f"{key} = {shortened(value)}: allowed is {range}, at most {_LARGEST:.0e}")
     if whole and value != int(value):
         raise ConfigError(f"{key} = {value!r}: allowed is a whole number in {range}")
     return int(value) if whole else float(value)

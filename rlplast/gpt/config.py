@@ -13,18 +13,13 @@ from typing import Any, ClassVar
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.network.optimizers import OptimizerConfig
-from rlplast.core.registry import check_range
+from rlplast.core.registry import check_range, param
 from rlplast.core.training.config import EvaluateConfig, MetricsConfig, RunConfig
 from rlplast.gpt.model import GPTModelConfig
 
 __all__ = ["GPTConfig", "GPTEvaluateConfig", "Phase", "StartConfig"]
 
 PHASE_KEYS = ("updates", "mixture")
-RANGES = {
-    "batch_size": "[1, inf)",
-    "precision": "fp32 | bf16 | fp16",
-    "accelerate": "off | compile",
-}
 _STEP = re.compile(r"(newest|best|(step|best)-[\d-]+)")
 
 
@@ -86,7 +81,7 @@ class GPTEvaluateConfig(EvaluateConfig):
             part; of a smaller part, all there is.
     """
 
-    batches: int = 20
+    batches: int = param(20, "[1, 1000000]")
 
 
 def _adamw() -> OptimizerConfig:
@@ -133,11 +128,11 @@ class GPTConfig(RunConfig):
     model: GPTModelConfig = field(default_factory=GPTModelConfig)
     corpora: dict[str, Any] = field(default_factory=dict)
     phases: list[dict[str, Any]] = field(default_factory=list)
-    batch_size: int = 480
-    micro_batch: int | None = None
+    batch_size: int = param(480, "[1, 1000000]")
+    micro_batch: int | None = param(None, "[1, 1000000]")
     optimizer: OptimizerConfig = field(default_factory=_adamw)
-    precision: str = "fp32"
-    accelerate: str = "off"
+    precision: str = param("fp32", "fp32 | bf16 | fp16")
+    accelerate: str = param("off", "off | compile")
     start: StartConfig = field(default_factory=StartConfig)
     evaluate: GPTEvaluateConfig = field(  # pyright: ignore[reportIncompatibleVariableOverride]
         default_factory=GPTEvaluateConfig
@@ -150,11 +145,7 @@ class GPTConfig(RunConfig):
         Raises:
             ConfigError: naming key, value and what is allowed.
         """
-        for key, allowed in RANGES.items():
-            check_range(key, getattr(self, key), getattr(GPTConfig, key), allowed)
-        check_range("evaluate.batches", self.evaluate.batches, 20, "[1, inf)")
-        if self.micro_batch is not None:
-            check_range("micro_batch", self.micro_batch, 1, "[1, inf)")
+        super().check()
         self.model.check()
         self.optimizer.check()
         if self.optimizer.stepped != "update":

@@ -7,7 +7,7 @@ from typing import ClassVar
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.network.optimizers import OptimizerConfig
-from rlplast.core.registry import check_range
+from rlplast.core.registry import param
 from rlplast.core.training.config import RunConfig
 from rlplast.supervised.augment import check_augment
 from rlplast.supervised.data import DataConfig
@@ -42,11 +42,11 @@ class SupervisedConfig(RunConfig):
     model: ModelConfig = field(default_factory=ModelConfig)
     stream: StreamConfig = field(default_factory=StreamConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    batch_size: int = 256
-    label_smoothing: float = 0.0
+    batch_size: int = param(256, "[1, 1000000]")
+    label_smoothing: float = param(0.0, "[0, 1)")
     augment: list[str] = field(default_factory=list)
-    precision: str = "fp32"
-    accelerate: str = "off"
+    precision: str = param("fp32", "fp32 | bf16")
+    accelerate: str = param("off", "off | compile")
 
     def check(self) -> None:
         """Check values against their ranges and against each other.
@@ -54,12 +54,8 @@ class SupervisedConfig(RunConfig):
         Raises:
             ConfigError: naming key, value and what is allowed.
         """
-        check_range("batch_size", self.batch_size, 256, "[1, inf)")
-        check_range("label_smoothing", self.label_smoothing, 0.0, "[0, 1)")
-        check_range("precision", self.precision, "fp32", "fp32 | bf16")
-        check_range("accelerate", self.accelerate, "off", "off | compile")
+        super().check()
         check_augment(self.augment)
-        self.data.check()
         self.model.check()
         self.optimizer.check()
         self.stream.epochs_of_phases()

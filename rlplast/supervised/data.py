@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import check_range
+from rlplast.core.registry import check_fields, param
 from rlplast.core.rng import torch_stream
 from rlplast.supervised.corrupted import LazyImages, read_corrupted
 from rlplast.supervised.formats import (
@@ -58,22 +58,12 @@ class DataConfig:
         huggingface: which set, for the name huggingface.
     """
 
-    name: str = "digits"
+    name: str = param("digits", _NAMES)
     folder: str | None = None
     corrupted: str | None = None
-    validation: float = 0.0
-    test: float = 0.25
+    validation: float = param(0.0, "[0, 1)")
+    test: float = param(0.25, "(0, 1)")
     huggingface: HuggingFaceConfig = field(default_factory=HuggingFaceConfig)
-
-    def check(self) -> None:
-        """Check names and shares; files are looked at by `load_data`.
-
-        Raises:
-            ConfigError: naming key, value and what is allowed.
-        """
-        check_range("data.name", self.name, "digits", _NAMES)
-        check_range("data.validation", self.validation, 0.0, "[0, 1)")
-        check_range("data.test", self.test, 0.25, "(0, 1)")
 
 
 @dataclass(frozen=True)
@@ -125,7 +115,7 @@ def load_data(config: DataConfig, seed: int) -> Dataset:
         ConfigError: for a value out of range, a missing folder, file or package.
         DamagedFile: naming a file that is cut or altered.
     """
-    config.check()
+    check_fields(config, "data.")
     train, test, num_classes = _read(config)
     if config.validation:
         stream = torch_stream(seed, "data", "validation")

@@ -1,10 +1,8 @@
-from collections import deque
-
 import numpy as np
 import pytest
 
 from rlplast import envs
-from rlplast.agents.evaluation import Evaluation, FrameStack, evaluate_policy
+from rlplast.agents.evaluation import Evaluation, evaluate_policy
 from rlplast.agents.off_policy_config import EnvConfig
 from rlplast.core.rng import numpy_stream
 
@@ -76,20 +74,3 @@ def test_every_picture_of_the_first_environment_is_shown() -> None:
     )
     assert len(pictures) == played.lengths.max()
     assert pictures[0].dtype == np.uint8 and pictures[0].shape[-1] == 3
-
-
-@pytest.mark.parametrize("depth", [1, 2, 4])
-def test_frame_stack_equals_a_deque_per_environment(depth: int) -> None:
-    rng = np.random.default_rng(depth)
-    stack = FrameStack(3, depth, (2, 2), "uint8")
-    naive = [deque(np.zeros((depth, 2, 2), "uint8"), maxlen=depth) for _ in range(3)]
-    for step in range(40):
-        frames = rng.integers(256, size=(3, 2, 2), dtype=np.uint8)
-        first = rng.random(3) < 0.2 if step else np.ones(3, bool)
-        stack.push(frames, first if step else True)
-        for frame, begins, own in zip(frames, first, naive, strict=True):
-            if begins:
-                own.extend(np.zeros((depth, 2, 2), "uint8"))
-            own.append(frame)
-        expected = np.stack([np.stack(own) for own in naive])
-        assert np.array_equal(stack.obs(), expected if depth > 1 else expected[:, 0])

@@ -251,5 +251,5 @@ def test_program_ends_with_the_message_and_its_code(tmp_path: Path):
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "rlplast: replay_ratio = -1.0: allowed is (0, inf)\n"
+    assert done.stderr == "rlplast: replay_ratio = -1.0: allowed is (0, 1000000]\n"
     assert [path.name for path in tmp_path.iterdir()] == ["small.yaml"]

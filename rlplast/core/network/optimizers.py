@@ -13,27 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import check_range, checked, get, rows
+from rlplast.core.registry import check_fields, check_range, checked, get, param, rows
 
 __all__ = ["OptimizerConfig", "Updater", "lr_at"]
-
-RANGES = {
-    "lr": "(0, inf)",
-    "weight_decay": "[0, inf)",
-    "decay": "all | matrices",
-    "schedule": "constant | linear | cosine | step",
-    "warmup": "[0, 1]",
-    "lr_min": "[0, inf)",
-    "gamma": "(0, 1]",
-    "stepped": "update | epoch",
-}
-# What may be null: an example, and the range.
-OPTIONAL = {
-    "eps": (1e-8, "(0, inf)"),
-    "momentum": (0.9, "[0, 1)"),
-    "warmup_max": (1, "[1, inf)"),
-    "clip_norm": (1.0, "(0, inf)"),
-}
 
 
 @dataclass
@@ -61,21 +43,21 @@ class OptimizerConfig:
     """
 
     name: str = "adam"
-    lr: float = 1e-3
-    weight_decay: float = 0.0
-    decay: str = "all"
+    lr: float = param(1e-3, "(0, inf)")
+    weight_decay: float = param(0.0, "[0, inf)")
+    decay: str = param("all", "all | matrices")
     betas: list[float] | None = None
-    eps: float | None = None
-    momentum: float | None = None
+    eps: float | None = param(None, "(0, inf)")
+    momentum: float | None = param(None, "[0, 1)")
     params: dict[str, Any] = field(default_factory=dict)
-    schedule: str = "constant"
-    warmup: float = 0.0
-    warmup_max: int | None = None
-    lr_min: float = 0.0
+    schedule: str = param("constant", "constant | linear | cosine | step")
+    warmup: float = param(0.0, "[0, 1]")
+    warmup_max: int | None = param(None, "[1, inf)")
+    lr_min: float = param(0.0, "[0, inf)")
     milestones: list[float] = field(default_factory=list)
-    gamma: float = 0.1
-    stepped: str = "update"
-    clip_norm: float | None = None
+    gamma: float = param(0.1, "(0, 1]")
+    stepped: str = param("update", "update | epoch")
+    clip_norm: float | None = param(None, "(0, inf)")
     renew: bool = False
 
     def check(self) -> None:
@@ -91,12 +73,7 @@ class OptimizerConfig:
                 f"optimizer.params.nesterov = {own['nesterov']}: it needs a momentum above 0, such "
                 "as optimizer.momentum = 0.9"
             )
-        for key, allowed in RANGES.items():
-            value, default = getattr(self, key), getattr(OptimizerConfig, key)
-            check_range(f"optimizer.{key}", value, default, allowed)
-        for key, (example, allowed) in OPTIONAL.items():
-            if getattr(self, key) is not None:
-                check_range(f"optimizer.{key}", getattr(self, key), example, allowed)
+        check_fields(self, "optimizer.")
         if self.betas is not None and len(self.betas) != 2:
             raise ConfigError(f"optimizer.betas = {self.betas}: allowed are two numbers in [0, 1)")
         for beta in self.betas or ():

@@ -18,6 +18,7 @@ import yaml
 from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.method.schedule import Schedule
+from rlplast.core.registry import check_fields, param
 from rlplast.core.training.intervals import Cadence
 
 __all__ = [
@@ -138,7 +139,7 @@ class EvaluateConfig:
     """
 
     every: str | None = "10%"
-    episodes: int = 10
+    episodes: int = param(10, "[1, 1000000]")
 
 
 @dataclass
@@ -165,7 +166,7 @@ class MetricsConfig:
             "awake_fraction",
         ]
     )
-    batch_size: int = 256
+    batch_size: int = param(256, "[1, 1000000]")
 
 
 @dataclass
@@ -181,7 +182,7 @@ class CheckpointConfig:
     """
 
     every: str = "10%"
-    keep: int = 2
+    keep: int = param(2, "[1, 1000000]")
     keep_every: str | None = None
     best: str | None = None
 
@@ -218,7 +219,7 @@ class RunConfig:
 
     kind: str = "dqn"
     seed: int = 1
-    threads: int = 1
+    threads: int = param(1, "[1, 1024]")
     device: str = "auto"
     total: str = "200k env_steps"
     hooks: list[dict[str, Any]] = field(default_factory=list)
@@ -253,6 +254,7 @@ class RunConfig:
         Raises:
             ConfigError: naming key, value and what is allowed.
         """
+        check_fields(self)
 
     def to_resume(self) -> "RunConfig":
         """Return the config to build a run from whose checkpoint is then loaded."""
@@ -290,16 +292,6 @@ class RunConfig:
                 )
             return schedule
 
-        for key, value in (
-            ("evaluate.episodes", self.evaluate.episodes),
-            ("metrics.batch_size", self.metrics.batch_size),
-            ("checkpoint.keep", self.checkpoint.keep),
-            ("threads", self.threads),
-        ):
-            if value < 1:
-                raise ConfigError(f"{key} = {value}: allowed is at least 1")
-            if value > 10**6:
-                raise ConfigError(f"{key} = {value}: allowed is at most 1000000")
         log = every("log", self.log.every)
         save = every("checkpoint", self.checkpoint.every)
         if log is None or save is None:

@@ -1,0 +1,223 @@
+"""What all agents that learn from a replay share.
+
+- `OffPolicyAgent`: environments, replay and owed updates, counters, scores, state; a `Trainable`
+  but for its networks, losses and actions.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlplast import envs
+from rlplast.agents.evaluation import Evaluation, evaluate_policy, evaluating
+from rlplast.agents.experience import Experience
+from rlplast.agents.off_policy_config import OffPolicyConfig
+from rlplast.agents.replay import Batch
+from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.context import Activations
+from rlplast.core.method.penalties import Penalties
+from rlplast.core.network.network import Network
+from rlplast.core.rng import Streams, numpy_stream
+from rlplast.core.training.trainable import AfterUpdate, no_hooks
+
+__all__ = ["OffPolicyAgent"]
+
+
+class OffPolicyAgent(ABC):
+    """An agent with its environments and replay.
+
+    Args:
+        config: a checked config.
+        device: where networks live and updates run.
+        clip_rewards: whether it learns from the sign of rewards.
+    """
+
+    units: tuple[str, ...] = OffPolicyConfig.units
+    means: ClassVar[tuple[str, ...]]  # names of what each update adds to `sums`
+
+    config: Any  # an OffPolicyConfig of the agent's own kind
+    networks: dict[str, Network]
+    penalties: Penalties
+
+    def __init__(
+        self, config: OffPolicyConfig, device: torch.device, clip_rewards: bool = False
+    ) -> None:
+        self.config, self.device, seed = config, device, config.seed
+        self.streams = Streams(seed)
+        self.experience = Experience(
+            config.env,
+            config.agent,
+            config.replay_ratio,
+            seed,
+            self.streams.numpy("replay"),
+            device,
+            clip_rewards,
+        )
+        self.spec: envs.EnvSpec = self.experience.spec
+        self.clock, self.updates_planned = Clock(), config.updates_planned()
+        self.after_update: AfterUpdate = no_hooks
+        self.recorded: frozenset[str] = frozenset()
+        self.sums = torch.zeros(len(self.means), dtype=torch.float64, device=device)
+        self.updates_summed = 0
+
+    # One step: a vector environment step, or one update.
+
+    def step(self) -> None:
+        """Do one update if one is owed, else one step of every environment."""
+        if self.owes():
+            self._update()
+        else:
+            self._environment_step()
+
+    def owes(self) -> bool:
+        """Whether an update is due before the next environment step."""
+        return self.experience.owes()
+
+    @abstractmethod
+    def _environment_step(self) -> None:
+        """Act, store what happens, and advance the clock."""
+
+    @abstractmethod
+    def _update(self) -> None:
+        """Learn from one batch, and call `_count`."""
+
+    def _count(self, values: Tensor, activations: Mapping[str, Activations]) -> None:
+        """Count an update, and run the hooks inside it.
+
+        Args:
+            values: what is added to `sums`, (len(means),).
+            activations: of the update's own forward pass, by network.
+        """
+        self.sums += values
+        self.updates_summed += 1
+        self.experience.paid()
+        self.clock = self.clock.advance(updates=1)
+        self.after_update(self.clock, activations)
+
+    def _autocast(self) -> torch.autocast:
+        enabled = self.config.agent.precision == "bf16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
+
+    def _compiled(self, loss: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a loss, compiled if the config says so."""
+        on = self.config.agent.accelerate == "compile"
+        return torch.compile(loss, dynamic=False) if on else loss
+
+    def _kept(self, network: str, found: Activations) -> Activations:
+        """Return activations as an output of the update, if they are recorded."""
+        return {k: v.detach() for k, v in found.items()} if network in self.recorded else {}
+
+    # What the loop asks for.
+
+    def evaluate(self, number: int, episodes: int) -> dict[str, float]:
+        """Return scores of unclipped full episodes."""
+        return self.play(number, episodes).scores()
+
+    def play(
+        self, number: int, episodes: int, on_frame: Callable[[np.ndarray], None] | None = None
+    ) -> Evaluation:
+        """Play full episodes as in an evaluation; see `evaluate_policy`."""
+        seed = self.config.seed
+        rng = numpy_stream(seed, "evaluation", number, "policy")
+        with evaluating(*self._acting()):
+            return evaluate_policy(
+                self.config.env,
+                lambda obs: self._act_in_evaluation(obs, rng),
+                episodes,
+                lambda i: numpy_stream(seed, "evaluation", number, i),
+                on_frame,
+            )
+
+    @abstractmethod
+    def _acting(self) -> tuple[nn.Module, ...]:
+        """Return the modules that act."""
+
+    @abstractmethod
+    def _act_in_evaluation(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return actions for stacked observations."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return means since the last call: losses and so on, return of finished episodes.
+
+        Losses are without penalties, whose sum over networks is ``train/penalty``.
+        """
+        values = self.experience.episode_metrics()
+        if self.updates_summed:
+            means = (self.sums / self.updates_summed).tolist()
+            values |= dict(zip(self.means, means, strict=True))
+            values |= self.penalties.metrics(self.updates_summed)
+        self.sums.zero_()
+        self.updates_summed = 0
+        return values
+
+    def sample(self, size: int, number: int) -> Any:
+        """Return a probe batch from a stream of its own, or None before there is data."""
+        replay = self.experience.replay
+        if replay.size == 0:
+            return None
+        rng = numpy_stream(self.config.seed, "probe", number)
+        return self._batch_of(replay.sample_from(size, rng), rng)
+
+    def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
+        """Yield batches of the replay: `count` draws, or every transition once."""
+        rng = numpy_stream(self.config.seed, "batches", number)
+        batches = self.experience.replay.batches(count, size, rng)
+        return (self._batch_of(batch, rng) for batch in batches)
+
+    def _batch_of(self, batch: Batch, rng: np.random.Generator) -> Any:
+        """Return what a loss reads, of a batch of transitions."""
+        return batch
+
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        """Return greedy actions for observations (batch, ...), stacked as in training.
+
+        Raises:
+            ConfigError: if the observations have another shape.
+        """
+        expected = self.experience.obs()
+        obs = np.asarray(obs)
+        if obs.shape[1:] != expected.shape[1:] or obs.ndim != expected.ndim:
+            sizes = ", ".join(map(str, expected.shape[1:]))
+            raise ConfigError(f"obs has shape {obs.shape}: allowed is (batch, {sizes})")
+        with evaluating(*self._acting()):
+            return self._act_greedily(obs)
+
+    @abstractmethod
+    def _act_greedily(self, obs: np.ndarray) -> np.ndarray:
+        """Return the actions that the agent takes for the best."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return streams, environments, frame stacks, counters and sums."""
+        return {
+            "streams": self.streams.state_dict(),
+            "experience": self.experience.state_dict(),
+            "sums": self.sums,
+            "updates_summed": self.updates_summed,
+            "penalties": self.penalties.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; the replay follows in `load_files`."""
+        self.streams.load_state_dict(state["streams"])
+        self.experience.load_state_dict(state["experience"])
+        self.sums.copy_(state["sums"])
+        self.updates_summed = state["updates_summed"]
+        self.penalties.load_state_dict(state.get("penalties", {}))
+
+    def save_files(self, previous: Path | None) -> Callable[[Path], None]:
+        """Return what writes the replay as it is now; it shares the files of `previous`."""
+        return self.experience.save_files(previous)
+
+    def load_files(self, folder: Path) -> None:
+        """Read the replay, or map it; see `Replay.load`."""
+        self.experience.load_files(folder)
+
+    def close(self) -> None:
+        """Close the environments and their processes."""
+        self.experience.close()
