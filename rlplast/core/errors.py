@@ -10,6 +10,7 @@
 """
 
 import difflib
+import re
 from collections.abc import Iterable
 
 __all__ = [
@@ -25,9 +26,26 @@ __all__ = [
 
 
 class RlplastError(Exception):
-    """Base of every error this library raises on purpose."""
+    """Base of every error this library raises on purpose.
+
+    A message shows the beginning and the end of a value that is very long.
+    """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        """Return the message."""
+        text = _ENDLESS.sub(_cut, super().__str__())
+        return text if len(text) <= _LONGEST else _cut(text)
+
+
+_ENDLESS = re.compile(r"\S{200,}")  # a word that nobody wrote
+_LONGEST = 1000  # characters of a message
+
+
+def _cut(found: "str | re.Match[str]") -> str:
+    text, kept = (found, 500) if isinstance(found, str) else (found[0], 60)
+    return f"{text[:kept]}…{text[-kept:]}"
 
 
 class ConfigError(RlplastError, ValueError):
@@ -75,6 +93,9 @@ def shortened(value: object, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+_NAMES = 12  # shown in a message
+
+
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """Return the end of an error message: the nearest allowed name, or all of them.
 
@@ -88,4 +109,7 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if not near:  # a wrong case or a missing prefix is still recognised
         near = [n for n in names if name.lower() in n.lower() and len(name) > 3][:1]
-    return f"did you mean '{near[0]}'?" if near else f"allowed: {', '.join(names) or 'nothing'}"
+    if near:
+        return f"did you mean '{near[0]}'?"
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return f"allowed: {', '.join(names[:_NAMES]) or 'nothing'}{more}"

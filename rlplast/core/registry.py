@@ -179,7 +179,7 @@ def check_fields(config: Any, prefix: str = "") -> None:
             check_range(f"{prefix}{f.name}", value, f.default, allowed, whole)
 
 
-_LARGEST = 1e15  # of a number without another limit: whole numbers are exact in float64 up to here
+_LARGEST = 1e38  # of a number without another limit: the range of float32
 
 
 def _number(key: str, value: Any, range: str, whole: bool) -> float | int:
