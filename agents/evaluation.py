@@ -56,11 +56,11 @@ def environment_errors(when: str) -> Iterator[None]:
 
     Raises:
         RlplastError: if a worker died, a reward or observation is not finite, or an environment
-            broke its contract.
+            broke its contract, or failed.
     """
     try:
         yield
-    except (envs.NotFinite, envs.WorkerDied, ValueError) as error:
+    except (envs.NotFinite, envs.EnvFailed, envs.WorkerDied, ValueError) as error:
         raise RlplastError(f"{error}, {when}; the last checkpoint is kept") from error
 
 

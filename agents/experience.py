@@ -16,7 +16,7 @@ from rlplast.agents.evaluation import environment_errors
 from rlplast.agents.off_policy_config import EnvConfig, OffPolicyAgentConfig
 from rlplast.agents.replay import Replay
 from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.rng import numpy_stream
 
 __all__ = ["Experience"]
@@ -67,7 +67,7 @@ class Experience:
             action_dim=spec.action_dim,
         )
         rngs = [numpy_stream(seed, "environment", i) for i in range(n)]
-        self.env = envs.make_vector(env.id, rngs, env.workers, **env.options)
+        self.env = envs.make_vector(env.id, rngs, env.workers, env.timeout, **env.options)
         self.stack = envs.FrameStack(n, spec)
         self.credit = 0.0
         self.returns: list[float] = []
@@ -138,7 +138,7 @@ class Experience:
         """Restore what `state_dict` returned; the replay follows in `load_files`."""
         self.env.load_state_dict(state["env"])
         self.stack.frames[:] = state["stack"]
-        self.credit = state["credit"]
+        self.credit = float(state["credit"])
         self.returns = list(state["returns"])
         self._replay_state = state["replay"]
 
@@ -150,6 +150,13 @@ class Experience:
     def load_files(self, folder: Path) -> None:
         """Read the replay."""
         self.replay.load(folder / "replay", self._replay_state)
+        actions = self.replay.actions()
+        count = self.spec.num_actions
+        if count is not None and actions.size and not 0 <= actions.min() <= actions.max() < count:
+            raise DamagedFile(
+                f"replay {folder / 'replay'} holds actions from {actions.min()} to "
+                f"{actions.max()}: allowed are 0 to {count - 1}; use an older checkpoint"
+            )
 
     def close(self) -> None:
         """Close the environments and their processes."""

@@ -207,7 +207,7 @@ class OffPolicyAgent(ABC):
         self.streams.load_state_dict(state["streams"])
         self.experience.load_state_dict(state["experience"])
         self.sums.copy_(state["sums"])
-        self.updates_summed = state["updates_summed"]
+        self.updates_summed = int(state["updates_summed"])
         self.penalties.load_state_dict(state.get("penalties", {}))
 
     def save_files(self, previous: Path | None) -> Callable[[Path], None]:

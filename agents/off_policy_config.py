@@ -26,12 +26,14 @@ class EnvConfig:
         id: such as ``atari/Asterix``, ``gym/Hopper-v5``, ``dmc/humanoid-walk``.
         num_envs: instances stepped together; changes speed, not the meaning of any number.
         workers: processes they are split over; 0 for this one.
+        timeout: seconds that such a process may take to answer; then the run ends.
         options: options of the environment, see `rlplast list envs`.
     """
 
     id: str = "atari/Asterix"
     num_envs: int = param(4, "[1, 100000]")
     workers: int = 0
+    timeout: float = param(300.0, "(0, inf)")
     options: dict[str, Any] = field(default_factory=dict)
 
 

@@ -262,6 +262,10 @@ class Replay:
             self._gather(batch, env[chosen], row[chosen], self._windows(env[chosen], row[chosen]))
             yield _to(batch, self._device)
 
+    def actions(self) -> npt.NDArray[Any]:
+        """Return the actions of all transitions that can be sampled."""
+        return self._records["action"][self._records["sampleable"]]
+
     def state_dict(self) -> dict[str, Any]:
         """Return what `load` needs besides the folder of `save`: plain values for JSON."""
         head = self._at(np.arange(self._num_envs), self._written - 1)

@@ -257,15 +257,13 @@ def _read(path: Path, rings: Rings, part: Segment, at: int) -> None:
     """
     array = rings.arrays[part.kind]
     shape = (part.stop - part.first, *array.shape[1:])
-    expected = f"replay segment {path}: expected a {array.dtype} array of shape {shape}"
+    wrong = f"replay segment {path}"
     try:
         found = np.lib.format.open_memmap(path, mode="r")
         if found.shape != shape or found.dtype != array.dtype:
-            raise DamagedFile(
-                f"{expected}, found a {found.dtype} array of shape {found.shape}; "
-                "use an older checkpoint"
-            )
+            raise DamagedFile(f"{wrong} holds rows of another shape; use an older checkpoint")
         offset = found.offset + (at - part.first) * array[:1].nbytes
         mapped_memory.fill(array, rings.place(part._replace(first=at)), path, offset)
     except (OSError, ValueError) as error:
-        raise DamagedFile(f"{expected}, but: {error}; use an older checkpoint") from error
+        problem = getattr(error, "strerror", None) or error  # which names no file again
+        raise DamagedFile(f"{wrong}: {problem}; use an older checkpoint") from error

@@ -6,12 +6,12 @@ with Gymnasium), `dmc/`, `humanoid_bench/`, or as a registered family's do.
 - `make`, `make_vector`, `spec`, `list_envs`: environments by id.
 - `register`, `Family`: families of your own.
 - `Env`, `EnvSpec`, `VectorEnv`, `VectorStep`: what they return; `FrameStack`: what agents see.
-- `UnknownEnv`, `MissingPackage`, `NotFinite`, `WorkerDied`: what they raise.
+- `UnknownEnv`, `MissingPackage`, `NotFinite`, `EnvFailed`, `WorkerDied`: what they raise.
 
 Needs numpy; each family imports its own package only when one of its environments is built.
 """
 
-from rlplast.envs.base import Env, EnvSpec, MissingPackage, NotFinite, UnknownEnv
+from rlplast.envs.base import Env, EnvFailed, EnvSpec, MissingPackage, NotFinite, UnknownEnv
 from rlplast.envs.frame_stack import FrameStack
 from rlplast.envs.options import Family
 from rlplast.envs.registry import list_envs, make, make_vector, register, spec
@@ -20,6 +20,7 @@ from rlplast.envs.workers import WorkerDied
 
 __all__ = [
     "Env",
+    "EnvFailed",
     "EnvSpec",
     "Family",
     "FrameStack",

@@ -1,7 +1,7 @@
 """What every environment is: its description, its contract, its state and its errors.
 
 - `UnknownEnv`, `MissingPackage`: what `make` raises for an id it cannot serve.
-- `NotFinite`: what a step raises when the simulation has blown up.
+- `NotFinite`: what a step raises when the simulation has blown up; `EnvFailed`: when its code has.
 - `EnvSpec`: shapes, dtypes and counts of one environment.
 - `Env`: the contract of one environment; `EpisodicEnv` implements it over a `Simulator`.
 - `checked_actions`: continuous actions as an environment takes them.
@@ -21,6 +21,7 @@ import numpy as np
 
 __all__ = [
     "Env",
+    "EnvFailed",
     "EnvSpec",
     "EpisodicEnv",
     "MissingPackage",
@@ -51,6 +52,10 @@ class MissingPackage(ImportError):
 
 class NotFinite(RuntimeError):
     """Raised when a reward or an observation is NaN or infinite."""
+
+
+class EnvFailed(RuntimeError):
+    """Raised when the code of an environment raises what its contract does not know."""
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,10 @@ class CustomTask:
                 f"env '{self._id}' truncated its episode: leave the limit to max_episode_steps, "
                 "where it was registered or among the options"
             )
+        if np.ndim(reward) or not isinstance(reward, int | float | np.number | np.ndarray):
+            raise ValueError(
+                f"env '{self._id}' returned {reward!r} as a reward: allowed is one number"
+            )
         return self._flat(obs_next), float(reward), bool(terminated)
 
     def _flat(self, obs: Any) -> np.ndarray:

@@ -21,7 +21,7 @@ from rlplast.envs import atari, classic, custom, dmc, humanoid_bench, minatar, m
 from rlplast.envs.base import Env, EnvSpec, UnknownEnv
 from rlplast.envs.options import Family, resolve_options
 from rlplast.envs.vector import VectorEnv
-from rlplast.envs.workers import check_portable
+from rlplast.envs.workers import TIMEOUT, check_portable
 
 __all__ = ["list_envs", "make", "make_vector", "register", "spec"]
 
@@ -124,7 +124,11 @@ def make(env_id: str, rng: np.random.Generator, **options: Any) -> Env:
 
 
 def make_vector(
-    env_id: str, rngs: Sequence[np.random.Generator], workers: int = 0, **options: Any
+    env_id: str,
+    rngs: Sequence[np.random.Generator],
+    workers: int = 0,
+    timeout: float = TIMEOUT,
+    **options: Any,
 ) -> VectorEnv:
     """Build one environment per generator, stepped together.
 
@@ -133,6 +137,7 @@ def make_vector(
         rngs: a generator of its own for each; the environments keep them.
         workers: processes that the environments are split over; 0 for this process. Trajectories
             do not depend on it.
+        timeout: seconds that a process may take to answer.
         options: as for `make`.
 
     Raises:
@@ -148,7 +153,7 @@ def make_vector(
             remedy = "let its family's make be a function of a module"
         check_portable(env_id, (registration, family.make), remedy)
     make_env = partial(_make_here, registration, family.make, env_id, resolved)
-    return VectorEnv(family.spec(env_id, resolved), make_env, rngs, workers)
+    return VectorEnv(family.spec(env_id, resolved), make_env, rngs, workers, timeout)
 
 
 def _make_here(

@@ -8,15 +8,16 @@ observation an episode ended with is kept beside the first one of the next, beca
 episode still bootstraps from it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 
-from rlplast.envs.base import Env, EnvSpec, NotFinite, State, checked_actions
-from rlplast.envs.workers import WorkerGroups
+from rlplast.envs.base import Env, EnvFailed, EnvSpec, NotFinite, State, checked_actions
+from rlplast.envs.workers import TIMEOUT, WorkerGroups
 
 __all__ = ["EnvGroup", "GroupStep", "VectorEnv", "VectorStep"]
 
@@ -72,27 +73,44 @@ class EnvGroup:
 
     def reset(self) -> np.ndarray:
         """Start an episode everywhere; returns (n, *obs_shape)."""
-        return np.stack([env.reset() for env in self._envs])
+        obs = []
+        for position, env in enumerate(self._envs):
+            with self._named(position, "reset"):
+                obs.append(env.reset())
+        return np.stack(obs)
 
     def step(self, actions: Sequence[int] | np.ndarray) -> GroupStep:
         """Step every environment and restart those whose episode ended."""
         obs, finals, frames = [], {}, 0
         reward, terminated, truncated = [], [], []
         for position, (env, action) in enumerate(zip(self._envs, actions, strict=True)):
-            try:
+            with self._named(position, "step"):
                 obs_next, env_reward, env_terminated, env_truncated = env.step(action)
-            except NotFinite as error:  # the simulator's own; what it returns is checked later
-                place = f"environment {self._first + position} of '{env.spec.id}'"
-                raise NotFinite(f"{place}, {error}") from error
             frames += env.step_frames
             if env_terminated or env_truncated:
                 finals[position] = obs_next
-                obs_next = env.reset()
+                with self._named(position, "reset"):
+                    obs_next = env.reset()
             obs.append(obs_next)
             reward.append(env_reward)
             terminated.append(env_terminated)
             truncated.append(env_truncated)
         return GroupStep(np.stack(obs), finals, reward, terminated, truncated, frames)
+
+    @contextmanager
+    def _named(self, position: int, call: str) -> Iterator[None]:
+        """Say which environment it was, if its code fails."""
+        place = f"environment {self._first + position} of '{self._envs[position].spec.id}'"
+        try:
+            yield
+        except NotFinite as error:  # the simulator's own; what it returns is checked later
+            raise NotFinite(f"{place}, {error}") from error
+        except ValueError:
+            raise  # the contract's own words
+        except Exception as error:
+            raise EnvFailed(
+                f"{place}: {call}() raised {type(error).__name__}: {error}; mend the environment"
+            ) from error
 
     def render(self, position: int) -> np.ndarray:
         """Return the picture of one environment, uint8 (height, width, 3)."""
@@ -148,6 +166,7 @@ class VectorEnv:
         make_env: MakeEnv,
         rngs: Sequence[np.random.Generator],
         workers: int = 0,
+        timeout: float = TIMEOUT,
     ) -> None:
         """Build the environments, here or split over processes.
 
@@ -156,6 +175,7 @@ class VectorEnv:
             make_env: builds one environment from a generator; with workers, picklable.
             rngs: a generator of its own for each environment.
             workers: number of processes, at most one per environment; 0 for this process.
+            timeout: seconds that a process may take to answer.
 
         Raises:
             ValueError: for no generators, one used twice, or a bad number of workers.
@@ -176,7 +196,7 @@ class VectorEnv:
             self._groups = _LocalGroup(EnvGroup(make_env, rngs))
         else:
             arguments = [(make_env, rngs[part], part.start) for part in self._slices]
-            self._groups = WorkerGroups(EnvGroup, arguments)
+            self._groups = WorkerGroups(EnvGroup, arguments, timeout)
         self._obs: np.ndarray | None = None
         self._return = np.zeros(self.num_envs)
         self._length = np.zeros(self.num_envs, dtype=np.int64)

@@ -19,12 +19,16 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from rlplast.envs.base import MissingPackage, NotFinite, UnknownEnv
+from rlplast.envs.base import EnvFailed, MissingPackage, NotFinite, UnknownEnv
 
-__all__ = ["WorkerDied", "WorkerGroups", "check_portable"]
+__all__ = ["TIMEOUT", "WorkerDied", "WorkerGroups", "check_portable"]
+
+TIMEOUT = 300.0  # seconds a worker may take to answer
 
 # Rebuilt in the parent as themselves; every other type becomes a RuntimeError.
-_RERAISED = {kind.__name__: kind for kind in (ValueError, UnknownEnv, MissingPackage, NotFinite)}
+_RERAISED = {
+    kind.__name__: kind for kind in (ValueError, UnknownEnv, MissingPackage, NotFinite, EnvFailed)
+}
 
 # Told to the parent; anything else ends the worker, with its traceback on stderr.
 _REPORTED = (
@@ -43,7 +47,7 @@ _JOIN_SECONDS = 5.0
 
 
 class WorkerDied(RuntimeError):
-    """Raised when a worker process ended on its own, killed or crashed."""
+    """Raised when a worker process ended on its own, killed or crashed, or does not answer."""
 
 
 def check_portable(env_id: str, needed: Any, remedy: str) -> None:
@@ -96,15 +100,22 @@ def _end(pipes: list[Connection], processes: list[BaseProcess]) -> None:
 class WorkerGroups:
     """One object per worker process."""
 
-    def __init__(self, build: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> None:
+    def __init__(
+        self,
+        build: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]],
+        timeout: float = TIMEOUT,
+    ) -> None:
         """Start a process per argument tuple and build `build(*arguments)` in each.
 
         Raises:
+            WorkerDied: for one that ends, or does not answer for `timeout` seconds.
             ValueError: as the object's constructor does.
             MissingPackage: as the object's constructor does.
             RuntimeError: for any other failure in a worker, with its traceback as a note.
         """
         context = multiprocessing.get_context("spawn")
+        self._timeout = timeout
         self._pipes: list[Connection] = []
         self._processes: list[BaseProcess] = []
         # Runs at the latest when the interpreter exits, before it waits for its children.
@@ -143,6 +154,8 @@ class WorkerGroups:
         answers, first_error = [], None
         for index, pipe in enumerate(self._pipes):
             try:
+                if not pipe.poll(self._timeout):
+                    raise self._silent(index)
                 failure, answer = pipe.recv()
             except (EOFError, OSError) as error:
                 raise self._died(index) from error
@@ -155,6 +168,14 @@ class WorkerGroups:
         if first_error is not None:
             raise first_error  # only now: every pipe is ready for the next call
         return answers
+
+    def _silent(self, index: int) -> WorkerDied:
+        self._processes[index].kill()
+        return WorkerDied(
+            f"environment worker {index} (process {self._processes[index].pid}) has not answered "
+            f"for {self._timeout:g} s and was ended: mend its environment, or raise env.timeout; "
+            "then resume the run from its last checkpoint"
+        )
 
     def _died(self, index: int) -> WorkerDied:
         process = self._processes[index]

@@ -1,12 +1,15 @@
 """What may go wrong with a run's folder: damaged, in use, full, not empty."""
 
+import json
 import shutil
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -60,6 +63,15 @@ def unseal(path: Path) -> None:
     (path / "COMPLETE").unlink()
 
 
+def reseal(path: Path) -> None:
+    """Make the manifest match what lies there."""
+    seal = json.loads((path / "COMPLETE").read_text())
+    for name in seal["files"]:
+        data = (path / name).read_bytes()
+        seal["files"][name] = [len(data), zlib.crc32(data)]
+    (path / "COMPLETE").write_text(json.dumps(seal))
+
+
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
@@ -88,8 +100,46 @@ def test_no_usable_checkpoint_is_exit_1(halfway: Path) -> None:
     outcome = command("resume", halfway)
     assert outcome.code == 1
     assert "no usable checkpoint in" in outcome.err
-    for path in (halfway / "checkpoints").iterdir():
-        assert f"{path.name}/tensors.safetensors has 999 bytes" in outcome.err
+    assert outcome.err.count("/tensors.safetensors has 999 bytes, written were") == 2
+    more = len(list((halfway / "checkpoints").iterdir())) - 2
+    assert outcome.err.endswith(f"; and {more} more\n")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.pop("hooks"),
+        lambda state: state["clock"].update(updates="many"),
+        lambda state: state["trainable"]["experience"].update(credit=None),
+        lambda state: state["trainable"]["experience"]["replay"].update(rows_written=[10**9, 3]),
+        lambda state: state.update(lengths={"ietrics.jsonl": 3}),
+    ],
+)
+def test_state_that_fits_its_manifest_and_no_run_is_exit_1(
+    change: Callable[[Any], None], halfway: Path
+) -> None:
+    folder = halfway / "checkpoints" / "step-60"
+    state = json.loads((folder / "state.json").read_text())
+    change(state)
+    (folder / "state.json").write_text(json.dumps(state))
+    reseal(folder)
+    outcome = command("resume", halfway)
+    assert outcome.code == 1 and outcome.err.count("\n") == 1
+    assert "step-60" in outcome.err
+
+
+def test_actions_out_of_range_in_a_replay_are_exit_1(halfway: Path) -> None:
+    folder = halfway / "checkpoints" / "step-60"
+    (path,) = (folder / "replay").glob("env0000-records-*.npy")
+    records = np.load(path)
+    records["action"][3] = 77
+    with path.open("r+b") as file:
+        file.seek(-records.nbytes, 2)
+        file.write(records.tobytes())
+    reseal(folder)
+    outcome = command("resume", halfway)
+    assert outcome.code == 1
+    assert f"replay {folder / 'replay'} holds actions from 0 to 77" in outcome.err
 
 
 def test_damaged_run_json_is_exit_1(halfway: Path) -> None:

@@ -42,8 +42,12 @@ def import_module(module: str) -> None:
     """Import a user's module, looked for in the current folder too.
 
     Raises:
-        ConfigError: if there is no such module.
+        ConfigError: if there is no such module, or no module can be called so.
     """
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise ConfigError(
+            f"--import {module!r}: allowed is a module's name, such as my_methods or lab.methods"
+        )
     here = str(Path.cwd())
     if here not in sys.path:
         # Last, or folders of the user's called agents or envs would hide ours; and it stays

@@ -35,17 +35,17 @@ class RlplastError(Exception):
 
     def __str__(self) -> str:
         """Return the message."""
-        text = _ENDLESS.sub(_cut, super().__str__())
-        return text if len(text) <= _LONGEST else _cut(text)
+        text = _ENDLESS.sub(_cut, _VALUE.sub(_cut, super().__str__()))
+        return text if len(text) <= 1000 else f"{text[:500]}…{text[-499:]}"
 
 
+# A list or mapping in "key = value: what is allowed".
+_VALUE = re.compile(r"(?<= = )[\[{].{120,}?(?=: [a-z]|$)", re.DOTALL)
 _ENDLESS = re.compile(r"\S{200,}")  # a word that nobody wrote
-_LONGEST = 1000  # characters of a message
 
 
-def _cut(found: "str | re.Match[str]") -> str:
-    text, kept = (found, 500) if isinstance(found, str) else (found[0], 60)
-    return f"{text[:kept]}…{text[-kept:]}"
+def _cut(found: "re.Match[str]") -> str:
+    return f"{found[0][:60]}…{found[0][-40:]}"
 
 
 class ConfigError(RlplastError, ValueError):
@@ -93,7 +93,7 @@ def shortened(value: object, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-_NAMES = 12  # shown in a message
+_NAMES = 10  # shown in a message
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:

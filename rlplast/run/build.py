@@ -101,7 +101,9 @@ def build_trainable(config: RunConfig) -> Trainable:
     try:
         return make(config, device)
     except MemoryError as error:
-        raise ConfigError(f"{error}: lower what the config keeps in memory (a replay)") from error
+        raise ConfigError(
+            f"{error}: lower what the config keeps in memory, such as agent.buffer_size"
+        ) from error
     except RuntimeError as error:
         if "allocate" not in str(error):
             raise

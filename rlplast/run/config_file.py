@@ -38,6 +38,7 @@ TYPE_NAMES = {
     dict: "a mapping",
 }
 FREE = (dict[str, Any], list[dict[str, Any]])  # checked by those who read them
+_LONGEST = 4096  # characters of a text: of a path, on Linux
 _BAD_KEY = re.compile(r'"config\.([^"\s]+)"')
 
 
@@ -200,13 +201,16 @@ def _plain(data: Any, where: str) -> Any:
 
 
 def _refuse_endless(data: Any, where: str, *path: str) -> None:
-    """Refuse whole numbers of which no float can be made.
+    """Refuse whole numbers of which no float can be made, as text too, and endless text.
 
     Raises:
         ConfigError: naming the first one's key.
     """
-    if isinstance(data, int) and abs(data) > sys.float_info.max:
-        key = f"{where}: {'.'.join(path)}" if path else where
+    key = f"{where}: {'.'.join(path)}" if path else where
+    if isinstance(data, str) and len(data) > _LONGEST:
+        raise ConfigError(f"{key} = {shortened(data)}: allowed is text of {_LONGEST} characters")
+    endless = isinstance(data, str) and len(data) > 300 and data.strip("+-_ ").isdigit()
+    if endless or (isinstance(data, int) and abs(data) > sys.float_info.max):
         raise ConfigError(f"{key} = {shortened(data)}: allowed are numbers up to 1e308")
     if isinstance(data, dict | list):
         for key, value in data.items() if isinstance(data, dict) else enumerate(data):

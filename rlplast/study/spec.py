@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.errors import ConfigError, did_you_mean, shortened
 from rlplast.core.rng import numpy_stream
 
 __all__ = ["ArmRun", "StudyConfig", "runs_of"]
@@ -102,6 +102,7 @@ class StudyConfig:
             if value is not None and not (_whole(value) and value >= least):
                 raise ConfigError(f"{key} = {value!r}: allowed is a whole number from {least} on")
         seeds = self.seed_list()
+        _check_size("seeds", len(seeds))
         right = all(_whole(s) and s >= 0 for s in seeds) and len(set(seeds)) == len(seeds) > 0
         if not right:
             raise ConfigError(
@@ -118,6 +119,7 @@ class StudyConfig:
     def seed_list(self) -> list[int]:
         """Return the seeds."""
         if isinstance(self.seeds, int) and _whole(self.seeds):
+            _check_size("seeds", self.seeds)
             return list(range(1, self.seeds + 1))
         return self.seeds if isinstance(self.seeds, list) else []
 
@@ -155,6 +157,19 @@ class StudyConfig:
                     raise ConfigError(f"two arms are called {label!r}: give each a name of its own")
                 arms[label] = values
         return list(arms.items())
+
+
+def _check_size(key: str, count: int) -> None:
+    """Refuse what nobody could run, before it is written out.
+
+    Raises:
+        ConfigError: naming the key and the limit.
+    """
+    if count > _MOST:
+        raise ConfigError(f"{key}: {shortened(count)} of them: allowed are at most {_MOST}")
+
+
+_MOST = 100_000  # seeds, or arms that one grid or sample stands for
 
 
 @dataclass(frozen=True)
@@ -200,6 +215,7 @@ def _expanded(name: str, arm: Mapping[str, Any]) -> Iterator[tuple[str, dict[str
     grid, sample = arm.get("grid"), arm.get("sample")
     if grid:
         labels = _short(list(grid))
+        _check_size(f"arms.{name}.grid", math.prod(len(v) for v in grid.values()))
         for combination in itertools.product(*grid.values()):
             chosen = dict(zip(grid, combination, strict=True))
             words = " ".join(f"{labels[key]}={_said(value)}" for key, value in chosen.items())
@@ -213,6 +229,7 @@ def _expanded(name: str, arm: Mapping[str, Any]) -> Iterator[tuple[str, dict[str
 
 def _samples(name: str, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield so many draws, all different; more of them begin with the same ones."""
+    _check_size(f"arms.{name}.sample.count", sample["count"])
     seen: list[dict[str, Any]] = []
     for number in range(sample["count"]):
         rng = numpy_stream(sample.get("seed", 0), "sample", name, number)

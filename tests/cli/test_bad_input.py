@@ -4,6 +4,7 @@ import copy
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,11 @@ def test_overrides_that_do_not_fit_are_named(words: list[str], says: str, tmp_pa
 # Files.
 
 
+ALIASES = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(  # 9 to the power of 8 entries
+    f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n".encode() for a, b in pairwise("abcdefgh")
+)
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -119,7 +125,11 @@ def test_overrides_that_do_not_fit_are_named(words: list[str], says: str, tmp_pa
         (b"seed: !!python/object/apply:os.getcwd []\n", "is no valid YAML: could not determine"),
         (b"\x00\x01\x02", "is no valid YAML: unacceptable character"),
         (b"\xff\xfe\xfa\x80", "cannot be read: 'utf-8' codec can't decode"),
-        (b"seed: &a [*a]\n", "found unconstructable recursive node"),
+        (b"seed: &a [*a]\n", "own.yaml: line 1: YAML of more than 100000 entries"),
+        (ALIASES, "own.yaml: line 6: YAML of more than 100000 entries"),
+        (b"seed: " + b"9" * 400, "seed = 99999"),
+        (b"replay_ratio: '" + b"9" * 400 + b"'", "replay_ratio = '99999"),
+        (b"env: {id: '" + b"A" * 5000 + b"'}", "allowed is text of 4096 characters"),
         (b"x: " + b"[" * 20_000, "is no valid YAML"),
         (b"1: 2\n", "config has an unknown key '1'"),
         (b"{}", None),

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from rlplast.core.checkpoint import checkpoint
 from rlplast.run import api
 from tests.cli.commands import command
 from tests.cli.runs import jsonl, refused, small_config
+from tests.envs import own_envs
 
 DIVERGING = {
     "optimizer": {"lr": 1e38},
@@ -65,6 +67,31 @@ def test_metrics_of_weights_that_are_not_finite_are_null_not_nan(tmp_path: Path)
     failed(tmp_path, metrics=metrics, log={"every": "100%"}, checkpoint={"every": "100%"})
     rows = [row for row in jsonl(tmp_path / "run" / "metrics.jsonl") if "metric/srank/q" in row]
     assert rows[-1]["metric/weight_norm/q"] is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "workers", "says"),
+    [
+        ("raises", 0, "environment 0 of '{id}': step() raised KeyError: 'wheel'"),
+        ("raises", 2, "environment 0 of '{id}': step() raised KeyError: 'wheel'"),
+        ("none", 0, "env '{id}' returned None as a reward: allowed is one number"),
+        ("array", 0, "env '{id}' returned array([1., 1.]) as a reward: allowed is one number"),
+        ("hangs", 1, "environment worker 0 (process "),
+    ],
+)
+def test_environment_that_fails_is_named_and_the_checkpoint_is_kept(
+    fault: str, workers: int, says: str, tmp_path: Path
+):
+    own_envs.register()
+    env = {"id": f"gym/{own_envs.PREFIX}Faulty-{fault}-v0", "num_envs": 2, "workers": workers}
+    quiet = {"evaluate": {"every": None}, "metrics": {"every": None}, "hooks": []}
+    config = small_config(tmp_path, **quiet, env=env | {"timeout": 10})
+    message = refused(command("train", config, "--out", tmp_path / "run"), code=1)
+    assert message.startswith(says.format(id=env["id"]))
+    assert "after 4 env_steps; the last checkpoint is kept" in message
+    assert ("env.timeout" in message) == (fault == "hangs")
+    assert api.load(tmp_path / "run").info["status"] == "failed"
+    checkpoint.check(tmp_path / "run" / "checkpoints" / "step-0")
 
 
 def test_very_large_learning_rate_is_survived_or_reported(tmp_path: Path):

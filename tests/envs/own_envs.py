@@ -1,5 +1,6 @@
 """Environments as a user would write them; importable, so that workers can build them too."""
 
+import time
 from typing import Any, ClassVar
 
 import gymnasium
@@ -7,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 PREFIX = "rlplast-tests/"
+FAULTS = ("raises", "hangs", "none", "array")
 
 
 class Walk(gymnasium.Env):
@@ -84,6 +86,24 @@ class TupleState(Walk):
         return {"place": (1, 2)}
 
 
+class Faulty(Walk):
+    """Does at its third step what `fault` says."""
+
+    def __init__(self, fault: str, render_mode: str | None = None) -> None:
+        super().__init__("discrete", render_mode)
+        self.fault = fault
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if len(self.history) == 3:
+            if self.fault == "raises":
+                raise KeyError("wheel")
+            if self.fault == "hangs":
+                time.sleep(600)
+            reward = {"none": None, "array": np.ones(2)}[self.fault]
+        return obs, reward, terminated, truncated, info
+
+
 class Counting(gymnasium.RewardWrapper):
     """A wrapper with a state: doubles the reward of every third step."""
 
@@ -130,7 +150,10 @@ def register() -> None:
         ("TupleState-v0", "TupleState", {}, 50),
         ("Flattened-v0", "with_dict", {}, 40),
         ("Stacked-v0", "with_stack", {}, 40),
+        *((f"Faulty-{f}-v0", "Faulty", {"fault": f}, 9) for f in FAULTS),
     ):
+        if PREFIX + name in gymnasium.registry:
+            continue
         gymnasium.register(
             PREFIX + name, f"{_MODULE}:{entry_point}", max_episode_steps=limit, kwargs=kwargs
         )

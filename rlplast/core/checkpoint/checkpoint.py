@@ -267,7 +267,7 @@ def load(folder: Path) -> tuple[dict[str, Tensor], Any]:
             tensors |= safetensors.torch.load_file(folder / INITIALS)
         state = json.loads((folder / STATE).read_text())
         return tensors, _join(state, tensors)
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
+    except (OSError, SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise DamagedFile(f"{folder} could not be read: {error}") from error
 
 
@@ -327,7 +327,9 @@ def newest(root: Path) -> tuple[Path, list[str]]:
             problems.append(str(error))
             continue
         return path, problems
-    reasons = "; ".join(problems) or "the folder has none"
+    more = f"; and {len(problems) - 2} more" if len(problems) > 2 else ""
+    short = [problem.replace(f"{root}/", "") for problem in problems[:2]]
+    reasons = "; ".join(short) + more or "the folder has none"
     raise DamagedFile(f"no usable checkpoint in {root}: {reasons}")
 
 

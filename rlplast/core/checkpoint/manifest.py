@@ -75,7 +75,7 @@ def check_seal(folder: Path) -> dict[str, Any]:
         files = {name: [int(size), int(crc)] for name, (size, crc) in manifest["files"].items()}
         position = [int(p) for p in manifest["position"]]
         stays = bool(manifest.get("stays"))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFile(
             f"{folder} was not finished: it has no readable file {SENTINEL}"
         ) from error

@@ -56,6 +56,32 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
+_MOST_NODES = 100_000  # of a config, whatever its aliases stand for written out
+
+
+def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Return how many nodes there are, those behind aliases counted as often as they are named.
+
+    Raises:
+        ConfigError: if there are too many, or an alias names what it is inside of.
+    """
+    if id(node) in sizes:
+        found = sizes[id(node)]
+    else:
+        sizes[id(node)] = _MOST_NODES + 1  # while it is open: an alias of itself has no end
+        inside = node.value if isinstance(node, yaml.CollectionNode) else ()
+        pairs = inside if isinstance(node, yaml.MappingNode) else [(child,) for child in inside]
+        found = 1
+        for child in (child for pair in pairs for child in pair):
+            found += _size(child, sizes)
+        sizes[id(node)] = found
+    if found > _MOST_NODES:
+        raise ConfigError(
+            f"line {node.start_mark.line + 1}: YAML of more than {_MOST_NODES} entries, its "
+            "aliases written out; write a smaller one"
+        )
+    return found
+
 
 def parse_yaml(text: str, where: str = "YAML") -> Any:
     """Parse YAML text; every config and every command-line value comes through here.
@@ -70,9 +96,14 @@ def parse_yaml(text: str, where: str = "YAML") -> Any:
         {'on': 1}
     """
     try:
-        return yaml.load(text, Loader=_Loader)
-    except ConfigError:
-        raise
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _size(node, {})
+        return loader.construct_document(node)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
     except _YAML_ERRORS as error:
         raise ConfigError(f"{where} is no valid YAML: {_problem(error)}") from error
 
