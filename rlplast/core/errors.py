@@ -93,7 +93,7 @@ def shortened(value: object, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-_NAMES = 10  # shown in a message
+_NAMES = 8  # shown in a message
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:

@@ -44,6 +44,8 @@ def task_of(config: Config) -> str:
         'atari/Asterix'
         >>> task_of({"data": {"name": "digits"}, "stream": {"name": "warm_start"}})
         'digits warm_start'
+        >>> task_of({"kind": "gpt", "corpora": {"a": "x.bin", "b": "y.bin"}})
+        'a + b'
     """
     env, data, stream = (config.get(key) or {} for key in ("env", "data", "stream"))
     if "id" in env:
@@ -123,28 +125,23 @@ def number_variants(
 ) -> tuple[list[str], list[str]]:
     """Tell apart runs of one task and label that are not of one config.
 
-    Args:
-        configs: of all runs.
-        tasks: their tasks.
-        labels: their labels; the second config of a label gets " (2)", in an order that
-            depends on the configs alone.
+    The second config of a label gets " (2)", in an order that depends on the configs alone.
 
     Returns:
-        The labels, and notes that say what the numbered ones differ in.
+        The label of each run, and notes that say what the numbered ones differ in.
     """
     variants: dict[tuple[str, str], dict[str, Config]] = {}
     for config, task, label in zip(configs, tasks, labels, strict=True):
         variants.setdefault((task, label), {}).setdefault(substance(config), config)
-    orders = {key: sorted(own) for key, own in variants.items()}
-    numbered = []
-    for config, task, label in zip(configs, tasks, labels, strict=True):
-        number = orders[task, label].index(substance(config)) + 1
-        numbered.append(label if number == 1 else f"{label} ({number})")
+    names: dict[tuple[str, str, str], str] = {}
     notes = []
-    for (task, label), order in orders.items():
-        first = variants[task, label][order[0]]
-        for number, text in enumerate(order[1:], start=2):
-            parts = differences(first, variants[task, label][text])
+    for (task, label), own in variants.items():
+        first, *others = sorted(own)
+        names[task, label, first] = label
+        for number, text in enumerate(others, start=2):
+            names[task, label, text] = f"{label} ({number})"
+            parts = differences(own[first], own[text])
             shown = "; ".join(parts[:4]) + ("; …" if len(parts) > 4 else "")
             notes.append(f"{task}: {label} and {label} ({number}) differ in {shown}")
-    return numbered, notes
+    runs = zip(configs, tasks, labels, strict=True)
+    return [names[task, label, substance(config)] for config, task, label in runs], notes

@@ -4,37 +4,51 @@
 - `write_report`: report.html, summary.csv, and the pictures as .svg and .png.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from rlplast.core.checkpoint.files import fsync
 from rlplast.core.errors import RlplastError
 from rlplast.report import pictures, records
-from rlplast.report.gather import Gathered, higher_is_better
+from rlplast.report.gather import Gathered
 from rlplast.report.html import Part, Picture, Row, Section, Table, Text, page
 from rlplast.report.records import number, without_empty_columns
+from rlplast.report.run_data import higher_is_better
 from rlplast.report.statistics import Estimate
-from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, write_csv
-from rlplast.report.view import Report, interval_words
+from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text
+from rlplast.report.view import Report, Rows, interval_words
 
 __all__ = ["estimate", "sections", "write_report"]
 
-_COMPARED = ("P(improvement)", "difference by seed")
 SHOWN = 30  # missing runs that are named one by one
 
 
+def estimate(found: Estimate | None) -> str:
+    """Return a value with its interval.
+
+    Examples:
+        >>> estimate(Estimate(1.25, 1.0, 1.5, 3)), estimate(Estimate(2.0, float("nan"), 1.0, 1))
+        ('1.25 [1, 1.5]', '2')
+    """
+    if found is None or found.value != found.value:
+        return number(None)
+    if found.low != found.low:
+        return number(found.value)
+    return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
+
+
+Columns = dict[str, Callable[[SummaryRow], str]]  # head → what a row has in the column
+_COMPARED: Columns = {
+    "P(improvement)": lambda row: estimate(row.improvement),
+    "difference by seed": lambda row: estimate(row.difference),
+}
+
+
 def write_report(gathered: Gathered, summary: Summary, out: Path, footer: str = "") -> Path:
-    """Write a report's files, each whole at any moment; what is there of other names stays.
+    """Write a report's files, each whole at any moment, and return its page.
 
-    Args:
-        gathered: the runs.
-        summary: their numbers.
-        out: a folder, made if it is not there.
-        footer: the last line of the page.
-
-    Returns:
-        The page.
+    The folder is made if it is not there; what is in it of other names stays.
 
     Raises:
         RlplastError: if a file cannot be written.
@@ -48,13 +62,13 @@ def write_report(gathered: Gathered, summary: Summary, out: Path, footer: str = 
                 files |= {f"{part.name}.svg": _encoded(part.svg), f"{part.name}.png": part.png}
     text = page(gathered.name, report.arms, contents, footer)
     files["report.html"] = _encoded(text)
+    files["summary.csv"] = _encoded(csv_text(summary))
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             _write(out / name, content)
     except OSError as error:
         raise RlplastError(f"{out}: the report could not be written ({error})") from error
-    write_csv(summary, out / "summary.csv")
     return out / "report.html"
 
 
@@ -71,7 +85,6 @@ def _write(path: Path, content: bytes) -> None:
 
 def sections(report: Report) -> tuple[Section, ...]:
     """Return a report's sections; those with nothing to say have no parts."""
-    gathered, arms = report.gathered, report.arms
     return (
         Section("summary", "Summary", (*_headline(report), *_results(report))),
         Section("curves", "Learning curves", tuple(pictures.curves(report))),
@@ -83,25 +96,11 @@ def sections(report: Report) -> tuple[Section, ...]:
         ),
         Section("drops", "Drop and recovery", (*pictures.drops(report), *_drops(report))),
         Section("metrics", "Plasticity metrics", tuple(pictures.metrics(report))),
-        Section("receipts", "Receipts", records.receipts(gathered, arms)),
+        Section("receipts", "Receipts", records.receipts(report)),
         Section("costs", "Cost", (*pictures.costs(report), *_costs(report))),
-        Section("configs", "Configs", records.configs(gathered, arms)),
-        Section("versions", "Versions", records.versions(gathered)),
+        Section("configs", "Configs", records.configs(report)),
+        Section("versions", "Versions", records.versions(report.gathered.runs)),
     )
-
-
-def estimate(found: Estimate | None) -> str:
-    """Return a value with its interval.
-
-    Examples:
-        >>> estimate(Estimate(1.25, 1.0, 1.5, 3)), estimate(Estimate(2.0, float("nan"), 1.0, 1))
-        ('1.25 [1, 1.5]', '2')
-    """
-    if found is None or found.value != found.value:
-        return number(None)
-    if found.low != found.low:
-        return number(found.value)
-    return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
 
 
 def _headline(report: Report) -> Iterator[Part]:
@@ -130,160 +129,132 @@ def _listed(names: tuple[str, ...] | list[str], noun: str) -> str:
 
 def _results(report: Report) -> Iterator[Table]:
     """Yield the table over all tasks; where it does not say it all, one per task too."""
-    overall = report.aggregates()
+    overall = report.rows(ALL_TASKS)
     if overall:
         yield _result(report, overall)
     known = [row for row in overall.values() if row.final.value == row.final.value]
     if len(known) < len(report.arms):
-        for task in report.tasks():
-            if report.rows(task):
-                yield _result(report, report.rows(task))
+        for task, rows in report.groups.items():
+            if task != ALL_TASKS:
+                yield _result(report, rows)
 
 
-def _result(report: Report, rows: dict[int, SummaryRow]) -> Table:
+def _result(report: Report, rows: Rows) -> Table:
     """Return the table of one task, or over all of them."""
     first = next(iter(rows.values()))
-    name = first.scale if first.task == ALL_TASKS else first.score
-    count = "runs" if first.task == ALL_TASKS else "seeds"
-    head = ("arm", count, "final score" + (f" ({name})" if name else ""), *_COMPARED)
-    cells = {
-        index: (estimate(row.final), estimate(row.improvement), estimate(row.difference))
-        for index, row in rows.items()
+    pooled = first.task == ALL_TASKS
+    name = first.scale if pooled else first.score
+    final = "final score" + (f" ({name})" if name else "")
+    columns: Columns = {
+        "runs" if pooled else "seeds": lambda row: str(row.seeds),
+        final: lambda row: estimate(row.final),
+        **_COMPARED,
     }
-    body = tuple(Row((rows[i].arm, str(rows[i].seeds), *own), i) for i, own in cells.items())
-    table = without_empty_columns(Table(head, body, title=first.task))
-    caption = f"Intervals: {_interval(rows)}."
-    if head[2] in table.head:
-        pooled = " and all tasks" if first.task == ALL_TASKS else ""
-        words = f"interquartile mean over seeds{pooled} of the mean evaluation"
+    table = without_empty_columns(_table(rows, columns, "", first.task))
+    caption = f"Intervals: {interval_words(rows.values())}."
+    if final in table.head:
+        over = "seeds and all tasks" if pooled else "seeds"
+        words = f"interquartile mean over {over} of the mean evaluation"
         caption = f"Final score: {words} in the last tenth of a run. {caption}"
-    if _COMPARED[0] in table.head:
-        caption += (
-            f" {_COMPARED[0]}: how likely a run ends better than one of {report.summary.baseline}."
-        )
+    if "P(improvement)" in table.head:
+        baseline = report.summary.baseline
+        caption += f" P(improvement): how likely a run ends better than one of {baseline}."
     return replace(table, caption=caption)
 
 
-def _interval(rows: dict[int, SummaryRow]) -> str:
-    return interval_words(rows.values())
+def _table(rows: Rows, columns: Columns, caption: str, title: str) -> Table:
+    body = [
+        Row((row.arm, *(cell(row) for cell in columns.values())), index)
+        for index, row in rows.items()
+    ]
+    return Table(("arm", *columns), tuple(body), caption, title=title)
 
 
 def _scores(report: Report) -> Iterator[Table]:
-    for task, rows in _groups(report):
+    for task, rows in report.groups.items():
         if task == ALL_TASKS:
             continue  # the summary has it
         first = next(iter(rows.values()))
-        head = ["arm", "seeds", f"final {first.score}"]
-        scaled = any(
-            row.normalised is not None and row.normalised != row.final for row in rows.values()
-        )
-        branched = report.summary.starts.get(task) is not None
-        if scaled:
-            head.append(first.normalised_scale)
-        head.append("area under the curve")
-        if branched:
-            head.append(f"area from the {report.moment(task)} on")
-        body = []
-        for index, row in rows.items():
-            cells = [row.arm, str(row.seeds), estimate(row.final)]
-            cells += [estimate(row.normalised)] if scaled else []
-            cells += [estimate(row.auc)]
-            cells += [estimate(row.auc_after)] if branched else []
-            body.append(Row(tuple(cells), index))
+        columns: Columns = {
+            "seeds": lambda row: str(row.seeds),
+            f"final {first.score}": lambda row: estimate(row.final),
+        }
+        if any(row.normalised not in (None, row.final) for row in rows.values()):
+            columns[first.normalised_scale] = lambda row: estimate(row.normalised)
+        columns["area under the curve"] = lambda row: estimate(row.auc)
+        if report.summary.starts.get(task) is not None:
+            columns[f"area from the {report.moment(task)} on"] = lambda row: estimate(row.auc_after)
         sense = "higher" if higher_is_better(first.score) else "lower"
         caption = (
             f"Final: interquartile mean over seeds of the mean evaluation in the last tenth of a "
             f"run, {sense} is better. Area: by trapezoids, over its length, so in the units of "
-            f"the score. Intervals: {_interval(rows)}."
+            f"the score. Intervals: {interval_words(rows.values())}."
         )
-        yield Table(tuple(head), tuple(body), caption, title=task)
-
-
-def _groups(report: Report) -> Iterator[tuple[str, dict[int, SummaryRow]]]:
-    for task in report.tasks():
-        rows = report.rows(task)
-        if rows:
-            yield task, rows
-    if report.aggregates():
-        yield ALL_TASKS, report.aggregates()
+        yield _table(rows, columns, caption, task)
 
 
 def _comparison(report: Report) -> Iterator[Table]:
-    baseline = report.summary.baseline
-    body, everyone = [], {}
-    for task, rows in _groups(report):
+    body, compared = [], []
+    for task, rows in report.groups.items():
         for index, row in rows.items():
-            if row.improvement is not None or row.difference is not None:
-                pairs = row.difference.count if row.difference is not None else None
-                cells = (row.arm, task, estimate(row.improvement), estimate(row.difference))
-                body.append(Row((*cells, str(pairs or number(None))), index))
-                everyone[len(everyone)] = row
+            if row.difference is not None:
+                cells = (row.arm, task, *(cell(row) for cell in _COMPARED.values()))
+                body.append(Row((*cells, str(row.difference.count or number(None))), index))
+                compared.append(row)
     if body:
-        head = ("arm", "task", *_COMPARED, "pairs")
         caption = (
-            f"Against {baseline}. P(improvement) is 0.5 for equals; of a difference, the interval "
-            "tells whether 0 is in it. Differences are in the units of the score, so negative "
-            f"ones are better for losses. Intervals: {_interval(everyone)}."
+            f"Against {report.summary.baseline}. P(improvement) is 0.5 for equals; of a "
+            "difference, the interval tells whether 0 is in it. Differences are in the units of "
+            "the score, so negative ones are better for losses. "
+            f"Intervals: {interval_words(compared)}."
         )
-        yield Table(head, tuple(body), caption, words=2)
+        yield Table(("arm", "task", *_COMPARED, "pairs"), tuple(body), caption, words=2)
 
 
 def _drops(report: Report) -> Iterator[Table]:
-    for task, rows in _groups(report):
-        unit = "" if task == ALL_TASKS else report.unit(task)
-        body = [
-            Row(
-                (
-                    row.arm,
-                    estimate(row.drop),
-                    number(row.recovery),
-                    f"{row.recovered} of {row.intervened}",
-                ),
-                index,
-            )
-            for index, row in rows.items()
-            if row.drop is not None and task != ALL_TASKS
-        ]
-        if body:
-            head = ("arm", "drop", f"time to recover ({unit})", "seeds that recovered")
-            caption = (
-                "Drop: interquartile mean over seeds of the last score before the intervention "
-                "against the first after it; negative where the score got better. Time to "
-                "recover: median over seeds of the time to the first score as good as the last "
-                "one before; a dash where half of them or more never got there."
-            )
-            yield Table(head, tuple(body), caption, title=task)
+    for task in report.tasks:
+        rows = {i: row for i, row in report.rows(task).items() if row.drop is not None}
+        columns: Columns = {
+            "drop": lambda row: estimate(row.drop),
+            f"time to recover ({report.unit(task)})": lambda row: number(row.recovery),
+            "seeds that recovered": lambda row: f"{row.recovered} of {row.intervened}",
+        }
+        caption = (
+            "Drop: interquartile mean over seeds of the last score before the intervention "
+            "against the first after it; negative where the score got better. Time to "
+            "recover: median over seeds of the time to the first score as good as the last "
+            "one before; a dash where half of them or more never got there."
+        )
+        if rows:
+            yield _table(rows, columns, caption, task)
 
 
 def _costs(report: Report) -> Iterator[Part]:
-    for task, rows in _groups(report):
+    for task, rows in report.groups.items():
         if task == ALL_TASKS:
             continue
-        shared = any(row.seconds > row.own_seconds for row in rows.values())
-        body = []
-        for index, row in rows.items():
-            parts = (row.own_seconds, row.seconds - row.own_seconds) if shared else ()
-            numbers = (row.seconds, *parts, row.updates)
-            body.append(Row((row.arm, str(row.seeds), *map(number, numbers)), index))
-        split = ("after the branch", "shared prefix") if shared else ()
-        head = ("arm", "seeds", "seconds", *split, "updates")
-        yield Table(head, tuple(body), "Means of a run, over seeds.", title=task)
-        saving = _saving(report, task)
-        if saving:
-            yield Text(saving)
+        columns: Columns = {
+            "seeds": lambda row: str(row.seeds),
+            "seconds": lambda row: number(row.seconds),
+        }
+        if any(row.seconds > row.own_seconds for row in rows.values()):
+            columns["after the branch"] = lambda row: number(row.own_seconds)
+            columns["shared prefix"] = lambda row: number(row.seconds - row.own_seconds)
+        columns["updates"] = lambda row: number(row.updates)
+        yield _table(rows, columns, "Means of a run, over seeds.", task)
+        yield from _saving(report, task)
 
 
-def _saving(report: Report, task: str) -> str:
-    """Return what branching saved on a task; empty if nothing was shared."""
+def _saving(report: Report, task: str) -> Iterator[Text]:
+    """Yield what branching saved on a task, if anything was shared."""
     runs = [run for run in report.summary.runs if run.task == task]
     full, own = sum(run.seconds for run in runs), sum(run.own_seconds for run in runs)
     prefixes = report.summary.prefix_seconds.get(task, 0.0)
-    if full <= own or full <= 0:
-        return ""
     took = own + prefixes
-    return (
-        f"{task}: all runs from the start would have taken {number(full)} s; with prefixes run "
-        f"once ({number(prefixes)} s) and {number(own)} s after them it took {number(took)} s, "
-        f"{1 - took / full:.0%} less. Wall-clock times of runs that share a machine depend on "
-        "one another."
-    )
+    if full > max(own, 0):
+        yield Text(
+            f"{task}: all runs from the start would have taken {number(full)} s; with prefixes run "
+            f"once ({number(prefixes)} s) and {number(own)} s after them it took {number(took)} s, "
+            f"{1 - took / full:.0%} less. Wall-clock times of runs that share a machine depend on "
+            "one another."
+        )

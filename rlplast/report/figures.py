@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlplast.report.looks import Ids, Look
-from rlplast.report.svg import INK
+from rlplast.report.looks import DASHED, INK, Ids, Look, ids
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,8 +37,8 @@ def draw_curves(
     arms: Sequence[Look],
     curves: Mapping[int, Curve],
     labels: tuple[str, str],
-    branches: Sequence[float] = (),
-    firings: Mapping[int, Sequence[float]] | None = None,
+    branches: Sequence[float],
+    firings: Mapping[int, Sequence[float]],
 ) -> "Figure":
     """Draw a curve with its band per arm, and below them where the hooks of each arm fired.
 
@@ -53,8 +52,8 @@ def draw_curves(
     """
     from matplotlib.figure import Figure  # slow to import, and most commands draw nothing
 
-    ids = Ids(picture)
-    fired = {arm: xs for arm, xs in (firings or {}).items() if len(xs)}
+    next_id = ids(picture)
+    fired = {arm: xs for arm, xs in firings.items() if xs}
     shown = [look for look in arms if look.index in curves]
     columns = _fitting(shown, 7.2)
     strip = 0.12 + 0.11 * len(fired)  # inches
@@ -66,15 +65,15 @@ def draw_curves(
     )[:, 0]
     upper, lower = grid[0], grid[-1]
     for look in shown:
-        _draw_curve(upper, look, curves[look.index], ids, len(curves))
+        _draw_curve(upper, look, curves[look.index], next_id, len(curves))
     for axes in grid:
-        for x in sorted(set(branches)):
-            axes.axvline(x, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        for x in branches:
+            axes.axvline(x, color=INK, linewidth=1, linestyle=DASHED, zorder=1)
     upper.set_ylabel(labels[1])
     if fired:
-        _draw_firings(lower, arms, fired, ids)
+        _draw_firings(lower, arms, fired, next_id)
     _clock_axis(lower, labels[0])
-    _legend(figure, shown, ids, bool(branches), columns)
+    _legend(figure, shown, next_id, bool(branches), columns)
     return figure
 
 
@@ -83,8 +82,7 @@ def draw_panels(
     arms: Sequence[Look],
     panels: Mapping[str, Mapping[int, Curve]],
     xlabel: str,
-    branches: Sequence[float] = (),
-    columns: int = 3,
+    branches: Sequence[float],
 ) -> "Figure":
     """Draw small panels of curves, each with its own y axis, all over one x axis.
 
@@ -94,38 +92,36 @@ def draw_panels(
         panels: title → index of an arm → its curve.
         xlabel: of the common axis.
         branches: where arms left a shared prefix.
-        columns: panels in a row.
     """
     from matplotlib.figure import Figure
 
-    ids = Ids(picture)
+    next_id = ids(picture)
     drawn = {arm for curves in panels.values() for arm in curves}
     shown = [look for look in arms if look.index in drawn]
-    in_legend = _fitting(shown, 9.6)
+    columns, in_legend = 3, _fitting(shown, 9.6)
     rows = math.ceil(len(panels) / columns)
     height = 1.75 * rows + 0.5 + 0.18 * math.ceil((len(drawn) + 1) / in_legend)
     figure = Figure(figsize=(9.6, height), layout="constrained")
     grid = list(figure.subplots(rows, columns, sharex=True, squeeze=False).flat)
-    for axes, (title, curves) in zip(grid, panels.items(), strict=False):
+    for number, (axes, (title, curves)) in enumerate(zip(grid, panels.items(), strict=False)):
         for look in arms:
             if look.index in curves:
-                _draw_curve(axes, look, curves[look.index], ids, len(curves), small=True)
-        for x in sorted(set(branches)):
-            axes.axvline(x, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+                _draw_curve(axes, look, curves[look.index], next_id, len(curves), small=True)
+        for x in branches:
+            axes.axvline(x, color=INK, linewidth=0.8, linestyle=DASHED, zorder=1)
         axes.set_title(title, fontsize=9, loc="left")
         axes.tick_params(labelsize=8)
-    for number, axes in enumerate(grid):
-        if number >= len(panels):
-            axes.set_visible(False)
-        elif number + columns >= len(panels):  # the lowest of its column
+        if number + columns >= len(panels):  # the lowest of its column
             _clock_axis(axes, xlabel, ticks=4)
             axes.tick_params(labelbottom=True)
-    _legend(figure, shown, ids, bool(branches), in_legend)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    _legend(figure, shown, next_id, bool(branches), in_legend)
     return figure
 
 
 def _draw_curve(
-    axes: "Axes", look: Look, curve: Curve, ids: Ids, drawn: int, small: bool = False
+    axes: "Axes", look: Look, curve: Curve, next_id: Ids, drawn: int, small: bool = False
 ) -> None:
     if curve.low is not None and curve.high is not None:
         axes.fill_between(
@@ -135,7 +131,7 @@ def _draw_curve(
             color=look.colour,
             alpha=0.18 if drawn <= 5 else 0.08,
             linewidth=0,
-            gid=ids(look.index),
+            gid=next_id(look.index),
         )
     axes.plot(
         curve.xs,
@@ -146,7 +142,7 @@ def _draw_curve(
         marker=look.marker,
         markevery=_some(len(curve.xs), look.index, small),
         markersize=2.5 if small else 3.5,
-        gid=ids(look.index),
+        gid=next_id(look.index),
     )
     axes.grid(color=INK, alpha=0.12, linewidth=0.6)
 
@@ -159,7 +155,7 @@ def _some(points: int, index: int, small: bool) -> tuple[int, int]:
 
 
 def _draw_firings(
-    axes: "Axes", arms: Sequence[Look], fired: Mapping[int, Sequence[float]], ids: Ids
+    axes: "Axes", arms: Sequence[Look], fired: Mapping[int, Sequence[float]], next_id: Ids
 ) -> None:
     """Draw a row of marks per arm, so that arms that fire at once cover one another nowhere."""
     rows = [look for look in arms if look.index in fired]
@@ -173,7 +169,7 @@ def _draw_firings(
             linestyle="",
             marker="|" if many else look.marker,
             markersize=4,
-            gid=ids(look.index),
+            gid=next_id(look.index),
         )
     axes.set_ylim(len(rows) - 0.3, -0.7)
     axes.set_yticks([])
@@ -208,7 +204,9 @@ def _fitting(arms: Sequence[Look], width: float) -> int:
     return max(1, min(len(arms) + 1, int(width / (0.65 + 0.075 * longest))))
 
 
-def _legend(figure: "Figure", arms: Sequence[Look], ids: Ids, branched: bool, columns: int) -> None:
+def _legend(
+    figure: "Figure", arms: Sequence[Look], next_id: Ids, branched: bool, columns: int
+) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
@@ -218,12 +216,12 @@ def _legend(figure: "Figure", arms: Sequence[Look], ids: Ids, branched: bool, co
         for a in arms
     ]
     if branched:
-        dashed = Line2D([], [], color=INK, linewidth=1, linestyle=(0, (4, 3)), label="branch point")
+        dashed = Line2D([], [], color=INK, linewidth=1, linestyle=DASHED, label="branch point")
         handles.append(dashed)
     legend = figure.legend(
         handles=handles, loc="outside lower center", ncols=columns, fontsize=8, handlelength=2.5
     )
     for look, handle, text in zip(arms, legend.legend_handles, legend.get_texts(), strict=False):
         if handle is not None:
-            handle.set_gid(ids(look.index))
-        text.set_gid(ids(look.index))
+            handle.set_gid(next_id(look.index))
+        text.set_gid(next_id(look.index))

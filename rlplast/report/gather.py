@@ -1,41 +1,18 @@
-"""Find the runs that a report is about: of studies, of runs' folders, of folders of runs.
-
-- `Gathered`, `gather`: all of them.
-- What one run says is in `rlplast.report.run_data`, and can be imported from here.
-"""
+"""Find the runs that a report is about: of studies, of runs' folders, of folders of runs."""
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.report import arms as naming
-from rlplast.report.run_data import (
-    RunData,
-    curve,
-    first_after,
-    higher_is_better,
-    hook_clock,
-    hook_time,
-    read_run,
-    score_key,
-)
+from rlplast.report.run_data import EVALUATIONS, TRAINING, RunData, read_run
 from rlplast.run.read import read_config, read_info, read_json, read_lines
 
-__all__ = [
-    "Gathered",
-    "RunData",
-    "curve",
-    "first_after",
-    "gather",
-    "higher_is_better",
-    "hook_clock",
-    "hook_time",
-    "score_key",
-]
+__all__ = ["Gathered", "gather", "unused"]
 
 DONE = "done"
 PREFIX = "prefix"
@@ -80,9 +57,16 @@ def gather(folders: Sequence[Path]) -> Gathered:
         DamagedFile: if a file is cut or altered; it names the file and the line.
     """
     studies, plain = _find(folders)
-    parts = [_of_study(path) for path in studies]
-    if plain:
-        parts.append(_of_runs(plain, _name(folders)))
+    parts = []
+    for path in [*studies, *([None] if plain else [])]:
+        try:
+            name = " + ".join(folder.resolve().name for folder in folders)
+            parts.append(_of_runs(plain, name) if path is None else _of_study(path))
+        except RlplastError:
+            raise
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            where = path or ", ".join(map(str, plain))
+            raise DamagedFile(f"{where} holds what nothing of ours wrote: {error!r}") from error
     if not parts:
         raise ConfigError(
             f"{', '.join(map(str, folders)) or 'nothing'}: no study and no run is in there; "
@@ -118,21 +102,6 @@ def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     return list(studies.values()), [path for real, path in runs.items() if real not in in_study]
 
 
-def _name(folders: Sequence[Path]) -> str:
-    return " + ".join(folder.resolve().name for folder in folders)
-
-
-@dataclass(frozen=True)
-class _Cell:
-    """What study.json says of a cell."""
-
-    key: Any
-    task: str
-    arm: str
-    seed: int
-    folder: Path
-
-
 def _of_study(study: Path) -> Gathered:
     """Read a study's finished cells; others are named with what the journal says last."""
     said = read_json(study / "study.json")
@@ -141,46 +110,33 @@ def _of_study(study: Path) -> Gathered:
             f"{study / 'study.json'} has format {said.get('format')!r}: this rlplast reads "
             f"{FORMAT}; a newer one wrote it, or it was altered"
         )
-    try:
-        cells = [
-            _Cell(
-                key=cell["key"],
-                task=str(cell["task"]),
-                arm=str(cell["arm"]) if cell["kind"] == "arm" else PREFIX,
-                seed=int(cell["seed"]),
-                folder=study / cell["folder"],
-            )
-            for cell in said["cells"]
-        ]
-        arms = [str(arm) for arm in said["arms"]]
-        order = [str(task) for task in said["tasks"] if task]
-    except (KeyError, TypeError, ValueError) as error:
-        raise DamagedFile(f"{study / 'study.json'} is no list of cells: {error!r}") from error
-    events = _last_events(study / "journal.jsonl")
+    journal = study / "journal.jsonl"
+    events = {row.get("cell"): row for row in read_lines(journal)} if journal.is_file() else {}
     runs, prefixes, missing = [], [], []
-    for cell in cells:
-        status = str(read_info(cell.folder).get("status", "absent"))
+    for cell in said["cells"]:
+        folder, task, seed = study / cell["folder"], cell["task"], cell["seed"]
+        arm = cell["arm"] if cell["kind"] == "arm" else PREFIX
+        status = str(read_info(folder).get("status", "absent"))
         if status == DONE:
-            task = cell.task or naming.task_of(read_config(cell.folder))  # a study without tasks
-            own = read_run(cell.folder, task, cell.arm, cell.seed)
-            (prefixes if cell.arm == PREFIX else runs).append(own)
+            own = task or naming.task_of(read_config(folder))  # a study without tasks
+            (prefixes if arm == PREFIX else runs).append(read_run(folder, own, arm, seed))
         else:
-            name = "/".join(part for part in (cell.task, f"seed-{cell.seed}", cell.arm) if part)
-            missing.append(f"{name}: {_in_words(status, events.get(cell.key))}")
-    tasks = dict.fromkeys([*order, *(run.task for run in runs)])
-    name, baseline = str(said.get("name") or study.resolve().name), said.get("baseline")
+            name = "/".join(part for part in (task, f"seed-{seed}", arm) if part)
+            missing.append(f"{name}: {_in_words(status, events.get(cell['key']))}")
+    tasks = [task for task in said["tasks"] if task] + [run.task for run in runs]
     return Gathered(
-        name, tuple(arms), tuple(tasks), baseline, tuple(runs), tuple(missing), tuple(prefixes), ()
+        name=said["name"] or study.resolve().name,
+        arms=tuple(said["arms"]),
+        tasks=tuple(dict.fromkeys(tasks)),
+        baseline=said["baseline"],
+        runs=tuple(runs),
+        missing=tuple(missing),
+        prefixes=tuple(prefixes),
+        notes=(),
     )
 
 
-def _last_events(journal: Path) -> dict[Any, Mapping[str, Any]]:
-    if not journal.is_file():
-        return {}
-    return {row.get("cell"): row for row in read_lines(journal)}
-
-
-def _in_words(status: str, event: Mapping[str, Any] | None) -> str:
+def _in_words(status: str, event: Mapping[str, Any] | None = None) -> str:
     words = {"absent": "not started", "running": "running, or killed"}.get(status, status)
     if event is not None and event.get("event") == "failed":
         words = f"failed with exit {event.get('exit')} at attempt {event.get('attempt')}"
@@ -190,13 +146,9 @@ def _in_words(status: str, event: Mapping[str, Any] | None) -> str:
 
 def _of_runs(folders: Sequence[Path], name: str) -> Gathered:
     """Read runs that are in no study; what they are called comes from their configs."""
-    done, missing = [], []
-    for folder in folders:
-        status = str(read_info(folder).get("status", "absent"))
-        if status == DONE:
-            done.append(folder)
-        else:
-            missing.append(f"{folder}: {_in_words(status, None)}")
+    statuses = {folder: str(read_info(folder).get("status", "absent")) for folder in folders}
+    done = [folder for folder in folders if statuses[folder] == DONE]
+    missing = [f"{own}: {_in_words(statuses[own])}" for own in folders if own not in done]
     configs = [read_config(folder) for folder in done]
     tasks = [naming.task_of(config) for config in configs]
     labels = [naming.label_of(config) for config in configs]
@@ -208,21 +160,20 @@ def _of_runs(folders: Sequence[Path], name: str) -> Gathered:
     baseline = naming.NO_TREATMENT if naming.NO_TREATMENT in labels else None
     arms = sorted(set(labels), key=lambda own: (own != baseline, own))
     return Gathered(
-        name,
-        tuple(arms),
-        tuple(dict.fromkeys(tasks)),
-        baseline,
-        tuple(runs),
-        tuple(missing),
-        (),
-        tuple(notes),
+        name=name,
+        arms=tuple(arms),
+        tasks=tuple(dict.fromkeys(tasks)),
+        baseline=baseline,
+        runs=tuple(runs),
+        missing=tuple(missing),
+        prefixes=(),
+        notes=tuple(notes),
     )
 
 
 def _merge(parts: Sequence[Gathered]) -> Gathered:
     """Put studies together; arms of one name stay apart where their configs differ."""
     arms: list[str] = []
-    tasks: list[str] = []
     runs: dict[tuple[str, str, int], RunData] = {}
     notes = [note for part in parts for note in part.notes]
     for part in parts:
@@ -231,7 +182,7 @@ def _merge(parts: Sequence[Gathered]) -> Gathered:
             others = [run for run in runs.values() if run.arm == arm]
             name = arm
             if _conflict(own, others):
-                name = _unused(f"{arm} ({part.name})", arms)
+                name = unused(f"{arm} ({part.name})", arms)
                 notes.append(f"{name} has another config than {arm} of {others[0].folder}")
             arms.append(name)
             for run in own:
@@ -242,26 +193,21 @@ def _merge(parts: Sequence[Gathered]) -> Gathered:
                     notes.append(
                         f"{run.folder} repeats task, arm and seed of {kept.folder}: left out"
                     )
-        tasks += part.tasks
-    order = list(dict.fromkeys(arms))
-    task_order = list(dict.fromkeys(tasks))
+    arms = list(dict.fromkeys(arms))
+    tasks = list(dict.fromkeys(task for part in parts for task in part.tasks))
     baselines = list(dict.fromkeys(p.baseline for p in parts if p.baseline is not None))
     if len(baselines) > 1:
         notes.append(f"baseline is {baselines[0]}; {', '.join(baselines[1:])} is one elsewhere")
+    order = sorted(runs.values(), key=lambda r: (tasks.index(r.task), arms.index(r.arm), r.seed))
     return Gathered(
-        " + ".join(dict.fromkeys(part.name for part in parts)),
-        tuple(order),
-        tuple(task_order),
-        baselines[0] if baselines else None,
-        tuple(
-            sorted(
-                runs.values(),
-                key=lambda run: (task_order.index(run.task), order.index(run.arm), run.seed),
-            )
-        ),
-        tuple(words for part in parts for words in part.missing),
-        tuple(run for part in parts for run in part.prefixes),
-        tuple(notes),
+        name=" + ".join(dict.fromkeys(part.name for part in parts)),
+        arms=tuple(arms),
+        tasks=tuple(tasks),
+        baseline=baselines[0] if baselines else None,
+        runs=tuple(order),
+        missing=tuple(words for part in parts for words in part.missing),
+        prefixes=tuple(run for part in parts for run in part.prefixes),
+        notes=tuple(notes),
     )
 
 
@@ -280,26 +226,34 @@ def _conflict(ours: Sequence[RunData], theirs: Sequence[RunData]) -> bool:
     return one != other
 
 
-def _unused(name: str, names: Sequence[str]) -> str:
+def unused(name: str, names: Collection[str], joint: str = " ") -> str:
+    """Return a name that is none of `names`: itself, or with a number from 2 on.
+
+    Examples:
+        >>> unused("a", ["a", "a 2"])
+        'a 3'
+    """
     number, free = 1, name
     while free in names:
         number += 1
-        free = f"{name} {number}"
+        free = f"{name}{joint}{number}"
     return free
 
 
 def _check_comparable(runs: Sequence[RunData]) -> None:
     """Refuse runs of one task that no axis or no score has in common."""
-    first: dict[str, tuple[RunData, str]] = {}
+    first: dict[str, RunData] = {}
     for run in runs:
-        try:
-            key = score_key(run.metrics)
-        except ConfigError as error:
-            raise ConfigError(f"{run.folder}: {error}") from error
-        other, other_key = first.setdefault(run.task, (run, key))
+        if not run.score:
+            raise ConfigError(
+                f"{run.folder}: nothing to compare runs by was measured: needed is one of "
+                f"{', '.join(EVALUATIONS)}, eval/<corpus>/loss, {', '.join(TRAINING)}; "
+                "give evaluate.every a period"
+            )
+        other = first.setdefault(run.task, run)
         for what, own, theirs in (
             ("counts", run.unit, other.unit),
-            ("is judged by", key, other_key),
+            ("is judged by", run.score, other.score),
         ):
             if own != theirs:
                 raise ConfigError(

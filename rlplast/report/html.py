@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from rlplast.report.looks import Look
-from rlplast.report.svg import inline
+from rlplast.report.looks import Look, inline
 
 __all__ = ["Details", "Part", "Picture", "Row", "Section", "Table", "Text", "page"]
 
@@ -27,15 +26,10 @@ class Text:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture: `name` is unique in the page, of letters, digits and hyphens.
+    """A picture: what it shows, how its numbers were computed, and the contents of its files.
 
-    Attributes:
-        name: also the name of its files.
-        title: what it shows.
-        caption: how its numbers were computed.
-        svg: the text of its .svg file.
-        png: the bytes of its .png file.
-        width: in inches.
+    The name is that of its files and unique in the page, of letters, digits and hyphens. The width
+    is in inches.
     """
 
     name: str

@@ -3,20 +3,22 @@
 - `curves`, `scores`, `comparison`, `drops`, `metrics`, `costs`: pictures with their captions.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlplast.report.figure_rows import Bar, Panel, Point, draw_bars, draw_points
+from rlplast.report.figure_rows import Axis, Bar, Panel, Point, draw_rows
 from rlplast.report.figures import Curve, draw_curves, draw_panels
-from rlplast.report.gather import RunData, curve
 from rlplast.report.html import Picture
+from rlplast.report.looks import png_of, style, svg_of
+from rlplast.report.plot import metric_names
+from rlplast.report.run_data import curve
 from rlplast.report.statistics import Estimate, align, curve_band
 from rlplast.report.summary import ALL_TASKS, SummaryRow
-from rlplast.report.svg import png_of, style, svg_of
-from rlplast.report.view import LEVEL, RESAMPLES, Report, better, interval_words, slug_of
+from rlplast.report.view import Report, better, interval_words, slug_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,9 +38,9 @@ def _picture(
 
 def curves(report: Report) -> Iterator[Picture]:
     """Yield a picture of the score over a run for each task, and one from the first hook on."""
-    for task in report.tasks():
+    for task in report.tasks:
         drawn, interpolated = _bands(report, task)
-        key, firings, branches = report.key(task), _firings(report, task), report.branches(task)
+        key, firings, branches = report.score(task), _firings(report, task), report.branches(task)
         between = " (straight lines between a run's own)" if interpolated else ""
         words = interval_words(report.rows(task).values())
         caption = f"Interquartile mean over seeds at each point of {key}{between}; band: {words}."
@@ -65,10 +67,10 @@ def _bands(report: Report, task: str) -> tuple[dict[int, Curve], bool]:
     """Return index of an arm → its curve, and whether runs were measured at different points."""
     found, interpolated = {}, False
     for look in report.arms:
-        own = [curve(run, report.key(task)) for run in report.of(task, look.name)]
+        own = [curve(run, run.score) for run in report.of(task, look.name)]
         xs, ys = align(own)
         if len(xs):
-            found[look.index] = Curve(xs, *curve_band(ys, LEVEL, RESAMPLES))
+            found[look.index] = Curve(xs, *curve_band(ys))
             interpolated |= any(not np.isin(xs, points).all() for points, _ in own)
     return found, interpolated
 
@@ -106,46 +108,32 @@ def _panel(
     xlabel: str,
     points: Mapping[int, Point | None],
     reference: float | None = None,
-    axis: Literal["free", "share", "time"] = "free",
+    axis: Axis = "free",
 ) -> list[Panel]:
     """Return the panel, if it has anything to show."""
-    there = {arm: point for arm, point in points.items() if point is not None}
-    return [Panel(title, xlabel, there, reference, axis)] if there else []
+    known = {arm: point for arm, point in points.items() if point is not None}
+    return [Panel(title, xlabel, known, reference, axis)] if known else []
 
 
 def scores(report: Report) -> Iterator[Picture]:
     """Yield a picture of the final scores and the areas for each task, and over all tasks."""
-    for task in report.tasks():
-        rows, label = report.rows(task), better(report.key(task))
-        runs = {a.index: report.measured(task, a.name) for a in report.arms}
-        panels = [
-            *_panel(
-                "final score",
-                label,
-                {i: _point(row.final, (r.final for r in runs[i])) for i, row in rows.items()},
-            ),
-            *_panel(
-                "area under the curve",
-                label,
-                {i: _point(row.auc, (r.auc for r in runs[i])) for i, row in rows.items()},
-            ),
-        ]
-        if report.summary.starts.get(task) is not None:
-            after = {
-                i: _point(row.auc_after, (r.auc_after for r in runs[i])) for i, row in rows.items()
-            }
-            panels += _panel(f"area from the {report.moment(task)} on", label, after)
+    for task, rows in report.groups.items():
+        titles = {"final": "final score", "auc": "area under the curve"}
+        if task == ALL_TASKS:
+            name, label = "score-all", next(iter(rows.values())).scale
+        else:
+            name, label = f"score-{report.slugs[task]}", better(report.score(task))
+            if report.summary.starts.get(task) is not None:
+                titles["auc_after"] = f"area from the {report.moment(task)} on"
+        panels = []
+        for number, title in titles.items():
+            points = {}
+            for index, row in rows.items():
+                seeds = [getattr(run, number) for run in report.measured(task, row.arm)]
+                points[index] = _point(getattr(row, number), seeds)
+            panels += _panel(title, label, points)
         if panels:
-            yield _of_panels(report, f"score-{report.slugs[task]}", task, rows.values(), panels)
-    rows = report.aggregates()
-    if rows:
-        scale = next(iter(rows.values())).scale
-        panels = [
-            *_panel("final score", scale, {i: _point(row.final) for i, row in rows.items()}),
-            *_panel("area under the curve", scale, {i: _point(r.auc) for i, r in rows.items()}),
-        ]
-        if panels:
-            yield _of_panels(report, "score-all", ALL_TASKS, rows.values(), panels)
+            yield _of_panels(report, name, task, rows.values(), panels)
 
 
 def _of_panels(
@@ -156,10 +144,11 @@ def _of_panels(
     panels: list[Panel],
     words: str = "Points: interquartile mean over seeds; lines",
 ) -> Picture:
-    dotted = any(point.seeds for panel in panels for point in panel.points.values())
+    points = [point for panel in panels for point in panel.numbers.values()]
+    dotted = any(isinstance(point, Point) and point.seeds for point in points)
     dots = " Small dots: the seeds." if dotted else ""
     caption = f"{words}: {interval_words(rows)}.{dots}"
-    return _picture(name, title, caption, draw_points, report.arms, panels)
+    return _picture(name, title, caption, draw_rows, report.arms, panels)
 
 
 def comparison(report: Report) -> Iterator[Picture]:
@@ -167,20 +156,20 @@ def comparison(report: Report) -> Iterator[Picture]:
     baseline = report.summary.baseline
     if baseline is None:
         return
-    groups = [(task, report.rows(task)) for task in report.tasks()]
-    if report.summary.aggregates:
-        groups.append((ALL_TASKS, report.aggregates()))
-    everyone = [row for _, rows in groups for row in rows.values()]
+    everyone = [row for rows in report.groups.values() for row in rows.values()]
     chances: list[Panel] = []
     differences: list[Panel] = []
-    for task, rows in groups:
+    for task, rows in report.groups.items():
         points = {i: _point(row.improvement) for i, row in rows.items()}
         chances += _panel(task, "probability", points, 0.5, "share")
-        label = next((r.scale if task == ALL_TASKS else r.score for r in rows.values()), "")
-        spread = {
-            i: _point(row.difference, _differences(report, task, row.arm))
-            for i, row in rows.items()
-        }
+        first = next(iter(rows.values()))
+        label = first.scale if task == ALL_TASKS else first.score
+        spread = {}
+        for index, row in rows.items():
+            theirs = {run.seed: run.final for run in report.measured(task, baseline)}
+            own = report.measured(task, row.arm)
+            seeds = [run.final - theirs[run.seed] for run in own if run.seed in theirs]
+            spread[index] = _point(row.difference, seeds)
         differences += _panel(task, f"difference of {label}", spread, 0.0)
     if chances:
         words = (
@@ -198,15 +187,9 @@ def comparison(report: Report) -> Iterator[Picture]:
         yield _of_panels(report, "difference", title, everyone, differences, words)
 
 
-def _differences(report: Report, task: str, arm: str) -> list[float]:
-    theirs = {run.seed: run.final for run in report.measured(task, report.summary.baseline or "")}
-    own = report.measured(task, arm)
-    return [run.final - theirs[run.seed] for run in own if run.seed in theirs]
-
-
 def drops(report: Report) -> Iterator[Picture]:
     """Yield a picture of drops and recoveries for each task with an intervention."""
-    for task in report.tasks():
+    for task in report.tasks:
         rows = {i: row for i, row in report.rows(task).items() if row.drop is not None}
         fell: dict[int, Point | None] = {}
         back: dict[int, Point | None] = {}
@@ -217,7 +200,7 @@ def drops(report: Report) -> Iterator[Picture]:
             if times:
                 back[index] = Point(row.recovery, seeds=times)
         panels = [
-            *_panel("drop", f"lost {report.key(task)}", fell, 0.0),
+            *_panel("drop", f"lost {report.score(task)}", fell, 0.0),
             *_panel("time to recover", report.unit(task), back, axis="time"),
         ]
         if panels:
@@ -233,74 +216,41 @@ def drops(report: Report) -> Iterator[Picture]:
 def metrics(report: Report) -> Iterator[Picture]:
     """Yield a picture of all plasticity metrics for each task and network."""
     used: set[str] = set()
-    for task in report.tasks():
-        runs = [run for run in report.gathered.runs if run.task == task]
-        for network, names in _metric_names(runs).items():
-            panels = {}
-            for metric in names:
-                own = {
-                    look.index: _mean_curve(
-                        report.of(task, look.name), f"metric/{metric}/{network}"
-                    )
-                    for look in report.arms
-                }
-                panels[metric] = {arm: found for arm, found in own.items() if len(found.xs)}
+    for task in report.tasks:
+        rows = (row for run in report.of(task) for row in run.metrics)
+        for network, names in metric_names(rows).items():
+            panels: dict[str, dict[int, Curve]] = {metric: {} for metric in names}
+            for metric, look in itertools.product(names, report.arms):
+                key = f"metric/{metric}/{network}"
+                xs, ys = align([curve(run, key) for run in report.of(task, look.name)])
+                if len(xs):
+                    panels[metric][look.index] = Curve(xs, np.nanmean(ys, axis=0))
             name = f"metrics-{report.slugs[task]}-{slug_of(network)}"
             while name in used:
                 name += "-2"
             used.add(name)
-            yield _picture(
-                name,
-                f"{task}, {network}",
-                "Mean over seeds; each panel has its own y axis.",
-                draw_panels,
-                report.arms,
-                panels,
-                report.unit(task),
-                report.branches(task),
-            )
-
-
-def _metric_names(runs: Iterable[RunData]) -> dict[str, list[str]]:
-    """Return network → metrics measured of it; not those of one tensor, such as a temperature."""
-    parts = {
-        tuple(name.split("/")[1:])
-        for run in runs
-        for row in run.metrics
-        for name, value in row.items()
-        if name.startswith("metric/") and value is not None
-    }
-    tensors: dict[str, set[str]] = {}
-    for metric, network, *tensor in (own for own in parts if len(own) > 1):
-        if tensor and metric in ("weight_norm", "weight_difference"):
-            tensors.setdefault(network, set()).add("/".join(tensor))
-    found: dict[str, list[str]] = {}
-    for own in sorted(parts):
-        if len(own) == 2 and len(tensors.get(own[1], "ab")) != 1:
-            found.setdefault(own[1], []).append(own[0])
-    return found
-
-
-def _mean_curve(runs: Iterable[RunData], key: str) -> Curve:
-    xs, ys = align([curve(run, key) for run in runs])
-    return Curve(xs, np.nanmean(ys, axis=0) if len(xs) else xs)
+            caption = "Mean over seeds; each panel has its own y axis."
+            rest = (report.arms, panels, report.unit(task), report.branches(task))
+            yield _picture(name, f"{task}, {network}", caption, draw_panels, *rest)
 
 
 def costs(report: Report) -> Iterator[Picture]:
     """Yield a picture of the seconds that a run of each arm took."""
     longest = max((row.seconds for row in report.summary.rows), default=0.0)
+    if longest <= 0:
+        return
     size, unit = next(
         (pair for pair in ((3600.0, "hours"), (60.0, "minutes")) if longest > 2 * pair[0]),
         (1.0, "seconds"),
     )
-    panels = {}
-    for task in report.tasks():
-        panels[task, f"{unit} per run"] = {
+    panels = []
+    for task in report.tasks:
+        bars = {
             index: Bar(row.own_seconds / size, (row.seconds - row.own_seconds) / size)
             for index, row in report.rows(task).items()
         }
-    if longest > 0:
-        shared = any(bar.shared > 0 for bars in panels.values() for bar in bars.values())
-        hatched = " Hatched: the prefix, run once for all arms of a seed." if shared else ""
-        caption = f"Mean over seeds.{hatched}"
-        yield _picture("cost", "Wall-clock time", caption, draw_bars, report.arms, panels)
+        panels.append(Panel(task, f"{unit} per run", bars, axis="bars"))
+    shared = any(row.seconds > row.own_seconds for row in report.summary.rows)
+    hatched = " Hatched: the prefix, run once for all arms of a seed." if shared else ""
+    caption = f"Mean over seeds.{hatched}"
+    yield _picture("cost", "Wall-clock time", caption, draw_rows, report.arms, panels)

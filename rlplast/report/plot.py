@@ -1,8 +1,7 @@
 """One picture of a run: scores, loss, norms and so on, with every scheduled hook marked."""
 
 import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_run", "plot_run"]
+__all__ = ["draw_run", "metric_names", "plot_run"]
 
 Row = Mapping[str, Any]
 
@@ -46,15 +45,7 @@ class Line:
 
 
 def plot_run(folder: Path, out: Path) -> Path:
-    """Draw a run's metrics and mark its scheduled hooks.
-
-    Args:
-        folder: a run's folder.
-        out: a .png or .svg file.
-
-    Returns:
-        `out`.
-    """
+    """Draw the metrics of a run's folder into a .png or .svg file, and return that."""
     rows, receipts = (read_lines(folder / f"{n}.jsonl") for n in ("metrics", "receipts"))
     temporary = out.with_name(f".{out.stem}.tmp{out.suffix}")
     draw_run(rows, receipts).savefig(temporary, dpi=120)
@@ -71,9 +62,6 @@ def draw_run(rows: Sequence[Row], receipts: Sequence[Row]) -> "Figure":
     Args:
         rows: the lines of metrics.jsonl.
         receipts: the lines of receipts.jsonl.
-
-    Returns:
-        A figure, not yet saved.
     """
     from matplotlib.figure import Figure  # slow to import, and most commands draw nothing
 
@@ -93,7 +81,8 @@ def draw_run(rows: Sequence[Row], receipts: Sequence[Row]) -> "Figure":
 def _panels(rows: Sequence[Row], unit: str) -> dict[str, list[Line]]:
     """Return title → lines of the panels of which something was measured, return always."""
     of_sac = any("train/loss_actor" in row for row in rows)
-    others = [network for network in _networks(rows) if network not in COLOURS]
+    metrics = metric_names(rows)
+    others = sorted(network for network in metrics if network not in COLOURS)
     colours = COLOURS | dict(zip(others, OTHER_COLOURS * 9, strict=False))
 
     def line(key: str, owner: str, label: str = "", dashed: bool = False) -> Line:
@@ -104,7 +93,7 @@ def _panels(rows: Sequence[Row], unit: str) -> dict[str, list[Line]]:
     def of_networks(metric: str, suffix: str = "", dashed: bool = False) -> list[Line]:
         return [
             line(f"metric/{metric}/{network}", network, network + suffix, dashed)
-            for network in _networks(rows, metric)
+            for network in sorted(metrics)
         ]
 
     distances = of_networks("weight_difference", ": distance\nfrom start", dashed=True)
@@ -144,16 +133,22 @@ def _losses(rows: Sequence[Row], line: Callable[..., Line], owner: str) -> list[
     return lines
 
 
-def _networks(rows: Sequence[Row], metric: str = "") -> list[str]:
-    """Return the networks a metric (default: any) was measured of, but those of one tensor.
+def metric_names(rows: Iterable[Row]) -> dict[str, list[str]]:
+    """Return network → metrics measured of it, but of networks of one tensor.
 
-    A network of one tensor is a scalar such as a temperature's log α: its norm says nothing.
+    Such a network is a scalar, for example a temperature's log α: its norm says nothing.
     """
-    parts = {tuple(name.split("/")) for row in rows for name in row if name.startswith("metric/")}
-    norms = {own[2:] for own in parts if own[1] in ("weight_norm", "weight_difference")}
-    tensors = Counter(network for network, *tensor in norms if tensor)
-    networks = {own[2] for own in parts if own[1] == metric or not metric}
-    return sorted(network for network in networks if tensors[network] != 1)
+    names = {name for row in rows for name, value in row.items() if value is not None}
+    parts = sorted(name.split("/")[1:] for name in names if name.startswith("metric/"))
+    tensors: dict[str, set[str]] = {}
+    for metric, network, *tensor in (own for own in parts if len(own) > 1):
+        if tensor and metric in ("weight_norm", "weight_difference"):
+            tensors.setdefault(network, set()).add("/".join(tensor))
+    found: dict[str, list[str]] = {}
+    for own in parts:
+        if len(own) == 2 and len(tensors.get(own[1], "ab")) != 1:
+            found.setdefault(own[1], []).append(own[0])
+    return found
 
 
 def _draw_panel(axes: "Axes", title: str, lines: Sequence[Line]) -> None:

@@ -1,38 +1,33 @@
 """Tables of what runs recorded beside their scores: receipts, configs, versions."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import yaml
 
-from rlplast.report.gather import Gathered, RunData
 from rlplast.report.html import Details, Part, Row, Table, Text
-from rlplast.report.looks import Look
+from rlplast.report.run_data import RunData
+from rlplast.report.view import Report
 
 __all__ = ["configs", "number", "receipts", "versions", "without_empty_columns"]
 
 MOST = 20  # firings of one hook that are listed
+Receipt = Mapping[str, Any]
 LONGEST = 200  # letters of a config's value in a table
 
-_HEAD = (
-    "arm",
-    "method",
-    "network",
-    "optimizer",
-    "followers",
-    "clock",
-    "seeds",
-    "firings",
-    "entries",
-    "sfe",
-    "dfi before",
-    "dfi after",
-    "norm before",
-    "norm after",
-    "seconds",
-)
+_MEANS = {  # head → key of a receipt
+    "firings": "firings",
+    "entries": "entries_touched",
+    "sfe": "sfe",
+    "dfi before": "dfi_before",
+    "dfi after": "dfi_after",
+    "norm before": "norm_before",
+    "norm after": "norm_after",
+    "seconds": "time/seconds",
+}
 
 
 def number(value: float | None) -> str:
@@ -49,14 +44,15 @@ def number(value: float | None) -> str:
     return f"{value:.4g}"
 
 
-def receipts(gathered: Gathered, arms: Sequence[Look]) -> tuple[Part, ...]:
+def receipts(report: Report) -> tuple[Part, ...]:
     """Return a table per task: what each hook did to each network, seeds averaged."""
     tables = []
-    for task in gathered.tasks:
-        rows = []
-        for arm in arms:
-            runs = [r for r in gathered.runs if (r.task, r.arm) == (task, arm.name)]
-            rows += [Row((arm.name, *cells), arm.index) for cells in _firings(runs)]
+    for task in report.tasks:
+        rows = [
+            Row((arm.name, *cells), arm.index)
+            for arm in report.arms
+            for cells in _firings(report.of(task, arm.name))
+        ]
         if rows:
             caption = (
                 "Means over the seeds. The n-th firing of a hook is one row, whenever a seed had "
@@ -64,9 +60,9 @@ def receipts(gathered: Gathered, arms: Sequence[Look]) -> tuple[Part, ...]:
                 "and sfe (squared distance moved). dfi is the distance from isometry of what the "
                 "method orthogonalises; norms are of the whole network."
             )
-            unit = next(r.unit for r in gathered.runs if r.task == task).replace("_", " ")
-            head = tuple(f"clock ({unit})" if name == "clock" else name for name in _HEAD)
-            table = Table(head, tuple(rows), caption, words=5, title=task)
+            words = ("arm", "method", "network", "optimizer", "followers")
+            head = (*words, f"clock ({report.unit(task)})", "seeds", *_MEANS)
+            table = Table(head, tuple(rows), caption, len(words), task)
             tables.append(without_empty_columns(table))
     return tuple(tables)
 
@@ -88,37 +84,33 @@ def without_empty_columns(table: Table) -> Table:
 
 def _firings(runs: Sequence[RunData]) -> Iterator[tuple[str, ...]]:
     """Yield the cells of an arm's rows, but for its name."""
-    found: dict[tuple[str, str], list[list[Mapping[str, Any]]]] = {}
+    found: dict[tuple[str, str], dict[int, list[Receipt]]] = {}  # method, network → seed → its
     for run in runs:
-        own: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
         for row in run.receipts:
-            own.setdefault((str(row.get("method")), str(row.get("network"))), []).append(row)
-        for key, lines in own.items():
-            found.setdefault(key, []).append(lines)
-    unit = runs[0].unit if runs else ""
-    for (method, network), seeds in found.items():
-        sums = [[row for row in lines if row.get("norm_after") is None] for lines in seeds]
-        scheduled = [[row for row in lines if row.get("norm_after") is not None] for lines in seeds]
-        most = max(map(len, scheduled))
+            key = str(row.get("method")), str(row.get("network"))
+            found.setdefault(key, {}).setdefault(run.seed, []).append(row)
+    for key, seeds in found.items():
+        sums = [[r for r in lines if r.get("norm_after") is None] for lines in seeds.values()]
+        fired = [[r for r in lines if r.get("norm_after") is not None] for lines in seeds.values()]
+        most = max(map(len, fired))
         for index in range(min(most, MOST)):
-            rows = [lines[index] for lines in scheduled if index < len(lines)]
-            yield (method, network, *_cells(rows, unit))
+            rows = [lines[index] for lines in fired if index < len(lines)]
+            yield (*key, *_cells(rows, runs[0].unit))
         if most > MOST:
-            rest = f"and {most - MOST} more firings"
-            yield (method, network, "", "", rest, *[""] * (len(_HEAD) - 6))
+            yield (*key, "", "", f"and {most - MOST} more firings", "", *[""] * len(_MEANS))
         if any(sums):
-            yield (method, network, *_cells([_sum(lines, unit) for lines in sums if lines], unit))
+            rows = [_sum(lines, runs[0].unit) for lines in sums if lines]
+            yield (*key, *_cells(rows, runs[0].unit))
 
 
-def _sum(lines: Sequence[Mapping[str, Any]], unit: str) -> Mapping[str, Any]:
+def _sum(lines: Sequence[Receipt], unit: str) -> Receipt:
     """Return the receipts of an every-update hook as one."""
-    total = {
-        key: sum(line.get(key) or 0 for line in lines) for key in ("firings", "sfe", "time/seconds")
-    }
+    keys = ("firings", "sfe", "time/seconds")
+    total = {key: sum(line.get(key) or 0 for line in lines) for key in keys}
     return {**lines[-1], **total, "span": (lines[0]["clock"][unit], lines[-1]["clock"][unit])}
 
 
-def _cells(rows: Sequence[Mapping[str, Any]], unit: str) -> tuple[str, ...]:
+def _cells(rows: Sequence[Receipt], unit: str) -> tuple[str, ...]:
     clocks = [x for row in rows for x in row.get("span", (row["clock"][unit],))]
     first, last = min(clocks), max(clocks)
     clock = f"{first:,}" if first == last else f"{first:,} to {last:,}"
@@ -126,18 +118,12 @@ def _cells(rows: Sequence[Mapping[str, Any]], unit: str) -> tuple[str, ...]:
         ", ".join(f"{name}: {what}" for name, what in (row.get("followers") or {}).items())
         for row in rows
     )
-    return (
-        _distinct(str(row.get("optimizer_policy", "")) for row in rows),
-        _distinct(followers),
-        clock,
-        str(len(rows)),
-        *(_mean(rows, k) for k in ("firings", "entries_touched", "sfe")),
-        *(_mean(rows, k) for k in ("dfi_before", "dfi_after", "norm_before", "norm_after")),
-        _mean(rows, "time/seconds"),
-    )
+    policies = (str(row.get("optimizer_policy", "")) for row in rows)
+    means = (_mean(rows, key) for key in _MEANS.values())
+    return (_distinct(policies), _distinct(followers), clock, str(len(rows)), *means)
 
 
-def _mean(rows: Iterable[Mapping[str, Any]], key: str) -> str:
+def _mean(rows: Iterable[Receipt], key: str) -> str:
     values = [row[key] for row in rows if row.get(key) is not None]
     return number(statistics.fmean(values) if values else None)
 
@@ -146,45 +132,41 @@ def _distinct(words: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(word for word in words if word))
 
 
-def configs(gathered: Gathered, arms: Sequence[Look]) -> tuple[Part, ...]:
+def configs(report: Report) -> tuple[Part, ...]:
     """Return what differs between arms, and the whole config of each arm and task."""
-    settings: list[dict[str, list[str]]] = []  # of each arm: key → its values, all runs'
-    for arm in arms:
-        own: dict[str, list[str]] = {}
-        for run in gathered.runs:
-            if run.arm == arm.name:
-                for key, value in _leaves(run.config):
-                    values = own.setdefault(key, [])
-                    if value not in values:
-                        values.append(value)
-        settings.append(own)
-    measured = [number for number, own in enumerate(settings) if own]
-    keys = dict.fromkeys(key for own in settings for key in own)
-    differing = [
-        key
-        for key in keys
-        if key != "seed"
-        and any(settings[n].get(key) != settings[measured[0]].get(key) for n in measured)
-    ]
+    arms, runs = report.arms, report.gathered.runs
+    settings = {arm.name: _settings(run for run in runs if run.arm == arm.name) for arm in arms}
+    measured = [own for own in settings.values() if own]
+    keys = dict.fromkeys(key for own in measured for key in own if key != "seed")
     rows = tuple(
-        Row((key, *(_cut(" | ".join(own.get(key, ["–"]))) for own in settings)))
-        for key in differing
+        Row((key, *(_cut(" | ".join(own.get(key, ["–"]))) for own in settings.values())))
+        for key in keys
+        if any(own.get(key) != measured[0].get(key) for own in measured)
     )
-    head = ("key", *(arm.name for arm in arms))
-    columns = (None, *(arm.index for arm in arms))
     parts: list[Part] = []
     if rows:
+        head = ("key", *(arm.name for arm in arms))
+        columns = (None, *(arm.index for arm in arms))
         caption = "Keys that differ between arms; values that differ within one are parted by |."
         parts.append(Table(head, rows, caption, len(head), "What differs", columns))
     elif len(measured) > 1:
         parts.append(Text("The configs of all arms are equal."))
     for arm in arms:
-        for task in gathered.tasks:
-            runs = [r for r in gathered.runs if (r.arm, r.task) == (arm.name, task)]
-            if runs:
-                words = f"{arm.name}, {task}: config of seed {runs[0].seed}"
-                parts.append(Details(words, _yaml(runs[0].config), arm.index))
+        for task in report.tasks:
+            for run in report.of(task, arm.name)[:1]:
+                words = f"{arm.name}, {task}: config of seed {run.seed}"
+                text = yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True)
+                parts.append(Details(words, text, arm.index))
     return tuple(parts)
+
+
+def _settings(runs: Iterable[RunData]) -> dict[str, list[str]]:
+    """Return key → its values in all configs, each once."""
+    found: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for key, value in _leaves(run.config):
+            found.setdefault(key, {})[value] = None
+    return {key: list(values) for key, values in found.items()}
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
@@ -197,32 +179,24 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, text.removesuffix("...\n").strip()
 
 
-def _yaml(config: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
-
-
 def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def versions(gathered: Gathered) -> tuple[Part, ...]:
+def versions(runs: Sequence[RunData]) -> tuple[Part, ...]:
     """Return which versions, revisions, hosts and threads the runs say; differences plainly."""
-    found: dict[str, dict[str, int]] = {}
-    for run in gathered.runs:
+    found: dict[str, Counter[str]] = {}
+    for run in runs:
         said = {str(k): v for k, v in (run.info.get("versions") or {}).items()}
         for key in ("git_revision", "host", "device", "threads", "processes"):
             if run.info.get(key) is not None:
                 said[key.replace("_", " ")] = run.info[key]
         for key, value in said.items():
-            values = found.setdefault(key, {})
-            values[str(value)] = values.get(str(value), 0) + 1
+            found.setdefault(key, Counter())[str(value)] += 1
     rows = []
     for key, values in found.items():
-        text = "; ".join(
-            value if len(values) == 1 else f"{value} ({count} of {len(gathered.runs)} runs)"
-            for value, count in values.items()
-        )
-        rows.append(Row((key, text)))
+        counted = [f"{value} ({count} of {len(runs)} runs)" for value, count in values.items()]
+        rows.append(Row((key, "; ".join(counted if len(counted) > 1 else values))))
     mixed = [key for key, values in found.items() if len(values) > 1]
     parts: list[Part] = []
     if mixed:

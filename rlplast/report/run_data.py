@@ -1,11 +1,13 @@
-"""What one run's folder says: its config, its lines, its score.
+"""What one run's folder says: its config, its lines, its score, and the numbers made of them.
 
 - `RunData`, `read_run`: a run, read; its files one by one are read in `rlplast.run.read`.
-- `score_key`, `higher_is_better`: which number a run is judged by, and how.
-- `curve`: a measured number over the run; `hook_clock`, `hook_time`, `first_after`: where its
-  intervention lies on it.
+- `higher_is_better`, `curve`: which score is the better one; a measured number over the run.
+- `hook_time`, `first_after`: where the run's intervention lies on its curves.
+- `Run`, `measure`: how a run ended, how high its curve is, what its intervention did at once.
+- `prefix_seconds`: what the prefixes that runs share cost.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,38 +17,42 @@ import numpy as np
 
 from rlplast.core.clock import UNITS, Time
 from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.report.statistics import Drop, area_under_curve, drop_and_recovery
 from rlplast.run.read import read_config, read_info, read_lines
 
 __all__ = [
+    "EVALUATIONS",
+    "TRAINING",
+    "Run",
     "RunData",
     "curve",
     "first_after",
     "higher_is_better",
-    "hook_clock",
     "hook_time",
+    "measure",
+    "prefix_seconds",
     "read_run",
-    "score_key",
 ]
 
 Row = Mapping[str, Any]
 
-_SCORES = ("eval/return_mean", "eval/accuracy", "eval/loss")
-_TRAINING = ("train/return", "train/accuracy", "train/loss")
+EVALUATIONS = ("eval/return_mean", "eval/accuracy", "eval/loss")
+TRAINING = ("train/return", "train/accuracy", "train/loss")
 _UNIT_OF_PHASES = {"supervised": "epochs"}  # what `total: auto` counts; updates in other kinds
 
 
 @dataclass(frozen=True)
 class RunData:
-    """One run.
+    """One run, which is done.
 
     Attributes:
         task: what it was trained on.
         arm: what was done to it; "prefix" for a study's prefix.
         seed: its seed.
         folder: where it is.
-        status: of its run.json; "absent" without one.
         unit: what its total counts, and its curves' x.
         total: its length.
+        score: the number it is judged by, a name in metrics.jsonl; "" if nothing was measured.
         metrics: lines of metrics.jsonl.
         receipts: lines of receipts.jsonl.
         branch: the clock where it left its prefix; None for a run from the start.
@@ -59,9 +65,9 @@ class RunData:
     arm: str
     seed: int
     folder: Path
-    status: str
     unit: str
     total: int
+    score: str
     metrics: list[dict[str, Any]]
     receipts: list[dict[str, Any]]
     branch: dict[str, int] | None
@@ -71,13 +77,7 @@ class RunData:
 
 
 def read_run(folder: Path, task: str, arm: str, seed: int) -> RunData:
-    """Read a run's folder.
-
-    Args:
-        folder: a folder with config.yaml, run.json, metrics.jsonl and receipts.jsonl.
-        task: what the report calls its task.
-        arm: what the report calls its arm.
-        seed: its seed.
+    """Read a run's folder: config.yaml, run.json, metrics.jsonl and receipts.jsonl.
 
     Raises:
         DamagedFile: naming the file, and the line, that is cut or altered.
@@ -86,38 +86,30 @@ def read_run(folder: Path, task: str, arm: str, seed: int) -> RunData:
     metrics = read_lines(folder / "metrics.jsonl")
     receipts = read_lines(folder / "receipts.jsonl")
     unit, total = _length(config, metrics, folder)
+    origin = info.get("branched_from") or {}
     _check_clocks(metrics, unit, folder / "metrics.jsonl")
-    clocks = [row.get("clock") for row in receipts]
-    _check_clocks(clocks, unit, folder / "receipts.jsonl")
-    branch, branch_seconds = _branched(info, unit, folder / "run.json")
+    for number, (key, value) in ((i, kv) for i, row in enumerate(metrics, 1) for kv in row.items()):
+        if not isinstance(value, int | float | None):
+            raise DamagedFile(
+                f"{folder / 'metrics.jsonl'}, line {number}: {key} = {value!r}: it is no number"
+            )
+    _check_clocks([row.get("clock") for row in receipts], unit, folder / "receipts.jsonl")
+    _check_clocks([origin.get("clock")] if origin else [], unit, folder / "run.json")
     return RunData(
         task=task,
         arm=arm,
         seed=seed,
         folder=folder,
-        status=str(info.get("status", "absent")),
         unit=unit,
         total=total,
+        score=_score(metrics),
         metrics=metrics,
         receipts=receipts,
-        branch=branch,
-        branch_seconds=branch_seconds,
+        branch=origin.get("clock"),
+        branch_seconds=float(origin.get("seconds", 0.0)),
         config=config,
         info=info,
     )
-
-
-def _branched(info: Row, unit: str, path: Path) -> tuple[dict[str, int] | None, float]:
-    """Return the clock and the seconds at which a run left its prefix; (None, 0) without one."""
-    said = info.get("branched_from")
-    if said is None:
-        return None, 0.0
-    clock = said.get("clock") if isinstance(said, dict) else None
-    seconds = said.get("seconds", 0.0) if isinstance(said, dict) else None
-    if not isinstance(seconds, int | float):
-        raise DamagedFile(f"{path}: branched_from = {said!r}: expected are a clock and seconds")
-    _check_clocks([clock], unit, path)
-    return clock, float(seconds)
 
 
 def _length(config: Row, metrics: Sequence[Row], folder: Path) -> tuple[str, int]:
@@ -146,55 +138,26 @@ def _check_clocks(clocks: Sequence[Any], unit: str, path: Path) -> None:
         last = x
 
 
-def score_key(rows: Sequence[Row]) -> str:
-    """Return the name of the number that a run is judged by.
-
-    The first there is of eval/return_mean, eval/accuracy, eval/loss, the loss on a corpus (in
-    alphabetical order), and without evaluations train/return, train/accuracy, train/loss.
-
-    Raises:
-        ConfigError: if nothing of it was measured.
-
-    Examples:
-        >>> score_key([{"updates": 5, "train/loss": 0.2}, {"updates": 5, "eval/loss": 0.3}])
-        'eval/loss'
-    """
+def _score(rows: Sequence[Row]) -> str:
+    """Return the first there is of `EVALUATIONS`, the loss on a corpus, and `TRAINING`."""
     names = {name for row in rows for name in row}
     corpora = sorted(n for n in names if n.startswith("eval/") and n.endswith("/loss"))
-    for name in (*_SCORES, *corpora, *_TRAINING):
-        if name in names:
-            return name
-    raise ConfigError(
-        f"nothing to compare runs by was measured: needed is one of {', '.join(_SCORES)}, "
-        f"eval/<corpus>/loss, {', '.join(_TRAINING)}; give evaluate.every a period"
-    )
+    return next((name for name in (*EVALUATIONS, *corpora, *TRAINING) if name in names), "")
 
 
 def higher_is_better(key: str) -> bool:
     """Return whether a greater number is the better one: not for losses and calibration errors.
 
     Examples:
-        >>> higher_is_better("eval/return_mean"), higher_is_better("eval/source/loss")
-        (True, False)
+        >>> [higher_is_better(k) for k in ("eval/accuracy", "eval/source/loss", "eval/ece")]
+        [True, False, False]
     """
     return not key.endswith(("loss", "/ece"))
 
 
-def _measured(run: RunData, key: str) -> list[Row]:
+def _measured(run: RunData, key: str) -> list[dict[str, Any]]:
     """Return the lines that have a finite number of that name."""
-    found = []
-    for row in run.metrics:
-        value = row.get(key)
-        if value is None:
-            continue
-        if not isinstance(value, int | float):
-            raise DamagedFile(
-                f"{run.folder / 'metrics.jsonl'}: {key} = {value!r} at {row[run.unit]} "
-                f"{run.unit}: expected is a number or null"
-            )
-        if np.isfinite(value):
-            found.append(row)
-    return found
+    return [row for row in run.metrics if row.get(key) is not None and math.isfinite(row[key])]
 
 
 def curve(run: RunData, key: str) -> tuple[np.ndarray, np.ndarray]:
@@ -204,16 +167,13 @@ def curve(run: RunData, key: str) -> tuple[np.ndarray, np.ndarray]:
         run: the run; xs are in its `unit`, ascending, and may repeat where one of its counts
             spans several evaluations.
         key: a name of metrics.jsonl; lines without it, or with null, are left out.
-
-    Raises:
-        DamagedFile: if it is neither a number nor null somewhere.
     """
     rows = _measured(run, key)
     xs = np.array([row[run.unit] for row in rows], dtype=float)
     return xs, np.array([row[key] for row in rows], dtype=float)
 
 
-def hook_clock(run: RunData) -> dict[str, int] | None:
+def _hook_clock(run: RunData) -> dict[str, int] | None:
     """Return the clock of a run's intervention.
 
     That is the first firing of a scheduled hook, of a run that left a prefix the first from
@@ -230,22 +190,96 @@ def hook_clock(run: RunData) -> dict[str, int] | None:
 
 
 def hook_time(run: RunData) -> float | None:
-    """Return where in units of its curves a run's intervention lies; see `hook_clock`."""
-    clock = hook_clock(run)
+    """Return where in units of its curves a run's intervention lies; None without one."""
+    clock = _hook_clock(run)
     return None if clock is None else float(clock[run.unit])
 
 
-def first_after(run: RunData, key: str) -> int | None:
-    """Return the index in `curve` of the first point after a run's intervention.
+def first_after(run: RunData) -> int:
+    """Return the index in the score's `curve` of the first point after the run's intervention.
 
     Hooks fire before what is measured at the same clock, so a point of the intervention's own
     clock is after it. The last point of a phase has that clock's updates and epochs but not its
-    phase: it is before. None for a run without an intervention; the number of points if it was
-    the last.
+    phase: it is before. The number of points if the intervention was the last.
     """
-    clock = hook_clock(run)
-    if clock is None:
-        return None
+    clock = _hook_clock(run) or {}
+    rows = _measured(run, run.score)
+    return sum(any(row.get(u, n) < n for u, n in clock.items() if u in UNITS) for row in rows)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The numbers of one run, in the units of its score.
+
+    Attributes:
+        final: mean score in the last tenth of it, at least the last score; not-a-number if it
+            has no score.
+        auc: mean height of its curve.
+        auc_after: the same from where the first arm of the task leaves the others.
+        drop: what its intervention did at once; None without one, or without a score on
+            either side of it.
+        seconds: wall-clock seconds of the whole run, its prefix included.
+        own_seconds: those after it left its prefix.
+        updates: optimizer updates.
+    """
+
+    task: str
+    arm: str
+    seed: int
+    final: float
+    auc: float
+    auc_after: float
+    drop: Drop | None
+    seconds: float
+    own_seconds: float
+    updates: int
+
+
+def measure(run: RunData, start: float | None) -> Run:
+    """Return the numbers of a run; `auc_after` counts from `start`, None for the whole curve."""
+    xs, ys = curve(run, run.score)
+    late = 10 * xs > 9 * run.total
+    ends = ys[late] if late.any() else ys[-1:]
+    moment, drop = hook_time(run), None
+    if moment is not None:
+        drop = drop_and_recovery(xs, ys, moment, first_after(run), higher_is_better(run.score))
+    seconds = _last(run, "time/seconds")
+    return Run(
+        task=run.task,
+        arm=run.arm,
+        seed=run.seed,
+        final=float(ends.mean()) if len(ends) else math.nan,
+        auc=area_under_curve(xs, ys),
+        auc_after=area_under_curve(xs, ys, start),
+        drop=drop,
+        seconds=seconds,
+        own_seconds=seconds - run.branch_seconds,
+        updates=int(_last(run, "updates")),
+    )
+
+
+def _last(run: RunData, key: str) -> float:
+    """Return the last number of that name in a run's metrics; 0 without one."""
     rows = _measured(run, key)
-    before = [any(row.get(u, n) < n for u, n in clock.items() if u in UNITS) for row in rows]
-    return sum(before)
+    return float(rows[-1][key]) if rows else 0.0
+
+
+def prefix_seconds(runs: Sequence[RunData], prefixes: Sequence[RunData]) -> dict[str, float]:
+    """Return per task the wall-clock seconds of its prefixes, each without its own prefix.
+
+    Args:
+        runs: runs that left them.
+        prefixes: the prefixes of all tasks.
+    """
+    reached: dict[Path, float] = {}
+    for run in (*runs, *prefixes):
+        branched = run.info.get("branched_from")
+        if branched:
+            prefix = (run.folder / str(branched.get("run"))).resolve()
+            reached[prefix] = max(run.branch_seconds, reached.get(prefix, 0.0))
+    seconds: dict[str, float] = {}
+    for prefix in prefixes:
+        # its last log line may be well before the point where its arms leave it
+        end = max(_last(prefix, "time/seconds"), reached.get(prefix.folder.resolve(), 0.0))
+        seconds[prefix.task] = seconds.get(prefix.task, 0.0) + end - prefix.branch_seconds
+    return seconds

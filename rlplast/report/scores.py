@@ -2,7 +2,6 @@
 
 - `Scale`: an affine scale with its name; `RAW` is none.
 - `scale_of`: the scale of a task's score; `reference_id`: the task as it knows it.
-- `normalised`: one score on it.
 
 Atari: (score − random) / (human − random), with the scores of both in DQN Zoo's
 `dqn_zoo/atari_data.py` (57 games; episodes of at most half an hour that begin with up to 30 no-op
@@ -15,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ATARI", "HUMANOID_BENCH", "RAW", "Scale", "normalised", "reference_id", "scale_of"]
+__all__ = ["ATARI", "RAW", "Scale", "reference_id", "scale_of"]
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,6 @@ class Scale:
 
 
 RAW = Scale("raw")
-_ACCURACY = Scale("accuracy")
-_DMC = Scale("return / 1000", 0.0, 1000.0)
 
 # Game: (random, human). Keys are names in ALE.
 ATARI = {
@@ -164,9 +161,13 @@ def scale_of(task_id: str, score_key: str) -> Scale:
             ``humanoid_bench/h1-walk-v0``.
         score_key: name of the score in metrics.jsonl; returns are those of evaluations, since
             training returns are of an exploring agent.
+
+    Examples:
+        >>> scale_of("dmc/humanoid-walk", "eval/return_mean").of(250.0)
+        0.25
     """
     if score_key == "eval/accuracy":
-        return _ACCURACY
+        return Scale("accuracy")
     family, _, name = task_id.partition("/")
     if score_key != "eval/return_mean" or not name:
         return RAW
@@ -178,17 +179,4 @@ def scale_of(task_id: str, score_key: str) -> Scale:
         bar = HUMANOID_BENCH.get(name.partition("-")[2].removesuffix("-v0"))
         return Scale("return / success bar", 0.0, bar) if bar is not None else RAW
     bounded = family == "dmc" and not name.startswith("lqr")  # whose rewards have no lower bound
-    return _DMC if bounded else RAW
-
-
-def normalised(task_id: str, score_key: str, value: float) -> tuple[float, str]:
-    """Return a score on its task's scale, and the scale's label.
-
-    Examples:
-        >>> normalised("dmc/humanoid-walk", "eval/return_mean", 250.0)
-        (0.25, 'return / 1000')
-        >>> normalised("minatar/breakout", "eval/return_mean", 250.0)
-        (250.0, 'raw')
-    """
-    scale = scale_of(task_id, score_key)
-    return scale.of(value), scale.label
+    return Scale("return / 1000", 0.0, 1000.0) if bounded else RAW

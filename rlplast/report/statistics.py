@@ -1,16 +1,16 @@
 """Statistics of a few runs: point estimates, each with an interval.
 
-- `iqm`: interquartile mean.
-- `stratified_interval`: a statistic of the scores of several tasks, seeds resampled per task.
+- `stratified_interval`: the interquartile mean of several tasks' scores, seeds resampled per task.
 - `probability_of_improvement`: how often a run of one arm beats a run of another.
 - `paired_difference`: differences between runs of equal seeds.
-- `align`, `curve_band`: curves on common points, and their IQM with a band.
+- `align`, `curve_band`: curves on common points, and their interquartile mean with a band.
 - `area_under_curve`, `drop_and_recovery`: what one curve says.
 
 Point estimates and stratified percentile bootstrap after Agarwal et al. 2021, "Deep
-Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv:2108.13264). Every
-function draws from a generator of its own seed, so a report repeats. With fewer than two seeds
-in a task there is nothing to resample: `low` and `high` are then not-a-number.
+Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv:2108.13264). As in rliable,
+the interquartile mean (IQM) leaves out ⌊n/4⌋ values at either end. Every function draws from a
+generator of its own seed, so a report repeats. With fewer than two seeds in a task there is nothing
+to resample: `low` and `high` are then not-a-number.
 """
 
 import math
@@ -21,20 +21,22 @@ import numpy as np
 from scipy import stats
 
 __all__ = [
+    "LEVEL",
+    "RESAMPLES",
     "Drop",
     "Estimate",
     "align",
     "area_under_curve",
     "curve_band",
     "drop_and_recovery",
-    "iqm",
     "paired_difference",
     "probability_of_improvement",
     "stratified_interval",
 ]
 
-Statistic = Callable[..., np.ndarray | float]  # statistic(values, axis=...)
+LEVEL, RESAMPLES = 0.95, 2000  # of all intervals: their coverage, and the bootstrap samples behind
 
+_SEED = 0  # of the resampling
 _TRIM = 0.25  # share cut off at either end
 _CELLS = 2_000_000  # numbers held at once while resampling
 
@@ -61,96 +63,46 @@ class Drop:
     """What an intervention did to a score at once, and for how long.
 
     Attributes:
-        before: the last score before it.
-        after: the first score after it.
-        drop: how much worse `after` is than `before`; negative if it is better.
+        drop: how much worse the first score after it is than the last before; negative if better.
         recovered_after: units of the curve's x from the intervention to the first score that
-            is at least as good as `before`; 0 without a drop, None if that never came.
+            is at least as good as the last before; 0 without a drop, None if that never came.
     """
 
-    before: float
-    after: float
     drop: float
     recovered_after: float | None
 
 
-def iqm(values: np.ndarray | Sequence[float], axis: int | None = None) -> np.ndarray | float:
-    """Return the interquartile mean: of what is left without the lowest and highest quarter.
-
-    As in rliable, ⌊n/4⌋ values are cut off at either end; not-a-number anywhere gives
-    not-a-number, and so does nothing at all.
-
-    Args:
-        values: scores, of any shape.
-        axis: axis to average over; None for all values.
-
-    Examples:
-        >>> float(iqm([1, 2, 3, 100]))
-        2.5
-    """
-    values = np.asarray(values, dtype=float)
-    if axis is None:
-        values, axis = values.ravel(), 0
-    if values.shape[axis] == 0:
-        return np.full(np.delete(values.shape, axis), np.nan)[()]
-    mean = stats.trim_mean(values, _TRIM, axis=axis)
-    return np.where(np.isnan(values).any(axis=axis), np.nan, mean)[()]
-
-
-def stratified_interval(
-    scores: Sequence[np.ndarray],
-    statistic: Statistic = iqm,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Estimate:
-    """Estimate a statistic of the scores of all tasks together.
+def stratified_interval(scores: Sequence[np.ndarray]) -> Estimate:
+    """Estimate the IQM of the scores of all tasks together.
 
     Seeds are drawn with replacement within each task, so that every task keeps its weight.
 
     Args:
-        scores: per task, the scores of its seeds, shape (seeds,).
-        statistic: function of (values, axis) over the pooled values.
-        level: coverage of the interval, 0 to 1.
-        resamples: bootstrap samples.
-        seed: of the resampling.
+        scores: per task, the scores of its seeds, shape (seeds,), all numbers.
     """
-    samples = [np.asarray(own, dtype=float) for own in scores]
 
-    def pooled(*parts: np.ndarray, axis: int = -1) -> np.ndarray | float:
-        return statistic(np.concatenate(parts, axis=axis), axis=axis)
+    def pooled(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
+        return stats.trim_mean(np.concatenate(parts, axis=axis), _TRIM, axis=axis)
 
-    return _bootstrap(samples, pooled, level, resamples, seed, sum(map(len, samples)))
+    return _bootstrap(scores, pooled, sum(map(len, scores)))
 
 
-def probability_of_improvement(
-    x: Sequence[np.ndarray],
-    y: Sequence[np.ndarray],
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Estimate:
+def probability_of_improvement(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Estimate:
     """Estimate how likely a run of `x` scores higher than a run of `y` on a task.
 
     The mean over tasks of P(X > Y) + ½ P(X = Y), counted over all pairs of seeds (the
-    Mann–Whitney U statistic over its maximum).
+    Mann–Whitney U statistic over its maximum). The two arms are resampled independently.
 
     Args:
         x: per task, the scores of one arm's seeds, shape (seeds,).
         y: per task, those of the other arm, shape (seeds of that arm,).
-        level: coverage of the interval, 0 to 1.
-        resamples: bootstrap samples; the two arms are resampled independently.
-        seed: of the resampling.
     """
-    ours = [np.asarray(own, dtype=float) for own in x]
-    theirs = [np.asarray(own, dtype=float) for own in y]
-    tasks = len(ours)
 
     def improvement(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
-        pairs = zip(parts[:tasks], parts[tasks:], strict=True)
+        pairs = zip(parts[: len(x)], parts[len(x) :], strict=True)
         return np.mean([_wins(a, b) for a, b in pairs], axis=0)
 
-    return _bootstrap([*ours, *theirs], improvement, level, resamples, seed, sum(map(len, ours)))
+    return _bootstrap([*x, *y], improvement, sum(map(len, x)))
 
 
 def _wins(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -160,12 +112,7 @@ def _wins(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def paired_difference(
-    x: Sequence[Mapping[int, float]],
-    y: Sequence[Mapping[int, float]],
-    statistic: Statistic = iqm,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
+    x: Sequence[Mapping[int, float]], y: Sequence[Mapping[int, float]]
 ) -> Estimate:
     """Estimate x − y between runs of equal seeds, which share their prefix or initial weights.
 
@@ -174,43 +121,32 @@ def paired_difference(
     Args:
         x: per task, scores of one arm by seed.
         y: per task, those of the other; seeds that only one arm has are left out.
-        statistic: function of (values, axis) over the differences of all tasks.
-        level: coverage of the interval, 0 to 1.
-        resamples: bootstrap samples of the differences, drawn within each task.
-        seed: of the resampling.
     """
     differences = [
         np.array([ours[own] - theirs[own] for own in sorted(ours.keys() & theirs.keys())])
         for ours, theirs in zip(x, y, strict=True)
     ]
-    return stratified_interval(differences, statistic, level, resamples, seed)
+    return stratified_interval(differences)
 
 
 def _bootstrap(
-    samples: Sequence[np.ndarray],
-    statistic: Statistic,
-    level: float,
-    resamples: int,
-    seed: int,
-    count: int,
+    samples: Sequence[np.ndarray], statistic: Callable[..., np.ndarray], count: int
 ) -> Estimate:
     """Return the statistic of samples that are resampled each on its own, with percentiles."""
-    if not samples or min(map(len, samples)) == 0:
-        return Estimate(math.nan, math.nan, math.nan, count)
-    value = float(statistic(*samples, axis=-1))
-    if min(map(len, samples)) < 2 or math.isnan(value):
+    fewest = min(map(len, samples))
+    value = float(statistic(*samples)) if fewest else math.nan
+    if fewest < 2:
         return Estimate(value, math.nan, math.nan, count)
-    found = stats.bootstrap(
+    low, high = stats.bootstrap(
         samples,
         statistic,
-        n_resamples=resamples,
+        n_resamples=RESAMPLES,
         batch=max(1, _CELLS // sum(len(own) ** 2 for own in samples)),
         vectorized=True,
-        confidence_level=level,
+        confidence_level=LEVEL,
         method="percentile",
-        rng=np.random.default_rng(seed),
-    )
-    low, high = found.confidence_interval
+        rng=np.random.default_rng(_SEED),
+    ).confidence_interval
     return Estimate(value, float(low), float(high), count)
 
 
@@ -242,39 +178,30 @@ def _last_of_each(xs: np.ndarray, ys: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return xs[last], ys[last]
 
 
-def curve_band(
-    ys: np.ndarray, level: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def curve_band(ys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the IQM over seeds at every point, and the ends of its bootstrap interval.
 
     The same seeds are drawn for all points, so that the band is as smooth as the curves.
 
     Args:
         ys: shape (seeds, points); not-a-number where a run has no score, which is left out.
-        level: coverage of each point's interval, 0 to 1.
-        resamples: bootstrap samples.
-        seed: of the resampling.
 
     Returns:
         value, low and high, each of shape (points,); low and high are not-a-number at points
         that fewer than two seeds have.
     """
-    ys = np.asarray(ys, dtype=float)
     seeds, points = ys.shape
-    value = _iqm_of_present(ys)
     low, high = np.full(points, np.nan), np.full(points, np.nan)
-    if seeds < 2:
-        return value, low, high
-    drawn = np.random.default_rng(seed).integers(0, seeds, (resamples, seeds))
+    drawn = np.random.default_rng(_SEED).integers(0, seeds, (RESAMPLES, seeds))
     width = max(1, _CELLS // drawn.size)
-    tail = 50 * (1 - level)
+    tail = 50 * (1 - LEVEL)
     enough = np.flatnonzero((~np.isnan(ys)).sum(axis=0) > 1)
     for start in range(0, len(enough), width):
         columns = enough[start : start + width]
         means = _iqm_of_present(np.moveaxis(ys[:, columns][drawn], 1, 0))
         # A resample that has only seeds without a score here says nothing about this point.
         low[columns], high[columns] = np.nanpercentile(means, [tail, 100 - tail], axis=0)
-    return value, low, high
+    return _iqm_of_present(ys), low, high
 
 
 def _iqm_of_present(values: np.ndarray) -> np.ndarray:
@@ -300,7 +227,6 @@ def area_under_curve(xs: np.ndarray, ys: np.ndarray, start: float | None = None)
     Returns:
         The mean height; of a single point its value, of none not-a-number.
     """
-    xs, ys = np.asarray(xs, dtype=float), np.asarray(ys, dtype=float)
     if start is not None and len(xs) and start > xs[0]:
         if start > xs[-1]:
             return math.nan
@@ -314,31 +240,24 @@ def area_under_curve(xs: np.ndarray, ys: np.ndarray, start: float | None = None)
 
 
 def drop_and_recovery(
-    xs: np.ndarray,
-    ys: np.ndarray,
-    branch_x: float,
-    higher_is_better: bool = True,
-    first_after: int | None = None,
+    xs: np.ndarray, ys: np.ndarray, moment: float, after: int, higher_is_better: bool
 ) -> Drop | None:
     """Return how much a score fell at an intervention, and when it was back.
 
     Args:
         xs: ascending, shape (points,).
         ys: shape (points,).
-        branch_x: where the intervention was.
+        moment: x of the intervention.
+        after: index of the first score after it.
         higher_is_better: False for losses.
-        first_after: index of the first score after it, as `first_after` of
-            `rlplast.report.gather` finds it. Default: the first at `branch_x` or later, since
-            a run fires its hooks before it evaluates at the same clock.
 
     Returns:
         None without a score on either side.
     """
-    after = int(np.searchsorted(xs, branch_x)) if first_after is None else first_after
     if not 0 < after < len(xs):
         return None
     sign = 1.0 if higher_is_better else -1.0
     drop = sign * float(ys[after - 1] - ys[after])
-    back = np.flatnonzero(sign * (ys[after:] - ys[after - 1]) >= 0)
-    recovered = float(xs[after + back[0]] - branch_x) if len(back) else None
-    return Drop(float(ys[after - 1]), float(ys[after]), drop, 0.0 if drop <= 0 else recovered)
+    back = xs[after:][sign * (ys[after:] - ys[after - 1]) >= 0]
+    recovered = float(back[0] - moment) if len(back) else None
+    return Drop(drop, 0.0 if drop <= 0 else recovered)

@@ -1,10 +1,9 @@
 """What a report says in numbers: a row per task and arm, and rows over all tasks.
 
 - `SummaryRow`, `Summary`, `summarise`: the numbers of all arms, with intervals.
-- `write_csv`: the same as a file.
+- `csv_text`: the same as a file.
 
-The final score of a run is the mean of its evaluations in the last tenth of the run, at least of
-the last one. Estimates over seeds are interquartile means with a 95% bootstrap interval
+Estimates over seeds are interquartile means with a 95% bootstrap interval
 (`rlplast.report.statistics`). A run without a score is in no average; the notes name it.
 """
 
@@ -12,16 +11,22 @@ import csv
 import dataclasses
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlplast.core.training.run_folder import write_text
-from rlplast.report.gather import Gathered, RunData, higher_is_better, hook_time, score_key
-from rlplast.report.run_numbers import Run, measure, prefix_seconds
+from rlplast.report.gather import Gathered
+from rlplast.report.run_data import (
+    Run,
+    RunData,
+    higher_is_better,
+    hook_time,
+    measure,
+    prefix_seconds,
+)
 from rlplast.report.scores import RAW, Scale, reference_id, scale_of
 from rlplast.report.statistics import (
     Drop,
@@ -31,9 +36,10 @@ from rlplast.report.statistics import (
     stratified_interval,
 )
 
-__all__ = ["ALL_TASKS", "Run", "Summary", "SummaryRow", "summarise", "write_csv"]
+__all__ = ["ALL_TASKS", "Summary", "SummaryRow", "csv_text", "summarise"]
 
 ALL_TASKS = "all tasks"
+_NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,6 @@ class Summary:
 
     Attributes:
         baseline: what arms are compared with, if there is one.
-        level: coverage of all intervals, 0 to 1.
         runs: numbers of each run, in the order of `Gathered.runs`.
         rows: per task, then arm; an arm without a finished run on a task has none.
         aggregates: per arm over all tasks; empty for one task, or if tasks share no scale.
@@ -104,7 +109,6 @@ class Summary:
     """
 
     baseline: str | None
-    level: float
     runs: tuple[Run, ...]
     rows: tuple[SummaryRow, ...]
     aggregates: tuple[SummaryRow, ...]
@@ -121,7 +125,6 @@ class _Task:
     score: str
     unit: str
     scale: Scale
-    start: float | None
     arms: Mapping[str, Sequence[Run]]
 
     @property
@@ -130,20 +133,10 @@ class _Task:
         return 1 if higher_is_better(self.score) else -1
 
 
-def summarise(
-    gathered: Gathered, level: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> Summary:
-    """Return the numbers of all arms.
-
-    Args:
-        gathered: the runs.
-        level: coverage of the intervals, 0 to 1.
-        resamples: bootstrap samples behind each.
-        seed: of the resampling.
-    """
-    how = {"level": level, "resamples": resamples, "seed": seed}
+def summarise(gathered: Gathered) -> Summary:
+    """Return the numbers of all arms."""
     starts = {task: _start(gathered.runs, task) for task in gathered.tasks}
-    runs = tuple(measure(run, score_key(run.metrics), starts[run.task]) for run in gathered.runs)
+    runs = tuple(measure(run, starts[run.task]) for run in gathered.runs)
     notes = [
         f"{run.task}, {run.arm}, seed {run.seed} has no score: it is in no average"
         for run in runs
@@ -153,19 +146,18 @@ def summarise(
     if baseline is not None and not any(run.arm == baseline for run in runs):
         notes.append(f"no run of the baseline {baseline} is finished: nothing is compared with it")
         baseline = None
-    tasks = [_task(gathered, runs, name, starts[name]) for name in gathered.tasks]
+    tasks = [_task(gathered, runs, name) for name in gathered.tasks]
     rows = tuple(
-        _row([task], [RAW], arm, baseline, how)
+        _row([task], [RAW], arm, baseline)
         for task in tasks
         for arm in gathered.arms
         if arm in task.arms
     )
     aggregates: tuple[SummaryRow, ...] = ()
     if len(tasks) > 1:
-        aggregates = _aggregates(tasks, gathered.arms, baseline, how, notes)
+        aggregates = _aggregates(tasks, gathered.arms, baseline, notes)
     return Summary(
         baseline,
-        level,
         runs,
         rows,
         aggregates,
@@ -175,7 +167,7 @@ def summarise(
     )
 
 
-def _start(runs: Iterable[RunData], task: str) -> float | None:
+def _start(runs: Sequence[RunData], task: str) -> float | None:
     """Return the earliest x at which a run of the task leaves the others."""
     own = [run for run in runs if run.task == task]
     moments = [hook_time(run) for run in own]
@@ -183,23 +175,23 @@ def _start(runs: Iterable[RunData], task: str) -> float | None:
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def _task(gathered: Gathered, runs: Sequence[Run], name: str, start: float | None) -> _Task:
+def _task(gathered: Gathered, runs: Sequence[Run], name: str) -> _Task:
     data = [run for run in gathered.runs if run.task == name]
-    key = score_key(data[0].metrics) if data else ""
+    if not data:
+        return _Task(name, "", "", RAW, {})
+    key, unit = data[0].score, data[0].unit
     scales = {scale_of(reference_id(run.config), key) for run in data}
     arms: dict[str, list[Run]] = {}
     for run in runs:
         if run.task == name and not math.isnan(run.final):
             arms.setdefault(run.arm, []).append(run)
-    scale = scales.pop() if len(scales) == 1 else RAW
-    return _Task(name, key, data[0].unit if data else "", scale, start, arms)
+    return _Task(name, key, unit, scales.pop() if len(scales) == 1 else RAW, arms)
 
 
 def _aggregates(
     tasks: Sequence[_Task],
     arms: Sequence[str],
     baseline: str | None,
-    how: Mapping[str, float],
     notes: list[str],
 ) -> tuple[SummaryRow, ...]:
     """Return rows over all tasks, of the arms that have runs on each; say what is left out."""
@@ -218,55 +210,49 @@ def _aggregates(
         notes.append(f"not in the rows over all tasks, for want of a score on some: {others}")
     if not scales:
         whole = [arm for arm in whole if baseline not in (None, arm)]
-    return tuple(_row(tasks, scales, arm, baseline, how) for arm in whole)
+    return tuple(_row(tasks, scales, arm, baseline) for arm in whole)
 
 
 def _row(
-    tasks: Sequence[_Task],
-    scales: Sequence[Scale],
-    arm: str,
-    baseline: str | None,
-    how: Mapping[str, Any],
+    tasks: Sequence[_Task], scales: Sequence[Scale], arm: str, baseline: str | None
 ) -> SummaryRow:
     """Return an arm's row over some tasks, each on its scale; without scales no averages."""
     runs = [run for task in tasks for run in task.arms[arm]]
 
-    def estimate(number: Callable[[Run, Scale], float | None]) -> Estimate:
+    def estimate(number: Callable[[Run, Scale], float]) -> Estimate:
         if not scales:
-            return _unknown(len(runs))
-        found = [
-            [number(run, scale) for run in task.arms[arm]]
+            return _NOTHING
+        numbers = [
+            np.array([number(run, scale) for run in task.arms[arm]])
             for task, scale in zip(tasks, scales, strict=True)
         ]
-        finite = [[n for n in own if n is not None and not math.isnan(n)] for own in found]
-        return stratified_interval([np.array(own) for own in finite], **how)
+        return stratified_interval([own[~np.isnan(own)] for own in numbers])
 
     final = estimate(lambda run, scale: scale.of(run.final))
     normalised: Estimate | None = final if len(tasks) > 1 and scales else None
     if len(tasks) == 1 and tasks[0].scale != RAW:
         normalised = estimate(lambda run, _: tasks[0].scale.of(run.final))
     drops = [run.drop for run in runs if run.drop is not None]
-    compared = baseline is not None and baseline != arm
-    compared = compared and all(baseline in task.arms for task in tasks)
+    compared = baseline not in (None, arm) and all(baseline in task.arms for task in tasks)
     units, scores = {task.unit for task in tasks}, {task.score for task in tasks}
     return SummaryRow(
         task=tasks[0].name if len(tasks) == 1 else ALL_TASKS,
         arm=arm,
         seeds=len(runs),
         score=scores.pop() if len(scores) == 1 else "",
-        unit=units.pop() if len(units) == 1 else "",
+        unit=tasks[0].unit if len(units) == 1 else "",
         scale=scales[0].label if scales else "",
         final=final,
         normalised=normalised,
         normalised_scale=tasks[0].scale.label if normalised is not None else "",
         auc=estimate(lambda run, scale: scale.of(run.auc)),
         auc_after=estimate(lambda run, scale: scale.of(run.auc_after)),
-        improvement=_improvement(tasks, arm, str(baseline), how) if compared else None,
-        difference=_difference(tasks, scales, arm, str(baseline), how) if compared else None,
-        drop=estimate(lambda run, s: s.length(run.drop.drop) if run.drop else None)
+        improvement=_improvement(tasks, arm, str(baseline)) if compared else None,
+        difference=_difference(tasks, scales, arm, str(baseline)) if compared else None,
+        drop=estimate(lambda run, scale: scale.length(run.drop.drop) if run.drop else math.nan)
         if drops
         else None,
-        recovery=_recovery(drops) if len({task.unit for task in tasks}) == 1 else math.nan,
+        recovery=_recovery(drops) if drops and len(units) == 1 else math.nan,
         recovered=sum(drop.recovered_after is not None for drop in drops),
         intervened=len(drops),
         seconds=float(np.mean([run.seconds for run in runs])),
@@ -275,31 +261,21 @@ def _row(
     )
 
 
-def _unknown(count: int) -> Estimate:
-    return Estimate(math.nan, math.nan, math.nan, count)
-
-
-def _improvement(
-    tasks: Sequence[_Task], arm: str, baseline: str, how: Mapping[str, Any]
-) -> Estimate:
+def _improvement(tasks: Sequence[_Task], arm: str, baseline: str) -> Estimate:
     """Estimate how likely a run of the arm is better than one of the baseline."""
     ours, theirs = (
         [task.sign * np.array([run.final for run in task.arms[own]]) for task in tasks]
         for own in (arm, baseline)
     )
-    return probability_of_improvement(ours, theirs, **how)
+    return probability_of_improvement(ours, theirs)
 
 
 def _difference(
-    tasks: Sequence[_Task],
-    scales: Sequence[Scale],
-    arm: str,
-    baseline: str,
-    how: Mapping[str, Any],
+    tasks: Sequence[_Task], scales: Sequence[Scale], arm: str, baseline: str
 ) -> Estimate:
     """Estimate the final score minus the baseline's with the same seed."""
     if not scales:
-        return _unknown(0)
+        return _NOTHING
     ours, theirs = (
         [
             {run.seed: scale.of(run.final) for run in task.arms[own]}
@@ -307,29 +283,21 @@ def _difference(
         ]
         for own in (arm, baseline)
     )
-    return paired_difference(ours, theirs, **how)
+    return paired_difference(ours, theirs)
 
 
 def _recovery(drops: Sequence[Drop]) -> float:
     """Return the median time to recovery; a run that never recovers took longer than all."""
-    times = [math.inf if d.recovered_after is None else d.recovered_after for d in drops]
-    median = sorted(times)[len(times) // 2] if times else math.inf  # the later of two middles
+    times = (math.inf if d.recovered_after is None else d.recovered_after for d in drops)
+    median = statistics.median_high(times)
     return median if math.isfinite(median) else math.nan
 
 
-_ESTIMATES = (
-    "final",
-    "normalised",
-    "auc",
-    "auc_after",
-    "improvement",
-    "difference",
-    "drop",
-)
+_ESTIMATES = ("final", "normalised", "auc", "auc_after", "improvement", "difference", "drop")
 
 
-def write_csv(summary: Summary, path: Path) -> None:
-    """Write a line per task and arm, then one per arm over all tasks.
+def csv_text(summary: Summary) -> str:
+    """Return a line per task and arm, then one per arm over all tasks.
 
     Estimates have three columns: the value, and with `_low` and `_high` the ends of its interval.
     What is not known is left empty.
@@ -339,20 +307,16 @@ def write_csv(summary: Summary, path: Path) -> None:
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_text(path, text.getvalue())
+    return text.getvalue()
 
 
 def _flat(row: SummaryRow) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for field in dataclasses.fields(row):
-        value = getattr(row, field.name)
-        if field.name in _ESTIMATES:
-            own = value or _unknown(0)
-            flat[field.name] = own.value
-            flat |= {f"{field.name}_low": own.low, f"{field.name}_high": own.high}
+        name, value = field.name, getattr(row, field.name)
+        if name in _ESTIMATES:
+            own = value or _NOTHING
+            flat |= {name: own.value, f"{name}_low": own.low, f"{name}_high": own.high}
         else:
-            flat[field.name] = value
-    return {
-        name: "" if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in flat.items()
-    }
+            flat[name] = value
+    return {name: "" if value != value else value for name, value in flat.items()}

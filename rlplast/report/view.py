@@ -9,13 +9,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from rlplast.report.gather import Gathered, RunData, higher_is_better, score_key
+from rlplast.report.gather import Gathered, unused
 from rlplast.report.looks import Look, looks
-from rlplast.report.summary import ALL_TASKS, Run, Summary, SummaryRow
+from rlplast.report.run_data import Run, RunData, higher_is_better
+from rlplast.report.statistics import LEVEL, RESAMPLES
+from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
 
-__all__ = ["LEVEL", "RESAMPLES", "Report", "better", "interval_words", "slug_of"]
+__all__ = ["Report", "Rows", "better", "interval_words", "slug_of"]
 
-LEVEL, RESAMPLES = 0.95, 2000  # of all intervals
+Rows = dict[int, SummaryRow]  # index of an arm → its row
 
 
 @dataclass(frozen=True)
@@ -35,64 +37,52 @@ class Report:
         """Task → its part of a file's name, each another."""
         found: dict[str, str] = {}
         for task in self.gathered.tasks:
-            slug = base = slug_of(task)
-            number = 1
-            while slug in found.values():
-                number += 1
-                slug = f"{base}-{number}"
-            found[task] = slug
+            found[task] = unused(slug_of(task), found.values(), "-")
         return found
 
-    def of(self, task: str, arm: str) -> list[RunData]:
-        """Return an arm's runs of a task."""
-        return [run for run in self.gathered.runs if (run.task, run.arm) == (task, arm)]
+    @cached_property
+    def tasks(self) -> list[str]:
+        """The tasks that have a run."""
+        done = {run.task for run in self.gathered.runs}
+        return [task for task in self.gathered.tasks if task in done]
+
+    @cached_property
+    def groups(self) -> dict[str, Rows]:
+        """Task, and `ALL_TASKS` → its rows, where it has any."""
+        index = {look.name: look.index for look in self.arms}
+        found: dict[str, Rows] = {task: {} for task in self.tasks}
+        for row in (*self.summary.rows, *self.summary.aggregates):
+            found.setdefault(row.task, {})[index[row.arm]] = row
+        return {task: rows for task, rows in found.items() if rows}
+
+    def rows(self, task: str) -> Rows:
+        """Return the rows of a task, or those over all tasks."""
+        return self.groups.get(task, {})
+
+    def of(self, task: str, arm: str | None = None) -> list[RunData]:
+        """Return the runs of a task, or an arm's of them."""
+        return [r for r in self.gathered.runs if r.task == task and arm in (None, r.arm)]
 
     def measured(self, task: str, arm: str) -> list[Run]:
         """Return the numbers of an arm's runs of a task."""
         return [run for run in self.summary.runs if (run.task, run.arm) == (task, arm)]
 
-    def rows(self, task: str) -> dict[int, SummaryRow]:
-        """Return index of an arm → its row of a task."""
-        names = {look.name: look.index for look in self.arms}
-        return {names[row.arm]: row for row in self.summary.rows if row.task == task}
-
-    def aggregates(self) -> dict[int, SummaryRow]:
-        """Return index of an arm → its row over all tasks."""
-        names = {look.name: look.index for look in self.arms}
-        return {names[row.arm]: row for row in self.summary.aggregates}
-
     def unit(self, task: str) -> str:
         """Return what the x of a task's curves counts, in words."""
-        return next(r.unit for r in self.gathered.runs if r.task == task).replace("_", " ")
+        return self.of(task)[0].unit.replace("_", " ")
 
-    def key(self, task: str) -> str:
+    def score(self, task: str) -> str:
         """Return the name of a task's score."""
-        return score_key(next(r for r in self.gathered.runs if r.task == task).metrics)
+        return self.of(task)[0].score
 
     def branches(self, task: str) -> list[float]:
         """Return where in units of a task's curves runs left their prefixes."""
-        runs = [run for run in self.gathered.runs if run.task == task]
+        runs = self.of(task)
         return sorted({float(run.branch[run.unit]) for run in runs if run.branch is not None})
 
     def moment(self, task: str) -> str:
         """Return what happens where the first arm of a task leaves the others, in words."""
         return "branch" if self.branches(task) else "first hook"
-
-    def tasks(self) -> list[str]:
-        """Return the tasks that have a run."""
-        done = {run.task for run in self.gathered.runs}
-        return [task for task in self.gathered.tasks if task in done]
-
-
-def _counted(rows: Iterable[SummaryRow]) -> str:
-    """Return in words how many seeds the arms have; needs a row."""
-    rows = list(rows)
-    of_tasks = [row for row in rows if row.task != ALL_TASKS]
-    noun = "seed" if of_tasks else "run"  # a row over all tasks counts its runs
-    counts = sorted({row.seeds for row in of_tasks or rows})
-    if len(counts) > 1:
-        return f"{counts[0]} to {counts[-1]} {noun}s"
-    return f"{counts[0]} {noun}{'' if counts[0] == 1 else 's'}"
 
 
 def interval_words(rows: Iterable[SummaryRow]) -> str:
@@ -101,9 +91,13 @@ def interval_words(rows: Iterable[SummaryRow]) -> str:
     if all(row.seeds < 2 for row in rows):
         return "none, as there is one seed each"
     alone = " (none for one seed)" if any(row.seeds < 2 for row in rows) else ""
+    of_tasks = [row for row in rows if row.task != ALL_TASKS]
+    noun = "seed" if of_tasks else "run"  # a row over all tasks counts its runs
+    counts = sorted({row.seeds for row in of_tasks or rows})
+    count = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return (
         f"{LEVEL:.0%} percentile bootstrap over seeds{alone}, {RESAMPLES:,} resamples, "
-        f"{_counted(rows)}"
+        f"{count} {noun}{'' if count == '1' else 's'}"
     )
 
 

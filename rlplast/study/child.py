@@ -1,5 +1,6 @@
-"""One command as a child process, on whichever machine this runs.
+"""One job as a child process, on whichever machine this runs.
 
+- `Job`: a command, with what it needs.
 - `start`: start it, appending to a log that says which attempt this is.
 - `run`: start it and see it through.
 - `end`: ask it to save and end, and kill it if it does not.
@@ -18,15 +19,36 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["die_with_parent", "end", "exit_of", "run", "start"]
+__all__ = ["Job", "die_with_parent", "end", "exit_of", "run", "start"]
 
+CANNOT_START, STOPPED, KILLED = 127, 130, 137  # exit codes, as a shell has them
+GRACE = 120.0  # seconds that a job may save for when it is stopped: a replay has some GB
 PARENT = "RLPLAST_PARENT"  # environment variable: process id of who started the command
-CANNOT_START = 127
 _HEAD = b"=== attempt "
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command to run.
+
+    Attributes:
+        name: for people; a cell's.
+        command: program and arguments; run again, it resumes.
+        log: file that output and errors are appended to.
+        threads: CPUs it may use.
+        folder: the current one of the command, which the log's path is relative to.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    log: Path
+    threads: int = 1
+    folder: str = field(default_factory=os.getcwd)
 
 
 def die_with_parent() -> None:
@@ -43,99 +65,84 @@ def die_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def start(
-    command: Sequence[str],
-    log: Path,
-    threads: int,
-    more: Mapping[str, str] | None = None,
-    cwd: str | None = None,
-) -> "subprocess.Popen[bytes]":
-    """Start a command in a session of its own, so that the terminal's Ctrl-C passes it by.
+def start(job: Job, more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start a job in a session of its own, so that the terminal's Ctrl-C passes it by.
 
     Args:
-        command: the program and its arguments.
-        log: file that its output is appended to, below a line with attempt, time and machine.
-        threads: for OpenMP and MKL.
+        job: its log gets a line with attempt, time and machine, then the output.
         more: further environment variables.
-        cwd: folder to run it in; default: this process's.
 
     Raises:
         OSError: if the program or the log cannot be opened.
     """
     environment = {
         **os.environ,
-        "OMP_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
+        "OMP_NUM_THREADS": str(job.threads),
+        "MKL_NUM_THREADS": str(job.threads),
         "PYTHONUNBUFFERED": "1",  # the last words of a process that is killed
         PARENT: str(os.getpid()),
         **(more or {}),
     }
+    log = Path(job.folder, job.log)
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as out:
-        out.write(_header(command, log))
+        out.write(_header(job, log.read_bytes()))
         out.flush()
         # Slurm warns all processes of a job with SIGUSR2, which would end the command: it is
         # for the process that started it. A blocked signal is inherited as blocked.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
         try:
             return subprocess.Popen(
-                command,
+                job.command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                cwd=cwd,
+                cwd=job.folder,
                 start_new_session=True,
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _header(command: Sequence[str], log: Path) -> bytes:
+def _header(job: Job, before: bytes) -> bytes:
     """Return the line above an attempt's output; attempts are counted by these lines."""
-    text = log.read_bytes()
-    attempt = 1 + sum(line.startswith(_HEAD) for line in text.splitlines())
+    attempt = 1 + sum(line.startswith(_HEAD) for line in before.splitlines())
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    line = f"{attempt}, {now}, {platform.node()}: {shlex.join(command)}\n"
-    return (b"" if text.endswith(b"\n") or not text else b"\n") + _HEAD + line.encode()
+    line = f"{attempt}, {now}, {platform.node()}: {shlex.join(job.command)}\n"
+    return (b"" if before.endswith(b"\n") or not before else b"\n") + _HEAD + line.encode()
 
 
-def run(command: Sequence[str], log: str, threads: int, cwd: str, grace: float) -> tuple[int, str]:
-    """Start a command and wait for its end; a KeyboardInterrupt ends it.
-
-    Args:
-        command: as of `start`, like log, threads and cwd.
-        log: a path.
-        threads: of the command.
-        cwd: a folder.
-        grace: seconds to save in after the interrupt.
-
-    Returns:
-        Exit code and reason, as of `exit_of`; 127 if it could not be started.
-    """
+def run(job: Job) -> tuple[int, str]:
+    """Start a job and wait for its end, which a KeyboardInterrupt asks for; as of `exit_of`."""
     try:
-        child = start(command, Path(log), threads, cwd=cwd)
+        child = start(job)
     except OSError as error:
-        return CANNOT_START, f"cannot be started: {error}"
+        return cannot_start(error)
     try:
         while child.poll() is None:  # a wait() would not notice an interrupt from a thread
             time.sleep(0.1)
     except KeyboardInterrupt:
-        end(child, grace)
+        end(child)
     return exit_of(child.wait())
 
 
-def end(child: "subprocess.Popen[bytes]", grace: float) -> None:
-    """Ask a command to save and end (SIGTERM), and kill its session after `grace` seconds."""
+def cannot_start(error: Exception) -> tuple[int, str]:
+    """Return exit code and reason of a job that could not be started."""
+    return CANNOT_START, f"cannot be started: {error}"
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """Ask a command to save and end (SIGTERM), and kill its session after the grace time."""
     child.terminate()
     try:
-        child.wait(grace)
+        child.wait(GRACE)
     except subprocess.TimeoutExpired:
         kill(child)
         child.wait()
 
 
-def kill(child: "subprocess.Popen[bytes]") -> None:
+def kill(child: subprocess.Popen[bytes]) -> None:
     """Kill a command and what it started."""
     if child.poll() is None:  # until then its id is not given away
         os.killpg(child.pid, signal.SIGKILL)

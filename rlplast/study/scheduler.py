@@ -5,7 +5,8 @@ good is not run, and everything else is.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,16 +29,11 @@ class Failure:
     log: Path | None
 
 
+@dataclass
 class Stopped(Exception):
-    """Raised when Ctrl-C ended a study: its running cells have saved what they could.
+    """Raised when Ctrl-C ended a study; so many running cells have saved what they could."""
 
-    Attributes:
-        cells: how many were running.
-    """
-
-    def __init__(self, cells: int) -> None:
-        super().__init__(cells)
-        self.cells = cells
+    cells: int
 
 
 @dataclass
@@ -46,14 +42,14 @@ class Progress:
 
     Attributes:
         cells: all of them.
-        done: keys of those that are done, or whose prefix is no longer needed.
-        running: those that run, with the moment they were started.
+        done: keys of those that are done, and of prefixes that are no longer needed.
+        running: keys of those that run, with the moment they were started.
         failures: those that failed for good.
         event: what has just happened, in words; empty if nothing.
     """
 
     cells: Sequence[Cell]
-    done: set[str] = field(default_factory=set)
+    done: set[str]
     running: dict[str, float] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     event: str = ""
@@ -102,23 +98,23 @@ def run_cells(
     """
     waiting = pending(cells, folder.path)
     progress = Progress(cells, {c.key for c in cells} - {c.key for c in waiting})
-    attempts: dict[str, int] = {}
-    by_log: dict[Path, Cell] = {}  # two prefixes may have one name
+    attempts: Counter[str] = Counter()
+    jobs: dict[Job, Cell] = {}
 
     def tell(event: str = "") -> None:
         progress.event = event
         observer(progress)
 
     def start(cell: Cell) -> None:
-        attempts[cell.key] = attempts.get(cell.key, 0) + 1
-        by_log[folder.log(cell)] = cell
+        job = Job(cell.name, command(cell), folder.log(cell), cell.config.threads)
+        jobs[job] = cell
+        attempts[cell.key] += 1
         progress.running[cell.key] = time.monotonic()
         folder.note(cell, "started", attempt=attempts[cell.key])
-        threads = cell.config.threads
-        executor.submit(Job(cell.name, command(cell), folder.log(cell), threads))
+        executor.submit(job)
 
     def end(outcome: Outcome) -> None:
-        cell = by_log[outcome.job.log]
+        cell = jobs[outcome.job]
         seconds = time.monotonic() - progress.running.pop(cell.key)
         about = {"attempt": attempts[cell.key], "seconds": round(seconds, 3), "exit": outcome.exit}
         if outcome.exit == 0:
@@ -126,58 +122,43 @@ def run_cells(
             progress.done.add(cell.key)
             tell(f"done: {cell.name}")
             return
-        reason = outcome.reason or _reason(outcome.exit, folder.log(cell))
+        about["reason"] = reason = outcome.reason or _reason(outcome.exit, outcome.job.log)
         if outcome.exit != CONFIG_ERROR and attempts[cell.key] <= retries:
-            folder.note(cell, "retried", reason=reason, **about)
+            folder.note(cell, "retried", **about)
             waiting.insert(0, cell)
             tell(f"failed, trying again: {cell.name} ({reason})")
             return
-        folder.note(cell, "failed", reason=reason, **about)
-        progress.failures.append(Failure(cell, reason, folder.log(cell)))
+        folder.note(cell, "failed", **about)
+        progress.failures.append(Failure(cell, reason, outcome.job.log))
         tell(f"failed: {cell.name} ({reason})")
         _drop_heirs(cell, waiting, progress, folder)
 
     try:
         while waiting or progress.running:
-            for cell in list(waiting):
-                if len(progress.running) >= executor.slots:
-                    break
-                if cell.parent is None or cell.parent in progress.done:
-                    waiting.remove(cell)
-                    start(cell)
+            ready = [c for c in waiting if c.parent is None or c.parent in progress.done]
+            for cell in ready[: executor.slots - len(progress.running)]:
+                waiting.remove(cell)
+                start(cell)
             for outcome in executor.wait(0.5):
                 end(outcome)
             tell()
     except KeyboardInterrupt as interruption:
-        raise Stopped(_stop(executor, folder, by_log)) from interruption
+        stopped = executor.stop()
+        for outcome in stopped:
+            event = "stopped" if outcome.exit else "done"
+            folder.note(jobs[outcome.job], event, exit=outcome.exit)
+        raise Stopped(len(stopped)) from interruption
     return progress.failures
-
-
-def _stop(executor: Executor, folder: StudyFolder, by_log: Mapping[Path, Cell]) -> int:
-    """Have the running cells save and end; returns how many there were."""
-    stopped = executor.stop()
-    for outcome in stopped:
-        event = "done" if outcome.exit == 0 else "stopped"
-        folder.note(by_log[outcome.job.log], event, exit=outcome.exit)
-    return len(stopped)
 
 
 def _reason(code: int, log: Path) -> str:
     """Return why a cell failed: its own message, or its exit code and the last line it said."""
-    said = last_words(log)
+    text = log.read_text(errors="replace") if log.exists() else ""
+    said = ([line.strip() for line in text.splitlines() if line.strip()] or [""])[-1]
     if said.startswith(MESSAGE):
         return said.removeprefix(MESSAGE)
-    return f"exit code {code}" + (f", after {said!r}" if said else "")
-
-
-def last_words(log: Path) -> str:
-    """Return the last line that the last attempt said; empty if there is none."""
-    try:
-        lines = log.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    said = [line.strip() for line in lines if line.strip()]
-    return said[-1] if said and not said[-1].startswith("=== attempt ") else ""
+    silent = not said or said.startswith("=== attempt ")
+    return f"exit code {code}" + ("" if silent else f", after {said!r}")
 
 
 def _drop_heirs(failed: Cell, waiting: list[Cell], progress: Progress, folder: StudyFolder) -> None:

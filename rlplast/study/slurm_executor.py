@@ -1,136 +1,94 @@
 """Jobs of a Slurm cluster, through submitit.
 
-- `make`: an executor from its options.
-- `SlurmBackend`: submits jobs, requeues them, and reads how they ended.
+- `make`: a backend from its options.
+- `SlurmBackend`: submits jobs, submits them again, and reads how they ended.
 - `Attempt`: what runs inside a Slurm job.
 
 Login node and compute nodes must see the study's folder and this Python environment under the same
-paths. Beside a job's log lies a folder ``slurm`` with submitit's files, the job's id and how it
-ended. A job whose time limit nears or which is preempted saves and is queued again. Jobs outlive
-a study that is killed; started again, it finds those that still wait or run by their id.
+paths. Beside a job's log lies a folder ``slurm`` with submitit's files and the job's id. A job
+whose time limit nears or which is preempted saves and is queued again. Jobs outlive a study that
+is killed; started again, it finds those that still wait or run by their id.
 """
 
-import json
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import ConfigError, RlplastError, did_you_mean
 from rlplast.core.optional import import_optional
-from rlplast.study.child import CANNOT_START, end, exit_of, start
-from rlplast.study.executors import Executor, Job, number
+from rlplast.study import child
+from rlplast.study.child import Job
 
 __all__ = ["Attempt", "SlurmBackend", "make"]
 
 _JOBS = 32  # at once, where nothing is said
-_ALIAS = {"cpus": "cpus_per_task", "gpus": "gpus_per_node"}
-_SEEN = 60.0  # seconds after which all nodes see a file of a network file system
-_FRESH = 5.0  # seconds for which an answer of Slurm holds
-_STOPPED = 130
-_TIMED_OUT = 124  # exit code of a job whose time limit came too often
-_ENDED_BY_SIGNAL = (130, 143)  # exit codes: saved after SIGTERM; ended by it
+_AGAIN = 10  # times that a job is queued again: by submitit at a time limit, and by this
+_FRESH = 15  # seconds for which Slurm's answer about all jobs holds
+_SIGNALLED = (130, 143)  # exit codes: saved after SIGTERM; ended by it
 _ENDED_BY_SLURM = ("PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "TIMEOUT")
 _ALIVE = ("PENDING", "RUNNING", "REQUEUED", "CONFIGURING", "COMPLETING", "SUSPENDED")
 
 
-def make(jobs: int | None, threads: int, options: Mapping[str, Any]) -> Executor:
-    """Return an executor that submits to Slurm.
+def make(threads: int, options: Mapping[str, Any]) -> "tuple[SlurmBackend, int]":
+    """Return a backend that submits to Slurm, and how many jobs to queue at once.
 
     Args:
-        jobs: jobs queued or running at once; default: 32.
-        threads: CPUs of a job.
+        threads: CPUs of a job; each job says its own.
         options: ``slurm``: parameters of sbatch as submitit names them (partition, account, qos,
-            mem, gpus, cpus, constraint, …), of which ``time``, whole minutes, must be there;
-            ``requeues``: how often a job may be queued again (10); ``cluster``: slurm, or local
-            to try it without Slurm.
+            mem, gpus_per_node, constraint, …), of which ``time``, whole minutes, must be there.
 
     Raises:
         ConfigError: if submitit or Slurm is missing, or a parameter is not allowed.
     """
-    requeues = int(number(options, "requeues", 10, whole=True))
-    cluster = options.get("cluster", "slurm")
-    if cluster not in ("slurm", "local"):
-        hint = did_you_mean(str(cluster), ("slurm", "local"))
-        raise ConfigError(f"executor slurm: cluster is {cluster!r}: {hint}")
     submitit = import_optional("submitit", "slurm")
     given = options.get("slurm", {})
-    parameters = _parameters(submitit, given, cluster, threads, options["grace"])
-    if cluster == "slurm" and submitit.SlurmExecutor.affinity() < 0:
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"executor slurm: slurm is {given!r}, not a mapping of sbatch parameters")
+    allowed = submitit.SlurmExecutor._valid_parameters() - {"job_name", "cpus_per_task"}
+    for key in given:
+        if key not in allowed:
+            hint = did_you_mean(str(key), sorted(allowed))
+            raise ConfigError(f"executor slurm: sbatch has no {key!r} here: {hint}")
+    minutes = given.get("time")
+    if type(minutes) is not int or minutes < 1:
+        raise ConfigError(
+            f"executor slurm: slurm.time is {minutes!r}: give the jobs' time limit in whole "
+            "minutes, such as 240; a job that needs longer is queued again and resumes"
+        )
+    if submitit.SlurmExecutor.affinity() < 0:
         raise ConfigError(
             "executor slurm: there is no srun on this machine: run the study on a login node of "
             "the cluster, or choose the executor local or ray"
         )
-    backend = SlurmBackend(submitit, cluster, parameters, requeues, options["grace"])
-    return Executor(backend, jobs or _JOBS, options["grace"] + _SEEN)
-
-
-def _parameters(
-    submitit: Any, given: Any, cluster: str, threads: int, grace: float
-) -> dict[str, Any]:
-    """Return parameters of submitit.
-
-    Raises:
-        ConfigError: for unknown ones, or without a time.
-    """
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"executor slurm: slurm is {given!r}, not a mapping of sbatch parameters")
-    allowed = submitit.SlurmExecutor._valid_parameters() - {"job_name"}
-    for key in given:
-        if key not in allowed and key not in _ALIAS:
-            hint = did_you_mean(str(key), (*allowed, *_ALIAS))
-            raise ConfigError(f"executor slurm: sbatch has no {key!r} here: {hint}")
-    if "time" not in given or not number(given, "time", 0, whole=cluster == "slurm"):
-        raise ConfigError(
-            "executor slurm: slurm.time is missing: give the jobs' time limit in minutes, such as "
-            "240; a job that needs longer is queued again and resumes"
-        )
     # Jobs are warned early enough to save.
-    fixed = {"cpus_per_task": threads, "signal_delay_s": int(grace) + 30}
-    return {**fixed, **{_ALIAS.get(str(key), str(key)): value for key, value in given.items()}}
+    return SlurmBackend(submitit, {"signal_delay_s": int(child.GRACE) + 30, **given}), _JOBS
 
 
 @dataclass
 class Attempt:
-    """The function of a Slurm job: starts the command, sees it through, writes how it ended.
+    """The function of a Slurm job: starts the command, sees it through, returns how it ended."""
 
-    Args:
-        command: of the job, like log, threads and cwd.
-        log: absolute path.
-        threads: of the command.
-        cwd: folder to run it in.
-        grace: seconds it may take to save.
-        ended: file for exit code and reason.
-        stop: file that asks the command to save and end.
-    """
+    job: Job
+    stop: Path  # a file that asks the command to save and end
+    _child: subprocess.Popen[bytes] | None = None
 
-    command: tuple[str, ...]
-    log: Path
-    threads: int
-    cwd: str
-    grace: float
-    ended: Path
-    stop: Path
-    _child: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
-
-    def __call__(self) -> None:
-        """Run the command to its end."""
-        self.ended.unlink(missing_ok=True)  # of an attempt that was queued again
+    def __call__(self) -> tuple[int, str]:
+        """Run the command to its end; returns exit code and reason."""
         if self.stop.exists():
-            return self._write(_STOPPED, "stopped before it began")
+            return child.STOPPED, "stopped before it began"
         try:
-            self._child = start(self.command, self.log, self.threads, cwd=self.cwd)
+            self._child = child.start(self.job)
         except OSError as error:
-            return self._write(CANNOT_START, f"cannot be started: {error}")
+            return child.cannot_start(error)
         while self._child.poll() is None:
             if self.stop.exists():
-                end(self._child, self.grace)
+                child.end(self._child)
             time.sleep(0.2)
-        return self._write(*exit_of(self._child.wait()))
+        return child.exit_of(self._child.wait())
 
     def checkpoint(self) -> Any:
         """Have the command save and end, and return what runs when Slurm starts the job again.
@@ -140,167 +98,103 @@ class Attempt:
         import submitit
 
         if self._child is not None:
-            end(self._child, self.grace)
-        # For the case that the job is not queued again.
-        self._write(_TIMED_OUT, "its time limit came too often: raise slurm.time or requeues")
+            child.end(self._child)
         return submitit.helpers.DelayedSubmission(replace(self, _child=None))
-
-    def _write(self, code: int, reason: str) -> None:
-        part = self.ended.with_suffix(".part")
-        part.write_text(json.dumps({"exit": code, "reason": reason}), encoding="utf-8")
-        part.replace(self.ended)
 
 
 @dataclass(eq=False)
 class _Submitted:
     """A job in the queue, and how often it may be submitted again."""
 
-    job: Job
     attempt: Attempt
     queued: Any  # submitit's job
-    again: int
-    gone: float | None = None  # when it was first seen to have ended without a word
-    asked: bool = False
-    cancelled: bool = False  # while it waited
+    again: int = _AGAIN
 
 
 class SlurmBackend:
-    """Submits jobs.
+    """Submits jobs through the module `submitit`, with parameters of sbatch."""
 
-    Args:
-        submitit: the module.
-        cluster: ``slurm`` or ``local``.
-        parameters: of sbatch, time in minutes.
-        requeues: how often a job may be queued again, by submitit and by this.
-        grace: seconds a job may take to save.
-    """
+    pause = 2.0
 
-    def __init__(
-        self,
-        submitit: Any,
-        cluster: str,
-        parameters: Mapping[str, Any],
-        requeues: int,
-        grace: float,
-    ) -> None:
+    def __init__(self, submitit: Any, parameters: Mapping[str, Any]) -> None:
         import cloudpickle
 
         # By value, so that the process that watches a job need not import torch.
-        for module in (sys.modules[start.__module__], sys.modules[__name__]):
+        for module in (child, sys.modules[__name__]):
             cloudpickle.register_pickle_by_value(module)
+        # submitit's own one asks Slurm every ten minutes.
+        submitit.SlurmJob.watcher = type(submitit.SlurmJob.watcher)(delay_s=_FRESH)
         self._submitit = submitit
-        self._slurm = cluster == "slurm"
-        self._parameters = dict(parameters)
-        self._requeues = requeues
-        self._grace = grace
-        self.pause = 2.0 if self._slurm else 0.1
-        self._patience = 20.0 if self._slurm else 0.0  # seconds until a file is surely seen
-        self._looked = float("-inf")  # when Slurm was last asked for all states
+        self._parameters = parameters
 
     def start(self, job: Job) -> _Submitted:
         """Submit a job, or find it in the queue when an earlier study submitted it."""
-        log = job.log.absolute()
-        folder = log.parent / "slurm"
-        folder.mkdir(parents=True, exist_ok=True)
-        attempt = Attempt(
-            job.command,
-            log,
-            job.threads,
-            os.getcwd(),
-            self._grace,
-            ended=folder / f"{log.stem}.ended",
-            stop=folder / f"{log.stem}.stop",
-        )
-        attempt.stop.unlink(missing_ok=True)
-        queued = self._find(folder, log.stem)
-        if queued is None:
-            attempt.ended.unlink(missing_ok=True)
-            queued = self._submit(job, attempt)
-        return _Submitted(job, attempt, queued, self._requeues)
+        stop = Path(job.folder, job.log.parent, "slurm", f"{job.log.stem}.stop")
+        stop.parent.mkdir(parents=True, exist_ok=True)
+        stop.unlink(missing_ok=True)
+        attempt = Attempt(job, stop)
+        return _Submitted(attempt, self._find(attempt) or self._submit(attempt))
 
-    def _submit(self, job: Job, attempt: Attempt) -> Any:
-        folder = attempt.ended.parent
-        parameters = {**self._parameters, "cpus_per_task": job.threads}
-        if self._slurm:
-            executor = self._submitit.SlurmExecutor(folder, max_num_timeout=self._requeues)
-            executor.update_parameters(job_name=job.name, **parameters)
-        else:
-            executor = self._submitit.LocalExecutor(folder, max_num_timeout=self._requeues)
-            known = {"timeout_min": parameters["time"]}
-            executor.update_parameters(**known, signal_delay_s=parameters["signal_delay_s"])
+    def _submit(self, attempt: Attempt) -> Any:
+        job, stop = attempt.job, attempt.stop
+        executor = self._submitit.SlurmExecutor(stop.parent, max_num_timeout=_AGAIN)
         try:
+            executor.update_parameters(
+                job_name=job.name, cpus_per_task=job.threads, **self._parameters
+            )
             queued = executor.submit(attempt)
-        except (self._submitit.core.utils.FailedJobError, RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError) as error:
             raise RlplastError(f"Slurm did not take it: {error}") from error
-        (folder / f"{attempt.log.stem}.id").write_text(queued.job_id, encoding="utf-8")
+        stop.with_suffix(".id").write_text(queued.job_id, encoding="utf-8")
         return queued
 
-    def _find(self, folder: Path, name: str) -> Any | None:
+    def _find(self, attempt: Attempt) -> Any | None:
         """Return the job of an earlier study that still waits or runs."""
-        file = folder / f"{name}.id"
-        if not self._slurm or not file.exists():
+        file = attempt.stop.with_suffix(".id")
+        if not file.exists():
             return None
-        queued = self._submitit.SlurmJob(folder, file.read_text(encoding="utf-8"))
-        state = queued.get_info(mode="force").get("State", "UNKNOWN")
-        return queued if state in _ALIVE else None
+        queued = self._submitit.SlurmJob(file.parent, file.read_text(encoding="utf-8"))
+        alive = queued.get_info(mode="force").get("State") in _ALIVE
+        return queued if alive and not queued.paths.result_pickle.exists() else None
 
     def ended(self, handle: _Submitted) -> tuple[int, str] | None:
         """Return exit code and reason, or None while the job waits, runs, or is queued again."""
-        if handle.cancelled:
-            return _STOPPED, "stopped before it began"
-        state = handle.queued.state
-        if state != "PREEMPTED" and not handle.queued.done():
+        queued, state = handle.queued, handle.queued.state
+        returned = queued.paths.result_pickle.exists()
+        if not returned and state in (*_ALIVE, "UNKNOWN"):  # a new job is not known at once
             return None
-        found = self._read(handle)
-        if found is None and state not in _ENDED_BY_SLURM and self._may_come(handle):
-            return None
-        outside = state in _ENDED_BY_SLURM if found is None else found[0] in _ENDED_BY_SIGNAL
-        if outside and not handle.asked and not state.startswith("CANCELLED") and handle.again:
-            try:
-                self._submit_again(handle)
-            except RlplastError as error:
-                return CANNOT_START, f"Slurm took it away ({state}), then: {error}"
-            return None
-        where = handle.queued.paths.stderr
-        return found or (137, f"ended without a word, Slurm's state is {state}, see {where}")
-
-    def _may_come(self, handle: _Submitted) -> bool:
-        """Whether the file that says how a job ended may still be on its way."""
-        handle.gone = handle.gone or time.monotonic()
-        return time.monotonic() - handle.gone < self._patience
-
-    def _submit_again(self, handle: _Submitted) -> None:
-        """Queue a job again that its node, its partition or an administrator has ended."""
-        if self._slurm:
-            handle.queued.cancel(check=False)  # Slurm may have queued it again itself
-        handle.attempt.ended.unlink(missing_ok=True)
+        cancelled = state.startswith("CANCELLED")
+        if returned or not (cancelled or state in _ENDED_BY_SLURM):
+            code, reason = self._result(queued)
+        else:
+            code, reason = 143, f"Slurm ended it, its state is {state}"
+        stopped = cancelled or handle.attempt.stop.exists()
+        if code not in _SIGNALLED or stopped or not handle.again:
+            return code, reason
+        queued.cancel(check=False)  # Slurm may have queued it again itself
         handle.again -= 1
-        handle.gone = None
-        handle.queued = self._submit(handle.job, handle.attempt)
-
-    @staticmethod
-    def _read(handle: _Submitted) -> tuple[int, str] | None:
         try:
-            found = json.loads(handle.attempt.ended.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        return int(found["exit"]), str(found["reason"])
+            handle.queued = self._submit(handle.attempt)
+        except RlplastError as error:
+            return child.CANNOT_START, f"Slurm took it away ({state}), then: {error}"
+        return None
 
-    def ask(self, handle: _Submitted) -> None:
+    def _result(self, queued: Any) -> tuple[int, str]:
+        """Return what the attempt returned, or why it did not; waits for a slow file system."""
+        try:
+            return queued.result()
+        except self._submitit.core.utils.UncompletedJobError as error:
+            silent = f"ended without a word, Slurm's state is {queued.state}"
+            why = next((x for x in reversed(str(error).splitlines()) if "Error: " in x), silent)
+            if "timed-out too many times" in why:
+                why = "its time limit came too often: raise slurm.time"
+            return child.KILLED, f"{why}, see {queued.paths.stderr}"
+
+    def end(self, handle: _Submitted, force: bool) -> None:
         """Leave a file that asks the command to save and end; a job that waits is cancelled."""
-        handle.asked = True
         handle.attempt.stop.touch()
-        if self._slurm:
-            fresh = time.monotonic() - self._looked < _FRESH  # one question is about all jobs
-            info = handle.queued.get_info(mode="cache" if fresh else "force")
-            self._looked = self._looked if fresh else time.monotonic()
-            if info.get("State") == "PENDING":
-                handle.queued.cancel(check=False)
-                handle.cancelled = True
-
-    def kill(self, handle: _Submitted) -> None:
-        """Cancel the job."""
-        handle.queued.cancel(check=False)
+        waiting = [] if force else ["--state=PENDING"]
+        subprocess.call(["scancel", *waiting, handle.queued.job_id])
 
     def close(self) -> None:
         """Nothing is held; jobs in the queue stay there."""

@@ -1,5 +1,6 @@
 """Small run folders and studies, written by hand: what `rlplast report` reads."""
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
@@ -32,23 +33,10 @@ def smooth_score(task: str, arm: str, seed: int, x: int) -> float:
 
 def receipt_row(method: str, x: int, network: str = "q", norm: float | None = 5.0) -> dict:
     """One line of receipts.jsonl; `norm=None` for the summary of an every-update hook."""
-    return {
-        "method": method,
-        "network": network,
-        "clock": {"updates": x // 2, "env_steps": x},
-        "crossings": 1,
-        "entries_touched": 100,
-        "sfe": 1.5,
-        "dfi_before": None,
-        "dfi_after": None,
-        "norm_before": norm,
-        "norm_after": norm,
-        "optimizer_policy": "keep",
-        "followers": {"target": "copy"},
-        "firings": 1,
-        "log_factor": None,
-        "time/seconds": 0.01,
-    }
+    row = {"method": method, "network": network, "clock": {"updates": x // 2, "env_steps": x}}
+    row |= {"crossings": 1, "entries_touched": 100, "sfe": 1.5, "firings": 1, "log_factor": None}
+    row |= {"dfi_before": None, "dfi_after": None, "norm_before": norm, "norm_after": norm}
+    return row | {"optimizer_policy": "keep", "followers": {"target": "copy"}, "time/seconds": 0.01}
 
 
 def metric_rows(
@@ -113,105 +101,62 @@ def write_study(
     statuses: Mapping[tuple[str, str, int], str] | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a study of DQNs whose arms leave a prefix at `branch` env_steps.
+    """Write a study of DQNs whose arms leave a prefix at `branch` env_steps; return its folder.
 
-    Args:
-        folder: where the study is written: `folder / name`.
-        arms: `none` or methods, each a hook that fires at `branch`.
-        seeds: seeds.
-        tasks: keys of `ENV_IDS`, or other words, which become `gym/<word>`.
-        score: what each evaluation says.
-        key: name of the score.
-        total: length of a run in env_steps.
-        every: env_steps between two evaluations.
-        branch: where the arms leave the prefix.
-        baseline: said in study.json.
-        name: of the study.
-        statuses: run.json's status by (task, arm, seed), where it is not done; `absent` for
-            a cell without a folder.
-        config: more keys of every run's config.
-
-    Returns:
-        The study's folder.
+    Tasks are keys of `ENV_IDS`, or other words, which become `gym/<word>`. An arm is `none`, or a
+    method with a hook that fires at `branch`. `statuses` says what run.json does of cells that are
+    not done; one that is `absent` has no folder. `config` is added to every run's.
     """
     study = folder / name
     cells, journal = [], []
+    times = [f"{branch} env_steps"]
 
-    def cell(task: str, seed: int, arm: str | None, parent: str | None) -> dict:
-        own = sha256(f"{task} {seed} {arm}".encode()).hexdigest()[:12]
-        label = f"{arm or 'prefix-50pct'}-{own[:8]}"
-        times = [f"{branch} env_steps"]
-        return {
-            "key": own,
-            "kind": "arm" if arm else "prefix",
-            "task": task,
-            "seed": seed,
-            "arm": arm,
-            "folder": f"cells/{task}/seed-{seed}/{label}",
-            "parent": parent,
-            "starts": times if arm else [],
-            "stops": [] if arm else times,
-        }
+    def add(task: str, seed: int, arm: str | None, status: str) -> None:
+        key = sha256(f"{task} {seed} {arm}".encode()).hexdigest()[:12]
+        label = f"{arm or 'prefix-50pct'}-{key[:8]}"
+        cell = {"key": key, "kind": "arm" if arm else "prefix", "task": task, "seed": seed}
+        cell |= {"arm": arm, "folder": f"cells/{task}/seed-{seed}/{label}"}
+        cell |= {"parent": prefixes.get((task, seed), {}).get("key")}
+        cell |= {"starts": times if arm else [], "stops": [] if arm else times}
+        cells.append(cell)
+        if arm is None:
+            prefixes[task, seed] = cell
+        if status != "absent":
+            write(cell, prefixes[task, seed], status)
 
-    def write(own: dict, arm: str, status: str, parent: dict | None) -> None:
-        task, seed = own["task"], own["seed"]
-        xs = range(every, (total if parent else branch - 1) + 1, every)
-        rows = metric_rows(lambda x: score(task, arm, seed, x), xs, key)
-        fires = parent is not None and arm != NO_HOOK
-        hooks = [{"method": arm, "at": "50%"}] if fires else []
+    def write(cell: dict, prefix: dict, status: str) -> None:
+        task, seed, arm = cell["task"], cell["seed"], cell["arm"]
+        xs = range(every, (total if arm else branch - 1) + 1, every)
+        rows = metric_rows(lambda x: score(task, arm or NO_HOOK, seed, x), xs, key)
+        fires = arm not in (None, NO_HOOK)
         info: dict[str, Any] = {"status": status}
-        if parent is not None:
-            clock = {"updates": branch // 2, "env_steps": branch}
-            run = f"../{Path(parent['folder']).name}"
+        if arm:
             info["branched_from"] = {
-                "run": run,
+                "run": f"../{Path(prefix['folder']).name}",
                 "checkpoint": f"step-{branch}",
-                "clock": clock,
+                "clock": {"updates": branch // 2, "env_steps": branch},
                 "seconds": branch / 100,
             }
-        own_config = {
+        own = {
             "seed": seed,
             "total": f"{total} env_steps",
             "env": {"id": ENV_IDS.get(task, f"gym/{task}"), "num_envs": 4},
-            "hooks": hooks,
+            "hooks": [{"method": arm, "at": "50%"}] if fires else [],
         }
-        receipts = [receipt_row(arm, branch)] if fires else []
-        write_run(study / own["folder"], rows, receipts, own_config | dict(config or {}), info)
+        receipts = [receipt_row(str(arm), branch)] if fires else []
+        write_run(study / cell["folder"], rows, receipts, own | dict(config or {}), info)
 
-    for task in tasks:
-        for seed in seeds:
-            prefix = cell(task, seed, None, None)
-            cells.append(prefix)
-            write(prefix, NO_HOOK, "done", None)
-            for arm in arms:
-                own = cell(task, seed, arm, prefix["key"])
-                cells.append(own)
-                status = (statuses or {}).get((task, arm, seed), "done")
-                if status != "absent":
-                    write(own, arm, status, prefix)
-                event = status if status in ("done", "failed") else "started"
-                journal.append(
-                    {
-                        "time": "2026-01-01T00:00:00+0000",
-                        "cell": own["key"],
-                        "name": f"{task}/seed-{seed}/{arm}",
-                        "event": event,
-                        "attempt": 1,
-                        "seconds": 12.3,
-                        "exit": 1 if event == "failed" else 0,
-                    }
-                )
-    said = {
-        "format": 1,
-        "name": name,
-        "versions": {"rlplast": "0.4.0", "torch": "2.13.0"},
-        "baseline": baseline,
-        "arms": list(arms),
-        "tasks": list(tasks),
-        "seeds": list(seeds),
-        "cells": cells,
-    }
+    prefixes: dict[tuple[str, int], dict] = {}
+    for task, seed in itertools.product(tasks, seeds):
+        add(task, seed, None, "done")
+        for arm in arms:
+            status = (statuses or {}).get((task, arm, seed), "done")
+            add(task, seed, arm, status)
+            event = status if status in ("done", "failed") else "started"
+            line = {"cell": cells[-1]["key"], "name": f"{task}/seed-{seed}/{arm}", "event": event}
+            journal.append(line | {"attempt": 1, "exit": int(event == "failed")})
+    said = {"format": 1, "name": name, "baseline": baseline, "arms": list(arms)}
+    said |= {"tasks": list(tasks), "seeds": list(seeds), "cells": cells}
     (study / "study.json").write_text(json.dumps(said))
-    (study / "study.yaml").write_text("base: dqn/asterix\n")
     (study / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in journal))
     return study

@@ -14,14 +14,14 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from rlplast.report.figure_rows import Bar, Panel, Point, draw_bars, draw_points
+from rlplast.report.figure_rows import Bar, Panel, Point, draw_rows
 from rlplast.report.figures import Curve, draw_curves, draw_panels
-from rlplast.report.looks import BASELINE, Look, looks
-from rlplast.report.svg import INK, inline, png_of, style, svg_of
+from rlplast.report.looks import BASELINE, INK, Look, inline, looks, png_of, style, svg_of
 
 NAMES = ("none", "fire", "full_reset")
 MANY = tuple(f"an arm with quite a long name {number}" for number in range(12))
 XS = np.arange(0.0, 6000.0, 500.0)
+every_kind = pytest.mark.parametrize("kind", ["curves", "panels", "points", "bars"])
 
 
 def curves(arms: int, points: np.ndarray = XS) -> dict[int, Curve]:
@@ -41,13 +41,13 @@ def all_pictures(names: tuple[str, ...]) -> dict[str, Figure]:
     arms, n = looks(names, names[0]), len(names)
     fired = {arm: [1000.0 * arm] for arm in range(1, n)}
     panels = [Panel("final", "score", points(n), 0.0), Panel("area", "score", points(n))]
-    bars = {("task", "seconds"): {arm: Bar(3.0, 2.0) for arm in range(n)}}
+    bars = [Panel("task", "seconds", {arm: Bar(3.0, 2.0) for arm in range(n)}, axis="bars")]
     with style():
         return {
             "curves": draw_curves("curves", arms, curves(n), ("steps", "score"), [3000], fired),
-            "panels": draw_panels("panels", arms, {"a": curves(n), "b": curves(n)}, "steps"),
-            "points": draw_points("points", arms, panels),
-            "bars": draw_bars("bars", arms, bars),
+            "panels": draw_panels("panels", arms, {"a": curves(n), "b": curves(n)}, "steps", []),
+            "points": draw_rows("points", arms, panels),
+            "bars": draw_rows("bars", arms, bars),
         }
 
 
@@ -87,12 +87,11 @@ def test_arms_differ_in_colour_and_line_or_marker_and_the_baseline_is_grey():
     assert len({(look.colour, look.dash) for look in arms}) == len(MANY)
     assert len({(look.colour, look.marker) for look in arms}) == len(MANY)
     assert BASELINE not in [look.colour for look in looks(MANY, None)]
-
-
-def test_colours_of_other_arms_do_not_depend_on_where_the_baseline_stands():
-    first = {look.name: look.colour for look in looks(("none", "a", "b"), "none")}
-    last = {look.name: look.colour for look in looks(("a", "b", "none"), "none")}
-    assert first == last
+    colours = [
+        {look.name: look.colour for look in looks(names, "none")}
+        for names in (("none", "a", "b"), ("a", "b", "none"))
+    ]
+    assert colours[0] == colours[1]  # wherever the baseline stands
 
 
 def test_long_and_unprintable_names_are_shortened_in_pictures_only():
@@ -102,7 +101,7 @@ def test_long_and_unprintable_names_are_shortened_in_pictures_only():
     assert Look(0, "a\x00b\nc", "#000000", "o", "-").short == "a\ufffdb\ufffdc"
 
 
-@pytest.mark.parametrize("kind", ["curves", "panels", "points", "bars"])
+@every_kind
 def test_every_arm_has_ids_of_its_own_that_are_unique(kind: str):
     figure = all_pictures(NAMES)[kind]
     gids = [
@@ -115,7 +114,7 @@ def test_every_arm_has_ids_of_its_own_that_are_unique(kind: str):
     assert all(gid.split("-")[2] == kind for gid in gids)
 
 
-@pytest.mark.parametrize("kind", ["curves", "panels", "points", "bars"])
+@every_kind
 def test_what_has_an_arms_colour_has_its_id(kind: str):
     figure = all_pictures(NAMES)[kind]
     svg = svg_of(figure)
@@ -134,22 +133,19 @@ def test_curves_show_the_numbers_given():
     assert ([2000.0], [1]) in lines(figure, 2)  # its firing, in a row of its own
 
 
-def test_one_seed_has_a_curve_and_no_band():
+@pytest.mark.parametrize("side", [None, np.full(len(XS), np.nan)], ids=["none", "nan"])
+def test_one_seed_has_a_curve_and_no_band(side: np.ndarray | None):
     with style():
-        nothing = np.full(len(XS), np.nan)
-        one = {0: Curve(XS, XS, nothing, nothing)}
-        svg = svg_of(draw_curves("c", looks(("none",), "none"), one, ("x", "y")))
-        other = svg_of(draw_curves("c", looks(("none",), "none"), {0: Curve(XS, XS)}, ("x", "y")))
-    paths = [len(re.findall(r"<path [^>]*fill-opacity: 0.18", text)) for text in (svg, other)]
-    assert paths == [0, 0]
+        one = {0: Curve(XS, XS, side, side)}
+        svg = svg_of(draw_curves("c", looks(("none",), "none"), one, ("x", "y"), [], {}))
+    assert not re.findall(r"<path [^>]*fill-opacity: 0.18", svg)
 
 
-def test_hooks_have_no_axis_where_none_fired():
-    arms = looks(NAMES, None)
+@pytest.mark.parametrize(("firings", "axes"), [({}, 1), ({1: []}, 1), ({1: [5.0]}, 2)])
+def test_hooks_have_no_axis_where_none_fired(firings: dict[int, list[float]], axes: int):
     with style():
-        assert len(draw_curves("c", arms, curves(3), ("x", "y")).axes) == 1
-        assert len(draw_curves("c", arms, curves(3), ("x", "y"), [], {1: []}).axes) == 1
-        assert len(draw_curves("c", arms, curves(3), ("x", "y"), [], {1: [5.0]}).axes) == 2
+        figure = draw_curves("c", looks(NAMES, None), curves(3), ("x", "y"), [], firings)
+    assert len(figure.axes) == axes
 
 
 def test_points_show_value_interval_and_seeds():
@@ -162,7 +158,7 @@ def test_points_show_value_interval_and_seeds():
 def test_point_without_interval_has_no_line():
     alone = {0: Point(5.0, float("nan"), float("nan"))}
     with style():
-        svg = svg_of(draw_points("p", looks(("none",), None), [Panel("a", "b", alone)]))
+        svg = svg_of(draw_rows("p", looks(("none",), None), [Panel("a", "b", alone)]))
     drawn = re.findall(r'<g id="arm-0-p-\d">(.*?)\n {3}</g>', svg, flags=re.DOTALL)
     assert sum("stroke-width: 2.2" in own for own in drawn if "<path d" in own) == 0
 
@@ -170,7 +166,7 @@ def test_point_without_interval_has_no_line():
 def test_arm_without_a_number_has_no_row():
     with style():
         only = {2: Point(1.0)}
-        figure = draw_points("p", looks(NAMES, "none"), [Panel("a", "b", only)])
+        figure = draw_rows("p", looks(NAMES, "none"), [Panel("a", "b", only)])
     texts = {text.get_text() for text in figure.findobj(Text)}
     assert "full_reset" in texts
     assert not {"none", "fire"} & texts
@@ -180,7 +176,7 @@ def test_shares_have_an_axis_from_0_to_1_and_times_begin_at_0():
     near, times = {0: Point(0.5, 0.48, 0.52)}, {0: Point(400.0, seeds=(300.0, 500.0))}
     with style():
         panels = [Panel("p", "p", near, 0.5, "share"), Panel("t", "t", times, axis="time")]
-        share, time = draw_points("p", looks(("a",), None), panels).axes
+        share, time = draw_rows("p", looks(("a",), None), panels).axes
     low, high = share.get_xlim()
     assert low < 0 and high > 1
     low, high = time.get_xlim()
@@ -195,7 +191,7 @@ def test_bars_begin_at_0_and_their_shared_part_comes_first():
     assert spans == [(0, 2), (2, 5)]
 
 
-@pytest.mark.parametrize("kind", ["curves", "panels", "points", "bars"])
+@every_kind
 def test_no_two_texts_of_twelve_arms_overlap_and_none_is_cut_off(kind: str):
     figure = all_pictures(MANY)[kind]
     renderer = rendered(figure)

@@ -1,32 +1,27 @@
 """What a report finds in folders: studies, runs, what is unfinished and what is damaged."""
 
 import dataclasses
+import itertools
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.report.arms import differences, label_of, task_of
-from rlplast.report.gather import (
-    RunData,
-    curve,
-    first_after,
-    gather,
-    higher_is_better,
-    hook_time,
-    score_key,
-)
-from tests.report.runs import metric_rows, receipt_row, smooth_score, write_run, write_study
+from rlplast.report.arms import differences, label_of
+from rlplast.report.gather import gather
+from rlplast.report.run_data import RunData, curve, first_after, hook_time
+from tests.report.runs import metric_rows, receipt_row, write_run, write_study
 
 KEY = "eval/return_mean"
 FIRE = [{"method": "fire", "at": "50%"}]
 
 
-def rows(score: float = 1.0, xs: range = range(1000, 6001, 1000)) -> list[dict]:
-    return metric_rows(lambda x: score, xs)
+def rows(score: float = 1.0, xs: range = range(1000, 6001, 1000), key: str = KEY) -> list[dict]:
+    return metric_rows(lambda x: score, xs, key)
 
 
 def only(folder: Path) -> RunData:
@@ -34,32 +29,27 @@ def only(folder: Path) -> RunData:
     return run
 
 
+DIGITS = {"kind": "supervised", "env": None, "data": {"name": "digits"}}
+
+
 # Studies
 
 
 def test_a_study_is_its_finished_arms_in_its_own_order(tmp_path: Path) -> None:
-    study = write_study(tmp_path, arms=("none", "swr", "fire"), tasks=("breakout", "asterix"))
-    found = gather([study])
+    arms, tasks, seeds = ("none", "swr", "fire"), ("breakout", "asterix"), (1, 2, 3)
+    found = gather([write_study(tmp_path, arms=arms, tasks=tasks)])
     assert (found.name, found.baseline, found.missing, found.notes) == ("demo", "none", (), ())
-    assert found.arms == ("none", "swr", "fire")
-    assert found.tasks == ("breakout", "asterix")
+    assert (found.arms, found.tasks) == (arms, tasks)
     cells = [(run.task, run.arm, run.seed) for run in found.runs]
-    assert cells == [
-        (task, arm, seed) for task in found.tasks for arm in found.arms for seed in (1, 2, 3)
-    ]
-
-
-def test_a_branched_run_says_where_it_left_its_prefix(tmp_path: Path) -> None:
-    found = gather([write_study(tmp_path)])
+    assert cells == list(itertools.product(tasks, arms, seeds))
     run = found.runs[-1]
-    assert (run.unit, run.total, run.status) == ("env_steps", 6000, "done")
+    assert (run.unit, run.total) == ("env_steps", 6000)
     assert run.branch == {"updates": 1500, "env_steps": 3000}
     assert run.branch_seconds == 30
     assert run.config["seed"] == run.seed == 3
     assert run.info["git_revision"] == "abc1234"
-    assert [(p.arm, p.seed, p.branch) for p in found.prefixes] == [
-        ("prefix", seed, None) for seed in (1, 2, 3)
-    ]
+    prefixes = [(run.task, run.arm, run.seed, run.branch) for run in found.prefixes]
+    assert prefixes == list(itertools.product(tasks, ["prefix"], seeds, [None]))
 
 
 def test_cells_that_are_not_done_are_named_and_left_out(tmp_path: Path) -> None:
@@ -91,9 +81,8 @@ def test_a_study_without_tasks_is_named_by_what_it_trains_on(tmp_path: Path) -> 
 
 
 def test_a_study_that_has_nothing_finished_is_refused(tmp_path: Path) -> None:
-    study = write_study(
-        tmp_path, arms=("none",), seeds=(1,), statuses={("asterix", "none", 1): "running"}
-    )
+    statuses = {("asterix", "none", 1): "running"}
+    study = write_study(tmp_path, arms=("none",), seeds=(1,), statuses=statuses)
     with pytest.raises(ConfigError, match="no run is finished yet: asterix/seed-1/none: running"):
         gather([study])
 
@@ -104,8 +93,7 @@ def test_a_study_that_has_nothing_finished_is_refused(tmp_path: Path) -> None:
         ('{"format": 1, "name": "demo", "cells": [', "study.json is no valid JSON"),
         ("[]", "holds list"),
         ('{"format": 2}', "format 2: this rlplast reads 1"),
-        ('{"format": 1, "cells": [{"key": "a"}]}', "no list of cells"),
-        ('{"format": 1, "cells": 3}', "no list of cells"),
+        ('{"format": 1, "name": "demo"}', "holds what nothing of ours wrote: KeyError"),
     ],
 )
 def test_a_damaged_plan_names_its_file(tmp_path: Path, text: str, message: str) -> None:
@@ -113,7 +101,25 @@ def test_a_damaged_plan_names_its_file(tmp_path: Path, text: str, message: str) 
     (study / "study.json").write_text(text)
     with pytest.raises(DamagedFile, match=message) as caught:
         gather([study])
-    assert "study.json" in str(caught.value)
+    assert str(study) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"info": {"branched_from": 5}}, "holds what nothing of ours wrote: AttributeError"),
+        ({"metric": "high"}, r"metrics.jsonl, line 1: eval/return_mean = 'high': it is no number"),
+    ],
+)
+def test_a_run_altered_by_hand_names_its_file(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    lines = [dict(row) for row in rows()]
+    if "metric" in change:
+        lines[0]["eval/return_mean"] = change["metric"]
+    write_run(tmp_path / "a", lines, info=change.get("info"))
+    with pytest.raises(DamagedFile, match=message):
+        gather([tmp_path])
 
 
 # Runs and folders of runs
@@ -132,34 +138,25 @@ def test_plain_runs_are_called_by_their_hooks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "label"),
+    ("hooks", "label"),
     [
-        ({"hooks": [{"method": "fire", "on": "phase_start"}]}, "fire on phase_start"),
-        ({"hooks": [{"method": "swr", "every": "1 updates", "at": None}]}, "swr every 1 updates"),
+        ([{"method": "fire", "on": "phase_start"}], "fire on phase_start"),
+        ([{"method": "swr", "every": "1 updates", "at": None}], "swr every 1 updates"),
         (
-            {
-                "hooks": [
-                    {"method": "fire", "at": ["25%", "50%"]},
-                    {"method": "redo", "every": "5%", "from": "10%"},
-                ]
-            },
+            [
+                {"method": "fire", "at": ["25%", "50%"]},
+                {"method": "redo", "every": "5%", "from": "10%"},
+            ],
             "fire at 25%, 50% + redo every 5% from 10%",
         ),
-        (
-            {"layers": [{"method": "lifecycle"}], "penalties": [{"method": "l2_init"}]},
-            "lifecycle + l2_init",
-        ),
-        ({"hooks": None}, "none"),
+        (None, "none"),
     ],
 )
-def test_labels(config: dict, label: str) -> None:
-    assert label_of(config) == label
-
-
-def test_tasks_of_other_kinds() -> None:
-    digits = {"kind": "supervised", "data": {"name": "digits"}, "stream": {"name": "warm_start"}}
-    assert task_of(digits) == "digits warm_start"
-    assert task_of({"kind": "gpt", "corpora": {"a": "x.bin", "b": "y.bin"}}) == "a + b"
+def test_labels(hooks: list | None, label: str) -> None:
+    assert label_of({"hooks": hooks}) == label
+    others = {"layers": [{"method": "lifecycle"}], "penalties": [{"method": "l2_init"}]}
+    parts = [label] * bool(hooks) + ["lifecycle", "l2_init"]
+    assert label_of({"hooks": hooks} | others) == " + ".join(parts)
 
 
 def test_a_second_config_of_one_label_gets_a_number_and_a_note(tmp_path: Path) -> None:
@@ -195,19 +192,18 @@ def test_a_repeated_run_counts_once(tmp_path: Path) -> None:
     assert "b repeats task, arm and seed" in found.notes[0]
     twice = gather([tmp_path / "a", tmp_path / "a", tmp_path])
     assert len(twice.runs) == 1 and len(twice.notes) == 1
+    study = write_study(tmp_path, seeds=(1,))
+    inside = gather([study]).runs[0].folder
+    assert len(gather([inside, study]).runs) == 3
 
 
-def test_unfinished_runs_are_named(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", rows())
+def test_one_run_is_a_report_and_unfinished_ones_are_named(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", rows())
+    assert only(folder).folder == folder
     write_run(tmp_path / "b", rows(), info={"status": "interrupted"})
     found = gather([tmp_path])
     assert len(found.runs) == 1
     assert found.missing == (f"{tmp_path / 'b'}: interrupted",)
-
-
-def test_one_run_is_a_report(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "a", rows())
-    assert only(folder).folder == folder
 
 
 def test_nothing_found_says_what_is_looked_for(tmp_path: Path) -> None:
@@ -259,34 +255,26 @@ def test_a_folder_of_studies_and_runs_is_searched(tmp_path: Path) -> None:
     assert len(found.runs) == 4  # of the study only what it lists, and no prefix as a run
 
 
-def test_a_study_and_a_run_of_it_count_the_run_once(tmp_path: Path) -> None:
-    study = write_study(tmp_path, seeds=(1,))
-    inside = gather([study]).runs[0].folder
-    assert len(gather([inside, study]).runs) == 3
-
-
-def test_runs_of_one_task_must_have_one_unit_and_one_score(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "total", "message"),
+    [
+        (KEY, "3000 updates", r"a counts env_steps, .*b updates"),
+        ("eval/accuracy", "6000 env_steps", r"b is judged by eval/accuracy, .*a eval/return_mean"),
+    ],
+)
+def test_runs_of_one_task_must_have_one_unit_and_one_score(
+    tmp_path: Path, key: str, total: str, message: str
+) -> None:
     write_run(tmp_path / "a", rows())
-    write_run(tmp_path / "b", rows(), config={"total": "3000 updates", "seed": 2})
-    with pytest.raises(ConfigError, match=r"a counts env_steps, .*b updates"):
+    write_run(tmp_path / "b", rows(key=key), config={"total": total, "seed": 2})
+    with pytest.raises(ConfigError, match=message):
         gather([tmp_path])
-    other = metric_rows(lambda x: 1.0, range(1000, 6001, 1000), "eval/accuracy")
-    write_run(tmp_path / "apart" / "a", rows())
-    write_run(tmp_path / "apart" / "b", other, config={"seed": 2})
-    with pytest.raises(ConfigError, match=r"b is judged by eval/accuracy, .*a eval/return_mean"):
-        gather([tmp_path / "apart"])
 
 
 def test_tasks_may_differ_in_unit_and_score(tmp_path: Path) -> None:
-    other = metric_rows(lambda x: 1.0, range(1000, 6001, 1000), "eval/accuracy")
     write_run(tmp_path / "a", rows())
-    supervised = {
-        "kind": "supervised",
-        "env": None,
-        "data": {"name": "digits"},
-        "total": "3k updates",
-    }
-    write_run(tmp_path / "b", other, config=supervised)
+    other = rows(key="eval/accuracy")
+    write_run(tmp_path / "b", other, config=DIGITS | {"total": "3k updates"})
     found = gather([tmp_path])
     assert found.tasks == ("atari/Asterix", "digits")
     assert {run.unit for run in found.runs} == {"env_steps", "updates"}
@@ -313,13 +301,26 @@ def test_another_damaged_line_names_file_and_line(tmp_path: Path, line: str) -> 
         gather([folder])
 
 
-def test_lines_must_count_upwards(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "a", [*rows(), {"updates": 1, "env_steps": 2, KEY: 1.0}])
-    with pytest.raises(DamagedFile, match=r"line 19: env_steps = 2, expected .* at least 6000"):
-        gather([folder])
-    other = write_run(tmp_path / "b", rows(), [{"method": "fire", "norm_after": 1.0}])
-    with pytest.raises(DamagedFile, match=r"receipts\.jsonl, line 1: env_steps = None"):
-        gather([other])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"rows": [*rows(), {"updates": 1, "env_steps": 2, KEY: 1.0}]},
+            r"metrics\.jsonl, line 19: env_steps = 2, expected .* at least 6000",
+        ),
+        (
+            {"receipts": [{"method": "fire", "norm_after": 1.0}]},
+            r"receipts\.jsonl, line 1: env_steps = None",
+        ),
+        ({"info": {"branched_from": {"clock": {"updates": 3}}}}, r"run\.json.* env_steps = None"),
+        ({"config": {"total": "some"}}, r"config\.yaml: .*some"),
+    ],
+)
+def test_clocks_that_do_not_count_upwards_are_named(
+    tmp_path: Path, changes: dict, message: str
+) -> None:
+    with pytest.raises(DamagedFile, match=message):
+        gather([write_run(tmp_path / "a", **{"rows": rows()} | changes)])
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "run.json", "metrics.jsonl", "receipts.jsonl"])
@@ -330,41 +331,19 @@ def test_files_that_are_damaged_are_named(tmp_path: Path, name: str) -> None:
         gather([folder])
 
 
-@pytest.mark.parametrize(
-    "said", ["x", {"clock": {"updates": 3}}, {"clock": {"env_steps": 3}, "seconds": "x"}]
-)
-def test_a_damaged_branch_is_named(tmp_path: Path, said: object) -> None:
-    folder = write_run(tmp_path / "a", rows(), info={"branched_from": said})
-    with pytest.raises(DamagedFile, match=r"run\.json"):
-        gather([folder])
-
-
-def test_text_where_a_number_belongs_is_named(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "a", [{"updates": 1, "env_steps": 2, KEY: "much"}])
-    with pytest.raises(DamagedFile, match="eval/return_mean = 'much' at 2 env_steps"):
-        curve(only(folder), KEY)
-
-
 # Scores and curves
 
 
-def test_the_score_is_of_evaluations_if_there_are_any() -> None:
+def test_the_score_is_of_evaluations_if_there_are_any(tmp_path: Path) -> None:
     names = [KEY, "eval/accuracy", "eval/loss", "eval/a/loss", "eval/b/loss"]
     names += ["train/return", "train/accuracy", "train/loss"]
+    clock = {"updates": 1, "env_steps": 1}
     for index, name in enumerate(names):
-        measured = [{"updates": 1, other: 1.0} for other in reversed(names[index:])]
-        assert score_key(measured) == name
-    with pytest.raises(ConfigError, match=r"evaluate\.every"):
-        score_key([{"updates": 1, "metric/weight_norm/q": 1.0}])
-
-
-def test_losses_and_calibration_errors_are_better_when_low() -> None:
-    lower = [
-        key
-        for key in (KEY, "eval/accuracy", "eval/loss", "eval/a/loss", "train/loss", "eval/ece")
-        if not higher_is_better(key)
-    ]
-    assert lower == ["eval/loss", "eval/a/loss", "train/loss", "eval/ece"]
+        measured = [clock | {other: 1.0} for other in reversed(names[index:])]
+        assert only(write_run(tmp_path / str(index), measured)).score == name
+    nothing = write_run(tmp_path / "nothing", [clock | {"metric/weight_norm/q": 1.0}])
+    with pytest.raises(ConfigError, match=r"nothing: .*evaluate\.every"):
+        gather([nothing])
 
 
 def test_a_curve_has_no_point_where_there_is_no_number(tmp_path: Path) -> None:
@@ -379,8 +358,7 @@ def test_a_curve_has_no_point_where_there_is_no_number(tmp_path: Path) -> None:
 
 def test_phases_say_how_long_a_run_is(tmp_path: Path) -> None:
     lines = [{"updates": 10 * n, "epochs": n, "phase": 0, "eval/accuracy": 0.5} for n in (1, 2, 3)]
-    config = {"kind": "supervised", "total": "auto", "env": None, "data": {"name": "digits"}}
-    run = only(write_run(tmp_path / "a", lines, config=config))
+    run = only(write_run(tmp_path / "a", lines, config=DIGITS | {"total": "auto"}))
     assert (run.unit, run.total) == ("epochs", 3)
     config = {"kind": "gpt", "total": "auto", "env": None, "corpora": {"a": "x"}}
     run = only(write_run(tmp_path / "b", lines, config=config))
@@ -390,60 +368,39 @@ def test_phases_say_how_long_a_run_is(tmp_path: Path) -> None:
 # Where the intervention is
 
 
-def test_a_hook_is_where_it_first_fired(tmp_path: Path) -> None:
-    fired = [receipt_row("swr", 500, norm=None), *(receipt_row("fire", x) for x in (2000, 4000))]
-    run = only(write_run(tmp_path / "a", rows(), fired))
-    assert hook_time(run) == 2000
-    assert hook_time(dataclasses.replace(run, receipts=fired[:1])) is None
+FIRED = [receipt_row("swr", 500, norm=None), receipt_row("fire", 2000), receipt_row("fire", 4000)]
+BRANCHED = {"branched_from": {"run": "..", "clock": {"updates": 1500, "env_steps": 3000}}}
 
 
-def test_what_fired_in_the_prefix_is_common_to_all_arms(tmp_path: Path) -> None:
-    fired = [receipt_row("full_reset", 1000), receipt_row("fire", 3000)]
-    info = {"branched_from": {"run": "..", "clock": {"updates": 1500, "env_steps": 3000}}}
-    run = only(write_run(tmp_path / "a", rows(), fired, info=info))
-    assert hook_time(run) == 3000
-    assert hook_time(dataclasses.replace(run, receipts=fired[:1])) == 3000
-
-
-def test_an_arm_without_hooks_is_compared_where_it_left_the_prefix(tmp_path: Path) -> None:
-    found = gather([write_study(tmp_path, branch=2500)])
-    assert {hook_time(run) for run in found.runs} == {2500}
-    assert hook_time(found.prefixes[0]) is None
+@pytest.mark.parametrize(
+    ("receipts", "info", "expected"),
+    [
+        (FIRED, {}, 2000),  # where a scheduled hook first fired
+        (FIRED[:1], {}, None),
+        (FIRED, BRANCHED, 4000),  # what fired in the prefix is common to all arms
+        (FIRED[:2], BRANCHED, 3000),
+        ([], BRANCHED, 3000),  # an arm without hooks is compared where it left the prefix
+    ],
+)
+def test_the_intervention_is_the_first_firing_or_the_branch(
+    tmp_path: Path, receipts: list[dict], info: dict, expected: float | None
+) -> None:
+    assert hook_time(only(write_run(tmp_path / "a", rows(), receipts, info=info))) == expected
 
 
 def test_an_evaluation_at_the_clock_of_the_hook_is_after_it(tmp_path: Path) -> None:
     """The loop fires hooks before it evaluates."""
-    study = write_study(tmp_path, seeds=(1,), branch=3000, every=500)
-    for run in gather([study]).runs:
-        index = first_after(run, KEY)
-        assert index is not None
+    for run in gather([write_study(tmp_path, seeds=(1,), branch=3000, every=500)]).runs:
+        index = first_after(run)
         assert curve(run, KEY)[0][index - 1 : index + 1].tolist() == [2500, 3000]
+        late = dataclasses.replace(run, receipts=[receipt_row("fire", 7000)])
+        assert first_after(late) == len(curve(run, KEY)[0])
 
 
 def test_the_last_evaluation_of_a_phase_is_before_the_hook_of_the_next(tmp_path: Path) -> None:
     """It has the same updates and epochs as the start of the next phase."""
-    clocks = [(20, 2, 0), (30, 3, 0), (40, 4, 1)]
-    lines = [
-        {"updates": u, "epochs": e, "phase": p, "eval/accuracy": 0.1 * e} for u, e, p in clocks
-    ]
-    fired = receipt_row("fire", 0) | {"clock": {"updates": 30, "epochs": 3, "phase": 1}}
-    config = {"kind": "supervised", "total": "4 epochs", "env": None, "data": {"name": "digits"}}
-    run = only(write_run(tmp_path / "a", lines, [fired], config))
-    assert hook_time(run) == 3
-    assert first_after(run, "eval/accuracy") == 2
-
-
-def test_first_after_is_none_without_a_hook_and_the_end_after_the_last_point(
-    tmp_path: Path,
-) -> None:
-    run = only(write_run(tmp_path / "a", rows()))
-    assert first_after(run, KEY) is None
-    late = dataclasses.replace(run, receipts=[receipt_row("fire", 7000)])
-    assert first_after(late, KEY) == 6
-
-
-def test_written_studies_follow_their_score(tmp_path: Path) -> None:
-    """Of the helper that writes the folders of these tests."""
-    run = gather([write_study(tmp_path)]).runs[4]
-    xs, ys = curve(run, KEY)
-    assert ys.tolist() == [smooth_score(run.task, run.arm, run.seed, int(x)) for x in xs]
+    clocks = [{"updates": 10 * n, "epochs": n, "phase": n // 4} for n in (2, 3, 4)]
+    lines = [clock | {"eval/accuracy": 0.5} for clock in clocks]
+    fired = receipt_row("fire", 0) | {"clock": clocks[1] | {"phase": 1}}
+    run = only(write_run(tmp_path / "a", lines, [fired], DIGITS | {"total": "4 epochs"}))
+    assert (hook_time(run), first_after(run)) == (3, 2)

@@ -3,21 +3,19 @@
 import csv
 import json
 import re
-from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from rlplast.report.contents import write_report
+from rlplast.report.contents import estimate, write_report
 from rlplast.report.gather import gather
 from rlplast.report.html import Details, Row, Section, Table, Text, page
 from rlplast.report.looks import looks
-from rlplast.report.records import MOST
+from rlplast.report.records import MOST, number
 from rlplast.report.summary import summarise
-from tests.report.runs import receipt_row, smooth_score, write_run, write_study
+from tests.report.runs import receipt_row, write_run, write_study
 
 VOID = {"meta", "link", "input", "br", "img", "hr"}
 HOSTILE = "<script>alert(1)</script><img src=x onerror=\"alert('2')\">&amp;"
@@ -104,51 +102,27 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder / "out", written(write_study(folder), folder / "out")
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what the page says: its pictures are not rendered."""
-    monkeypatch.setattr("rlplast.report.pictures.png_of", lambda figure: b"")
-    monkeypatch.setattr("rlplast.report.pictures.svg_of", lambda figure: "<svg ></svg>")
-
-
-@cache
-def final(arm: str, seed: int) -> float:
-    """The mean score in the last tenth of 6000 steps: the evaluations at 5500 and 6000."""
-    return float(np.mean([smooth_score("asterix", arm, seed, x) for x in (5500, 6000)]))
-
-
-def number_of(text: str) -> float:
-    return float(text.split(" ")[0].replace(",", ""))
-
-
-def test_scores_are_the_interquartile_means_of_the_seeds(plain: tuple[Path, str]):
-    table = Page(plain[1]).table("final score (eval/return_mean)", "P(improvement)")
-    for arm in ("none", "fire", "full_reset"):
-        seeds = [final(arm, seed) for seed in (1, 2, 3)]  # of three seeds none is cut off
-        said = table[arm]["final score (eval/return_mean)"]
-        assert number_of(said) == pytest.approx(np.mean(seeds), rel=1e-3)
-        low, high = (float(n) for n in re.findall(r"[\d.]+", said.split("[")[1]))
-        assert min(seeds) - 0.1 <= low < np.mean(seeds) < high <= max(seeds) + 0.1
-
-
-def test_arms_are_compared_with_the_baseline_pair_by_pair(plain: tuple[Path, str]):
-    table = Page(plain[1]).table("P(improvement)", "difference by seed", "pairs")
-    assert set(table) == {"fire", "full_reset"}
-    expected = np.mean([final("fire", seed) - final("none", seed) for seed in (1, 2, 3)])
-    assert number_of(table["fire"]["difference by seed"]) == pytest.approx(expected, rel=1e-3)
-    assert table["fire"]["P(improvement)"] == "1 [1, 1]"
-    assert table["fire"]["pairs"] == "3"
-
-
-def test_drop_and_recovery_are_those_of_the_curves(plain: tuple[Path, str]):
-    table = Page(plain[1]).table("drop", "seeds that recovered")
-    before, after = (
-        np.mean([smooth_score("asterix", "fire", seed, x) for seed in (1, 2, 3)])
-        for x in (2500, 3000)
-    )
-    assert number_of(table["fire"]["drop"]) == pytest.approx(before - after, rel=1e-3)
-    assert table["fire"]["seeds that recovered"] == "3 of 3"
-    assert table["fire"]["time to recover (env steps)"] == "500"
+def test_tables_say_the_numbers_of_the_summary(plain: tuple[Path, str]):
+    found = Page(plain[1])
+    rows = summarise(gather([plain[0].parent / "demo"])).rows
+    assert [row.arm for row in rows] == ["none", "fire", "full_reset"]
+    heads = ("final score (eval/return_mean)", "P(improvement)", "difference by seed")
+    results, scores = found.table(*heads), found.table("seeds", "final eval/return_mean")
+    compared = found.table(*heads[1:], "pairs")
+    drops = found.table("drop", "seeds that recovered")
+    assert set(compared) == {"fire", "full_reset"}
+    for row in rows:
+        estimates = [estimate(own) for own in (row.final, row.improvement, row.difference)]
+        assert [results[row.arm][head] for head in heads] == estimates
+        assert list(scores[row.arm].values())[1:] == [
+            "3",
+            *map(estimate, (row.final, row.normalised, row.auc, row.auc_after)),
+        ]
+        if row.arm in compared:
+            assert list(compared[row.arm].values())[2:] == [*estimates[1:], "3"]
+        times = number(row.recovery), "3 of 3"
+        assert list(drops[row.arm].values())[1:] == [estimate(row.drop), *times]
+    assert drops["fire"]["time to recover (env steps)"] == "500"
 
 
 def test_cost_counts_each_prefix_once(plain: tuple[Path, str]):
@@ -212,68 +186,50 @@ def test_every_arm_has_a_box_and_can_be_told_in_tables_and_pictures(plain: tuple
     }
 
 
-def test_report_repeats_byte_for_byte(plain: tuple[Path, str], tmp_path: Path):
-    folder, _ = plain
-    again = tmp_path / "again"
-    written(folder.parent / "demo", again)
-    for path in folder.iterdir():
-        assert (again / path.name).read_bytes() == path.read_bytes(), path.name
+def test_a_report_repeats_byte_for_byte_and_replaces_no_other_files(
+    plain: tuple[Path, str], tmp_path: Path
+):
+    (tmp_path / "report.html").write_text("old")
+    (tmp_path / "notes.txt").write_text("mine")
+    written(plain[0].parent / "demo", tmp_path)
+    files = {path.name: path.read_bytes() for path in plain[0].iterdir()}
+    again = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert again == files | {"notes.txt": b"mine"}
 
 
-def test_an_older_report_is_replaced_and_other_files_stay(plain: tuple[Path, str], tmp_path: Path):
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "report.html").write_text("old")
-    (out / "notes.txt").write_text("mine")
-    assert written(plain[0].parent / "demo", out) == plain[1]
-    assert (out / "notes.txt").read_text() == "mine"
-    assert not [path for path in out.iterdir() if path.name.startswith(".")]
+def assert_harmless(found: Page) -> None:
+    tags = [tag for tag, _ in found.elements]
+    assert tags.count("script") == 1
+    assert "img" not in tags
+    assert not [key for _, attrs in found.elements for key in attrs if key.startswith("on")]
 
 
 def test_names_from_files_are_escaped_everywhere(tmp_path: Path):
-    study = hostile_study(tmp_path)
-    text = written(study, tmp_path / "out")
-    found = Page(text)
-    tags = {tag for tag, _ in found.elements}
-    assert "img" not in tags
-    assert [tag for tag, _ in found.elements].count("script") == 1
-    assert not [key for _, attrs in found.elements for key in attrs if key.startswith("on")]
+    """Folders have plain names; study.json, run.json, config and receipts hold markup."""
+    statuses, config = {("asterix", "fire", 2): "failed"}, {HOSTILE: HOSTILE}
+    study = write_study(
+        tmp_path, arms=("none", "fire"), seeds=(1, 2), statuses=statuses, config=config
+    )
+    text = (study / "study.json").read_text()
+    for name in ("demo", "asterix", "fire"):
+        text = text.replace(f'"{name}"', json.dumps(HOSTILE))
+    (study / "study.json").write_text(text)
+    (run,) = study.glob("cells/asterix/seed-1/fire-*")
+    said = json.loads((run / "run.json").read_text()) | {"versions": {HOSTILE: HOSTILE}}
+    (run / "run.json").write_text(json.dumps(said))
+    row = receipt_row(HOSTILE, 3000, network=HOSTILE) | {"followers": {HOSTILE: HOSTILE}}
+    (run / "receipts.jsonl").write_text(json.dumps(row) + "\n")
+    found = Page(written(study, tmp_path / "out"))
+    assert_harmless(found)
     # it is all there, as text: name, arm, task, note of a missing run, config, version
     assert found.text.count(HOSTILE) >= 10
-
-
-def hostile_study(folder: Path) -> Path:
-    """A study whose names are markup: folders have plain ones, study.json and configs do not."""
-    study = write_study(folder, arms=("none", "fire"), seeds=(1, 2), tasks=("asterix",))
-    said = json.loads((study / "study.json").read_text())
-    said["name"], said["tasks"], said["arms"] = HOSTILE, [HOSTILE], ["none", HOSTILE]
-    for cell in said["cells"]:
-        cell["task"] = HOSTILE
-        if cell["arm"] == "fire":
-            cell["arm"] = HOSTILE
-    (study / "study.json").write_text(json.dumps(said))
-    lost = next(c for c in said["cells"] if c["arm"] == HOSTILE and c["seed"] == 2)
-    run = study / lost["folder"] / "run.json"
-    run.write_text(json.dumps(json.loads(run.read_text()) | {"status": "failed"}))
-    kept = next(c for c in said["cells"] if c["arm"] == HOSTILE and c["seed"] == 1)
-    run = study / kept["folder"] / "run.json"
-    run.write_text(json.dumps(json.loads(run.read_text()) | {"versions": {HOSTILE: HOSTILE}}))
-    config = study / kept["folder"] / "config.yaml"
-    config.write_text(config.read_text() + json.dumps(HOSTILE) + ": " + json.dumps(HOSTILE) + "\n")
-    receipts = study / kept["folder"] / "receipts.jsonl"
-    row = receipt_row(HOSTILE, 3000, network=HOSTILE) | {"followers": {HOSTILE: HOSTILE}}
-    receipts.write_text(json.dumps(row) + "\n")
-    return study
 
 
 def test_text_of_any_part_is_escaped():
     arms = looks((HOSTILE, "b"), None)
     table = Table((HOSTILE,), (Row((HOSTILE,), 0),), HOSTILE, title=HOSTILE)
     parts = (Text(HOSTILE), table, Details(HOSTILE, HOSTILE, 1))
-    found = Page(page(HOSTILE, arms, [Section("a", HOSTILE, parts)] * 2, HOSTILE))
-    assert [tag for tag, _ in found.elements].count("script") == 1
-    assert "img" not in {tag for tag, _ in found.elements}
-    assert not [key for _, attrs in found.elements for key in attrs if key.startswith("on")]
+    assert_harmless(Page(page(HOSTILE, arms, [Section("a", HOSTILE, parts)] * 2, HOSTILE)))
 
 
 def test_missing_runs_are_said_plainly(tmp_path: Path, quick: None):
@@ -302,15 +258,9 @@ def test_without_a_baseline_nothing_is_compared(tmp_path: Path, quick: None):
 
 
 def test_losses_are_better_when_lower(tmp_path: Path, quick: None):
-    def loss(task: str, arm: str, seed: int, x: int) -> float:
-        return 5 / (1 + x / 1000) + 0.1 * seed - (1 if arm == "fire" and x >= 3000 else 0)
-
-    found = reported(tmp_path, key="eval/loss", score=loss, seeds=(1, 2))
+    found = reported(tmp_path, key="eval/loss", seeds=(1, 2))
     assert "lower is better" in found.text
     assert "higher is better" not in found.text
-    row = found.table("P(improvement)", "difference by seed", "pairs")["fire"]
-    assert row["P(improvement)"].startswith("1 ")
-    assert number_of(row["difference by seed"]) == pytest.approx(-1)
 
 
 def test_scores_of_tasks_without_a_common_scale_are_not_averaged(tmp_path: Path, quick: None):
@@ -326,41 +276,40 @@ def test_scores_of_tasks_with_a_common_scale_are_averaged(tmp_path: Path, quick:
     assert found.under("all tasks")[0][2] == "final score (human-normalised)"
 
 
+def receipt_lines(folder: Path, receipts: dict[int, list[dict]]) -> list[dict[str, str]]:
+    """The rows of the receipts' table, of runs with these receipts by seed."""
+    rows = [{"updates": 5, "env_steps": x, "eval/return_mean": 1.0} for x in (500, 6000)]
+    for seed, own in receipts.items():
+        write_run(folder / "runs" / str(seed), rows, own, {"seed": seed})
+    found = Page(written(folder / "runs", folder / "out"))
+    (table,) = [rows for _, rows in found.tables if "sfe" in rows[0]]
+    return [dict(zip(table[0], row, strict=True)) for row in table[1:]]
+
+
 def test_receipts_are_means_over_seeds_and_sums_over_updates(tmp_path: Path, quick: None):
-    for seed in (1, 2):
-        scheduled = [receipt_row("fire", x) | {"sfe": float(seed)} for x in (1000, 2000)]
-        summed = [
+    receipts = {
+        seed: [receipt_row("fire", x) | {"sfe": float(seed)} for x in (1000, 2000)]
+        + [
             receipt_row("swr", x, norm=None) | {"firings": 10, "sfe": seed * x / 1000}
             for x in (3000, 4000)
         ]
-        write_run(
-            tmp_path / "runs" / str(seed),
-            [{"updates": 5, "env_steps": x, "eval/return_mean": 1.0} for x in (500, 6000)],
-            [*scheduled, *summed],
-            {"seed": seed, "hooks": [{"method": "fire", "every": "1000 env_steps"}]},
-        )
-    found = Page(written(tmp_path / "runs", tmp_path / "out"))
-    (rows,) = [rows for _, rows in found.tables if "sfe" in rows[0]]
-    cells = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
-    said = [
-        (c["method"], c["clock (env steps)"], c["seeds"], c["firings"], c["sfe"]) for c in cells
-    ]
-    assert said == [
+        for seed in (1, 2)
+    }
+    lines = receipt_lines(tmp_path, receipts)
+    columns = ("method", "clock (env steps)", "seeds", "firings", "sfe")
+    assert [tuple(line[column] for column in columns) for line in lines] == [
         ("fire", "1,000", "2", "1", "1.5"),
         ("fire", "2,000", "2", "1", "1.5"),
         ("swr", "3,000 to 4,000", "2", "20", "10.5"),  # (3 + 4) and 2 (3 + 4), their mean
     ]
-    assert "dfi before" not in rows[0]  # nobody measured it
+    assert "dfi before" not in lines[0]  # nobody measured it
 
 
 def test_hooks_that_fire_often_are_cut_off_and_it_is_said(tmp_path: Path, quick: None):
-    receipts = [receipt_row("fire", 10 * x) for x in range(1, MOST + 6)]
-    rows = [{"updates": 5, "env_steps": x, "eval/return_mean": 1.0} for x in (500, 6000)]
-    write_run(tmp_path / "runs" / "a", rows, receipts)
-    found = Page(written(tmp_path / "runs", tmp_path / "out"))
-    (table,) = [rows for _, rows in found.tables if "sfe" in rows[0]]
-    assert len(table) == 1 + MOST + 1
-    assert "and 5 more firings" in table[-1]
+    fired = [receipt_row("fire", 10 * x) for x in range(1, MOST + 6)]
+    lines = receipt_lines(tmp_path, {1: fired})
+    assert len(lines) == MOST + 1
+    assert lines[-1]["clock (env steps)"] == "and 5 more firings"
 
 
 def test_configs_show_what_differs_and_the_whole(tmp_path: Path, quick: None):

@@ -8,24 +8,23 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rlplast.report.plot import draw_run, plot_run
+from tests.report.runs import receipt_row
 
-
-def dqn_rows() -> list[dict]:
-    return [
-        {
-            "updates": step,
-            "env_steps": step,
-            "train/return": 1.0,
-            "eval/return_mean": 2.0,
-            "train/loss": 0.5,
-            "train/q": 3.0,
-            "metric/weight_norm/q": 5.0,
-            "metric/weight_norm/q/fc1.weight": 3.0,
-            "metric/weight_norm/q/fc1.bias": 4.0,
-            "metric/weight_difference/q": 2.0,
-        }
-        for step in (10, 20)
-    ]
+DQN = [
+    {
+        "updates": step,
+        "env_steps": step,
+        "train/return": 1.0,
+        "eval/return_mean": 2.0,
+        "train/loss": 0.5,
+        "train/q": 3.0,
+        "metric/weight_norm/q": 5.0,
+        "metric/weight_norm/q/fc1.weight": 3.0,
+        "metric/weight_norm/q/fc1.bias": 4.0,
+        "metric/weight_difference/q": 2.0,
+    }
+    for step in (10, 20)
+]
 
 
 def sac_rows(temperatures: tuple[float, ...] = (1.0, 0.5)) -> list[dict]:
@@ -43,12 +42,6 @@ def sac_rows(temperatures: tuple[float, ...] = (1.0, 0.5)) -> list[dict]:
     return rows
 
 
-def receipt(method: str, network: str, env_steps: int, norm: float | None = 1.0) -> dict:
-    clock = {"updates": env_steps // 2, "env_steps": env_steps}
-    # one update summed up reads like a scheduled firing but for its norms
-    return {"method": method, "network": network, "clock": clock, "norm_before": norm, "firings": 1}
-
-
 def panels(figure: Figure) -> dict[str, Axes]:
     return {axes.get_ylabel(): axes for axes in figure.axes}
 
@@ -60,23 +53,31 @@ def looks(axes: Axes) -> dict[str, tuple[str, str]]:
     }
 
 
-def test_dqn_has_return_loss_and_norms():
-    assert list(panels(draw_run(dqn_rows(), []))) == ["return", "loss", "weight norm"]
+SAC = ["return", "critic loss", "temperature α", "policy entropy", "weight norm", "awake fraction"]
+CLASSIFIER = {"updates": 5, "epochs": 1, "phase": 0, "train/loss": 1.0, "train/accuracy": 0.5}
+CLASSIFIER |= {"eval/accuracy": 0.4, "eval/loss": 1.5, "metric/weight_norm/model": 2.0}
 
 
-def test_sac_has_temperature_entropy_and_awake_fraction_too():
+@pytest.mark.parametrize(
+    ("rows", "titles"),
+    [
+        (DQN, ["return", "loss", "weight norm"]),
+        (sac_rows(), SAC),
+        ([CLASSIFIER], ["accuracy", "loss", "weight norm"]),
+        ([{"updates": 5, "env_steps": 5, "train/loss": None}], ["return"]),
+        ([], ["return"]),
+    ],
+    ids=["dqn", "sac", "classifier", "nothing measured", "no rows"],
+)
+def test_what_was_measured_has_a_panel(rows: list[dict], titles: list[str]):
+    assert list(panels(draw_run(rows, []))) == titles
+
+
+def test_temperature_is_on_a_log_axis_and_tensors_have_no_line():
     found = panels(draw_run(sac_rows(), []))
-    names = ["return", "critic loss", "temperature α", "policy entropy", "weight norm"]
-    assert list(found) == [*names, "awake fraction"]
     assert found["temperature α"].get_yscale() == "log"
     assert np.asarray(found["temperature α"].get_lines()[0].get_ydata()).tolist() == [1.0, 0.5]
     assert list(looks(found["awake fraction"])) == ["critic"]
-
-
-def test_what_was_not_measured_has_no_panel():
-    rows = [{"updates": 5, "env_steps": 5, "train/loss": None}]
-    assert list(panels(draw_run(rows, []))) == ["return"]
-    assert list(panels(draw_run([], []))) == ["return"]
 
 
 def test_clock_is_updates_where_there_are_no_env_steps():
@@ -105,9 +106,8 @@ def test_norm_and_distance_of_a_network_share_its_colour_and_no_other_has_it():
 
 
 def test_colours_do_not_depend_on_what_came_first():
-    rows = dqn_rows()
-    late = [{k: v for k, v in rows[0].items() if k != "train/return"}, rows[1]]
-    for title, axes in panels(draw_run(rows, [])).items():
+    late = [{k: v for k, v in DQN[0].items() if k != "train/return"}, DQN[1]]
+    for title, axes in panels(draw_run(DQN, [])).items():
         assert looks(axes) == looks(panels(draw_run(late, []))[title])
 
 
@@ -119,12 +119,12 @@ def test_networks_of_unknown_names_get_different_colours():
 
 def test_marks_name_methods_and_networks_once_each():
     receipts = [
-        receipt("fire", "actor", 20),
-        receipt("fire", "critic", 20),
-        receipt("full_reset", "temperature", 20),
-        receipt("swr", "critic", 30),
-        receipt("swr", "critic", 40),
-        receipt("swr", "actor", 40, norm=None),
+        receipt_row("fire", 20, "actor"),
+        receipt_row("fire", 20, "critic"),
+        receipt_row("full_reset", 20, "temperature"),
+        receipt_row("swr", 30, "critic"),
+        receipt_row("swr", 40, "critic"),
+        receipt_row("swr", 40, "actor", norm=None),
     ]
     figure = draw_run(sac_rows(), receipts)
     assert [text.get_text() for text in figure.axes[0].texts] == [
@@ -140,10 +140,10 @@ def test_marks_name_methods_and_networks_once_each():
         ]
 
 
-@pytest.mark.parametrize("rows", [dqn_rows(), sac_rows()], ids=["dqn", "sac"])
+@pytest.mark.parametrize("rows", [DQN, sac_rows()], ids=["dqn", "sac"])
 def test_legends_and_marks_cover_no_panel_and_not_each_other(rows: list[dict]):
-    receipts = [receipt("fire", "q", at) for at in (10, 11, 19)]
-    receipts += [receipt("head_reset", "q", 12), receipt("shrink_perturb", "q", 20)]
+    receipts = [receipt_row("fire", at) for at in (10, 11, 19)]
+    receipts += [receipt_row("head_reset", 12), receipt_row("shrink_perturb", 20)]
     figure = draw_run(rows, receipts)
     figure.draw_without_rendering()
     legends = [axes.get_legend() for axes in figure.axes]
@@ -192,11 +192,8 @@ def test_plot_run_reads_a_folder_and_leaves_one_file(tmp_path: Path, name: str, 
     assert list(out.parent.iterdir()) == [out]
 
 
-def test_a_classifier_shows_accuracy_and_both_losses_and_no_return():
-    row = {"updates": 5, "epochs": 1, "phase": 0, "train/loss": 1.0, "train/accuracy": 0.5}
-    row |= {"eval/accuracy": 0.4, "eval/loss": 1.5, "metric/weight_norm/model": 2.0}
-    drawn = panels(draw_run([row], []))
-    assert list(drawn) == ["accuracy", "loss", "weight norm"]
+def test_a_classifier_shows_accuracies_and_losses_of_both():
+    drawn = panels(draw_run([CLASSIFIER], []))
     assert [list(line.get_ydata()) for line in drawn["loss"].get_lines()] == [[1.0], [1.5]]
     assert [list(line.get_ydata()) for line in drawn["accuracy"].get_lines()] == [[0.5], [0.4]]
 

@@ -5,18 +5,40 @@ import pytest
 from rlplast.envs.atari import MINIMAL_ACTIONS
 from rlplast.envs.dmc import FAMILY as DMC
 from rlplast.envs.humanoid_bench import FAMILY as HUMANOID
-from rlplast.report.scores import ATARI, RAW, normalised, reference_id, scale_of
+from rlplast.report.scores import ATARI, RAW, reference_id, scale_of
 
 RETURN = "eval/return_mean"
 
 
-def test_a_human_scores_one_and_a_random_player_zero() -> None:
-    assert normalised("atari/Asterix", RETURN, 8503.3) == (1.0, "human-normalised")
-    assert normalised("atari/Asterix", RETURN, 210.0) == (0.0, "human-normalised")
-    # DQN's Breakout and Q*bert, 401.2 and 10596: 1327% and 78% in Mnih et al. 2015, table 2,
-    # whose humans and random players were others, measured anew since
-    assert normalised("atari/Breakout", RETURN, 401.2)[0] == pytest.approx(13.27, rel=0.06)
-    assert normalised("atari/Qbert", RETURN, 10596.0)[0] == pytest.approx(0.78, rel=0.06)
+@pytest.mark.parametrize(
+    ("task_id", "key", "score", "scaled", "label"),
+    [
+        ("atari/Asterix", RETURN, 8503.3, 1.0, "human-normalised"),
+        ("atari/Asterix", RETURN, 210.0, 0.0, "human-normalised"),
+        ("dmc/humanoid-walk", RETURN, 500.0, 0.5, "return / 1000"),
+        ("", "eval/accuracy", 0.5, 0.5, "accuracy"),
+        ("minatar/breakout", RETURN, 123.0, 123.0, "raw"),
+        ("atari/Combat", RETURN, 123.0, 123.0, "raw"),
+        ("humanoid_bench/h1-fly-v0", RETURN, 123.0, 123.0, "raw"),
+        ("atari/Asterix", "train/return", 123.0, 123.0, "raw"),
+        ("atari/Asterix", "eval/loss", 123.0, 123.0, "raw"),
+        ("", RETURN, 123.0, 123.0, "raw"),
+    ],
+)
+def test_scores_on_the_scale_of_their_task(
+    task_id: str, key: str, score: float, scaled: float, label: str
+) -> None:
+    scale = scale_of(task_id, key)
+    assert (scale.of(score), scale.label) == (scaled, label)
+
+
+def test_atari_scores_are_about_those_of_the_paper() -> None:
+    """DQN's Breakout and Q*bert: 1327% and 78% in Mnih et al. 2015, table 2.
+
+    Their humans and random players were others, measured anew since.
+    """
+    assert scale_of("atari/Breakout", RETURN).of(401.2) == pytest.approx(13.27, rel=0.06)
+    assert scale_of("atari/Qbert", RETURN).of(10596.0) == pytest.approx(0.78, rel=0.06)
 
 
 def test_all_57_games_are_games_of_the_emulator() -> None:
@@ -34,34 +56,14 @@ def test_humanoid_bench_is_scaled_by_its_own_bars() -> None:
     for env_id in HUMANOID.ids:
         options = {name: option.default for name, option in HUMANOID.options(env_id).items()}
         bar = HUMANOID.spec(env_id, options).success_return
-        assert bar is not None
-        assert normalised(env_id, RETURN, bar) == (1.0, "return / success bar"), env_id
+        scale = scale_of(env_id, RETURN)
+        assert (scale.of(bar), scale.label) == (1.0, "return / success bar"), env_id
 
 
-def test_the_control_suite_is_scaled_by_its_highest_return() -> None:
-    assert normalised("dmc/humanoid-walk", RETURN, 500.0) == (0.5, "return / 1000")
+def test_control_tasks_with_bounded_rewards_have_a_scale() -> None:
     for env_id in DMC.ids:
         bounded = not env_id.startswith("dmc/lqr")  # its rewards are negative costs
         assert (scale_of(env_id, RETURN) != RAW) == bounded, env_id
-
-
-def test_an_accuracy_is_a_scale_of_its_own() -> None:
-    assert normalised("", "eval/accuracy", 0.5) == (0.5, "accuracy")
-
-
-@pytest.mark.parametrize(
-    ("task_id", "key"),
-    [
-        ("minatar/breakout", RETURN),
-        ("atari/Combat", RETURN),
-        ("humanoid_bench/h1-fly-v0", RETURN),
-        ("atari/Asterix", "train/return"),
-        ("atari/Asterix", "eval/loss"),
-        ("", RETURN),
-    ],
-)
-def test_what_has_no_reference_stays_raw(task_id: str, key: str) -> None:
-    assert normalised(task_id, key, 123.0) == (123.0, "raw")
 
 
 def test_shortened_episodes_of_control_tasks_have_no_scale() -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from rlplast.report.gather import gather
-from rlplast.report.run_numbers import final_score, measure
-from rlplast.report.scores import normalised
-from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, summarise, write_csv
+from rlplast.report.run_data import measure
+from rlplast.report.scores import scale_of
+from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text, summarise
 from tests.report.runs import metric_rows, receipt_row, smooth_score, write_run, write_study
 
 KEY = "eval/return_mean"
@@ -20,7 +20,7 @@ SEEDS = (1, 2, 3)
 
 
 def summary_of(tmp_path: Path, **options: Any) -> Summary:
-    return summarise(gather([write_study(tmp_path, **options)]), resamples=200)
+    return summarise(gather([write_study(tmp_path, **options)]))
 
 
 def row(summary: Summary, arm: str, task: str = "asterix") -> SummaryRow:
@@ -29,13 +29,19 @@ def row(summary: Summary, arm: str, task: str = "asterix") -> SummaryRow:
     return found
 
 
-def test_the_final_score_is_that_of_the_last_tenth() -> None:
-    xs = np.arange(10.0, 101.0, 10)
-    assert final_score(xs, xs, 100) == 100  # the evaluation at 90% is not in it
-    xs = np.arange(1.0, 101.0)
-    assert final_score(xs, xs, 100) == np.mean(range(91, 101))
-    assert final_score(xs[:50], xs[:50], 100) == 50  # none so late: the last one
-    assert math.isnan(final_score(np.empty(0), np.empty(0), 100))
+@pytest.mark.parametrize(
+    ("xs", "expected"),
+    [
+        (range(600, 6001, 600), 6000),  # the evaluation at 90% is not in it
+        (range(60, 6001, 60), np.mean(range(5460, 6001, 60))),
+        (range(60, 3001, 60), 3000),  # none so late: the last one
+    ],
+)
+def test_the_final_score_is_that_of_the_last_tenth(
+    tmp_path: Path, xs: range, expected: float
+) -> None:
+    (run,) = gather([write_run(tmp_path / "a", metric_rows(float, xs))]).runs
+    assert measure(run, None).final == expected
 
 
 def test_final_scores_are_means_over_three_seeds(tmp_path: Path) -> None:
@@ -53,19 +59,20 @@ def test_final_scores_are_means_over_three_seeds(tmp_path: Path) -> None:
 
 
 def test_rows_say_what_they_are_of(tmp_path: Path) -> None:
-    found = row(summary_of(tmp_path), "fire")
+    summary = summary_of(tmp_path)
+    found = row(summary, "fire")
+    assert summary.aggregates == ()  # of one task
     assert (found.score, found.unit, found.scale, found.seeds) == (KEY, "env_steps", "raw", 3)
-    assert found.normalised is not None
-    expected, label = normalised("atari/Asterix", KEY, found.final.value)
-    assert (found.normalised.value, found.normalised_scale) == (pytest.approx(expected), label)
+    scale = scale_of("atari/Asterix", KEY)
+    assert found.normalised.value == pytest.approx(scale.of(found.final.value))
+    assert found.normalised_scale == scale.label == "human-normalised"
 
 
 def test_arms_are_compared_with_the_baseline(tmp_path: Path) -> None:
     summary = summary_of(tmp_path)
     base, fire = row(summary, "none"), row(summary, "fire")
     assert base.improvement is None and base.difference is None
-    assert fire.improvement is not None and fire.improvement.value == 1
-    assert fire.difference is not None
+    assert fire.improvement.value == 1
     assert fire.difference.value == pytest.approx(fire.final.value - base.final.value)
     spread = fire.final.high - fire.final.low
     assert fire.difference.high - fire.difference.low < spread / 3  # seeds are shared
@@ -78,10 +85,10 @@ def test_a_lower_loss_is_an_improvement(tmp_path: Path) -> None:
         score=lambda task, arm, seed, x: (2.0 if arm == "none" else 1.0) + seed / 10 + (x == 3000),
     )
     fire = row(summary, "fire")
-    assert fire.improvement is not None and fire.improvement.value == 1
-    assert fire.difference is not None and fire.difference.value == pytest.approx(-1)
+    assert fire.improvement.value == 1
+    assert fire.difference.value == pytest.approx(-1)
     base = row(summary, "none")
-    assert base.drop is not None and base.drop.value == pytest.approx(1)
+    assert base.drop.value == pytest.approx(1)
     assert fire.normalised is None and fire.normalised_scale == ""
 
 
@@ -109,24 +116,26 @@ def test_a_drop_and_its_recovery(tmp_path: Path) -> None:
 
     summary = summary_of(tmp_path, score=score)
     fire, reset, base = (row(summary, arm) for arm in ("fire", "full_reset", "none"))
-    assert fire.drop is not None and fire.drop.value == pytest.approx(12)
+    assert fire.drop.value == pytest.approx(12)
     assert (fire.recovery, fire.recovered, fire.intervened) == (1500, 3, 3)
-    assert reset.drop is not None and reset.drop.value == pytest.approx(12)
+    assert reset.drop.value == pytest.approx(12)
     assert math.isnan(reset.recovery) and (reset.recovered, reset.intervened) == (0, 3)
-    assert base.drop is not None and (base.drop.value, base.recovery) == (0, 0)
+    assert (base.drop.value, base.recovery) == (0, 0)
 
 
-def test_recovery_is_the_median_where_some_never_recover(tmp_path: Path) -> None:
-    def score(task: str, arm: str, seed: int, x: int) -> float:
+@pytest.mark.parametrize(
+    ("seeds", "recovery", "recovered"),
+    [((1, 2, 3), 2000, 2), ((1, 2), 2000, 2), ((1, 3), math.nan, 1)],  # of two the later
+)
+def test_recovery_is_the_median_where_some_never_recover(
+    tmp_path: Path, seeds: tuple[int, ...], recovery: float, recovered: int
+) -> None:
+    def score(task: str, arm: str, seed: int, x: int) -> float:  # after 500, after 2000, never
         return 1.0 if x < 3000 or x >= 3000 + 500 * seed * seed else 0.0
 
-    summary = summary_of(tmp_path, score=score, arms=("none", "fire"))
-    found = row(summary, "fire")  # after 500, after 2000, never
-    assert (found.recovery, found.recovered, found.intervened) == (2000, 2, 3)
-    two = row(summary_of(tmp_path / "two", score=score, seeds=(1, 2)), "fire")
-    assert two.recovery == 2000  # of two the later
-    half = row(summary_of(tmp_path / "half", score=score, seeds=(1, 3)), "fire")
-    assert math.isnan(half.recovery) and half.recovered == 1
+    found = row(summary_of(tmp_path, score=score, seeds=seeds), "fire")
+    assert found.recovery == pytest.approx(recovery, nan_ok=True)
+    assert (found.recovered, found.intervened) == (recovered, len(seeds))
 
 
 def test_runs_without_a_moment_have_no_drop(tmp_path: Path) -> None:
@@ -166,19 +175,15 @@ def test_a_prefix_of_a_prefix_counts_its_own_part(tmp_path: Path) -> None:
 def test_scores_over_tasks_are_human_normalised(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, tasks=("asterix", "breakout"))
     found = row(summary, "fire", ALL_TASKS)
-    scores = [
-        normalised(
-            {"asterix": "atari/Asterix", "breakout": "atari/Breakout"}[run.task], KEY, run.final
-        )[0]
-        for run in summary.runs
-        if run.arm == "fire"
-    ]
+    ids = {"asterix": "atari/Asterix", "breakout": "atari/Breakout"}
+    runs = [run for run in summary.runs if run.arm == "fire"]
+    scores = [scale_of(ids[run.task], KEY).of(run.final) for run in runs]
     middle = sorted(scores)[1:-1]  # the IQM of six
     assert found.final.value == pytest.approx(np.mean(middle))
     assert (found.scale, found.seeds) == ("human-normalised", 6)
     assert found.normalised == found.final
-    assert found.improvement is not None and found.improvement.value == 1
-    assert found.difference is not None and found.difference.count == 6
+    assert found.improvement.value == 1
+    assert found.difference.count == 6
     assert summary.notes == ()
 
 
@@ -191,8 +196,8 @@ def test_a_drop_over_tasks_is_a_difference_on_their_scale(tmp_path: Path) -> Non
 
     summary = summary_of(tmp_path, score=score, tasks=tuple(games))
     found = row(summary, "fire", ALL_TASKS)
-    assert found.drop is not None and found.drop.value == pytest.approx(0.25)
-    assert found.difference is not None and found.difference.value == pytest.approx(-0.25)
+    assert found.drop.value == pytest.approx(0.25)
+    assert found.difference.value == pytest.approx(-0.25)
     assert found.final.value == pytest.approx(0.75)
 
 
@@ -203,14 +208,10 @@ def test_raw_and_normalised_scores_are_never_mixed(tmp_path: Path) -> None:
         assert {own.arm for own in summary.aggregates} == {"fire", "full_reset"}
         for own in summary.aggregates:
             for estimate in (own.final, own.auc, own.auc_after, own.drop, own.difference):
-                assert estimate is not None and math.isnan(estimate.value)
+                assert math.isnan(estimate.value)
             assert own.scale == "" and own.normalised is None
             # ranks need no scale
-            assert own.improvement is not None and own.improvement.value == 1
-
-
-def test_one_task_has_no_rows_over_tasks(tmp_path: Path) -> None:
-    assert summary_of(tmp_path).aggregates == ()
+            assert own.improvement.value == 1
 
 
 def test_an_arm_that_lacks_a_task_is_not_compared_over_tasks(tmp_path: Path) -> None:
@@ -230,38 +231,27 @@ def test_an_arm_that_lacks_a_task_is_not_compared_over_tasks(tmp_path: Path) -> 
 # What is missing
 
 
-def test_unfinished_runs_are_in_no_average(tmp_path: Path) -> None:
-    summary = summary_of(tmp_path, statuses={("asterix", "fire", 2): "running"})
-    late = [
-        np.mean([smooth_score("asterix", "fire", seed, x) for x in (5500, 6000)]) for seed in (1, 3)
-    ]
-    found = row(summary, "fire")
-    assert found.final.value == pytest.approx(np.mean(late))
-    assert found.seeds == found.final.count == 2
-    assert found.difference is not None and found.difference.count == 2
-
-
-def test_a_run_without_a_score_is_named_and_in_no_average(tmp_path: Path) -> None:
+def test_an_unfinished_run_and_one_without_a_score_are_in_no_average(tmp_path: Path) -> None:
     def score(task: str, arm: str, seed: int, x: int) -> float | None:
-        return None if (arm, seed) == ("fire", 2) else 1.0 + seed
+        return None if (arm, seed) == ("full_reset", 2) else 1.0 + seed
 
-    summary = summary_of(tmp_path, score=score)
-    found = row(summary, "fire")
-    assert (found.seeds, found.final.value) == (2, pytest.approx(3.0))
-    assert summary.notes == ("asterix, fire, seed 2 has no score: it is in no average",)
+    statuses = {("asterix", "fire", 2): "running"}
+    summary = summary_of(tmp_path, score=score, statuses=statuses)
+    for arm in ("fire", "full_reset"):
+        found = row(summary, arm)
+        assert (found.seeds, found.final.count, found.difference.count) == (2, 2, 2)
+        assert found.final.value == pytest.approx(3.0)
+    assert summary.notes == ("asterix, full_reset, seed 2 has no score: it is in no average",)
 
 
 def test_single_null_scores_are_left_out_of_their_run(tmp_path: Path) -> None:
-    def score(task: str, arm: str, seed: int, x: int) -> float | None:
-        return None if x == 6000 else float(x)
-
-    assert row(summary_of(tmp_path, score=score), "fire").final.value == 5500
+    summary = summary_of(tmp_path, score=lambda *own: None if own[-1] == 6000 else float(own[-1]))
+    assert row(summary, "fire").final.value == 5500
 
 
 def test_one_seed_has_numbers_without_intervals(tmp_path: Path) -> None:
     found = row(summary_of(tmp_path, seeds=(1,)), "fire")
     for estimate in (found.final, found.auc, found.improvement, found.difference, found.drop):
-        assert estimate is not None
         assert math.isfinite(estimate.value)
         assert math.isnan(estimate.low) and math.isnan(estimate.high)
 
@@ -272,18 +262,22 @@ def test_one_evaluation_is_final_score_and_area(tmp_path: Path) -> None:
     assert found.drop is None
 
 
-def test_without_a_baseline_nothing_is_compared(tmp_path: Path) -> None:
-    summary = summary_of(tmp_path, baseline=None)
-    assert summary.baseline is None
+@pytest.mark.parametrize(
+    ("options", "notes"),
+    [
+        ({"baseline": None}, ()),
+        (
+            {"statuses": {("asterix", "none", seed): "failed" for seed in SEEDS}},
+            ("no run of the baseline none is finished: nothing is compared with it",),
+        ),
+    ],
+)
+def test_without_a_baseline_nothing_is_compared(
+    tmp_path: Path, options: dict[str, Any], notes: tuple[str, ...]
+) -> None:
+    summary = summary_of(tmp_path, **options)
+    assert (summary.baseline, summary.notes) == (None, notes)
     assert all(own.improvement is None and own.difference is None for own in summary.rows)
-
-
-def test_a_baseline_without_runs_is_said(tmp_path: Path) -> None:
-    statuses = {("asterix", "none", seed): "failed" for seed in SEEDS}
-    summary = summary_of(tmp_path, statuses=statuses)
-    assert summary.baseline is None
-    assert "no run of the baseline none is finished" in summary.notes[0]
-    assert row(summary, "fire").improvement is None
 
 
 def test_arms_may_be_evaluated_at_other_points(tmp_path: Path) -> None:
@@ -295,36 +289,16 @@ def test_arms_may_be_evaluated_at_other_points(tmp_path: Path) -> None:
     summary = summarise(gather([tmp_path]))
     base, fire = summary.rows
     assert base.auc_after.value == fire.auc_after.value == 4500  # of the line y = x from 3000 on
-    assert fire.difference is not None and fire.difference.value == 0
-
-
-def test_a_summary_repeats(tmp_path: Path) -> None:
-    gathered = gather([write_study(tmp_path)])
-    assert summarise(gathered).rows[1] == summarise(gathered).rows[1]
-    wide, narrow = (summarise(gathered, level=level) for level in (0.95, 0.5))
-    assert wide.level == 0.95
-    assert wide.rows[1].final.low < narrow.rows[1].final.low
-
-
-def test_measuring_one_run(tmp_path: Path) -> None:
-    run = gather([write_study(tmp_path)]).runs[3]
-    found = measure(run, KEY)
-    assert (found.task, found.arm, found.seed) == ("asterix", "fire", 1)
-    assert found.auc_after == found.auc
-    assert found.drop is not None
-    assert found.drop.before == smooth_score("asterix", "fire", 1, 2500)
-    assert found.drop.after == smooth_score("asterix", "fire", 1, 3000)
+    assert fire.difference.value == 0
 
 
 # The file
 
 
 def test_the_file_has_a_line_per_row_with_plain_numbers(tmp_path: Path) -> None:
-    summary = summary_of(tmp_path, tasks=("asterix", "breakout"))
-    path = tmp_path / "summary.csv"
-    write_csv(summary, path)
-    with path.open(newline="") as file:
-        lines = list(csv.DictReader(file))
+    arms = ("none", 'fire at "25%, 50%"')
+    summary = summary_of(tmp_path, arms=arms, tasks=("asterix", "breakout"))
+    lines = list(csv.DictReader(csv_text(summary).splitlines()))
     rows = [*summary.rows, *summary.aggregates]
     assert [(line["task"], line["arm"]) for line in lines] == [(r.task, r.arm) for r in rows]
     for line, own in zip(lines, rows, strict=True):
@@ -337,13 +311,3 @@ def test_the_file_has_a_line_per_row_with_plain_numbers(tmp_path: Path) -> None:
         else:
             assert float(line["improvement"]) == own.improvement.value
     assert not {"nan", "inf", "None"} & {value for line in lines for value in line.values()}
-    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["summary.csv"]
-
-
-def test_names_with_commas_and_quotes_survive(tmp_path: Path) -> None:
-    hooks = [{"method": "fire", "at": ["25%", "50%"]}]
-    write_run(tmp_path / "a", metric_rows(float, [3000, 6000]), config={"hooks": hooks})
-    write_csv(summarise(gather([tmp_path])), tmp_path / "summary.csv")
-    with (tmp_path / "summary.csv").open(newline="") as file:
-        (line,) = csv.DictReader(file)
-    assert line["arm"] == "fire at 25%, 50%"

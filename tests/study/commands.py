@@ -9,33 +9,50 @@ from rlplast.study import child
 from rlplast.study.executors import Executor, Job, Outcome
 
 # The file is run on its own: importing rlplast would import torch into every command.
-_START = f"import runpy; runpy.run_path({child.__file__!r})['die_with_parent']()\n"
+_START = (
+    "import os, pathlib, runpy, signal, subprocess, sys, time; "
+    f"runpy.run_path({child.__file__!r})['die_with_parent'](); "
+)
 _SAVE = """
-import signal, sys, time, pathlib, os
 def save(*_):
     pathlib.Path({trace!r} + ".saved").touch()
     sys.exit(130)
 signal.signal(signal.SIGTERM, save)
 with open({trace!r}, "a") as trace:
     trace.write(f"{{os.getpid()}}\\n")
+while not pathlib.Path({go!r}).exists():
+    time.sleep(0.02)
 """
 
 
-def job(folder: Path, name: str, code: str, **fields: object) -> Job:
+def job(folder: Path, name: str, code: str, threads: int = 1) -> Job:
     """A job that runs Python code."""
     command = (sys.executable, "-c", _START + code)
-    return Job(name, command, folder / f"{name}.log", **fields)  # type: ignore[arg-type]
+    return Job(name, command, folder / f"{name}.log", threads)
 
 
-def saver(folder: Path, name: str, code: str, **fields: object) -> Job:
-    """A job that writes its process id, saves at SIGTERM with exit code 130, else runs code."""
-    return job(folder, name, _SAVE.format(trace=str(folder / f"{name}.trace")) + code, **fields)
+def saver(folder: Path, name: str, threads: int = 1) -> Job:
+    """A job that saves at SIGTERM with exit code 130, and ends once there is a file `go`."""
+    code = _SAVE.format(trace=str(folder / f"{name}.trace"), go=str(folder / "go"))
+    return job(folder, name, code, threads)
 
 
 def starts(folder: Path, name: str) -> list[int]:
     """Process ids of a saver's attempts."""
     trace = folder / f"{name}.trace"
     return [int(line) for line in trace.read_text().splitlines()] if trace.exists() else []
+
+
+def saved(folder: Path, name: str) -> bool:
+    """Whether a saver has saved."""
+    return (folder / f"{name}.trace.saved").exists()
+
+
+def begin(executor: Executor, folder: Path, name: str, threads: int = 1) -> int:
+    """Start a saver and wait until it runs; its process id."""
+    executor.submit(saver(folder, name, threads))
+    until(lambda: starts(folder, name))
+    return starts(folder, name)[0]
 
 
 def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
@@ -46,10 +63,10 @@ def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
         time.sleep(0.02)
 
 
-def outcomes(executor: Executor, count: int, seconds: float = 60.0) -> dict[str, Outcome]:
+def outcomes(executor: Executor, count: int) -> dict[str, Outcome]:
     """Wait for so many outcomes; by name of the job."""
     found: list[Outcome] = []
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 60
     while len(found) < count and time.monotonic() < deadline:
         found += executor.wait(1.0)
     assert len(found) == count

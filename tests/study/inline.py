@@ -14,14 +14,7 @@ from rlplast.cli import cell
 from rlplast.study.executors import Executor, Job
 from tests.cli.commands import Outcome, command
 
-__all__ = ["InlineBackend", "arm_folders", "inline", "journal", "run_study", "write_study"]
-
 Fault = Callable[[str, int], int | None]
-
-
-def no_fault(name: str, attempt: int) -> int | None:
-    """Let every cell run."""
-    return None
 
 
 class InlineBackend:
@@ -34,7 +27,7 @@ class InlineBackend:
 
     pause = 0.0
 
-    def __init__(self, fault: Fault = no_fault) -> None:
+    def __init__(self, fault: Fault = lambda name, attempt: None) -> None:
         self.fault = fault
         self.started: list[str] = []
 
@@ -54,18 +47,13 @@ class InlineBackend:
     def ended(self, handle: tuple[int, str]) -> tuple[int, str]:
         return handle
 
-    def ask(self, handle: Any) -> None:
-        """Nothing runs that could be asked."""
+    def end(self, handle: Any, force: bool) -> None: ...
 
-    def kill(self, handle: Any) -> None:
-        """Nothing runs that could be killed."""
-
-    def close(self) -> None:
-        """Nothing is held."""
+    def close(self) -> None: ...
 
 
 @contextlib.contextmanager
-def inline(fault: Fault = no_fault) -> Iterator[InlineBackend]:
+def inline(fault: Fault = lambda name, attempt: None) -> Iterator[InlineBackend]:
     """Have studies run their cells in this process; yields what tells which were started."""
     backend = InlineBackend(fault)
 
@@ -77,7 +65,7 @@ def inline(fault: Fault = no_fault) -> Iterator[InlineBackend]:
 
 
 def run_study(
-    config: Path, out: Path, *words: object, fault: Fault = no_fault
+    config: Path, out: Path, *words: object, fault: Fault = lambda name, attempt: None
 ) -> tuple[Outcome, list[str]]:
     """Run a study here; returns what the command gave, and the names of the cells it started."""
     with inline(fault) as backend:

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from rlplast.core.training.config import RunConfig
 from rlplast.core.training.run_folder import write_json
-from rlplast.study.executors import Job, Outcome
-from rlplast.study.folder import StudyFolder
+from rlplast.study.executors import Executor, Job
+from rlplast.study.folder import StudyFolder, is_done
 from rlplast.study.plan import Cell, PlannedRun, plan
 from rlplast.study.scheduler import Failure, Progress, pending, run_cells
+from tests.study.inline import InlineBackend
 
+Exits = Callable[[Cell, int], int]  # the exit code of a cell's attempt
 A, B, C = ({"method": name, "at": at} for name, at in (("a", "25%"), ("b", "25%"), ("c", "50%")))
 # A prefix to 25% for all, one to 50% for a's two arms and one of the same name for b's.
 LISTS: dict[str, list[dict[str, Any]]] = {
@@ -27,63 +29,20 @@ LISTS: dict[str, list[dict[str, Any]]] = {
     "b": [B],
     "bc": [B, C],
 }
-EARLY, LATE = "seed-1/prefix to 6 updates", "seed-1/prefix to 12 updates"
+LATE = "seed-1/prefix to 12 updates"
 
 
-def cells_of(seeds: Sequence[int] = (1,), **lists: list[dict[str, Any]]) -> list[Cell]:
+def cells_of(**lists: list[dict[str, Any]]) -> list[Cell]:
     return plan(
-        PlannedRun("", seed, arm, RunConfig(total="24 updates", seed=seed, hooks=hooks))
-        for seed in seeds
+        PlannedRun("", 1, arm, RunConfig(total="24 updates", seed=1, hooks=hooks))
         for arm, hooks in (lists or LISTS).items()
     )
-
-
-class Fake:
-    """Finishes jobs one by one, the newest first; a job that succeeds leaves a run that is done.
-
-    Args:
-        root: the study's folder.
-        exits: exit codes of a cell's attempts, by its folder's name without the hash; then 0.
-    """
-
-    def __init__(
-        self, cells: Sequence[Cell], root: Path, slots: int, exits: Callable[[Cell, int], int]
-    ) -> None:
-        self.slots = slots
-        self.cells = {cell.key: cell for cell in cells}
-        self.root, self.exits = root, exits
-        self.running: list[Job] = []
-        self.log: list[str] = []  # keys, as they were started
-
-    def submit(self, job: Job) -> None:
-        cell = self.cells[job.command[0]]
-        assert len(self.running) < self.slots
-        assert cell.parent is None or done(self.root, self.cells[cell.parent])
-        assert not done(self.root, cell)
-        assert job.threads == cell.config.threads
-        self.running.append(job)
-        self.log.append(cell.key)
-
-    def wait(self, seconds: float) -> list[Outcome]:
-        if not self.running:
-            return []
-        job = self.running.pop()
-        key = job.command[0]
-        code = self.exits(self.cells[key], self.log.count(key))
-        if code == 0:
-            finish(self.root, self.cells[key])
-        return [Outcome(job, code)]
 
 
 def finish(root: Path, cell: Cell, status: str = "done") -> None:
     folder = root / cell.folder
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "run.json", {"status": status})
-
-
-def done(root: Path, cell: Cell) -> bool:
-    path = root / cell.folder / "run.json"
-    return path.exists() and json.loads(path.read_text())["status"] == "done"
 
 
 @pytest.fixture
@@ -96,76 +55,71 @@ def folder(tmp_path: Path) -> Iterator[StudyFolder]:
 def run(
     cells: Sequence[Cell],
     folder: StudyFolder,
-    exits: Callable[[Cell, int], int] = lambda cell, attempt: 0,
+    exits: Exits = lambda cell, attempt: 0,
     slots: int = 2,
     retries: int = 1,
     observer: Callable[[Progress], None] = lambda progress: None,
-) -> tuple[Fake, list[Failure]]:
-    fake = Fake(cells, folder.path, slots, exits)
-    failures = run_cells(cells, folder, fake, lambda c: (c.key,), retries, observer)  # type: ignore[arg-type]
-    return fake, failures
+) -> tuple[list[str], list[Failure]]:
+    """Run a study whose cells do nothing; returns the keys that were started, and failures."""
+    by_key = {cell.key: cell for cell in cells}
+    started: list[str] = []
 
+    def start(job: Job) -> tuple[int, str]:
+        cell = by_key[job.command[0]]
+        assert cell.parent is None or is_done(folder.path / by_key[cell.parent].folder)
+        assert not is_done(folder.path / cell.folder)
+        started.append(cell.key)
+        code = exits(cell, started.count(cell.key))
+        if code == 0:
+            finish(folder.path, cell)
+        return code, ""
 
-def names(cells: Sequence[Cell]) -> list[str]:
-    return [cell.name for cell in cells]
+    def observe(progress: Progress) -> None:
+        assert len(progress.running) <= slots
+        observer(progress)
+
+    backend = InlineBackend()
+    backend.start = start  # type: ignore[method-assign]
+    executor = Executor(backend, slots)
+    return started, run_cells(cells, folder, executor, lambda c: (c.key,), retries, observe)
 
 
 def rows(folder: StudyFolder) -> list[dict[str, Any]]:
     return [json.loads(x) for x in (folder.path / "journal.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("slots", [1, 2, 50])
-def test_every_cell_runs_once_and_after_its_prefix(slots: int, folder: StudyFolder):
-    cells = cells_of(seeds=(1, 2))
-    fake, failures = run(cells, folder, slots=slots)
-    assert failures == []
-    assert sorted(fake.log) == sorted(cell.key for cell in cells)
-    assert run(cells, folder)[0].log == []
-
-
 def test_two_prefixes_of_one_name_end_each_as_itself(folder: StudyFolder):
     cells = cells_of()
-    assert names(cells).count(LATE) == 2
-    bad = next(c for c in cells if c.name == LATE and c.config.hooks == [B])
+    bad, good = sorted((c for c in cells if c.name == LATE), key=lambda c: c.config.hooks == [A])
     _, failures = run(cells, folder, lambda cell, attempt: int(cell is bad), slots=50)
-    assert {f.cell.key: f.log is None for f in failures} == {
-        bad.key: False,
-        **{c.key: True for c in cells if c.parent == bad.key},
+    heirs = {
+        c.key: (None, f"not run: its prefix {LATE} failed") for c in cells if c.parent == bad.key
     }
-    assert {c.arm for c in cells if done(folder.path, c)} == {None, "none", "a", "ac"}
+    said = {f.cell.key: (f.log, f.reason) for f in failures}
+    assert said == {bad.key: (folder.log(bad), "exit code 1"), **heirs}
+    assert [r["cell"] for r in rows(folder) if r["event"] == "skipped"] == list(heirs)
+    done = {c.arm for c in cells if is_done(folder.path / c.folder)}
+    assert done == {None, "none", "a", "ac"}
+    assert is_done(folder.path / good.folder)
 
 
-def test_cell_that_failed_is_tried_as_often_as_asked(folder: StudyFolder):
+@pytest.mark.parametrize(
+    ("code", "retries", "events"),
+    [
+        (1, 3, 3 * ["started", "retried"] + ["started", "done"]),
+        (1, 2, 2 * ["started", "retried"] + ["started", "failed"]),
+        (2, 5, ["started", "failed"]),  # a bad config
+    ],
+)
+def test_cell_that_failed_is_tried_as_often_as_asked(
+    code: int, retries: int, events: list[str], folder: StudyFolder
+):
     cells = cells_of()
-    fake, failures = run(cells, folder, lambda c, attempt: int(c.arm == "a" and attempt < 4), 2, 3)
-    key = next(c.key for c in cells if c.arm == "a")
-    assert (fake.log.count(key), failures) == (4, [])
-    mine = [(r["event"], r["attempt"]) for r in rows(folder) if r["cell"] == key]
-    assert mine == [
-        *[(event, n) for n in (1, 2, 3) for event in ("started", "retried")],
-        ("started", 4),
-        ("done", 4),
-    ]
-
-
-def test_cell_whose_config_is_bad_is_not_tried_again(folder: StudyFolder):
-    cells = cells_of()
-    fake, (failure,) = run(cells, folder, lambda cell, attempt: 2 * (cell.arm == "b"), retries=5)
-    assert failure.cell.arm == "b"
-    assert fake.log.count(failure.cell.key) == 1
-
-
-def test_nothing_that_goes_on_from_a_lost_prefix_is_run_and_all_else_is(folder: StudyFolder):
-    cells = cells_of(seeds=(1, 2))
-    _, failures = run(cells, folder, lambda cell, attempt: int(cell.name == EARLY), retries=0)
-    assert names([f.cell for f in failures]) == [c.name for c in cells if c.seed == 1]
-    assert failures[0].log == folder.log(cells[0])
-    assert {f.log for f in failures[1:]} == {None}
-    assert failures[1].reason == f"not run: its prefix {EARLY} failed"
-    assert all(done(folder.path, c) for c in cells if c.seed == 2)
-    assert {r["name"] for r in rows(folder) if r["event"] == "skipped"} == {
-        c.name for c in cells if c.seed == 1 and c.parent is not None
-    }
+    _, failures = run(cells, folder, lambda c, n: code * (c.arm == "a" and n < 4), retries=retries)
+    mine = [row for row in rows(folder) if row["name"] == "seed-1/a"]
+    assert [row["event"] for row in mine] == events
+    assert [row["attempt"] for row in mine] == [1 + i // 2 for i in range(len(events))]
+    assert [f.cell.arm for f in failures] == ["a"] * events.count("failed")
 
 
 @given(st.data())
@@ -180,13 +134,10 @@ def test_whatever_fails_the_rest_is_done_and_a_second_start_does_what_is_left(da
         for cell in cells:  # a prefix comes before what goes on from it
             lost |= {cell.key} if cell.parent in lost else set()
         assert {f.cell.key for f in failures} == lost
-        assert {c.key for c in cells if done(folder.path, c)} == {c.key for c in cells} - lost
+        assert {c.key for c in cells if not is_done(Path(root) / c.folder)} == lost
         again, failures = run(cells, folder)
         assert failures == []
-        assert set(again.log) == lost
-
-
-# What is left to do.
+        assert sorted(again) == sorted(lost)  # each once
 
 
 def test_prefix_is_needed_only_by_what_has_not_begun(tmp_path: Path):
@@ -200,21 +151,12 @@ def test_prefix_is_needed_only_by_what_has_not_begun(tmp_path: Path):
     finish(tmp_path, ac)
     assert pending(cells, tmp_path) == [none, a]
     finish(tmp_path, late)
-    assert pending(cells, tmp_path) == [none, a]
     (tmp_path / a.folder / "run.json").unlink()
     assert pending(cells, tmp_path) == [none, a]
+    (tmp_path / late.folder / "run.json").write_text('{"status": "do')
+    assert pending(cells, tmp_path) == [none, late, a]
     (tmp_path / late.folder / "run.json").unlink()
     assert pending(cells, tmp_path) == [early, none, late, a]
-
-
-def test_run_whose_status_cannot_be_read_is_not_done(tmp_path: Path):
-    cells = cells_of(none=[])
-    finish(tmp_path, cells[0])
-    (tmp_path / cells[0].folder / "run.json").write_text('{"status": "do')
-    assert pending(cells, tmp_path) == cells
-
-
-# Reasons.
 
 
 @pytest.mark.parametrize(
@@ -222,20 +164,16 @@ def test_run_whose_status_cannot_be_read_is_not_done(tmp_path: Path):
     [
         (1, "resuming x\nrlplast: loss = nan\n", "loss = nan"),
         (2, "rlplast: hooks[0]: no\n\n", "hooks[0]: no"),
-        (9, "=== attempt 1, today: python\n", "exit code 9"),
         (9, "=== attempt 1, x\nrlplast: old\n=== attempt 2, y\n", "exit code 9"),
         (9, "=== attempt 1, x\nresuming x\n", "exit code 9, after 'resuming x'"),
-        (1, "Traceback\nKeyError: 3\n", "exit code 1, after 'KeyError: 3'"),
-        (7, None, "exit code 7"),
     ],
 )
 def test_reason_is_what_the_last_attempt_said(
-    code: int, log: str | None, reason: str, folder: StudyFolder
+    code: int, log: str, reason: str, folder: StudyFolder
 ):
     cells = cells_of(none=[])
-    if log is not None:
-        folder.log(cells[0]).parent.mkdir()
-        folder.log(cells[0]).write_text(log)
+    folder.log(cells[0]).parent.mkdir()
+    folder.log(cells[0]).write_text(log)
     _, (failure,) = run(cells, folder, lambda cell, attempt: code, retries=0)
     assert failure.reason == reason
 
@@ -246,7 +184,7 @@ def test_observer_is_told_every_event_and_where_the_study_is(folder: StudyFolder
     def observe(progress: Progress) -> None:
         told.append((progress.event, len(progress.done), len(progress.running)))
 
-    run(cells, folder, lambda c, attempt: int(c.arm == "a"), slots=2, retries=1, observer=observe)
+    run(cells, folder, lambda c, attempt: int(c.arm == "a"), observer=observe)
     events = [event for event, *_ in told if event]
     assert events.count("failed, trying again: seed-1/a (exit code 1)") == 1
     assert events.count("failed: seed-1/a (exit code 1)") == 1

@@ -3,6 +3,7 @@
 - `Hooks`: parses a config's hook list, and is told where the run is.
 """
 
+import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from rlplast.core.clock import UNITS, Clock, Time
-from rlplast.core.errors import ConfigError, DamagedFile, did_you_mean
+from rlplast.core.errors import ConfigError, DamagedFile, RlplastError, did_you_mean, shortened
 from rlplast.core.method.apply import check_policy
 from rlplast.core.method.condition import Measured
 from rlplast.core.method.context import Activations, Source
@@ -75,6 +76,10 @@ class Hooks:
             )
         self.seed = seed
         self.total = Time.parse(total, "total")
+        if self.total.unit == "%":
+            raise ConfigError(f"total = {self.total}: allowed is a number with a unit")
+        if isinstance(configs, str | Mapping) or not isinstance(configs, Iterable):
+            raise ConfigError(f"hooks = {configs!r}: allowed is a list of mappings")
         self.horizon = horizon or Clock(**{self.total.unit: int(self.total.value)})
         self.ends = [(unit, end) for unit, end in asdict(self.horizon).items() if end > 0]
         self.clock: Clock | None = None
@@ -145,7 +150,15 @@ class Hooks:
                 metric reads ``metric/<name>/<network>``. Equal in all processes that train one
                 network.
             clock: when it was measured; default: where `step` was last.
+
+        Raises:
+            ConfigError: if the values are anything else.
         """
+        if not isinstance(values, Mapping) or not all(map(_is_number, values.values())):
+            raise ConfigError(
+                f"observe({shortened(values)}): allowed is a mapping of names to numbers, such as "
+                "{'train/loss': 0.1}"
+            )
         clock = clock or self.clock or Clock()
         if self._before_end(clock) != clock:
             return []
@@ -230,6 +243,8 @@ class Hooks:
         for unit, count in counts.items():
             if unit not in UNITS:
                 raise ConfigError(f"step({unit}={count}): {did_you_mean(unit, UNITS)}")
+            if not _is_number(count) or count < 0 or count != int(count):
+                raise ConfigError(f"step({unit}={count!r}): allowed is a whole number from 0 on")
             if count < before.get(unit, 0):
                 raise ConfigError(
                     f"step({unit}={count}) goes back from {before[unit]}: counters only grow"
@@ -276,7 +291,22 @@ class Hooks:
         """Copy what `state_dict` returned into the tensors allocated at construction.
 
         A hook that the saved run did not have (the arm of a study) keeps what `setup` gave it.
+
+        Raises:
+            ConfigError: if it is no state of hooks.
+            DamagedFile: if it is that of other ones.
         """
+        try:
+            self._load(state)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            if isinstance(error, RlplastError):
+                raise
+            raise ConfigError(
+                f"load_state_dict({shortened(state)}): allowed is what state_dict() of Hooks "
+                "returned"
+            ) from error
+
+    def _load(self, state: Mapping[str, Any]) -> None:
         self.clock = None if state["clock"] is None else Clock(**state["clock"])
         self.counted = {u for u, n in asdict(self.clock).items() if n} if self.clock else set()
         for hook in self.hooks:
@@ -293,6 +323,10 @@ class Hooks:
                 name: (fired["number"], Clock(**fired["clock"]))
                 for name, fired in saved.get("fired", {}).items()
             }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def _check_alike(hook: Hook, saved: Mapping[str, Mapping[str, Tensor]]) -> None:

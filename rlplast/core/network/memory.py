@@ -1,10 +1,12 @@
 """Tensors that cannot be edited without editing others, or not entry by entry.
 
-- `check_memory`: refuses them by name.
+- `check_module`: refuses what is no module of plain, dense tensors.
+- `check_memory`: refuses tensors that share memory.
 """
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +15,36 @@ from torch.nn.utils import parametrize
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import Block
 
-__all__ = ["check_memory"]
+__all__ = ["check_memory", "check_module"]
+
+
+def check_module(name: str, module: Any, optimizers: Sequence[Any]) -> None:
+    """Refuse what is no module with weights of its own, and what is no optimizer.
+
+    Args:
+        name: of the network.
+        module: what was given as its module.
+        optimizers: what was given as its optimizers.
+
+    Raises:
+        ConfigError: saying what to pass.
+    """
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"{name} is a {type(module).__name__}: allowed is a torch.nn.Module")
+    for optimizer in optimizers:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise ConfigError(
+                f"the optimizer of {name} is {optimizer!r}: allowed are torch.optim.Optimizers"
+            )
+    for path, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            where = ".".join(p for p in (name, path) if p)
+            raise ConfigError(f"{where} is scripted: pass the module that it was made from")
+    for path, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
+        if nn.parameter.is_lazy(tensor):
+            raise ConfigError(f"{name}.{path} has no shape yet: call the module on a batch first")
+        if tensor.layout != torch.strided:
+            raise ConfigError(f"{name}.{path} is {tensor.layout}: hooks edit dense tensors only")
 
 
 def check_memory(name: str, module: nn.Module, blocks: Sequence[Block]) -> None:

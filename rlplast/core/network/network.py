@@ -19,7 +19,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear as _Attentio
 
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.blocks import Block, blocks_of, unwrap
-from rlplast.core.network.memory import check_memory
+from rlplast.core.network.memory import check_memory, check_module
 from rlplast.core.network.unit_search import find_units
 from rlplast.core.network.units import UnitGroup, UnitMap, UnitSpec
 
@@ -120,14 +120,15 @@ class Network:
         units: Sequence[UnitSpec] | None = None,
     ) -> None:
         self.name = name
-        self.module = unwrap(module)
+        self.module = unwrap(module) if isinstance(module, nn.Module) else module
         self.optimizers: tuple[torch.optim.Optimizer, ...] = (
             ()
             if optimizer is None
             else (optimizer,)
             if isinstance(optimizer, torch.optim.Optimizer)
-            else tuple(optimizer)
+            else tuple(optimizer if isinstance(optimizer, Iterable) else (optimizer,))
         )
+        check_module(name, self.module, self.optimizers)
         self.blocks = blocks_of(self.module, masters)
         check_memory(name, self.module, self.blocks)
         self.init: Init = init or getattr(self.module, "init_block", None) or torch_default

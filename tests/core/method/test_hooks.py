@@ -1,5 +1,6 @@
 import copy
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -415,3 +416,27 @@ def test_state_of_a_hook_on_other_networks_is_refused_before_anything_is_copied(
 
     with pytest.raises(DamagedFile, match="it is of another hook list"):
         hooks("b").load_state_dict(hooks("a").state_dict())
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda made: Hooks([], network_of(), "50%"), "total = 50%: allowed is a number with"),
+        (
+            lambda made: Hooks("fire", network_of(), "9 updates"),
+            "hooks = 'fire': allowed is a",
+        ),
+        (lambda made: Hooks(None, network_of(), "9 updates"), "hooks = None: allowed is a list of"),
+        (lambda made: made.step(updates=5.5), r"step\(updates=5.5\): allowed is a whole number"),
+        (lambda made: made.step(updates=-1), r"step\(updates=-1\): allowed is a whole number"),
+        (lambda made: made.step(updates="x"), r"step\(updates='x'\): allowed is a whole number"),
+        (lambda made: made.observe("x"), r"observe\('x'\): allowed is a mapping of names"),
+        (lambda made: made.observe({"a": "x"}), r"observe\(.*\): allowed is a mapping of names"),
+        (lambda made: made.load_state_dict({}), r"load_state_dict\({}\): allowed is what"),
+        (lambda made: made.load_state_dict(None), r"load_state_dict\(None\): allowed is what"),
+        (lambda made: made.load_state_dict({"clock": {"a": 1}}), r"load_state_dict\(.*: allowed"),
+    ],
+)
+def test_calls_with_what_is_not_allowed_are_refused(call: Callable[[Any], Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        call(Hooks([{"method": "fire", "at": "50%"}], network_of(), "9 updates"))

@@ -222,3 +222,23 @@ def test_two_parameters_over_one_memory_are_refused_by_name():
     model[1].weight = nn.Parameter(model[0].weight.data)  # meant as a tie, and none to torch
     with pytest.raises(ConfigError, match=r"net\.1\.weight and net\.0\.weight .* same memory"):
         Network("net", model)
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (5, "net is a int: allowed is a torch.nn.Module"),
+        (nn.Sequential(nn.LazyLinear(3)), "net.0.weight has no shape yet: call the module"),
+        (torch.jit.ScriptModule(), "net is scripted: pass the module that it was made"),
+        (nn.Embedding.from_pretrained(torch.eye(3).to_sparse()), "net.weight is torch.sparse_coo"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_module_of_dense_tensors_is_refused(module: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Network("net", module)
+
+
+def test_what_is_no_optimizer_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"optimizer of net is 5: allowed are torch\.optim"):
+        Network("net", nn.Linear(2, 2), 5)  # type: ignore[arg-type]

@@ -1,0 +1,26 @@
+"""Executors for tests, and a stand-in for Slurm."""
+
+import pytest
+
+from rlplast.study.executors import make_executor
+from tests.study import fake_slurm
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    return fake_slurm.install(tmp_path / "slurm-home", monkeypatch.setenv)
+
+
+@pytest.fixture
+def make(slurm):
+    """Make executors, which are closed at the end, while there is still a Slurm."""
+    made = []
+
+    def make(kind, jobs=None, threads=1, **options):
+        made.append(make_executor(kind, jobs, threads, options))
+        made[-1]._backend.pause = 0.05
+        return made[-1]
+
+    yield make
+    for executor in made:
+        executor.close()

@@ -1,0 +1,88 @@
+"""Plays the five commands of Slurm that submitit calls, on one JSON file per job in $FAKE_SLURM."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def install(home: Path, setenv: Any) -> Path:
+    """Put commands that run this file in front of PATH; returns where their jobs lie."""
+    (home / "bin").mkdir(parents=True)
+    for name in ("sbatch", "srun", "sacct", "scontrol", "scancel"):
+        _write(home, name, f'exec {sys.executable} -S {__file__} {name} "$@"')
+    setenv("PATH", f"{home / 'bin'}:{os.environ['PATH']}")
+    setenv("FAKE_SLURM", str(home))
+    return home
+
+
+def refuse(home: Path) -> None:
+    """Have Slurm refuse what comes from now on."""
+    _write(home, "sbatch", "echo 'no such partition' >&2; exit 1")
+
+
+def _write(home: Path, name: str, line: str) -> None:
+    (home / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
+    (home / "bin" / name).chmod(0o755)
+
+
+def state(home: Path, number: object) -> dict[str, Any]:
+    path = home / f"{number}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def set_state(home: Path, number: object, **changes: Any) -> None:
+    part = home / f"{number}.{os.getpid()}"
+    part.write_text(json.dumps(state(home, number) | changes))
+    part.replace(home / f"{number}.json")
+
+
+def _run(home: Path, number: str) -> None:
+    """Stand for the daemon: run the script in the background, then write its state."""
+    if os.fork():
+        return
+    os.setsid()
+    quiet = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(quiet, descriptor)
+    environment = {**os.environ, "SLURM_JOB_ID": number}
+    command = ["bash", state(home, number)["script"]]
+    script = subprocess.Popen(command, start_new_session=True, env=environment)
+    set_state(home, number, pid=script.pid, State="RUNNING")
+    code = script.wait()
+    now = state(home, number)
+    if (now["State"], now["pid"]) == ("RUNNING", script.pid):
+        set_state(home, number, State="FAILED" if code else "COMPLETED")
+    os._exit(0)
+
+
+def main(command: str, words: list[str]) -> None:
+    home, number = Path(os.environ["FAKE_SLURM"]), words[-1]
+    if command == "sbatch":
+        script, number = Path(words[0]), str(1 + len(list(home.glob("*.json"))))
+        about = {"script": str(script.resolve()), "text": script.read_text()}
+        set_state(home, number, State="PENDING", **about)
+        if not (home / "full").exists():
+            _run(home, number)
+        print(f"Submitted batch job {number}")
+    elif command == "srun":
+        first = next(i for i, word in enumerate(words) if "python" in word)
+        os.execvp(words[first], words[first:])
+    elif command == "sacct":
+        print("JobID|State|NodeList")
+        for job in (word for word in words if state(home, word)):
+            print(f"{job}|{state(home, job)['State']}|here")
+    elif command == "scontrol":
+        set_state(home, number, State="REQUEUED")
+        _run(home, number)
+    elif state(home, number)["State"] in (["PENDING"] if words[:-1] else ["PENDING", "RUNNING"]):
+        set_state(home, number, State="CANCELLED by 0")
+        if "pid" in state(home, number):
+            os.killpg(state(home, number)["pid"], signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
