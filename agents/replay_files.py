@@ -15,6 +15,7 @@ import os
 import re
 import struct
 import threading
+import tokenize
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -264,6 +265,6 @@ def _read(path: Path, rings: Rings, part: Segment, at: int) -> None:
             raise DamagedFile(f"{wrong} holds rows of another shape; use an older checkpoint")
         offset = found.offset + (at - part.first) * array[:1].nbytes
         mapped_memory.fill(array, rings.place(part._replace(first=at)), path, offset)
-    except (OSError, ValueError) as error:
-        problem = getattr(error, "strerror", None) or error  # which names no file again
+    except (OSError, ValueError, SyntaxError, tokenize.TokenError) as error:
+        problem = str(getattr(error, "strerror", None) or error)[:80]  # a header may be long
         raise DamagedFile(f"{wrong}: {problem}; use an older checkpoint") from error

@@ -91,6 +91,7 @@ def _play(opened: api.Run, args: argparse.Namespace) -> int:
     )
     if args.video is not None:
         _write_gif(args.video, frames)
+        Console().print(f"video: {args.video}", highlight=False, soft_wrap=True, markup=False)
     return 0
 
 

@@ -29,10 +29,13 @@ _PIPED_WIDTH = 160  # columns
 _SENTENCE = re.compile(r".*?\.(?=\s|$)")  # "2.5" goes on
 
 
+FAMILIES = (*registry.FAMILIES, "hooks")  # the shipped lists of hooks are shown when asked for
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
-        "family", nargs="?", metavar="FAMILY", help=f"{' | '.join(registry.FAMILIES)}; default: all"
+        "family", nargs="?", metavar="FAMILY", help=f"{' | '.join(FAMILIES)}; default: all"
     )
     parser.add_argument("--json", action="store_true", help="print a JSON array instead of a table")
 
@@ -83,7 +86,22 @@ def _config_rows() -> list[Row]:
     ]
 
 
+def _hook_rows() -> list[Row]:
+    root = config_folder()
+    return [
+        {
+            "name": path.relative_to(root).with_suffix("").as_posix(),
+            "family": "hooks",
+            "summary": _first_sentence(path),
+            "params": {},
+            "source": path.relative_to(root.parent).as_posix(),
+        }
+        for path in sorted(root.glob("*/hooks/*.yaml"))
+    ]
+
+
 _OUTSIDE_REGISTRY = {
+    "hooks": _hook_rows,
     "envs": _env_rows,
     "kinds": _kind_rows,
     "configs": _config_rows,
@@ -94,13 +112,13 @@ def list_rows(family: str | None = None) -> list[Row]:
     """Return the rows of one family, or of all, as ``--json`` prints them.
 
     Args:
-        family: one of `rlplast.core.registry.FAMILIES`.
+        family: one of `FAMILIES`.
 
     Raises:
         ConfigError: naming the nearest family if there is no such one.
     """
-    if family is not None and family not in registry.FAMILIES:
-        raise ConfigError(f"family {family!r}: {did_you_mean(family, registry.FAMILIES)}")
+    if family is not None and family not in FAMILIES:
+        raise ConfigError(f"family {family!r}: {did_you_mean(family, FAMILIES)}")
     rows: list[Row] = []
     for name in registry.FAMILIES if family is None else (family,):
         elsewhere = _OUTSIDE_REGISTRY.get(name)

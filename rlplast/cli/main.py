@@ -1,9 +1,10 @@
 """The command line's entry point: one subcommand per file; exit codes as in `errors`."""
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from rlplast import __version__
 from rlplast.cli import (
@@ -19,6 +20,7 @@ from rlplast.cli import (
     units_command,
 )
 from rlplast.cli.errors import exit_code, import_module
+from rlplast.core.errors import did_you_mean
 
 __all__ = ["main"]
 
@@ -53,9 +55,20 @@ class _Command(argparse.ArgumentParser):
         return super().parse_known_args(*args, **options)
 
 
+class _Root(argparse.ArgumentParser):
+    """The program's parser."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit, naming the nearest command if there is no such one."""
+        wrong = re.search(r"argument COMMAND: invalid choice: '(.*?)'", message)
+        if wrong is not None:
+            message = f"there is no command {wrong[1]!r}: {did_you_mean(wrong[1], COMMANDS)}"
+        super().error(message)
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    root = argparse.ArgumentParser(prog="rlplast", description="Plasticity interventions.")
+    root = _Root(prog="rlplast", description="Plasticity interventions.")
     root.add_argument("--version", action="version", version=f"rlplast {__version__}")
     root.add_argument(
         "--import",

@@ -162,10 +162,10 @@ def _read_torch(path: Path) -> Any:
             warnings.simplefilter("ignore")  # they tell how to change torch, not what is wrong
             return torch.load(path, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
-        if "Unsupported global" in str(error):
+        if "GLOBAL" in str(error):  # what a pickle calls or builds
             raise DamagedFile(
-                f"{path} holds Python objects besides tensors, which are never unpickled: save "
-                "model.state_dict() instead of the model"
+                f"{path} holds Python objects or code besides tensors, which are never unpickled: "
+                "save model.state_dict() instead of the model"
             ) from error
         raise DamagedFile(
             f"{path} is cut, damaged or no file of torch.save ({type(error).__name__}); save or "

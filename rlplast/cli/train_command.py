@@ -7,6 +7,16 @@ hooks, penalties and layers may also be a YAML file that holds the list, or a sh
   rlplast train dqn/demo --hooks '[{method: fire, at: 50%, params: {iterations: 10}}]'
   rlplast train sac/pendulum --hooks sac/hooks/fire
   rlplast train sac/pendulum --layers '[{method: lifecycle, networks: [critic]}]'
+
+Common keys (`rlplast train CONFIG --print_config` shows all of them, with their values):
+
+  --seed 2                      of every random stream
+  --total '200k env_steps'      length; a classifier and a GPT have phases
+  --threads 2, --device cuda    what it runs on
+  --env.id minatar/asterix      and --env.num_envs, --env.workers
+  --replay_ratio 4              updates per env_step
+  --optimizer.lr 1e-4           and --optimizer.name, --optimizer.weight_decay
+  --evaluate.every 5%           and --log.every, --metrics.every, --checkpoint.every
 """
 
 import argparse

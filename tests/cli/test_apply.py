@@ -333,7 +333,7 @@ def test_receipt_table_names_files_and_figures(tmp_path: Path):
         (["fire", "FILE", "--include", "4.weigth"], "did you mean '4.weight'?"),
         (["fire", "FILE", "--exclude", "4.weigth"], "did you mean '4.weight'?"),
         (["fire", "FILE", "--exclude", "*"], "6.weight, 6.bias"),
-        (["fire", "FILE", "--key", "model"], "4.bias, 4.weight, 6.bias, 6.weight"),
+        (["fire", "FILE", "--key", "model"], "1.running_var, 1.weight, 4.bias and 3 more"),
         (["swr", "FILE"], "saved before training"),
         (["shrink_perturb", "FILE"], "or --init fresh for new draws"),
         (["swr", "FILE", "--init", "absent.pt"], "saved before"),

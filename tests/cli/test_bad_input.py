@@ -236,7 +236,7 @@ def test_missing_package_ends_with_what_to_install(
     ("words", "says"),
     [
         ([], "the following arguments are required: COMMAND"),
-        (["trian"], "invalid choice: 'trian'"),
+        (["trian"], "there is no command 'trian': did you mean 'train'?"),
         (["train"], "the following arguments are required: CONFIG"),
         (["resume"], "the following arguments are required: RUN"),
         (["train", "dqn/asterix", "--out"], "argument --out: expected one argument"),

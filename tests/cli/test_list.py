@@ -183,3 +183,11 @@ def test_command_runs_as_a_program():
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(json.loads(done.stdout)) == 5
+
+
+def test_shipped_lists_of_hooks_are_listed_when_asked_for():
+    rows = json.loads(command("list", "hooks", "--json").out)
+    assert "dqn/hooks/fire" in {row["name"] for row in rows}
+    assert all(row["family"] == "hooks" and row["summary"] for row in rows)
+    everything = json.loads(command("list", "--json").out)
+    assert not any(row["family"] == "hooks" for row in everything)

@@ -1,6 +1,8 @@
 import json
 import math
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -11,6 +13,13 @@ from tests.cli.commands import command, trained_pair
 
 class Custom:
     """Something only unpickling could restore."""
+
+
+class Calling:
+    """What a pickle calls when it is opened."""
+
+    def __reduce__(self) -> Any:
+        return os.system, ("false",)
 
 
 def measured(*words: object) -> dict:
@@ -134,11 +143,20 @@ def test_garbage_and_objects_are_refused_without_being_unpickled(tmp_path: Path)
     for size in range(1, 200, 7):
         path.write_bytes(bytes(torch.randint(256, (size,), generator=generator).tolist()))
         assert command("measure", path).code == 1
-    torch.save({"weight": torch.eye(2), "custom": Custom()}, path)
-    outcome = command("measure", path)
-    assert outcome.code == 1
-    assert "never unpickled" in outcome.err
-    assert "weights_only" not in outcome.err
+    for held in (Custom(), Calling()):
+        torch.save({"weight": torch.eye(2), "custom": held}, path)
+        outcome = command("measure", path)
+        assert outcome.code == 1
+        assert "holds Python objects or code besides tensors" in outcome.err
+        assert "weights_only" not in outcome.err
+
+
+def test_a_state_dict_that_holds_itself_is_read(tmp_path: Path):
+    path, tree = tmp_path / "weights.pt", {"model": {"weight": torch.eye(2)}}
+    tree["model"]["again"] = tree  # type: ignore[assignment]
+    torch.save(tree, path)
+    assert "its keys are model" in command("measure", path).err
+    assert list(measured(path, "--key", "model")["tensors"]) == ["weight"]
 
 
 def test_absent_file_folder_and_extension_are_usage_errors(tmp_path: Path):

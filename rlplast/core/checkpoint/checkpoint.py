@@ -241,8 +241,9 @@ def save(
 
 
 def _unwritten(taken: Snapshot, error: Exception) -> RlplastError:
+    problem = str(error).replace(taken.temporary.name, taken.folder.name)
     return RlplastError(
-        f"checkpoint {taken.folder} could not be written ({error}); earlier checkpoints are "
+        f"checkpoint {taken.folder} could not be written ({problem}); earlier checkpoints are "
         "intact: free space or fix permissions, then `rlplast resume`, or the study's command again"
     )
 
