@@ -192,5 +192,5 @@ def restore(hooks: Hooks, saved: Mapping[str, Any]) -> None:
     """
     try:
         hooks.load_state_dict(saved)
-    except (AttributeError, KeyError, RuntimeError, TypeError) as error:
-        raise DamagedFile(f"the hooks' state is damaged: {error!r}") from error
+    except (ConfigError, RuntimeError) as error:
+        raise DamagedFile(f"the hooks' state is damaged: {error}") from error

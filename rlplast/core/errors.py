@@ -40,7 +40,7 @@ class RlplastError(Exception):
 
 
 # A list or mapping in "key = value: what is allowed".
-_VALUE = re.compile(r"(?<= = )[\[{].{120,}?(?=: [a-z]|$)", re.DOTALL)
+_VALUE = re.compile(r"(?<= = )[\[{](?:(?![\]}]: [a-z]).){118,}[\]}]", re.DOTALL)
 _ENDLESS = re.compile(r"\S{200,}")  # a word that nobody wrote
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import multiprocessing
 from typing import Any
 
@@ -5,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlplast import envs
 from rlplast.agents.dqn import DQN
 from rlplast.agents.dqn_config import DQNAgentConfig, DQNConfig
 from rlplast.agents.off_policy_config import EnvConfig
@@ -261,7 +263,10 @@ def test_greedy_action_is_the_best_value_of_the_acting_network():
 def test_only_the_agent_sees_clipped_rewards(
     env: str, clip: bool | None, learnt: set[float], monkeypatch: pytest.MonkeyPatch
 ):
+    custom = envs.spec(env).clip_rewards
     use_wheel(monkeypatch, terminates=False)
+    spec = dataclasses.replace(envs.spec(env), clip_rewards=custom)
+    monkeypatch.setattr(envs, "spec", lambda env_id, **options: spec)
     agent = dqn(num_envs=2, env=env, clip_rewards=clip, batch_size=256)
     true = [[], []]
     step = agent.experience.env.step

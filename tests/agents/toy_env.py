@@ -60,8 +60,8 @@ def make(rng: np.random.Generator, terminates: bool) -> EpisodicEnv:
 def use_wheel(monkeypatch: pytest.MonkeyPatch, terminates: bool = True):
     """Let every id stand for the wheel."""
 
-    def make_vector(env_id: str, rngs, workers: int = 0, **options: Any) -> VectorEnv:
-        del env_id, workers, options
+    def make_vector(env_id: str, rngs, *others: Any, **options: Any) -> VectorEnv:
+        del env_id, others, options
         return VectorEnv(SPEC, partial(make, terminates=terminates), rngs)
 
     monkeypatch.setattr(envs, "make_vector", make_vector)
