@@ -2,11 +2,14 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
+import pytest
 
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.training.loop import Loop
@@ -49,6 +52,22 @@ MANY: dict[str, Any] = {"checkpoint": {"every": "10%", "keep": 20}}
 
 class Killed(BaseException):
     """Stands for a process that ends without another word."""
+
+
+@contextmanager
+def killed_at_rename(number: int) -> Iterator[None]:
+    """Expect that what the block does is killed where it renames a file for the n-th time."""
+    left, rename = number, Path.rename
+
+    def die(path: Path, target: Path) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Killed
+        return rename(path, target)
+
+    with mock.patch.object(Path, "rename", die), pytest.raises(Killed):
+        yield
 
 
 def at_step(number: int, act: Callable[[], None]) -> Callable[[Loop], None]:

@@ -20,7 +20,7 @@ from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import ConfigError, DamagedFile, Interrupted
 from rlplast.run import api
 from tests.cli.commands import command
-from tests.runs import MANY, TINY, Killed, at_step, final, forget, status
+from tests.runs import MANY, TINY, Killed, at_step, final, forget, killed_at_rename, status
 
 
 @pytest.fixture(scope="module")
@@ -172,20 +172,11 @@ def test_lines_of_a_run_whose_checkpoints_are_gone_are_kept(
 
 @pytest.mark.parametrize("writes", [1, 2])
 def test_train_that_died_before_its_first_file_starts_again(
-    writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
+    writes: int, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
     """Killed while config.yaml is written beside its place, or once run.json is."""
-    run, left = tmp_path / "run", [writes]
-    rename = Path.rename
-
-    def die(path: Path, target: Path) -> Any:
-        left[0] -= 1
-        if left[0] == 0:
-            raise Killed
-        return rename(path, target)
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Path, "rename", die)
+    run = tmp_path / "run"
+    with killed_at_rename(writes):
         api.train(TINY, run)
     if writes == 1:
         assert {p.name for p in run.iterdir()} > {".config.yaml.tmp", "metrics.jsonl"}

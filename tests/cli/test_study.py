@@ -13,7 +13,7 @@ import yaml
 from rlplast.cli.study_command import read_study_config, study_cells
 from tests.cli.commands import command
 from tests.cli.runs import SMALL, files
-from tests.runs import Killed, final, status
+from tests.runs import final, killed_at_rename, status
 from tests.study.inline import arm_folders, inline, journal, run_study, write_study
 
 TINY: dict[str, Any] = SMALL | {
@@ -74,20 +74,9 @@ def results(study: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("writes", range(1, 8))
-def test_study_that_died_while_it_wrote_its_plan_starts_again(
-    writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    config, out, left = write_study(tmp_path, TINY, ARMS), tmp_path / "study", [writes]
-    rename = Path.rename
-
-    def die(path: Path, target: Path) -> Any:
-        left[0] -= 1
-        if left[0] == 0:
-            raise Killed
-        return rename(path, target)
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Path, "rename", die)
+def test_study_that_died_while_it_wrote_its_plan_starts_again(writes: int, tmp_path: Path):
+    config, out = write_study(tmp_path, TINY, ARMS), tmp_path / "study"
+    with killed_at_rename(writes):
         run_study(config, out)
     assert not (out / "study.json").exists()
     with inline(lambda name, attempt: 1):  # it begins: that is what matters here
