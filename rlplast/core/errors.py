@@ -111,5 +111,6 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
         near = [n for n in names if name.lower() in n.lower() and len(name) > 3][:1]
     if near:
         return f"did you mean '{near[0]}'?"
-    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return f"allowed: {', '.join(names[:_NAMES]) or 'nothing'}{more}"
+    count = _NAMES if len(" ".join(names[:_NAMES])) <= 100 else _NAMES // 2
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return f"allowed: {', '.join(names[:count]) or 'nothing'}{more}"
