@@ -332,8 +332,8 @@ class Supervised:
         check_data(state["data"], self.fingerprints)
         if self.clock.phase >= len(self.stream):
             raise ConfigError(
-                f"stream: the config has phases 0 to {len(self.stream) - 1}, and the checkpoint is in "
-                f"phase {self.clock.phase}: resume with the config it was saved with"
+                f"stream: the config has phases 0 to {len(self.stream) - 1}, and the checkpoint is "
+                f"in phase {self.clock.phase}: resume with the config it was saved with"
             )
         self.streams.load_state_dict(state["streams"])
         self.penalties.load_state_dict(state["penalties"])

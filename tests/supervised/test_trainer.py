@@ -292,6 +292,14 @@ def test_what_fell_on_the_end_of_a_run_fires_when_it_is_extended(tmp_path):
     assert tensors[0] == tensors[1]
 
 
+def test_a_checkpoint_of_a_phase_that_the_config_lacks_is_refused():
+    trainer = trainable()
+    state = trainer.state_dict()
+    trainer.clock = Clock(phase=len(trainer.stream))
+    with pytest.raises(ConfigError, match="phases 0 to 1, and the checkpoint is in phase 2"):
+        trainer.load_state_dict(state)
+
+
 def test_a_run_is_not_resumed_on_other_data(tmp_path):
     write_mnist(tmp_path / "data")
     config = small_supervised(
