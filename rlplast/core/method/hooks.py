@@ -243,7 +243,7 @@ class Hooks:
         for unit, count in counts.items():
             if unit not in UNITS:
                 raise ConfigError(f"step({unit}={count}): {did_you_mean(unit, UNITS)}")
-            if not _is_number(count) or count < 0 or count != int(count):
+            if not isinstance(count, numbers.Integral) or isinstance(count, bool) or count < 0:
                 raise ConfigError(f"step({unit}={count!r}): allowed is a whole number from 0 on")
             if count < before.get(unit, 0):
                 raise ConfigError(

@@ -1,4 +1,5 @@
 import copy
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -428,6 +429,7 @@ def test_state_of_a_hook_on_other_networks_is_refused_before_anything_is_copied(
         ),
         (lambda made: Hooks(None, network_of(), "9 updates"), "hooks = None: allowed is a list of"),
         (lambda made: made.step(updates=5.5), r"step\(updates=5.5\): allowed is a whole number"),
+        (lambda made: made.step(updates=math.inf), r"step\(updates=inf\): allowed is a whole"),
         (lambda made: made.step(updates=-1), r"step\(updates=-1\): allowed is a whole number"),
         (lambda made: made.step(updates="x"), r"step\(updates='x'\): allowed is a whole number"),
         (lambda made: made.observe("x"), r"observe\('x'\): allowed is a mapping of names"),
