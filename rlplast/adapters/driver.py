@@ -15,6 +15,7 @@ have to all-reduce first). After each firing ranks are compared, and the first o
 writes receipts.
 
 - `Driver`: counts, fires, keeps receipts, has a state to save.
+- `DriverCallback`: what the callbacks of all trainers have.
 """
 
 import json
@@ -38,6 +39,7 @@ from rlplast.adapters.state import (
     restore_initial,
 )
 from rlplast.adapters.trained import check_policies, check_shared
+from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
@@ -49,7 +51,7 @@ from rlplast.core.training.config import read_yaml
 from rlplast.core.training.distributed import check_in_step
 from rlplast.core.training.run_folder import clock_fields
 
-__all__ = ["Driver", "HookList"]
+__all__ = ["Driver", "DriverCallback", "HookList"]
 
 HookList = Sequence[Mapping[str, Any]] | str | Path
 
@@ -72,6 +74,7 @@ class Driver:
     Attributes:
         receipts: the receipts of this process, in order.
         networks: what hooks may touch; empty before `begin`.
+        loaded: the state to go on from at the next `begin`, if there is one.
 
     Raises:
         ConfigError: if the list cannot be read or has a condition (`when`), `total` is no number
@@ -99,8 +102,7 @@ class Driver:
         self.networks: dict[str, Network] = {}
         self.units: tuple[str, ...] = ()
         self._hooks: Hooks | None = None
-        self._loaded: Mapping[str, Any] | None = None
-        self._handles: list[Any] = []
+        self.loaded: Mapping[str, Any] | None = None
         self._recording: Recording | None = None
         self._source: TrainerSource | None = None
         self._stops: list[weakref.finalize] = []
@@ -148,7 +150,8 @@ class Driver:
         """
         self.detach()
         self._release(steps, training)
-        state = self._loaded if self._loaded is not None else self._ongoing()
+        again = self.clock != Clock()  # a second call of the trainer
+        state = self.state_dict() if self.loaded is None and again else self.loaded
         check_start(fresh, state)
         check_shared(networks)
         self.networks, self.units = dict(networks), ("updates", *units, "phase")
@@ -161,7 +164,7 @@ class Driver:
             restore(hooks, state["hooks"])
         if self.path is not None and _writes():
             cut_receipts(self.path, None if state is None else state["length"])
-        self._hooks, self._loaded, self._training = hooks, None, training
+        self._hooks, self.loaded, self._training = hooks, None, training
         self._read(source if reads else None, (state or {}).get("probe", {}))
         self._attach(steps)
         self.tell(**counts)
@@ -177,15 +180,11 @@ class Driver:
         if self.total is not None:
             horizon = Clock(**{self.total.unit: int(self.total.value)})
         own = OwnSource(self.networks, self.probe, self.loss, self.seed)
-        found = own if self.probe is not None or source is None else source
+        chosen = own if self.probe is not None or source is None else source
         given = (self.configs, self.networks, total, self.seed, self.units, horizon)
-        hooks = Hooks(*given, source=found)
+        hooks = Hooks(*given, source=chosen)
         check_policies(hooks)
         return hooks
-
-    def _ongoing(self) -> Mapping[str, Any] | None:
-        """Return the state that a second call of the trainer goes on from."""
-        return self.state_dict() if self.clock != Clock() else None
 
     def _release(self, optimizers: Iterable[Optimizer], training: object) -> None:
         """Detach the driver of a training that was interrupted; refuse one of this training."""
@@ -206,10 +205,15 @@ class Driver:
         self._recording, self._source = None, source
         if source is not None:
             source.load_state_dict(saved)
-            self._stops.append(weakref.finalize(self, _remove, source.start()))
+            for handle in source.start():
+                self._at_end(handle.remove)
         if recorded := hooks.recorded():
             self._recording = Recording([self.networks[name] for name in sorted(recorded)])
-            self._stops.append(weakref.finalize(self, self._recording.stop))
+            self._at_end(self._recording.stop)
+
+    def _at_end(self, stop: Callable[[], None]) -> None:
+        """Call a function when this lets go, or when it is gone."""
+        self._stops.append(weakref.finalize(self, stop))
 
     def _attach(self, steps: Mapping[Optimizer, Callable[[], bool]]) -> None:
         """Count an update after each step that ends one, for as long as this object lives."""
@@ -223,13 +227,11 @@ class Driver:
                 if driver is not None and ends():
                     driver._end_update()
 
-            self._handles.append(optimizer.register_step_post_hook(stepped))
+            self._at_end(optimizer.register_step_post_hook(stepped).remove)
             _HOLDERS[optimizer] = me
 
     def detach(self) -> None:
         """Let go of the optimizers; the trainer trains on without hooks."""
-        _remove(self._handles)
-        self._handles.clear()
         for stop in self._stops:
             stop()
         self._stops.clear()
@@ -264,16 +266,12 @@ class Driver:
             check_in_step(self.networks.values(), buffers=False)
         self._keep(fired)
 
-    def start_phase(self) -> None:
-        """Count a new phase (task, data set), and fire what is due at its start."""
-        self.tell(phase=self.clock.phase + 1)
-
     def flush(self) -> None:
         """Keep one summary receipt of each every-update hook since the last flush.
 
         Nothing once it has let go: a trainer may still call a callback of an interrupted run.
         """
-        if self._hooks is not None and self._handles:
+        if self._hooks is not None and self._stops:
             self._keep(self._hooks.flush())
 
     def _keep(self, receipts: list[Receipt]) -> None:
@@ -314,12 +312,46 @@ class Driver:
         """
         check_form(state)
         self.detach()
-        self._loaded, self._hooks, self.receipts = state or None, None, []
+        self.loaded, self._hooks, self.receipts = state or None, None, []
 
 
-def _remove(handles: Iterable[Any]) -> None:
-    for handle in handles:
-        handle.remove()
+class DriverCallback:
+    """What the callbacks of all trainers have."""
+
+    def __init__(
+        self,
+        hooks: HookList,
+        total: str | None = None,
+        seed: int = 0,
+        receipts: str | Path | None = None,
+        networks: Mapping[str, str | Sequence[str]] | None = None,
+        *,
+        probe: Any = None,
+        loss: Any = None,
+    ) -> None:
+        self.driver = Driver(hooks, total, seed, receipts, probe, loss)
+        self.paths = networks
+
+    @property
+    def receipts(self) -> list[Receipt]:
+        """The receipts of this process, in order."""
+        return self.driver.receipts
+
+    def start_phase(self) -> None:
+        """Count a new phase (task, data set), and fire what is due ``on: phase_start``."""
+        self.driver.tell(phase=self.driver.clock.phase + 1)
+
+    def save(self, path: str | Path) -> None:
+        """Save θ0, the hooks' state and counters as a folder; one that is there is replaced."""
+        checkpoint.save(Path(path), (self.driver.clock.updates,), {}, self.driver.state_dict())
+
+    def load(self, path: str | Path) -> None:
+        """Go on from the folder that `save` wrote, when the trainer goes on.
+
+        Raises:
+            DamagedFile: if a file is missing, cut or altered.
+        """
+        self.driver.load_state_dict(checkpoint.load(Path(path))[1])
 
 
 def _processes() -> int:

@@ -9,20 +9,17 @@ out by the Trainer.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rlplast.adapters.driver import Driver, HookList
+from rlplast.adapters.driver import DriverCallback
 from rlplast.adapters.reading import LastBatch
 from rlplast.adapters.trained import find_networks, raw_optimizer
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.blocks import Block, blocks_of, unwrap
 from rlplast.core.network.network import Init, torch_default
 from rlplast.core.rng import preserve_global_rng
@@ -42,7 +39,7 @@ __all__ = ["HookCallback"]
 FOLDER = "rlplast"  # in each of the Trainer's checkpoints
 
 
-class HookCallback(TrainerCallback):
+class HookCallback(DriverCallback, TrainerCallback):
     """Fire a list of hooks while ``Trainer(..., callbacks=[HookCallback(hooks)]).train()`` runs.
 
     Each checkpoint of the Trainer gets a folder ``rlplast`` with θ0 and the hooks' state, which is
@@ -65,26 +62,6 @@ class HookCallback(TrainerCallback):
             training begins.
     """
 
-    def __init__(
-        self,
-        hooks: HookList,
-        total: str | None = None,
-        seed: int = 0,
-        receipts: str | Path | None = None,
-        networks: Mapping[str, str | Sequence[str]] | None = None,
-        *,
-        probe: Any = None,
-        loss: Any = None,
-    ) -> None:
-        self.driver = Driver(hooks, total, seed, receipts, probe, loss)
-        self.paths = networks
-        self._loaded = False
-
-    @property
-    def receipts(self) -> list[Receipt]:
-        """The receipts of this process, in order."""
-        return self.driver.receipts
-
     def on_train_begin(
         self,
         args: Any,
@@ -100,9 +77,8 @@ class HookCallback(TrainerCallback):
                 "HookCallback of rlplast.adapters.hf_trainer got no model and optimizer: pass it "
                 "as one of a transformers Trainer's callbacks"
             )
-        if state.global_step > 0 and not self._loaded:
+        if state.global_step > 0 and self.driver.loaded is None:
             self.load(_saved(args, state.global_step))
-        self._loaded = False
         # Only with a length does the Trainer know epochs; without, a schedule in them is refused.
         counted = {"epochs": int(state.epoch)} if has_length(kwargs.get("train_dataloader")) else {}
         raw, root = raw_optimizer(optimizer), unwrap(model)
@@ -141,26 +117,6 @@ class HookCallback(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Leave the last summaries and let go of the optimizer."""
         self.driver.end()
-
-    def start_phase(self) -> None:
-        """Count a new phase (task, data set), and fire what is due ``on: phase_start``."""
-        self.driver.start_phase()
-
-    def save(self, path: str | Path) -> None:
-        """Save θ0, the hooks' state and counters as a folder."""
-        checkpoint.save(Path(path), (self.driver.clock.updates,), {}, self.driver.state_dict())
-
-    def load(self, path: str | Path) -> None:
-        """Go on from what was saved, at the next ``train(resume_from_checkpoint=...)``.
-
-        Args:
-            path: the folder ``rlplast`` of a checkpoint.
-
-        Raises:
-            DamagedFile: if a file is missing, cut or altered.
-        """
-        self.driver.load_state_dict(checkpoint.load(Path(path))[1])
-        self._loaded = True
 
 
 def _saved(args: Any, step: int) -> Path:

@@ -9,16 +9,13 @@ epochs and phase; an epoch counts when the next one begins. The total is
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from rlplast.adapters.driver import Driver, HookList
+from rlplast.adapters.driver import DriverCallback
 from rlplast.adapters.reading import LastBatch
 from rlplast.adapters.trained import find_networks, raw_optimizer, refuse_sharded
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.receipt import Receipt
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -30,7 +27,7 @@ except ModuleNotFoundError as error:
 __all__ = ["HookCallback"]
 
 
-class HookCallback(Callback):
+class HookCallback(DriverCallback, Callback):
     """Fire a list of hooks while ``Trainer(callbacks=[HookCallback(hooks)]).fit(module)`` runs.
 
     θ0 and the hooks' state are part of Lightning's checkpoints (``callbacks`` → `state_key`).
@@ -53,26 +50,6 @@ class HookCallback(Callback):
         ConfigError: if the list, the module or its optimizers are not supported; the latter two
             when training begins.
     """
-
-    def __init__(
-        self,
-        hooks: HookList,
-        total: str | None = None,
-        seed: int = 0,
-        receipts: str | Path | None = None,
-        networks: Mapping[str, str | Sequence[str]] | None = None,
-        *,
-        probe: Any = None,
-        loss: Any = None,
-    ) -> None:
-        self.driver = Driver(hooks, total, seed, receipts, probe, loss)
-        self.paths = networks
-        self._logged = 0
-
-    @property
-    def receipts(self) -> list[Receipt]:
-        """The receipts of this process, in order."""
-        return self.driver.receipts
 
     @property
     def state_key(self) -> str:
@@ -142,7 +119,3 @@ class HookCallback(Callback):
     ) -> None:
         """Let go of the optimizers."""
         self.driver.detach()
-
-    def start_phase(self) -> None:
-        """Count a new phase (task, data set), and fire what is due ``on: phase_start``."""
-        self.driver.start_phase()

@@ -31,9 +31,6 @@ class Recording:
 
     What counts are passes that gradients flow through, from the end of the last update to the step
     of the network's own optimizer (its last one, if it has several).
-
-    Args:
-        networks: the networks to record.
     """
 
     def __init__(self, networks: Sequence[Network]) -> None:
@@ -129,11 +126,7 @@ class LastBatch:
         return self.kept
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
-        """Refuse: one batch is not the training data; `check_readings` says so earlier.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Refuse: one batch is not the training data; `check_readings` says so earlier."""
         raise ConfigError("HookCallback knows one batch of the training data: pass probe=")
 
     def activations(self, network: str, batch: Mapping[str, Any]) -> Activations:
@@ -228,12 +221,7 @@ def check_readings(
 ) -> bool:
     """Refuse hooks that would have nothing to read, or that each process would read otherwise.
 
-    Args:
-        hooks: all hooks.
-        source: the trainer's own source, None if there is none.
-        probe: the user's own, None if there is none.
-        loss: the same.
-        shards: how many parts each batch is spread over.
+    The probe and the loss are the user's own; a batch is spread over `shards` devices.
 
     Returns:
         Whether a hook reads from the trainer's own source.

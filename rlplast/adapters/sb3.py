@@ -19,13 +19,11 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from rlplast.adapters.driver import Driver, HookList
+from rlplast.adapters.driver import DriverCallback, HookList
 from rlplast.adapters.sb3_networks import find_networks
 from rlplast.adapters.sb3_probe import Experience
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.network import Network
 
 try:
@@ -57,12 +55,15 @@ class _LogPoint(KVWriter):
         """Do nothing."""
 
 
-class HookCallback(callbacks.BaseCallback):
+class HookCallback(DriverCallback, callbacks.BaseCallback):
     """Fire a list of hooks while ``model.learn(..., callback=HookCallback(hooks))`` runs.
 
     Hooks due by env_steps fire after a step of the environments, before the updates it owes.
     PPO and A2C train on whole rollouts, which one policy should have played: there they fire
     between the last update and the next rollout, and only in the last rollout at their step.
+
+    What `save` writes lies beside the model's file; call `load` before
+    ``learn(..., reset_num_timesteps=False)``.
 
     Args:
         hooks: the hook list of a run's config, or the path of a YAML file that holds one.
@@ -90,16 +91,11 @@ class HookCallback(callbacks.BaseCallback):
         probe: Any = None,
         loss: Any = None,
     ) -> None:
-        super().__init__(verbose)
-        self.driver = Driver(hooks, total, seed, receipts, probe, loss)
+        callbacks.BaseCallback.__init__(self, verbose)
+        DriverCallback.__init__(self, hooks, total, seed, receipts, probe=probe, loss=loss)
         self._experience: Experience | None = None
         self._at_steps = True  # whether env_steps count at each step: not in most PPO rollouts
         self._log_point = _LogPoint(self.driver.flush)
-
-    @property
-    def receipts(self) -> list[Receipt]:
-        """The receipts of this process, in order."""
-        return self.driver.receipts
 
     def _init_callback(self) -> None:
         if not isinstance(self.model, BaseAlgorithm):
@@ -112,7 +108,9 @@ class HookCallback(callbacks.BaseCallback):
         model = self.model
         total = model._total_timesteps
         networks = find_networks(model)
-        self._experience = _experience(model, networks, self.driver.seed)
+        recurrent = hasattr(getattr(model, "rollout_buffer", None), "hidden_states_pi")
+        # Recurrent policies read more than observations.
+        self._experience = None if recurrent else Experience(model, networks, self.driver.seed)
         self.driver.begin(
             networks,
             _steps(model, networks),
@@ -150,27 +148,6 @@ class HookCallback(callbacks.BaseCallback):
         formats = self.model.logger.output_formats
         formats[:] = [f for f in formats if f is not self._log_point]
 
-    def start_phase(self) -> None:
-        """Count a new phase (task), and fire what is due ``on: phase_start``."""
-        self.driver.start_phase()
-
-    def save(self, path: str | Path) -> None:
-        """Save θ0, the hooks' state and counters as a folder, to lie beside ``model.save``.
-
-        Args:
-            path: the folder; one that is there already is replaced.
-        """
-        state = self.driver.state_dict()
-        checkpoint.save(Path(path), (self.driver.clock.updates,), {}, state)
-
-    def load(self, path: str | Path) -> None:
-        """Go on from what `save` wrote, at the next ``learn(..., reset_num_timesteps=False)``.
-
-        Raises:
-            DamagedFile: if a file is missing, cut or altered.
-        """
-        self.driver.load_state_dict(checkpoint.load(Path(path))[1])
-
 
 class CheckpointCallback(callbacks.CheckpointCallback):
     """Stable-Baselines3's, which saves the hooks' state beside each model it saves.
@@ -193,14 +170,6 @@ class CheckpointCallback(callbacks.CheckpointCallback):
         if self.n_calls % self.save_freq == 0:
             self.hooks.save(self._checkpoint_path("hooks_", extension="rlplast"))
         return go_on
-
-
-def _experience(
-    model: BaseAlgorithm, networks: Mapping[str, Network], seed: int
-) -> Experience | None:
-    """Return where hooks read; None for recurrent policies, which read more than observations."""
-    recurrent = hasattr(getattr(model, "rollout_buffer", None), "hidden_states_pi")
-    return None if recurrent else Experience(model, networks, seed)
 
 
 def _steps(

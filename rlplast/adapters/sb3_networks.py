@@ -136,17 +136,9 @@ def _network(
 ) -> Network:
     """Return a network whose forward order and units are known.
 
-    Args:
-        name: of the network.
-        module: the module.
-        optimizer: trains it.
-        followers: its target.
-        chains: the parts one runs through after the features extractor; several chains run
-            beside one another, as twin critics do, and become slots, as those of one stacked
-            network do.
-        heads: layers that read the chain's end, side by side.
-        shared: whether the chains start from the features extractor.
-        law: how it is initialised; default: torch's own.
+    A chain lists the parts that are run through one after the other, from the features extractor
+    on if that is `shared`; the `heads` read its end, side by side. Several chains run beside one
+    another, as twin critics do, and become slots, as those of one stacked network do.
     """
     module = unwrap(module)
     order: Any = None  # of type Order

@@ -23,11 +23,6 @@ class Experience(OwnSource):
 
     Of a replay any transitions; of PPO and A2C observations of the last whole rollout, or, before
     there is one, of the first so far.
-
-    Args:
-        model: the algorithm.
-        networks: the networks by name.
-        seed: seed of the draws.
     """
 
     def __init__(self, model: Any, networks: Mapping[str, Network], seed: int) -> None:

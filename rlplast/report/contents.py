@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from rlplast.core.checkpoint.files import fsync
 from rlplast.core.errors import RlplastError
 from rlplast.report import pictures, records
 from rlplast.report.gather import Gathered
 from rlplast.report.html import Part, Picture, Row, Section, Table, Text, page
+from rlplast.report.plot import write_whole
 from rlplast.report.records import number, without_empty_columns
 from rlplast.report.run_data import higher_is_better
 from rlplast.report.statistics import Estimate
@@ -66,7 +66,7 @@ def write_report(gathered: Gathered, summary: Summary, out: Path, footer: str = 
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            _write(out / name, content)
+            write_whole(out / name, content)
     except OSError as error:
         raise RlplastError(f"{out}: the report could not be written ({error})") from error
     return out / "report.html"
@@ -74,13 +74,6 @@ def write_report(gathered: Gathered, summary: Summary, out: Path, footer: str = 
 
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "replace")  # JSON may hold halves of letters, which have no code
-
-
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(content)
-    fsync(temporary)
-    temporary.rename(path)
 
 
 def sections(report: Report) -> tuple[Section, ...]:

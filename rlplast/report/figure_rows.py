@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from rlplast.report.looks import DASHED, INK, Ids, Look, ids
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["Axis", "Bar", "Panel", "Point", "draw_rows"]
 
@@ -54,7 +54,7 @@ class Panel:
     axis: Axis = "free"
 
 
-def draw_rows(picture: str, arms: Sequence[Look], panels: Sequence[Panel]) -> "Figure":
+def draw_rows(picture: str, arms: Sequence[Look], panels: Sequence[Panel]) -> Figure:
     """Draw a row per arm in each panel: a point with interval and dots for seeds, or a bar.
 
     Args:
@@ -62,8 +62,6 @@ def draw_rows(picture: str, arms: Sequence[Look], panels: Sequence[Panel]) -> "F
         arms: all arms of the report; those without a number in any panel have no row.
         panels: what to draw, all with the same rows.
     """
-    from matplotlib.figure import Figure
-
     next_id = ids(picture)
     shown = [look for look in arms if any(look.index in panel.numbers for panel in panels)]
     columns = min(3, len(panels))
@@ -89,7 +87,7 @@ def draw_rows(picture: str, arms: Sequence[Look], panels: Sequence[Panel]) -> "F
     return figure
 
 
-def _draw_point(axes: "Axes", row: int, look: Look, point: Point, next_id: Ids) -> None:
+def _draw_point(axes: Axes, row: int, look: Look, point: Point, next_id: Ids) -> None:
     style: dict[str, Any] = {"color": look.colour, "linestyle": ""}
     if point.seeds:
         gid = next_id(look.index)
@@ -102,7 +100,7 @@ def _draw_point(axes: "Axes", row: int, look: Look, point: Point, next_id: Ids) 
     axes.plot([point.value], [row], marker=look.marker, markersize=6, gid=gid, **style)
 
 
-def _draw_bar(axes: "Axes", row: int, look: Look, bar: Bar, next_id: Ids) -> None:
+def _draw_bar(axes: Axes, row: int, look: Look, bar: Bar, next_id: Ids) -> None:
     if bar.shared:
         axes.barh(
             row,
@@ -117,9 +115,7 @@ def _draw_bar(axes: "Axes", row: int, look: Look, bar: Bar, next_id: Ids) -> Non
     own.patches[0].set_gid(next_id(look.index))
 
 
-def _axes(axes: "Axes", rows: int, panel: Panel) -> None:
-    from matplotlib.ticker import MaxNLocator
-
+def _axes(axes: Axes, rows: int, panel: Panel) -> None:
     axes.set_ylim(rows - 0.4, -0.6)  # the first arm is the uppermost
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
@@ -140,7 +136,7 @@ def _axes(axes: "Axes", rows: int, panel: Panel) -> None:
             axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
 
 
-def _row_names(axes: "Axes", shown: Sequence[Look], next_id: Ids) -> None:
+def _row_names(axes: Axes, shown: Sequence[Look], next_id: Ids) -> None:
     for row, look in enumerate(shown):
         axes.text(
             -0.03,

@@ -7,15 +7,14 @@ the arm, and an arm looks the same in all pictures.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from rlplast.report.looks import DASHED, INK, Ids, Look, ids
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["Curve", "draw_curves", "draw_panels", "short_count"]
 
@@ -39,7 +38,7 @@ def draw_curves(
     labels: tuple[str, str],
     branches: Sequence[float],
     firings: Mapping[int, Sequence[float]],
-) -> "Figure":
+) -> Figure:
     """Draw a curve with its band per arm, and below them where the hooks of each arm fired.
 
     Args:
@@ -50,8 +49,6 @@ def draw_curves(
         branches: where arms left a shared prefix.
         firings: index of an arm → where its scheduled hooks fired.
     """
-    from matplotlib.figure import Figure  # slow to import, and most commands draw nothing
-
     next_id = ids(picture)
     fired = {arm: xs for arm, xs in firings.items() if xs}
     shown = [look for look in arms if look.index in curves]
@@ -83,7 +80,7 @@ def draw_panels(
     panels: Mapping[str, Mapping[int, Curve]],
     xlabel: str,
     branches: Sequence[float],
-) -> "Figure":
+) -> Figure:
     """Draw small panels of curves, each with its own y axis, all over one x axis.
 
     Args:
@@ -93,8 +90,6 @@ def draw_panels(
         xlabel: of the common axis.
         branches: where arms left a shared prefix.
     """
-    from matplotlib.figure import Figure
-
     next_id = ids(picture)
     drawn = {arm for curves in panels.values() for arm in curves}
     shown = [look for look in arms if look.index in drawn]
@@ -121,7 +116,7 @@ def draw_panels(
 
 
 def _draw_curve(
-    axes: "Axes", look: Look, curve: Curve, next_id: Ids, drawn: int, small: bool = False
+    axes: Axes, look: Look, curve: Curve, next_id: Ids, drawn: int, small: bool = False
 ) -> None:
     if curve.low is not None and curve.high is not None:
         axes.fill_between(
@@ -155,7 +150,7 @@ def _some(points: int, index: int, small: bool) -> tuple[int, int]:
 
 
 def _draw_firings(
-    axes: "Axes", arms: Sequence[Look], fired: Mapping[int, Sequence[float]], next_id: Ids
+    axes: Axes, arms: Sequence[Look], fired: Mapping[int, Sequence[float]], next_id: Ids
 ) -> None:
     """Draw a row of marks per arm, so that arms that fire at once cover one another nowhere."""
     rows = [look for look in arms if look.index in fired]
@@ -177,9 +172,7 @@ def _draw_firings(
     axes.set_ylabel("hooks", rotation=0, ha="right", va="center")
 
 
-def _clock_axis(axes: "Axes", label: str, ticks: int = 7) -> None:
-    from matplotlib.ticker import MaxNLocator
-
+def _clock_axis(axes: Axes, label: str, ticks: int = 7) -> None:
     axes.set_xlabel(label)
     axes.xaxis.set_major_locator(MaxNLocator(ticks, integer=True))
     axes.xaxis.set_major_formatter(lambda value, position: short_count(value))
@@ -205,10 +198,8 @@ def _fitting(arms: Sequence[Look], width: float) -> int:
 
 
 def _legend(
-    figure: "Figure", arms: Sequence[Look], next_id: Ids, branched: bool, columns: int
+    figure: Figure, arms: Sequence[Look], next_id: Ids, branched: bool, columns: int
 ) -> None:
-    from matplotlib.lines import Line2D
-
     handles = [
         Line2D(
             [], [], color=a.colour, linestyle=a.dash, marker=a.marker, markersize=4, label=a.short

@@ -91,13 +91,9 @@ class Section:
 
 
 def page(title: str, arms: Sequence[Look], sections: Iterable[Section], footer: str = "") -> str:
-    """Return a whole page.
+    """Return a whole page, with a box for each arm, which hides it.
 
-    Args:
-        title: its heading.
-        arms: a box for each, which hides it.
-        sections: its contents; those without parts are left out. The first has no heading.
-        footer: the last line.
+    Sections without parts are left out. The first one has no heading.
     """
     shown = [section for section in sections if section.parts]
     links = "".join(f'<a href="#{s.name}">{escape(s.title)}</a>' for s in shown[1:])

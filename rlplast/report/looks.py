@@ -13,10 +13,10 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+import matplotlib
+from matplotlib.figure import Figure
 
 __all__ = ["DASHED", "INK", "Ids", "Look", "ids", "inline", "looks", "png_of", "style", "svg_of"]
 
@@ -100,8 +100,6 @@ def looks(arms: Sequence[str], baseline: str | None) -> tuple[Look, ...]:
 @contextmanager
 def style() -> Iterator[None]:
     """Set matplotlib's options, whatever the user's own are, and put those back."""
-    import matplotlib
-
     with matplotlib.rc_context(), warnings.catch_warnings():
         # the browser finds a font for names in scripts that matplotlib's font lacks
         warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
@@ -110,7 +108,7 @@ def style() -> Iterator[None]:
         yield
 
 
-def svg_of(figure: "Figure") -> str:
+def svg_of(figure: Figure) -> str:
     """Return a figure as the text of an .svg file, without date or versions."""
     figure.patch.set_gid(PAPER)
     buffer = io.StringIO()
@@ -120,7 +118,7 @@ def svg_of(figure: "Figure") -> str:
     return _TAG.sub(lambda tag: _NUMBER.sub(_short, tag[0]), buffer.getvalue())
 
 
-def png_of(figure: "Figure") -> bytes:
+def png_of(figure: Figure) -> bytes:
     """Return a figure as the bytes of a .png file, without versions."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150, metadata={"Software": None})

@@ -6,12 +6,14 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from rlplast.report.figure_rows import Axis, Bar, Panel, Point, draw_rows
 from rlplast.report.figures import Curve, draw_curves, draw_panels
+from rlplast.report.gather import unused
 from rlplast.report.html import Picture
 from rlplast.report.looks import png_of, style, svg_of
 from rlplast.report.plot import metric_names
@@ -20,14 +22,11 @@ from rlplast.report.statistics import Estimate, align, curve_band
 from rlplast.report.summary import ALL_TASKS, SummaryRow
 from rlplast.report.view import Report, better, interval_words, slug_of
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 __all__ = ["comparison", "costs", "curves", "drops", "metrics", "scores"]
 
 
 def _picture(
-    name: str, title: str, caption: str, draw: Callable[..., "Figure"], *args: Any
+    name: str, title: str, caption: str, draw: Callable[..., Figure], *args: Any
 ) -> Picture:
     with style():
         figure = draw(name, *args)
@@ -215,7 +214,7 @@ def drops(report: Report) -> Iterator[Picture]:
 
 def metrics(report: Report) -> Iterator[Picture]:
     """Yield a picture of all plasticity metrics for each task and network."""
-    used: set[str] = set()
+    used: list[str] = []
     for task in report.tasks:
         rows = (row for run in report.of(task) for row in run.metrics)
         for network, names in metric_names(rows).items():
@@ -226,9 +225,7 @@ def metrics(report: Report) -> Iterator[Picture]:
                 if len(xs):
                     panels[metric][look.index] = Curve(xs, np.nanmean(ys, axis=0))
             name = f"metrics-{report.slugs[task]}-{slug_of(network)}"
-            while name in used:
-                name += "-2"
-            used.add(name)
+            used.append(name := unused(name, used, "-"))
             caption = "Mean over seeds; each panel has its own y axis."
             rest = (report.arms, panels, report.unit(task), report.branches(task))
             yield _picture(name, f"{task}, {network}", caption, draw_panels, *rest)

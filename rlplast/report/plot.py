@@ -1,5 +1,6 @@
 """One picture of a run: scores, loss, norms and so on, with every scheduled hook marked."""
 
+import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_run", "metric_names", "plot_run"]
+__all__ = ["draw_run", "metric_names", "plot_run", "write_whole"]
 
 Row = Mapping[str, Any]
 
@@ -47,21 +48,25 @@ class Line:
 def plot_run(folder: Path, out: Path) -> Path:
     """Draw the metrics of a run's folder into a .png or .svg file, and return that."""
     rows, receipts = (read_lines(folder / f"{n}.jsonl") for n in ("metrics", "receipts"))
-    temporary = out.with_name(f".{out.stem}.tmp{out.suffix}")
-    draw_run(rows, receipts).savefig(temporary, dpi=120)
-    fsync(temporary)
-    temporary.rename(out)
+    content = io.BytesIO()
+    draw_run(rows, receipts).savefig(content, format=out.suffix.removeprefix("."), dpi=120)
+    write_whole(out, content.getvalue())
     return out
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that is whole at any moment."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(content)
+    fsync(temporary)
+    temporary.rename(path)
 
 
 def draw_run(rows: Sequence[Row], receipts: Sequence[Row]) -> "Figure":
     """Draw metrics above one another, over a common clock, with a mark where hooks fired.
 
-    A panel of which nothing was measured is left out. Every-update hooks have no mark.
-
-    Args:
-        rows: the lines of metrics.jsonl.
-        receipts: the lines of receipts.jsonl.
+    A panel of which nothing was measured is left out. Every-update hooks have no mark. `rows` are
+    the lines of metrics.jsonl, `receipts` those of receipts.jsonl.
     """
     from matplotlib.figure import Figure  # slow to import, and most commands draw nothing
 

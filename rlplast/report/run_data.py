@@ -48,13 +48,9 @@ class RunData:
     Attributes:
         task: what it was trained on.
         arm: what was done to it; "prefix" for a study's prefix.
-        seed: its seed.
-        folder: where it is.
         unit: what its total counts, and its curves' x.
         total: its length.
         score: the number it is judged by, a name in metrics.jsonl; "" if nothing was measured.
-        metrics: lines of metrics.jsonl.
-        receipts: lines of receipts.jsonl.
         branch: the clock where it left its prefix; None for a run from the start.
         branch_seconds: wall-clock seconds its prefix had taken there; 0 without one.
         config: config.yaml.
@@ -267,9 +263,7 @@ def _last(run: RunData, key: str) -> float:
 def prefix_seconds(runs: Sequence[RunData], prefixes: Sequence[RunData]) -> dict[str, float]:
     """Return per task the wall-clock seconds of its prefixes, each without its own prefix.
 
-    Args:
-        runs: runs that left them.
-        prefixes: the prefixes of all tasks.
+    The runs are those that left the prefixes.
     """
     reached: dict[Path, float] = {}
     for run in (*runs, *prefixes):

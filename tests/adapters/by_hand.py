@@ -208,9 +208,12 @@ class Batches:
         self.net, self.last = net, None
         self.parts: list[Activations] = []
 
-    def see(self, x: Tensor) -> None:
-        self.parts.append(hidden("", self.net, x))
-        self.last = x
+        def see(module: nn.Module, args: tuple[Tensor]) -> None:
+            if torch.is_grad_enabled():
+                (self.last,) = args
+                self.parts.append(hidden("", self.net, self.last))
+
+        net.register_forward_pre_hook(see)
 
     def read(self, name: str) -> Activations:
         parts, self.parts = self.parts, []

@@ -50,63 +50,32 @@ def give(module: nn.Module, weights: list[Tensor] | None) -> None:
 # Stable-Baselines3, which writes into the policy_kwargs it is given: each gets its own.
 
 
-def sb3_dqn(**options: Any) -> Any:
-    from stable_baselines3 import DQN
-
-    settings: dict[str, Any] = {
-        "learning_starts": 10,
-        "batch_size": 8,
-        "buffer_size": 100,
-        "train_freq": 4,
-        "gradient_steps": 2,
-        "target_update_interval": 10,
-        "policy_kwargs": {"net_arch": [256, 256]},
-        "seed": 1,
-        "device": "cpu",
-    }
-    return DQN("MlpPolicy", wide_env.limited(wide_env.Wide()), **copy.deepcopy(settings | options))
+REPLAY = {
+    "learning_starts": 10,
+    "batch_size": 8,
+    "buffer_size": 100,
+    "train_freq": 4,
+    "gradient_steps": 2,
+}
+SETTINGS = {
+    "DQN": REPLAY | {"target_update_interval": 10},
+    "QRDQN": REPLAY,
+    "PPO": {"n_steps": 16, "batch_size": 8, "n_epochs": 2},
+    "RecurrentPPO": {"n_steps": 8, "batch_size": 8},
+}
 
 
-def sb3_control(name: str, **options: Any) -> Any:
-    """A SAC, TQC, CrossQ, TD3 or DDPG."""
+def sb3_model(name: str, env: Any = None, policy: str = "MlpPolicy", **options: Any) -> Any:
+    """An algorithm of Stable-Baselines3 or sb3-contrib, with one hidden layer of 8 units."""
     import sb3_contrib
     import stable_baselines3
 
     algorithm = getattr(stable_baselines3, name, None) or getattr(sb3_contrib, name)
-    settings: dict[str, Any] = {
-        "learning_starts": 10,
-        "batch_size": 8,
-        "buffer_size": 100,
-        "train_freq": 4,
-        "gradient_steps": 2,
-        "policy_kwargs": {"net_arch": [16, 16]},
-        "seed": 1,
-        "device": "cpu",
-    }
-    return algorithm(
-        "MlpPolicy", wide_env.limited(wide_env.WideControl()), **copy.deepcopy(settings | options)
-    )
-
-
-def sb3_model(name: str, **options: Any) -> Any:
-    """Any of them, with one hidden layer of 8 units."""
-    options = {"policy_kwargs": {"net_arch": [8]}} | options
-    makers = {"DQN": sb3_dqn, "PPO": sb3_ppo}
-    return makers[name](**options) if name in makers else sb3_control(name, **options)
-
-
-def sb3_ppo(**options: Any) -> Any:
-    from stable_baselines3 import PPO
-
-    settings: dict[str, Any] = {
-        "n_steps": 16,
-        "batch_size": 8,
-        "n_epochs": 2,
-        "policy_kwargs": {"net_arch": [16, 16]},
-        "seed": 1,
-        "device": "cpu",
-    }
-    return PPO("MlpPolicy", wide_env.limited(wide_env.Wide()), **copy.deepcopy(settings | options))
+    settings: dict[str, Any] = {"policy_kwargs": {"net_arch": [8]}, "seed": 1, "device": "cpu"}
+    settings |= SETTINGS.get(name, REPLAY) | options
+    if env is None:
+        env = wide_env.limited(wide_env.Wide() if name in SETTINGS else wide_env.WideControl())
+    return algorithm(policy, env, **copy.deepcopy(settings))
 
 
 # The Hugging Face Trainer
@@ -197,6 +166,107 @@ def loader(seed: int = 2, batch_size: int = 8) -> Any:
     return torch.utils.data.DataLoader([data[i] for i in order], batch_size=batch_size)
 
 
+# Both of them
+
+
+class Killed(Exception):
+    """Ends a run that is interrupted."""
+
+
+def killer(host: str, step: int) -> Any:
+    """A callback that ends training after an update."""
+    import lightning.pytorch as pl
+    from transformers import TrainerCallback
+
+    class Hf(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == step:
+                raise Killed
+
+    class Lightning(pl.Callback):
+        def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
+            if trainer.global_step == step:
+                raise Killed
+
+    return Hf() if host == "hf" else Lightning()
+
+
+class Fit:
+    """A network in the Hugging Face Trainer ("hf") or in Lightning ("lightning").
+
+    With `save` there is a checkpoint every 8 updates; options are those of the trainer.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        folder: Path,
+        net: nn.Module,
+        *callbacks: Any,
+        accumulation: int = 1,
+        epochs: int | None = None,
+        save: bool = False,
+        optimizer: torch.optim.Optimizer | None = None,
+        **options: Any,
+    ) -> None:
+        folder.mkdir(exist_ok=True)
+        self.host, self.folder = host, folder
+        if epochs is not None:
+            key = "num_train_epochs" if host == "hf" else "max_epochs"
+            options |= {"max_steps": -1, key: epochs}
+        if host == "hf":
+            options |= {"gradient_accumulation_steps": accumulation}
+            options |= {"save_strategy": "steps", "save_steps": 8} if save else {}
+            self.module: Any = WithLoss(net)
+            self.trainer = hf_trainer(folder, self.module, list(callbacks), **options)
+            self.trainer.optimizer = optimizer
+            return
+        from lightning.pytorch.callbacks import ModelCheckpoint
+
+        keep = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=8, save_top_k=-1)
+        options |= {"accumulate_grad_batches": accumulation, "enable_checkpointing": save}
+        self.module = lightning_module(net)
+        if optimizer is not None:
+            self.module.configure_optimizers = lambda: optimizer
+        self.trainer = lightning_trainer(folder, [*callbacks, *[keep] * save], **options)
+
+    def train(self, resume: int | None = None) -> "Fit":
+        """Train; if asked to, from the checkpoint of an update."""
+        if self.host == "hf":
+            self.trainer.train(resume_from_checkpoint=resume is not None)
+        else:
+            path = None if resume is None else self.folder / f"step={resume}.ckpt"
+            self.trainer.fit(self.module, loader(), ckpt_path=path)
+        return self
+
+    @property
+    def optimizer(self) -> Any:
+        return self.trainer.optimizer if self.host == "hf" else self.trainer.optimizers[0]
+
+    def state(self) -> dict[str, Tensor]:
+        return state([self.optimizer], self.module)
+
+
+def hook_callback(host: str, *args: Any, **options: Any) -> Any:
+    """The `HookCallback` of a trainer."""
+    from rlplast.adapters import hf_trainer, lightning
+
+    return (hf_trainer if host == "hf" else lightning).HookCallback(*args, **options)
+
+
+def state(optimizers: Any, module: nn.Module) -> dict[str, Tensor]:
+    """Weights and optimizer state."""
+    found = dict(module.state_dict())
+    for number, optimizer in enumerate(optimizers):
+        for index, values in optimizer.state_dict()["state"].items():
+            found |= {f"{number}/{index}/{k}": v for k, v in values.items()}
+    return {k: torch.as_tensor(v).clone() for k, v in found.items()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(v, other[k]) for k, v in one.items())
+
+
 # Every trainer with one list: what it fired.
 
 Host = Callable[[Path, Path, list[Tensor] | None], list[Receipt]]
@@ -267,49 +337,27 @@ def own_gpt(hooks: Path, folder: Path, weights: list[Tensor] | None) -> list[Rec
     return drive(config, hooks, weights)
 
 
-def in_sb3_dqn(hooks: Path, folder: Path, weights: list[Tensor] | None) -> list[Receipt]:
-    from rlplast.adapters.sb3 import HookCallback
-
-    model, callback = sb3_dqn(), HookCallback(hooks)
-    for net in (model.q_net, model.q_net_target):
-        give(net, weights)
-    model.learn(60, callback=callback)
-    return callback.receipts
-
-
-def in_sb3_control(name: str) -> Host:
+def in_sb3(name: str) -> Host:
     def run(hooks: Path, folder: Path, weights: list[Tensor] | None) -> list[Receipt]:
         from rlplast.adapters.sb3 import HookCallback
 
-        callback = HookCallback(hooks)
-        sb3_control(name).learn(60, callback=callback)
+        layers = [256, 256] if name == "DQN" else [16, 16]
+        model, callback = sb3_model(name, policy_kwargs={"net_arch": layers}), HookCallback(hooks)
+        for net in (model.q_net, model.q_net_target) if name == "DQN" else ():
+            give(net, weights)
+        model.learn(64, callback=callback)
         return callback.receipts
 
     return run
 
 
-def in_sb3_ppo(hooks: Path, folder: Path, weights: list[Tensor] | None) -> list[Receipt]:
-    from rlplast.adapters.sb3 import HookCallback
+def in_trainer(host: str) -> Host:
+    def run(hooks: Path, folder: Path, weights: list[Tensor] | None) -> list[Receipt]:
+        callback = hook_callback(host, hooks, networks={"model": "net"})
+        Fit(host, folder, mlp(weights), callback).train()
+        return callback.receipts
 
-    callback = HookCallback(hooks)
-    sb3_ppo().learn(64, callback=callback)
-    return callback.receipts
-
-
-def in_hf(hooks: Path, folder: Path, weights: list[Tensor] | None) -> list[Receipt]:
-    from rlplast.adapters.hf_trainer import HookCallback
-
-    callback = HookCallback(hooks, networks={"model": "net"})
-    hf_trainer(folder, WithLoss(mlp(weights)), [callback]).train()
-    return callback.receipts
-
-
-def in_lightning(hooks: Path, folder: Path, weights: list[Tensor] | None) -> list[Receipt]:
-    from rlplast.adapters.lightning import HookCallback
-
-    callback = HookCallback(hooks, networks={"model": "net"})
-    lightning_trainer(folder, [callback]).fit(lightning_module(mlp(weights)), loader())
-    return callback.receipts
+    return run
 
 
 HOSTS: dict[str, Host] = {
@@ -317,13 +365,13 @@ HOSTS: dict[str, Host] = {
     "sac": own_sac,
     "supervised": own_supervised,
     "gpt": own_gpt,
-    "sb3_dqn": in_sb3_dqn,
-    "sb3_sac": in_sb3_control("SAC"),
-    "sb3_td3": in_sb3_control("TD3"),
-    "sb3_tqc": in_sb3_control("TQC"),
-    "sb3_ppo": in_sb3_ppo,
-    "hf_trainer": in_hf,
-    "lightning": in_lightning,
+    "sb3_dqn": in_sb3("DQN"),
+    "sb3_sac": in_sb3("SAC"),
+    "sb3_td3": in_sb3("TD3"),
+    "sb3_tqc": in_sb3("TQC"),
+    "sb3_ppo": in_sb3("PPO"),
+    "hf_trainer": in_trainer("hf"),
+    "lightning": in_trainer("lightning"),
 }
 MLP_HOSTS = ("dqn", "supervised", "sb3_dqn", "hf_trainer", "lightning")
 WITHOUT_ORDER = ("gpt",)

@@ -10,15 +10,14 @@ from rlplast.adapters.reading import LastBatch
 from rlplast.adapters.trained import find_networks
 from rlplast.core.clock import Clock
 from rlplast.core.network.network import Network
-from tests.adapters.hosts import sb3_dqn, sb3_model
+from tests.adapters.hosts import sb3_model
 from tests.adapters.toys import row, silence
 
 SMALL: dict[str, Any] = {"net_arch": [12, 12], "activation_fn": nn.ReLU}
 
 
 def sb3(name: str, **options: Any) -> Any:
-    options = {"policy_kwargs": SMALL} | options
-    return sb3_dqn(**options) if name == "DQN" else sb3_model(name, **options)
+    return sb3_model(name, **({"policy_kwargs": SMALL} | options))
 
 
 def net(*extra: nn.Module) -> nn.Sequential:
@@ -31,18 +30,6 @@ def net(*extra: nn.Module) -> nn.Sequential:
 
 NEVER = row("toy_least", params={"period": 10**9})  # keeps its books and resets nothing
 IDLE = row("toy_silent", every="3 updates", params={"at_most": -1.0})  # finds no such unit
-
-
-def state(optimizers: Any, module: nn.Module) -> dict[str, Tensor]:
-    found = dict(module.state_dict())
-    for number, optimizer in enumerate(optimizers):
-        for index, values in optimizer.state_dict()["state"].items():
-            found |= {f"{number}/{index}/{k}": v for k, v in values.items()}
-    return {k: torch.as_tensor(v).clone() for k, v in found.items()}
-
-
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(v, other[k]) for k, v in one.items())
 
 
 def has_hooks(*modules: nn.Module) -> bool:

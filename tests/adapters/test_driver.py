@@ -29,7 +29,7 @@ def begun(
 
 def begin(driver: Driver, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     networks = find_networks(module, [optimizer], None)
-    fresh = driver.clock == Clock() and driver._loaded is None
+    fresh = driver.clock == Clock() and driver.loaded is None
     driver.begin(networks, {optimizer: lambda: True}, Clock(), None, fresh=fresh, units=())
 
 
@@ -55,12 +55,6 @@ def test_hooks_come_from_a_list_or_a_file(tmp_path: Path):
         assert [r.clock.updates for r in driver.receipts] == [5]
 
 
-def test_condition_is_refused_since_no_trainer_says_what_it_measures():
-    hook = {"method": "fire", "when": {"metric": "train/loss", "above": 1}}
-    with pytest.raises(ConfigError, match=r"hooks\[1\] \(fire\)\.when = .* allowed are at, every"):
-        Driver([{"method": "swr", "at": "50%"}, hook], total="10 updates")
-
-
 @pytest.mark.parametrize("text", ["method: fire", "[fire]", "3", ""])
 def test_file_that_holds_no_list_is_refused(text: str, tmp_path: Path):
     path = tmp_path / "hooks.yaml"
@@ -69,10 +63,20 @@ def test_file_that_holds_no_list_is_refused(text: str, tmp_path: Path):
         Driver(path)
 
 
-@pytest.mark.parametrize("total", ["50%", "0 updates", "many"])
-def test_total_must_be_a_positive_number_with_a_unit(total: str):
-    with pytest.raises(ConfigError, match="total = "):
-        Driver([], total)
+WHEN = {"method": "fire", "when": {"metric": "train/loss", "above": 1}}
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"hooks": [{}, WHEN]}, r"hooks\[1\] \(fire\)\.when = .* allowed are at, every"),
+        *[({"total": total}, "total = ") for total in ("50%", "0 updates", "many")],
+        ({"loss": lambda batch: batch}, "pass probe= too"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(options: dict[str, Any], match: str):
+    with pytest.raises(ConfigError, match=match):
+        Driver(**({"hooks": []} | options))
 
 
 def test_skipped_step_of_a_scaler_is_no_update():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from rlplast.adapters.sb3 import HookCallback
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.network import Network
@@ -17,14 +18,11 @@ from tests.adapters.hosts import (
     MLP_HOSTS,
     QUIET_LIGHTNING,
     WITHOUT_ORDER,
-    WithLoss,
+    Fit,
     give,
-    hf_trainer,
-    lightning_module,
-    lightning_trainer,
-    loader,
+    hook_callback,
     mlp,
-    sb3_dqn,
+    sb3_model,
 )
 from tests.adapters.twins import assert_same_weights, copy_weights, plain, twin
 
@@ -114,29 +112,20 @@ def test_first_firing_on_equal_weights_leaves_one_receipt_everywhere(host: str, 
 
 
 def sb3_weights(hooks: Any, folder: Path) -> list[torch.Tensor]:
-    from rlplast.adapters.sb3 import HookCallback
-
-    model = sb3_dqn()
+    model = sb3_model("DQN", policy_kwargs={"net_arch": [256, 256]})
     give(model.q_net, start())
     model.learn(4, callback=HookCallback(hooks, seed=SEED))  # before the first update
     return list(model.q_net.parameters())
 
 
-def hf_weights(hooks: Any, folder: Path) -> list[torch.Tensor]:
-    from rlplast.adapters.hf_trainer import HookCallback
+def trainer_weights(host: str) -> Any:
+    def run(hooks: Any, folder: Path) -> list[torch.Tensor]:
+        net, callback = mlp(start()), hook_callback(host, hooks, seed=SEED)
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.0)
+        Fit(host, folder, net, callback, optimizer=optimizer, max_steps=2).train()
+        return list(net.parameters())
 
-    model, callback = mlp(start()), HookCallback(hooks, seed=SEED)
-    hf_trainer(folder, WithLoss(model), [callback], learning_rate=0.0).train()
-    return list(model.parameters())
-
-
-def lightning_weights(hooks: Any, folder: Path) -> list[torch.Tensor]:
-    from rlplast.adapters.lightning import HookCallback
-
-    module = lightning_module(mlp(start()))
-    module.configure_optimizers = lambda: torch.optim.Adam(module.parameters(), lr=0.0)
-    lightning_trainer(folder, [HookCallback(hooks, seed=SEED)]).fit(module, loader())
-    return list(module.parameters())
+    return run
 
 
 SEED = 7
@@ -149,7 +138,11 @@ def start() -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("weights", "name"),
-    [(sb3_weights, "q"), (hf_weights, "model"), (lightning_weights, "model")],
+    [
+        (sb3_weights, "q"),
+        (trainer_weights("hf"), "model"),
+        (trainer_weights("lightning"), "model"),
+    ],
     ids=["sb3", "hf_trainer", "lightning"],
 )
 def test_seed_of_a_callback_reaches_its_draws(weights: Any, name: str, tmp_path: Path):

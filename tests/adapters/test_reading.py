@@ -4,19 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
+from rlplast.adapters.sb3 import HookCallback
 from rlplast.adapters.sb3_networks import find_networks
 from tests.adapters.by_hand import Batches, ByHand, Played, Replayed
-from tests.adapters.hosts import (
-    QUIET_LIGHTNING,
-    WithLoss,
-    hf_trainer,
-    lightning_module,
-    lightning_trainer,
-    loader,
-)
+from tests.adapters.hosts import QUIET_LIGHTNING, Fit, hook_callback
 from tests.adapters.readers import net, sb3
 from tests.adapters.toys import INSIDE, READING, row, silence
 
@@ -26,8 +18,6 @@ SB3 = ("DQN", "SAC", "TD3", "PPO")
 
 
 def in_sb3(name: str, hooks: list[Any], monkeypatch: pytest.MonkeyPatch) -> tuple[ByHand, Any]:
-    from rlplast.adapters.sb3 import HookCallback
-
     model = sb3(name)
     networks = find_networks(model)
     for network in networks.values():
@@ -53,44 +43,18 @@ def test_sb3_resets_what_bare_hooks_reset(name: str, method: str, monkeypatch: p
     assert {name for _, name in by_hand.empty} == ({"actor"} if delayed else set())
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
-@pytest.mark.parametrize("method", READING)
-def test_hf_resets_what_bare_hooks_reset(
-    method: str, accumulation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# Scheduled ones read the last of an update's batches, the others all of them.
+@pytest.mark.parametrize(
+    ("method", "accumulation"), [(m, 3) for m in READING] + [(m, 1) for m in INSIDE]
+)
+@pytest.mark.parametrize("host", ["hf", "lightning"])
+def test_trainer_resets_what_bare_hooks_reset(
+    host: str, method: str, accumulation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from rlplast.adapters.hf_trainer import HookCallback
-
     module = net()
     seen = Batches(module)
     by_hand = ByHand(monkeypatch, [row(method)], seen.read, seen.draw, at_step=False)
-
-    class Seen(WithLoss):
-        def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
-            if torch.is_grad_enabled():
-                seen.see(x)
-            return super().forward(x, labels)
-
-    callback = HookCallback([row(method)], networks={"model": "net"})
-    options: dict[str, Any] = {"gradient_accumulation_steps": accumulation}
-    hf_trainer(tmp_path, Seen(module), [callback], **options).train()
-    assert by_hand.updates == 20 and by_hand.changed > 0 and by_hand.empty == []
-    assert callback.receipts
-
-
-@pytest.mark.parametrize("accumulation", [1, 3])
-@pytest.mark.parametrize("method", READING)
-def test_lightning_resets_what_bare_hooks_reset(
-    method: str, accumulation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    from rlplast.adapters.lightning import HookCallback
-
-    module = lightning_module(net())
-    seen = Batches(module.net)
-    by_hand = ByHand(monkeypatch, [row(method)], seen.read, seen.draw, at_step=False)
-    step = module.training_step
-    module.training_step = lambda batch: (seen.see(batch["x"]), step(batch))[1]
-    callback = HookCallback([row(method)], networks={"model": "net"})
-    options: dict[str, Any] = {"accumulate_grad_batches": accumulation}
-    lightning_trainer(tmp_path, [callback], **options).fit(module, loader())
+    callback = hook_callback(host, [row(method)], networks={"model": "net"})
+    Fit(host, tmp_path, module, callback, accumulation=accumulation).train()
     assert by_hand.updates == 20 and by_hand.changed > 0 and by_hand.empty == []
     assert callback.receipts

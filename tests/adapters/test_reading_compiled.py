@@ -8,17 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rlplast.adapters.sb3 import HookCallback
 from rlplast.adapters.sb3_networks import find_networks
 from rlplast.core.errors import ConfigError
-from tests.adapters.hosts import (
-    QUIET_LIGHTNING,
-    WithLoss,
-    hf_trainer,
-    lightning_module,
-    lightning_trainer,
-    loader,
-)
-from tests.adapters.readers import IDLE, NEVER, begun, net, same, sb3, sizes
+from tests.adapters.hosts import QUIET_LIGHTNING, Fit, hook_callback, same
+from tests.adapters.readers import IDLE, NEVER, begun, net, sb3, sizes
 
 pytestmark = [
     *QUIET_LIGHTNING,
@@ -40,27 +34,22 @@ def forgotten() -> Iterator[None]:
 
 
 def in_hf(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
-    from rlplast.adapters.hf_trainer import HookCallback
-
-    module = net()
-    callback = HookCallback(LIST, networks={"model": "net"})
+    module, callback = net(), hook_callback("hf", LIST, networks={"model": "net"})
     options = {"torch_compile": True, "torch_compile_backend": BACKEND} if compiled else {}
-    hf_trainer(folder, WithLoss(module), [callback], **options).train()
+    Fit("hf", folder, module, callback, **options).train()
     return callback, module
 
 
 def in_lightning(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
-    from rlplast.adapters.lightning import HookCallback
-
-    callback, module = HookCallback(LIST, networks={"model": "net"}), lightning_module(net())
-    given: Any = torch.compile(module, backend=BACKEND) if compiled else module
-    lightning_trainer(folder, [callback]).fit(given, loader())
-    return callback, module.net
+    module, callback = net(), hook_callback("lightning", LIST, networks={"model": "net"})
+    fit = Fit("lightning", folder, module, callback)
+    if compiled:
+        fit.module = torch.compile(fit.module, backend=BACKEND)
+    fit.train()
+    return callback, module
 
 
 def in_dqn(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
-    from rlplast.adapters.sb3 import HookCallback
-
     model, callback = sb3("DQN"), HookCallback(LIST)
     raw = model.q_net
     if compiled:
@@ -71,8 +60,6 @@ def in_dqn(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
 
 
 def in_sac(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
-    from rlplast.adapters.sb3 import HookCallback
-
     model, callback = sb3("SAC"), HookCallback(LIST)
     if compiled:
         model.critic.compile(backend=BACKEND)

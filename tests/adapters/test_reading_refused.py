@@ -7,20 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlplast.adapters.driver import Driver
 from rlplast.adapters.reading import LastBatch
+from rlplast.adapters.sb3 import HookCallback
 from rlplast.adapters.sb3_networks import find_networks
 from rlplast.adapters.trained import find_networks as find_parts
 from rlplast.core.errors import ConfigError, DamagedFile, NothingToEdit
 from rlplast.core.network.units import UnitSpec
-from tests.adapters.hosts import (
-    QUIET_LIGHTNING,
-    lightning_module,
-    lightning_trainer,
-    loader,
-    sb3_model,
-)
-from tests.adapters.readers import IDLE, NEVER, begun, has_hooks, net, sb3
+from tests.adapters.hosts import QUIET_LIGHTNING, Fit, hook_callback, sb3_model
+from tests.adapters.readers import IDLE, NEVER, SMALL, begun, has_hooks, net, sb3
 from tests.adapters.toys import row, silence
 
 pytestmark = [*QUIET_LIGHTNING, pytest.mark.usefixtures("toys")]
@@ -29,8 +23,6 @@ SLOPE, REPLAYS = ({"method": f"toy_{m}", "at": "5 updates"} for m in ("slope", "
 
 
 def learn(name: str, *hooks: Any, **options: Any) -> Any:
-    from rlplast.adapters.sb3 import HookCallback
-
     callback = HookCallback(list(hooks), **options)
     sb3(name).learn(32, callback=callback)
     return callback
@@ -49,8 +41,6 @@ def test_users_own_probe_and_loss_are_read():
     def loss(batch: Tensor) -> Tensor:
         assert batch is x
         return model.q_net(batch).square().mean()
-
-    from rlplast.adapters.sb3 import HookCallback
 
     silence(network)
     hooks = [row("redo", every="6 updates"), SLOPE, REPLAYS]
@@ -88,11 +78,6 @@ def test_reading_what_is_not_there_is_refused(name: str, hook: Any, options: Any
     assert "\n" not in str(error.value)
 
 
-def test_loss_without_a_probe_is_refused():
-    with pytest.raises(ConfigError, match="pass probe= too"):
-        Driver([], loss=lambda batch: batch)
-
-
 def test_gradients_of_an_update_are_read_with_one_optimizer():
     hook = {"method": "toy_slope", "every": "1 updates"}
     callback = learn("DQN", hook)
@@ -100,23 +85,14 @@ def test_gradients_of_an_update_are_read_with_one_optimizer():
 
 
 def test_network_without_units_is_refused_with_its_reasons():
-    from rlplast.adapters.sb3 import HookCallback
-
     callback = HookCallback([row("toy_least")])
     with pytest.raises(NothingToEdit, match="no hidden units in scope"):
         sb3_model("CrossQ").learn(20, callback=callback)
 
 
 def test_recurrent_policy_asks_for_a_probe():
-    from sb3_contrib import RecurrentPPO
-
-    from rlplast.adapters.sb3 import HookCallback
-    from tests.adapters import wide_env
-
-    policy = {"net_arch": [4, 4], "lstm_hidden_size": 8, "activation_fn": nn.ReLU}
-    env = wide_env.limited(wide_env.Wide())
-    settings: dict[str, Any] = {"n_steps": 8, "batch_size": 8, "device": "cpu"}
-    model = RecurrentPPO("MlpLstmPolicy", env, policy_kwargs=policy, **settings)
+    layers = SMALL | {"lstm_hidden_size": 8}
+    model = sb3("RecurrentPPO", policy="MlpLstmPolicy", policy_kwargs=layers)
     with pytest.raises(ConfigError, match="no batch of this trainer fits: pass probe="):
         model.learn(16, callback=HookCallback([IDLE]))
     model.learn(16, callback=(callback := HookCallback([NEVER])))
@@ -137,14 +113,12 @@ def test_rows_of_one_process_decide_nothing_for_all():
 
 
 def test_module_that_is_not_called_has_no_batch(tmp_path: Path):
-    from rlplast.adapters.lightning import HookCallback
-
-    trainer = lightning_trainer(tmp_path, [HookCallback([IDLE])])
+    fit = Fit("lightning", tmp_path, net(), hook_callback("lightning", [IDLE]))
     with pytest.raises(
         ConfigError, match=r"'model' has not been called in training yet.*networks="
     ):
-        trainer.fit(lightning_module(net()), loader())
-    assert not has_hooks(trainer.lightning_module)
+        fit.train()
+    assert not has_hooks(fit.module)
 
 
 def test_argument_that_cannot_be_kept_is_refused():

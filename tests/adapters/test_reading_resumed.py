@@ -3,21 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
-from transformers import TrainerCallback
+from stable_baselines3 import PPO
 
-from tests.adapters.hosts import (
-    QUIET_LIGHTNING,
-    WithLoss,
-    hf_trainer,
-    lightning_module,
-    lightning_trainer,
-    loader,
-)
-from tests.adapters.readers import net, same, sb3, state
+from rlplast.adapters.sb3 import CheckpointCallback, HookCallback
+from tests.adapters import wide_env
+from tests.adapters.hosts import QUIET_LIGHTNING, Fit, Killed, hook_callback, killer, same
+from tests.adapters.readers import net, sb3
 from tests.adapters.toys import row
 
 pytestmark = [*QUIET_LIGHTNING, pytest.mark.usefixtures("toys")]
@@ -30,22 +23,6 @@ LISTS = [
 ]
 
 
-class Killed(Exception):
-    pass
-
-
-class KillHf(TrainerCallback):
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 11:
-            raise Killed
-
-
-class KillLightning(pl.Callback):
-    def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
-        if trainer.global_step == 11:
-            raise Killed
-
-
 def books(callback: Any) -> dict[str, torch.Tensor]:
     hooks = callback.driver.state_dict()["hooks"]
     every = [h["states"] for h in hooks.values() if isinstance(h, dict) and "states" in h]
@@ -53,55 +30,26 @@ def books(callback: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("hooks", LISTS, ids=INSIDE)
-def test_hf_goes_on(hooks: Any, tmp_path: Path):
-    from rlplast.adapters.hf_trainer import HookCallback
+@pytest.mark.parametrize("host", ["hf", "lightning"])
+def test_trainer_goes_on(host: str, hooks: Any, tmp_path: Path):
+    def start(name: str, *others: Any) -> tuple[Fit, Any]:
+        callback = hook_callback(host, hooks, networks={"model": "net"}, seed=2)
+        return Fit(host, tmp_path / name, net(), *others, callback, save=True), callback
 
-    def start(folder: Path, *others: Any) -> tuple[Any, Any]:
-        folder.mkdir(exist_ok=True)
-        callback = HookCallback(hooks, networks={"model": "net"}, seed=2)
-        options: dict[str, Any] = {"save_strategy": "steps", "save_steps": 8}
-        return hf_trainer(folder, WithLoss(net()), [callback, *others], **options), callback
-
-    whole, one = start(tmp_path / "whole")
+    whole, one = start("whole")
     whole.train()
     with pytest.raises(Killed):
-        start(tmp_path / "parts", KillHf())[0].train()
-    parts, two = start(tmp_path / "parts")
-    parts.train(resume_from_checkpoint=True)
-    assert same(state([whole.optimizer], whole.model), state([parts.optimizer], parts.model))
-    assert same(books(one), books(two))
+        start("parts", killer(host, 11))[0].train()
+    parts, two = start("parts")
+    parts.train(resume=8)
+    assert same(whole.state(), parts.state()) and same(books(one), books(two))
     assert sum(r.clock.epochs == 1 and r.firings == 1 for r in two.receipts) == 1
-
-
-@pytest.mark.parametrize("hooks", LISTS, ids=INSIDE)
-def test_lightning_goes_on(hooks: Any, tmp_path: Path):
-    from rlplast.adapters.lightning import HookCallback
-
-    def fit(folder: Path, *others: Any, path: Any = None) -> tuple[Any, Any]:
-        callback = HookCallback(hooks, networks={"model": "net"}, seed=2)
-        keep = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=8, save_top_k=-1)
-        every = [*others, callback, keep]
-        trainer = lightning_trainer(folder, every, enable_checkpointing=True)
-        module = lightning_module(net())
-        trainer.fit(module, loader(), ckpt_path=path)
-        return state(trainer.optimizers, module), callback
-
-    whole, one = fit(tmp_path / "whole")
-    with pytest.raises(Killed):
-        fit(tmp_path / "parts", KillLightning())
-    parts, two = fit(tmp_path / "parts", path=tmp_path / "parts" / "step=8.ckpt")
-    assert same(whole, parts) and same(books(one), books(two))
-    assert sum(r.clock.epochs == 1 and r.firings == 1 for r in two.receipts) == 1
-    saved = torch.load(tmp_path / "whole" / "step=8.ckpt", weights_only=True)
-    assert set(saved["callbacks"][two.state_key]["probe"]["last_batch"]) == {"model"}
+    if host == "lightning":
+        saved = torch.load(tmp_path / "whole" / "step=8.ckpt", weights_only=True)
+        assert set(saved["callbacks"][two.state_key]["probe"]["last_batch"]) == {"model"}
 
 
 def test_sb3_goes_on_with_its_books_and_rollout(tmp_path: Path):
-    from stable_baselines3 import PPO
-
-    from rlplast.adapters.sb3 import CheckpointCallback, HookCallback
-    from tests.adapters import wide_env
-
     # Due at 36 of 64: after a checkpoint inside the third rollout, before the next update.
     hooks = [row("toy_least"), row("toy_silent", every="36 env_steps")]
     first = HookCallback(hooks, total="64 env_steps")

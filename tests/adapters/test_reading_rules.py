@@ -3,33 +3,39 @@
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rlplast.adapters.driver import Driver
 from rlplast.adapters.reading import LastBatch
+from rlplast.adapters.sb3 import HookCallback
 from rlplast.adapters.sb3_networks import find_networks
 from rlplast.adapters.trained import find_networks as find_parts
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import Recorder
+from tests.adapters import wide_env
 from tests.adapters.hosts import (
     QUIET_LIGHTNING,
+    Fit,
     WithLoss,
     hf_trainer,
-    lightning_module,
-    lightning_trainer,
-    loader,
+    hook_callback,
+    same,
+    state,
 )
-from tests.adapters.readers import IDLE, NEVER, begun, has_hooks, net, same, sb3, sizes, state
+from tests.adapters.readers import IDLE, NEVER, begun, has_hooks, net, sb3, sizes
 from tests.adapters.toys import row
 
 pytestmark = [*QUIET_LIGHTNING, pytest.mark.usefixtures("toys")]
 
 READS = [NEVER, IDLE]
+both = pytest.mark.parametrize("host", ["hf", "lightning"])
 SWR = {"method": "swr", "every": "1 updates"}
 
 
@@ -37,8 +43,6 @@ SWR = {"method": "swr", "every": "1 updates"}
 
 
 def after_sb3(name: str, hooks: Any, **options: Any) -> tuple[dict[str, Tensor], Any]:
-    from rlplast.adapters.sb3 import HookCallback
-
     model = sb3(name, **options)
     callback = None if hooks is None else HookCallback(hooks)
     model.learn(48, callback=callback)
@@ -73,17 +77,13 @@ class During:
             self.seen.append(has_hooks(self.module))
 
 
-@pytest.mark.parametrize(
-    "hooks", [READS, [NEVER], [IDLE], [{"method": "swr", "every": "1 updates"}]]
-)
+@pytest.mark.parametrize("hooks", [READS, [NEVER], [IDLE], [SWR]])
 def test_forward_hooks_are_there_only_for_methods_that_read(hooks: Any, tmp_path: Path):
-    from rlplast.adapters.hf_trainer import HookCallback
-
-    model = WithLoss(net())
-    during = During(model.net)
-    hf_trainer(tmp_path, model, [HookCallback(hooks, networks={"model": "net"})]).train()
-    assert set(during.seen) == {hooks[0]["method"] != "swr"}
-    assert not has_hooks(model)
+    module, callback = net(), hook_callback("hf", hooks, networks={"model": "net"})
+    during = During(module)
+    Fit("hf", tmp_path, module, callback, max_steps=5).train()
+    assert set(during.seen) == {hooks != [SWR]}
+    assert not has_hooks(module)
 
 
 def test_driver_that_is_gone_leaves_no_forward_hook():
@@ -115,8 +115,6 @@ def test_passes_of_a_skipped_step_are_dropped():
 
 def test_minibatch_without_a_step_belongs_to_no_update(monkeypatch: pytest.MonkeyPatch):
     """PPO's ``target_kl`` stops a rollout after a forward pass."""
-    from rlplast.adapters.sb3 import HookCallback
-
     seen = rows_of_updates(monkeypatch)
     sb3("PPO", target_kl=1e-9).learn(64, callback=HookCallback([NEVER]))
     assert seen and set(seen) == {8}
@@ -153,30 +151,14 @@ def noisy() -> nn.Sequential:
     return nn.Sequential(*first, *second, nn.Linear(12, 10))
 
 
-def after_hf(folder: Path, hooks: Any, **options: Any) -> dict[str, Tensor]:
-    from rlplast.adapters.hf_trainer import HookCallback
+@both
+def test_reading_changes_no_bit(host: str, tmp_path: Path):
+    def after(*callbacks: Any) -> dict[str, Tensor]:
+        fit = Fit(host, tmp_path, noisy(), *callbacks).train()
+        assert not has_hooks(fit.module)
+        return fit.state() | {"draws": torch.rand(2)}
 
-    callbacks = [] if hooks is None else [HookCallback(hooks, networks={"model": "net"})]
-    trainer = hf_trainer(folder, WithLoss(noisy()), callbacks, **options)
-    trainer.train()
-    assert not has_hooks(trainer.model)
-    return state([trainer.optimizer], trainer.model) | {"draws": torch.rand(2)}
-
-
-def after_lightning(folder: Path, hooks: Any, **options: Any) -> dict[str, Tensor]:
-    from rlplast.adapters.lightning import HookCallback
-
-    callbacks = [] if hooks is None else [HookCallback(hooks, networks={"model": "net"})]
-    module = lightning_module(noisy())
-    trainer = lightning_trainer(folder, callbacks, **options)
-    trainer.fit(module, loader())
-    assert not has_hooks(module)
-    return state(trainer.optimizers, module) | {"draws": torch.rand(2)}
-
-
-@pytest.mark.parametrize("after", [after_hf, after_lightning])
-def test_reading_changes_no_bit(after: Any, tmp_path: Path):
-    assert same(after(tmp_path, None), after(tmp_path, READS))
+    assert same(after(), after(hook_callback(host, READS, networks={"model": "net"})))
 
 
 class Skips(torch.optim.Adam):
@@ -207,35 +189,18 @@ def rows_of_updates(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def test_hf_drops_the_pass_of_a_skipped_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from rlplast.adapters.hf_trainer import HookCallback
-
-    seen = rows_of_updates(monkeypatch)
-    module = net()
-    callback = HookCallback([NEVER], networks={"model": "net"})
-    trainer = hf_trainer(tmp_path, WithLoss(module), [callback], max_steps=4)
-    trainer.optimizer = Skips(module.parameters())
-    trainer.train()
-    assert seen == [8, 8, 8]
-
-
-def test_lightning_drops_the_pass_of_a_skipped_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@both
+def test_pass_of_a_skipped_step_is_dropped(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from rlplast.adapters.lightning import HookCallback
-
     seen = rows_of_updates(monkeypatch)
-    module, callback = lightning_module(net()), HookCallback([NEVER], networks={"model": "net"})
-    module.configure_optimizers = lambda: Skips(module.parameters())
-    lightning_trainer(tmp_path, [callback], max_steps=4, accumulate_grad_batches=2).fit(
-        module, loader()
-    )
+    module, callback = net(), hook_callback(host, [NEVER], networks={"model": "net"})
+    options: dict[str, Any] = {"max_steps": 4, "accumulation": 2}
+    Fit(host, tmp_path, module, callback, optimizer=Skips(module.parameters()), **options).train()
     assert seen == [16, 16, 16]
 
 
 def test_hf_takes_gradients_of_the_loss_on_the_last_batch(tmp_path: Path):
-    from rlplast.adapters.hf_trainer import HookCallback
-
     module = net()
     before = [p.detach().clone() for p in module.parameters()]
     batches = []
@@ -245,7 +210,7 @@ def test_hf_takes_gradients_of_the_loss_on_the_last_batch(tmp_path: Path):
             batches.append((x, labels))
             return super().forward(x, labels)
 
-    callback = HookCallback([{"method": "toy_slope", "at": "5 updates"}])
+    callback = hook_callback("hf", [{"method": "toy_slope", "at": "5 updates"}])
     options: dict[str, Any] = {"max_steps": 6, "learning_rate": 0.0}
     hf_trainer(tmp_path, Seen(module), [callback], **options).train()
     x, labels = batches[4]
@@ -257,13 +222,11 @@ def test_hf_takes_gradients_of_the_loss_on_the_last_batch(tmp_path: Path):
 
 
 def test_model_without_labels_has_no_gradients(tmp_path: Path):
-    from rlplast.adapters.hf_trainer import HookCallback
-
     class Silent(WithLoss):
         def forward(self, x: Tensor, labels: Tensor) -> Any:
             return {"loss": super().forward(x, labels)["loss"]} if self.training else {"x": x}
 
-    callback = HookCallback([{"method": "toy_slope", "at": "5 updates"}])
+    callback = hook_callback("hf", [{"method": "toy_slope", "at": "5 updates"}])
     with pytest.raises(ConfigError, match=r"returns no loss on its last batch.*labels, or pass"):
         hf_trainer(tmp_path, Silent(net()), [callback]).train()
 
@@ -310,12 +273,6 @@ def test_last_batch_is_run_again_under_its_autocast():
 @pytest.mark.parametrize("name", ["DQN", "SAC", "PPO"])
 def test_observations_may_be_mappings_and_normalised(name: str):
     """A custom extractor has no known order; units behind it are traced."""
-    import gymnasium
-    import stable_baselines3
-    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
-
-    from rlplast.adapters.sb3 import HookCallback
-    from tests.adapters import wide_env
 
     class Parts(wide_env.WideControl if name == "SAC" else wide_env.Wide):
         observation_space: Any = gymnasium.spaces.Dict(
@@ -330,12 +287,8 @@ def test_observations_may_be_mappings_and_normalised(name: str):
             return self._obs(), 1.0, False, False, {}
 
     env = VecNormalize(DummyVecEnv([lambda: wide_env.limited(Parts())] * 2))
-    settings: dict[str, Any] = (
-        {"n_steps": 8, "batch_size": 8} if name == "PPO" else {"learning_starts": 8}
-    )
-    policy = {"net_arch": [4, 4], "activation_fn": nn.ReLU}
-    algorithm = getattr(stable_baselines3, name)
-    model = algorithm("MultiInputPolicy", env, policy_kwargs=policy, device="cpu", **settings)
+    layers = {"net_arch": [4, 4], "activation_fn": nn.ReLU}
+    model = sb3(name, env=env, policy="MultiInputPolicy", policy_kwargs=layers)
     callback = HookCallback([row("toy_least"), row("toy_silent", every="9 env_steps")])
     model.learn(48, callback=callback)
     methods = {r.method for r in callback.receipts}

@@ -17,7 +17,7 @@ from rlplast.adapters.sb3 import HookCallback
 from rlplast.adapters.sb3_networks import find_networks
 from rlplast.core.errors import ConfigError
 from tests.adapters import wide_env
-from tests.adapters.hosts import sb3_model
+from tests.adapters.hosts import same, sb3_model, state
 
 RESET = {"method": "full_reset"}
 SWR = {"method": "swr", "every": "1 updates"}
@@ -25,16 +25,8 @@ CONTROL = ("SAC", "TQC", "TD3", "DDPG", "CrossQ")
 
 
 def everything(algorithm: Any) -> dict[str, Tensor]:
-    """Weights and optimizer state."""
-    found = dict(algorithm.policy.state_dict())
-    for name, parameters in algorithm.get_parameters().items():
-        for index, state in parameters.get("state", {}).items():
-            found.update({f"{name}/{index}/{k}": v for k, v in state.items()})
-    return {k: v.clone() for k, v in found.items()}
-
-
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(v, other[k]) for k, v in one.items())
+    networks = find_networks(algorithm).values()
+    return state([o for network in networks for o in network.optimizers], algorithm.policy)
 
 
 def test_updates_are_counted_inside_train():
@@ -227,42 +219,33 @@ def test_shared_features_extractor_is_refused():
         def _obs(self) -> Any:
             return pixels.sample()
 
-    from stable_baselines3 import SAC
-
-    policy = {"net_arch": [4], "share_features_extractor": True}
-    algorithm = SAC("CnnPolicy", Pictures(), buffer_size=4, device="cpu", policy_kwargs=policy)
+    layers = {"net_arch": [4], "share_features_extractor": True}
+    algorithm = sb3_model("SAC", Pictures(), "CnnPolicy", policy_kwargs=layers)
     with pytest.raises(ConfigError, match="this SAC share their features extractor"):
         algorithm.learn(1, callback=HookCallback([RESET | {"at": "0%"}]))
 
 
-def test_parameter_outside_the_optimizer_is_refused():
-    algorithm = sb3_model("DQN")
-    algorithm.q_net.q_net.append(torch.nn.Linear(10, 10))
-    algorithm.q_net_target.q_net.append(torch.nn.Linear(10, 10))
-    with pytest.raises(ConfigError, match=r"q\.q_net\.3\.weight is trainable and in no optimizer"):
-        algorithm.learn(1, callback=HookCallback([RESET | {"at": "0%"}]))
+ADAGRAD = {"net_arch": [4], "optimizer_class": torch.optim.Adagrad}
 
 
-def test_state_that_cannot_be_reset_is_refused_before_training():
-    policy = {"net_arch": [4], "optimizer_class": torch.optim.Adagrad}
-    hook = RESET | {"at": "50%"}
-    algorithm = sb3_model("DQN", policy_kwargs=policy)
-    with pytest.raises(ConfigError, match=r"resets the state of a Adagrad.*optimizer: keep"):
-        algorithm.learn(20, callback=HookCallback([hook]))
-    callback = HookCallback([hook | {"optimizer": "keep"}])
-    sb3_model("DQN", policy_kwargs=policy).learn(20, callback=callback)
+@pytest.mark.parametrize(
+    ("hooks", "options", "match"),
+    [
+        ([{"at": "50%"}], {"policy_kwargs": ADAGRAD}, r"state of a Adagrad.*optimizer: keep"),
+        ([{"at": "2 epochs"}], {}, r"counts epochs: this run counts .*env_steps"),
+        ([{"at": "50%"}] * 2, {}, "two HookCallbacks on one trainer"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_training(hooks: Any, options: Any, match: str):
+    callbacks: list[Any] = [HookCallback([RESET | hook]) for hook in hooks]
+    with pytest.raises(ConfigError, match=match):
+        sb3_model("DQN", **options).learn(8, callback=callbacks)
+
+
+def test_state_without_a_rule_is_kept_if_asked_to():
+    callback = HookCallback([RESET | {"at": "50%", "optimizer": "keep"}])
+    sb3_model("DQN", policy_kwargs=ADAGRAD).learn(20, callback=callback)
     assert len(callback.receipts) == 1
-
-
-def test_unit_that_is_not_counted_is_refused():
-    with pytest.raises(ConfigError, match=r"counts epochs: this run counts .*env_steps"):
-        sb3_model("DQN").learn(8, callback=HookCallback([RESET | {"at": "2 epochs"}]))
-
-
-def test_two_callbacks_on_one_model_are_refused():
-    callbacks: list[Any] = [HookCallback([RESET | {"at": "50%"}]) for _ in range(2)]
-    with pytest.raises(ConfigError, match="two HookCallbacks on one trainer"):
-        sb3_model("DQN").learn(8, callback=callbacks)
 
 
 class Interrupt(BaseCallback):

@@ -29,17 +29,9 @@ NETWORKS = {
 }
 
 
-def algorithm(name: str) -> Any:
-    if name != "QRDQN":
-        return sb3_model(name)
-    from sb3_contrib import QRDQN
-
-    return QRDQN("MlpPolicy", wide_env.Wide(), buffer_size=10, device="cpu")
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_hold_what_their_optimizers_train(name: str):
-    found = find_networks(algorithm(name))
+    found = find_networks(sb3_model(name))
     assert {k: list(n.followers) for k, n in found.items()} == NETWORKS[name]
     for network in found.values():
         trained = [p for o in network.optimizers for g in o.param_groups for p in g["params"]]
@@ -90,19 +82,10 @@ def test_law_is_the_one_the_library_starts_from():
 
 
 def test_lstm_is_reset_by_its_own_law():
-    from sb3_contrib import RecurrentPPO
-
-    policy = {"net_arch": [4], "lstm_hidden_size": 16}
-    model = RecurrentPPO(
-        "MlpLstmPolicy",
-        wide_env.limited(wide_env.Wide()),
-        n_steps=8,
-        batch_size=8,
-        policy_kwargs=policy,
-        device="cpu",
-    )
+    layers = {"net_arch": [4], "lstm_hidden_size": 16}
+    model = sb3_model("RecurrentPPO", policy="MlpLstmPolicy", policy_kwargs=layers, n_epochs=1)
     callback = HookCallback([{"method": "full_reset", "at": "50%"}])
-    model.learn(32, callback=callback)
+    model.learn(16, callback=callback)
     assert len(callback.receipts) == 1
     values = fresh(callback.driver.networks["policy"])
     drawn = {k: v for k, v in values.items() if k.startswith("lstm_actor.")}
@@ -116,15 +99,10 @@ def test_lstm_is_reset_by_its_own_law():
 
 @pytest.mark.parametrize("use_sde", [False, True])
 def test_gaussian_policies_start_from_their_log_std(use_sde: bool):
-    from stable_baselines3 import PPO, SAC
-
-    policy = {"net_arch": [4], "log_std_init": -0.5}
-    env = wide_env.WideControl()
-    options: dict[str, Any] = {"use_sde": use_sde, "policy_kwargs": policy, "device": "cpu"}
-    networks = [find_networks(PPO("MlpPolicy", env, **options))["policy"]]
-    if use_sde:
-        networks += [find_networks(SAC("MlpPolicy", env, buffer_size=4, **options))["actor"]]
-    for network in networks:
+    layers = {"net_arch": [4], "log_std_init": -0.5}
+    for name, part in (("PPO", "policy"), ("SAC", "actor"))[: 1 + use_sde]:
+        env = wide_env.WideControl()
+        network = find_networks(sb3_model(name, env, use_sde=use_sde, policy_kwargs=layers))[part]
         assert (fresh(network)["log_std"] == -0.5).all()
 
 
@@ -197,22 +175,15 @@ def test_every_hidden_unit_of_a_plain_policy_is_known(name: str):
 
 
 def test_hidden_layer_that_exploration_reads_has_no_units():
-    from stable_baselines3 import SAC
-
-    policy = {"net_arch": [4, 4]}
-    env = wide_env.WideControl()
-    model = SAC("MlpPolicy", env, buffer_size=4, use_sde=True, policy_kwargs=policy, device="cpu")
+    model = sb3_model("SAC", use_sde=True, policy_kwargs={"net_arch": [4, 4]})
     assert units(find_networks(model)["actor"]) == ["latent_pi.0 relu latent_pi.2"]
 
 
 @pytest.mark.parametrize("share", [True, False])
 def test_trunk_on_pictures_is_read_by_every_head(share: bool):
-    from stable_baselines3 import PPO
-
-    policy = {"net_arch": [4], "share_features_extractor": share}
-    network = find_networks(PPO("CnnPolicy", Pixels(), policy_kwargs=policy, device="cpu"))[
-        "policy"
-    ]
+    layers = {"net_arch": [4], "share_features_extractor": share}
+    model = sb3_model("PPO", Pixels(), "CnnPolicy", policy_kwargs=layers)
+    network = find_networks(model)["policy"]
     heads = [f"mlp_extractor.{part}_net.0" for part in ("policy", "value")]
     trunk = "features_extractor"
     readers = " ".join(heads) if share else heads[0]
@@ -265,14 +236,9 @@ class PixelControl(Pixels):
     ],
 )
 def test_swr_on_pictures_is_as_the_how_to_says(name: str, share: bool | None, chosen: Any):
-    import stable_baselines3
-
-    options: dict[str, Any] = {"net_arch": [4]}
-    options |= {} if share is None else {"share_features_extractor": share}
-    settings: dict[str, Any] = {} if name == "PPO" else {"buffer_size": 4}
+    layers = {"net_arch": [4]} | ({} if share is None else {"share_features_extractor": share})
     env = PixelControl() if name in ("SAC", "TD3") else Pixels()
-    algorithm = getattr(stable_baselines3, name)
-    model = algorithm("CnnPolicy", env, policy_kwargs=options, device="cpu", **settings)
+    model = sb3_model(name, env, "CnnPolicy", policy_kwargs=layers)
     hook = {"method": "swr", "every": "1 updates"} | ({"networks": chosen} if chosen else {})
     works = share is not True and chosen != ["critic"] and (name, chosen) != ("SAC", None)
     with nullcontext() if works else pytest.raises(ConfigError, match="the order branches there"):

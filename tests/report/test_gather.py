@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -80,13 +79,6 @@ def test_a_study_without_tasks_is_named_by_what_it_trains_on(tmp_path: Path) -> 
     assert found.runs[0].task == "atari/Asterix"
 
 
-def test_a_study_that_has_nothing_finished_is_refused(tmp_path: Path) -> None:
-    statuses = {("asterix", "none", 1): "running"}
-    study = write_study(tmp_path, arms=("none",), seeds=(1,), statuses=statuses)
-    with pytest.raises(ConfigError, match="no run is finished yet: asterix/seed-1/none: running"):
-        gather([study])
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -102,24 +94,6 @@ def test_a_damaged_plan_names_its_file(tmp_path: Path, text: str, message: str) 
     with pytest.raises(DamagedFile, match=message) as caught:
         gather([study])
     assert str(study) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"info": {"branched_from": 5}}, "holds what nothing of ours wrote: AttributeError"),
-        ({"metric": "high"}, r"metrics.jsonl, line 1: eval/return_mean = 'high': it is no number"),
-    ],
-)
-def test_a_run_altered_by_hand_names_its_file(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
-    lines = [dict(row) for row in rows()]
-    if "metric" in change:
-        lines[0]["eval/return_mean"] = change["metric"]
-    write_run(tmp_path / "a", lines, info=change.get("info"))
-    with pytest.raises(DamagedFile, match=message):
-        gather([tmp_path])
 
 
 # Runs and folders of runs
@@ -207,8 +181,13 @@ def test_one_run_is_a_report_and_unfinished_ones_are_named(tmp_path: Path) -> No
 
 
 def test_nothing_found_says_what_is_looked_for(tmp_path: Path) -> None:
+    statuses = {("asterix", "none", 1): "running"}
+    study = write_study(tmp_path / "a", arms=("none",), seeds=(1,), statuses=statuses)
+    with pytest.raises(ConfigError, match="no run is finished yet: asterix/seed-1/none: running"):
+        gather([study])
+    (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="no study and no run is in there"):
-        gather([tmp_path])
+        gather([tmp_path / "empty"])
     with pytest.raises(ConfigError, match="is no folder"):
         gather([tmp_path / "absent"])
 
@@ -314,9 +293,14 @@ def test_another_damaged_line_names_file_and_line(tmp_path: Path, line: str) -> 
         ),
         ({"info": {"branched_from": {"clock": {"updates": 3}}}}, r"run\.json.* env_steps = None"),
         ({"config": {"total": "some"}}, r"config\.yaml: .*some"),
+        ({"info": {"branched_from": 5}}, "holds what nothing of ours wrote: AttributeError"),
+        (
+            {"rows": [rows()[0] | {KEY: "high"}]},
+            r"metrics\.jsonl, line 1: eval/return_mean = 'high': it is no number",
+        ),
     ],
 )
-def test_clocks_that_do_not_count_upwards_are_named(
+def test_a_run_altered_by_hand_is_named_with_file_and_line(
     tmp_path: Path, changes: dict, message: str
 ) -> None:
     with pytest.raises(DamagedFile, match=message):

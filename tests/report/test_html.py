@@ -241,26 +241,25 @@ def test_missing_runs_are_said_plainly(tmp_path: Path, quick: None):
     assert "asterix/seed-3/none: not started" in bad
 
 
-def test_one_run_has_no_intervals_and_no_boxes(tmp_path: Path, quick: None):
-    found = reported(tmp_path, arms=("none",), seeds=(1,))
-    assert "as there is one seed each" in found.text
-    cells = [cell for _, rows in found.tables for row in rows for cell in row]
-    assert not [cell for cell in cells if re.search(r"\d \[", cell)]
-    assert "input" not in {tag for tag, _ in found.elements}
-    assert "P(improvement)" not in found.text
-
-
-def test_without_a_baseline_nothing_is_compared(tmp_path: Path, quick: None):
-    found = reported(tmp_path, baseline=None, seeds=(1, 2))
-    assert "No baseline." in found.text
-    assert "Comparison" not in found.text
-    assert "P(improvement)" not in found.text
-
-
-def test_losses_are_better_when_lower(tmp_path: Path, quick: None):
-    found = reported(tmp_path, key="eval/loss", seeds=(1, 2))
-    assert "lower is better" in found.text
-    assert "higher is better" not in found.text
+@pytest.mark.parametrize(
+    ("changes", "said", "not_said"),
+    [
+        ({"arms": ("none",), "seeds": (1,)}, "as there is one seed each", "P(improvement)"),
+        ({"baseline": None}, "No baseline.", "P(improvement)"),
+        ({"baseline": None}, "No baseline.", "Comparison"),
+        ({"key": "eval/loss"}, "lower is better", "higher is better"),
+    ],
+)
+def test_page_says_what_is_so_and_nothing_else(
+    changes: dict[str, Any], said: str, not_said: str, tmp_path: Path, quick: None
+):
+    found = reported(tmp_path, **({"seeds": (1, 2)} | changes))
+    assert said in found.text
+    assert not_said not in found.text
+    if "arms" in changes:  # one run: no intervals, no boxes
+        cells = [cell for _, rows in found.tables for row in rows for cell in row]
+        assert not [cell for cell in cells if re.search(r"\d \[", cell)]
+        assert "input" not in {tag for tag, _ in found.elements}
 
 
 def test_scores_of_tasks_without_a_common_scale_are_not_averaged(tmp_path: Path, quick: None):

@@ -88,21 +88,17 @@ def test_clock_is_updates_where_there_are_no_env_steps():
     assert figure.axes[-1].get_xlabel() == "updates"
 
 
-def test_scalar_network_has_no_norm():
+def test_norm_and_distance_share_their_networks_colour_and_a_scalar_network_has_none():
     lines = looks(panels(draw_run(sac_rows(), []))["weight norm"])
-    assert {label.partition(":")[0] for label in lines} == {"actor", "critic"}
     assert len(lines) == 4
-    rows = [{k: v for k, v in row.items() if "weight_norm" not in k} for row in sac_rows()]
-    assert len(looks(panels(draw_run(rows, []))["weight norm"])) == 2
-
-
-def test_norm_and_distance_of_a_network_share_its_colour_and_no_other_has_it():
-    lines = looks(panels(draw_run(sac_rows(), []))["weight norm"])
-    colours = {}
+    colours: dict[str, str] = {}
     for label, (colour, style) in lines.items():
         assert style == ("--" if "from start" in label else "-")
         assert colours.setdefault(label.partition(":")[0], colour) == colour
+    assert colours.keys() == {"actor", "critic"}
     assert len(set(colours.values())) == 2
+    rows = [{k: v for k, v in row.items() if "weight_norm" not in k} for row in sac_rows()]
+    assert len(looks(panels(draw_run(rows, []))["weight norm"])) == 2
 
 
 def test_colours_do_not_depend_on_what_came_first():

@@ -29,6 +29,18 @@ def row(summary: Summary, arm: str, task: str = "asterix") -> SummaryRow:
     return found
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    """Of one task, three arms and three seeds."""
+    return summary_of(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def games(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    """The same of two games."""
+    return summary_of(tmp_path_factory.mktemp("games"), tasks=("asterix", "breakout"))
+
+
 @pytest.mark.parametrize(
     ("xs", "expected"),
     [
@@ -44,33 +56,30 @@ def test_the_final_score_is_that_of_the_last_tenth(
     assert measure(run, None).final == expected
 
 
-def test_final_scores_are_means_over_three_seeds(tmp_path: Path) -> None:
+def test_final_scores_are_means_over_three_seeds(plain: Summary) -> None:
     """Of three values the IQM is the mean; at every 500 of 6000 two evaluations are late."""
-    summary = summary_of(tmp_path)
     for arm in ("none", "fire", "full_reset"):
         late = [
             np.mean([smooth_score("asterix", arm, seed, x) for x in (5500, 6000)]) for seed in SEEDS
         ]
-        final = row(summary, arm).final
+        final = row(plain, arm).final
         assert final.value == pytest.approx(np.mean(late))
         # 1 in 27 resamples has one seed three times, which is more than 2.5%
         assert (final.low, final.high) == (pytest.approx(min(late)), pytest.approx(max(late)))
         assert final.count == 3
 
 
-def test_rows_say_what_they_are_of(tmp_path: Path) -> None:
-    summary = summary_of(tmp_path)
-    found = row(summary, "fire")
-    assert summary.aggregates == ()  # of one task
+def test_rows_say_what_they_are_of(plain: Summary) -> None:
+    found = row(plain, "fire")
+    assert plain.aggregates == ()  # of one task
     assert (found.score, found.unit, found.scale, found.seeds) == (KEY, "env_steps", "raw", 3)
     scale = scale_of("atari/Asterix", KEY)
     assert found.normalised.value == pytest.approx(scale.of(found.final.value))
     assert found.normalised_scale == scale.label == "human-normalised"
 
 
-def test_arms_are_compared_with_the_baseline(tmp_path: Path) -> None:
-    summary = summary_of(tmp_path)
-    base, fire = row(summary, "none"), row(summary, "fire")
+def test_arms_are_compared_with_the_baseline(plain: Summary) -> None:
+    base, fire = row(plain, "none"), row(plain, "fire")
     assert base.improvement is None and base.difference is None
     assert fire.improvement.value == 1
     assert fire.difference.value == pytest.approx(fire.final.value - base.final.value)
@@ -149,12 +158,11 @@ def test_runs_without_a_moment_have_no_drop(tmp_path: Path) -> None:
     assert found.auc_after == found.auc
 
 
-def test_time_is_counted_with_and_without_the_prefix(tmp_path: Path) -> None:
+def test_time_is_counted_with_and_without_the_prefix(plain: Summary) -> None:
     """Runs are written with a second per 100 steps; a prefix's last line is at 2500 of 3000."""
-    summary = summary_of(tmp_path)
-    found = row(summary, "fire")
+    found = row(plain, "fire")
     assert (found.seconds, found.own_seconds, found.updates) == (60, 30, 3000)
-    assert summary.prefix_seconds == {"asterix": 3 * 30}
+    assert plain.prefix_seconds == {"asterix": 3 * 30}
 
 
 def test_a_prefix_of_a_prefix_counts_its_own_part(tmp_path: Path) -> None:
@@ -172,11 +180,10 @@ def test_a_prefix_of_a_prefix_counts_its_own_part(tmp_path: Path) -> None:
 # Over tasks
 
 
-def test_scores_over_tasks_are_human_normalised(tmp_path: Path) -> None:
-    summary = summary_of(tmp_path, tasks=("asterix", "breakout"))
-    found = row(summary, "fire", ALL_TASKS)
+def test_scores_over_tasks_are_human_normalised(games: Summary) -> None:
+    found = row(games, "fire", ALL_TASKS)
     ids = {"asterix": "atari/Asterix", "breakout": "atari/Breakout"}
-    runs = [run for run in summary.runs if run.arm == "fire"]
+    runs = [run for run in games.runs if run.arm == "fire"]
     scores = [scale_of(ids[run.task], KEY).of(run.final) for run in runs]
     middle = sorted(scores)[1:-1]  # the IQM of six
     assert found.final.value == pytest.approx(np.mean(middle))
@@ -184,7 +191,7 @@ def test_scores_over_tasks_are_human_normalised(tmp_path: Path) -> None:
     assert found.normalised == found.final
     assert found.improvement.value == 1
     assert found.difference.count == 6
-    assert summary.notes == ()
+    assert games.notes == ()
 
 
 def test_a_drop_over_tasks_is_a_difference_on_their_scale(tmp_path: Path) -> None:
@@ -295,9 +302,9 @@ def test_arms_may_be_evaluated_at_other_points(tmp_path: Path) -> None:
 # The file
 
 
-def test_the_file_has_a_line_per_row_with_plain_numbers(tmp_path: Path) -> None:
-    arms = ("none", 'fire at "25%, 50%"')
-    summary = summary_of(tmp_path, arms=arms, tasks=("asterix", "breakout"))
+def test_the_file_has_a_line_per_row_with_plain_numbers(games: Summary) -> None:
+    quoted = dataclasses.replace(games.rows[1], arm='fire at "25%, 50%"')
+    summary = dataclasses.replace(games, rows=(*games.rows, quoted))
     lines = list(csv.DictReader(csv_text(summary).splitlines()))
     rows = [*summary.rows, *summary.aggregates]
     assert [(line["task"], line["arm"]) for line in lines] == [(r.task, r.arm) for r in rows]
