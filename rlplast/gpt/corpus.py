@@ -28,6 +28,7 @@ __all__ = ["FORMAT", "Corpus", "batch", "check_corpus", "open_corpus", "validati
 FORMAT = 1
 PREFIX = "embedded/"
 BYTES = 256  # vocabulary of the tokenizer `bytes`
+PARTS = ("train", "validation")
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 _NEEDED = ("format", "tokenizer", "vocab_size", "dtype", "sha256")
 
@@ -72,7 +73,7 @@ def open_corpus(name: str, source: str | Path) -> Corpus:
         return _embedded(name, str(source).removeprefix(PREFIX))
     folder = Path(source)
     about = _read_about(name, folder)
-    train, validation = (_map(folder, about, part) for part in ("train", "validation"))
+    train, validation = (_map(folder, about, part) for part in PARTS)
     return Corpus(
         name,
         train,
@@ -111,7 +112,7 @@ def _read_about(name: str, folder: Path) -> dict[str, Any]:
         )
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
-        counts = [f"{part}_{of}" for part in ("train", "validation") for of in ("tokens", "bytes")]
+        counts = [f"{part}_{of}" for part in PARTS for of in ("tokens", "bytes")]
         missing = [key for key in (*_NEEDED, *counts) if key not in about]
         numbers = {key: about.get(key) for key in ("vocab_size", *counts)}
     except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -159,7 +160,7 @@ def check_corpus(corpus: Corpus, context: int, vocab_size: int) -> None:
             f"ids, the model {vocab_size}: allowed is model.vocab_size of at least "
             f"{corpus.vocab_size}"
         )
-    for part in ("train", "validation"):
+    for part in PARTS:
         tokens = len(getattr(corpus, part))
         if tokens < context + 1:
             raise ConfigError(

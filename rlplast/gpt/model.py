@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.units import UnitSpec
+from rlplast.core.registry import check_fields, param
 
 __all__ = ["GPT", "GPTModelConfig", "cross_entropy"]
 
@@ -37,31 +38,26 @@ class GPTModelConfig:
             attention weights, and of what each block adds.
     """
 
-    layers: int = 12
-    heads: int = 12
-    width: int = 768
-    context: int = 1024
-    vocab_size: int = 50304
+    layers: int = param(12, "[1, inf)")
+    heads: int = param(12, "[1, inf)")
+    width: int = param(768, "[1, inf)")
+    context: int = param(1024, "[1, inf)")
+    vocab_size: int = param(50304, "[1, inf)")
     bias: bool = False
-    dropout: float = 0.0
+    dropout: float = param(0.0, "[0, 1)")
 
     def check(self) -> None:
-        """Check the values together.
+        """Check the values.
 
         Raises:
-            ConfigError: for a count below 1, heads that do not divide the width, or a dropout
-                outside [0, 1).
+            ConfigError: for a value out of range, or heads that do not divide the width.
         """
-        for key in ("layers", "heads", "width", "context", "vocab_size"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"model.{key} = {getattr(self, key)}: allowed is at least 1")
+        check_fields(self, "model.")
         if self.width % self.heads:
             raise ConfigError(
                 f"model.width = {self.width} with model.heads = {self.heads}: allowed is a "
                 "multiple of the heads"
             )
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"model.dropout = {self.dropout}: allowed is [0, 1)")
 
 
 _gelu = partial(F.gelu, approximate="tanh")

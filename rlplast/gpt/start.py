@@ -6,6 +6,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,7 +45,9 @@ def start(network: Network, config: StartConfig, model: GPTModelConfig) -> Start
     if config.run is None:
         return config
     path = find_checkpoint(Path(config.run), config.checkpoint, "start.checkpoint")
-    _check_sizes(Path(config.run), model)
+    file = Path(config.run) / "config.yaml"
+    sizes = read_yaml(file).get("model", {}) if file.is_file() else {}
+    _check_sizes(f"start.run = {config.run!r}", sizes, model)
     tensors, _ = checkpoint.load(path)
     weights = {n: t for n, t in tensors.items() if n.startswith("gpt.") and ":" not in n}
     names = {network.qualified(block): block for block in network.blocks}
@@ -57,15 +60,13 @@ def start(network: Network, config: StartConfig, model: GPTModelConfig) -> Start
     return replace(config, checkpoint=path.name)
 
 
-def _check_sizes(run: Path, model: GPTModelConfig) -> None:
-    """Compare the sizes of a run's model with this one's; the number of heads has no shape."""
-    file = run / "config.yaml"
-    found = read_yaml(file).get("model", {}) if file.is_file() else {}
+def _check_sizes(source: str, found: Mapping[str, Any], model: GPTModelConfig) -> None:
+    """Compare the sizes of a model with those of this run's; the number of heads has no shape."""
     for key in ("layers", "heads", "width", "context", "vocab_size", "bias"):
         if key in found and found[key] != getattr(model, key):
             raise ConfigError(
-                f"start.run = {str(run)!r} has model.{key} = {found[key]}: allowed is the same, "
-                f"not {getattr(model, key)}"
+                f"{source} has model.{key} = {found[key]}: allowed is the same, not "
+                f"{getattr(model, key)}"
             )
 
 
@@ -93,12 +94,7 @@ def _check(weights: Mapping[str, Tensor], names: Mapping[str, Block], source: st
 def _from_huggingface(network: Network, folder: Path, model: GPTModelConfig) -> None:
     """Take weights, which become θ0 as well: theirs is not known."""
     found, tensors = load_gpt2(folder, vocab_size=model.vocab_size, bias=model.bias)
-    for key in ("layers", "heads", "width", "context"):
-        if getattr(found, key) != getattr(model, key):
-            raise ConfigError(
-                f"start.huggingface = {str(folder)!r} has {key} {getattr(found, key)}: allowed is "
-                f"model.{key} = {getattr(found, key)}, not {getattr(model, key)}"
-            )
+    _check_sizes(f"start.huggingface = {str(folder)!r}", vars(found), model)
     network.module.load_state_dict(tensors, strict=False)  # layers swapped in keep their buffers
     for block in network.blocks:
         network.initial[block.name].copy_(block.view)

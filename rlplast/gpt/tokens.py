@@ -180,15 +180,6 @@ def _pieces(texts: Iterable[str]) -> Iterator[str]:
 
 def _plan(paths: Sequence[Path], validation: float | Path) -> dict[str, list[_Span]]:
     """Return the text of each part."""
-    train, held_out = _parts(paths, validation)
-    spans = {"train": train, "validation": held_out}
-    for part, found in spans.items():
-        if not found:
-            raise ConfigError(f"no text is left for the {part} part: give more or longer files")
-    return spans
-
-
-def _parts(paths: Sequence[Path], validation: float | Path) -> tuple[list[_Span], list[_Span]]:
     if isinstance(validation, Path):
         files, held_out = text_files(paths), text_files([validation])
         trained_on = {path.resolve() for path in files}
@@ -197,10 +188,16 @@ def _parts(paths: Sequence[Path], validation: float | Path) -> tuple[list[_Span]
                 raise ConfigError(
                     f"{path} is validation text and text to train on: move it out of one of them"
                 )
-        return _split(files, 0)[0], _split(held_out, 1)[1]
-    if not 0 < validation < 1:
+        parts = _split(files, 0)[0], _split(held_out, 1)[1]
+    elif 0 < validation < 1:
+        parts = _split(text_files(paths), validation)
+    else:
         raise ConfigError(f"validation = {validation}: allowed is a share in (0, 1), or a path")
-    return _split(text_files(paths), validation)
+    spans = {"train": parts[0], "validation": parts[1]}
+    for part, found in spans.items():
+        if not found:
+            raise ConfigError(f"no text is left for the {part} part: give more or longer files")
+    return spans
 
 
 def write_corpus(

@@ -79,6 +79,7 @@ class GPTTrainer:
                 f"precision = 'fp16' on {device.type}: allowed are fp32 and bf16; fp16 needs CUDA"
             )
         self.corpora = _open(config)
+        self.fingerprints = {f"corpora.{n}": corpus.sha256 for n, corpus in self.corpora.items()}
         self.device = device = distributed.join(device)
         seed = config.seed
         self.streams = Streams(seed)
@@ -111,12 +112,8 @@ class GPTTrainer:
         phase = self.phases[self.clock.phase]
         if self.clock.updates < phase.start + phase.updates:
             self._update(phase)
-        else:
-            self._start_phase()
-
-    def _start_phase(self) -> None:
-        """Advance to the next phase, so that hooks fire between it and the one before."""
-        self.clock = self.clock.advance(phase=1)
+            return
+        self.clock = self.clock.advance(phase=1)  # hooks fire between this phase and the next
         if self.config.optimizer.renew:
             zero_all(self.networks["gpt"])
 
@@ -258,12 +255,9 @@ class GPTTrainer:
             "penalties": self.penalties.state_dict(),
             "sum": self.sum,
             "updates_summed": self.updates_summed,
-            "data": self._fingerprints(),
+            "data": self.fingerprints,
             "scaler": self.scaler.state_dict(),
         }
-
-    def _fingerprints(self) -> dict[str, str]:
-        return {f"corpora.{name}": corpus.sha256 for name, corpus in self.corpora.items()}
 
     def _generator_state(self) -> Tensor:
         on_cuda = self.device.type == "cuda"
@@ -277,7 +271,7 @@ class GPTTrainer:
         Raises:
             ConfigError: if a corpus is another one by now.
         """
-        check_data(state["data"], self._fingerprints())
+        check_data(state["data"], self.fingerprints)
         self.streams.load_state_dict(state["streams"])
         own = state["dropout"][distributed.rank() % len(state["dropout"])]
         if self.device.type == "cuda":
@@ -302,11 +296,7 @@ class GPTTrainer:
 
 
 def _micro_batch(config: GPTConfig) -> int:
-    """Return the sequences per forward pass of one process.
-
-    Raises:
-        ConfigError: if processes or micro-batches cannot share the batch evenly.
-    """
+    """Return the sequences per forward pass of one process."""
     world = distributed.world()
     if config.batch_size % world:
         raise ConfigError(
@@ -323,11 +313,7 @@ def _micro_batch(config: GPTConfig) -> int:
 
 
 def _open(config: GPTConfig) -> dict[str, Corpus]:
-    """Open the corpora.
-
-    Raises:
-        ConfigError: if one is not there or does not fit the model, or tokenizers differ.
-    """
+    """Open the corpora, which must fit the model and have one tokenizer."""
     corpora = {name: open_corpus(name, source) for name, source in config.corpora.items()}
     for corpus in corpora.values():
         check_corpus(corpus, config.model.context, config.model.vocab_size)

@@ -14,20 +14,20 @@ from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
 
-__all__ = ["ALEXNET", "CNN", "LENET5", "POOL", "Chain", "Conv", "chain", "vgg16_stages"]
+__all__ = ["ALEXNET", "CNN", "LENET5", "POOL", "Chain", "Conv", "Stages", "chain", "vgg16_stages"]
 
 _RELU = "_relu"  # what the name of an activation adds to its layer's
 
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution, followed by BatchNorm if the chain has any, and ReLU.
+    """A convolution, followed by BatchNorm if the chain has any, and ReLU; lengths in pixels.
 
     Attributes:
         channels: output channels.
-        kernel: side of the kernel, in pixels.
-        padding: zeros on each side, in pixels.
-        stride: in pixels.
+        kernel: side of the kernel.
+        padding: zeros on each side.
+        stride: of the kernel.
     """
 
     channels: int

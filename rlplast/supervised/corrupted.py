@@ -1,10 +1,9 @@
 """CIFAR-10-C and CIFAR-100-C: test images with corruptions (Hendrycks & Dietterich 2019).
 
-- `LazyImages`: image sets by name, each read when it is asked for.
 - `read_corrupted`: the published folder of ``.npy`` files.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tokenize import TokenError
@@ -16,7 +15,7 @@ from torch import Tensor
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.supervised.formats import Images, checked_labels, unreadable
 
-__all__ = ["LazyImages", "read_corrupted"]
+__all__ = ["read_corrupted"]
 
 SEVERITIES = 5
 CORRUPTIONS = frozenset(
@@ -30,30 +29,10 @@ _EXTRA = ("gaussian_blur", "saturate", "spatter", "speckle_noise")
 _SOURCE = "https://zenodo.org/records/2535967 (CIFAR-100-C: https://zenodo.org/records/3555552)"
 
 
-class LazyImages(Mapping[str, Images]):
-    """Image sets by name; each is read anew whenever it is asked for, and not kept.
-
-    Args:
-        readers: a function per name.
-    """
-
-    def __init__(self, readers: Mapping[str, Callable[[], Images]]) -> None:
-        self._readers = dict(readers)
-
-    def __getitem__(self, key: str) -> Images:
-        return self._readers[key]()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._readers)
-
-    def __len__(self) -> int:
-        return len(self._readers)
-
-
 def read_corrupted(
     folder: Path, input_shape: tuple[int, int, int], num_classes: int
-) -> Mapping[str, Images]:
-    """Return the corrupted test sets ``<corruption>/<severity>``, severities 1 to 5.
+) -> dict[str, Callable[[], Images]]:
+    """Return functions that read the test sets ``<corruption>/<severity>``, severities 1 to 5.
 
     Each file is uint8 (n, height, width, channels), the first fifth severity 1, the last 5.
     The four corruptions that the authors set aside for tuning are left out.
@@ -94,7 +73,7 @@ def read_corrupted(
             )
         for severity in range(1, SEVERITIES + 1):
             readers[f"{name}/{severity}"] = partial(_part, array, labels, severity)
-    return LazyImages(readers)
+    return readers
 
 
 def _labels(path: Path, num_classes: int) -> Tensor:

@@ -8,7 +8,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import Tensor
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import check_fields, param
 from rlplast.core.rng import torch_stream
-from rlplast.supervised.corrupted import LazyImages, read_corrupted
+from rlplast.supervised.corrupted import read_corrupted
 from rlplast.supervised.formats import (
     CIFAR10,
     CIFAR100,
@@ -76,7 +75,7 @@ class Dataset:
         test: test images, or the validation images if some were held out.
         num_classes: labels are 0 to num_classes − 1.
         scale: largest raw value: 255, digits 16.
-        corrupted: corrupted test images by ``<corruption>/<severity>``.
+        corrupted: by ``<corruption>/<severity>``, functions that read the corrupted test images.
     """
 
     name: str
@@ -84,7 +83,7 @@ class Dataset:
     test: Images
     num_classes: int
     scale: float
-    corrupted: Mapping[str, Images] = field(default_factory=dict)
+    corrupted: Mapping[str, Callable[[], Images]] = field(default_factory=dict)
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -93,15 +92,8 @@ class Dataset:
         return channels, height, width
 
     def to(self, device: torch.device | str) -> "Dataset":
-        """Return the data on a device; corrupted images are moved when they are asked for."""
-
-        def moved(key: str) -> Images:
-            return self.corrupted[key].to(device)
-
-        corrupted = LazyImages({key: partial(moved, key) for key in self.corrupted})
-        return replace(
-            self, train=self.train.to(device), test=self.test.to(device), corrupted=corrupted
-        )
+        """Return the data on a device, all but the corrupted images."""
+        return replace(self, train=self.train.to(device), test=self.test.to(device))
 
 
 def load_data(config: DataConfig, seed: int) -> Dataset:
@@ -137,13 +129,10 @@ def _read(config: DataConfig) -> tuple[Images, Images, int]:
     folder = _folder("folder", config.folder, config.name)
     if config.name == "tiny_imagenet":
         return read_tiny_imagenet(folder)
-    readers: dict[str, tuple[Callable[[], tuple[Images, Images]], int]] = {
-        "mnist": (partial(read_mnist, folder), 10),
-        "cifar10": (partial(read_cifar, folder, CIFAR10), 10),
-        "cifar100": (partial(read_cifar, folder, CIFAR100), 100),
-    }
-    read, num_classes = readers[config.name]
-    return *read(), num_classes
+    if config.name == "mnist":
+        return *read_mnist(folder), 10
+    layout = CIFAR10 if config.name == "cifar10" else CIFAR100
+    return *read_cifar(folder, layout), layout.num_classes
 
 
 def _folder(key: str, value: str | None, name: str) -> Path:
@@ -197,7 +186,7 @@ def hold_out(
         held[of_class[torch.randperm(len(of_class), generator=stream)[:count]]] = True
     if not held.any():
         raise ConfigError(f"{key} = {share} holds no image out; give a larger share")
-    return images[(~held).nonzero()[:, 0]], images[held.nonzero()[:, 0]]
+    return images[~held], images[held]
 
 
 def normaliser(dataset: Dataset) -> tuple[Tensor, Tensor]:

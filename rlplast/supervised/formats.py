@@ -60,7 +60,7 @@ class Images:
         return len(self.y)
 
     def __getitem__(self, indices: Tensor) -> "Images":
-        """Return the images at `indices` (k,), int64."""
+        """Return the images at `indices`, (k,) int64, or where a mask (n,) is true."""
         return Images(self.x[indices], self.y[indices])
 
     def to(self, device: torch.device | str) -> "Images":
@@ -254,9 +254,8 @@ def read_cifar(folder: Path, layout: CifarLayout) -> tuple[Images, Images]:
 
 
 def _cifar_images(records: np.ndarray, folder: Path, layout: CifarLayout) -> Images:
-    labels = layout.label_bytes
-    x = records[:, labels:].reshape(-1, 3, 32, 32)
-    return checked_images(x, records[:, labels - 1], layout.num_classes, folder)
+    label, x = records[:, layout.label_bytes - 1], records[:, layout.label_bytes :]
+    return checked_images(x.reshape(-1, 3, 32, 32), label, layout.num_classes, folder)
 
 
 def _cifar_records(data: bytes, path: Path, label_bytes: int) -> np.ndarray:

@@ -6,7 +6,7 @@
 - `model_taps`: logits and hidden activations of any of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
-from rlplast.core.registry import check_range
+from rlplast.core.optional import import_optional
+from rlplast.core.registry import check_fields, check_range, param
 from rlplast.core.rng import preserve_global_rng
-from rlplast.supervised.chains import ALEXNET, CNN, LENET5, chain, vgg16_stages
+from rlplast.supervised.chains import ALEXNET, CNN, LENET5, Stages, chain, vgg16_stages
 from rlplast.supervised.initialisation import efficientnet_law, resnet_law, vgg_law, vit_law
 from rlplast.supervised.resnet import ResNet18
-from rlplast.supervised.timm_models import timm_model
 from rlplast.supervised.vit import ViT
 
 __all__ = ["MODELS", "Model", "ModelConfig", "build_model", "model_taps"]
@@ -58,9 +58,9 @@ class ModelConfig:
 
     name: str = "mlp"
     hidden: list[int] | None = None
-    width: int | None = None
-    depth: int | None = None
-    patch: int | None = None
+    width: int | None = param(None, "[1, inf)")
+    depth: int | None = param(None, "[1, inf)")
+    patch: int | None = param(None, "[1, inf)")
     batch_norm: bool = False
     init: str | None = None
     pretrained: bool = False
@@ -81,8 +81,7 @@ class ModelConfig:
                     f"model.{field.name} = {value!r}: {self.name} does not read it, only "
                     f"{', '.join(readers)} do"
                 )
-        for key in ("width", "depth", "patch"):
-            check_range(f"model.{key}", getattr(self, key), None, "[1, inf)", whole=True)
+        check_fields(self, "model.")
         for i, size in enumerate(self.hidden or ()):
             check_range(f"model.hidden[{i}]", size, 1, "[1, inf)")
         if self.init not in (None, "torch"):
@@ -92,9 +91,6 @@ class ModelConfig:
                 "model.pretrained: published weights have their own width and depth; leave these "
                 "out"
             )
-
-
-Law = Callable[[Block, torch.Generator], Tensor]
 
 
 @dataclass(frozen=True)
@@ -109,37 +105,27 @@ class Model:
 
     build: Callable[[ModelConfig, Shape, int], nn.Module]
     reads: tuple[str, ...]
-    law: Law = torch_default
+    law: Callable[[Block, torch.Generator], Tensor] = torch_default
 
 
-def _hidden(config: ModelConfig, *own: int) -> tuple[int, ...]:
-    return own if config.hidden is None else tuple(config.hidden)
-
-
-def _mlp(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
-    return chain((), _hidden(config, 100, 100), shape, classes)
-
-
-def _cnn(config: ModelConfig, shape: Shape, classes: int, batch_norm: bool = False) -> nn.Module:
-    norm: dict[str, Any] = {"batch_norm": batch_norm, "conv_bias": not batch_norm}
-    return chain(CNN(config.width or 16), _hidden(config, 100), shape, classes, **norm)
-
-
-def _lenet5(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
-    return chain(LENET5(min(shape[1:])), _hidden(config, 120, 84), shape, classes)
-
-
-def _alexnet(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
-    return chain(ALEXNET, _hidden(config), shape, classes)
-
-
-def _vgg16(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
-    stages, hidden = vgg16_stages(config.width or 64), _hidden(config, 4096, 4096)
-    return chain(stages, hidden, shape, classes, batch_norm=config.batch_norm)
+def _chain(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
+    own: dict[str, tuple[Stages, Sequence[int]]] = {
+        "mlp": ((), (100, 100)),
+        "cnn": (CNN(config.width or 16), (100,)),
+        "cnn_bn": (CNN(config.width or 16), (100,)),
+        "lenet5": (LENET5(min(shape[1:])), (120, 84)),
+        "alexnet": (ALEXNET, ()),
+        "vgg16": (vgg16_stages(config.width or 64), (4096, 4096)),
+    }
+    stages, hidden = own[config.name]
+    hidden = hidden if config.hidden is None else config.hidden
+    cnn_bn = config.name == "cnn_bn"
+    norm = config.batch_norm or cnn_bn
+    return chain(stages, hidden, shape, classes, batch_norm=norm, conv_bias=not cnn_bn)
 
 
 def _resnet18(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
-    return ResNet18(shape[0], classes, config.width or 64, _hidden(config))
+    return ResNet18(shape[0], classes, config.width or 64, config.hidden or ())
 
 
 def _vit(config: ModelConfig, shape: Shape, classes: int, name: str) -> nn.Module:
@@ -148,25 +134,39 @@ def _vit(config: ModelConfig, shape: Shape, classes: int, name: str) -> nn.Modul
     module = ViT(shape, classes, patch=patch, width=config.width or 192, depth=config.depth or 12)
     if config.pretrained:
         options = {"img_size": sides, "patch_size": patch, "in_chans": shape[0]}
-        published = timm_model(name, pretrained=True, num_classes=classes, **options)
+        published = _timm(name, pretrained=True, num_classes=classes, **options)
         module.load_state_dict(published.state_dict())
     return module
 
 
 def _efficientnet(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
     options = {"in_chans": shape[0], "num_classes": classes}
-    return timm_model("tf_efficientnetv2_s", pretrained=config.pretrained, **options)
+    return _timm("tf_efficientnetv2_s", pretrained=config.pretrained, **options)
+
+
+def _timm(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
+    """Return a model of timm's, the extra ``vision``, by timm's name."""
+    timm = import_optional("timm", "vision")
+    try:
+        return timm.create_model(name, pretrained=pretrained, **options)
+    except (OSError, RuntimeError) as error:
+        if not pretrained:
+            raise
+        raise ConfigError(
+            f"model.pretrained: the weights of {name} could not be loaded ({error}); timm fetches "
+            "them from the Hugging Face Hub"
+        ) from error
 
 
 _VIT_KEYS = ("width", "depth", "patch", "pretrained")
 
 MODELS: dict[str, Model] = {
-    "mlp": Model(_mlp, ("hidden",)),
-    "cnn": Model(_cnn, ("hidden", "width")),
-    "cnn_bn": Model(partial(_cnn, batch_norm=True), ("hidden", "width")),
-    "lenet5": Model(_lenet5, ("hidden",)),
-    "alexnet": Model(_alexnet, ("hidden",)),
-    "vgg16": Model(_vgg16, ("hidden", "width", "batch_norm", "init"), vgg_law),
+    "mlp": Model(_chain, ("hidden",)),
+    "cnn": Model(_chain, ("hidden", "width")),
+    "cnn_bn": Model(_chain, ("hidden", "width")),
+    "lenet5": Model(_chain, ("hidden",)),
+    "alexnet": Model(_chain, ("hidden",)),
+    "vgg16": Model(_chain, ("hidden", "width", "batch_norm", "init"), vgg_law),
     "resnet18": Model(_resnet18, ("hidden", "width", "init"), resnet_law),
     # One architecture; what differs is how the published weights were trained.
     "vit_tiny": Model(partial(_vit, name="vit_tiny_patch16_224"), _VIT_KEYS, vit_law),
@@ -188,7 +188,7 @@ def build_model(config: ModelConfig, input_shape: Shape, num_classes: int) -> nn
 
     Raises:
         ConfigError: for a key out of range or not read, for images that are too small, or if the
-            library the model comes from is absent.
+            library or the published weights of the model cannot be had.
     """
     config.check()
     model = MODELS[config.name]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.optional import import_optional
 from rlplast.supervised.formats import Images, checked_images, missing, unreadable
 
 if TYPE_CHECKING:
@@ -66,16 +67,16 @@ def read_tiny_imagenet(folder: Path) -> tuple[Images, Images, int]:
         if not path.is_file():
             raise missing(folder, str(path.relative_to(root)), _TINY)
     classes = _classes(wnids)
-    train = {wnid: sorted((root / "train" / wnid / "images").glob("*.JPEG")) for wnid in classes}
-    counts = {wnid: len(paths) for wnid, paths in train.items()}
-    if len(set(counts.values())) != 1 or 0 in counts.values():
-        least = min(counts, key=lambda wnid: counts[wnid])
+    train = [sorted((root / "train" / wnid / "images").glob("*.JPEG")) for wnid in classes]
+    least, most = min(train, key=len), max(train, key=len)
+    if not least or len(least) < len(most):
+        wnid = list(classes)[train.index(least)]
         raise DamagedFile(
-            f"{root / 'train' / least / 'images'} has {counts[least]} JPEGs, another class "
-            f"{max(counts.values())}; needed are equally many: unpack {_TINY} again"
+            f"{root / 'train' / wnid / 'images'} has {len(least)} JPEGs, another class "
+            f"{len(most)}; needed are equally many: unpack {_TINY} again"
         )
-    paths = [path for of_class in train.values() for path in of_class]
-    labels = [classes[path.parts[-3]] for path in paths]
+    paths = [path for of_class in train for path in of_class]
+    labels = [label for label, of_class in enumerate(train) for _ in of_class]
     return (
         _jpegs(paths, labels, len(classes), root / "train"),
         _jpegs(*_annotated(annotations, classes), len(classes), annotations),
@@ -164,12 +165,7 @@ def read_huggingface(config: HuggingFaceConfig) -> tuple[Images, Images, int]:
             "data.huggingface.path is not set: data.name = 'huggingface' needs the name of a set "
             "on the hub, such as uoft-cs/cifar10, or a local folder"
         )
-    try:
-        import datasets  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ConfigError(
-            "data.name = 'huggingface' needs the package datasets: pip install \"rlplast[vision]\""
-        ) from error
+    datasets = import_optional("datasets", "vision")
     try:
         tables = [datasets.load_dataset(config.path, split=s) for s in (config.train, config.test)]
     except (OSError, ValueError) as error:
@@ -203,13 +199,13 @@ def images_of_rows(rows: Iterable[Mapping[str, Any]], config: HuggingFaceConfig)
         for column in (config.image, config.label):
             if column not in row:
                 raise ConfigError(f"{where}: no column {column!r}; there are {', '.join(row)}")
-        if isinstance(row[config.label], bool) or not isinstance(row[config.label], int):
+        label = row[config.label]
+        if type(label) is not int:  # true is an int too
             raise ConfigError(
-                f"{where}: label {row[config.label]!r} in column {config.label!r}; allowed are "
-                "whole numbers"
+                f"{where}: label {label!r} in column {config.label!r}; allowed are whole numbers"
             )
         pictures.append(_picture(row[config.image], f"{where}: column {config.image!r}"))
-        labels.append(row[config.label])
+        labels.append(label)
     sizes = sorted({picture.size for picture in pictures})
     if len(sizes) > 1:
         raise ConfigError(

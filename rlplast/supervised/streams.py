@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import check_range
+from rlplast.core.registry import check_fields, check_range, param
 from rlplast.core.rng import torch_stream
 
 __all__ = ["Phase", "StreamConfig", "phases"]
@@ -43,9 +43,9 @@ class StreamConfig:
         epochs: of each phase; a list gives each phase its own, as FIRE's warm start [1000, 100].
     """
 
-    name: str = "single_task"
-    phases: int | None = None
-    fraction: float | None = None
+    name: str = param("single_task", _NAMES)
+    phases: int | None = param(None, "[1, 10000]")
+    fraction: float | None = param(None, "(0, 1)")
     epochs: int | list[int] = 100
 
     def num_phases(self) -> int:
@@ -54,7 +54,7 @@ class StreamConfig:
         Raises:
             ConfigError: for an unknown name, or a number of phases or a fraction out of range.
         """
-        check_range("stream.name", self.name, "single_task", _NAMES)
+        check_fields(self, "stream.")
         if self.fraction is not None and self.name != "warm_start":
             raise ConfigError(
                 f"stream.fraction = {self.fraction}: {self.name} does not read it, only warm_start"
@@ -64,14 +64,7 @@ class StreamConfig:
                 f"stream.phases = {self.phases}: {self.name} does not read it, it has "
                 f"{_FIXED[self.name]}"
             )
-        check_range("stream.fraction", self.first_share(), 0.5, "(0, 1)")
-        count = 10 if self.phases is None else self.phases
-        check_range("stream.phases", count, 10, "[1, 10000]")
-        return _FIXED.get(self.name, count)
-
-    def first_share(self) -> float:
-        """Return the share of the images in the first phase of a warm start."""
-        return 0.5 if self.fraction is None else self.fraction
+        return _FIXED.get(self.name, self.phases or 10)
 
     def epochs_of_phases(self) -> list[int]:
         """Return the epochs of each phase.
@@ -147,7 +140,7 @@ def _of_images(config: StreamConfig, order: Tensor) -> list[Tensor]:
     """Return each phase's training images, by their permutation."""
     n, count = len(order), config.num_phases()
     if config.name == "warm_start":
-        return [order[: round(config.first_share() * n)], order]
+        return [order[: round((config.fraction or 0.5) * n)], order]
     ends = [n * k // count for k in range(count + 1)]
     if config.name == "continual_limited":
         return [order[a:b] for a, b in pairwise(ends)]

@@ -6,10 +6,9 @@ from its clock alone: every epoch's order is a stream of its own, so there is no
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -39,21 +38,13 @@ __all__ = ["Position", "Supervised", "batches_per_epoch", "position"]
 EVALUATION_BATCH = 1000  # images per forward pass
 
 
-@dataclass(frozen=True)
-class Position:
-    """Where in its phase a run is, counted from the phase's start.
+class Position(NamedTuple):
+    """Where in its phase a run is, counted from the phase's start."""
 
-    Attributes:
-        epoch: whole epochs done.
-        batch: batches done of the epoch that has begun.
-        batches: batches per epoch.
-        updates: updates done.
-    """
-
-    epoch: int
-    batch: int
-    batches: int
-    updates: int
+    epoch: int  # whole epochs done
+    batch: int  # batches done of the epoch that has begun
+    batches: int  # batches per epoch
+    updates: int  # updates done
 
 
 def batches_per_epoch(phase: Phase, batch_size: int) -> int:
@@ -68,13 +59,9 @@ def batches_per_epoch(phase: Phase, batch_size: int) -> int:
 
 def position(stream: list[Phase], batch_size: int, clock: Clock) -> Position:
     """Return the place in the stream that a clock stands for."""
-    batches = [batches_per_epoch(phase, batch_size) for phase in stream]
-    before = stream[: clock.phase]
-    updates = clock.updates - sum(
-        p.epochs * n for p, n in zip(before, batches[: clock.phase], strict=True)
-    )
-    now = batches[clock.phase]
-    return Position(updates // now, updates % now, now, updates)
+    before = sum(p.epochs * batches_per_epoch(p, batch_size) for p in stream[: clock.phase])
+    updates, batches = clock.updates - before, batches_per_epoch(stream[clock.phase], batch_size)
+    return Position(updates // batches, updates % batches, batches, updates)
 
 
 class Supervised:
@@ -123,48 +110,40 @@ class Supervised:
     def step(self) -> None:
         """Do one update, or start the next phase if this one is over."""
         here = position(self.stream, self.config.batch_size, self.clock)
-        if here.epoch == self.stream[self.clock.phase].epochs:
-            self._start_phase()
-        else:
-            self._update(here)
-
-    def _start_phase(self) -> None:
-        """Advance to the next phase, so that hooks fire between it and the one before."""
-        self.clock = self.clock.advance(phase=1)
-        if self.config.optimizer.renew:
-            zero_all(self.networks["model"])
-
-    def _update(self, here: Position) -> None:
-        self._set_lr(here)
-        x, y = self._batch(here)
-        loss, logits, activations = self._loss(x, y)
-        self._count(loss.detach(), logits.detach(), y)
-        self.updater.minimise(self.penalties.add("model", loss))
-        self.clock = self.clock.advance(updates=1, epochs=int(here.batch == here.batches - 1))
-        self.after_update(self.clock, {"model": activations})
-
-    def _count(self, loss: Tensor, logits: Tensor, y: Tensor) -> None:
-        self.loss_sum += loss
-        self.right += (logits.argmax(1) == y).sum()
-        self.updates_summed += 1
-        self.images_summed += len(y)
-
-    def _set_lr(self, here: Position) -> None:
         epochs = self.stream[self.clock.phase].epochs
+        if here.epoch == epochs:  # hooks fire between this phase and the next
+            self.clock = self.clock.advance(phase=1)
+            if self.config.optimizer.renew:
+                zero_all(self.networks["model"])
+            return
         if self.config.optimizer.stepped == "epoch":
             self.updater.set_lr(here.epoch, epochs)
         else:
             self.updater.set_lr(here.updates, epochs * here.batches)
+        self._update(here)
+
+    def _update(self, here: Position) -> None:
+        x, y = self._batch(here)
+        loss, logits, activations = self._loss(x, y)
+        self.loss_sum += loss.detach()
+        self.right += (logits.detach().argmax(1) == y).sum()
+        self.updates_summed += 1
+        self.images_summed += len(y)
+        self.updater.minimise(self.penalties.add("model", loss))
+        self.clock = self.clock.advance(updates=1, epochs=int(here.batch == here.batches - 1))
+        self.after_update(self.clock, {"model": activations})
+
+    def _shuffled(self, *stream: str | int) -> Tensor:
+        """Return the indices of this phase's training images in the order of a named stream."""
+        indices = self.stream[self.clock.phase].train
+        generator = torch_stream(self.config.seed, *stream)
+        return indices[torch.randperm(len(indices), generator=generator)].to(self.device)
 
     def _batch(self, here: Position) -> tuple[Tensor, Tensor]:
         """Return augmented and normalised images, and labels."""
         config, key = self.config, (self.clock.phase, here.epoch)
         if self.order is None or self.order[0] != key:
-            indices = self.stream[self.clock.phase].train
-            shuffled = torch.randperm(
-                len(indices), generator=torch_stream(config.seed, "data", "epoch", *key)
-            )
-            self.order = key, indices[shuffled].to(self.device)
+            self.order = key, self._shuffled("data", "epoch", *key)
         chosen = self.order[1][here.batch * config.batch_size :]
         if here.batch < here.batches - 1:
             chosen = chosen[: config.batch_size]
@@ -232,21 +211,19 @@ class Supervised:
         With ``data.corrupted`` also mCA. Neither argument matters: all images count.
         """
         test = self.stream[self.clock.phase].test.to(self.device)
-        whole = self.data.test
-        scores = self._score(Images(whole.x[test], whole.y[test]))
+        scores = self._score(self.data.test[test])
         if self.data.corrupted:
-            scores["mca"] = mca(
-                {k: self._score(v)["accuracy"] for k, v in self.data.corrupted.items()}
-            )
+            sets = self.data.corrupted.items()
+            scores["mca"] = mca({name: self._score(read())["accuracy"] for name, read in sets})
         return scores
 
     @torch.no_grad()
     def _score(self, images: Images) -> dict[str, float]:
-        logits = self.predict(images.x)
+        logits, y = self.predict(images.x), images.y.to(self.device)
         return {
-            "accuracy": float(accuracy(logits, images.y)),
-            "loss": float(F.cross_entropy(logits, images.y)),
-            "ece": float(ece(logits, images.y)),
+            "accuracy": float(accuracy(logits, y)),
+            "loss": float(F.cross_entropy(logits, y)),
+            "ece": float(ece(logits, y)),
         }
 
     @torch.no_grad()
@@ -269,8 +246,7 @@ class Supervised:
     def metrics(self) -> dict[str, float]:
         """Return means since the last call: loss, penalty, accuracy on training batches."""
         values: dict[str, float] = {}
-        updates = self.updates_summed
-        if updates:
+        if updates := self.updates_summed:
             values = {
                 "train/loss": float(self.loss_sum) / updates,
                 "train/accuracy": int(self.right) / self.images_summed,
@@ -284,22 +260,16 @@ class Supervised:
 
     def sample(self, size: int, number: int) -> Images:
         """Return raw training images of this phase, drawn from a stream of their own."""
-        indices = self.stream[self.clock.phase].train
-        stream = torch_stream(self.config.seed, "probe", number)
-        chosen = indices[torch.randperm(len(indices), generator=stream)[:size]].to(self.device)
-        return Images(self.data.train.x[chosen], self.data.train.y[chosen])
+        return self.data.train[self._shuffled("probe", number)[:size]]
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Images]:
         """Yield raw training images of this phase in one random order, from its start if need be.
 
         None is one pass.
         """
-        indices = self.stream[self.clock.phase].train
-        stream = torch_stream(self.config.seed, "batches", number)
-        order = indices[torch.randperm(len(indices), generator=stream)].to(self.device)
-        parts = order.split(size)
+        parts = self._shuffled("batches", number).split(size)
         for chosen in parts if count is None else islice(cycle(parts), count):
-            yield Images(self.data.train.x[chosen], self.data.train.y[chosen])
+            yield self.data.train[chosen]
 
     def loss(self, network: str, batch: Images, train: bool = False) -> Tensor:
         """Return the mean cross-entropy of a batch; in eval mode no statistics move."""
@@ -353,11 +323,7 @@ class Supervised:
 
 
 def _check_total(config: SupervisedConfig, stream: list[Phase]) -> None:
-    """Refuse a total in updates that the stream does not have.
-
-    Raises:
-        ConfigError: naming both.
-    """
+    """Refuse a total in updates that the stream does not have."""
     total = config.total_time()
     whole = sum(p.epochs * batches_per_epoch(p, config.batch_size) for p in stream)
     if total.unit == "updates" and total.value > whole:

@@ -15,16 +15,22 @@ from rlplast.core.errors import Interrupted, RlplastError
 from rlplast.core.training import distributed
 from rlplast.core.training.loop import Loop
 from rlplast.gpt.config import GPTConfig
-from tests.gpt.runs import run, tiny
+from tests.gpt.runs import MODEL, run, tiny
 from tests.runs import at_step
 
-__all__ = ["DROPOUT", "config_of"]
-
-DROPOUT = {"layers": 2, "heads": 2, "width": 16, "context": 8, "vocab_size": 256, "dropout": 0.2}
+CONDITIONAL: list[dict[str, Any]] = [
+    {"method": "shrink_perturb", "when": {"metric": "weight_norm", "above": 0, "cooldown": "30%"}},
+    {"method": "fire", "when": {"metric": "eval/low/loss", "above": 0}, "scope": "gpt"},
+    {"method": "full_reset", "when": {"metric": "train/loss", "above": 0}, "from": "80%"},
+]
 
 
 def config_of(corpora: dict[str, str], **changes: Any) -> GPTConfig:
     return tiny(corpora, log={"every": "1 updates"}, **changes)
+
+
+def conditional(corpora: dict[str, str]) -> GPTConfig:
+    return tiny(corpora, hooks=CONDITIONAL)
 
 
 def digest(loop: Loop) -> str:
@@ -67,7 +73,8 @@ def main(root: Path) -> None:
     warnings.simplefilter("error")
     corpora = json.loads((root / "corpora.json").read_text())
     said: dict[str, Any] = {"digests": []}
-    plain, dropout = config_of(corpora), config_of(corpora, model=DROPOUT, micro_batch=2)
+    plain = config_of(corpora)
+    dropout = config_of(corpora, model=MODEL | {"dropout": 0.2}, micro_batch=2)
     trained = run(plain, root / "plain", lambda loop: said["digests"].append(digest(loop)))
     said["scores"] = trained.evaluate(0, 0)
     run(dropout, root / "dropout")
@@ -75,6 +82,8 @@ def main(root: Path) -> None:
     said["interrupted"] = interrupted(dropout, root / "interrupted")
     rarely = config_of(corpora, checkpoint={"every": "20 updates"})
     said["out_of_step"] = out_of_step(rarely, root / "out_of_step")
+    run(conditional(corpora), root / "conditional")
+    interrupted(conditional(corpora), root / "conditional interrupted")
     (root / f"rank{distributed.rank()}.json").write_text(json.dumps(said))
     distributed.leave()
 

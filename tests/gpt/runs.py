@@ -18,8 +18,7 @@ from rlplast.gpt.trainer import GPTTrainer
 from rlplast.metrics.probe import measure_run
 from rlplast.run.config_file import read_config
 
-__all__ = ["HOOKS", "loop", "rows", "run", "tiny", "write_corpora"]
-
+MODEL: dict[str, Any] = {"layers": 2, "heads": 2, "width": 16, "context": 8, "vocab_size": 256}
 HOOKS: list[dict[str, Any]] = [
     {"method": "fire", "on": "phase_start", "scope": "gpt", "params": {"iterations": 5}},
     {"method": "shrink_perturb", "at": ["20%", "70%"], "params": {"init": "fresh"}},
@@ -27,18 +26,17 @@ HOOKS: list[dict[str, Any]] = [
 ]
 
 
-def write_corpus(folder: Path, tokens: np.ndarray) -> None:
+def write_corpus(folder: Path, tokens: np.ndarray, **changes: Any) -> None:
     """Write tokens below 256 as `rlplast tokens` would, the last quarter for validation."""
     folder.mkdir(parents=True)
-    parts = dict(
-        zip(("train", "validation"), np.split(tokens, [len(tokens) * 3 // 4]), strict=True)
-    )
-    for name, part in parts.items():
-        part.astype("<u2").tofile(folder / f"{name}.bin")
-    about = {"format": 1, "tokenizer": "bytes", "vocab_size": 256, "dtype": "uint16", "sha256": ""}
-    for name, part in parts.items():
+    about: dict[str, Any] = {"format": 1, "tokenizer": "bytes", "vocab_size": 256}
+    about |= {"dtype": "uint16", "sha256": "the sum"}
+    dtype = "<u4" if changes.get("dtype") == "uint32" else "<u2"
+    train, validation = np.split(tokens, [len(tokens) * 3 // 4])
+    for name, part in (("train", train), ("validation", validation)):
+        part.astype(dtype).tofile(folder / f"{name}.bin")
         about |= {f"{name}_tokens": len(part), f"{name}_bytes": len(part)}
-    (folder / "corpus.json").write_text(json.dumps(about))
+    (folder / "corpus.json").write_text(json.dumps(about | changes))
 
 
 def write_corpora(folder: Path) -> dict[str, str]:
@@ -62,7 +60,7 @@ def plain(corpora: dict[str, str]) -> dict[str, Any]:
         "seed": 3,
         "threads": 1,
         "device": "cpu",
-        "model": {"layers": 2, "heads": 2, "width": 16, "context": 8, "vocab_size": 256},
+        "model": MODEL,
         "corpora": corpora,
         "phases": [
             {"updates": 10, "mixture": {"low": 1}},

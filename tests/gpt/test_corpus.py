@@ -1,5 +1,3 @@
-import hashlib
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +9,7 @@ import pytest
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.rng import numpy_stream
 from rlplast.gpt.corpus import Corpus, batch, check_corpus, open_corpus, validation_batches
+from tests.gpt.runs import write_corpus
 
 
 def corpus(train: int = 0, validation: int = 0, first: int = 0, **fields: Any) -> Corpus:
@@ -20,40 +19,23 @@ def corpus(train: int = 0, validation: int = 0, first: int = 0, **fields: Any) -
     return replace(made, **fields)
 
 
-def written(folder: Path, dtype: str = "uint16", **about: Any) -> Path:
-    """A folder with 50 and 20 tokens, as `rlplast tokens` lays it out."""
-    folder.mkdir()
-    raw = np.arange(70).astype(f"<u{2 if dtype == 'uint16' else 4}").tobytes()
-    cut = 50 * len(raw) // 70
-    (folder / "train.bin").write_bytes(raw[:cut])
-    (folder / "validation.bin").write_bytes(raw[cut:])
-    described = {
-        "format": 1,
-        "tokenizer": "bytes",
-        "vocab_size": 256,
-        "dtype": dtype,
-        "train_tokens": 50,
-        "train_bytes": 50,
-        "validation_tokens": 20,
-        "validation_bytes": 15,
-        "sha256": hashlib.sha256(raw).hexdigest(),
-    }
-    (folder / "corpus.json").write_text(json.dumps(described | about))
+def written(folder: Path, **about: Any) -> Path:
+    """A folder with 60 and 20 tokens, as `rlplast tokens` lays it out."""
+    write_corpus(folder, np.arange(80), **about)
     return folder
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32"])
 def test_a_folder_is_mapped_not_read(tmp_path: Path, dtype: str):
-    opened = open_corpus("mine", written(tmp_path / "c", dtype))
-    assert np.array_equal(opened.train, np.arange(50))
-    assert np.array_equal(opened.validation, np.arange(50, 70))
+    opened = open_corpus("mine", written(tmp_path / "c", dtype=dtype, validation_bytes=15))
+    assert np.array_equal(opened.train, np.arange(60))
+    assert np.array_equal(opened.validation, np.arange(60, 80))
     assert opened.train.dtype == opened.validation.dtype == np.dtype(dtype)
     assert isinstance(opened.train.base, np.memmap)
     assert not opened.train.flags.writeable
     assert (opened.name, opened.tokenizer, opened.vocab_size) == ("mine", "bytes", 256)
     assert opened.bytes_per_token == 0.75
-    arrays = opened.train.tobytes() + opened.validation.tobytes()
-    assert opened.sha256 == hashlib.sha256(arrays).hexdigest()
+    assert opened.sha256 == "the sum"
 
 
 def test_rows_are_pieces_of_the_corpora_in_their_shares_from_every_place():
@@ -127,16 +109,6 @@ def test_fewer_validation_rows_are_spaced_evenly_from_the_start():
     assert list(validation_batches(made, 8, 0, 4)) == []
 
 
-def test_another_extent_of_validation_moves_no_training_row(tmp_path: Path):
-    opened = open_corpus("mine", written(tmp_path / "c"))
-    rng, other = numpy_stream(0, "x"), numpy_stream(0, "x")
-    first = batch([opened], [1], 4, 8, rng), batch([opened], [1], 4, 8, other)
-    list(validation_batches(opened, 8, None, 2))
-    second = batch([opened], [1], 4, 8, rng), batch([opened], [1], 4, 8, other)
-    assert np.array_equal(*first)
-    assert np.array_equal(*second)
-
-
 @pytest.mark.parametrize(
     ("source", "says"),
     [
@@ -164,18 +136,10 @@ def test_a_file_of_another_length_is_damaged(tmp_path: Path, part: str, change: 
         open_corpus("mine", tmp_path / "c")
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "cannot be read"),
-        ('{"format": 1', "cannot be read"),
-        ("[1]", "cannot be read"),
-        ("\xff", "cannot be read"),
-        ("{}", "has no 'format'"),
-    ],
-)
-def test_a_description_that_is_cut_is_damaged(tmp_path: Path, text: str, says: str):
+@pytest.mark.parametrize("text", ["", '{"format": 1', "[1]", "\xff", "{}"])
+def test_a_description_that_is_cut_is_damaged(tmp_path: Path, text: str):
     (written(tmp_path / "c") / "corpus.json").write_text(text, encoding="latin-1")
+    says = "has no 'format'" if text == "{}" else "cannot be read"
     with pytest.raises(DamagedFile, match=rf"corpus\.json {says}"):
         open_corpus("mine", tmp_path / "c")
 
@@ -188,7 +152,7 @@ def test_a_description_that_is_cut_is_damaged(tmp_path: Path, text: str, says: s
         ({"format": 2}, "has format 2: this version reads 1"),
         ({"train_tokens": -1}, "has train_tokens -1"),
         ({"train_tokens": "many"}, "has train_tokens 'many'"),
-        ({"train_tokens": 50.0}, r"has train_tokens 50\.0"),
+        ({"train_tokens": 60.0}, r"has train_tokens 60\.0"),
         ({"validation_bytes": float("inf")}, "has validation_bytes inf"),
         ({"vocab_size": float("nan")}, "has vocab_size nan"),
         ({"vocab_size": None}, "has vocab_size None"),
@@ -203,13 +167,13 @@ def test_a_description_with_a_wrong_value_is_damaged(tmp_path: Path, about: dict
 
 @pytest.mark.parametrize("part", ["train", "validation"])
 def test_a_token_that_is_no_id_is_found_when_it_is_read(tmp_path: Path, part: str):
-    folder = written(tmp_path / "c", vocab_size=70)
+    folder = written(tmp_path / "c", vocab_size=80)
     path = folder / f"{part}.bin"
     tokens = np.fromfile(path, "<u2")
-    tokens[6] = 70
+    tokens[6] = 80
     tokens.tofile(path)
     opened = open_corpus("mine", folder)
-    says = rf"corpus 'mine': token 6 of its {part} part is 70: .* has ids below 70"
+    says = rf"corpus 'mine': token 6 of its {part} part is 80: .* has ids below 80"
     with pytest.raises(DamagedFile, match=says):
         if part == "train":
             batch([opened], [1], 30, 8, numpy_stream(0, "x"))

@@ -11,7 +11,7 @@ import torch
 
 from rlplast.core.checkpoint import checkpoint
 from rlplast.gpt.trainer import GPTTrainer
-from tests.gpt.ranks import config_of
+from tests.gpt.ranks import conditional, config_of
 from tests.gpt.runs import rows, run, write_corpora
 from tests.runs import final
 
@@ -42,6 +42,10 @@ def alone(two: Path) -> tuple[Path, GPTTrainer]:
     return two / "alone", run(config_of(corpora), two / "alone")
 
 
+def fired(folder: Path) -> list[tuple[str, int]]:
+    return [(r["method"], r["clock"]["updates"]) for r in final(folder)["receipts"]]
+
+
 def said(two: Path, rank: int) -> dict[str, Any]:
     return json.loads((two / f"rank{rank}.json").read_text())
 
@@ -52,9 +56,8 @@ def test_two_processes_follow_one(two: Path, alone: tuple[Path, GPTTrainer]) -> 
         assert [at for at, _ in mine] == [at for at, _ in theirs]
         assert [v for _, v in theirs] == pytest.approx([v for _, v in mine], rel=0, abs=1e-5)
     assert len(rows(two / "plain", "train/loss")) == 20
-    methods = [r["method"] for r in final(two / "plain")["receipts"]]
-    assert methods == [r["method"] for r in final(alone[0])["receipts"]]
-    assert {"fire", "shrink_perturb"} <= set(methods)
+    assert fired(two / "plain") == fired(alone[0])
+    assert {"fire", "shrink_perturb"} <= {method for method, _ in fired(two / "plain")}
 
 
 def test_weights_end_where_those_of_one_process_do(
@@ -95,4 +98,17 @@ def test_ranks_out_of_step_stop_at_the_next_hook_naming_the_tensor(two: Path) ->
     for rank in (0, 1):
         assert said(two, rank)["out_of_step"].startswith("gpt.wte.weight: 1 of ")
     assert rows(two / "out_of_step", "train/loss")[-1][0] == 10  # and then the phase starts
-    assert "fire" not in [r["method"] for r in final(two / "out_of_step")["receipts"]]
+    assert "fire" not in [method for method, _ in fired(two / "out_of_step")]
+
+
+def test_conditions_that_rank_0_measures_fire_in_all_and_resume(two: Path) -> None:
+    run(conditional(json.loads((two / "corpora.json").read_text())), two / "conditional alone")
+    assert fired(two / "conditional") == fired(two / "conditional alone")
+    methods = {method for method, _ in fired(two / "conditional")}
+    assert methods == {"shrink_perturb", "fire", "full_reset"}
+    norms, alone = (
+        [r["metric/weight_norm/gpt"] for r in final(path)["metrics"] if "metric/srank/gpt" in r]
+        for path in (two / "conditional", two / "conditional alone")
+    )
+    assert norms == pytest.approx(alone, rel=1e-4)
+    assert final(two / "conditional interrupted") == final(two / "conditional")

@@ -21,33 +21,19 @@ from tests.methods.nets import (
 from tests.naive.interventions import fire_twin
 
 # docs/methods/fire.md: weights of linear layers; no biases, norms, embeddings, tied tensors.
-FIRED = {
-    "h.0.attn.c_attn.weight",
-    "h.0.attn.c_proj.weight",
-    "h.0.mlp.c_fc.weight",
-    "h.0.mlp.c_proj.weight",
-    "h.1.attn.c_attn.weight",
-    "h.1.attn.c_proj.weight",
-    "h.1.mlp.c_fc.weight",
-    "h.1.mlp.c_proj.weight",
-}
+LINEAR = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+FIRED = {f"h.{i}.{layer}.weight" for i in (0, 1) for layer in LINEAR}
 SPARED = {"wte.weight", "lm_head.weight", "wpe.weight", "ln_f.weight"} | {
     f"h.{i}.ln_{j}.weight" for i in (0, 1) for j in (1, 2)
 }
-BIASES = {
-    f"h.{i}.{layer}.bias"
-    for i in (0, 1)
-    for layer in ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
-} | {"ln_f.bias"}
+BIASES = {f"h.{i}.{layer}.bias" for i in (0, 1) for layer in ("ln_1", "ln_2", *LINEAR)}
+BIASES |= {"ln_f.bias"}
 WIDTH, VOCABULARY = 8, 20
 TOKENS = torch.randint(VOCABULARY, (4, 6), generator=torch.Generator().manual_seed(0))
 
 
 def small(bias: bool = False, seed: int = 1) -> GPT:
-    config = GPTModelConfig(
-        layers=2, heads=2, width=WIDTH, context=6, vocab_size=VOCABULARY, bias=bias
-    )
-    return randomise(GPT(config), seed)
+    return randomise(GPT(GPTModelConfig(2, 2, WIDTH, 6, VOCABULARY, bias)), seed)
 
 
 def network(model: GPT) -> Network:
@@ -56,11 +42,12 @@ def network(model: GPT) -> Network:
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("include_tied", [False, True])
-def test_fire_edits_exactly_the_linear_layers(bias: bool, include_tied: bool):
+@pytest.mark.parametrize("scope", ["gpt", "all"])
+def test_fire_edits_exactly_the_linear_layers(scope: str, bias: bool, include_tied: bool):
     model = small(bias)
     before = snapshot(model)
     assert set(before) == FIRED | SPARED | (BIASES if bias else set())
-    receipt = rlplast.fire(model, scope="gpt", iterations=5, include_tied=include_tied)
+    receipt = rlplast.fire(model, scope=scope, iterations=5, include_tied=include_tied)
     after = snapshot(model)
     tied = {"wte.weight", "lm_head.weight"} if include_tied else set()
     assert changed(before, model) == FIRED | tied
@@ -78,17 +65,6 @@ def test_fire_edits_exactly_the_linear_layers(bias: bool, include_tied: bool):
 
 def rows(name: str) -> int:
     return 4 * WIDTH if name.endswith("c_fc.weight") else WIDTH
-
-
-def test_vit_edits_query_and_key_rows_alone():
-    model = small(bias=True)
-    before = snapshot(model)
-    rlplast.fire(model, scope="vit")
-    packed = {"h.0.attn.c_attn.weight", "h.1.attn.c_attn.weight"}
-    assert changed(before, model) == packed
-    for name in packed:
-        same = (model.state_dict()[name] == before[name]).all(1)
-        assert same.tolist() == [False] * 2 * WIDTH + [True] * WIDTH
 
 
 def test_fire_zeroes_all_optimizer_state_of_the_network():

@@ -9,6 +9,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from rlplast.gpt.model import GPT, GPTModelConfig
+from tests.methods.nets import randomise
 
 SMALL = {"layers": 2, "heads": 3, "width": 12, "context": 7, "vocab_size": 11}
 
@@ -16,16 +17,11 @@ SMALL = {"layers": 2, "heads": 3, "width": 12, "context": 7, "vocab_size": 11}
 def drawn(seed: int = 0, **config: object) -> GPT:
     """A small GPT in float64 whose every parameter is drawn, biases and norms too."""
     model = GPT(GPTModelConfig(**(SMALL | config))).double()  # type: ignore[arg-type]
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 3)
-    return model
+    return randomise(model, seed, std=0.3)
 
 
-def tokens(rows: int = 3, length: int = 7, seed: int = 0, vocab: int = 11) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(vocab, (rows, length), generator=generator)
+def tokens(length: int = 7, seed: int = 0) -> Tensor:
+    return torch.randint(11, (3, length), generator=torch.Generator().manual_seed(seed))
 
 
 def twin(model: GPT, sequence: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -87,31 +83,12 @@ def test_loss_is_the_mean_negative_log_probability_of_the_targets():
     assert model.loss(x, y).item() == pytest.approx(sum(terms) / len(terms), rel=1e-12)
 
 
-@torch.no_grad()
-def test_a_token_changes_nothing_before_it():
-    model, x = drawn(), tokens()
-    for place in range(7):
-        other = x.clone()
-        other[:, place] = (other[:, place] + 1) % 11
-        same = torch.isclose(model(x), model(other), rtol=0, atol=1e-12).all(-1).all(0)
-        assert same[:place].all()
-        assert not same[place]
-
-
-def test_defaults_are_gpt_0_1b_and_names_are_gpt_2s():
+def test_defaults_are_gpt_0_1b():
     with torch.device("meta"):
         model = GPT(GPTModelConfig())
     per_layer = 12 * 768**2 + 2 * 768
     expected = 50304 * 768 + 1024 * 768 + 12 * per_layer + 768  # the head is the embedding
     assert sum(p.numel() for p in model.parameters()) == expected == 124_373_760
-    assert set(GPT(GPTModelConfig(**SMALL)).state_dict()) == {
-        *("wte.weight", "wpe.weight", "ln_f.weight", "lm_head.weight"),
-        *(
-            f"h.{i}.{layer}.weight"
-            for i in (0, 1)
-            for layer in ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
-        ),
-    }
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -166,7 +143,7 @@ def test_dropout_is_after_the_embedding_in_attention_and_on_what_is_added(
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({"layers": 0}, r"model\.layers = 0: allowed is at least 1"),
+        ({"layers": 0}, r"model\.layers = 0: allowed is \[1, inf\)"),
         ({"vocab_size": -3}, r"model\.vocab_size = -3"),
         ({"context": 0}, r"model\.context = 0"),
         ({"heads": 5}, r"model\.width = 12 with model\.heads = 5: allowed is a multiple"),

@@ -1,4 +1,3 @@
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,49 +11,37 @@ from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.gpt.config import GPTConfig
 from rlplast.gpt.huggingface import save_gpt2
 from rlplast.gpt.trainer import GPTTrainer
-from tests.gpt.runs import rows, run, tiny, write_corpora
+from tests.gpt.runs import MODEL, rows, run, tiny
 from tests.runs import Killed, at_step, final
 
 CPU = torch.device("cpu")
-MODEL = {"layers": 2, "heads": 2, "width": 16, "context": 8, "vocab_size": 256}
-
-
-@pytest.fixture(autouse=True)
-def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for the disk would take most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-@pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return write_corpora(tmp_path_factory.mktemp("corpora"))
 
 
 @pytest.fixture(scope="module")
 def first(corpora: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A phase-1 run, whose best moment on what it does not train on is not its last."""
     folder = tmp_path_factory.mktemp("first")
-    run(
-        tiny(
-            corpora,
-            phases=[{"updates": 12, "mixture": {"low": 1}}],
-            hooks=[],
-            optimizer={"lr": 3e-2, "lr_min": 1e-3},
-            evaluate={"every": "2 updates", "batches": 2},
-            checkpoint={"every": "6 updates", "keep": 9, "best": "high/loss"},
-        ),
-        folder,
+    config = tiny(
+        corpora,
+        phases=[{"updates": 12, "mixture": {"low": 1}}],
+        hooks=[],
+        optimizer={"lr": 3e-2, "lr_min": 1e-3},
+        evaluate={"every": "2 updates", "batches": 2},
+        checkpoint={"every": "6 updates", "keep": 9, "best": "high/loss"},
     )
+    run(config, folder)
     return folder
 
 
-def second(corpora: dict[str, str], **changes: Any) -> GPTConfig:
+def second(corpora: dict[str, str], first: Path, checkpoint: str, **changes: Any) -> GPTConfig:
+    """Return the config of a run that starts from a checkpoint of the first."""
     own: dict[str, Any] = {
         "phases": [{"updates": 4, "mixture": {"high": 1}}],
         "hooks": [],
         "seed": 8,
         "log": {"every": "1 updates"},
         "evaluate": {"every": "1 updates", "batches": 2},
+        "start": {"run": str(first), "checkpoint": checkpoint},
     }
     return tiny(corpora, **(own | changes))
 
@@ -76,7 +63,7 @@ def test_weights_and_initial_weights_are_those_of_the_checkpoint(
 ) -> None:
     name = {"newest": "step-12", "best": best_name(first)}.get(which, which)
     saved = tensors(first / "checkpoints" / name)
-    config = second(corpora, start={"run": str(first), "checkpoint": which})
+    config = second(corpora, first, which)
     trainer = GPTTrainer(config, CPU)
     network = trainer.networks["gpt"]
     for block in network.blocks:
@@ -90,7 +77,7 @@ def test_hook_at_the_start_edits_what_was_loaded(
     corpora: dict[str, str], first: Path, tmp_path: Path
 ) -> None:
     hooks = [{"method": "shrink_perturb", "at": "0%", "params": {"coef": 0.25, "init": "stored"}}]
-    config = second(corpora, hooks=hooks, start={"run": str(first)}, total="1 updates")
+    config = second(corpora, first, "newest", hooks=hooks, total="1 updates")
     run(config, tmp_path)
     start = tensors(tmp_path / "checkpoints" / "step-0")
     saved = tensors(first / "checkpoints" / "step-12")
@@ -105,22 +92,12 @@ def test_hook_at_the_start_edits_what_was_loaded(
     assert receipt["sfe"] == pytest.approx(0.25**2 * moved, rel=1e-4)
 
 
-def test_training_goes_on_from_where_the_first_run_was(
-    corpora: dict[str, str], first: Path, tmp_path: Path
-) -> None:
-    begun = GPTTrainer(second(corpora, start={"run": str(first)}), CPU)
-    low = dict(rows(first, "eval/low/loss"))[12]
-    assert begun.evaluate(0, 0)["low/loss"] == pytest.approx(low, abs=1e-6)
-    assert GPTTrainer(second(corpora), CPU).evaluate(0, 0)["low/loss"] > low + 0.3
-
-
 def test_resume_does_not_need_the_run_it_started_from(
     corpora: dict[str, str], first: Path, tmp_path: Path
 ) -> None:
-    config = second(corpora, start={"run": str(first), "checkpoint": "best"})
-    run(config, tmp_path / "through")
+    run(second(corpora, first, "best"), tmp_path / "through")
     shutil.copytree(first, tmp_path / "first")
-    config = second(corpora, start={"run": str(tmp_path / "first"), "checkpoint": "best"})
+    config = second(corpora, tmp_path / "first", "best")
 
     def kill() -> None:
         raise Killed
@@ -135,14 +112,8 @@ def test_resume_does_not_need_the_run_it_started_from(
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (
-            {"width": 8},
-            r"gpt\.wte\.weight is of shape \(256, 16\), this run's is of shape \(256, 8",
-        ),
-        (
-            {"context": 4},
-            r"gpt\.wpe\.weight is of shape \(8, 16\), this run's is of shape \(4, 16\)",
-        ),
+        ({"width": 8}, r"gpt\.wte\.weight is of shape \(256, 16\), this run's is of .* \(256, 8"),
+        ({"context": 4}, r"gpt\.wpe\.weight is of shape \(8, 16\), this run's is of .* \(4, 16\)"),
         ({"layers": 3}, r"gpt\.h\.2\.ln_1\.weight is absent"),
         ({"layers": 1}, r"has gpt\.h\.1\.attn\.c_attn\.k\.weight, 8 tensors in all"),
         ({"bias": True}, r"gpt\.h\.0\.ln_1\.bias is absent"),
@@ -152,7 +123,7 @@ def test_resume_does_not_need_the_run_it_started_from(
 def test_another_model_is_refused_by_the_first_tensor_that_differs(
     model: dict[str, Any], message: str, corpora: dict[str, str], first: Path
 ) -> None:
-    config = second(corpora, model=MODEL | model, start={"run": str(first)})
+    config = second(corpora, first, "newest", model=MODEL | model)
     with pytest.raises(ConfigError, match=message + r".*model: and layers:"):
         GPTTrainer(config, CPU)
 
@@ -160,35 +131,31 @@ def test_another_model_is_refused_by_the_first_tensor_that_differs(
 def test_runs_and_checkpoints_that_are_not_there_are_refused(
     corpora: dict[str, str], first: Path, tmp_path: Path
 ) -> None:
-    for start, message in (
-        ({"run": str(tmp_path)}, r"is no run's folder: it has no checkpoints"),
-        ({"run": str(first), "checkpoint": "step-7"}, r"start\.checkpoint = 'step-7' is not in"),
+    damaged = tmp_path / "first"
+    shutil.copytree(first, damaged)
+    (damaged / "checkpoints" / "best.json").unlink()
+    (damaged / "checkpoints" / "step-6" / "tensors.safetensors").write_bytes(b"")
+    for source, name, error, message in (
+        (tmp_path, "newest", ConfigError, r"is no run's folder: it has no checkpoints"),
+        (first, "step-7", ConfigError, r"start\.checkpoint = 'step-7' is not in"),
+        (damaged, "best", ConfigError, "has no best checkpoint"),
+        (damaged, "step-6", DamagedFile, r"step-6/tensors\.safetensors has 0 bytes"),
     ):
-        with pytest.raises(ConfigError, match=message):
-            GPTTrainer(second(corpora, start=start), CPU)
-    shutil.copytree(first, tmp_path / "first")
-    (tmp_path / "first" / "checkpoints" / "best.json").unlink()
-    with pytest.raises(ConfigError, match="has no best checkpoint"):
-        GPTTrainer(
-            second(corpora, start={"run": str(tmp_path / "first"), "checkpoint": "best"}), CPU
-        )
-    (tmp_path / "first" / "checkpoints" / "step-6" / "tensors.safetensors").write_bytes(b"")
-    with pytest.raises(DamagedFile, match=r"step-6/tensors\.safetensors has 0 bytes"):
-        GPTTrainer(
-            second(corpora, start={"run": str(tmp_path / "first"), "checkpoint": "step-6"}), CPU
-        )
+        with pytest.raises(error, match=message):
+            GPTTrainer(second(corpora, source, name), CPU)
 
 
 def test_gpt2_of_hugging_face_is_a_start_whose_initial_weights_are_its_own(
     corpora: dict[str, str], first: Path, tmp_path: Path
 ) -> None:
-    trained = GPTTrainer(second(corpora, start={"run": str(first)}), CPU)
+    trained = GPTTrainer(second(corpora, first, "newest"), CPU)
     save_gpt2(trained.gpt, tmp_path / "hf")
-    trainer = GPTTrainer(second(corpora, start={"huggingface": str(tmp_path / "hf")}), CPU)
+    start = {"huggingface": str(tmp_path / "hf")}
+    trainer = GPTTrainer(second(corpora, first, "", start=start), CPU)
     network = trainer.networks["gpt"]
     for block, other in zip(network.blocks, trained.networks["gpt"].blocks, strict=True):
         assert torch.equal(block.view, other.view)
         assert torch.equal(network.initial[block.name], other.view)
-    wrong = second(corpora, model=MODEL | {"heads": 4}, start={"huggingface": str(tmp_path / "hf")})
-    with pytest.raises(ConfigError, match=r"has heads 2: allowed is model\.heads = 2, not 4"):
+    wrong = second(corpora, first, "", model=MODEL | {"heads": 4}, start=start)
+    with pytest.raises(ConfigError, match=r"has model\.heads = 2: allowed is the same, not 4"):
         GPTTrainer(wrong, CPU)

@@ -1,5 +1,4 @@
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,10 @@ from rlplast.gpt.config import GPTConfig
 from rlplast.gpt.model import GPT
 from rlplast.gpt.trainer import GPTTrainer
 from rlplast.run.config_file import read_config
-from tests.gpt.runs import rows, run, tiny, write_corpora, write_corpus
+from tests.gpt.runs import MODEL, rows, run, tiny, write_corpus
 from tests.runs import final
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for the disk would take most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-@pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return write_corpora(tmp_path_factory.mktemp("corpora"))
 
 
 def steps(config: GPTConfig, number: int) -> GPTTrainer:
@@ -168,11 +156,12 @@ def test_evaluation_of_a_phase_comes_before_the_hooks_of_the_next(
         {"method": "full_reset", "on": "phase_start", "params": {"init": "stored"}},
         {"method": "full_reset", "at": "phase 1", "params": {"init": "stored"}},
     ]
-    trainer = GPTTrainer(tiny(corpora), CPU)
-    fresh = trainer.evaluate(0, 0)
-    run(tiny(corpora, hooks=hooks, evaluate={"every": "1 updates", "batches": 2}), tmp_path)
+    fresh = GPTTrainer(tiny(corpora), CPU).evaluate(0, 0)
+    often = {"every": "1 updates", "batches": 2}
+    run(tiny(corpora, hooks=hooks, evaluate=often), tmp_path)
     none = tmp_path / "none"
-    run(tiny(corpora, hooks=[], evaluate={"every": "1 updates", "batches": 2}), none)
+    shorter = run(tiny(corpora, hooks=[], total="10 updates", evaluate=often), none)
+    assert shorter.clock == Clock(updates=10, tokens=640)  # it ends before the next phase
     with_reset, without = (dict(rows(path, "eval/low/loss")) for path in (tmp_path, none))
     assert [with_reset[i] for i in range(1, 11)] == [without[i] for i in range(1, 11)]
     assert with_reset[10] < fresh["low/loss"] - 0.3
@@ -181,13 +170,6 @@ def test_evaluation_of_a_phase_comes_before_the_hooks_of_the_next(
     assert [(r["method"], r["clock"]) for r in receipts] == [
         ("full_reset", {"updates": 10, "tokens": 640, "phase": 1})
     ] * 2
-
-
-def test_run_that_is_shorter_ends_before_the_next_phase(
-    corpora: dict[str, str], tmp_path: Path
-) -> None:
-    shorter = tiny(corpora, total="10 updates", hooks=[])
-    assert run(shorter, tmp_path).clock == Clock(updates=10, tokens=640)
 
 
 @pytest.mark.parametrize("hook", [{"on": "phase_start"}, {"at": "phase 1"}])
@@ -219,20 +201,10 @@ def test_evaluation_is_the_mean_over_all_windows_of_every_corpus(corpora: dict[s
     assert list(scores) == ["low/loss", "high/loss", "loss"]
 
 
-def test_model_that_knows_nothing_has_the_loss_of_all_tokens_alike(corpora: dict[str, str]) -> None:
-    trainer = GPTTrainer(tiny(corpora), CPU)
-    with torch.no_grad():
-        trainer.gpt.wte.weight.zero_()
-    assert trainer.evaluate(0, 0) == pytest.approx(
-        dict.fromkeys(("low/loss", "high/loss", "loss"), math.log(256)), abs=1e-6
-    )
-
-
 def test_evaluations_and_probes_are_the_same_every_time_and_move_nothing(
     corpora: dict[str, str],
 ) -> None:
-    model = {"layers": 1, "heads": 1, "width": 8, "context": 8, "vocab_size": 256, "dropout": 0.5}
-    trainer = steps(tiny(corpora, model=model), 3)
+    trainer = steps(tiny(corpora, model=MODEL | {"layers": 1, "width": 8, "dropout": 0.5}), 3)
     before, random = weights(trainer), torch.get_rng_state()
     stream = trainer.streams.state_dict()["numpy"]
     assert trainer.evaluate(0, 1) == trainer.evaluate(1, 2)
@@ -252,9 +224,10 @@ def test_evaluations_and_probes_are_the_same_every_time_and_move_nothing(
 def test_hooks_metrics_and_evaluations_move_no_data(
     corpora: dict[str, str], tmp_path: Path
 ) -> None:
+    plain: dict[str, Any] = {"hooks": [], "log": {"every": "1 updates"}}
     rare = {"evaluate": {"every": None}, "metrics": {"every": None}}
-    run(tiny(corpora, hooks=[], log={"every": "1 updates"}, **rare), tmp_path / "rare")
-    run(tiny(corpora, hooks=[], log={"every": "1 updates"}), tmp_path / "often")
+    run(tiny(corpora, **plain, **rare), tmp_path / "rare")
+    run(tiny(corpora, **plain), tmp_path / "often")
     assert rows(tmp_path / "rare", "train/loss") == rows(tmp_path / "often", "train/loss")
     tensors = [final(tmp_path / name)["tensors.safetensors"] for name in ("rare", "often")]
     assert tensors[0] == tensors[1]

@@ -7,12 +7,7 @@ import numpy as np
 from torch import Tensor, nn
 
 import rlplast
-from tests.methods.nets import (
-    ConvNet,
-    Mlp,
-    normal,
-    randomise,
-)
+from tests.methods.nets import ConvNet, Mlp, normal, randomise
 from tests.naive.interventions import SwrLayer
 
 TINY = 1e-30  # float64 and this ε make norm layers invariant to the scale of their input

@@ -157,28 +157,6 @@ def test_factors_are_torchs_cosine_however_short_the_gradient_is(length: float) 
     torch.testing.assert_close(shrink_factors(weight, direction, 0.05)[:, 0], cosine.clamp(0.05, 1))
 
 
-def test_two_batches_weigh_alpha_times_one_minus_alpha_and_alpha() -> None:
-    made, data, alpha, coef = Trained("mlp").train(3), Data("mlp"), 0.3, 0.05
-    before, tensors = made.state(), neurons(made.module)
-    dash(made.network, inputs=data, loss=loss_of(made.module), batches=2, alpha=alpha, coef=coef)
-    now = made.state()
-    made.module.load_state_dict(before)
-    first, second = gradients(made.module, data.drawn, train=True)
-    for name, g1, g2 in zip(tensors, first, second, strict=True):
-        direction = -alpha * (1 - alpha) * g1 - alpha * g2
-        flat = (direction, before[name]) if g1.ndim > 1 else (direction[None], before[name][None])
-        cosine = nn.functional.cosine_similarity(*flat, dim=1).clamp(coef, 1)
-        wanted = before[name] * (cosine[:, None] if g1.ndim > 1 else cosine)
-        torch.testing.assert_close(now[name], wanted, rtol=1e-5, atol=1e-7, msg=name)
-
-
-def test_with_coef_one_nothing_changes() -> None:
-    made, data = Trained("mlp").train(3), Data("mlp")
-    before = made.state()
-    dash(made.network, inputs=data, loss=loss_of(made.module), batches=1, coef=1.0)
-    assert_same(before, made.state())
-
-
 def test_a_float64_network_loses_no_digit() -> None:
     module = NETS["mlp"].module().double()
     with torch.no_grad():
@@ -193,19 +171,6 @@ def test_a_float64_network_loses_no_digit() -> None:
 
 
 # --- policies, scopes, refusals -----------------------------------------------------------
-
-
-def test_by_default_the_optimizer_is_zeroed_and_followers_become_copies() -> None:
-    made, data = Trained("mlp").train(3), Data("mlp")
-    target = copy.deepcopy(made.module).requires_grad_(False)
-    with torch.no_grad():
-        for p in target.parameters():
-            p.mul_(0.5)
-    network = Network("net", made.module, made.optimizer, target)
-    receipt = dash(network, inputs=data, loss=loss_of(made.module), batches=2)
-    assert (receipt.optimizer_policy, receipt.followers) == ("network", {"target": "copy"})
-    assert_same(made.state(), dict(target.state_dict()))
-    assert all(not t.any() for slots in made.moments().values() for t in slots.values())
 
 
 def test_the_same_edit_of_a_follower_is_measured_against_the_networks_own_direction() -> None:

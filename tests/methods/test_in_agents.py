@@ -133,18 +133,6 @@ def test_update_adds_the_gradient_of_the_term(
 
 @pytest.mark.parametrize("kind", ["dqn", "sac"])
 @every_method
-def test_strength_zero_equals_no_penalty(
-    method: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [row(method, params=dict(CASES[method].params) | {"coef": 0.0})]
-    agents = [updated(make(kind, own, monkeypatch), 6) for own in ([], rows)]
-    left, right = map(tensors, agents)
-    assert any(name.endswith(":exp_avg") for name in left)
-    assert all(torch.equal(left[name], right[name]) for name in left)
-
-
-@pytest.mark.parametrize("kind", ["dqn", "sac"])
-@every_method
 def test_loss_for_probes_is_the_task_alone(
     method: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

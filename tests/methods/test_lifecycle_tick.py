@@ -69,26 +69,25 @@ def test_raw_weights_are_the_effective_ones_after_every_tick() -> None:
                     assert torch.equal(layer.memory_weight[unit], row)
 
 
-@pytest.mark.parametrize("eval_mode", [True, False])
-def test_evaluation_never_ticks(eval_mode: bool) -> None:
+@pytest.mark.parametrize("training", [True, False])
+def test_evaluation_never_ticks(training: bool) -> None:
     made = living()
     made.update()
-    made.module.train(not eval_mode)
+    made.module.train(training)
     before = made.snapshot()
     rlplast.tick(made.network)
-    life = "0.life"
-    assert torch.equal(before[life], made.state()[life]) is eval_mode
+    assert torch.equal(before["0.life"], made.state()["0.life"]) is not training
 
 
-def test_ticking_a_model_without_such_layers_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"call rlplast\.replace_layers on it first"):
-        rlplast.tick(Network("net", build("mlp")))
-
-
-def test_ticking_a_bare_module_is_refused_with_the_remedy() -> None:
+def test_ticking_what_cannot_tick_is_refused_with_the_remedy() -> None:
     module: Any = living().module
-    with pytest.raises(ConfigError, match=r"got a Sequential: make a rlplast\.Network of the mod"):
-        rlplast.tick(module)
+    for ticked, message in (
+        (Network("net", build("mlp")), r"call rlplast\.replace_layers on it first"),
+        (module, r"got a Sequential: make a rlplast\.Network of the mod"),
+        (Network("net", living(clear_moments=True).module), r"clear_moments needs the optimizer: "),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            rlplast.tick(ticked)
 
 
 def test_masters_sleep_and_wake_with_their_copies() -> None:
@@ -174,10 +173,8 @@ NORMAL, ASLEEP, UNITS = 50, 200, 32
 def trained(optimizer: str, ticks: bool, **params: Any) -> tuple[Any, Any, Any, Any]:
     """Train 50 updates, then put every second unit to sleep; return what is needed to go on."""
     torch.random.default_generator.manual_seed(0)
-    layers = [nn.Linear(16, UNITS), nn.Tanh(), nn.Linear(UNITS, 4)]
-    net = nn.Sequential(*layers).double()
-    durations = {"life": [10**6] * 2, "recovery": [10**6] * 2}
-    rlplast.replace_layers(net, **(durations | params))
+    net = nn.Sequential(nn.Linear(16, UNITS), nn.Tanh(), nn.Linear(UNITS, 4)).double()
+    rlplast.replace_layers(net, life=[10**6] * 2, recovery=[10**6] * 2, **params)
     trained_by = DRIFTING[optimizer][0](net.parameters())
     network = Network("net", net, trained_by)
     generator = torch.Generator().manual_seed(1)
@@ -224,34 +221,29 @@ def share(after: Tensor, before: Tensor) -> float:
 MEASURED = {"sgd_momentum": (0.109, 0.319), "adam": (0.027, 0.045), "adamw": (0.0275, 0.044)}
 
 
+@pytest.mark.parametrize("ticks", [True, False])
 @pytest.mark.parametrize("optimizer", DRIFTING)
-def test_own_rows_would_drift_if_they_were_not_written_back(optimizer: str) -> None:
-    for ticks in (False, True):
-        _, layer, trained_by, update = trained(optimizer, ticks)
-        before = layer.weight.detach().clone()
-        expected = without_gradient(optimizer, before, trained_by.state[layer.weight])
-        for _ in range(ASLEEP):
-            update()
-        assert (layer.active[::2] == 0).all()
-        after = layer.weight.detach()[::2]
-        if ticks:
-            assert torch.equal(after, before[::2])
-        else:
-            torch.testing.assert_close(after, expected[::2], rtol=0, atol=1e-12)
-            assert share(after, before[::2]) == pytest.approx(MEASURED[optimizer][0], abs=5e-4)
-
-
-@pytest.mark.parametrize("optimizer", DRIFTING)
-def test_columns_of_the_next_layer_drift_while_their_unit_sleeps(optimizer: str) -> None:
-    net, _, trained_by, update = trained(optimizer, ticks=True)
-    weight = net[2].weight
-    before = weight.detach().clone()
-    expected = without_gradient(optimizer, before, trained_by.state[weight])
+def test_asleep_columns_of_the_next_layer_drift_and_own_rows_would_if_not_written_back(
+    optimizer: str, ticks: bool
+) -> None:
+    net, layer, trained_by, update = trained(optimizer, ticks)
+    weights = layer.weight, net[2].weight.T
+    before = [w.detach()[::2].clone() for w in weights]
+    expected = [
+        without_gradient(optimizer, weight, trained_by.state[weight])
+        for weight in (layer.weight, net[2].weight)
+    ]
     for _ in range(ASLEEP):
         update()
-    after = weight.detach()[:, ::2]
-    torch.testing.assert_close(after, expected[:, ::2], rtol=0, atol=1e-12)
-    assert share(after, before[:, ::2]) == pytest.approx(MEASURED[optimizer][1], abs=5e-4)
+    assert (layer.active[::2] == 0).all()
+    rows, columns = (w.detach()[::2] for w in weights)
+    if ticks:
+        assert torch.equal(rows, before[0])
+    else:
+        torch.testing.assert_close(rows, expected[0][::2], rtol=0, atol=1e-12)
+        assert share(rows, before[0]) == pytest.approx(MEASURED[optimizer][0], abs=5e-4)
+    torch.testing.assert_close(columns, expected[1].T[::2], rtol=0, atol=1e-12)
+    assert share(columns, before[1]) == pytest.approx(MEASURED[optimizer][1], abs=5e-4)
 
 
 # What the optimizer forgets.
@@ -300,24 +292,6 @@ def test_woken_units_lose_their_moments_in_row_and_column(
                 expected = tensor.where(~cleared[parameter].expand_as(tensor), 0)
             assert torch.equal(after[name], expected), name
     assert woken > 10
-
-
-def test_clearing_moments_needs_the_optimizer() -> None:
-    made = living(clear_moments=True)
-    with pytest.raises(
-        ConfigError, match=r"clear_moments needs the optimizer: make a rlplast\.Net"
-    ):
-        rlplast.tick(Network("net", made.module))
-
-
-def test_cleared_columns_do_not_move_when_their_unit_wakes() -> None:
-    for clear, moves in ((True, False), (False, True)):
-        net, layer, trained_by, update = trained("adam", ticks=True, clear_moments=clear, warmup=0)
-        layer.recovery[::2] = 1
-        update()
-        assert (layer.active == 1).all()
-        moments = [m[:, ::2] for k, m in trained_by.state[net[2].weight].items() if k != "step"]
-        assert all(bool((m != 0).any()) is moves for m in moments)
 
 
 def test_columns_of_heads_side_by_side_are_cleared_in_all_of_them() -> None:

@@ -18,7 +18,7 @@ from tests.naive.lifecycle import (
     fresh_row,
 )
 
-SIZES = (4, 8, 8, 2)
+INPUTS = 4
 DURATIONS: dict[str, Any] = {"life": [40, 90], "recovery": [20, 60]}
 
 OPTIMIZERS: dict[str, tuple[Any, Any]] = {
@@ -40,8 +40,7 @@ def numpy_of(tensor: Tensor) -> np.ndarray:
 
 def network(**params: Any) -> nn.Sequential:
     torch.random.default_generator.manual_seed(0)
-    n, h1, h2, out = SIZES
-    layers = [nn.Linear(n, h1), nn.Tanh(), nn.Linear(h1, h2), nn.Tanh(), nn.Linear(h2, out)]
+    layers = [nn.Linear(INPUTS, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)]
     net = nn.Sequential(*layers).double()
     rlplast.replace_layers(net, **(DURATIONS | params))
     return net
@@ -88,7 +87,7 @@ def follow(optimizer: str, updates: int, warmup: int, memory: str, **params: Any
     living = rlplast.Network("net", net, trained_by)
     twin = twin_of(net, make_twin(), warmup, memory)
     rng = np.random.default_rng(0)
-    inputs = rng.normal(size=(64, SIZES[0]))
+    inputs = rng.normal(size=(64, INPUTS))
     targets = np.stack([np.sin(inputs[:, 0] * inputs[:, 1]), np.cos(inputs[:, 2])], axis=1)
     for update in range(1, updates + 1):
         chosen = rng.integers(len(inputs), size=8)
@@ -98,7 +97,7 @@ def follow(optimizer: str, updates: int, warmup: int, memory: str, **params: Any
         nn.functional.mse_loss(net(torch.from_numpy(x)), torch.from_numpy(y)).backward()
         trained_by.step()
         rlplast.tick(living)
-        if update < 200 or update % 20 == 0:
+        if update < 100 or update % 20 == 0:
             for layer, slow in zip((net[0], net[2]), twin.hidden, strict=True):
                 assert_agree(layer, slow)
     head: Any = net[4]
@@ -108,21 +107,24 @@ def follow(optimizer: str, updates: int, warmup: int, memory: str, **params: Any
     return twin
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_ten_thousand_updates_agree_with_the_twin(optimizer: str) -> None:
-    twin = follow(optimizer, 10_000, warmup=20, memory="restore")
-    assert min(int(layer.revivals.min()) for layer in twin.hidden) >= 60
+LONG = pytest.param("adamw", 10_000, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("optimizer", "updates"), [*((o, 800) for o in OPTIMIZERS), LONG])
+def test_whole_trainings_agree_with_the_twin(optimizer: str, updates: int) -> None:
+    twin = follow(optimizer, updates, warmup=20, memory="restore")
+    assert min(int(layer.revivals.min()) for layer in twin.hidden) >= updates // 170
     # The twin's own rows do drift asleep; only revival brings them back.
     assert max(layer.largest_drift for layer in twin.hidden) > 0.05
 
 
-ARMS = [(memory, warmup) for memory in ("restore", "he", "xavier") for warmup in (20, 0)]
+ARMS = [("restore", 0), *((memory, warmup) for memory in ("he", "xavier") for warmup in (20, 0))]
 
 
 @pytest.mark.parametrize(("memory", "warmup"), ARMS)
 def test_each_ablation_arm_agrees_with_the_twin(memory: str, warmup: int) -> None:
-    twin = follow("adamw", 400, warmup, memory)
-    assert min(int(layer.revivals.min()) for layer in twin.hidden) >= 2
+    twin = follow("adamw", 300, warmup, memory)
+    assert min(int(layer.revivals.min()) for layer in twin.hidden) >= 1
 
 
 def test_units_that_fall_asleep_before_they_are_warm_agree_with_the_twin() -> None:

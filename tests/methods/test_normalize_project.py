@@ -15,7 +15,8 @@ from rlplast.core.clock import Clock
 from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
-from rlplast.core.rng import preserve_global_rng, torch_stream
+from rlplast.core.rng import torch_stream
+from tests.methods.nets import snapshot
 from tests.methods.unit_nets import NETS, Trained, normal
 from tests.models import OPTIMIZERS, assert_same
 from tests.naive import normalize_project as naive
@@ -78,7 +79,7 @@ def pairs_of(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
 @every_net
 def test_layers_with_hidden_units_get_a_norm_and_lose_their_bias(net: str, rule: str) -> None:
     plain = NETS[net].module()
-    start = {n: t.clone() for n, t in plain.state_dict().items()}
+    start = snapshot(plain)
     weights = {n: p for n, p in plain.named_parameters() if n.endswith("weight")}
     paths = install(plain, scale_offset=rule)
     assert sorted(paths) == sorted(NORMED[net])
@@ -111,16 +112,14 @@ def test_training_moves_every_parameter_and_the_optimizer_has_the_new_ones(net: 
 
 
 def test_targets_get_the_same_modules_and_are_left_alone() -> None:
-    with preserve_global_rng():
-        torch.manual_seed(0)
-        module = NETS["conv"].make()
+    module = NETS["conv"].module()
     target = copy.deepcopy(module)
     assert install(module) == install(target)
     target.requires_grad_(False)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
     network = Network("net", module, optimizer, target)
     hooks = rlplast.Hooks([], network, "10 updates")
-    start = {n: t.clone() for n, t in target.state_dict().items()}
+    start = snapshot(target)
     assert_same(start, dict(module.state_dict()))
     push(module)
     hooks.step(updates=1)
@@ -268,28 +267,18 @@ def test_a_matrix_of_norm_zero_stays_and_the_others_do_not_mind() -> None:
     assert all(t.isfinite().all() for t in trained.state().values())
 
 
+@pytest.mark.parametrize("by", ["hooks", "a hand-written loop"])
+@pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_every_nth_update_projects(optimizer: str) -> None:
-    trained = made("mlp", optimizer, every=3)
+def test_every_nth_update_projects(optimizer: str, every: int, by: str) -> None:
+    trained = made("mlp", optimizer, every=every)
     hooks, changed = hooks_of(trained), []
     for update in range(1, 8):
         trained.update()
         before = trained.state()
-        hooks.step(updates=update)
+        _ = hooks.step(updates=update) if by == "hooks" else rlplast.tick(trained.network)
         changed.append(not torch.equal(before["0.weight"], trained.state()["0.weight"]))
-    assert changed == [False, False, True, False, False, True, False]
-
-
-@pytest.mark.parametrize("every", [1, 3])
-def test_ticks_of_a_hand_written_loop_project_too(every: int) -> None:
-    trained = made("mlp", every=every)
-    changed = []
-    for _ in range(6):
-        trained.update()
-        before = trained.state()
-        rlplast.tick(trained.network)
-        changed.append(not torch.equal(before["0.weight"], trained.state()["0.weight"]))
-    assert changed == [(i + 1) % every == 0 for i in range(6)]
+    assert changed == [update % every == 0 for update in range(1, 8)]
 
 
 # --- scale and shift as a penalty ---------------------------------------------------------
@@ -324,37 +313,29 @@ def test_other_rules_add_no_term(rule: str) -> None:
 
 
 def test_networks_of_agents_are_normalised_projected_and_drawn_anew() -> None:
-    nets: dict[str, tuple[nn.Module, list[str], tuple[str, ...]]] = {
-        "q": (
-            QNetwork(Architecture(((4, 3, 1),), (7,)), (2, 6, 6), 3),
-            ["conv1", "fc1"],
-            ("head",),
-        ),
-        "actor": (
-            Actor(5, 2, TrunkSpec("simba", 4, 2)),
-            ["blocks.0.fc1", "blocks.1.fc1"],
-            ("mean", "log_std"),
-        ),
-        "critic": (Critic(5, 2, TrunkSpec("mlp", 6, 2)), ["fc1", "fc2"], ("head",)),
+    heads = ("head", "mean", "log_std")
+    nets: dict[str, tuple[nn.Module, list[str]]] = {
+        "q": (QNetwork(Architecture(((4, 3, 1),), (7,)), (2, 6, 6), 3), ["conv1", "fc1"]),
+        "actor": (Actor(5, 2, TrunkSpec("simba", 4, 2)), ["blocks.0.fc1", "blocks.1.fc1"]),
+        "critic": (Critic(5, 2, TrunkSpec("mlp", 6, 2)), ["fc1", "fc2"]),
     }
-    for name, (module, paths, heads) in nets.items():
+    for name, (module, paths) in nets.items():
         assert install(module) == paths
         network = Network(name, module, torch.optim.Adam(module.parameters(), lr=0.1))
         network.initialise(torch_stream(0, "init"))
         hooks = rlplast.Hooks([], network, "10 updates")
-        start = {n: t.clone() for n, t in module.state_dict().items()}
+        start = snapshot(module)
         push(module)
-        before = {n: t.clone() for n, t in module.state_dict().items()}
+        before = snapshot(module)
         hooks.step(updates=1)
-        matrices = {b.path for b in network.blocks if b.role == "weight"}
-        for path in matrices:
+        after = module.state_dict()
+        for path in {b.path for b in network.blocks if b.role == "weight"}:
             weight = f"{path}.weight"
             if path in heads:
-                assert torch.equal(module.state_dict()[weight], before[weight])
-                continue
-            got = naive.norms([module.state_dict()[weight]])
-            wanted = naive.norms([start[weight]])
-            assert got[0] == pytest.approx(wanted[0], rel=1e-5), (name, path)
+                assert torch.equal(after[weight], before[weight])
+            else:
+                [got], [wanted] = naive.norms([after[weight]]), naive.norms([start[weight]])
+                assert got == pytest.approx(wanted, rel=1e-5), (name, path)
 
 
 class Squeezed(nn.Module):
@@ -403,10 +384,7 @@ def test_resumed_in_mid_run_it_continues_as_if_uninterrupted(net: str, rule: str
     hooks, again = hooks_of(whole), hooks_of(first)
     for update in range(1, 9):
         if update == 5:
-            second = Trained(net, seed=0, install=lambda m: install(m, scale_offset=rule))
-            second.module.load_state_dict(first.module.state_dict())
-            second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
-            second.updates = first.updates
+            second = first.restarted()
             # θ0 of the new process is another one: the state says which norms to keep.
             for value in second.network.initial.values():
                 value.mul_(2)

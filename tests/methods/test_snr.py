@@ -1,6 +1,8 @@
 """Self-normalized resets against their slow twin: firing tables, and inside training."""
 
+import copy
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,43 +10,13 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-import rlplast.methods.snr as snr
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
-from rlplast.core.network.units import Part
-from tests.methods.unit_nets import BATCH, NETS, Trained, chains, entries, normal, twin_of
+from tests.methods.unit_nets import BATCH, Trained, chains, follow, normal, table_row
 from tests.naive.snr import Snr
 from tests.naive.units import Layer
 
-every_net = pytest.mark.parametrize("net", NETS)
-SHORT: dict[str, Any] = {
-    "percentile": 0.9,
-    "tau_init": 40,
-    "tau_max": 96,
-    "refresh": 25,
-    "expansion": 2,
-}
-
-
-def row(tag: int, unit: int, number: int, size: int) -> Tensor:
-    """A table of draws, U(−1, 1)."""
-    generator = torch.Generator().manual_seed(10_007 * tag + 101 * unit + number)
-    return torch.rand(size, generator=generator, dtype=torch.float64) * 2 - 1
-
-
-def table_rows(
-    part: Part, mask: Tensor, limit: float, seed: int, tag: int, number: Tensor
-) -> Tensor:
-    """`uniform_rows` from the table."""
-    view = part.block.view
-    size = math.prod(view.shape[1:])
-    whole = torch.stack([row(tag, i, int(n), size) for i, n in enumerate(number)])
-    return (whole * limit).to(view.dtype).view(view.shape)
-
-
-@pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snr, "uniform_rows", table_rows)
+SHORT = {"percentile": 0.9, "tau_init": 40, "tau_max": 96, "refresh": 25, "expansion": 2}
 
 
 class Twin(Snr):
@@ -58,17 +30,19 @@ class Twin(Snr):
     def drawn(self, number: int, unit: int, count: int) -> Tensor:
         w = self.layers[number].w
         fan_in = math.prod(w.shape[1:])
-        values = row(self.tags[number], unit, count, fan_in) / math.sqrt(fan_in)
+        values = table_row(self.tags[number], unit, count, fan_in) / math.sqrt(fan_in)
         return values.to(w.dtype).view(w.shape[1:])
 
 
+def hooks_on(module: nn.Module | Network, **params: Any) -> rlplast.Hooks:
+    if isinstance(module, nn.Module):
+        module = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
+    config = {"method": "snr", "every": "1 updates", "params": params}
+    return rlplast.Hooks([config], module, "100000 updates", seed=4)
+
+
 def hooked(made: Trained, **params: Any) -> rlplast.Hooks:
-    config = {"method": "snr", "every": "1 updates", "params": SHORT | params}
-    return rlplast.Hooks([config], made.network, "10000 updates", seed=4)
-
-
-def tags_of(made: Trained) -> dict[str, int]:
-    return {g.name: i for i, g in enumerate(made.network.units().groups)}
+    return hooks_on(made.network, **(SHORT | params))
 
 
 def shy(net: str, optimizer: str = "adam") -> Trained:
@@ -84,7 +58,8 @@ def shy(net: str, optimizer: str = "adam") -> Trained:
     return made
 
 
-def check_books(state: dict[str, Tensor], names: list[str], twin: Snr) -> None:
+def check_books(hooks: rlplast.Hooks, names: list[str], twin: Snr) -> None:
+    state = hooks.hooks[0].states["net"]
     for i, name in enumerate(names):
         assert state[f"age/{name}"].tolist() == twin.age[i]
         assert state[f"tau/{name}"].tolist() == twin.tau[i]
@@ -96,41 +71,12 @@ def check_books(state: dict[str, Tensor], names: list[str], twin: Snr) -> None:
 
 
 def compare(made: Trained, hooks: rlplast.Hooks, updates: int, **options: Any) -> dict[str, int]:
-    """Train; after each update compare edit, moments and books with the twins'.
+    """Train and compare with the twins; return the number of resets by group."""
 
-    Returns:
-        The number of resets by group.
-    """
-    shadow = twin_of(made.module)
-    shadows = chains(shadow, made.name)
-    twins = [Twin(chain, tags_of(made), **(SHORT | options)) for chain in shadows]
-    state = hooks.hooks[0].states["net"]
-    total = dict.fromkeys(made.groups, 0)
-    for update in range(1, updates + 1):
-        found = made.update()
-        before, moments = made.state(), made.moments()
-        shadow.load_state_dict(before)
-        chosen: dict[str, list[bool]] = {}
-        for chain, twin in zip(shadows, twins, strict=True):
-            twin.observe([found[name] for name in chain])
-            chosen |= dict(zip(chain, twin.masks(twin.step()), strict=True))
-        hooks.step(updates=update, activations=found)
-        touched = entries(made.module, made.name, chosen)
-        after, expected = made.state(), shadow.state_dict()
-        for name, tensor in after.items():
-            kept = ~touched[name]
-            assert torch.equal(tensor[kept], before[name][kept]), (update, name)
-            torch.testing.assert_close(tensor, expected[name], rtol=1e-6, atol=0, msg=name)
-        for name, slots in made.moments().items():
-            for slot, value in slots.items():
-                was = moments[name][slot]
-                was = was if slot == "step" else torch.where(touched[name], 0, was)
-                assert torch.equal(value, was), (update, name, slot)
-        for chain, twin in zip(shadows, twins, strict=True):
-            check_books(state, list(chain), twin)
-        for name, mask in chosen.items():
-            total[name] += sum(mask)
-    return total
+    def twin_of(chain: dict[str, Layer]) -> Twin:
+        return Twin(chain, made.tags, **(SHORT | options))
+
+    return follow(made, hooks, updates, twin_of, partial(check_books, hooks))
 
 
 # --- against the twin, in training ---------------------------------------------------------
@@ -138,7 +84,7 @@ def compare(made: Trained, hooks: rlplast.Hooks, updates: int, **options: Any) -
 
 @pytest.mark.parametrize(
     ("net", "updates"),
-    [("mlp", 300), ("conv", 120), ("conv_batchnorm", 120), ("residual", 250), ("stacked", 250)],
+    [("mlp", 150), ("conv", 80), ("conv_batchnorm", 80), ("residual", 120), ("stacked", 120)],
 )
 def test_updates_of_training_reset_what_the_twin_resets(
     net: str, updates: int, tables: None
@@ -199,10 +145,7 @@ def test_thresholds_begin_at_their_largest_and_fall_to_the_batch_size() -> None:
 def driven(fired: Tensor, batch: int, **params: Any) -> tuple[list[list[int]], dict[str, Tensor]]:
     """Feed a table (updates, units); returns which units were reset at each update, and books."""
     units = fired.shape[1]
-    module = nn.Sequential(nn.Linear(2, units), nn.ReLU(), nn.Linear(units, 1))
-    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.0))
-    config = {"method": "snr", "every": "1 updates", "params": params}
-    hooks = rlplast.Hooks([config], network, "100000 updates")
+    hooks = hooks_on(nn.Sequential(nn.Linear(2, units), nn.ReLU(), nn.Linear(units, 1)), **params)
     state, resets = hooks.hooks[0].states["net"], []
     for update, fires in enumerate(fired, 1):
         before = state["drawn/0"].clone()
@@ -252,27 +195,23 @@ def test_silences_beyond_the_largest_threshold_are_not_counted() -> None:
     assert state["gaps/0"].nonzero().tolist() == [[0], [61]]  # 75 samples: out of range
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_four_hundred_updates_of_a_firing_table_are_the_twins(seed: int, tables: None) -> None:
-    generator = torch.Generator().manual_seed(seed)
+def test_four_hundred_updates_of_a_firing_table_are_the_twins(tables: None) -> None:
+    generator = torch.Generator().manual_seed(0)
     fired = torch.rand(400, 12, generator=generator) < torch.linspace(0, 1, 12) ** 3
     fired[200:, 10] = False
     module = nn.Sequential(nn.Linear(2, 12), nn.ReLU(), nn.Linear(12, 3))
-    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.0))
     options = {"percentile": 0.92, "tau_init": 300, "tau_max": 400, "refresh": 50, "expansion": 2}
-    config = {"method": "snr", "every": "1 updates", "params": options}
-    hooks = rlplast.Hooks([config], network, "1000 updates")
-    shadow = twin_of(module)
+    hooks = hooks_on(module, **options)
+    shadow = copy.deepcopy(module)
     first, last = shadow[0], shadow[2]  # type: ignore[index]
     layer = Layer(first.weight, first.bias, last.weight, False)
     twin = Twin({"0": layer}, {"0": 0}, **(options | {"tau_min": 10}))
     for update, fires in enumerate(fired, 1):
         h = torch.zeros(10, 12)
         h[update % 10] = fires.float()
-        twin.observe([h])
-        twin.step()
+        twin.step([h])
         hooks.step(updates=update, activations={"0": h})
-        check_books(hooks.hooks[0].states["net"], ["0"], twin)
+        check_books(hooks, ["0"], twin)
     assert sum(twin.resets[0]) > 20
     for name, tensor in module.state_dict().items():
         torch.testing.assert_close(tensor, shadow.state_dict()[name], rtol=1e-6, atol=0)
@@ -306,11 +245,9 @@ def test_bf16_activations_fire_as_their_float32_values() -> None:
 @pytest.mark.parametrize("nonlinearity", [nn.GELU, nn.Tanh, nn.SiLU, nn.LeakyReLU])
 def test_a_nonlinearity_that_is_never_silent_needs_eps(nonlinearity: type[nn.Module]) -> None:
     module = nn.Sequential(nn.Linear(2, 4), nonlinearity(), nn.Linear(4, 1))
-    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
-    config = {"method": "snr", "every": "1 updates"}
     with pytest.raises(ConfigError, match=r"net\.0 uses \w+, which is never silent: give snr\.eps"):
-        rlplast.Hooks([config], network, "10 updates")
-    hooks = rlplast.Hooks([config | {"params": {"eps": 0.1, "tau_init": 8}}], network, "10 updates")
+        hooks_on(module)
+    hooks = hooks_on(module, eps=0.1, tau_init=8)
     h = torch.tensor([[0.2, -0.2, 0.05, -0.05]]).repeat(8, 1)
     hooks.step(updates=1, activations={"0": h})
     [receipt] = hooks.flush()
@@ -320,9 +257,7 @@ def test_a_nonlinearity_that_is_never_silent_needs_eps(nonlinearity: type[nn.Mod
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("nonlinearity", [nn.ReLU, nn.ReLU6])
 def test_rectifiers_are_known(nonlinearity: Any, inplace: bool) -> None:
-    module = nn.Sequential(nn.Linear(2, 4), nonlinearity(inplace=inplace), nn.Linear(4, 1))
-    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
-    rlplast.Hooks([{"method": "snr", "every": "1 updates"}], network, "10 updates")
+    hooks_on(nn.Sequential(nn.Linear(2, 4), nonlinearity(inplace=inplace), nn.Linear(4, 1)))
 
 
 def test_members_of_an_ensemble_are_reset_alone_and_draw_different_rows() -> None:

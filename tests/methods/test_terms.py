@@ -128,49 +128,7 @@ def test_l2_trains_as_torchs_coupled_weight_decay(family: str, optimizer: Any) -
         torch.testing.assert_close(mine, decayed.get_parameter(name), rtol=1e-4, atol=1e-5)
 
 
-def test_l2_counts_biases_and_norms_and_ties_once() -> None:
-    network, _ = moved("residual")
-    module = network.module
-    total = sum(float(p.detach().double().square().sum()) for p in module.parameters())
-    assert float(term("l2", network).detach()) == pytest.approx(0.15 * total)
-    tied, _ = moved("tied")
-    names = [name for name, _ in tied.module.named_parameters()]
-    assert "head.weight" not in names
-    total = sum(float(p.detach().double().square().sum()) for p in tied.module.parameters())
-    assert float(term("l2", tied).detach()) == pytest.approx(0.15 * total)
-
-
 # l2_init.
-
-
-@every_model
-def test_l2_init_and_its_gradient_are_zero_at_the_start(family: str) -> None:
-    network, start = moved(family)
-    network.module.load_state_dict(start.state_dict())
-    found = term("l2_init", network)
-    found.backward()
-    assert float(found.detach()) == 0
-    assert all(bool((p.grad == 0).all()) for p in network.module.parameters())
-
-
-def test_l2_init_alone_returns_to_the_start_geometrically() -> None:
-    network, start = moved("mlp")
-    (optimizer,) = network.optimizers  # plain SGD, lr 0.1
-    away = {n: p.detach().clone() - start.get_parameter(n) for n, p in named(network.module)}
-    terms = penalties("l2_init", network)
-    for _ in range(12):
-        optimizer.zero_grad()
-        found = terms.of("net")
-        assert found is not None
-        found.backward()
-        optimizer.step()
-    for name, param in named(network.module):
-        expected = start.get_parameter(name) + (1 - 0.1 * 0.7) ** 12 * away[name]
-        torch.testing.assert_close(param, expected, rtol=1e-5, atol=1e-6)
-
-
-def named(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return list(module.named_parameters())
 
 
 def test_l2_init_reads_the_initial_weights_anew_each_time() -> None:
@@ -212,42 +170,6 @@ def test_deviation_is_a_function_of_singular_values(rows_: int, columns: int) ->
     expected = float((squares - 1.5).square().sum()) + floor
     assert float(deviation(weight, 1.5)) == pytest.approx(expected)
     assert float(deviation(torch.zeros(rows_, columns), 1.5)) == pytest.approx(rows_ * 1.5**2)
-
-
-def test_tall_matrices_have_the_floor_at_their_minimum() -> None:
-    tall = math.sqrt(2.0) * orthonormal_rows(3, 7).T  # orthogonal columns
-    tall.requires_grad_(True)
-    found = deviation(tall, 2.0)
-    found.backward()
-    assert float(found.detach()) == pytest.approx((7 - 3) * 2.0**2)
-    torch.testing.assert_close(tall.grad, torch.zeros_like(tall), atol=1e-12, rtol=0)
-
-
-def test_descent_on_parseval_alone_orthogonalises() -> None:
-    network, _ = moved("mlp")
-    (optimizer,) = network.optimizers
-    terms = penalties("parseval", network)
-    for _ in range(600):
-        optimizer.zero_grad()
-        found = terms.of("net")
-        assert found is not None
-        found.backward()
-        optimizer.step()
-    for layer in network.module:  # type: ignore[attr-defined]
-        if isinstance(layer, nn.Linear):
-            lengths = torch.linalg.svdvals(layer.weight.detach())
-            torch.testing.assert_close(lengths, torch.full_like(lengths, math.sqrt(1.5)))
-
-
-def test_parseval_leaves_biases_norms_embeddings_and_ties_alone() -> None:
-    network, _ = moved("tied")
-    term("parseval", network).backward()
-    touched = {name for name, param in network.module.named_parameters() if param.grad is not None}
-    assert touched == {"fc.weight"}
-    network, _ = moved("conv_batchnorm")
-    term("parseval", network).backward()
-    touched = {name for name, param in network.module.named_parameters() if param.grad is not None}
-    assert touched == {"0.weight", "3.weight", "7.weight"}
 
 
 # The two functions with gradients of their own.

@@ -1,11 +1,12 @@
-"""Four networks with hidden units, and the same tensors as the slow twins see them.
+"""Five networks with hidden units, and the same tensors as the slow twins see them.
 
 Each network says which of its tensors make up a group of units, independently of the map that
-`rlplast.core.network.units` finds.
+`rlplast.core.network.units` finds. Twins and methods draw from one table, `table_row`.
 """
 
 import copy
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +16,14 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.core.network.network import Network
-from rlplast.core.network.stacked import StackedLinear
+from rlplast.core.network.units import Part
 from rlplast.core.rng import preserve_global_rng
-from tests.models import OPTIMIZERS
+from tests.methods.nets import snapshot
+from tests.models import FAMILIES, OPTIMIZERS
 from tests.naive.units import Layer, touched
 
-__all__ = ["NETS", "Net", "Trained", "chains", "entries", "normal", "twin_of"]
-
 BATCH = 8
+Moments = dict[str, dict[str, Tensor]]
 
 
 class Block(nn.Module):
@@ -48,23 +49,6 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.two(self.one(self.inp(x))))
-
-
-class StackedPair(nn.Module):
-    """Twin critics."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1 = StackedLinear(2, 5, 6)
-        self.fc2 = StackedLinear(2, 6, 6)
-        self.head = StackedLinear(2, 6, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.fc2(torch.relu(self.fc1(x)))))
-
-
-def _mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
 
 
 def _conv(batch_norm: bool) -> nn.Module:
@@ -94,12 +78,8 @@ def _pair(module: nn.Module, first: str, second: str, norm: str | None = None) -
     one, two = module.get_submodule(first), module.get_submodule(second)
     fields = {}
     if norm is not None and isinstance(found := module.get_submodule(norm), nn.BatchNorm2d):
-        fields = {
-            "gamma": found.weight,
-            "beta": found.bias,
-            "mean": found.running_mean,
-            "var": found.running_var,
-        }
+        names = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "var": "running_var"}
+        fields = {field: getattr(found, name) for field, name in names.items()}
     conv = isinstance(two, nn.Conv2d)
     return Layer(one.weight, one.bias, two.weight, conv, b_next=two.bias, **fields)  # type: ignore
 
@@ -110,13 +90,8 @@ def _of_chain(*names: str) -> Callable[[nn.Module], Chains]:
 
 
 def _of_conv(module: nn.Module) -> Chains:
-    return [
-        {
-            "0": _pair(module, "0", "4", "1"),
-            "4": _pair(module, "4", "8", "5"),
-            "8": _pair(module, "8", "10"),
-        }
-    ]
+    trio = (("0", "4", "1"), ("4", "8", "5"), ("8", "10", None))
+    return [{first: _pair(module, first, second, norm) for first, second, norm in trio}]
 
 
 def _of_residual(module: nn.Module) -> Chains:
@@ -149,7 +124,6 @@ class Net:
         sample: shape of an input.
         chains: module → its groups of units by name, in forward order; a list per member.
         out: shape of the output of a batch.
-        preserves: whether redrawing silent units leaves the function: no norm mixes units.
     """
 
     make: Callable[[], nn.Module]
@@ -157,18 +131,18 @@ class Net:
     chains: Callable[[nn.Module], Chains]
     out: tuple[int, ...] = (BATCH, 3)
 
-    def module(self, seed: int = 0) -> nn.Module:
+    def module(self) -> nn.Module:
         with preserve_global_rng():
-            torch.manual_seed(seed)
+            torch.manual_seed(0)
             return self.make()
 
 
 NETS: dict[str, Net] = {
-    "mlp": Net(_mlp, (5,), _of_chain("0", "2", "4")),
+    "mlp": Net(FAMILIES["mlp"], (5,), _of_chain("0", "2", "4")),
     "conv": Net(lambda: _conv(False), (2, 8, 8), _of_conv),
     "conv_batchnorm": Net(lambda: _conv(True), (2, 8, 8), _of_conv),
     "residual": Net(Residual, (5,), _of_residual),
-    "stacked": Net(StackedPair, (5,), _of_stacked, (2, BATCH, 1)),
+    "stacked": Net(FAMILIES["stacked"], (5,), _of_stacked, (2, BATCH, 1)),
 }
 
 
@@ -176,13 +150,24 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
+def table_row(tag: int, unit: int, number: int, entries: int) -> Tensor:
+    """A row of the table of draws, U(−1, 1)."""
+    generator = torch.Generator().manual_seed(10_007 * tag + 101 * unit + number)
+    return torch.rand(entries, generator=generator, dtype=torch.float64) * 2 - 1
+
+
+def table_rows(
+    part: Part, mask: Tensor, limit: float, seed: int, tag: int, number: Tensor
+) -> Tensor:
+    """What `uniform_rows` of a method is to give: rows of the table."""
+    view = part.block.view
+    size = math.prod(view.shape[1:])
+    whole = torch.stack([table_row(tag, i, int(n), size) for i, n in enumerate(number)])
+    return (whole * limit).to(view.dtype).view(view.shape)
+
+
 def chains(module: nn.Module, net: str) -> Chains:
     return NETS[net].chains(module)
-
-
-def twin_of(module: nn.Module) -> nn.Module:
-    """A copy for a twin to write to."""
-    return copy.deepcopy(module)
 
 
 def entries(module: nn.Module, net: str, masks: dict[str, list[bool]]) -> dict[str, Tensor]:
@@ -218,12 +203,11 @@ class Trained:
         self,
         net: str,
         optimizer: str = "adam",
-        seed: int = 0,
         install: Callable[[nn.Module], Any] | None = None,
     ) -> None:
-        self.net, self.seed = NETS[net], seed
-        self.name = net
-        self.module = self.net.module(seed)
+        self.net, self.name = NETS[net], net
+        self.module = self.net.module()
+        self.install = install
         if install is not None:
             install(self.module)
         self.optimizer = OPTIMIZERS[optimizer](self.module.parameters())
@@ -232,15 +216,14 @@ class Trained:
 
     @property
     def groups(self) -> list[str]:
-        return [name for chain in chains(self.module, self.name) for name in chain]
+        return [name for chain in self.net.chains(self.module) for name in chain]
 
     def batch(self) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the next update."""
-        seed = 1000 * self.seed + self.updates
-        x = normal(BATCH, *self.net.sample, seed=seed)
+        x = normal(BATCH, *self.net.sample, seed=self.updates)
         if x.ndim == 4:
             x = x.to(memory_format=torch.channels_last)
-        return x, normal(*self.net.out, seed=seed + 500_000)
+        return x, normal(*self.net.out, seed=self.updates + 500_000)
 
     def update(self) -> dict[str, Tensor]:
         """One update; returns the activations of its forward pass, as `rlplast.record` does."""
@@ -258,12 +241,85 @@ class Trained:
             self.update()
         return self
 
-    def moments(self) -> dict[str, dict[str, Tensor]]:
+    def restarted(self) -> "Trained":
+        """The same network in a new process, from what was saved."""
+        made = Trained(self.name, install=self.install)
+        made.module.load_state_dict(self.module.state_dict())
+        made.optimizer.load_state_dict(copy.deepcopy(self.optimizer.state_dict()))
+        made.updates = self.updates
+        return made
+
+    @property
+    def tags(self) -> dict[str, int]:
+        """The number of each group of units, from which its draws come."""
+        return {g.name: i for i, g in enumerate(self.network.units().groups)}
+
+    def moments(self) -> Moments:
         """The optimizer's tensors by parameter, copied."""
-        return {
-            name: {k: v.clone() for k, v in self.optimizer.state[p].items() if v is not None}
-            for name, p in self.module.named_parameters()
-        }
+        return moments_of(self.module, self.optimizer)
 
     def state(self) -> dict[str, Tensor]:
-        return {name: t.detach().clone() for name, t in self.module.state_dict().items()}
+        return snapshot(self.module)
+
+    def assert_edited_alone(
+        self,
+        touched: dict[str, Tensor],
+        before: dict[str, Tensor],
+        moments: Moments,
+        but: str = "nothing",
+    ) -> None:
+        """Entries not touched are as before, moments of the others 0; `but` ends other names."""
+        for name, tensor in self.state().items():
+            kept = ~touched[name]
+            assert torch.equal(tensor[kept], before[name][kept]) or name.endswith(but), name
+        for name, slots in self.moments().items():
+            for slot, value in slots.items():
+                was = moments[name][slot]
+                was = was if slot == "step" else torch.where(touched[name], 0, was)
+                assert torch.equal(value, was), (name, slot)
+
+
+def follow(
+    made: Trained,
+    hooks: rlplast.Hooks,
+    updates: int,
+    twin_of: Callable[[dict[str, Layer]], Any],
+    check_books: Callable[[list[str], Any], None],
+    loose: str = "nothing",
+) -> dict[str, int]:
+    """Train; after each update compare edit, moments and books with those of each chain's twin.
+
+    Tensors whose names end with `loose` are edited elsewhere too, and compared less strictly.
+
+    Returns:
+        The number of recycled units by group.
+    """
+    shadow = copy.deepcopy(made.module)
+    twins = [(chain, twin_of(chain)) for chain in chains(shadow, made.name)]
+    total = dict.fromkeys(made.groups, 0)
+    for update in range(1, updates + 1):
+        found = made.update()
+        before, moments = made.state(), made.moments()
+        shadow.load_state_dict(before)
+        masks: dict[str, list[bool]] = {}
+        for chain, twin in twins:
+            chosen = twin.step([found[name] for name in chain])
+            for (name, layer), units in zip(chain.items(), chosen, strict=True):
+                masks[name] = [i in units for i in range(len(layer.w))]
+                total[name] += len(units)
+        hooks.step(updates=update, activations=found)
+        made.assert_edited_alone(entries(made.module, made.name, masks), before, moments, loose)
+        expected = shadow.state_dict()
+        for name, tensor in made.state().items():
+            rtol, atol = (1e-5, 1e-6) if name.endswith(loose) else (1e-6, 0)
+            torch.testing.assert_close(tensor, expected[name], rtol=rtol, atol=atol, msg=name)
+        for chain, twin in twins:
+            check_books(list(chain), twin)
+    return total
+
+
+def moments_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> Moments:
+    return {
+        name: {k: v.clone() for k, v in optimizer.state[p].items() if v is not None}
+        for name, p in module.named_parameters()
+    }

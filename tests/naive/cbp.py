@@ -18,14 +18,10 @@ from .units import (
     incoming,
     outgoing,
     redraw_incoming,
-    touched,
-    touched_of,
     value,
     width,
     zero_outgoing,
 )
-
-__all__ = ["UTILITIES", "Cbp", "bound", "divide", "touched", "touched_of"]
 
 UTILITIES = (
     "contribution",
@@ -81,12 +77,8 @@ class Cbp:
         accumulate: bool,
         bias_transfer: bool,
         draw: Draw,
-        chance: Callable[[], float] | None = None,
+        chance: Callable[[], float],
     ) -> None:
-        if utility not in UTILITIES:
-            raise ValueError(f"utility {utility!r}")
-        if not accumulate and chance is None:
-            raise ValueError("without accumulate there must be a chance")
         self.layers, self.draw, self.chance = layers, draw, chance
         self.replacement_rate, self.maturity, self.decay = replacement_rate, maturity, decay
         self.utility, self.accumulate = utility, accumulate
@@ -186,10 +178,3 @@ class Cbp:
                 self.age[number][i] = 0
                 self.replaced[number][i] += 1
         return chosen
-
-    def masks(self, chosen: list[list[int]]) -> list[list[bool]]:
-        """The result of `step` as masks, for `touched` (step 9)."""
-        return [
-            [i in units for i in range(width(layer))]
-            for layer, units in zip(self.layers, chosen, strict=True)
-        ]

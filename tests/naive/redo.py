@@ -7,17 +7,7 @@ threshold get fresh incoming weights, bias 0, norm entries 1, 0, 0, 1 and outgoi
 import torch
 from torch import Tensor
 
-from .units import (
-    Layer,
-    activations_of,
-    chosen,
-    redraw_incoming,
-    touched,
-    touched_of,
-    zero_outgoing,
-)
-
-__all__ = ["dormant", "due", "recycle", "scores", "touched", "touched_of"]
+from .units import Layer, activations_of, chosen, redraw_incoming, zero_outgoing
 
 
 def scores(h: Tensor) -> list[float]:
@@ -37,11 +27,6 @@ def dormant(h: Tensor, threshold: float) -> list[bool]:
     return [score <= threshold for score in scores(h)]
 
 
-def due(step: int, period: int) -> bool:
-    """Whether a firing follows update `step` (counted from 1)."""
-    return step > 0 and step % period == 0
-
-
 @torch.no_grad()
 def recycle(
     layers: list[Layer], masks: list[list[bool]], fresh: list[Tensor], overlap: str = "zero"
@@ -59,11 +44,9 @@ def recycle(
         for layer, mask in zip(layers, masks, strict=True):
             for i in chosen(mask):
                 zero_outgoing(layer, i)
-    elif overlap == "redraw":
+    else:
         for layer, mask, draw in zip(layers, masks, fresh, strict=True):
             for i in chosen(mask):
                 redraw_incoming(layer, i, draw[i])
             for i in chosen(mask):
                 zero_outgoing(layer, i)
-    else:
-        raise ValueError(f"overlap {overlap!r}")

@@ -9,17 +9,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from .units import (
-    Layer,
-    activations_of,
-    redraw_incoming,
-    touched,
-    touched_of,
-    width,
-    zero_outgoing,
-)
-
-__all__ = ["Snr", "touched", "touched_of"]
+from .units import Layer, activations_of, redraw_incoming, width, zero_outgoing
 
 Draw = Callable[[int, int, int], Tensor]  # (layer, unit, its resets so far) -> new w[i]
 
@@ -27,7 +17,7 @@ Draw = Callable[[int, int, int], Tensor]  # (layer, unit, its resets so far) -> 
 class Snr:
     """State and steps of self-normalized resets for a list of hidden layers.
 
-    `observe` takes the activations of the training forward, `step` follows the optimizer step.
+    `step` takes the activations of the training forward and follows the optimizer step.
     `hist[l][i]` maps an age up to tau_max to how often it was seen. `empty` is what a unit
     without a gap in 1..tau_max gets at a refresh: `keep` leaves its threshold alone, `official`
     takes q = 1 (the first index of a comparison with nan). `eps` None: a unit fires where it is
@@ -45,14 +35,9 @@ class Snr:
         expansion: float,
         draw: Draw,
         empty: str = "keep",
-        overlap: str = "zero",
         eps: float | None = None,
     ) -> None:
-        if empty not in ("keep", "official"):
-            raise ValueError(f"empty {empty!r}")
-        if overlap not in ("zero", "redraw"):
-            raise ValueError(f"overlap {overlap!r}")
-        self.layers, self.draw, self.empty, self.overlap = layers, draw, empty, overlap
+        self.layers, self.draw, self.empty = layers, draw, empty
         self.percentile, self.refresh, self.expansion = percentile, refresh, expansion
         self.tau_max, self.tau_min, self.eps = tau_max, tau_min, eps
         self.age = [[0] * width(layer) for layer in layers]
@@ -81,8 +66,9 @@ class Snr:
                 else:
                     self.age[number][i] += h.shape[0]
 
-    def step(self) -> list[list[int]]:
-        """Steps 4 and 5; returns the reset units of each layer."""
+    def step(self, activations: list[Tensor]) -> list[list[int]]:
+        """One update; returns the reset units of each layer."""
+        self.observe(activations)
         reset = []
         for number in range(len(self.layers)):
             ages, taus = self.age[number], self.tau[number]
@@ -96,18 +82,14 @@ class Snr:
         return reset
 
     def edit(self, reset: list[list[int]]) -> None:
-        """The writes of step 4; for `overlap` see the twin of ReDo."""
+        """The writes of step 4: all incoming, then all outgoing."""
         for number, layer in enumerate(self.layers):
             for i in reset[number]:
                 redraw_incoming(layer, i, self.draw(number, i, self.resets[number][i]))
                 self.resets[number][i] += 1
-            if self.overlap == "redraw":
-                for i in reset[number]:
-                    zero_outgoing(layer, i)
-        if self.overlap == "zero":
-            for number, layer in enumerate(self.layers):
-                for i in reset[number]:
-                    zero_outgoing(layer, i)
+        for number, layer in enumerate(self.layers):
+            for i in reset[number]:
+                zero_outgoing(layer, i)
 
     def quantile(self, counts: dict[int, int]) -> int | None:
         """The first age in 1..tau_max whose share of smaller or equal gaps is large enough."""
@@ -133,10 +115,3 @@ class Snr:
                     q = 1
                 tau = q if q < tau else int(self.expansion * tau)
                 self.tau[number][i] = min(max(tau, self.tau_min), self.tau_max)
-
-    def masks(self, reset: list[list[int]]) -> list[list[bool]]:
-        """The result of `step` as masks, for `touched`."""
-        return [
-            [i in units for i in range(width(layer))]
-            for layer, units in zip(self.layers, reset, strict=True)
-        ]

@@ -130,13 +130,3 @@ def touched(layers: list[Layer], masks: list[list[bool]]) -> list[dict[str, Tens
                     hit[name][index] = True
         found.append(hit)
     return found
-
-
-def touched_of(tensor: Tensor, layers: list[Layer], masks: list[list[bool]]) -> Tensor:
-    """`touched` of one tensor, which may be w of one layer and w_next of another: the union."""
-    union = torch.zeros(tensor.shape, dtype=torch.bool)
-    for layer, hit in zip(layers, touched(layers, masks), strict=True):
-        for name, mask in hit.items():
-            if getattr(layer, name) is tensor:
-                union = union | mask
-    return union

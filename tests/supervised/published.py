@@ -9,18 +9,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-__all__ = [
-    "SHAPES",
-    "cifar_archive",
-    "cifar_files",
-    "idx",
-    "pictures",
-    "write_cifar",
-    "write_corrupted",
-    "write_mnist",
-    "write_tiny_imagenet",
-]
-
 # name → (bytes of label per record, classes, files)
 SHAPES = {
     "cifar10": (1, 10, [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]),
@@ -47,10 +35,8 @@ def write_mnist(folder: Path, train: int = 20, test: int = 10, packed: bool = Fa
             f"{part}-labels-idx1-ubyte": np.arange(count, dtype=np.uint8) % 10,
         }
         for name, array in files.items():
-            if packed:
-                (folder / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
-            else:
-                (folder / name).write_bytes(idx(array))
+            data = gzip.compress(idx(array)) if packed else idx(array)
+            (folder / (name + ".gz" * packed)).write_bytes(data)
 
 
 def cifar_files(name: str, each: int = 10) -> dict[str, bytes]:
@@ -58,14 +44,11 @@ def cifar_files(name: str, each: int = 10) -> dict[str, bytes]:
     label_bytes, classes, files = SHAPES[name]
     out = {}
     for number, file in enumerate(files):
-        records = []
-        for i, picture in enumerate(
-            pictures(each * (5 if file == "train.bin" else 1), 3072, seed=number)
-        ):
+        out[file], count = b"", each * 5 if file == "train.bin" else each
+        for i, picture in enumerate(pictures(count, 3072, seed=number)):
             label = (number + 3 * i) % classes
-            coarse = bytes([label // 5]) if label_bytes == 2 else b""
-            records.append(coarse + bytes([label]) + picture.tobytes())
-        out[file] = b"".join(records)
+            coarse = [label // 5] if label_bytes == 2 else []
+            out[file] += bytes([*coarse, label]) + picture.tobytes()
     return out
 
 

@@ -90,12 +90,7 @@ def test_draws_come_from_the_generator_alone():
     torch.manual_seed(1)
     assert out.equal(augment(x, ["crop", "flip"], torch_stream(0, "a")))
     assert not out.equal(augment(x, ["crop", "flip"], torch_stream(1, "a")))
-
-
-def test_the_batch_itself_is_not_changed():
-    x = images(20, 3, 8, 8)
-    augment(x, ["crop", "flip"], torch_stream(0, "a"))
-    assert x.equal(images(20, 3, 8, 8))
+    assert x.equal(images(20, 3, 8, 8))  # the batch itself is not changed
 
 
 @pytest.mark.gpu
@@ -116,8 +111,3 @@ def test_draws_are_the_same_on_every_device():
 def test_unknown_and_repeated_names_are_refused(names: list[str], said: str):
     with pytest.raises(ConfigError, match=said):
         check_augment(names)
-
-
-def test_known_names_are_accepted():
-    check_augment([])
-    check_augment(["flip", "crop"])

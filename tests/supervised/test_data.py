@@ -1,7 +1,6 @@
 """Splits, normalisation, and what a data config is refused for."""
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from rlplast.supervised.data import (
     load_data,
     normaliser,
 )
-from tests.supervised.published import write_mnist
 
 
 def rows(images: Images) -> Counter[tuple[int, ...]]:
@@ -65,15 +63,11 @@ def test_validation_images_come_out_of_training_and_replace_the_test_images():
     assert len(held.test) == pytest.approx(0.1 * len(plain.train), abs=5)
 
 
-def test_validation_images_are_drawn_from_the_seed():
+def test_validation_images_are_drawn_from_the_seed_and_no_global_generator():
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
     one, again, other = (load_data(DataConfig(validation=0.1), seed) for seed in (1, 1, 2))
     assert one.test.x.equal(again.test.x)
     assert rows(one.test) != rows(other.test)
-
-
-def test_loading_leaves_the_global_generators_alone():
-    before = torch.get_rng_state(), np.random.get_state()[1].copy()
-    load_data(DataConfig(validation=0.1), 1)
     assert before[0].equal(torch.get_rng_state())
     assert (before[1] == np.random.get_state()[1]).all()
 
@@ -163,6 +157,7 @@ def test_normaliser_is_the_same_on_every_device():
         (DataConfig(name="cifar"), r"data.name = 'cifar': did you mean 'cifar10'\?"),
         (DataConfig(name="mnist"), r"data.folder is not set: give the folder .* of mnist"),
         (DataConfig(name="mnist", folder="/no/such"), r"data.folder = '/no/such': no such folder"),
+        (DataConfig(name="mnist", folder=__file__), "no such folder; give the folder"),
         (DataConfig(corrupted="/no/such"), r"data.corrupted = '/no/such': no such folder"),
         (DataConfig(validation=1.0), r"data.validation = 1.0: allowed is \[0, 1\)"),
         (DataConfig(validation=-0.1), r"data.validation = -0.1"),
@@ -176,10 +171,3 @@ def test_normaliser_is_the_same_on_every_device():
 def test_bad_configs_are_refused(config: DataConfig, said: str):
     with pytest.raises(ConfigError, match=said):
         load_data(config, 0)
-
-
-def test_file_in_place_of_the_folder_is_refused(tmp_path: Path):
-    write_mnist(tmp_path)
-    path = tmp_path / "train-images-idx3-ubyte"
-    with pytest.raises(ConfigError, match="no such folder; give the folder"):
-        load_data(DataConfig(name="mnist", folder=str(path)), 0)

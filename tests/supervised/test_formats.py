@@ -3,7 +3,6 @@
 import gzip
 import io
 import pickle
-import re
 import tarfile
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.supervised.data import DataConfig, Dataset, load_data
 from tests.supervised.published import (
+    ARCHIVES,
     FOLDERS,
     SHAPES,
     cifar_archive,
@@ -39,15 +39,11 @@ def test_mnist_is_read_as_documented(tmp_path: Path, packed: bool):
     write_mnist(tmp_path / "given", train=4, test=3, packed=packed)
     write_mnist(tmp_path / "plain", train=4, test=3)
     data = load("mnist", tmp_path / "given")
-    for images, part in ((data.train, "train"), (data.test, "t10k")):
+    for images, part, count in ((data.train, "train", 4), (data.test, "t10k", 3)):
         raw = (tmp_path / "plain" / f"{part}-images-idx3-ubyte").read_bytes()
-        count = int.from_bytes(raw[4:8], "big")
         assert images.x.shape == (count, 1, 28, 28)
-        for i in range(count):
-            for row in range(28):
-                for column in range(28):
-                    at = 16 + i * 784 + row * 28 + column
-                    assert images.x[i, 0, row, column] == raw[at]
+        for i, row, column in np.ndindex(count, 28, 28):
+            assert images.x[i, 0, row, column] == raw[16 + i * 784 + row * 28 + column]
         labels = (tmp_path / "plain" / f"{part}-labels-idx1-ubyte").read_bytes()
         assert images.y.tolist() == list(labels[8:])
     assert data.input_shape == (1, 28, 28)
@@ -95,22 +91,19 @@ def test_gzip_that_is_cut_is_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("labels", "said"),
+    ("train", "labels", "said"),
     [
-        (np.zeros(19, np.uint8), "20 images and 19 labels"),
-        (np.full(20, 10, np.uint8), "image 0 has label 10; allowed is 0 to 9"),
+        (20, np.zeros(19, np.uint8), "20 images and 19 labels"),
+        (20, np.full(20, 10, np.uint8), "image 0 has label 10; allowed is 0 to 9"),
+        (0, np.zeros(0, np.uint8), "at least one image"),
     ],
 )
-def test_labels_that_do_not_fit_are_refused(tmp_path: Path, labels: np.ndarray, said: str):
-    write_mnist(tmp_path)
+def test_labels_that_do_not_fit_are_refused(
+    tmp_path: Path, train: int, labels: np.ndarray, said: str
+):
+    write_mnist(tmp_path, train=train)
     (tmp_path / TRAIN_LABELS).write_bytes(idx(labels))
     with pytest.raises(DamagedFile, match=said):
-        load("mnist", tmp_path)
-
-
-def test_set_without_images_is_refused(tmp_path: Path):
-    write_mnist(tmp_path, train=0)
-    with pytest.raises(DamagedFile, match="at least one image"):
         load("mnist", tmp_path)
 
 
@@ -139,14 +132,12 @@ def test_mnist_pictures_of_another_size_are_refused(
 
 def slow_records(data: bytes, label_bytes: int) -> tuple[list[np.ndarray], list[int]]:
     """The documented layout, one value after another."""
-    xs, ys, at = [], [], 0
-    while at < len(data):
-        ys.append(data[at + label_bytes - 1])
-        x = np.zeros((3, 32, 32), np.uint8)
+    xs, ys = [], []
+    for at in range(label_bytes, len(data), label_bytes + 3072):
+        ys.append(data[at - 1])
+        xs.append(np.zeros((3, 32, 32), np.uint8))
         for i in range(3072):
-            x[i // 1024, i % 1024 // 32, i % 32] = data[at + label_bytes + i]
-        xs.append(x)
-        at += label_bytes + 3072
+            xs[-1][i // 1024, i % 1024 // 32, i % 32] = data[at + i]
     return xs, ys
 
 
@@ -165,10 +156,8 @@ def test_cifar_is_read_as_documented(tmp_path: Path, name: str, layout: str):
         np.testing.assert_array_equal(images.x.numpy(), np.stack(xs))
         assert images.y.tolist() == ys
     assert (data.num_classes, data.scale, data.input_shape) == (classes, 255, (3, 32, 32))
-    assert {p.name for p in tmp_path.iterdir()} <= {FOLDERS[name], f"{tmp_path.name}", *files} | {
-        "cifar-10-binary.tar.gz",
-        "cifar-100-binary.tar.gz",
-    }  # nothing was extracted beside the archive
+    if layout == "archive":  # nothing was extracted beside it
+        assert [p.name for p in tmp_path.iterdir()] == [ARCHIVES[name]]
 
 
 @pytest.mark.parametrize("name", CIFARS)
@@ -222,7 +211,7 @@ def test_cifar_label_out_of_range_is_refused(tmp_path: Path):
 
 @pytest.mark.parametrize("name", CIFARS)
 def test_missing_cifar_file_is_named_with_its_source(tmp_path: Path, name: str):
-    archive = "cifar-10-binary.tar.gz" if name == "cifar10" else "cifar-100-binary.tar.gz"
+    archive = ARCHIVES[name]
     with pytest.raises(ConfigError, match=f"{archive} is not there; .*https://.*{archive}"):
         load(name, tmp_path)
     write_cifar(tmp_path, name, each=3)
@@ -251,23 +240,15 @@ def test_python_version_of_cifar_is_refused_unread(tmp_path: Path, name: str):
     assert not (tmp_path / "trace").exists()
 
 
-@pytest.mark.parametrize("kept", [0, 5, 0.3, 0.9, -1])
-def test_archive_that_is_cut_is_refused(tmp_path: Path, kept: float):
+def test_archive_that_is_cut_or_altered_is_refused(tmp_path: Path):
     path = cifar_archive(tmp_path, "cifar100", each=3)
     data = path.read_bytes()
-    path.write_bytes(data[: int(kept * len(data)) if isinstance(kept, float) else kept])
-    size = path.stat().st_size
-    with pytest.raises(DamagedFile, match=rf"{path.name} cannot be read, {size} bytes"):
-        load("cifar100", tmp_path)
-
-
-def test_archive_with_one_altered_byte_is_refused(tmp_path: Path):
-    path = cifar_archive(tmp_path, "cifar100", each=3)
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(DamagedFile, match=re.escape(path.name)):
-        load("cifar100", tmp_path)
+    half = len(data) // 2
+    altered = data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :]
+    for damaged in (b"", data[:5], data[: half // 2], data[: -half // 8], data[:-1], altered):
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedFile, match=f"{path.name} cannot be read, {len(damaged)} bytes"):
+            load("cifar100", tmp_path)
 
 
 def test_archive_without_one_of_its_files_is_refused(tmp_path: Path):

@@ -46,11 +46,11 @@ def trained(name: str, **keys: Any) -> rlplast.Network:
     return made
 
 
-def swr_often(made: rlplast.Network, firings: int = 20, **options: Any) -> None:
+def swr_often(made: rlplast.Network, **options: Any) -> None:
     """Fire often and hard, and check that every weight matrix is another one."""
     weights = made.select(lambda b: b.role == "weight")
     before = {b.name: b.view.clone() for b in weights}
-    for _ in range(firings):
+    for _ in range(20):
         rlplast.swr(made, coef=0.2, coef_head=0.3, rule="exact", **options)
     for b in weights:
         moved = (b.view - before[b.name]).norm() / before[b.name].norm()
@@ -70,28 +70,6 @@ def test_swr_keeps_the_decision_on_every_sample(name: str) -> None:
     factor = (before * after).sum() / before.square().sum()
     assert 0 < factor < 0.9
     torch.testing.assert_close(after, factor * before, rtol=1e-9, atol=0)
-
-
-@pytest.mark.parametrize("name", SWR_MODELS)
-@torch.no_grad()
-def test_the_same_weights_with_biases_left_alone_decide_otherwise(name: str) -> None:
-    keys, samples = SWR_MODELS[name]
-    made, x = trained(name, **keys), digits(samples)
-    before = made.module(x).argmax(1)
-    biases = {b.name: b.view.clone() for b in made.select(lambda b: b.role == "bias")}
-    swr_often(made)
-    for block in made.select(lambda b: b.role == "bias"):
-        block.view.copy_(biases[block.name])
-    assert (made.module(x).argmax(1) == before).double().mean() < 0.7
-
-
-@pytest.mark.slow
-@torch.no_grad()
-def test_swr_keeps_the_decision_of_a_full_size_vgg16() -> None:
-    made, x = trained("vgg16"), digits(8)
-    before = made.module(x)
-    swr_often(made, firings=3)
-    assert torch.equal(made.module(x).argmax(1), before.argmax(1))
 
 
 @pytest.mark.parametrize(("eps", "tolerance"), [(1e-30, 1e-9), (1e-5, 1e-3)])
@@ -132,36 +110,10 @@ def test_swr_keeps_decisions_of_a_batch_norm_net_in_evaluation_if_its_statistics
 
 # --- FIRE -------------------------------------------------------------------------------------
 
-RESNET18 = {
-    "conv1.weight",
-    "layer1.0.conv1.weight",
-    "layer1.0.conv2.weight",
-    "layer1.1.conv1.weight",
-    "layer1.1.conv2.weight",
-    "layer2.0.conv1.weight",
-    "layer2.0.conv2.weight",
-    "layer2.0.downsample.0.weight",
-    "layer2.1.conv1.weight",
-    "layer2.1.conv2.weight",
-    "layer3.0.conv1.weight",
-    "layer3.0.conv2.weight",
-    "layer3.0.downsample.0.weight",
-    "layer3.1.conv1.weight",
-    "layer3.1.conv2.weight",
-    "layer4.0.conv1.weight",
-    "layer4.0.conv2.weight",
-    "layer4.0.downsample.0.weight",
-    "layer4.1.conv1.weight",
-    "layer4.1.conv2.weight",
-    "fc1.weight",
-    "head.weight",
-}
-VGG16 = {
-    *("conv1.weight", "conv2.weight", "conv3.weight", "conv4.weight", "conv5.weight"),
-    *("conv6.weight", "conv7.weight", "conv8.weight", "conv9.weight", "conv10.weight"),
-    *("conv11.weight", "conv12.weight", "conv13.weight"),
-    *("fc1.weight", "fc2.weight", "head.weight"),
-}
+RESNET18 = {"conv1.weight", "fc1.weight", "head.weight"}
+RESNET18 |= {f"layer{i}.{j}.conv{k}.weight" for i in range(1, 5) for j in (0, 1) for k in (1, 2)}
+RESNET18 |= {f"layer{i}.0.downsample.0.weight" for i in (2, 3, 4)}
+VGG16 = {f"conv{i}.weight" for i in range(1, 14)} | {"fc1.weight", "fc2.weight", "head.weight"}
 ITERATIONS = 6
 
 
@@ -257,18 +209,3 @@ def test_head_reset_finds_the_classifier(name: str, head: set[str]) -> None:
     before = snapshot(module)
     rlplast.head_reset(module)
     assert changed(before, module) == {f"{layer}.{r}" for layer in head for r in ("weight", "bias")}
-
-
-@pytest.mark.parametrize("name", ["cnn_bn", "resnet18", "vit_tiny", "efficientnetv2_s"])
-def test_a_full_reset_draws_every_tensor_by_the_models_law(name: str) -> None:
-    made = network(build(name))
-    start = snapshot(made.module)
-    randomise(made.module, 3)
-    rlplast.full_reset(made, init="fresh")
-    after = snapshot(made.module)
-    for key, value in after.items():
-        if value.numel() > 200 and value.is_floating_point() and start[key].std() > 0:
-            assert not torch.equal(value, start[key]), key
-            assert float(value.std()) == pytest.approx(float(start[key].std()), rel=0.3), key
-        elif "norm" in key or "bn" in key or "downsample.1" in key:
-            assert torch.equal(value, start[key]), key

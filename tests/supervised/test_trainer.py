@@ -31,6 +31,10 @@ def steps(trainer: Any, number: int) -> None:
         trainer.step()
 
 
+def kill() -> None:
+    raise Killed
+
+
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 4)), min_size=1, max_size=4),
     batch_size=st.integers(1, 50),
@@ -138,12 +142,8 @@ def test_a_run_ends_with_its_stream_and_leaves_every_kind_of_line(through):
     keys = {key for row in through["metrics"] for key in row}
     assert {"train/loss", "train/accuracy", "train/penalty", "train/lr"} <= keys
     assert {"eval/accuracy", "eval/loss", "eval/ece", "metric/srank/model"} <= keys
-    assert {r["method"] for r in through["receipts"]} == {
-        "fire",
-        "swr",
-        "shrink_perturb",
-        "head_reset",
-    }
+    methods = {"fire", "swr", "shrink_perturb", "head_reset"}
+    assert {r["method"] for r in through["receipts"]} == methods
 
 
 def test_a_phase_is_evaluated_before_the_hook_at_its_successor_fires(through):
@@ -154,11 +154,8 @@ def test_a_phase_is_evaluated_before_the_hook_at_its_successor_fires(through):
 
 
 # After these steps: inside an epoch; at its end; at a phase's end; at the start of the next.
-@pytest.mark.parametrize("stops", [[3], [6], [12], [13], [20], [2, 11, 9, 1]])
+@pytest.mark.parametrize("stops", [[3], [6], [12], [13], [2, 11, 9, 1]])
 def test_killed_and_resumed_equals_uninterrupted(stops, tmp_path, through):
-    def kill() -> None:
-        raise Killed
-
     run = tmp_path / "run"
     with pytest.raises(Killed):
         api.train(small_supervised(), run, observer=at_step(stops[0], kill))
@@ -169,19 +166,13 @@ def test_killed_and_resumed_equals_uninterrupted(stops, tmp_path, through):
     assert final(run) == through
 
 
-@pytest.mark.parametrize("model", [{"name": "cnn_bn"}])
-def test_looking_changes_no_training(model, tmp_path):
-    changes: dict[str, Any] = {"model": model, "total": "1 epochs", "hooks": []}
-    quiet = {"evaluate": {"every": None}, "metrics": {"every": None}}
-    often = {
-        "evaluate": {"every": "1 updates"},
-        "metrics": {"every": "2 updates", "batch_size": 32},
-    }
+def test_looking_changes_no_training(tmp_path):
+    changes: dict[str, Any] = {"model": {"name": "cnn_bn"}, "total": "1 epochs", "hooks": []}
     found = []
-    for name, looks in (("quiet", quiet), ("often", often)):
+    for name, often in (("quiet", None), ("often", "1 updates")):
+        looks = {"evaluate": {"every": often}, "metrics": {"every": often, "batch_size": 32}}
         api.train(small_supervised(**changes, **looks), tmp_path / name)
-        (tensors,) = (v for k, v in final(tmp_path / name).items() if k == "tensors.safetensors")
-        found.append(tensors)
+        found.append(final(tmp_path / name)["tensors.safetensors"])
     assert found[0] == found[1]
 
 
@@ -206,26 +197,13 @@ def test_a_saved_run_predicts_and_is_evaluated_on_its_phase(tmp_path):
         ({"batch_size": 0}, "batch_size = 0"),
         ({"precision": "fp16"}, "precision = 'fp16'"),
         ({"hooks": [{"method": "fire", "at": "phase 2"}]}, "at or past the end"),
+        ({"hooks": [{"method": "fire", "at": "40 updates"}]}, "at or past the end"),
         ({"stream": {"name": "single_task", "epochs": 2}}, "would never be due"),
     ],
 )
 def test_bad_values_are_named(changes, words):
     with pytest.raises(ConfigError, match=words):
         trainable(**changes)
-
-
-def test_a_run_may_stop_early(tmp_path):
-    run = api.train(small_supervised(total="7 updates", hooks=[]), tmp_path / "run")
-    assert run.lines()[-1]["updates"] == 7
-    run = api.resume(tmp_path / "run", total="40 updates")
-    assert run.lines()[-1]["updates"] == 40
-
-
-def test_the_order_of_images_does_not_depend_on_hooks(tmp_path):
-    first = [trainable(**changes) for changes in ({}, PLAIN)]
-    for trainer in first:
-        trainer._batch(position(trainer.stream, 100, trainer.clock))
-    assert torch.equal(first[0].order[1], first[1].order[1])
 
 
 def test_a_last_image_alone_joins_the_batch_before_it():
@@ -263,12 +241,6 @@ def test_nothing_fires_at_the_end_of_a_run(total, schedule, tmp_path):
         assert [clock["epochs"] for clock in at] == [1, 2]
 
 
-@pytest.mark.parametrize(("total", "schedule"), [("auto", {"at": "40 updates"})])
-def test_a_hook_past_the_streams_end_is_refused(total, schedule):
-    with pytest.raises(ConfigError, match="at or past the end"):
-        trainable(total=total, hooks=[{"method": "shrink_perturb", **schedule}])
-
-
 @pytest.mark.parametrize("total", ["auto", "3 epochs", "1 epochs", "17 updates", "26 updates"])
 def test_the_horizon_is_where_the_run_ends(total):
     trainer = trainable(total=total, metrics={"every": None}, **PLAIN)
@@ -284,7 +256,8 @@ def test_what_fell_on_the_end_of_a_run_fires_when_it_is_extended(tmp_path):
     hooks = [{"method": "shrink_perturb", "every": "1 epochs"}]
     keys = {"hooks": hooks, "evaluate": {"every": None}, "metrics": {"every": None}}
     whole = api.train(small_supervised(total="3 epochs", **keys), tmp_path / "whole")
-    api.train(small_supervised(total="2 epochs", **keys), tmp_path / "grown")
+    early = api.train(small_supervised(total="2 epochs", **keys), tmp_path / "grown")
+    assert early.lines()[-1]["updates"] == 12
     grown = api.resume(tmp_path / "grown", total="3 epochs")
     fired = [[r["clock"] for r in run.lines("receipts")] for run in (whole, grown)]
     assert fired[0] == fired[1]
@@ -306,11 +279,7 @@ def test_a_run_is_not_resumed_on_other_data(tmp_path):
         data={"name": "mnist", "folder": str(tmp_path / "data")}, batch_size=5, hooks=[]
     )
     with pytest.raises(Killed):
-        api.train(config, tmp_path / "run", observer=at_step(4, stop))
+        api.train(config, tmp_path / "run", observer=at_step(4, kill))
     write_mnist(tmp_path / "data", train=40)
     with pytest.raises(ConfigError, match=r"data\.train: the data are not those"):
         api.resume(tmp_path / "run")
-
-
-def stop() -> None:
-    raise Killed
