@@ -21,7 +21,10 @@ __all__ = [
     "NothingToEdit",
     "RlplastError",
     "UnsupportedOptimizer",
+    "check_choice",
+    "check_known",
     "did_you_mean",
+    "shortened",
 ]
 
 
@@ -114,3 +117,27 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     count = _NAMES if len(" ".join(names[:_NAMES])) <= 100 else _NAMES // 2
     more = f" and {len(names) - count} more" if len(names) > count else ""
     return f"allowed: {', '.join(names[:count]) or 'nothing'}{more}"
+
+
+def check_choice(key: str, value: object, allowed: Iterable[str]) -> None:
+    """Check that a value is one of some names.
+
+    Raises:
+        ConfigError: naming `key` and the nearest name.
+    """
+    names = list(allowed)
+    if not isinstance(value, str) or value not in names:
+        raise ConfigError(f"{key} = {value!r}: {did_you_mean(str(value), names)}")
+
+
+def check_known(where: str, keys: Iterable[object], allowed: Iterable[str]) -> None:
+    """Check that a mapping has no other keys than `allowed`.
+
+    Raises:
+        ConfigError: naming `where`, the first other key and the nearest allowed one.
+    """
+    names = list(allowed)
+    for key in keys:
+        if key not in names:
+            near = did_you_mean(str(key), names)
+            raise ConfigError(f"{where} has an unknown key {key!r}: {near}")

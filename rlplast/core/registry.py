@@ -19,7 +19,7 @@ from dataclasses import MISSING, dataclass, field
 from typing import Any, get_args
 
 from rlplast import plugins
-from rlplast.core.errors import ConfigError, did_you_mean, shortened
+from rlplast.core.errors import ConfigError, check_choice, did_you_mean, shortened
 
 __all__ = [
     "FAMILIES",
@@ -155,8 +155,8 @@ def check_range(
         return _pair(key, value, default, range)
     if range[:1] in ("[", "("):
         return _number(key, value, range, isinstance(default, int) if whole is None else whole)
-    if range and value not in range.split(" | "):
-        raise ConfigError(f"{key} = {value!r}: {did_you_mean(str(value), range.split(' | '))}")
+    if range:
+        check_choice(key, value, range.split(" | "))
     return value
 
 
@@ -250,8 +250,7 @@ def register(
     Raises:
         ConfigError: if the family is unknown or the name is taken.
     """
-    if family not in _TABLE:
-        raise ConfigError(f"family {family!r}: {did_you_mean(family, FAMILIES)}")
+    check_choice("family", family, _TABLE)
 
     def add(target: Any) -> Any:
         taken = _TABLE[family].get(name)
@@ -290,8 +289,8 @@ def rows(family: str | None = None) -> list[Info]:
     Raises:
         ConfigError: if the family is unknown.
     """
-    if family is not None and family not in _TABLE:
-        raise ConfigError(f"family {family!r}: {did_you_mean(family, FAMILIES)}")
+    if family is not None:
+        check_choice("family", family, _TABLE)
     families = FAMILIES if family is None else (family,)
     return [_family(f)[name] for f in families for name in sorted(_family(f))]
 

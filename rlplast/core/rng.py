@@ -86,4 +86,5 @@ class Streams:
             self.numpy(name).bit_generator.state = stored
         torch.set_rng_state(state["model"])
         if "model_cuda" in state and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(state["model_cuda"])
+            known = state["model_cuda"][: torch.cuda.device_count()]  # maybe fewer than were saved
+            torch.cuda.set_rng_state_all(known)

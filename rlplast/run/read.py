@@ -9,8 +9,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rlplast.core.checkpoint.files import read
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.training.config import read_yaml
+from rlplast.core.training.config import parse_yaml
 
 __all__ = ["last_line", "read_config", "read_info", "read_json", "read_lines", "status"]
 
@@ -34,7 +35,7 @@ def read_json(path: Path) -> dict[str, Any]:
         DamagedFile: if it cannot be read, or is anything else.
     """
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read(path))
     except OSError as error:
         raise DamagedFile(f"{path} cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:
@@ -51,7 +52,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         DamagedFile: naming the first other line that is no JSON object.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read(path).split(b"\n")
     except OSError as error:
         raise DamagedFile(f"{path} cannot be read: {error}") from error
     while lines and not lines[-1].strip():
@@ -80,9 +81,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / "config.yaml"
     try:
-        config = read_yaml(path)
+        config = parse_yaml(read(path).decode(), str(path))
     except ConfigError as error:
         raise DamagedFile(str(error)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DamagedFile(f"{path} cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise DamagedFile(f"{path} holds no config: expected is a mapping of keys")
     return config

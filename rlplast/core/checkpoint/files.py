@@ -3,6 +3,7 @@
 - `fsync`: a file's bytes, or a folder's entries.
 - `lock`: a file that one process at a time has.
 - `link`: a second name for a file that never changes.
+- `read`: a file's bytes, of plain files only.
 - `checksum`: of a file's bytes.
 """
 
@@ -13,7 +14,7 @@ import zlib
 from pathlib import Path
 from typing import TextIO
 
-__all__ = ["checksum", "fsync", "link", "lock"]
+__all__ = ["checksum", "fsync", "link", "lock", "read"]
 
 _PIECE = 1 << 20  # bytes read at once
 
@@ -61,6 +62,17 @@ def link(source: Path, target: Path) -> None:
     except OSError:  # another file system, or one without hard links
         shutil.copy2(source, target)  # its time of writing tells that it is a copy
         fsync(target)
+
+
+def read(path: Path) -> bytes:
+    """Return a file's bytes. A pipe in its place is refused: reading it would never end.
+
+    Raises:
+        OSError: if it is no plain file, or cannot be read.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError("it is no plain file")
+    return path.read_bytes()
 
 
 def checksum(path: Path) -> int:

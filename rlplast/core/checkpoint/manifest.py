@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.checkpoint.files import checksum, fsync
+from rlplast.core.checkpoint.files import checksum, fsync, read
 from rlplast.core.errors import DamagedFile
 
 __all__ = ["FORMAT", "SENTINEL", "check", "check_seal", "manifest"]
@@ -71,7 +71,7 @@ def check_seal(folder: Path) -> dict[str, Any]:
         DamagedFile: if there is none that this version can read.
     """
     try:
-        manifest = json.loads((folder / SENTINEL).read_text())
+        manifest = json.loads(read(folder / SENTINEL))
         files = {name: [int(size), int(crc)] for name, (size, crc) in manifest["files"].items()}
         position = [int(p) for p in manifest["position"]]
         stays = bool(manifest.get("stays"))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.errors import check_choice
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit, Scale, check, tensor_of, write
@@ -34,12 +34,8 @@ def check_policy(optimizer: str, followers: str, key: str = "hook") -> None:
     Raises:
         ConfigError: naming the nearest allowed policy.
     """
-    for name, value, allowed in (
-        ("optimizer", optimizer, OPTIMIZER_POLICIES),
-        ("followers", followers, FOLLOWER_POLICIES),
-    ):
-        if value not in allowed:
-            raise ConfigError(f"{key}.{name} = {value!r}: {did_you_mean(str(value), allowed)}")
+    check_choice(f"{key}.optimizer", optimizer, OPTIMIZER_POLICIES)
+    check_choice(f"{key}.followers", followers, FOLLOWER_POLICIES)
 
 
 def _zero_moments(network: Network, edits: Sequence[Edit], policy: str) -> None:

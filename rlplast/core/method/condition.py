@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlplast.core.clock import Clock, Time
-from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.errors import ConfigError, check_known, did_you_mean
 from rlplast.core.registry import rows
 
 __all__ = ["WHEN_KEYS", "Condition", "Measured"]
@@ -76,10 +76,7 @@ class Condition:
                 f"{key} = {config!r}: allowed is a mapping, such as "
                 "{metric: dormant_ratio, above: 0.3, cooldown: 5%}"
             )
-        for name in config:
-            if name not in WHEN_KEYS:
-                near = did_you_mean(str(name), WHEN_KEYS)
-                raise ConfigError(f"{key} has an unknown key {name!r}: {near}")
+        check_known(key, config, WHEN_KEYS)
         given = {k: v for k, v in config.items() if v is not None}
         if "metric" not in given:
             raise ConfigError(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.errors import ConfigError, check_known, did_you_mean
 from rlplast.core.method.method import Method
 from rlplast.core.method.schedule import KEYS
 from rlplast.core.registry import LISTS, build, get
@@ -59,10 +59,7 @@ def method_of(label: str, config: Any, key: str) -> str:
         found = cast(type[Method], get("methods", config["method"]).target).key
     if found != key:  # said first: the other keys may be those of the right list
         raise ConfigError(f"{label}.method = {config['method']!r}: {_ADVICE[found]}")
-    for name in config:
-        if name not in ROW_KEYS[key]:
-            near = did_you_mean(str(name), ROW_KEYS[key])
-            raise ConfigError(f"{label} has an unknown key {name!r}: {near}")
+    check_known(label, config, ROW_KEYS[key])
     if "method" not in config:
         raise ConfigError(f"{label} has no 'method': name one, see `rlplast list {LISTS[key]}`")
     return config["method"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlplast.core.clock import Clock, Time
-from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.errors import ConfigError, check_choice, check_known
 from rlplast.core.method.condition import Condition
 
 __all__ = ["KEYS", "Schedule"]
@@ -70,9 +70,7 @@ class Schedule:
             2
         """
         given = {k: v for k, v in config.items() if v is not None}
-        for name in given:
-            if name not in KEYS:
-                raise ConfigError(f"{key} has an unknown key {name!r}: {did_you_mean(name, KEYS)}")
+        check_known(key, given, KEYS)
         rules = [k for k in RULES if k in given]
         if len(rules) != 1:
             raise ConfigError(
@@ -97,8 +95,8 @@ class Schedule:
         return schedule
 
     def _check(self, horizon: Clock, key: str) -> None:
-        if self.on is not None and self.on not in EVENTS:
-            raise ConfigError(f"{key}.on = {self.on!r}: {did_you_mean(str(self.on), EVENTS)}")
+        if self.on is not None:
+            check_choice(f"{key}.on", self.on, EVENTS)
         if self.every is not None and self.every.value < 1:
             unit = self.every.unit
             raise ConfigError(f"{key}.every = {self.every}: allowed is at least 1 {unit}")

@@ -8,7 +8,7 @@ own affair: `fire` edits weights only, `shrink_perturb` biases and norms too.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.errors import check_choice
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 
@@ -75,6 +75,5 @@ def scope(name: str, key: str = "scope") -> Scope:
     Raises:
         ConfigError: naming the nearest scope if there is no such one.
     """
-    if not isinstance(name, str) or name not in SCOPES:
-        raise ConfigError(f"{key} = {name!r}: {did_you_mean(str(name), SCOPES)}")
+    check_choice(key, name, SCOPES)
     return SCOPES[name]

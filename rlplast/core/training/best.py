@@ -9,11 +9,13 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlplast.core.checkpoint import checkpoint
+from rlplast.core.checkpoint.files import read
 from rlplast.core.errors import ConfigError, DamagedFile, did_you_mean
 from rlplast.core.training.run_folder import write_json
 
@@ -80,7 +82,7 @@ def best_checkpoint(root: Path) -> Path:
     """
     path = root / FILE
     try:
-        found = root / Path(json.loads(path.read_text())["checkpoint"]).name
+        found = root / Path(json.loads(read(path))["checkpoint"]).name
     except FileNotFoundError as error:
         raise ConfigError(
             f"{root} has no best checkpoint: a run keeps one if its config says `checkpoint: "
@@ -92,13 +94,16 @@ def best_checkpoint(root: Path) -> Path:
     return found
 
 
-def find_checkpoint(run: Path, name: str, key: str) -> Path:
+def find_checkpoint(
+    run: Path, name: str, key: str, report: Callable[[str], object] = warnings.warn
+) -> Path:
     """Return the folder of a run's checkpoint.
 
     Args:
         run: the run's folder.
         name: newest, best, or the checkpoint's own name such as ``step-30000``.
         key: what error messages call `name`.
+        report: told of newer checkpoints that are passed over because they are damaged.
 
     Raises:
         ConfigError: if the run has none of that name.
@@ -108,7 +113,10 @@ def find_checkpoint(run: Path, name: str, key: str) -> Path:
     if not root.is_dir():
         raise ConfigError(f"{run} is no run's folder: it has no checkpoints")
     if name == "newest":
-        return checkpoint.newest(root)[0]
+        found, problems = checkpoint.newest(root)
+        for problem in problems:
+            report(f"passed over: {problem}")
+        return found
     if name == "best":
         return best_checkpoint(root)
     there = [path.name for path in checkpoint.complete(root)]

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import yaml
 
 from rlplast.core.clock import UNITS, Clock, Time
-from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.errors import ConfigError, check_known
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.registry import check_fields, param
 from rlplast.core.training.intervals import Cadence
@@ -358,11 +358,7 @@ def check_keys(data: Any, cls: type, where: str = "config") -> None:
     if not isinstance(data, Mapping):
         raise ConfigError(f"{where} = {data!r}: allowed is a mapping of {cls.__name__}'s keys")
     hints = typing.get_type_hints(cls)
-    names = [f.name for f in dataclasses.fields(cls)]
+    check_known(where, data, [f.name for f in dataclasses.fields(cls)])
     for key, value in data.items():
-        if key not in names:
-            raise ConfigError(
-                f"{where} has an unknown key {key!r}: {did_you_mean(str(key), names)}"
-            )
         if dataclasses.is_dataclass(hints[key]):
             check_keys(value, typing.cast(type, hints[key]), f"{where}.{key}")

@@ -18,7 +18,7 @@ from rlplast.core.checkpoint.files import fsync, lock
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 
-__all__ = ["RunFolder", "write_json", "write_text"]
+__all__ = ["RunFolder", "numbered", "write_json", "write_text"]
 
 LINES = ("metrics.jsonl", "receipts.jsonl")
 
@@ -55,6 +55,12 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, default=str) + "\n")
 
 
+def numbered(path: Path) -> Path:
+    """Return `path` with the first number at its end that makes a name nothing has yet."""
+    names = (path.with_name(f"{path.name}{i}") for i in itertools.count(1))
+    return next(name for name in names if not name.exists())
+
+
 class RunFolder:
     """The one writer of a run's folder.
 
@@ -63,12 +69,15 @@ class RunFolder:
         tensorboard: whether ``events.*`` files are written too.
 
     Raises:
-        ConfigError: if another process writes to the folder.
+        ConfigError: if another process writes to the folder, or its files are no plain ones.
     """
 
     def __init__(self, path: Path, tensorboard: bool = True) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
+        for name in LINES:
+            if (path / name).exists() and not (path / name).is_file():  # opening a pipe never ends
+                raise ConfigError(f"{path / name} is no plain file: delete it, or move it away")
         taken = lock(path / ".lock")
         if taken is None:
             raise ConfigError(
@@ -158,8 +167,7 @@ class RunFolder:
         kept = []
         for name, length in self.lengths().items():
             if length > 0:
-                copies = (self.path / f"{name}.{i}" for i in itertools.count(1))
-                kept.append(next(path for path in copies if not path.exists()))
+                kept.append(numbered(self.path / f"{name}."))
                 with _writing(kept[-1]):
                     shutil.copyfile(self.path / name, kept[-1])
                     fsync(kept[-1])

@@ -1,0 +1,43 @@
+"""Reading a run's folder: what stands in the place of a file and is none."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlplast.core.checkpoint import checkpoint
+from rlplast.core.errors import RlplastError
+from rlplast.core.training.best import best_checkpoint
+from rlplast.core.training.run_folder import RunFolder
+from rlplast.run import read
+
+
+@pytest.mark.parametrize(
+    ("name", "reader"),
+    [
+        ("run.json", lambda folder: read.read_json(folder / "run.json")),
+        ("config.yaml", read.read_config),
+        ("metrics.jsonl", lambda folder: read.read_lines(folder / "metrics.jsonl")),
+        ("metrics.jsonl", RunFolder),
+        ("COMPLETE", checkpoint.load),
+        ("best.json", best_checkpoint),
+    ],
+)
+def test_a_pipe_in_place_of_a_file_is_refused_by_name(
+    name: str, reader: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / name)  # reading it would wait for a writer for ever
+    with pytest.raises(RlplastError, match=name):
+        reader(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tensors.safetensors", "state.json"])
+def test_a_sealed_file_replaced_by_a_pipe_is_damage(name: str, tmp_path: Path) -> None:
+    saved = tmp_path / "step-1"
+    checkpoint.save(saved, (1,), {}, {"lr": 1.0})
+    (saved / name).unlink()
+    os.mkfifo(saved / name)
+    with pytest.raises(RlplastError, match=f"{name} is missing"):
+        checkpoint.load(saved)
