@@ -151,7 +151,8 @@ def load(run: "str | Path", checkpoint: str = "newest") -> "Run":
 
     An agent acts: ``rlplast.load(run).act(obs)``; a classifier predicts:
     ``rlplast.load(run).agent().predict(images)``; any run's modules are in
-    ``rlplast.load(run).agent().networks``.
+    ``rlplast.load(run).agent().networks``, and its scores in ``rlplast.load(run).evaluate()``.
+    A newer checkpoint that is damaged is passed over with a warning.
 
     Args:
         run: the run's folder.

@@ -212,7 +212,8 @@ COMMON = {"tensorboard": False, "evaluate": {"every": None}, "metrics": {"every"
 def damage(path: Path, draw: random.Random) -> str:
     """Damage a file; return what was done."""
     data = path.read_bytes()
-    way = draw.choice(["flip", "cut", "empty", "grow", "zeros", "delete", "json", "folder", "swap"])
+    ways = ["flip", "cut", "empty", "grow", "zeros", "delete", "json", "folder", "pipe", "swap"]
+    way = draw.choice(ways)
     if way == "flip" and data:
         at_, bit = draw.randrange(len(data)), 1 << draw.randrange(8)
         path.write_bytes(data[:at_] + bytes([data[at_] ^ bit]) + data[at_ + 1 :])
@@ -229,6 +230,9 @@ def damage(path: Path, draw: random.Random) -> str:
     elif way == "folder":
         path.unlink()
         path.mkdir()
+    elif way == "pipe":
+        path.unlink()
+        os.mkfifo(path)
     elif way == "json" and path.suffix == ".json":
         tree = json.loads(data)
         for _ in range(draw.randrange(1, 4)):

@@ -11,8 +11,8 @@ falls on both, and reports medians with the spread. Speed is never asserted in t
 import argparse
 import json
 import platform
-import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,100 +21,86 @@ import torch
 from bench_methods import bench_methods
 from bench_sac import bench_sac
 from bench_supervised import bench_gpt, bench_supervised
-from bench_tools import Row, alternate, row
+from bench_tools import Row, alternate, built, medians, rates, row
 
 import rlplast
 from rlplast.agents.networks import ARCHITECTURES, QNetwork
 from rlplast.agents.replay import Replay
-from rlplast.run import api
-from rlplast.run.build import build
 
 
-class Ours:
-    """Our DQN on Asterix at replay ratio 1, past its initial steps."""
+def ours(env_steps: int, **keys: Any) -> Callable[[], None]:
+    """Return what takes so many env_steps of our DQN at replay ratio 1, past its initial steps."""
+    fixed = {"total": "400k env_steps", "agent__initial_steps": 200, "agent__buffer_size": 20_000}
+    trainable, _ = built("dqn/asterix", **fixed, **keys)
 
-    def __init__(self, threads: int, **agent: Any) -> None:
-        config = api.read_config(
-            "dqn/asterix",
-            {
-                "total": "400k env_steps",
-                "threads": threads,
-                "agent.initial_steps": 200,
-                "agent.buffer_size": 20_000,
-                "device": "cpu",
-                **{f"agent.{k}": v for k, v in agent.items()},
-            },
-        )
-        self.trainable, hooks = build(config)
-        self.trainable.after_update = hooks.after_update
-        self.run(300)
+    def run(env_steps: int = env_steps) -> None:
+        goal = trainable.clock.env_steps + env_steps
+        while trainable.clock.env_steps < goal or trainable.owes():
+            trainable.step()
 
-    def run(self, env_steps: int) -> None:
-        """Take so many env_steps with the updates they owe."""
-        goal = self.trainable.clock.env_steps + env_steps
-        while self.trainable.clock.env_steps < goal or self.trainable.owes():
-            self.trainable.step()
+    run(300)
+    return run
 
 
-class StableBaselines:
-    """Stable-Baselines3's DQN with the same settings and its own Atari wrapper."""
+def stable_baselines(env_steps: int) -> Callable[[], None]:
+    """Return the same of Stable-Baselines3's DQN, with its own Atari wrapper."""
+    import ale_py
+    import gymnasium
+    from stable_baselines3 import DQN
+    from stable_baselines3.common.atari_wrappers import AtariWrapper
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
-    def __init__(self) -> None:
-        import ale_py
-        import gymnasium
-        from stable_baselines3 import DQN
-        from stable_baselines3.common.atari_wrappers import AtariWrapper
-        from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
+    gymnasium.register_envs(ale_py)
 
-        gymnasium.register_envs(ale_py)
+    def make() -> Any:
+        env = gymnasium.make("AsterixNoFrameskip-v4")
+        return AtariWrapper(env, noop_max=0, terminal_on_life_loss=False)
 
-        def make() -> Any:
-            env = gymnasium.make("AsterixNoFrameskip-v4")
-            return AtariWrapper(env, noop_max=0, terminal_on_life_loss=False)
+    model = DQN(
+        "CnnPolicy",
+        VecFrameStack(DummyVecEnv([make] * 4), 4),
+        learning_rate=6.25e-5,
+        buffer_size=20_000,
+        learning_starts=200,
+        batch_size=32,
+        gamma=0.99,
+        train_freq=1,
+        gradient_steps=-1,  # as many updates as env_steps: replay ratio 1
+        target_update_interval=2000,
+        exploration_fraction=0.1,
+        exploration_final_eps=0.01,
+        seed=1,
+        device="cpu",
+    )
+    model.learn(300)
 
-        env = VecFrameStack(DummyVecEnv([make] * 4), 4)
-        self.model = DQN(
-            "CnnPolicy",
-            env,
-            learning_rate=6.25e-5,
-            buffer_size=20_000,
-            learning_starts=200,
-            batch_size=32,
-            gamma=0.99,
-            train_freq=1,
-            gradient_steps=-1,  # as many updates as env_steps: replay ratio 1
-            target_update_interval=2000,
-            exploration_fraction=0.1,
-            exploration_final_eps=0.01,
-            seed=1,
-            device="cpu",
-        )
-        self.model.learn(300)
-
-    def run(self, env_steps: int) -> None:
-        """Take so many env_steps with their updates."""
-        before = self.model.num_timesteps
-        self.model.learn(env_steps, reset_num_timesteps=False)
-        if self.model.num_timesteps - before != env_steps:
+    def run() -> None:
+        before = model.num_timesteps
+        model.learn(env_steps, reset_num_timesteps=False)
+        if model.num_timesteps - before != env_steps:
             raise RuntimeError("Stable-Baselines3 took another number of env_steps than asked for")
+
+    return run
 
 
 def bench_dqn(threads: int, rounds: int) -> list[Row]:
     """Env steps per second at replay ratio 1 on Asterix, four environments."""
-    steps = 80
-    sides: dict[str, Any] = {
-        "Stable-Baselines3 fp32": StableBaselines(),
-        "ours fp32, eager": Ours(threads),
-        "ours fp32, compiled": Ours(threads, accelerate="compile"),
-        "ours bf16, eager": Ours(threads, precision="bf16"),
-        "ours bf16, compiled": Ours(threads, accelerate="compile", precision="bf16"),
+    steps = 80  # per call
+    keys, bf16 = {"threads": threads}, {"agent__precision": "bf16"}
+    compiled = {"agent__accelerate": "compile"}
+    sides = {
+        "Stable-Baselines3 fp32": stable_baselines(steps),
+        "ours fp32, eager": ours(steps, **keys),
+        "ours fp32, compiled": ours(steps, **keys, **compiled),
+        "ours bf16, eager": ours(steps, **keys, **bf16),
+        "ours bf16, compiled": ours(steps, **keys, **bf16, **compiled),
     }
     torch.set_num_threads(threads)
-    seconds = alternate({n: lambda s=s: s.run(steps) for n, s in sides.items()}, rounds)
-    rates = {n: steps / statistics.median(s) for n, s in seconds.items()}
-    rows = [row(f"dqn asterix, {n}", rates[n], "env_steps/s", seconds[n]) for n in sides]
-    peer = rates.pop("Stable-Baselines3 fp32")
-    return rows + [row(f"dqn asterix, {n} over SB3", r / peer, "x") for n, r in rates.items()]
+    seconds = alternate(sides, rounds)
+    rate = rates(seconds, steps)
+    rows = [row(f"dqn asterix, {n}", rate[n], "env_steps/s", seconds[n]) for n in sides]
+    peer = rate.pop("Stable-Baselines3 fp32")
+    return rows + [row(f"dqn asterix, {n} over SB3", r / peer, "x") for n, r in rate.items()]
 
 
 def bench_replay(threads: int, rounds: int) -> list[Row]:
@@ -137,33 +123,27 @@ def bench_replay(threads: int, rounds: int) -> list[Row]:
     arrays = [v for v in vars(theirs).values() if isinstance(v, np.ndarray)]
     mine = ours.nbytes / size
     other = sum(a.nbytes for a in arrays) / size
-    seconds = alternate({"ours": ours.sample, "sb3": lambda: theirs.sample(32)}, 200 * rounds)
+    sides = {"ours": ours.sample, "sb3": lambda: theirs.sample(32)}
+    sampling = medians(alternate(sides, 200 * rounds))
     return [
         row("replay, ours", mine, "bytes/transition"),
         row("replay, Stable-Baselines3", other, "bytes/transition"),
-        *(
-            row(f"replay sample of 32, {k}", 1e3 * statistics.median(v), "ms")
-            for k, v in seconds.items()
-        ),
+        *(row(f"replay sample of 32, {k}", 1e3 * v, "ms") for k, v in sampling.items()),
     ]
 
 
+@torch.no_grad()
 def loop_fire(network: torch.nn.Module, iterations: int = 10) -> None:
     """FIRE as the papers' scripts do it: one slice after the other in float32."""
-    with torch.no_grad():
-        for module in network.modules():
-            if isinstance(module, torch.nn.Conv2d):
-                weight = module.weight
-                for i in range(weight.shape[2]):
-                    for j in range(weight.shape[3]):
-                        factor = (weight.shape[0] / weight.shape[1]) ** 0.5
-                        area = weight.shape[2] * weight.shape[3]
-                        weight[:, :, i, j] = newton_schulz(weight[:, :, i, j], iterations) * (
-                            factor / area
-                        )
-            elif isinstance(module, torch.nn.Linear):
-                factor = (module.weight.shape[0] / module.weight.shape[1]) ** 0.5
-                module.weight.copy_(newton_schulz(module.weight, iterations) * factor)
+    for module in network.modules():
+        if not isinstance(module, torch.nn.Conv2d | torch.nn.Linear):
+            continue
+        weight = module.weight[:, :, None, None] if module.weight.ndim == 2 else module.weight
+        d_out, d_in, height, width = weight.shape
+        factor = (d_out / d_in) ** 0.5 / (height * width)
+        for i in range(height):
+            for j in range(width):
+                weight[:, :, i, j] = newton_schulz(weight[:, :, i, j], iterations) * factor
 
 
 def newton_schulz(weight: torch.Tensor, iterations: int) -> torch.Tensor:
@@ -184,14 +164,10 @@ def bench_fire(threads: int, rounds: int) -> list[Row]:
 
     mine, theirs = rlplast.Network("q", network()), network()
     sides = {"ours": lambda: rlplast.fire(mine), "loop": lambda: loop_fire(theirs)}
-    alternate(sides, 2)
-    seconds = alternate(sides, 5 * rounds)
-    rows = [
-        row(f"fire on the Nature CNN, {k}", 1e3 * statistics.median(v), "ms", v)
-        for k, v in seconds.items()
-    ]
-    ratio = statistics.median(seconds["ours"]) / statistics.median(seconds["loop"])
-    return [*rows, row("fire, ours over the loop", ratio, "x")]
+    seconds = alternate(sides, 5 * rounds, 2)
+    median = medians(seconds)
+    rows = [row(f"fire on the Nature CNN, {k}", 1e3 * median[k], "ms", seconds[k]) for k in sides]
+    return [*rows, row("fire, ours over the loop", median["ours"] / median["loop"], "x")]
 
 
 BENCHES = {
@@ -238,10 +214,8 @@ def main() -> int:
     for name in args.names or BENCHES:
         for found in BENCHES[name](args.threads, args.rounds):
             rows.append(found)
-            print(
-                f"{found['name']:48s} {found['value']:10.4g} {found['unit']:18s}{found['spread']}"
-            )
-            sys.stdout.flush()
+            line = f"{found['name']:48s} {found['value']:10.4g} {found['unit']:18s}"
+            print(f"{line}{found['spread']}", flush=True)
     if args.json is not None:
         args.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2))
     return 0

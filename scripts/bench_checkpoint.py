@@ -3,8 +3,8 @@
     python scripts/bench_checkpoint.py [--rows 100000] [--num-envs 4] [--threads 1] [--arms 0]
 
 A DQN with the Nature CNN and a full replay of N synthetic Atari frames makes checkpoints
-10 000 env_steps apart, in the loop that every run uses. No emulator is needed: an environment step
-stores frames drawn beforehand, and the env_steps between two checkpoints take no time.
+10 000 env_steps apart, in the loop that every run uses. The emulator is not stepped: an environment
+step stores frames drawn beforehand, and the env_steps between two checkpoints take no time.
 
 Printed are the bytes of the first checkpoint and of the next ones, those of the first one
 extrapolated to a million transitions by its bytes per transition; and the times of the updates that
@@ -20,122 +20,58 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from rlplast.agents.losses import huber, q_of, td_target
-from rlplast.agents.networks import QNetwork, architecture
+from rlplast.agents.dqn import DQN
 from rlplast.agents.replay import Replay
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock, Time
 from rlplast.core.method.hooks import Hooks
-from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.schedule import Schedule
-from rlplast.core.network.network import Network
 from rlplast.core.training.loop import Cadence, Loop
 from rlplast.core.training.run_folder import RunFolder
-from rlplast.core.training.trainable import AfterUpdate, no_hooks
+from rlplast.run import api
 
 APART = 10_000  # env_steps from one checkpoint to the next
-ACTIONS = 18
 MILLION = 1_000_000
 
 
-class Synthetic:
-    """A DQN without environments: so many updates, then the env_steps up to a checkpoint."""
-
-    units: tuple[str, ...] = ("updates", "env_steps")
+class Synthetic(DQN):
+    """A DQN that steps no environment: so many updates, then the env_steps up to a checkpoint."""
 
     def __init__(self, rows: int, num_envs: int, updates: int) -> None:
-        self.num_envs, self.updates = num_envs, updates
-        self.rng = np.random.default_rng(0)
-        self.frames = self.rng.integers(0, 256, (64, num_envs, 84, 84), np.uint8)
-        self.replay = Replay(rows, num_envs, (84, 84), "uint8", 4, 1, 0.99, 32, self.rng)
-        self.online, self.target = self._q_network(), self._q_network()
-        self.target.requires_grad_(False)
-        self.optimizer = torch.optim.Adam(self.online.parameters(), lr=6.25e-5, fused=True)
-        network = Network("q", self.online, self.optimizer, {"target": self.target})
-        self.networks = {"q": network}
-        self.clock = Clock()
-        self.after_update: AfterUpdate = no_hooks
-        self.recorded: frozenset[str] = frozenset()
-        self.penalties = Penalties([], self.networks)
+        keys = {"env.num_envs": num_envs, "agent.buffer_size": rows, "device": "cpu"}
+        config: Any = api.read_config("dqn/asterix", keys)
+        super().__init__(config, torch.device("cpu"))
+        self.num_envs, self.apart = num_envs, updates
+        rng = np.random.default_rng(0)
+        self.frames = rng.integers(0, 256, (64, num_envs, 84, 84), np.uint8)
+        self.actions = rng.integers(self.num_actions, size=(64, num_envs))
         self.step_ended = 0.0
-        self.replay.start(self.frames[0])
-        self._store(rows // num_envs + 1)
+        self.store(rows // num_envs + 1)
         self._update()  # its optimizer has state from the first checkpoint on
+        self.clock = Clock()
 
-    def _q_network(self) -> QNetwork:
-        network = QNetwork(architecture("nature", (4, 84, 84)), (4, 84, 84), ACTIONS, 1 / 255)
-        return network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-
-    def _store(self, steps: int) -> None:
+    def store(self, steps: int) -> None:
         no, reward = np.zeros(self.num_envs, bool), np.ones(self.num_envs)
         for step in range(steps):
-            frame = self.frames[step % len(self.frames)]
-            action = self.rng.integers(ACTIONS, size=self.num_envs)
-            self.replay.add(action, reward, no, no, frame, frame)
-
-    def _update(self) -> None:
-        batch = self.replay.sample()
-        self.optimizer.zero_grad(set_to_none=True)
-        q = q_of(self.online(batch.obs), batch.action)
-        with torch.no_grad():
-            q_next = self.target(batch.obs_next)
-        target = td_target(batch.reward, batch.discount, q_next, None)
-        huber(q - target, 1.0).mean().backward()
-        self.optimizer.step()
+            frame = self.frames[step % 64]
+            self.experience.replay.add(self.actions[step % 64], reward, no, no, frame, frame)
 
     def owes(self) -> bool:
-        return self.clock.updates < self.updates * (self.clock.env_steps // APART + 1)
+        return self.clock.updates < self.apart * (self.clock.env_steps // APART + 1)
+
+    def _environment_step(self) -> None:
+        self.store(APART // self.num_envs)
+        self.clock = self.clock.advance(env_steps=APART)
 
     def step(self) -> None:
-        if self.owes():
-            self._update()
-            self.clock = self.clock.advance(updates=1)
-        else:
-            self._store(APART // self.num_envs)
-            self.clock = self.clock.advance(env_steps=APART)
+        super().step()
         self.step_ended = time.perf_counter()
-
-    def evaluate(self, number: int, episodes: int) -> dict[str, float]:
-        return {}
-
-    def metrics(self) -> dict[str, float]:
-        return {}
-
-    def sample(self, size: int, number: int) -> None:
-        return None
-
-    def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
-        raise NotImplementedError
-
-    def loss(self, network: str, batch: Any, train: bool = False) -> Tensor:
-        raise NotImplementedError
-
-    def activations(self, network: str, batch: Any) -> dict[str, Tensor]:
-        raise NotImplementedError
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"replay": self.replay.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        raise NotImplementedError
-
-    def save_files(self, previous: Path | None) -> Callable[[Path], None]:
-        saving = self.replay.begin_save(None if previous is None else previous / "replay")
-        return lambda folder: saving(folder / "replay")
-
-    def load_files(self, folder: Path) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        pass
 
 
 class Stopwatch:
@@ -170,7 +106,7 @@ def bench(folder: Path, trainable: Synthetic, checkpoints: int) -> Stopwatch:
         RunFolder(folder, tensorboard=False),
         Cadence(every, None, None, every, keep=checkpoints + 2),
         observer=watch,
-        until=(Time(trainable.updates * (checkpoints + 1), "updates"),),
+        until=(Time(trainable.apart * (checkpoints + 1), "updates"),),
     )
     loop.run()
     loop.folder.close()
@@ -189,9 +125,8 @@ def sizes(folder: Path, known: set[int]) -> tuple[int, int, int]:
 
 
 def main() -> None:
-    about = __doc__ or ""
     parser = argparse.ArgumentParser(
-        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, default=100_000, help="transitions in the replay")
     parser.add_argument("--num-envs", type=int, default=4, help="environments, a ring each")
@@ -258,7 +193,7 @@ def arm(folder: Path, rows: int, num_envs: int, all_there: Any, asked: Any) -> N
     """Go on from a checkpoint and wait to be measured."""
     torch.set_num_threads(1)
     replay = Replay(rows, num_envs, (84, 84), "uint8", 4, 1, 0.99, 32, np.random.default_rng(0))
-    replay.load(folder / "replay", checkpoint.load(folder)[1]["trainable"]["replay"])
+    replay.load(folder / "replay", checkpoint.load(folder)[1]["trainable"]["experience"]["replay"])
     no, reward = np.zeros(num_envs, bool), np.ones(num_envs)
     frame = np.zeros((num_envs, 84, 84), np.uint8)
     for _ in range(APART // num_envs):

@@ -7,13 +7,11 @@ falls on both.
 import statistics
 from typing import Any
 
-from bench_tools import Row, alternate, row
+from bench_tools import Row, alternate, built, medians, row
 
 from rlplast.core.clock import Clock
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.training.trainable import no_hooks
-from rlplast.run import api
-from rlplast.run.build import build
 
 INSIDE: dict[str, dict[str, Any]] = {  # at every update
     "swr": {"coef": 1e-3},
@@ -27,16 +25,16 @@ SCHEDULED: dict[str, dict[str, Any]] = {
     "dash": {"batches": 4, "batch": 64},
 }
 AGENTS: dict[str, tuple[str, str, dict[str, Any]]] = {  # config, network, overrides
-    "Nature CNN": ("dqn/asterix", "q", {"agent.buffer_size": 20_000, "agent.initial_steps": 400}),
+    "Nature CNN": ("dqn/asterix", "q", {"agent__buffer_size": 20_000, "agent__initial_steps": 400}),
     "SimBa critic": (
         "sac/pendulum",
         "critic",
         {
-            "agent.network": "simba",
-            "agent.critic_width": 512,
-            "agent.actor_width": 128,
-            "agent.actor_blocks": 1,
-            "agent.initial_steps": 300,
+            "agent__network": "simba",
+            "agent__critic_width": 512,
+            "agent__actor_width": 128,
+            "agent__actor_blocks": 1,
+            "agent__initial_steps": 300,
         },
     ),
 }
@@ -48,9 +46,8 @@ INSTALLED = {
 
 def agent(config: str, threads: int, overrides: dict[str, Any]) -> Any:
     """Return an agent on the CPU with some transitions in its replay."""
-    keys = {"total": "400k env_steps", "threads": threads, "device": "cpu", **overrides}
-    trainable: Any = build(api.read_config(config, keys))[0]
-    goal = overrides["agent.initial_steps"] + trainable.config.env.num_envs
+    trainable, _ = built(config, total="400k env_steps", threads=threads, **overrides)
+    goal = overrides["agent__initial_steps"] + trainable.config.env.num_envs
     while trainable.clock.env_steps < goal:
         trainable._environment_step()
     return trainable
@@ -77,8 +74,6 @@ def bench_methods(threads: int, rounds: int) -> list[Row]:
         for name, lists in INSTALLED.items():
             chosen = {k: [r | {"networks": [network]} for r in v] for k, v in lists.items()}
             other = agent(config, threads, overrides | chosen)
-            hooks = Hooks(other.config.hooks, other.networks, "400k env_steps", source=other)
-            other.after_update = hooks.after_update
             rows += _ratio(f"{name}, {label}", trainable._update, other._update, rounds)
     return rows
 
@@ -104,13 +99,12 @@ def _inside(
 
 def _ratio(label: str, without: Any, with_method: Any, rounds: int) -> list[Row]:
     sides = {"without": without, "with": with_method}
-    alternate(sides, 5)
-    seconds = alternate(sides, 20 * rounds)
+    seconds = alternate(sides, 20 * rounds, 5)
     pairs = zip(seconds["with"], seconds["without"], strict=True)
     added = statistics.median(a - b for a, b in pairs)
-    medians = {side: statistics.median(times) for side, times in seconds.items()}
+    median = medians(seconds)
     return [
-        row(f"{label}: update without", 1e3 * medians["without"], "ms", seconds["without"]),
+        row(f"{label}: update without", 1e3 * median["without"], "ms", seconds["without"]),
         row(f"{label}: adds per update", 1e3 * added, "ms"),
-        row(f"{label}: update with, over without", medians["with"] / medians["without"], "x"),
+        row(f"{label}: update with, over without", median["with"] / median["without"], "x"),
     ]

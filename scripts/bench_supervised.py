@@ -6,18 +6,14 @@ after each.
 """
 
 import copy
-import statistics
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from bench_tools import Row, alternate, row
+from bench_tools import Row, alternate, built, rates, row
 from torch import nn
-
-from rlplast.run import api
-from rlplast.run.build import build
 
 UPDATES = 10  # per call
 HOOKS = [{"method": "fire", "on": "phase_start"}]
@@ -32,12 +28,11 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
 }
 
 
-def ours(trainable: Any, hooks: Any, updates: int = UPDATES) -> Callable[[], None]:
-    """Return what takes so many updates, with what the loop does after each."""
-    trainable.after_update = hooks.after_update
+def ours(trainable: Any, hooks: Any) -> Callable[[], None]:
+    """Return what takes UPDATES updates, with what the loop does after each."""
 
     def run() -> None:
-        for _ in range(updates):
+        for _ in range(UPDATES):
             previous = trainable.clock
             trainable.step()
             hooks.fire(previous, trainable.clock)
@@ -74,12 +69,10 @@ def bench_supervised(threads: int, rounds: int) -> list[Row]:
         config = {
             "kind": "supervised",
             "threads": threads,
-            "device": "cpu",
             "stream": {"name": "warm_start", "fraction": 0.9, "epochs": 10_000},
             "hooks": HOOKS,
         }
-        trainable: Any
-        trainable, hooks = build(api.read_config(config | keys))
+        trainable, hooks = built(config | keys)
         loop = by_hand(
             copy.deepcopy(trainable.model),
             trainable.data.train,
@@ -88,13 +81,12 @@ def bench_supervised(threads: int, rounds: int) -> list[Row]:
             keys["batch_size"],
         )
         sides = {"by hand": loop, "ours": ours(trainable, hooks)}
-        rows += _ratio(f"classifier, {name}", sides, rounds, UPDATES)
+        rows += _ratio(f"classifier, {name}", sides, rounds)
     return rows
 
 
 GPT: dict[str, Any] = {
     "kind": "gpt",
-    "device": "cpu",
     "model": {"layers": 4, "heads": 4, "width": 128, "context": 128, "vocab_size": 256},
     "corpora": {"stdlib": "embedded/stdlib"},
     "phases": [{"updates": 10**6, "mixture": {"stdlib": 1}}],
@@ -126,17 +118,15 @@ def gpt_by_hand(model: nn.Module, tokens: Any, size: int, context: int) -> Calla
 
 def bench_gpt(threads: int, rounds: int) -> list[Row]:
     """Updates per second of a small GPT, ours over the loop by hand."""
-    trainable: Any
-    trainable, hooks = build(api.read_config(GPT | {"threads": threads}))
+    trainable, hooks = built(GPT, threads=threads)
     tokens, context = trainable.corpora["stdlib"].train, GPT["model"]["context"]
     loop = gpt_by_hand(copy.deepcopy(trainable.gpt), tokens, GPT["batch_size"], context)
     sides = {"by hand": loop, "ours": ours(trainable, hooks)}
-    return _ratio("gpt 4 x 128, context 128, batch 16", sides, rounds, UPDATES)
+    return _ratio("gpt 4 x 128, context 128, batch 16", sides, rounds)
 
 
-def _ratio(name: str, sides: dict[str, Callable[[], None]], rounds: int, updates: int) -> list[Row]:
-    alternate(sides, 2)
-    seconds = alternate(sides, 6 * rounds)
-    rates = {n: updates / statistics.median(s) for n, s in seconds.items()}
-    rows = [row(f"{name}, {n}", rates[n], "updates/s", seconds[n]) for n in sides]
-    return [*rows, row(f"{name}, ours over by hand", rates["ours"] / rates["by hand"], "x")]
+def _ratio(name: str, sides: dict[str, Callable[[], None]], rounds: int) -> list[Row]:
+    seconds = alternate(sides, 6 * rounds, 2)
+    rate = rates(seconds, UPDATES)
+    rows = [row(f"{name}, {n}", rate[n], "updates/s", seconds[n]) for n in sides]
+    return [*rows, row(f"{name}, ours over by hand", rate["ours"] / rate["by hand"], "x")]

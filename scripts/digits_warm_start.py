@@ -17,13 +17,11 @@ from typing import Any
 
 import numpy as np
 
+AT_BOUNDARY = ("full_reset", "head_reset", "shrink_perturb", "fire")
 ARMS: dict[str, list[dict[str, Any]]] = {
     "cold": [],
     "none": [],
-    "full_reset": [{"method": "full_reset", "on": "phase_start"}],
-    "head_reset": [{"method": "head_reset", "on": "phase_start"}],
-    "shrink_perturb": [{"method": "shrink_perturb", "on": "phase_start"}],
-    "fire": [{"method": "fire", "on": "phase_start"}],
+    **{method: [{"method": method, "on": "phase_start"}] for method in AT_BOUNDARY},
     "swr": [{"method": "swr", "every": "1 updates", "params": {"coef": 1e-3}}],
 }
 CONFIG = "supervised/digits_warm_start"
@@ -37,16 +35,9 @@ def run(out: Path, arm: str, seed: int, model: str | None) -> None:
     if (folder / "run.json").exists() and rlplast.load(folder).info.get("status") == "done":
         return
     stream = api.read_config(CONFIG).stream  # pyright: ignore[reportAttributeAccessIssue]
-    keys: dict[str, Any] = {
-        "seed": seed,
-        "hooks": ARMS[arm],
-        "evaluate": {"every": "1 epochs"},
-        "log": {"every": "1 epochs"},
-        "metrics": {"every": None},
-        "checkpoint": {"every": "100%"},
-        "tensorboard": False,
-    }
-    keys |= {"model": {"name": model}} if model else {}
+    keys: dict[str, Any] = {"seed": seed, "hooks": ARMS[arm], "tensorboard": False}
+    keys |= {"evaluate__every": "1 epochs", "log__every": "1 epochs", "metrics__every": None}
+    keys |= {"checkpoint__every": "100%"} | ({"model": {"name": model}} if model else {})
     if arm == "cold":
         keys["stream"] = {"name": "single_task", "epochs": stream.epochs_of_phases()[1]}
     rlplast.train(CONFIG, folder, **keys)
@@ -80,10 +71,9 @@ def draw(curves: dict[str, np.ndarray], path: Path) -> None:
         error = 100 * values.std(0, ddof=1) / np.sqrt(len(values))
         (line,) = axes.plot(epochs, mean, label=arm, linestyle="--" if arm == "cold" else "-")
         axes.fill_between(epochs, mean - error, mean + error, alpha=0.15, color=line.get_color())
-    axes.set_xlabel("epochs of the second phase")
-    axes.set_ylabel("test accuracy (%)")
+    axes.set(xlabel="epochs of the second phase", ylabel="test accuracy (%)")
     means = [100 * v[:, 4:].mean(0) for v in curves.values()]  # from the fifth epoch on
-    axes.set_ylim(min(m.min() for m in means) - 0.2, max(m.max() for m in means) + 0.2)
+    axes.set_ylim(np.min(means) - 0.2, np.max(means) + 0.2)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
@@ -110,9 +100,8 @@ def main() -> None:
     rows = []
     for arm, values in last.items():
         first = curves[arm][:, 0]
-        print(
-            f"{arm:15} {interval(values):24} {interval(values - last['none']):24} {interval(first)}"
-        )
+        shown = (interval(scores) for scores in (values, values - last["none"], first))
+        print(f"{arm:15}", *(f"{text:24}" for text in shown))
         rows.append({"arm": arm, "final": values.tolist(), "first": first.tolist()})
     (args.out / "scores.json").write_text(json.dumps(rows, indent=1))
     if args.picture is not None:

@@ -3,8 +3,9 @@
     python scripts/kill_resume.py --config dqn/minatar_breakout --kills 20
 
 The config is shortened and given a hook of every kind (`--own` keeps its own), run once to its end,
-and once more in processes of its own that get SIGKILL, with all their workers: while training,
-while a checkpoint is being written (its `.step-*.tmp` folder is there), while starting or loading.
+and once more in processes of its own that get SIGKILL, with all their workers: while training and
+firing, while a checkpoint is being written (its `.step-*.tmp` folder is there), while loading, or
+before that. Three kills of five hit writing or loading.
 Metrics and receipts (wall-clock keys aside), and the last checkpoint's tensors, state and replay,
 have to be equal bit for bit; otherwise the exit code is 1 and the first difference is named. It is
 1 too if the run ended before the last kill.
@@ -133,7 +134,7 @@ POLL_SECONDS = 0.0005
 START_SECONDS = 3.0  # imports and building: nothing of the run is open yet
 LOAD_SECONDS = 0.3  # from taking the folder's lock: loading, cutting, the first steps
 WRITE_SECONDS = 0.04  # from the moment a checkpoint's temporary folder is seen
-KINDS = ("training", "writing", "training", "writing", "starting")
+KINDS = ("training", "writing", "writing", "loading", "starting")
 
 
 def main() -> int:
@@ -243,12 +244,12 @@ def _await_moment(
     seconds: float,
 ) -> None:
     """Return at a random moment of a kind, `checkpoints` checkpoints further on."""
-    if kind == "starting" and rng.random() < 0.5:
+    if kind == "starting":
         time.sleep(rng.uniform(0, START_SECONDS))
         return
     lock, before = run / ".lock", _changed(run / ".lock")
     _wait(process, lambda: _changed(lock) != before)
-    if kind == "starting":
+    if kind == "loading":
         time.sleep(rng.uniform(0, LOAD_SECONDS))
         return
     seen = _checkpoints(run)

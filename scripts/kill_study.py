@@ -78,7 +78,7 @@ def main() -> int:
 def _shortened(name: str, seeds: int, total: str | None) -> str:
     """Return the YAML of a study whose runs take seconds."""
     study = read_study_config(name)
-    keys = read_config(study.base, runs_of(study)[0].values)
+    keys = read_config(study.base, *runs_of(study)[0].overrides)
     env = getattr(keys, "env", None)
     family = env.id.split("/")[0] if env is not None else keys.kind
     short = {k: v for k, v in (SHORT | SHORT_OF[family]).items() if k not in HOOK_KEYS}

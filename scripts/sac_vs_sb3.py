@@ -11,12 +11,12 @@ final policy, mean actions. The summary has the IQM over seeds with 95% bootstra
 """
 
 import argparse
+import itertools
 import json
 import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -61,35 +61,20 @@ def run_ours(env_id: str, seed: int, precision: str = "fp32") -> list[float]:
         return [float(r) for r in run.agent().play(0, EPISODES).returns]
 
 
-def iqm(scores: np.ndarray, axis: int = -1) -> Any:
-    from scipy import stats
-
-    return stats.trim_mean(scores, 0.25, axis=axis)
-
-
 def summary(out: Path) -> None:
-    from scipy import stats
+    from rlplast.report.statistics import stratified_interval
 
-    rows = [json.loads(line) for path in out.glob("*.jsonl") for line in path.open()]
-    for env_id in sorted({row["env"] for row in rows}):
-        for side in SIDES:
-            own = [r for r in rows if (r["env"], r["side"]) == (env_id, side)]
-            own = list({r["seed"]: r for r in own}.values())
-            if len(own) < 2:
-                continue
-            scores = np.array([np.mean(r["returns"]) for r in own])
-            interval = stats.bootstrap(
-                (scores,),
-                iqm,
-                n_resamples=10_000,
-                method="percentile",
-                rng=np.random.default_rng(0),
-            ).confidence_interval
-            seconds = np.mean([r["seconds"] for r in own])
-            print(
-                f"{env_id:14} {side:9} seeds {len(own):2}  IQM {iqm(scores):8.1f}  95% "
-                f"[{interval.low:.1f}, {interval.high:.1f}]  {seconds:.0f} s a run"
-            )
+    rows = [json.loads(path.read_text()) for path in sorted(out.glob("*.jsonl"))]
+    for env_id, side in itertools.product(sorted({row["env"] for row in rows}), SIDES):
+        own = [r for r in rows if (r["env"], r["side"]) == (env_id, side)]
+        if len(own) < 2:
+            continue
+        iqm = stratified_interval([np.array([np.mean(r["returns"]) for r in own])])
+        seconds = np.mean([r["seconds"] for r in own])
+        print(
+            f"{env_id:14} {side:9} seeds {len(own):2}  IQM {iqm.value:8.1f}  95% "
+            f"[{iqm.low:.1f}, {iqm.high:.1f}]  {seconds:.0f} s a run"
+        )
 
 
 def main() -> None:
@@ -112,8 +97,8 @@ def main() -> None:
         returns = play[args.side](args.env, seed)
         seconds = time.perf_counter() - started
         row = {"side": args.side, "env": args.env, "seed": seed, "returns": returns}
-        with (args.out / f"{args.side}-{args.env}-{seed}.jsonl").open("w") as file:
-            file.write(json.dumps(row | {"seconds": seconds}) + "\n")
+        file = args.out / f"{args.side}-{args.env}-{seed}.jsonl"
+        file.write_text(json.dumps(row | {"seconds": seconds}) + "\n")
         print(args.side, args.env, seed, round(float(np.mean(returns)), 1), f"{seconds:.0f} s")
 
 

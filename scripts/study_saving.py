@@ -12,10 +12,11 @@ at the same time, for machines with cores to spare.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,13 @@ RLPLAST = [sys.executable, "-m", "rlplast"]
 
 def timed(command: list[str]) -> tuple[float, float]:
     """Return seconds on the wall and of processor time that a command took."""
-    timer = "import resource,subprocess,sys;c=subprocess.run(sys.argv[1:]).returncode;"
-    timer += (
-        "u=resource.getrusage(resource.RUSAGE_CHILDREN);print(u.ru_utime+u.ru_stime);sys.exit(c)"
-    )
     started = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", timer, *command], stdout=subprocess.PIPE, text=True, check=True
-    )
-    return time.monotonic() - started, float(done.stdout.splitlines()[-1])
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)  # with what it started and waited for
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if status:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return time.monotonic() - started, usage.ru_utime + usage.ru_stime
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -49,56 +48,44 @@ def equal(one: Path, other: Path) -> bool:
     for name in ("metrics.jsonl", "receipts.jsonl"):
         if lines(one / name) != lines(other / name):
             return False
-    files = [
-        checkpoint.newest(run / "checkpoints")[0] / "tensors.safetensors" for run in (one, other)
-    ]
-    a, b = (safetensors.torch.load_file(file) for file in files)
+    newest = (checkpoint.newest(run / "checkpoints")[0] for run in (one, other))
+    a, b = (safetensors.torch.load_file(folder / "tensors.safetensors") for folder in newest)
     return a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study")
     parser.add_argument("out", type=Path)
     parser.add_argument("--whole", nargs="*", help="arms to run whole; default: all")
     parser.add_argument("--beside", action="store_true", help="both sides at once")
-    arguments = parser.parse_args()
-    out: Path = arguments.out
+    arguments: Any = parser.parse_args()
+    out = arguments.out
     command = [*RLPLAST, "study", arguments.study, "--out", str(out / "study"), "--jobs", "1"]
-    took: dict[str, tuple[float, float]] = {}
-
-    def study() -> None:
-        took["study"] = timed(command)
-
-    beside = threading.Thread(target=study)
-    beside.start()
-    if not arguments.beside:
-        beside.join()
+    pool = ThreadPoolExecutor(1)
+    study = pool.submit(timed, command)
     plan = out / "study" / "study.json"
-    while not plan.exists():
-        if not beside.is_alive():
-            sys.exit("the study did not start")
+    while not study.done() and not (arguments.beside and plan.exists()):
         time.sleep(0.5)
+    if not plan.exists():
+        sys.exit("the study did not start")
     cells = [c for c in json.loads(plan.read_text())["cells"] if c["kind"] == "arm"]
     chosen = [c for c in cells if arguments.whole is None or c["arm"] in arguments.whole]
+    took = []
     for cell in chosen:
         config = out / "study" / "configs" / f"{cell['key']}.yaml"
-        whole = out / "whole" / f"{cell['arm']}-{cell['seed']}"
-        took[cell["key"]] = timed([*RLPLAST, "train", str(config), "--out", str(whole)])
-    beside.join()
-    for kind, which in (("wall", 0), ("processor", 1)):
-        single = [took[c["key"]][which] for c in chosen]
+        cell["whole"] = out / "whole" / f"{cell['arm']}-{cell['seed']}"
+        took.append(timed([*RLPLAST, "train", str(config), "--out", str(cell["whole"])]))
+    kinds = ("wall", "processor")
+    for kind, whole, single in zip(kinds, study.result(), zip(*took, strict=True), strict=True):
         runs = sum(single) / len(single) * len(cells)
         print(
-            f"{kind}: study {took['study'][which]:.0f} s; {len(chosen)} whole runs "
+            f"{kind}: study {whole:.0f} s; {len(chosen)} whole runs "
             f"{', '.join(f'{s:.0f}' for s in single)} s; ratio to {len(cells)} whole runs "
-            f"{took['study'][which] / runs:.3f}"
+            f"{whole / runs:.3f}"
         )
     for cell in chosen:
-        whole = out / "whole" / f"{cell['arm']}-{cell['seed']}"
-        same = equal(out / "study" / cell["folder"], whole)
+        same = equal(out / "study" / cell["folder"], cell["whole"])
         print(f"{cell['name']}: {'EQUAL bit for bit' if same else 'DIFFERENT'}")
 
 

@@ -8,9 +8,7 @@ Initial weights come from --init; METHOD's parameters are set with --PARAM VALUE
 """
 
 import argparse
-import json
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from rich.text import Text
 
 from rlplast.cli.state_file import check_out, read, write
 from rlplast.cli.state_network import StateNetwork, select
-from rlplast.cli.tables import figure, show
+from rlplast.cli.tables import figure, show, show_json
 from rlplast.cli.train_command import overrides
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError
@@ -60,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 f"--{name}",
                 dest="params",
                 action="append",
-                type=_pair(name),
+                type=lambda text, name=name: (name, parse_yaml(text, f"--{name}")),
                 metavar="V",
                 help=f"of {', '.join(methods)}",
             )
@@ -80,13 +78,6 @@ def _parameters() -> dict[str, list[str]]:
 def _works_on_files(method: Any) -> bool:
     """Say whether a method needs nothing but weights."""
     return not method.reads and not has_face(method, "install")
-
-
-def _pair(name: str) -> Callable[[str], tuple[str, Any]]:
-    def value(text: str) -> tuple[str, Any]:
-        return name, parse_yaml(text, f"--{name}")
-
-    return value
 
 
 def _prepare(args: argparse.Namespace) -> tuple[dict[str, Any], Path | None, bool]:
@@ -149,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
 def _report(receipt: Receipt, args: argparse.Namespace) -> None:
     row = receipt.row()
     if args.json:
-        print(json.dumps(row, indent=2, ensure_ascii=False, allow_nan=False))
+        show_json(row)
         return
     table = Table("receipt", "value")
     table.add_row("method", row["method"])

@@ -5,7 +5,6 @@ checkpoint, what was not is branched from its prefix, and what is done is left a
 """
 
 import argparse
-import itertools
 import shutil
 import sys
 import time
@@ -17,7 +16,7 @@ from rlplast.cli.errors import exit_code, import_module
 from rlplast.core.checkpoint.files import lock
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.training.config import RunConfig
+from rlplast.core.training.run_folder import numbered
 from rlplast.run import api
 from rlplast.study.child import die_with_parent
 from rlplast.study.folder import is_done, is_started, read_study
@@ -55,7 +54,10 @@ def run_cell(study: Path, key: str) -> None:
         if cell["parent"] is None:
             api.train(config, folder, until=until)
             return
-        _branch(study / cells[cell["parent"]]["folder"], folder, config)
+        prefix = study / cells[cell["parent"]]["folder"]
+        if not is_done(prefix):
+            raise ConfigError(f"{prefix} is not done: {folder.name} goes on from where it ends")
+        api.branch(prefix, folder, config)
     try:
         api.resume(folder, until=until, report=print)
     except DamagedFile as error:
@@ -70,16 +72,8 @@ def _set_aside(folder: Path) -> None:
     if all(path.name in ("config.yaml", ".config.yaml.tmp") for path in held):
         shutil.rmtree(folder, ignore_errors=True)
         return
-    names = (folder.with_name(f"{folder.name}.aside-{i}") for i in itertools.count(1))
-    kept = next(path for path in names if not path.exists())
-    folder.rename(kept)
+    kept = folder.rename(numbered(folder.with_name(f"{folder.name}.aside-")))
     print(f"{folder} has no run.json: it begins anew; what it held is kept in {kept}")
-
-
-def _branch(prefix: Path, folder: Path, config: RunConfig) -> None:
-    if not is_done(prefix):
-        raise ConfigError(f"{prefix} is not done: {folder.name} goes on from where it ends")
-    api.branch(prefix, folder, config)
 
 
 def _wait_for(folder: Path) -> None:

@@ -1,18 +1,21 @@
-"""Errors turned into exit codes, for every entry point; and modules of the user's own.
+"""Errors turned into exit codes, for every entry point; signals; and modules of the user's own.
 
 Exit 0 done, 1 failed run or damaged file, 2 bad usage or config, 130 interrupted with a
 checkpoint saved.
 """
 
 import importlib
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rlplast.core.errors import ConfigError, Interrupted, RlplastError
 from rlplast.core.training.distributed import rank, world
 
-__all__ = ["exit_code", "import_module"]
+__all__ = ["exit_code", "import_module", "stoppable"]
 
 
 def exit_code(run: Callable[[], int]) -> int:
@@ -36,6 +39,19 @@ def exit_code(run: Callable[[], int]) -> int:
     except OSError as error:
         print(f"rlplast: {error}", file=sys.stderr)
         return 1
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let SIGTERM stop the block as SIGINT does, with KeyboardInterrupt."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the host's affair
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def import_module(module: str) -> None:

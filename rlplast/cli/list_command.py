@@ -9,13 +9,14 @@ import inspect
 import itertools
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from rlplast.cli.tables import counted, show
+from rlplast.cli.tables import counted, show, show_json
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.training.kinds import kinds
@@ -72,39 +73,25 @@ def _first_sentence(path: Path) -> str:
     return found[0] if found else comment
 
 
-def _config_rows() -> list[Row]:
-    root = config_folder().parent
-    return [
-        {
-            "name": name,
-            "family": "configs",
-            "summary": _first_sentence(path),
-            "params": {},
-            "source": path.relative_to(root).as_posix(),
-        }
-        for name, path in shipped_configs().items()
-    ]
-
-
-def _hook_rows() -> list[Row]:
+def _file_rows(family: str, paths: Iterable[Path]) -> list[Row]:
     root = config_folder()
     return [
         {
             "name": path.relative_to(root).with_suffix("").as_posix(),
-            "family": "hooks",
+            "family": family,
             "summary": _first_sentence(path),
             "params": {},
             "source": path.relative_to(root.parent).as_posix(),
         }
-        for path in sorted(root.glob("*/hooks/*.yaml"))
+        for path in paths
     ]
 
 
 _OUTSIDE_REGISTRY = {
-    "hooks": _hook_rows,
+    "hooks": lambda: _file_rows("hooks", sorted(config_folder().glob("*/hooks/*.yaml"))),
     "envs": _env_rows,
     "kinds": _kind_rows,
-    "configs": _config_rows,
+    "configs": lambda: _file_rows("configs", shipped_configs().values()),
 }
 
 
@@ -128,22 +115,15 @@ def list_rows(family: str | None = None) -> list[Row]:
 
 def _envs_counted(rows: list[Row]) -> list[Row]:
     """Return `rows` with one row for all environments whose ids start alike."""
-    short, starts = [], {}
+    starts: dict[str, list[Row]] = {}
     for row in rows:
-        start = row["name"].split("/")[0] + "/…"
-        if row["family"] != "envs":
-            short.append(row)
-        elif start not in starts:
-            starts[start] = row | {"name": start, "params": {}, "count": 0}
-            starts[start] |= {"source": {}, "from": {}}
-            short.append(starts[start])
         if row["family"] == "envs":
-            starts[start]["count"] += 1
-            for key in ("source", "from"):
-                starts[start][key] |= {row[key]: None}
-    for row in starts.values():
-        row["summary"] = f"{counted(row['count'], 'environment')}, see `rlplast list envs`"
-        row |= {key: "; ".join(row[key]) for key in ("source", "from")}
+            starts.setdefault(f"{row['name'].split('/')[0]}/…", []).append(row)
+    short = [row for row in rows if row["family"] != "envs"]
+    for start, alike in starts.items():
+        summary = f"{counted(len(alike), 'environment')}, see `rlplast list envs`"
+        origin = {k: "; ".join(dict.fromkeys(r[k] for r in alike)) for k in ("source", "from")}
+        short.append({"name": start, "family": "envs", "summary": summary, "params": {}} | origin)
     return short
 
 
@@ -158,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     rows = list_rows(args.family)
     if args.json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False))
+        show_json(rows)
         return 0
     if args.family is None:
         rows = _envs_counted(rows)

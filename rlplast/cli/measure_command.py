@@ -1,16 +1,14 @@
 """Measure the weights in a saved state dict: norms, ranks, distance from isometry."""
 
 import argparse
-import json
-from collections.abc import Mapping
 from pathlib import Path
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from rlplast.cli.state_file import read
 from rlplast.cli.state_network import weights_of
-from rlplast.cli.tables import figure, show
+from rlplast.cli.tables import figure, show, show_json
 from rlplast.metrics.weights import Measurement, measure
 
 __all__ = ["add_arguments", "run"]
@@ -37,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         before = weights_of(read(args.reference, args.key, key_if_nested=True).tensors)
     result = measure(weights, before)
     if args.json:
-        print(json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False))
+        show_json(result)
     else:
         show(_table(result))
     return 0
@@ -45,15 +43,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _table(result: Measurement) -> Table:
     metrics = list(result["total"])
-    table = Table("tensor")
-    for metric in metrics:
-        table.add_column(metric, justify="right")
-
-    def add(name: str, row: Mapping[str, float | None]) -> None:
-        table.add_row(Text(name), *(figure(row[metric]) for metric in metrics))
-
-    for name, row in result["tensors"].items():
-        add(name, row)
-    table.add_section()
-    add("total", result["total"])
+    table = Table("tensor", *(Column(metric, justify="right") for metric in metrics))
+    for rows in (result["tensors"], {"total": result["total"]}):
+        for name, row in rows.items():
+            table.add_row(Text(name), *(figure(row[metric]) for metric in metrics))
+        table.add_section()
     return table

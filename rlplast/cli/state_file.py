@@ -162,7 +162,7 @@ def _read_torch(path: Path) -> Any:
             warnings.simplefilter("ignore")  # they tell how to change torch, not what is wrong
             return torch.load(path, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
-        if "GLOBAL" in str(error):  # what a pickle calls or builds
+        if any(word in str(error) for word in ("GLOBAL", "Unsupported operand")):  # of a pickle
             raise DamagedFile(
                 f"{path} holds Python objects or code besides tensors, which are never unpickled: "
                 "save model.state_dict() instead of the model"

@@ -6,11 +6,8 @@ runs what is new after the file was changed. `rlplast report DIR` then draws wha
 """
 
 import argparse
-import signal
 import sys
-import types
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from rlplast.cli.cell import config_path
+from rlplast.cli.errors import stoppable
 from rlplast.cli.study_progress import study_progress
 from rlplast.cli.tables import counted
 from rlplast.core.errors import ConfigError, Interrupted, RlplastError
@@ -71,7 +69,7 @@ def study_cells(study: StudyConfig) -> list[Cell]:
     runs = []
     for run in runs_of(study):
         try:
-            config = read_config(study.base, run.values, layered=True)
+            config = read_config(study.base, *run.overrides)
         except ConfigError as error:
             raise ConfigError(f"arm {run.arm!r}: {error}") from error
         runs.append(PlannedRun(run.task, run.seed, run.arm, config))
@@ -133,7 +131,7 @@ def _run(
         return (sys.executable, "-P", "-c", _CELL, study_path, cell.key, *imports)
 
     try:
-        with _signals(), study_progress(folder.path) as observer:
+        with stoppable(), study_progress(folder.path) as observer:
             return run_cells(cells, folder, executor, command, study.retries, observer)
     except Stopped as interruption:
         stopped = counted(interruption.cells, "running cell")
@@ -141,24 +139,6 @@ def _run(
             f"{stopped} stopped: the same command goes on with {folder.path} from their newest "
             "checkpoints"
         ) from interruption
-
-
-@contextmanager
-def _signals() -> Iterator[None]:
-    """Take SIGTERM for what Ctrl-C does."""
-
-    def stop(number: int, frame: types.FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not the main thread: signals are the host's affair
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _executor(study: StudyConfig, threads: int, args: argparse.Namespace) -> Executor:
@@ -199,22 +179,17 @@ def _write(folder: StudyFolder, study: StudyConfig, cells: Sequence[Cell], sourc
         text = dump_config(cell.config)
         if not path.exists() or path.read_bytes() != text.encode():  # edited, or cut short
             write_text(path, text)
-    arms = list(dict.fromkeys(c.arm for c in cells if c.arm is not None))
+    arms = list(dict.fromkeys(run.arm for run in runs_of(study)))
     about: dict[str, Any] = {
         "name": Path(source).stem,
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "versions": versions(),
         "baseline": study.baseline or ("none" if "none" in arms else None),
-        "arms": _in_order(study, arms),
+        "arms": arms,
         "tasks": list(study.task_list()),
         "seeds": study.seed_list(),
     }
     folder.write_plan(about, cells)
-
-
-def _in_order(study: StudyConfig, arms: Sequence[str]) -> list[str]:
-    order = list(dict.fromkeys(run.arm for run in runs_of(study)))
-    return sorted(arms, key=order.index)
 
 
 def _show_plan(console: Console, study: StudyConfig, cells: Sequence[Cell]) -> None:

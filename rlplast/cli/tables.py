@@ -1,16 +1,25 @@
-"""Tables for people; programs read ``--json`` instead.
+"""Tables for people, and JSON for programs.
 
+- `show_json`: print a value as ``--json`` says.
 - `show`: print one table, unwrapped where the output is not a terminal.
 - `figure`: a number in a cell.
 - `counted`: a number with its noun.
 """
 
+import json
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["counted", "figure", "show"]
+__all__ = ["counted", "figure", "show", "show_json"]
 
 _UNWRAPPED = 10_000  # columns; a table only takes what it needs
+
+
+def show_json(value: Any) -> None:
+    """Print JSON; a number that is not finite is an error."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def show(table: Table, width: int = _UNWRAPPED) -> None:

@@ -6,9 +6,7 @@ folder with the validation text, which is not among TEXT. docs/how-to-prepare-to
 """
 
 import argparse
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
+from rlplast.cli.errors import stoppable
 from rlplast.core.errors import ConfigError
 from rlplast.gpt.tokens import TOKENIZERS, Advance, write_corpus
 
@@ -71,22 +70,9 @@ def _bar() -> Iterator[Advance]:
         yield lambda read, total: bar.update(task, advance=read, total=total)
 
 
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Let SIGTERM stop the command as SIGINT does, so that nothing half-written is left."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the host's affair
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    with _stoppable(), _bar() as advance:
+    with stoppable(), _bar() as advance:  # nothing half-written is left
         about = write_corpus(
             args.text, args.out, args.tokenizer, _validation(args.validation), advance
         )

@@ -5,14 +5,12 @@ with the reason.
 """
 
 import argparse
-import json
-from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from rlplast.cli.tables import show
+from rlplast.cli.tables import show, show_json
 from rlplast.cli.train_command import overrides
 from rlplast.core.network.network import Network
 from rlplast.run.build import build_trainable
@@ -38,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     finally:
         trainable.close()
     if args.json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        show_json(rows)
     else:
         show(_table(rows))
     return 0
@@ -59,10 +57,9 @@ def _rows(network: Network) -> list[Row]:
         }
         for group in found.groups
     ]
-    refused: Mapping[str, str] = found.refused
     return rows + [
         {"network": network.name, "units": name, "size": 0, "refused": why}
-        for name, why in refused.items()
+        for name, why in found.refused.items()
     ]
 
 

@@ -1,10 +1,12 @@
 """From a config to a run: what `rlplast train`, `resume`, `evaluate` and Python share.
 
 - `train`, `resume`, `branch`, `load`: whole runs.
+- `Run`: an opened one, which acts and evaluates.
 """
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,13 @@ from rlplast.core.training import distributed
 from rlplast.core.training.best import find_checkpoint
 from rlplast.core.training.branch import branch_run
 from rlplast.core.training.config import RunConfig
+from rlplast.core.training.kinds import get_kind
 from rlplast.core.training.loop import Loop
 from rlplast.core.training.run_folder import LINES, write_text
 from rlplast.metrics.probe import measure_run
 from rlplast.run.build import build, build_trainable
 from rlplast.run.config_file import dump_config, read_config
+from rlplast.run.episodes import play
 from rlplast.run.info import first_info, resumed_info, run_ids, status, versions
 from rlplast.run.read import read_info, read_lines
 
@@ -67,11 +71,13 @@ class Run:
         path: its folder.
         config: its config.
         checkpoint: which checkpoint `agent` loads: newest, best or its name.
+        report: told of newer checkpoints that `agent` passes over because they are damaged.
     """
 
     path: Path
     config: RunConfig
     checkpoint: str = "newest"
+    report: Callable[[str], object] = warnings.warn
     _trainable: Any = None
 
     @property
@@ -98,7 +104,7 @@ class Run:
         if self._trainable is None:
             with preserve_global_rng():  # opening a run reseeds nothing of the caller's
                 trainable = build_trainable(self.config.to_resume())
-                path = find_checkpoint(self.path, self.checkpoint, "checkpoint")
+                path = find_checkpoint(self.path, self.checkpoint, "checkpoint", self.report)
                 tensors, state = checkpoint.load(path)
                 checkpoint.check_run(path, run_ids(self.info))
                 for network in trainable.networks.values():
@@ -125,6 +131,39 @@ class Run:
                 "networks are in load(run).agent().networks"
             )
         return agent.act(obs)
+
+    def evaluate(
+        self, episodes: int | None = None, video: str | Path | None = None
+    ) -> dict[str, float]:
+        """Return scores of what was trained: of an agent's full episodes, else on data held out.
+
+        Args:
+            episodes: how many an agent plays, unclipped; default: 10.
+            video: a .gif of the first environment's play, to be written.
+
+        Returns:
+            What evaluations log during training, without ``eval/``. Of two episodes or more also
+            ``return_low`` and ``return_high``, the 95% bootstrap interval of the mean return.
+
+        Raises:
+            ConfigError: for a number of episodes or a video that is not allowed, or for either of
+                them where what was trained is no agent.
+            DamagedFile: if the checkpoint is damaged.
+        """
+        kind = self.config.kind
+        with preserve_global_rng():
+            if hasattr(get_kind(kind).trainable_class(), "play"):
+                picture = None if video is None else Path(video)
+                return play(self.agent, self.config.seed, episodes, picture)
+            for option, value in (("episodes", episodes), ("video", video)):
+                if value is not None:
+                    raise ConfigError(f"--{option}: a run of kind {kind} plays no episodes")
+            return self.agent().evaluate(0, self.config.evaluate.episodes)
+
+    def close(self) -> None:
+        """End what `agent` has started, such as environments in processes of their own."""
+        if self._trainable is not None:
+            self._trainable.close()
 
 
 def train(
@@ -274,9 +313,7 @@ def _continue(loop: Loop, report: Callable[[str], None]) -> None:
         for kept in folder.set_aside():
             report(f"what it had written before is kept in {kept}")
         return
-    found, problems = checkpoint.newest(folder.checkpoints)
-    for problem in problems:
-        report(f"passed over: {problem}")
+    found = find_checkpoint(folder.path, "newest", "checkpoint", report)
     loop.load(found)
     report(f"resuming {folder.path} from {found.name}")
 
@@ -293,12 +330,17 @@ def _extended(config: RunConfig, total: str, done: bool) -> RunConfig:
     return dataclasses.replace(config, total=total, percentages_of=reference)
 
 
-def load(run: str | Path, checkpoint: str = "newest") -> Run:
+def load(
+    run: str | Path,
+    checkpoint: str = "newest",
+    report: Callable[[str], object] = warnings.warn,
+) -> Run:
     """Open a run's folder.
 
     Args:
         run: the folder.
         checkpoint: which checkpoint its agent has: newest, best or a name such as ``step-800``.
+        report: told of newer checkpoints that are passed over because they are damaged.
 
     Raises:
         ConfigError: if it is none.
@@ -307,4 +349,4 @@ def load(run: str | Path, checkpoint: str = "newest") -> Run:
     started = any((path / name).is_file() for name in ("run.json", "metrics.jsonl"))
     if not started or not (path / "config.yaml").is_file():
         raise ConfigError(f"{path} is no run's folder: it has no config.yaml and run.json")
-    return Run(path, read_config(path / "config.yaml"), checkpoint)
+    return Run(path, read_config(path / "config.yaml"), checkpoint, report)

@@ -42,18 +42,12 @@ _LONGEST = 4096  # characters of a text: of a path, on Linux
 _BAD_KEY = re.compile(r'"config\.([^"\s]+)"')
 
 
-def read_config(
-    source: str | Path | Mapping[str, Any],
-    overrides: Mapping[str, Any] | None = None,
-    layered: bool = False,
-) -> RunConfig:
+def read_config(source: str | Path | Mapping[str, Any], *overrides: Mapping[str, Any]) -> RunConfig:
     """Return a checked config.
 
     Args:
         source: a path, a shipped name such as ``dqn/asterix``, or a mapping.
-        overrides: values by dotted key, applied last.
-        layered: whether of two overrides under a key's old and new names the later one holds;
-            otherwise they are refused.
+        overrides: values by dotted key, applied last; a later mapping's over an earlier one's.
 
     Text under ``hooks``, ``penalties`` or ``layers`` is the path of a YAML file that holds the
     list, or the name of a shipped one such as ``supervised/hooks/fire``.
@@ -67,10 +61,11 @@ def read_config(
     if {"base", "arms"} <= set(data):
         raise ConfigError(f"config {source} is a study's, not a run's: `rlplast study` takes it")
     data = _plain(data, "config" if isinstance(source, Mapping) else f"config {source}")
-    kind = (overrides or {}).get("kind", data.get("kind", "dqn"))
+    kind = next((o["kind"] for o in reversed(overrides) if "kind" in o), data.get("kind", "dqn"))
     cls = get_kind(kind).config_class()
     _rename(data, cls.renamed)
-    for said, dotted, value in _renamed(overrides or {}, cls.renamed, layered):
+    renamed = (row for layer in overrides for row in _renamed(layer, cls.renamed))
+    for said, dotted, value in renamed:
         first, _, inside = dotted.partition(".")
         if inside and first in LISTS and isinstance(data.get(first), str):
             data[first] = _list_in_file(first, data[first])
@@ -112,19 +107,19 @@ def _rename(data: dict[str, Any], renamed: Mapping[str, str]) -> None:
 
 
 def _renamed(
-    overrides: Mapping[str, Any], renamed: Mapping[str, str], layered: bool
+    overrides: Mapping[str, Any], renamed: Mapping[str, str]
 ) -> Iterator[tuple[str, str, Any]]:
     """Yield what each override is called, the key it sets today, and its value.
 
     Old keys inside a whole section, such as ``agent={"lr": 1e-3}``, follow it.
 
     Raises:
-        ConfigError: if a key is there under both names, unless they are in layers.
+        ConfigError: if a key is there under both names.
     """
     given: dict[str, str] = {}  # what each renamed key is called
 
     def once(said: str, dotted: str) -> None:
-        if not layered and dotted in renamed.values() and given.setdefault(dotted, said) != said:
+        if dotted in renamed.values() and given.setdefault(dotted, said) != said:
             old = next(name for name in (said, given[dotted]) if name != dotted)
             raise ConfigError(
                 f"{old} is the old name of {dotted}, and both are given: keep {dotted}"

@@ -45,19 +45,15 @@ class Backend(Protocol):
 
     def start(self, job: Job) -> Any:
         """Start a job; OSError or RlplastError if that fails."""
-        ...
 
     def ended(self, handle: Any) -> tuple[int, str] | None:
         """Return exit code and reason, or None while it runs."""
-        ...
 
     def end(self, handle: Any, force: bool) -> None:
         """Ask it, once, to save and end; with force, kill it."""
-        ...
 
     def close(self) -> None:
         """Let go of everything."""
-        ...
 
 
 @dataclass(eq=False)

@@ -13,14 +13,13 @@ A cell's folder is named by its content, so a changed arm gets another one and t
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlplast.core.checkpoint.files import lock
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.training.run_folder import write_json
-from rlplast.run.read import status
+from rlplast.run.read import read_json, status
 from rlplast.study.plan import Cell
 
 __all__ = [
@@ -45,29 +44,23 @@ def read_study(path: Path) -> dict[str, Any]:
         ConfigError: if the folder is no study's, or of a version that this one cannot read.
         DamagedFile: if the file is no valid JSON.
     """
-    file = path / "study.json"
+    file, remedy = path / "study.json", "restore it, or choose another --out"
+    if not file.exists():
+        raise ConfigError(f"{path} is no study's folder: it has no study.json")
     try:
-        study = json.loads(file.read_text())
-        written = study["format"]
-        kinds = (("versions", dict), ("cells", list))
-        bad = [key for key, kind in kinds if not isinstance(study.get(key), kind)]
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise ConfigError(f"{path} is no study's folder: it has no study.json") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedFile(
-            f"{file} is damaged ({error!r}): restore it, or choose another --out"
-        ) from error
-    if bad and written == FORMAT:
-        raise DamagedFile(
-            f"{file} is damaged: {bad[0]} is {study.get(bad[0])!r}; restore it, or choose another "
-            "--out"
-        )
-    if written != FORMAT:
-        by = "another version" if "versions" in bad else study["versions"].get("rlplast")
+        study = read_json(file)
+    except DamagedFile as error:
+        raise DamagedFile(f"{file} is damaged ({error}): {remedy}") from error
+    if study.get("format", FORMAT) != FORMAT:
+        versions = study.get("versions")
+        by = versions.get("rlplast") if isinstance(versions, dict) else "another version"
         raise ConfigError(
-            f"{path} has study format {written}, written by rlplast {by}: this version reads "
-            f"{FORMAT}; use that version, or another --out"
+            f"{path} has study format {study['format']}, written by rlplast {by}: this version "
+            f"reads {FORMAT}; use that version, or another --out"
         )
+    for key, kind in (("format", int), ("versions", dict), ("cells", list)):
+        if not isinstance(study.get(key), kind):
+            raise DamagedFile(f"{file} is damaged: {key} is {study.get(key)!r}; {remedy}")
     return study
 
 
@@ -112,23 +105,18 @@ def cell_row(cell: Cell) -> dict[str, Any]:
     }
 
 
-@dataclass
 class StudyFolder:
-    """The one writer of a study's folder.
+    """The one writer of a study's folder, which it locks.
 
-    Attributes:
+    Args:
         path: the folder; created if absent.
+
+    Raises:
+        ConfigError: if another study runs in it, it holds something else, or it cannot be written.
     """
 
-    path: Path
-
-    def __post_init__(self) -> None:
-        """Create and lock the folder.
-
-        Raises:
-            ConfigError: if another study runs in it, it holds something else, or it cannot be
-                written.
-        """
+    def __init__(self, path: Path) -> None:
+        self.path = path
         try:
             self._refuse_foreign()
             self.path.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from rlplast.core.method.install import brings_modules
 from rlplast.core.method.schedule import KEYS, Schedule
 from rlplast.core.training.config import RunConfig
 
-__all__ = ["Cell", "PlannedRun", "cost", "plan", "share"]
+__all__ = ["Cell", "PlannedRun", "cost", "plan"]
 
 Rows = tuple[str, ...]  # a hook list, each row as canonical JSON
 _LONGEST = 80  # characters: of a task and an arm together a log is called
@@ -257,42 +257,22 @@ def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.=_#-]+", "-", text)[:_LONGEST].strip("-.") or "arm"
 
 
-def share(time: Time | None, config: RunConfig) -> float | None:
-    """Return how much of a run lies before a time, in [0, 1]; None if that is not known.
-
-    Args:
-        time: a point of the run; None for its start.
-        config: the run's config.
-    """
-    if time is None:
-        return 0.0
-    end = config.horizon()[time.unit]
-    return min(1.0, time.value / end) if end > 0 else None
-
-
 def cost(cells: Sequence[Cell]) -> tuple[float, int]:
     """Return what the cells cost in whole runs, and how many runs they stand for.
 
     A run's parts count by the clock of its total. A prefix whose length is not known in advance
     counts as nothing, and what goes on from it as whole: the saving is never overstated.
     """
-    runs, total = 0.0, 0
-    lengths = _lengths(cells)
-    for cell in cells:
-        start = lengths[cell.parent] if cell.parent is not None else 0.0
-        if cell.arm is None:
-            runs += lengths[cell.key] - start
-        else:
-            runs, total = runs + 1.0 - start, total + 1
-    return runs, total
+    lengths = {cell.key: _length(cell) for cell in cells}
+    starts = [lengths[cell.parent] if cell.parent is not None else 0.0 for cell in cells]
+    spent = sum(lengths[cell.key] - start for cell, start in zip(cells, starts, strict=True))
+    return spent, sum(cell.arm is not None for cell in cells)
 
 
-def _lengths(cells: Sequence[Cell]) -> Mapping[str, float]:
-    """Return for each prefix how much of its run lies before its end; 0 where not known."""
-    lengths: dict[str, float] = {}
-    for cell in cells:
-        if cell.arm is None:
-            known = [share(time, cell.config) for time in cell.stops]
-            values = [value for value in known if value is not None]
-            lengths[cell.key] = min(values) if len(values) == len(known) else 0.0
-    return lengths
+def _length(cell: Cell) -> float:
+    """Return how much of its run lies before a cell's end, in [0, 1]; 0 where not known."""
+    if cell.arm is not None:
+        return 1.0
+    ends = cell.config.horizon()
+    shares = [time.value / ends[time.unit] for time in cell.stops if ends[time.unit] > 0]
+    return min(1.0, *shares) if len(shares) == len(cell.stops) else 0.0

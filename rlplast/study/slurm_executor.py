@@ -5,21 +5,25 @@
 - `Attempt`: what runs inside a Slurm job.
 
 Login node and compute nodes must see the study's folder and this Python environment under the same
-paths. Beside a job's log lies a folder ``slurm`` with submitit's files and the job's id. A job
-whose time limit nears or which is preempted saves and is queued again. Jobs outlive a study that
-is killed; started again, it finds those that still wait or run by their id.
+paths. Beside a job's log lies a folder ``slurm`` with submitit's files, the job's id, and how it
+ended, as JSON: what submitit pickles as a job's result is not opened. A job whose time limit nears
+or which is preempted saves and is queued again. Jobs outlive a study that is killed; started
+again, it finds those that still wait or run by their id.
 """
 
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import ConfigError, RlplastError, did_you_mean
 from rlplast.core.optional import import_optional
+from rlplast.core.training.run_folder import write_json
 from rlplast.study import child
 from rlplast.study.child import Job
 
@@ -28,6 +32,7 @@ __all__ = ["Attempt", "SlurmBackend", "make"]
 _JOBS = 32  # at once, where nothing is said
 _AGAIN = 10  # times that a job is queued again: by submitit at a time limit, and by this
 _FRESH = 15  # seconds for which Slurm's answer about all jobs holds
+_SLOW = 15.0  # seconds until a network file system surely shows a file that was written
 _SIGNALLED = (130, 143)  # exit codes: saved after SIGTERM; ended by it
 _ENDED_BY_SLURM = ("PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "TIMEOUT")
 _ALIVE = ("PENDING", "RUNNING", "REQUEUED", "CONFIGURING", "COMPLETING", "SUSPENDED")
@@ -70,14 +75,24 @@ def make(threads: int, options: Mapping[str, Any]) -> "tuple[SlurmBackend, int]"
 
 @dataclass
 class Attempt:
-    """The function of a Slurm job: starts the command, sees it through, returns how it ended."""
+    """The function of a Slurm job: starts the command, sees it through, writes how it ended."""
 
     job: Job
     stop: Path  # a file that asks the command to save and end
     _child: subprocess.Popen[bytes] | None = None
 
-    def __call__(self) -> tuple[int, str]:
-        """Run the command to its end; returns exit code and reason."""
+    def __call__(self) -> None:
+        """Run the command to its end, and write exit code and reason."""
+        import submitit
+        from submitit.core.utils import UncompletedJobError
+
+        try:
+            code, reason = self._run()
+        except UncompletedJobError:  # from its handler of Slurm's warning
+            code, reason = child.KILLED, "its time limit came too often: raise slurm.time"
+        write_json(_result(submitit.JobEnvironment()), {"exit": code, "reason": reason})
+
+    def _run(self) -> tuple[int, str]:
         if self.stop.exists():
             return child.STOPPED, "stopped before it began"
         try:
@@ -100,6 +115,11 @@ class Attempt:
         if self._child is not None:
             child.end(self._child)
         return submitit.helpers.DelayedSubmission(replace(self, _child=None))
+
+
+def _result(job: Any) -> Path:
+    """Return where a job, as submitit names it here or inside of it, writes how it ended."""
+    return job.paths.result_pickle.with_suffix(".json")
 
 
 @dataclass(eq=False)
@@ -155,17 +175,17 @@ class SlurmBackend:
             return None
         queued = self._submitit.SlurmJob(file.parent, file.read_text(encoding="utf-8"))
         alive = queued.get_info(mode="force").get("State") in _ALIVE
-        return queued if alive and not queued.paths.result_pickle.exists() else None
+        return queued if alive and not _result(queued).exists() else None
 
     def ended(self, handle: _Submitted) -> tuple[int, str] | None:
         """Return exit code and reason, or None while the job waits, runs, or is queued again."""
         queued, state = handle.queued, handle.queued.state
-        returned = queued.paths.result_pickle.exists()
+        returned = _result(queued).exists()
         if not returned and state in (*_ALIVE, "UNKNOWN"):  # a new job is not known at once
             return None
         cancelled = state.startswith("CANCELLED")
         if returned or not (cancelled or state in _ENDED_BY_SLURM):
-            code, reason = self._result(queued)
+            code, reason = self._outcome(queued)
         else:
             code, reason = 143, f"Slurm ended it, its state is {state}"
         stopped = cancelled or handle.attempt.stop.exists()
@@ -179,16 +199,19 @@ class SlurmBackend:
             return child.CANNOT_START, f"Slurm took it away ({state}), then: {error}"
         return None
 
-    def _result(self, queued: Any) -> tuple[int, str]:
-        """Return what the attempt returned, or why it did not; waits for a slow file system."""
-        try:
-            return queued.result()
-        except self._submitit.core.utils.UncompletedJobError as error:
-            silent = f"ended without a word, Slurm's state is {queued.state}"
-            why = next((x for x in reversed(str(error).splitlines()) if "Error: " in x), silent)
-            if "timed-out too many times" in why:
-                why = "its time limit came too often: raise slurm.time"
-            return child.KILLED, f"{why}, see {queued.paths.stderr}"
+    def _outcome(self, queued: Any) -> tuple[int, str]:
+        """Return what the attempt wrote, or why it did not; waits for a slow file system."""
+        file, until = _result(queued), time.monotonic() + _SLOW
+        while not file.exists() and time.monotonic() < until:
+            file.parent.chmod(file.parent.stat().st_mode)  # NFS then forgets that it saw none
+            time.sleep(0.5)
+        with suppress(OSError, ValueError, LookupError, TypeError):  # none, or a damaged one
+            found = json.loads(file.read_bytes())
+            return int(found["exit"]), str(found["reason"])
+        said = (queued.stderr() or "").splitlines()
+        silent = f"ended without a word, Slurm's state is {queued.state}"
+        why = next((line for line in reversed(said) if "Error: " in line), silent)
+        return child.KILLED, f"{why}, see {queued.paths.stderr}"
 
     def end(self, handle: _Submitted, force: bool) -> None:
         """Leave a file that asks the command to save and end; a job that waits is cancelled."""

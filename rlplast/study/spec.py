@@ -13,16 +13,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlplast.core.errors import ConfigError, did_you_mean, shortened
+from rlplast.core.errors import ConfigError, check_known, did_you_mean, shortened
 from rlplast.core.rng import numpy_stream
 
 __all__ = ["ArmRun", "StudyConfig", "runs_of"]
 
-ARM_KEYS = ("hooks", "penalties", "layers", "overrides", "grid", "sample")
 LISTS = ("hooks", "penalties", "layers")
+ARM_KEYS = (*LISTS, "overrides", "grid", "sample")
 SAMPLE_KEYS = ("count", "seed", "keys")
 RANGE_KEYS = ("low", "high", "log", "integer")
+Layers = tuple[Mapping[str, Any], ...]  # values by dotted key; a later one's hold
 _WIDEST, _WIDEST_INTEGER = 1e300, 10**18  # ends of a range: drawing from it does not overflow
+_MOST = 100_000  # seeds, or arms that one grid or sample stands for
 _DRAWS = 1000  # tries for a draw unlike the others
 
 
@@ -65,24 +67,21 @@ class StudyConfig:
         """
         if not isinstance(data, Mapping):
             raise ConfigError(f"a study is a mapping, not {data!r}: it needs base and arms")
-        names = [f.name for f in dataclasses.fields(cls)]
         if not {"base", "arms"} & set(data) and {"kind", "total", "env", "agent"} & set(data):
             raise ConfigError(
                 "this is the config of one run: `rlplast train` takes it; a study names it under "
                 "base, and has arms"
             )
-        for key in data:
-            if key not in names:
-                near = did_you_mean(str(key), names)
-                raise ConfigError(f"study has an unknown key {key!r}: {near}")
+        check_known("study", data, [f.name for f in dataclasses.fields(cls)])
         for key in ("base", "arms"):
             if not data.get(key):
                 raise ConfigError(f"study has no {key}: it needs base, a run's config, and arms")
         given = {key: value for key, value in data.items() if value is not None}
         if "baseline" in given:
             given["baseline"] = str(given["baseline"])  # arms may be called by numbers
-        cls(**given)._check()
-        return cls(**given)
+        study = cls(**given)
+        study._check()
+        return study
 
     def _check(self) -> None:
         if not isinstance(self.base, str | Mapping):
@@ -94,17 +93,13 @@ class StudyConfig:
             raise ConfigError(f"tasks = {self.tasks!r}: allowed is a list of ids or a mapping")
         if self.tasks is not None and not self.tasks:
             raise ConfigError("tasks is empty: name at least one, or leave the key out")
-        for key, value, least in (
-            ("threads", self.threads, 1),
-            ("jobs", self.jobs, 1),
-            ("retries", self.retries, 0),
-        ):
+        for key, least in (("threads", 1), ("jobs", 1), ("retries", 0)):
+            value = getattr(self, key)
             if value is not None and not (_whole(value) and value >= least):
                 raise ConfigError(f"{key} = {value!r}: allowed is a whole number from {least} on")
         seeds = self.seed_list()
         _check_size("seeds", len(seeds))
-        right = all(_whole(s) and s >= 0 for s in seeds) and len(set(seeds)) == len(seeds) > 0
-        if not right:
+        if not all(_whole(s) and s >= 0 for s in seeds) or not len(set(seeds)) == len(seeds) > 0:
             raise ConfigError(
                 f"seeds = {self.seeds!r}: allowed is how many, or a list of numbers, each once"
             )
@@ -144,74 +139,46 @@ class StudyConfig:
             _check_values(values, f"tasks.{name}")
         return {str(name): dict(values) for name, values in self.tasks.items()}
 
-    def expanded(self) -> list[tuple[str, dict[str, Any]]]:
+    def expanded(self) -> list[tuple[str, Layers]]:
         """Return each arm's name and its values by dotted key, in the order of the file.
 
         Raises:
             ConfigError: if two arms end up with one name.
         """
-        arms: dict[str, dict[str, Any]] = {}
+        arms: dict[str, Layers] = {}
         for name, arm in self.arms.items():
-            for label, values in _expanded(str(name), arm or {}):
+            for label, layers in _expanded(str(name), arm or {}):
                 if label in arms:
                     raise ConfigError(f"two arms are called {label!r}: give each a name of its own")
-                arms[label] = values
+                arms[label] = layers
         return list(arms.items())
-
-
-def _check_size(key: str, count: int) -> None:
-    """Refuse what nobody could run, before it is written out.
-
-    Raises:
-        ConfigError: naming the key and the limit.
-    """
-    if count > _MOST:
-        raise ConfigError(f"{key}: {shortened(count)} of them: allowed are at most {_MOST}")
-
-
-_MOST = 100_000  # seeds, or arms that one grid or sample stands for
 
 
 @dataclass(frozen=True)
 class ArmRun:
-    """One run of a study: what it sets in the base config, by dotted key, in this order."""
+    """One run of a study; `overrides` of the base config, by dotted key, later ones last."""
 
     task: str
     seed: int
     arm: str
-    values: dict[str, Any]
+    overrides: Layers
 
 
 def runs_of(study: StudyConfig) -> list[ArmRun]:
     """Return every run of a study; arms in the order of the file."""
     threads = {} if study.threads is None else {"threads": study.threads}
     return [
-        ArmRun(task, seed, arm, _laid_over(study.overrides, there, values, threads, {"seed": seed}))
+        ArmRun(task, seed, arm, (study.overrides, there, *layers, threads | {"seed": seed}))
         for task, there in study.task_list().items()
         for seed in study.seed_list()
-        for arm, values in study.expanded()
+        for arm, layers in study.expanded()
     ]
 
 
-def _laid_over(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all values in the order in which they are to be set: a later one's come later.
-
-    Examples:
-        >>> _laid_over({"hooks": "a", "optimizer.lr": 1}, {"hooks.0.at": "5%"}, {"hooks": "b"})
-        {'optimizer.lr': 1, 'hooks.0.at': '5%', 'hooks': 'b'}
-    """
-    values: dict[str, Any] = {}
-    for layer in layers:
-        for key, value in layer.items():
-            values.pop(key, None)
-            values[key] = value
-    return values
-
-
-def _expanded(name: str, arm: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _expanded(name: str, arm: Mapping[str, Any]) -> Iterator[tuple[str, Layers]]:
     """Yield each arm that `grid` or `sample` make of one, with its values by dotted key."""
-    values = {key: arm[key] for key in LISTS if arm.get(key) is not None}
-    values |= arm.get("overrides") or {}
+    lists = {key: arm[key] for key in LISTS if arm.get(key) is not None}
+    values = lists | (arm.get("overrides") or {})
     grid, sample = arm.get("grid"), arm.get("sample")
     if grid:
         labels = _short(list(grid))
@@ -219,12 +186,12 @@ def _expanded(name: str, arm: Mapping[str, Any]) -> Iterator[tuple[str, dict[str
         for combination in itertools.product(*grid.values()):
             chosen = dict(zip(grid, combination, strict=True))
             words = " ".join(f"{labels[key]}={_said(value)}" for key, value in chosen.items())
-            yield f"{name} {words}", _laid_over(values, chosen)
+            yield f"{name} {words}", (values, chosen)
     elif sample:
         for number, chosen in enumerate(_samples(name, sample), start=1):
-            yield f"{name} #{number}", _laid_over(values, chosen)
+            yield f"{name} #{number}", (values, chosen)
     else:
-        yield name, values
+        yield name, (values,)
 
 
 def _samples(name: str, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -265,7 +232,7 @@ def _short(keys: list[str]) -> dict[str, str]:
 def _said(value: Any) -> str:
     """Return a value as people write it, and no two alike."""
     short = f"{value:g}" if isinstance(value, float) else str(value)
-    return short if not isinstance(value, float) or float(short) == value else repr(value)
+    return repr(value) if isinstance(value, float) and float(short) != value else short
 
 
 def _drawn(rng: Any, choice: Any) -> Any:
@@ -281,16 +248,13 @@ def _drawn(rng: Any, choice: Any) -> Any:
 
 
 def _check_arm(name: str, arm: Any) -> None:
-    if not name.strip() or not re.search(r"[A-Za-z0-9]", name):
+    if not re.search(r"[A-Za-z0-9]", name):
         raise ConfigError(f"arm {name!r}: allowed is a name with a letter or a digit")
     if arm is None:
         return
     if not isinstance(arm, Mapping):
         raise ConfigError(f"arms.{name} = {arm!r}: allowed is a mapping of {', '.join(ARM_KEYS)}")
-    for key in arm:
-        if key not in ARM_KEYS:
-            near = did_you_mean(str(key), ARM_KEYS)
-            raise ConfigError(f"arms.{name} has an unknown key {key!r}: {near}")
+    check_known(f"arms.{name}", arm, ARM_KEYS)
     for key in ("overrides", "grid", "sample"):
         value = arm.get(key)
         if value is not None and not (isinstance(value, Mapping) and value):
@@ -307,10 +271,7 @@ def _check_arm(name: str, arm: Any) -> None:
 
 
 def _check_sample(where: str, sample: Mapping[str, Any]) -> None:
-    for key in sample:
-        if key not in SAMPLE_KEYS:
-            near = did_you_mean(str(key), SAMPLE_KEYS)
-            raise ConfigError(f"{where} has an unknown key {key!r}: {near}")
+    check_known(where, sample, SAMPLE_KEYS)
     count, seed, keys = sample.get("count"), sample.get("seed", 0), sample.get("keys")
     if not _whole(count) or count < 1:  # type: ignore[operator]
         raise ConfigError(f"{where}.count = {count!r}: allowed is a whole number from 1 on")
@@ -332,10 +293,7 @@ def _check_choice(where: str, choice: Any) -> None:
         raise ConfigError(
             f"{where} = {choice!r}: allowed is a list, or a mapping with low and high"
         )
-    for key in choice:
-        if key not in RANGE_KEYS:
-            near = did_you_mean(str(key), RANGE_KEYS)
-            raise ConfigError(f"{where} has an unknown key {key!r}: {near}")
+    check_known(where, choice, RANGE_KEYS)
     for key in ("log", "integer"):
         if not isinstance(choice.get(key, False), bool):
             raise ConfigError(f"{where}.{key} = {choice[key]!r}: allowed is true or false")
@@ -350,6 +308,16 @@ def _check_choice(where: str, choice: Any) -> None:
         )
     if choice.get("log", False) and (integer or low <= 0):  # type: ignore[operator]
         raise ConfigError(f"{where}.log: allowed for numbers above 0 without integer")
+
+
+def _check_size(key: str, count: int) -> None:
+    """Refuse what nobody could run, before it is written out.
+
+    Raises:
+        ConfigError: naming the key and the limit.
+    """
+    if count > _MOST:
+        raise ConfigError(f"{key}: {shortened(count)} of them: allowed are at most {_MOST}")
 
 
 def _check_values(values: Mapping[Any, Any], where: str) -> None:

@@ -2,15 +2,17 @@
 
 import contextlib
 import io
+import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import safetensors.torch
 import torch
 from torch import nn
 
 from rlplast.cli.main import main
 
-__all__ = ["Outcome", "command", "trained_pair"]
+__all__ = ["Outcome", "command", "network", "printed", "save", "trained_pair"]
 
 
 class Outcome(NamedTuple):
@@ -31,6 +33,17 @@ def command(*words: object) -> Outcome:
     return Outcome(code, out.getvalue(), err.getvalue())
 
 
+def printed(*words: object) -> Any:
+    """Return what a command prints with `--json`, which must be strict JSON."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    outcome = command(*words, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    return json.loads(outcome.out, parse_constant=refuse)
+
+
 def network(seed: int) -> nn.Sequential:
     """A small conv net with a norm layer; its names are in file order in either format."""
     with torch.random.fork_rng():
@@ -48,13 +61,15 @@ def network(seed: int) -> nn.Sequential:
 
 def trained_pair(folder: Path, suffix: str = ".pt") -> tuple[Path, Path]:
     """Write (weights, initial weights) of `network`, which differ."""
-    import safetensors.torch
-
     files = (folder / f"trained{suffix}", folder / f"initial{suffix}")
     for seed, path in enumerate(files):
-        state = network(seed).state_dict()
-        if suffix == ".pt":
-            torch.save(state, path)
-        else:
-            safetensors.torch.save_file(state, path)
+        save(network(seed).state_dict(), path)
     return files
+
+
+def save(state: dict[str, torch.Tensor], path: Path) -> None:
+    """Write a state dict in the format of the path's extension."""
+    if path.suffix == ".pt":
+        torch.save(state, path)
+    else:
+        safetensors.torch.save_file(state, path)

@@ -1,4 +1,3 @@
-import json
 import os
 import resource
 from pathlib import Path
@@ -12,15 +11,13 @@ from torch import Tensor, nn
 import rlplast
 from rlplast.cli import state_file
 from rlplast.core.network.network import Network
-from tests.cli.commands import command, network, trained_pair
+from tests.cli.commands import command, network, printed, save, trained_pair
 
 WEIGHTS = ("0.weight", "4.weight", "6.weight")
 
 
 def applied(method: str, file: Path, out: Path, *words: object) -> dict:
-    outcome = command("apply", method, file, "--out", out, *words, "--json")
-    assert outcome.code == 0, outcome.err
-    return json.loads(outcome.out)
+    return printed("apply", method, file, "--out", out, *words)
 
 
 def load(path: Path) -> dict[str, Tensor]:
@@ -284,7 +281,7 @@ def test_file_may_be_edited_in_place(tmp_path: Path, suffix: str):
 def test_failing_write_leaves_the_old_file(tmp_path: Path, suffix: str):
     file = tmp_path / f"big{suffix}"
     state = {"w": torch.randn(256, 256, generator=torch.Generator().manual_seed(0))}
-    torch.save(state, file) if suffix == ".pt" else safetensors.torch.save_file(state, file)
+    save(state, file)
     whole = file.read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) // 2, hard))
@@ -406,5 +403,4 @@ def test_of_a_checkpoint_only_weights_are_edited_and_measured(tmp_path: Path):
     safetensors.torch.save_file(tensors, file)
     applied("fire", file, out)
     assert changed(file, out) == {"q.fc.weight", "q.target.fc.weight"}
-    measured = json.loads(command("measure", file, "--json").out)
-    assert set(measured["tensors"]) == {"q.fc.weight", "q.target.fc.weight"}
+    assert set(printed("measure", file)["tensors"]) == {"q.fc.weight", "q.target.fc.weight"}

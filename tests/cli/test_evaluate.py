@@ -1,15 +1,18 @@
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import rlplast
-from rlplast.cli.evaluate_command import interval
+from rlplast.core.errors import ConfigError
+from rlplast.run.episodes import interval
 from tests.cli.commands import command
-from tests.cli.runs import files, jsonl, trained
+from tests.cli.runs import files, jsonl, refused, trained
 
 SPOKEN = re.compile(
     r"(\d+) episodes: mean (-?[\d.]+) "
@@ -136,11 +139,34 @@ def test_folder_that_is_no_run_is_bad_usage(tmp_path: Path):
         assert f"{folder} is no run's folder" in outcome.err
 
 
-def test_damaged_checkpoints_end_with_their_reason(tmp_path: Path):
-    run = trained(tmp_path)
-    for tensors in run.glob("checkpoints/*/tensors.safetensors"):
-        tensors.write_bytes(tensors.read_bytes()[:-7])
-    outcome = command("evaluate", run)
-    assert outcome.code == 1
-    assert outcome.out == ""
-    assert "tensors.safetensors" in outcome.err
+def test_damaged_checkpoints_are_named_and_the_newest_good_one_is_played(run: Path, tmp_path: Path):
+    folder = Path(shutil.copytree(run, tmp_path / "run"))
+    older, newest = (folder / "checkpoints" / name for name in ("step-150", "step-200"))
+    good = command("evaluate", folder, "--checkpoint", older.name)
+    damage(newest)
+    outcome = command("evaluate", folder)
+    assert (outcome.code, outcome.out) == (0, good.out)
+    assert outcome.err.startswith(f"passed over: {newest}/tensors.safetensors has ")
+    with pytest.warns(UserWarning, match=r"passed over: .*step-200/tensors"):
+        agent = rlplast.load(folder).agent()
+    assert agent.clock.env_steps == 150
+    damage(older)
+    refused(command("evaluate", folder), code=1)
+
+
+def damage(checkpoint: Path) -> None:
+    tensors = checkpoint / "tensors.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:-7])
+
+
+def test_python_evaluates_as_the_command_does(run: Path):
+    opened = rlplast.load(run)
+    state = torch.get_rng_state()
+    scores = opened.evaluate(episodes=7)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert scores == opened.evaluate(episodes=7)
+    returns = opened.agent().play(0, 7).returns
+    assert scores["return_mean"] == returns.mean()
+    assert returns.min() <= scores["return_low"] <= scores["return_high"] <= returns.max()
+    with pytest.raises(ConfigError, match="episodes 0: allowed is at least 1"):
+        opened.evaluate(episodes=0)

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -13,19 +11,13 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.registry import FAMILIES
 from rlplast.core.training.config import read_yaml
 from rlplast.run import shipped
-from tests.cli.commands import command
+from tests.cli.commands import command, printed
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def rows(*words: str) -> list[dict]:
-    outcome = command("list", *words, "--json")
-    assert (outcome.code, outcome.err) == (0, "")
-
-    def refuse(constant: str):
-        raise AssertionError(f"{constant} is no JSON")
-
-    return json.loads(outcome.out, parse_constant=refuse)
+    return printed("list", *words)
 
 
 def test_every_row_has_the_fields_of_the_contract():
@@ -66,19 +58,9 @@ def test_parameters_come_with_default_and_range():
     assert fire["params"]["polynomial"]["default"] == "cubic"
 
 
-@pytest.mark.parametrize("family", ["penalties", "layers"])
-def test_family_without_rows_is_an_empty_array(family: str):
-    assert isinstance(rows(family), list)
-
-
 def test_optimizers_are_those_a_config_can_name():
-    assert [row["name"] for row in rows("optimizers")] == [
-        "adam",
-        "adamw",
-        "muon",
-        "rmsprop",
-        "sgd",
-    ]
+    names = [row["name"] for row in rows("optimizers")]
+    assert names == ["adam", "adamw", "muon", "rmsprop", "sgd"]
 
 
 def test_envs_are_those_that_can_be_made():
@@ -178,16 +160,8 @@ def test_wheel_keeps_configs_where_they_are_looked_for(
     assert (row["summary"], row["source"]) == ("An X.", "configs/dqn/x.yaml")
 
 
-def test_command_runs_as_a_program():
-    words = [sys.executable, "-m", "rlplast.cli.main", "list", "optimizers", "--json"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(json.loads(done.stdout)) == 5
-
-
 def test_shipped_lists_of_hooks_are_listed_when_asked_for():
-    rows = json.loads(command("list", "hooks", "--json").out)
-    assert "dqn/hooks/fire" in {row["name"] for row in rows}
-    assert all(row["family"] == "hooks" and row["summary"] for row in rows)
-    everything = json.loads(command("list", "--json").out)
-    assert not any(row["family"] == "hooks" for row in everything)
+    found = rows("hooks")
+    assert "dqn/hooks/fire" in {row["name"] for row in found}
+    assert all(row["family"] == "hooks" and row["summary"] for row in found)
+    assert not any(row["family"] == "hooks" for row in rows())

@@ -1,6 +1,6 @@
-import json
 import math
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from tests.cli.commands import command, trained_pair
+from tests.cli.commands import command, printed, save, trained_pair
 
 
 class Custom:
@@ -23,16 +23,14 @@ class Calling:
 
 
 def measured(*words: object) -> dict:
-    outcome = command("measure", *words, "--json")
-    assert (outcome.code, outcome.err) == (0, "")
-    return json.loads(outcome.out)
+    return printed("measure", *words)
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_values_are_the_closed_forms_of_a_scaled_identity(tmp_path: Path, suffix: str):
     path = tmp_path / f"weights{suffix}"
     state = {"fc.weight": 3 * torch.eye(4), "fc.bias": torch.ones(4), "steps": torch.tensor(7)}
-    torch.save(state, path) if suffix == ".pt" else safetensors.torch.save_file(state, path)
+    save(state, path)
     result = measured(path)
     assert list(result) == ["tensors", "total"]
     (row,) = result["tensors"].values()
@@ -149,6 +147,9 @@ def test_garbage_and_objects_are_refused_without_being_unpickled(tmp_path: Path)
         assert outcome.code == 1
         assert "holds Python objects or code besides tensors" in outcome.err
         assert "weights_only" not in outcome.err
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):  # without torch's file around it
+        path.write_bytes(pickle.dumps(Calling(), protocol))
+        assert "holds Python objects or code besides tensors" in command("measure", path).err
 
 
 def test_a_state_dict_that_holds_itself_is_read(tmp_path: Path):

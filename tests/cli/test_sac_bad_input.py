@@ -147,7 +147,7 @@ class Own(gymnasium.Env):
         self.breaks, self.value, self.total, self.lead = breaks, value, 0, None
 
     def obs(self):
-        bad = broken and self.breaks in ("observation", "last") and self.due()
+        bad = broken and self.breaks == "last" and self.due()
         return np.array([self.place, self.value if bad else 1.0], np.float32)
 
     def due(self):  # each environment breaks at its own step
@@ -181,9 +181,6 @@ register("Unbounded", action_space=Box(-np.inf, 1, (1,), np.float32))
 register("Half", action_space=Box(np.array([-1, -1], "f"), np.array([1, np.inf], "f")))
 register("Pair", observation_space=Dict({"place": OBS, "goal": OBS}))
 register("NanReward", breaks="reward", value=float("nan"))
-register("InfReward", breaks="reward", value=1e39)  # infinite in float32
-register("NanObs", breaks="observation", value=float("nan"))
-register("InfObs", breaks="observation", value=float("-inf"))
 register("NanLast", breaks="last", value=float("nan"))
 register("NanFirst", breaks="first")
 """
@@ -229,9 +226,6 @@ def test_spaces_an_agent_cannot_work_with_are_refused(
     ("env", "found"),
     [
         ("NanReward", "the reward is nan"),
-        ("InfReward", "the reward is inf"),
-        ("NanObs", "entry 1 of the observation is nan"),
-        ("InfObs", "entry 1 of the observation is -inf"),
         ("NanLast", "entry 1 of the observation is nan"),
     ],
 )
@@ -260,8 +254,6 @@ def test_values_that_are_not_finite_end_the_run_which_resumes_once_mended(
     again = command("--import", own, "resume", run)
     assert again.code == 1
     assert again.err.splitlines()[-1] == f"rlplast: {message}"  # the same, as nothing has changed
-    if env not in ("NanReward", "NanLast"):  # as these two
-        return
     mended(own)
     assert command("--import", own, "resume", run).code == 0
     api.train(config, tmp_path / "never")

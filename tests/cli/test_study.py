@@ -1,7 +1,6 @@
 """`rlplast study`: what it runs, what it leaves alone, and how it goes on."""
 
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -12,63 +11,10 @@ import yaml
 
 from rlplast.cli.study_command import read_study_config, study_cells
 from tests.cli.commands import command
-from tests.cli.runs import SMALL, files
-from tests.runs import final, killed_at_rename, status
+from tests.cli.runs import files
+from tests.cli.studies import ALL, ARMS, PREFIXES, TINY, again, folder_of, results
+from tests.runs import killed_at_rename, status
 from tests.study.inline import arm_folders, inline, journal, run_study, write_study
-
-TINY: dict[str, Any] = SMALL | {
-    "total": "100 env_steps",
-    "hooks": [],
-    "evaluate": {"every": None},
-    "metrics": {"every": None},
-}
-ARMS: dict[str, Any] = {
-    "none": {},
-    "fire": {"hooks": [{"method": "fire", "at": "50%"}]},
-    "reset": {"hooks": [{"method": "full_reset", "at": "75%"}]},
-}
-PREFIXES = ["seed-3/prefix to 50 env_steps", "seed-3/prefix to 75 env_steps"]
-ALL = [PREFIXES[0], "seed-3/fire", PREFIXES[1], "seed-3/none", "seed-3/reset"]
-
-
-@pytest.fixture(autouse=True)
-def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for the disk would take most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("finished")
-    outcome, started = run_study(write_study(folder, TINY, ARMS), folder / "study")
-    assert outcome.code == 0, outcome
-    assert sorted(started) == sorted(ALL)
-    return folder / "study"
-
-
-@pytest.fixture
-def study(finished: Path, tmp_path: Path) -> Path:
-    """A copy of a finished study; its file is beside it."""
-    write_study(tmp_path, TINY, ARMS)
-    return Path(shutil.copytree(finished, tmp_path / "study"))
-
-
-def again(study: Path, arms: Any = None, **keys: Any) -> list[str]:
-    """Start a study once more, maybe changed; returns which cells ran."""
-    config = write_study(study.parent, TINY, ARMS if arms is None else arms, **keys)
-    outcome, started = run_study(config, study)
-    assert outcome.code == 0, outcome
-    return started
-
-
-def folder_of(study: Path, name: str) -> Path:
-    cells = json.loads((study / "study.json").read_text())["cells"]
-    return study / next(c["folder"] for c in cells if c["name"] == name)
-
-
-def results(study: Path) -> dict[str, dict[str, Any]]:
-    return {name: final(folder) for name, folder in arm_folders(study).items()}
-
 
 # Killed at its beginning.
 
@@ -189,15 +135,16 @@ def test_changed_arm_runs_alone(study: Path):
     assert {name for name in after if after[name] != before[name]} == {"seed-3/reset"}
 
 
-def test_arm_added_later_goes_on_from_what_is_there(study: Path):
-    late = {"hooks": [{"method": "shrink_perturb", "at": "50%", "params": {"init": "fresh"}}]}
-    assert again(study, ARMS | {"late": late}) == ["seed-3/late"]
-
-
-def test_arm_added_later_that_parts_earlier_has_a_prefix_of_its_own(study: Path):
-    prefix = "seed-3/prefix to 10 env_steps"
-    early = {"hooks": [{"method": "full_reset", "at": "10%"}]}
-    assert again(study, ARMS | {"early": early}) == [prefix, "seed-3/early"]
+@pytest.mark.parametrize(
+    ("at", "ran"),
+    [
+        ("50%", ["seed-3/late"]),
+        ("10%", ["seed-3/prefix to 10 env_steps", "seed-3/late"]),  # it parts earlier
+    ],
+)
+def test_arm_added_later_goes_on_from_what_is_there(at: str, ran: list[str], study: Path):
+    late = {"hooks": [{"method": "shrink_perturb", "at": at, "params": {"init": "fresh"}}]}
+    assert again(study, ARMS | {"late": late}) == ran
 
 
 def test_arm_that_is_taken_out_leaves_the_others(study: Path):
@@ -261,12 +208,12 @@ def test_jobs_get_the_threads_of_their_runs(tmp_path: Path, monkeypatch: pytest.
         raise KeyboardInterrupt
 
     monkeypatch.setattr("rlplast.cli.study_command.make_executor", make)
-    local = {"executor": {"kind": "local", "grace": 3}, "jobs": 5}
+    local = {"executor": {"kind": "local", "devices": 2}, "jobs": 5}
     config = write_study(tmp_path, TINY | {"threads": 2}, {"none": {}}, **local)
     command("study", config, "--out", tmp_path / "1")
     config = write_study(tmp_path, TINY | {"threads": 2}, {"none": {}}, threads=3, **local)
     command("study", config, "--out", tmp_path / "2", "--jobs", 4, "--executor", "ray")
-    assert asked == [("local", 5, 2, {"grace": 3}), ("ray", 4, 3, {})]
+    assert asked == [("local", 5, 2, {"devices": 2}), ("ray", 4, 3, {})]
 
 
 def test_shipped_studies_can_be_planned():
@@ -301,7 +248,7 @@ def test_worker_that_always_dies_loses_its_own_cell_only(finished: Path, tmp_pat
     assert results(out) == results(finished)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [PREFIXES[0], "seed-3/fire", "seed-3/reset"])
 def test_interrupted_study_goes_on(name: str, finished: Path, tmp_path: Path):
     def interrupt(cell: str, attempt: int) -> int | None:
         if cell == name:

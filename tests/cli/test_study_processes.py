@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_study import ARMS, TINY, results
+from tests.cli.studies import ARMS, TINY, results
 from tests.runs import status
 from tests.study.commands import alive, until
 from tests.study.inline import journal, run_study, write_study

@@ -114,41 +114,27 @@ def test_a_folder_of_data_that_is_missing_truncated_or_wrong_is_named(tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"env": {"id": "x"}}, "this key is for kind: dqn"),
-        ({"model": {"name": "resnet"}}, "did you mean 'resnet18'"),
-        ({"model": {"name": "mlp", "patch": 4}}, "mlp does not read it"),
-        ({"stream": {"name": "warmstart"}}, "did you mean 'warm_start'"),
-        ({"optimizer": {"learning_rate": 1e-3}}, "config.optimizer has an unknown key"),
-        ({"augment": ["rotate"]}, "augment"),
-        ({"hooks": [{"method": "fire", "at": "50%", "networks": ["q"]}]}, "'q': allowed: model"),
-        ({"stream": {"name": "class_incremental", "phases": 3, "epochs": 1}}, "phases"),
-    ],
-)
-def test_keys_and_values_that_are_wrong_are_named(tmp_path, changes, words):
-    refused = train(tmp_path, small_supervised(**changes))
-    assert refused.code == 2
-    assert words in refused.err, refused.err
+CLASSIFIER = small_supervised()
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("config", "changes", "words"),
     [
-        ({"corpora": {}}, "corpora is empty"),
-        ({"phases": [{"updates": 3, "mixture": {"books": 1}}]}, "docstrings"),
-        ({"corpora": {"docstrings": "nowhere"}}, "nowhere"),
-        ({"model": GPT["model"] | {"context": 10**7}}, "context"),
-        ({"model": GPT["model"] | {"vocab_size": 100}}, "vocab"),
-        ({"model": GPT["model"] | {"heads": 3}}, "heads"),
-        ({"precision": "fp16"}, "fp16 needs CUDA"),
-        ({"hooks": [{"method": "swr", "every": "1 updates"}]}, "tied"),
-        ({"total": "4 updates"}, "at most all phases"),
+        (CLASSIFIER, {"env": {"id": "x"}}, "this key is for kind: dqn"),
+        (CLASSIFIER, {"optimizer": {"learning_rate": 1e-3}}, "config.optimizer has an unknown key"),
+        (CLASSIFIER, {"model": {"name": "mlp", "patch": 4}}, "mlp does not read it"),
+        (CLASSIFIER, {"hooks": [{"method": "fire", "at": "50%", "networks": ["q"]}]}, "'q': allow"),
+        (CLASSIFIER, {"stream": {"name": "class_incremental", "phases": 3, "epochs": 1}}, "phases"),
+        (GPT, {"corpora": {"docstrings": "nowhere"}}, "nowhere"),
+        (GPT, {"model": GPT["model"] | {"context": 10**7}}, "context"),
+        (GPT, {"model": GPT["model"] | {"vocab_size": 100}}, "vocab"),
+        (GPT, {"precision": "fp16"}, "fp16 needs CUDA"),
+        (GPT, {"hooks": [{"method": "swr", "every": "1 updates"}]}, "tied"),
+        (GPT, {"total": "4 updates"}, "at most all phases"),
     ],
 )
-def test_what_is_wrong_with_a_gpt_is_named(tmp_path, changes, words):
-    refused = train(tmp_path, GPT | changes)
+def test_keys_and_values_that_are_wrong_are_named(tmp_path, config, changes, words):
+    refused = train(tmp_path, config | changes)
     assert refused.code == 2
     assert words in refused.err, refused.err
     assert not (tmp_path / "run").exists()

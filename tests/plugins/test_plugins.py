@@ -15,16 +15,14 @@ import yaml
 from rlplast import envs, plugins
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError
-from tests.cli.commands import command
+from tests.cli.commands import command, printed
 from tests.cli.runs import files, jsonl, refused, small_config
 from tests.plugins.packages import RUN, install, install_toy
 from tests.runs import final, forget
 
 
 def rows(*words: str) -> list[dict[str, Any]]:
-    outcome = command("list", *words, "--json")
-    assert outcome.code == 0, outcome
-    return json.loads(outcome.out)
+    return printed("list", *words)
 
 
 def write(site: Path, module: str, text: str, group: str = plugins.METHODS, **more: str) -> None:
@@ -94,8 +92,8 @@ def test_methods_of_an_imported_module_are_from_it(
 ) -> None:
     (site / "own_of_mine.py").write_text(method_called("own_method"))
     monkeypatch.chdir(site)
-    outcome = command("--import", "own_of_mine", "list", "interventions", "--json")
-    (row,) = [row for row in json.loads(outcome.out) if row["name"] == "own_method"]
+    found = printed("--import", "own_of_mine", "list", "interventions")
+    (row,) = [row for row in found if row["name"] == "own_method"]
     assert row["from"] == "own_of_mine"
 
 

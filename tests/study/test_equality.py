@@ -44,7 +44,7 @@ def assert_equal_to_plain_runs(folder: Path, base: Any, arms: Any, **keys: Any) 
     for number, run in enumerate(runs):
         name = "/".join(part for part in (run.task, f"seed-{run.seed}", run.arm) if part)
         plain = folder / f"plain-{number}"
-        api.train(api.read_config(study.base, run.values), plain)
+        api.train(api.read_config(study.base, *run.overrides), plain)
         assert final(found[name]) == final(plain), name
         assert saved(found[name]) == saved(plain), name
         assert (found[name] / "config.yaml").read_text() == (plain / "config.yaml").read_text()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.training.config import RunConfig
-from rlplast.study.plan import Cell, PlannedRun, cost, plan, share
+from rlplast.study.plan import Cell, PlannedRun, cost, plan
 
 END = 24  # updates
 Hook = dict[str, Any]
@@ -314,14 +314,6 @@ def test_two_prefixes_to_one_moment_have_folders_of_their_own():
     cells = plan(runs([a], [a, c], [b], [b, c]))
     assert stops(cells) == ["6 updates", "12 updates", "12 updates"]
     assert len({cell.folder for cell in cells}) == len(cells)
-
-
-def test_share_of_a_run_is_known_where_its_end_is():
-    config = RunConfig(total="24 updates")
-    assert share(None, config) == 0
-    assert share(Time(6, "updates"), config) == 0.25
-    assert share(Time(48, "updates"), config) == 1
-    assert share(Time(6, "frames"), config) is None
 
 
 def test_arms_of_hundreds_of_moments_are_a_chain_of_prefixes():

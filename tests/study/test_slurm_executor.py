@@ -1,8 +1,10 @@
 """Jobs through submitit, on a Slurm that a script plays."""
 
 import os
+import pickle
 import signal
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -11,6 +13,13 @@ submitit = pytest.importorskip("submitit", reason='needs pip install "rlplast[sl
 from rlplast.study import slurm_executor  # noqa: E402
 from tests.study import fake_slurm  # noqa: E402
 from tests.study.commands import alive, begin, job, outcomes, saved, starts, until  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_unpickled(monkeypatch):
+    """As a study's process has it; the jobs' own ones open what it sent them."""
+    for module, name in ((pickle, "load"), (pickle, "loads"), (submitit.core.utils, "pickle_load")):
+        monkeypatch.setattr(module, name, mock.Mock(side_effect=AssertionError))
 
 
 def warn(pid: int) -> None:
@@ -71,7 +80,7 @@ def test_job_whose_time_limit_comes_too_often_says_so(make, slurm, tmp_path, mon
     ],
 )
 def test_job_that_slurm_ends(state, code, says, make, slurm, tmp_path, monkeypatch):
-    monkeypatch.setattr(submitit.SlurmJob, "_results_timeout_s", 0)
+    monkeypatch.setattr(slurm_executor, "_SLOW", 0)
     executor = make("slurm", slurm={"time": 5})
     pid = begin(executor, tmp_path, "cell")
     if code == 127:
@@ -114,3 +123,12 @@ def test_job_that_slurm_refuses_comes_back_with_its_words(make, slurm, tmp_path)
     outcome = outcomes(executor, 1)["cell"]
     assert outcome.exit == 127
     assert "no such partition" in outcome.reason
+
+
+def test_job_whose_result_is_damaged_has_failed(make, slurm, tmp_path):
+    executor = make("slurm", slurm={"time": 5})
+    begin(executor, tmp_path, "cell")
+    (tmp_path / "slurm" / "1_0_result.json").write_text('{"exit": ')
+    outcome = outcomes(executor, 1)["cell"]
+    assert outcome.exit == 137
+    assert "ended without a word, Slurm's state is RUNNING" in outcome.reason

@@ -7,13 +7,18 @@ import numpy as np
 import pytest
 
 from rlplast.core.errors import ConfigError
-from rlplast.study.spec import StudyConfig, runs_of
+from rlplast.study.spec import ArmRun, StudyConfig, runs_of
 
 ARMS: dict[str, Any] = {"none": {"hooks": []}, "fire": {"hooks": "dqn/hooks/fire"}}
 
 
 def parse(arms: Any = None, **keys: Any) -> StudyConfig:
     return StudyConfig.parse({"base": "dqn/demo", "arms": ARMS if arms is None else arms} | keys)
+
+
+def values(run: ArmRun) -> dict[str, Any]:
+    """What a run ends up with, if its keys do not overlap."""
+    return {key: value for layer in run.overrides for key, value in layer.items()}
 
 
 def names(arms: Any, **keys: Any) -> list[str]:
@@ -28,8 +33,8 @@ def test_every_task_and_seed_has_every_arm_in_the_order_of_the_file():
     runs = runs_of(parse(tasks=tasks, seeds=[5, 2]))
     expected = itertools.product(["b", "a"], [5, 2], ["none", "fire"])
     assert [(run.task, run.seed, run.arm) for run in runs] == list(expected)
-    assert [run.values["env.id"] for run in runs] == 4 * ["x"] + 4 * ["y"]
-    assert [run.values["seed"] for run in runs] == [5, 5, 2, 2, 5, 5, 2, 2]
+    assert [values(run)["env.id"] for run in runs] == 4 * ["x"] + 4 * ["y"]
+    assert [values(run)["seed"] for run in runs] == [5, 5, 2, 2, 5, 5, 2, 2]
 
 
 def test_number_of_seeds_stands_for_the_first_ones():
@@ -38,7 +43,7 @@ def test_number_of_seeds_stands_for_the_first_ones():
 
 def test_list_of_tasks_is_of_environments():
     runs = runs_of(parse(tasks=["minatar/breakout", "minatar/asterix"]))
-    assert {(run.task, run.values["env.id"]) for run in runs} == {
+    assert {(run.task, values(run)["env.id"]) for run in runs} == {
         ("minatar/breakout", "minatar/breakout"),
         ("minatar/asterix", "minatar/asterix"),
     }
@@ -57,11 +62,12 @@ def test_what_is_said_nearer_to_the_arm_is_set_later():
             threads=2,
         )
     )
-    assert run.values["x"] == "arm"
-    assert list(run.values) == [
-        "optimizer.lr", "hooks.0.method", "hooks", "x", "hooks.0.at", "threads", "seed"
-    ]  # fmt: skip
-    assert run.values["hooks"] == [{"method": "fire"}]
+    assert run.overrides == (
+        {"x": "all", "hooks": "some/file", "optimizer.lr": 1},
+        {"x": "task", "hooks.0.method": "swr"},
+        {"hooks": [{"method": "fire"}], "x": "arm", "hooks.0.at": "5%"},
+        {"threads": 2, "seed": 1},
+    )
 
 
 # Grids and samples.
@@ -77,8 +83,8 @@ def test_grid_makes_an_arm_of_every_combination():
         "swr coef=0.01 at=50% lr=1",
     ]
     for run, combination in zip(runs, itertools.product(*grid.values()), strict=True):
-        assert tuple(run.values[key] for key in grid) == combination
-        assert run.values["hooks"] == "x"
+        assert tuple(values(run)[key] for key in grid) == combination
+        assert values(run)["hooks"] == "x"
 
 
 def test_keys_in_names_are_as_short_as_they_can_be_told_apart():
@@ -99,7 +105,7 @@ def sample(count: int, seed: int = 0, **keys: Any) -> list[dict[str, Any]]:
     sampled = {"count": count, "seed": seed, "keys": keys}
     runs = runs_of(parse({"a": {"sample": sampled}}))
     assert [run.arm for run in runs] == [f"a #{i + 1}" for i in range(count)]
-    return [{key: run.values[key] for key in keys} for run in runs]
+    return [{key: values(run)[key] for key in keys} for run in runs]
 
 
 RANGES: dict[str, Any] = {

@@ -1,0 +1,32 @@
+"""What the tests of the command line share: no waiting for the disk, and one finished study."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.studies import ALL, ARMS, TINY
+from tests.study.inline import run_study, write_study
+
+
+@pytest.fixture(autouse=True)
+def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the disk would take most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    outcome, started = run_study(write_study(folder, TINY, ARMS), folder / "study")
+    assert outcome.code == 0, outcome
+    assert sorted(started) == sorted(ALL)
+    return folder / "study"
+
+
+@pytest.fixture
+def study(finished: Path, tmp_path: Path) -> Path:
+    """A copy of a finished study; its file is beside it."""
+    write_study(tmp_path, TINY, ARMS)
+    return Path(shutil.copytree(finished, tmp_path / "study"))
