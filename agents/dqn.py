@@ -4,8 +4,6 @@ Source: Mnih et al. 2015; defaults of FIRE's DQN and Dopamine. The update is one
 of static tensors (`td_loss`), eager or compiled.
 """
 
-from typing import ClassVar
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -15,7 +13,7 @@ from rlplast.agents.dqn_config import DQNConfig
 from rlplast.agents.losses import huber, q_of, td_target
 from rlplast.agents.networks import QNetwork, architecture
 from rlplast.agents.off_policy import OffPolicyAgent
-from rlplast.agents.replay import Batch
+from rlplast.agents.replay import Batch, on_device
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
@@ -30,21 +28,22 @@ __all__ = ["DQN"]
 class DQN(OffPolicyAgent):
     """A DQN agent with its environments and replay; a `Trainable`.
 
-    Args:
-        config: a checked config.
-        device: where networks live and updates run.
-
     Raises:
         ConfigError: if actions are continuous.
     """
 
-    means: ClassVar[tuple[str, ...]] = ("train/loss", "train/q")
+    means = ("train/loss", "train/q")
     config: DQNConfig
 
     def __init__(self, config: DQNConfig, device: torch.device) -> None:
         agent, seed, clip = config.agent, config.seed, config.agent.clip_rewards
         spec = envs.spec(config.env.id, **config.env.options)
-        self.num_actions = _discrete(spec)
+        if spec.num_actions is None:
+            raise ConfigError(
+                f"env {spec.id!r} has {spec.action_dim} continuous actions: kind: dqn needs "
+                "discrete ones; use kind: sac"
+            )
+        self.num_actions = spec.num_actions
         super().__init__(config, device, spec.clip_rewards if clip is None else clip)
         self.online, self.target = self._q_network(), self._q_network()
         self.target.requires_grad_(False)
@@ -63,18 +62,15 @@ class DQN(OffPolicyAgent):
         spec, agent = self.spec, self.config.agent
         stacked = (spec.frame_stack, *spec.obs_shape) if spec.frame_stack > 1 else spec.obs_shape
         arch = architecture(agent.network, stacked)
-        network = QNetwork(arch, stacked, self.num_actions, spec.obs_scale, agent.init).to(
-            self.device
-        )
+        network = QNetwork(arch, stacked, self.num_actions, spec.obs_scale, agent.init)
         if arch.convs:
             network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        return network
+        return network.to(self.device)
 
     def _environment_step(self) -> None:
         before, every = self.clock.env_steps, self.config.agent.target_every
-        actions = self._act(
-            self.experience.obs(), self.epsilon(), self.streams.numpy("exploration")
-        )
+        rng = self.streams.numpy("exploration")
+        actions = self._act(self.experience.obs(), self.epsilon(), rng)
         self.clock = self.experience.step(actions, self.clock)
         if self.clock.env_steps // every > before // every:
             self._sync_target()
@@ -102,7 +98,7 @@ class DQN(OffPolicyAgent):
             return random
         network = self.target if self.config.agent.policy == "target" else self.online
         with self._autocast():
-            greedy = network(torch.from_numpy(obs).to(self.device)).argmax(1).cpu().numpy()
+            greedy = network(on_device(obs, self.device)).argmax(1).cpu().numpy()
         return np.where(explore, random, greedy)
 
     def td_loss(self, batch: Batch) -> tuple[Tensor, Tensor, Activations]:
@@ -148,17 +144,3 @@ class DQN(OffPolicyAgent):
     def activations(self, network: str, batch: Batch) -> Activations:
         """Return hidden activations of the online network on a batch's observations."""
         return self.online.forward_taps(batch.obs)[1]
-
-
-def _discrete(spec: envs.EnvSpec) -> int:
-    """Return the number of actions.
-
-    Raises:
-        ConfigError: if actions are continuous.
-    """
-    if spec.num_actions is None:
-        raise ConfigError(
-            f"env {spec.id!r} has {spec.action_dim} continuous actions: kind: dqn needs discrete "
-            "ones; use kind: sac"
-        )
-    return spec.num_actions

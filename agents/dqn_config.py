@@ -45,10 +45,6 @@ class DQNAgentConfig(OffPolicyAgentConfig):
     clip_rewards: bool | None = None
 
 
-def _adam() -> OptimizerConfig:
-    return OptimizerConfig(lr=6.25e-5, eps=1.5e-4)
-
-
 @dataclass
 class DQNConfig(OffPolicyConfig):
     """A DQN run."""
@@ -60,7 +56,9 @@ class DQNConfig(OffPolicyConfig):
     }
 
     kind: str = "dqn"
-    optimizer: OptimizerConfig = field(default_factory=_adam)
+    optimizer: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(lr=6.25e-5, eps=1.5e-4)
+    )
     agent: DQNAgentConfig = field(  # pyright: ignore[reportIncompatibleVariableOverride]
         default_factory=DQNAgentConfig
     )

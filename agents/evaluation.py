@@ -11,27 +11,16 @@ from rlplast import envs
 from rlplast.agents.off_policy_config import EnvConfig
 from rlplast.core.errors import RlplastError
 
-__all__ = [
-    "Evaluation",
-    "environment_errors",
-    "evaluate_policy",
-    "evaluating",
-]
+__all__ = ["Evaluation", "environment_errors", "evaluate_policy", "evaluating"]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of full episodes.
+    """Scores of full episodes."""
 
-    Attributes:
-        returns: unclipped, undiscounted return of each episode.
-        lengths: env_steps of each episode.
-        success_return: return from which an episode is a success, where the task defines one.
-    """
-
-    returns: np.ndarray
-    lengths: np.ndarray
-    success_return: float | None = None
+    returns: np.ndarray  # unclipped and undiscounted
+    lengths: np.ndarray  # in env_steps
+    success_return: float | None = None  # from which an episode is a success, where defined
 
     def scores(self) -> dict[str, float]:
         """Return mean, median and deviation of returns, mean length, share of successes."""
@@ -50,9 +39,6 @@ class Evaluation:
 @contextmanager
 def environment_errors(when: str) -> Iterator[None]:
     """Turn what an environment complains about into an error that ends the run in order.
-
-    Args:
-        when: where the run is, for the message.
 
     Raises:
         RlplastError: if a worker died, a reward or observation is not finite, or an environment
@@ -124,8 +110,4 @@ def evaluate_policy(
                     lengths[i].append(int(step.episode_length[i]))
     finally:
         env.close()
-    return Evaluation(
-        np.array([r for own in returns for r in own]),
-        np.array([x for own in lengths for x in own]),
-        spec.success_return,
-    )
+    return Evaluation(np.concatenate(returns), np.concatenate(lengths), spec.success_return)

@@ -1,7 +1,4 @@
-"""Environments and replay of an off-policy agent, and the updates it owes for them.
-
-- `Experience`: acts in the environments, stores what happens, counts owed updates.
-"""
+"""Environments and replay of an off-policy agent, and the updates it owes for them."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -13,7 +10,7 @@ import torch
 
 from rlplast import envs
 from rlplast.agents.evaluation import environment_errors
-from rlplast.agents.off_policy_config import EnvConfig, OffPolicyAgentConfig
+from rlplast.agents.off_policy_config import OffPolicyConfig
 from rlplast.agents.replay import Replay
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile
@@ -26,10 +23,7 @@ class Experience:
     """Environments, replay, and the updates owed for the transitions stored.
 
     Args:
-        env: which environments.
-        agent: sizes of replay and batches, discount, first update.
-        replay_ratio: updates per transition stored after `agent.initial_steps`.
-        seed: seed of the run; every environment draws from a stream of its own.
+        config: of the run; every environment draws from a stream of its own.
         rng: the stream batches are drawn from.
         device: where batches live.
         clip_rewards: whether the replay stores the sign of rewards only.
@@ -41,20 +35,26 @@ class Experience:
 
     def __init__(
         self,
-        env: EnvConfig,
-        agent: OffPolicyAgentConfig,
-        replay_ratio: float,
-        seed: int,
+        config: OffPolicyConfig,
         rng: np.random.Generator,
         device: torch.device,
-        clip_rewards: bool = False,
+        clip_rewards: bool,
     ) -> None:
+        env, agent, n = config.env, config.agent, config.env.num_envs
         self.spec = spec = envs.spec(env.id, **env.options)
-        self.replay_ratio, self.initial_steps = replay_ratio, agent.initial_steps
+        # Then one transition can always be sampled: of the newest episode or, if that is shorter
+        # than n_step, the last one of the episode before.
+        least = n * (spec.frame_stack + agent.n_step + 1)
+        if agent.buffer_size < least:
+            raise ConfigError(
+                f"agent.buffer_size = {agent.buffer_size}: allowed is at least num_envs * "
+                f"(frame_stack + n_step + 1) = {least}, so that there is always something to "
+                "sample"
+            )
+        self.replay_ratio, self.initial_steps = config.replay_ratio, agent.initial_steps
         self.clip_rewards = clip_rewards
-        n = env.num_envs
         self.replay = Replay(
-            capacity=_capacity(agent, n, spec),  # refused before processes are started
+            capacity=agent.buffer_size,
             num_envs=n,
             obs_shape=spec.obs_shape,
             obs_dtype=spec.obs_dtype,
@@ -66,7 +66,7 @@ class Experience:
             device=device,
             action_dim=spec.action_dim,
         )
-        rngs = [numpy_stream(seed, "environment", i) for i in range(n)]
+        rngs = [numpy_stream(config.seed, "environment", i) for i in range(n)]
         self.env = envs.make_vector(env.id, rngs, env.workers, env.timeout, **env.options)
         self.stack = envs.FrameStack(n, spec)
         self.credit = 0.0
@@ -161,18 +161,3 @@ class Experience:
     def close(self) -> None:
         """Close the environments and their processes."""
         self.env.close()
-
-
-def _capacity(agent: OffPolicyAgentConfig, num_envs: int, spec: envs.EnvSpec) -> int:
-    """Return the rows of the replay; memory is committed only as they are written.
-
-    With frame_stack + n_step + 1 rows per environment one transition can always be sampled:
-    of the newest episode or, if that is shorter than n_step, the last one of the episode before.
-    """
-    least = num_envs * (spec.frame_stack + agent.n_step + 1)
-    if agent.buffer_size < least:
-        raise ConfigError(
-            f"agent.buffer_size = {agent.buffer_size}: allowed is at least num_envs * "
-            f"(frame_stack + n_step + 1) = {least}, so that there is always something to sample"
-        )
-    return agent.buffer_size

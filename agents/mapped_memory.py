@@ -1,9 +1,5 @@
 """Big arrays that files can be mapped into: shared with other processes until they are written to.
 
-- `zeros`: an array in pages of its own.
-- `PAGE`: the unit in which a place in memory and one in a file have to agree.
-- `fill`: rows of such an array become the bytes of a file, mapped copy-on-write where possible.
-
 Several processes that fill an array from one file share the pages of the file; what one of them
 writes to becomes its own copy, and the file stays as it is.
 """
@@ -19,7 +15,7 @@ import numpy.typing as npt
 
 __all__ = ["PAGE", "fill", "zeros"]
 
-PAGE = 4096
+PAGE = 4096  # the unit in which a place in memory and one in a file have to agree
 _MAP_FIXED = 0x10  # of Linux on x86, ARM, POWER and RISC-V; Python's mmap has no name for it
 _HUGE = 1 << 22  # from here on NumPy asks for huge pages too: random rows are read 1.25 × as fast
 
@@ -68,17 +64,12 @@ def fill(array: npt.NDArray, rows: slice, path: Path, offset: int) -> None:
 def _map(
     array: npt.NDArray, into: npt.NDArray[np.uint8], descriptor: int, offset: int
 ) -> tuple[int, int]:
-    """Put pages of a file, copy-on-write, in the place of whole pages of `into`.
-
-    Returns:
-        First and last byte of `into` that were replaced; equal if none were.
-    """
+    """Map pages of a file, copy-on-write; return the first and last byte of `into` replaced."""
     address = into.ctypes.data
     start, stop = -address % mmap.PAGESIZE, into.size - (address + into.size) % mmap.PAGESIZE
     aligned = (offset - address) % mmap.PAGESIZE == 0
-    if sys.platform != "linux" or stop <= start or not aligned:
-        return 0, 0
-    if not isinstance(array.base, mmap.mmap):  # somebody else's pages
+    ours = isinstance(array.base, mmap.mmap)
+    if sys.platform != "linux" or stop <= start or not aligned or not ours:
         return 0, 0
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p

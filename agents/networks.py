@@ -22,15 +22,10 @@ __all__ = ["ARCHITECTURES", "Architecture", "QNetwork", "architecture"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """A trunk as data.
+    """A trunk as data."""
 
-    Attributes:
-        convs: (channels, kernel, stride) of each convolution, no padding.
-        hidden: widths of the fully-connected layers before the head.
-    """
-
-    convs: tuple[tuple[int, int, int], ...] = ()
-    hidden: tuple[int, ...] = (256, 256)
+    convs: tuple[tuple[int, int, int], ...] = ()  # channels, kernel, stride; no padding
+    hidden: tuple[int, ...] = (256, 256)  # widths of the fully-connected layers before the head
 
 
 ARCHITECTURES = {
@@ -42,19 +37,13 @@ INIT_LAWS = ("xavier_uniform", "torch")
 
 
 def architecture(name: str, obs_shape: Sequence[int]) -> Architecture:
-    """Return a named architecture; ``auto`` picks by the observation's shape.
-
-    Args:
-        name: a key of `ARCHITECTURES`, or ``auto``.
-        obs_shape: shape of a stacked observation.
+    """Return one of `ARCHITECTURES`; ``auto`` picks by the shape of a stacked observation.
 
     Raises:
-        ConfigError: for an unknown name, or convolutions on flat observations.
+        ConfigError: for convolutions on flat observations.
     """
     if name == "auto":
         name = "mlp" if len(obs_shape) != 3 else "nature" if obs_shape[-1] >= 36 else "minatar"
-    if name not in ARCHITECTURES:
-        raise ConfigError(f"agent.network = {name!r}: {did_you_mean(name, ARCHITECTURES)}")
     found = ARCHITECTURES[name]
     if found.convs and len(obs_shape) != 3:
         raise ConfigError(
@@ -97,8 +86,7 @@ class QNetwork(nn.Module):
                     f"agent.network: a {kernel}x{kernel} convolution does not fit observations of "
                     f"shape {tuple(obs_shape)}: choose another architecture"
                 )
-            side = [(s - kernel) // stride + 1 for s in shape[1:]]
-            shape = (channels, *side)
+            shape = (channels, *((s - kernel) // stride + 1 for s in shape[1:]))
         width = math.prod(shape)
         for i, hidden in enumerate(arch.hidden, 1):
             self._add(f"fc{i}", nn.Linear(width, hidden))

@@ -1,8 +1,4 @@
-"""What all agents that learn from a replay share.
-
-- `OffPolicyAgent`: environments, replay and owed updates, counters, scores, state; a `Trainable`
-  but for its networks, losses and actions.
-"""
+"""What all agents that learn from a replay share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +26,7 @@ __all__ = ["OffPolicyAgent"]
 
 
 class OffPolicyAgent(ABC):
-    """An agent with its environments and replay.
+    """An agent with its environments and replay; a `Trainable` but for networks and losses.
 
     Args:
         config: a checked config.
@@ -48,17 +44,9 @@ class OffPolicyAgent(ABC):
     def __init__(
         self, config: OffPolicyConfig, device: torch.device, clip_rewards: bool = False
     ) -> None:
-        self.config, self.device, seed = config, device, config.seed
-        self.streams = Streams(seed)
-        self.experience = Experience(
-            config.env,
-            config.agent,
-            config.replay_ratio,
-            seed,
-            self.streams.numpy("replay"),
-            device,
-            clip_rewards,
-        )
+        self.config, self.device = config, device
+        self.streams = Streams(config.seed)
+        self.experience = Experience(config, self.streams.numpy("replay"), device, clip_rewards)
         self.spec: envs.EnvSpec = self.experience.spec
         self.clock, self.updates_planned = Clock(), config.updates_planned()
         self.after_update: AfterUpdate = no_hooks
@@ -88,12 +76,7 @@ class OffPolicyAgent(ABC):
         """Learn from one batch, and call `_count`."""
 
     def _count(self, values: Tensor, activations: Mapping[str, Activations]) -> None:
-        """Count an update, and run the hooks inside it.
-
-        Args:
-            values: what is added to `sums`, (len(means),).
-            activations: of the update's own forward pass, by network.
-        """
+        """Count an update that adds `values`, (len(means),), to `sums`; run the hooks inside it."""
         self.sums += values
         self.updates_summed += 1
         self.experience.paid()
@@ -138,9 +121,9 @@ class OffPolicyAgent(ABC):
     def _acting(self) -> tuple[nn.Module, ...]:
         """Return the modules that act."""
 
-    @abstractmethod
     def _act_in_evaluation(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return actions for stacked observations."""
+        return self._act_greedily(obs)
 
     def metrics(self) -> dict[str, float]:
         """Return means since the last call: losses and so on, return of finished episodes.

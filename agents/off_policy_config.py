@@ -1,9 +1,4 @@
-"""What configs of off-policy agents have in common.
-
-- `EnvConfig`: the ``env`` part.
-- `OffPolicyAgentConfig`: keys of every ``agent`` part.
-- `OffPolicyConfig`: a run; knows how long it is in each unit.
-"""
+"""What configs of off-policy agents have in common."""
 
 import math
 from dataclasses import dataclass, field
@@ -111,11 +106,7 @@ class OffPolicyConfig(RunConfig):
             )
 
     def env_steps_total(self, total: Time | None = None) -> int:
-        """Return the env_steps of the run; of an extended run, those first planned.
-
-        Args:
-            total: another length to ask about.
-        """
+        """Return the env_steps of a `total`; by default of the run as first planned."""
         total = total or self.reference_time()
         if total.unit == "env_steps":
             return int(total.value)

@@ -4,15 +4,13 @@ A memory of stacked Atari transitions stores every frame up to eight times (28 G
 million); this one stores each frame once, in one ring of rows per environment, and keeps
 what is needed to put transitions together again without ever mixing two episodes.
 
-- `Batch`: the tensors an update reads.
-- `Replay`: the memory: `start`, `add`, `sample`, `sample_from`, `begin_save`, `save`, `load`.
-
 Rows are counted from the first one ever written (`row`), so comparisons need no care at the
 ring's seam; `row % rows_per_env` is where a row lies. The newest row of each ring is the
 *head*: an observation on which no action has been taken yet.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +21,7 @@ import torch
 from rlplast.agents import mapped_memory, replay_files
 from rlplast.core.errors import ConfigError
 
-__all__ = ["Batch", "Replay"]
+__all__ = ["Batch", "Replay", "on_device"]
 
 # What a row holds besides its frame and its action. `discount` is 0 where the episode
 # terminated, else 1; `age` is how many earlier frames of its episode a stack ending here may
@@ -49,6 +47,18 @@ class Batch(NamedTuple):
     reward: torch.Tensor
     discount: torch.Tensor
     obs_next: torch.Tensor
+
+
+def on_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Return an array as a tensor on a device.
+
+    On a GPU it goes by pinned memory, whose allocator keeps it until the copy is done: nothing
+    waits for it here.
+    """
+    tensor = torch.from_numpy(array)
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 class _Windows(NamedTuple):
@@ -81,15 +91,6 @@ class Replay:
 
     Raises:
         ConfigError: if an argument is outside what is allowed.
-
-    Examples:
-        >>> rng = np.random.default_rng(0)
-        >>> replay = Replay(8, 1, (2,), "float32", 1, 1, 0.9, batch_size=3, rng=rng)
-        >>> frames, no = np.ones((3, 1, 2), "float32"), np.array([False])
-        >>> replay.start(frames[0])
-        >>> replay.add(np.array([1]), np.array([0.5]), no, no, frames[1], frames[2])
-        >>> replay.size, replay.sample().reward
-        (1, tensor([0.5000, 0.5000, 0.5000]))
     """
 
     def __init__(
@@ -114,7 +115,16 @@ class Replay:
         for name, value in sizes.items():
             if value < 1:
                 raise ConfigError(f"{name} = {value}: allowed is a whole number from 1 on")
-        _check_limits(capacity, num_envs * (n_step + frame_stack), frame_stack, gamma)
+        if frame_stack > 256:
+            raise ConfigError(f"frame_stack = {frame_stack}: allowed is [1, 256]")
+        if not 0 <= gamma <= 1:
+            raise ConfigError(f"gamma = {gamma}: allowed is [0, 1]")
+        least = num_envs * (n_step + frame_stack)
+        if capacity < least:
+            raise ConfigError(
+                f"replay capacity = {capacity}: allowed is at least num_envs * (n_step + "
+                f"frame_stack) = {least}; raise the capacity"
+            )
         self._num_envs, self._rows = num_envs, capacity // num_envs
         self._obs_shape, self._obs_dtype = tuple(obs_shape), _frame_dtype(obs_dtype)
         self._frame_stack, self._n_step = frame_stack, n_step
@@ -131,8 +141,10 @@ class Replay:
         self._gammas = np.power(float(gamma), np.arange(n_step + 1))
         self._back = np.arange(frame_stack - 1, -1, -1)  # frame j of a stack is so many rows back
         self._device = torch.device(device)
-        self._host = self._new_batch(batch_size, pinned=self._device.type == "cuda")
+        on_gpu = self._device.type == "cuda"
+        self._host = self._new_batch(batch_size, pinned=on_gpu)
         self._batch = _to(self._host, self._device)
+        self._copied = torch.cuda.Event() if on_gpu else None
 
     @property
     def nbytes(self) -> int:
@@ -154,18 +166,12 @@ class Replay:
         return int(self._sampleable.sum() - np.count_nonzero(unusable))
 
     def start(self, obs: npt.NDArray[Any]) -> None:
-        """Open an episode in every environment.
+        """Open an episode in every environment at `obs`, `[num_envs, *obs_shape]`.
 
         Called again later (after environments were reset from outside) it closes the running
         episodes as truncated at their last observation.
-
-        Args:
-            obs: first observations, `[num_envs, *obs_shape]`.
-
-        Raises:
-            ConfigError: if `obs` has another shape or a type that does not fit.
         """
-        self._check_frames("obs", obs)
+        self._check("obs", obs, self._obs_shape, self._obs_dtype)
         self._write(np.arange(self._num_envs), obs, np.zeros(self._num_envs, np.uint8))
 
     def add(
@@ -196,12 +202,10 @@ class Replay:
             raise ConfigError("replay has no observation to act on: call start(obs) before add")
         scalars = {"reward": reward, "terminated": terminated, "truncated": truncated}
         for name, array in scalars.items():
-            dtype = np.dtype(np.float32 if name == "reward" else np.bool_)
-            _check_array(name, array, (self._num_envs,), dtype)
-        stored = self._records["action"].dtype
-        _check_array("action", action, (self._num_envs, *self._action_shape), stored)
-        self._check_frames("obs_next", obs_next)
-        self._check_frames("obs_final", obs_final)
+            self._check(name, array, (), np.dtype("f4" if name == "reward" else "?"))
+        self._check("action", action, self._action_shape, self._records["action"].dtype)
+        self._check("obs_next", obs_next, self._obs_shape, self._obs_dtype)
+        self._check("obs_final", obs_final, self._obs_shape, self._obs_dtype)
         envs = np.arange(self._num_envs)
         now = self._at(envs, self._written - 1)
         self._records["action"][now] = action
@@ -215,36 +219,29 @@ class Replay:
         self._write(envs, obs_next, np.where(terminated | truncated, 0, age))
 
     def sample(self) -> Batch:
-        """Draw `batch_size` transitions uniformly, with replacement.
-
-        Returns:
-            The same tensors at every call, filled anew.
+        """Draw `batch_size` transitions uniformly, with replacement, into the same tensors always.
 
         Raises:
             ConfigError: if there is nothing to sample yet.
         """
+        if self._copied is not None:
+            self._copied.synchronize()  # the last copy reads what is filled now
         self._fill(self._host, self._rng)
         if self._batch is not self._host:
             for target, source in zip(self._batch, self._host, strict=True):
-                target.copy_(source)
+                target.copy_(source, non_blocking=self._copied is not None)
+        if self._copied is not None:
+            self._copied.record(torch.cuda.current_stream(self._device))
         return self._batch
 
     def sample_from(self, count: int, rng: np.random.Generator) -> Batch:
-        """Draw `count` transitions from another stream into new tensors, as probes do.
-
-        Raises:
-            ConfigError: if there is nothing to sample yet.
-        """
+        """Draw `count` transitions from another stream into new tensors, as probes do."""
         batch = self._new_batch(count)
         self._fill(batch, rng)
         return _to(batch, self._device)
 
     def batches(self, count: int | None, size: int, rng: np.random.Generator) -> Iterator[Batch]:
-        """Yield `count` draws of `size` transitions, or every transition once, in random order.
-
-        Raises:
-            ConfigError: if there is nothing to sample yet.
-        """
+        """Yield `count` draws of `size` transitions, or every transition once, in random order."""
         if count is not None:
             for _ in range(count):
                 yield self.sample_from(size, rng)
@@ -267,7 +264,7 @@ class Replay:
         return self._records["action"][self._records["sampleable"]]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load` needs besides the folder of `save`: plain values for JSON."""
+        """Return what `load` needs besides a folder: plain values for JSON."""
         head = self._at(np.arange(self._num_envs), self._written - 1)
         return {
             "layout": self._layout(),
@@ -277,7 +274,7 @@ class Replay:
         }
 
     def begin_save(self, previous: Path | None = None) -> replay_files.Saving:
-        """Return what writes the memory as it is now into a folder, when it is called.
+        """Return what writes the memory as it is now into a new or empty folder, when called.
 
         That may be done once, in another thread while rows are added; `add` waits before it
         overwrites a row that is still to be read. Nothing else is saved meanwhile.
@@ -289,14 +286,6 @@ class Replay:
         self._saving = replay_files.Saving(self._rings(), previous, self._segment_rows)
         return self._saving
 
-    def save(self, folder: Path, previous: Path | None = None) -> None:
-        """Write the memory into a new or empty folder; see `begin_save`.
-
-        Raises:
-            ConfigError: if `folder` has files in it (they may be shared with other saves).
-        """
-        self.begin_save(previous)(folder)
-
     def load(self, folder: Path, state: dict[str, Any]) -> None:
         """Restore memory and stream, so that sampling goes on as if never interrupted.
 
@@ -305,7 +294,7 @@ class Replay:
         until another `load` succeeds.
 
         Args:
-            folder: the folder `save` wrote.
+            folder: what `begin_save` wrote.
             state: what `state_dict` returned at that moment.
 
         Raises:
@@ -440,43 +429,24 @@ class Replay:
             stacks[~used] = 0
 
     def _new_batch(self, count: int, pinned: bool = False) -> Batch:
-        frames = torch.from_numpy(np.empty(0, self._obs_dtype)).dtype
         stack = (self._frame_stack,) if self._frame_stack > 1 else ()
-        obs_shape, scalar = (count, *stack, *self._obs_shape), (count,)
-        action_shape = (count, *self._action_shape)
-        actions = torch.float32 if self._action_shape else torch.int64
-        return Batch(
-            torch.zeros(obs_shape, dtype=frames, pin_memory=pinned),
-            torch.zeros(action_shape, dtype=actions, pin_memory=pinned),
-            torch.zeros(scalar, dtype=torch.float32, pin_memory=pinned),
-            torch.zeros(scalar, dtype=torch.float32, pin_memory=pinned),
-            torch.zeros(obs_shape, dtype=frames, pin_memory=pinned),
-        )
+        obs = (*stack, *self._obs_shape), torch.from_numpy(np.empty(0, self._obs_dtype)).dtype
+        action = self._action_shape, torch.float32 if self._action_shape else torch.int64
+        number = (), torch.float32
+        parts = (obs, action, number, number, obs)
+        zeros = partial(torch.zeros, pin_memory=pinned)
+        return Batch(*(zeros((count, *shape), dtype=dtype) for shape, dtype in parts))
 
-    def _check_frames(self, name: str, frames: npt.NDArray[Any]) -> None:
-        _check_array(name, frames, (self._num_envs, *self._obs_shape), self._obs_dtype)
-
-
-def _check_limits(capacity: int, least: int, frame_stack: int, gamma: float) -> None:
-    if frame_stack > 256:
-        raise ConfigError(f"frame_stack = {frame_stack}: allowed is [1, 256]")
-    if not 0 <= gamma <= 1:
-        raise ConfigError(f"gamma = {gamma}: allowed is [0, 1]")
-    if capacity < least:
-        raise ConfigError(
-            f"replay capacity = {capacity}: allowed is at least num_envs * (n_step + "
-            f"frame_stack) = {least}; raise the capacity"
-        )
-
-
-def _check_array(
-    name: str, array: npt.NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> None:
-    if array.shape != shape:
-        raise ConfigError(f"{name} has shape {array.shape}: the replay needs {shape}")
-    # Narrower is fine (float64 as float32); scaled frames cut to whole numbers are not.
-    if not np.can_cast(array.dtype, dtype, "same_kind"):
-        raise ConfigError(f"{name} has type {array.dtype}: the replay stores {dtype}")
+    def _check(
+        self, name: str, array: npt.NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> None:
+        """Refuse an array whose entries, one per environment, have another shape or type."""
+        if array.shape != (self._num_envs, *shape):
+            needed = (self._num_envs, *shape)
+            raise ConfigError(f"{name} has shape {array.shape}: the replay needs {needed}")
+        # Narrower is fine (float64 as float32); scaled frames cut to whole numbers are not.
+        if not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise ConfigError(f"{name} has type {array.dtype}: the replay stores {dtype}")
 
 
 def _frame_dtype(name: str) -> np.dtype[Any]:

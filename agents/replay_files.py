@@ -1,10 +1,5 @@
 """A replay memory on disk: every row is written once, and later saves share the files.
 
-- `Segment`: rows of one array of one environment in one file, by their numbers since the start.
-- `plan`: which files a save shares with the one before, and which rows are to be written; pure.
-- `Saving`: one save, which may be written while rows are added.
-- `load`: read a save, mapped copy-on-write where possible.
-
 Rows never change once a segment holds them, so a segment's name says what is in it, and nobody
 writes to a file again. Files are plain `.npy`, their headers padded such that rows lie in a file
 as they do in memory, modulo a page.
@@ -17,7 +12,6 @@ import struct
 import threading
 import tokenize
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,7 +76,7 @@ class Rings(NamedTuple):
         """
         array = self.arrays[part.kind]
         about = {
-            "descr": _descr(array.dtype),
+            "descr": np.lib.format.dtype_to_descr(array.dtype),
             "fortran_order": False,
             "shape": (part.stop - part.first, *array.shape[1:]),
         }
@@ -98,11 +92,6 @@ class Rings(NamedTuple):
         return (part.stop - part.first) * self.arrays[part.kind][:1].nbytes
 
 
-@lru_cache
-def _descr(dtype: np.dtype) -> Any:
-    return np.lib.format.dtype_to_descr(dtype)
-
-
 def plan(
     there: Iterable[Segment], held: Segment, size: int, longest: int
 ) -> tuple[list[Segment], list[Segment]]:
@@ -114,9 +103,8 @@ def plan(
         size: rows the ring holds; no segment passes its seam.
         longest: rows a segment has at most.
 
-    Returns:
-        Shared ones and new ones; together they hold all rows, each once, and maybe some that are
-        no longer in memory before them.
+    Returns shared ones and new ones. Together they hold all rows, each once, and maybe some before
+    them that are no longer in memory.
     """
     shared: list[Segment] = []
     for part in sorted(there):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rlplast.core.errors import ConfigError
+from rlplast.agents.replay import on_device
 
 __all__ = ["RunningStatistics"]
 
@@ -33,12 +33,6 @@ class RunningStatistics:
     Args:
         shape: shape of one observation.
         device: where `normalise` runs.
-
-    Examples:
-        >>> statistics = RunningStatistics((1,))
-        >>> statistics.update(np.array([[1.0], [3.0]]))
-        >>> statistics.normalise(torch.tensor([[1.0], [2.0], [4.0]])).flatten()
-        tensor([-1.,  0.,  2.])
     """
 
     def __init__(self, shape: Sequence[int], device: torch.device | str = "cpu") -> None:
@@ -48,22 +42,8 @@ class RunningStatistics:
         self.inv_std = torch.ones(tuple(shape), device=device)
 
     def update(self, batch: npt.NDArray[Any]) -> None:
-        """Take in n observations; nothing is clipped.
-
-        Args:
-            batch: `[n, *shape]`.
-
-        Raises:
-            ConfigError: if the batch has another shape.
-        """
-        if batch.shape[1:] != self._mean.shape or batch.ndim != self._mean.ndim + 1:
-            raise ConfigError(
-                f"running statistics got a batch of shape {batch.shape}: "
-                f"allowed is (n, {', '.join(map(str, self._mean.shape))})"
-            )
+        """Take in n ≥ 1 observations, `[n, *shape]`; nothing is clipped."""
         n = len(batch)
-        if n == 0:
-            return
         total = self.count + n
         batch = batch.astype(np.float64)
         mean = batch.mean(axis=0)
@@ -75,41 +55,25 @@ class RunningStatistics:
         self._refresh()
 
     def normalise(self, obs: Tensor) -> Tensor:
-        """Return (obs − mean)/√(variance + 1e-8) in float32.
+        """Return (obs − mean)/√(variance + 1e-8) in float32, of `[..., *shape]` on the device.
 
         Reads static tensors only, so that it can be compiled or captured.
-
-        Args:
-            obs: `[..., *shape]`, on the device.
         """
         return (obs.float() - self.mean) * self.inv_std
 
     def state_dict(self) -> dict[str, Any]:
         """Return count, mean and variance; copies."""
-        return {
-            "count": self.count,
-            "mean": self._mean.copy(),
-            "variance": self._variance.copy(),
-        }
+        mean, variance = self._mean.copy(), self._variance.copy()
+        return {"count": self.count, "mean": mean, "variance": variance}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned; `mean` and `inv_std` stay the same tensors.
-
-        Raises:
-            ConfigError: if it is of observations of another shape.
-        """
-        for key in ("mean", "variance"):
-            if np.shape(state[key]) != self._mean.shape:
-                raise ConfigError(
-                    f"running statistics: saved {key} has shape {np.shape(state[key])}, "
-                    f"observations have {self._mean.shape}; resume with the environment it was "
-                    "saved with"
-                )
+        """Restore what `state_dict` returned; `mean` and `inv_std` stay the same tensors."""
         self.count = int(state["count"])
         self._mean = np.array(state["mean"], np.float64)
         self._variance = np.array(state["variance"], np.float64)
         self._refresh()
 
     def _refresh(self) -> None:
-        self.mean.copy_(torch.as_tensor(self._mean))
-        self.inv_std.copy_(torch.as_tensor(1 / np.sqrt(self._variance + EPS)))
+        inv_std = 1 / np.sqrt(self._variance + EPS)
+        for tensor, value in ((self.mean, self._mean), (self.inv_std, inv_std)):
+            tensor.copy_(on_device(np.asarray(value, np.float32), tensor.device))

@@ -9,7 +9,7 @@ The update is three pure losses of static tensors, in the order actor → temper
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch.func import functional_call
 from rlplast import envs
 from rlplast.agents.losses import tanh_gaussian
 from rlplast.agents.off_policy import OffPolicyAgent
-from rlplast.agents.replay import Batch
+from rlplast.agents.replay import Batch, on_device
 from rlplast.agents.running_statistics import RunningStatistics
 from rlplast.agents.sac_config import SACConfig
 from rlplast.agents.sac_networks import Actor, Critic, Temperature, TrunkSpec
@@ -49,25 +49,27 @@ class SACBatch(NamedTuple):
 class SAC(OffPolicyAgent):
     """A SAC agent with its environments and replay; a `Trainable`.
 
-    Args:
-        config: a checked config.
-        device: where networks live and updates run.
-
     Raises:
         ConfigError: if actions are discrete or observations are no vectors.
     """
 
-    means: ClassVar[tuple[str, ...]] = (
-        "train/loss",
-        "train/loss_actor",
-        "train/q",
-        "train/entropy",
-    )
+    means = ("train/loss", "train/loss_actor", "train/q", "train/entropy")
     config: SACConfig
 
     def __init__(self, config: SACConfig, device: torch.device) -> None:
         agent = config.agent
-        self.obs_dim, self.action_dim = _sizes(envs.spec(config.env.id, **config.env.options))
+        spec = envs.spec(config.env.id, **config.env.options)
+        if spec.action_dim is None:
+            raise ConfigError(
+                f"env {spec.id!r} has {spec.num_actions} discrete actions: kind: sac needs "
+                "continuous ones; use kind: dqn"
+            )
+        if len(spec.obs_shape) != 1:
+            raise ConfigError(
+                f"env {spec.id!r} gives observations of shape {spec.obs_shape}: kind: sac needs "
+                "vectors"
+            )
+        self.obs_dim, self.action_dim = spec.obs_shape[0], spec.action_dim
         super().__init__(config, device)
         self._build_networks()
         self.statistics = RunningStatistics((self.obs_dim,), device)
@@ -77,7 +79,7 @@ class SAC(OffPolicyAgent):
         # Views without gradients: the actor's loss passes through the critics and stops there.
         self._critic_fixed = {name: p.detach() for name, p in self.critic.named_parameters()}
         self._target_parameters: list[Tensor] = list(self.target.parameters())
-        self._critic_parameters: list[Tensor] = [p.detach() for p in self.critic.parameters()]
+        self._critic_parameters: list[Tensor] = list(self._critic_fixed.values())
         pairs = [p for p in self.networks["critic"].followed() if p[0].role == "buffer"]
         self._followed_buffers = [theirs.view for _, theirs in pairs], [p.view for p, _ in pairs]
         self._actor_loss = self._compiled(self.actor_loss)
@@ -96,18 +98,14 @@ class SAC(OffPolicyAgent):
         modules = {"actor": (self.actor,), "critic": (self.critic, self.target)}
         install_methods(self.config.layers, self.config.hooks, modules, seed)
         self.networks, self.updaters = {}, {}
-        for name, module in (
-            ("actor", self.actor),
-            ("critic", self.critic),
-            ("temperature", self.temperature),
-        ):
+        for name in ("actor", "critic", "temperature"):
+            module = getattr(self, name)
             if name != "temperature" or agent.learn_temperature:
                 self.updaters[name] = Updater(self.config.optimizer_of(name), module)
             optimizers = self.updaters[name].optimizers if name in self.updaters else None
             follower = {"target": self.target} if name == "critic" else None
             self.networks[name] = Network(name, module, optimizers, follower)
-        for name, network in self.networks.items():
-            network.initialise(torch_stream(seed, "init", name))
+            self.networks[name].initialise(torch_stream(seed, "init", name))
         self.penalties = Penalties(self.config.penalties, self.networks)
 
     def _environment_step(self) -> None:
@@ -124,11 +122,11 @@ class SAC(OffPolicyAgent):
     @torch.no_grad()
     def _act(self, obs: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
         """Return one action per observation; without noise the tanh of the mean."""
-        mean, log_std = self._policy(torch.from_numpy(obs).to(self.device))
+        mean, log_std = self._policy(on_device(obs, self.device))
         if noise is None:
             actions = mean.tanh()
         else:
-            actions, _ = tanh_gaussian(mean, log_std, torch.from_numpy(noise).to(mean))
+            actions, _ = tanh_gaussian(mean, log_std, on_device(noise, self.device))
         found = actions.cpu().numpy()
         if not np.isfinite(found).all():
             raise RlplastError(
@@ -212,24 +210,20 @@ class SAC(OffPolicyAgent):
         batch = self.experience.replay.sample()
         self.streams.numpy("policy").standard_normal(out=self._noise, dtype=np.float32)
         if self.device.type != "cpu":
-            self.noise.copy_(torch.from_numpy(self._noise))
+            self.noise.copy_(on_device(self._noise, self.device))
         return SACBatch(batch, self.noise)
 
     @torch.no_grad()
     def _follow(self) -> None:
         """Move the target by τ towards the critics."""
-        torch._foreach_lerp_(
-            self._target_parameters, self._critic_parameters, self.config.agent.tau
-        )
+        tau = self.config.agent.tau
+        torch._foreach_lerp_(self._target_parameters, self._critic_parameters, tau)
         theirs, mine = self._followed_buffers
         if mine:
             torch._foreach_copy_(theirs, mine)
 
     def _acting(self) -> tuple[nn.Module, ...]:
         return (self.actor,)
-
-    def _act_in_evaluation(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        return self._act_greedily(obs)
 
     def _act_greedily(self, obs: np.ndarray) -> np.ndarray:
         return self._act(obs.astype(np.float32, copy=False), None)
@@ -266,21 +260,3 @@ class SAC(OffPolicyAgent):
         """Restore what `state_dict` returned; the replay follows in `load_files`."""
         super().load_state_dict(state)
         self.statistics.load_state_dict(state["statistics"])
-
-
-def _sizes(spec: envs.EnvSpec) -> tuple[int, int]:
-    """Return the lengths of observations and actions.
-
-    Raises:
-        ConfigError: if actions are discrete or observations are no vectors.
-    """
-    if spec.action_dim is None:
-        raise ConfigError(
-            f"env {spec.id!r} has {spec.num_actions} discrete actions: kind: sac needs "
-            "continuous ones; use kind: dqn"
-        )
-    if len(spec.obs_shape) != 1:
-        raise ConfigError(
-            f"env {spec.id!r} gives observations of shape {spec.obs_shape}: kind: sac needs vectors"
-        )
-    return spec.obs_shape[0], spec.action_dim

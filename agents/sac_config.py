@@ -53,10 +53,6 @@ class SACAgentConfig(OffPolicyAgentConfig):
     target_entropy_scale: float = param(0.5, "(-inf, inf)")
 
 
-def _adamw() -> OptimizerConfig:
-    return OptimizerConfig(name="adamw", lr=1e-4, weight_decay=0.01)
-
-
 @dataclass
 class SACConfig(OffPolicyConfig):
     """A SAC run.
@@ -73,7 +69,9 @@ class SACConfig(OffPolicyConfig):
 
     kind: str = "sac"
     env: EnvConfig = field(default_factory=lambda: EnvConfig("gym/Hopper-v5", num_envs=1))
-    optimizer: OptimizerConfig = field(default_factory=_adamw)
+    optimizer: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(name="adamw", lr=1e-4, weight_decay=0.01)
+    )
     replay_ratio: float = param(2.0, "(0, 1000000]")
     agent: SACAgentConfig = field(  # pyright: ignore[reportIncompatibleVariableOverride]
         default_factory=SACAgentConfig

@@ -36,11 +36,8 @@ class TrunkSpec:
 
     Attributes:
         kind: ``simba`` or ``mlp``.
-        width: units of a layer; of the residual stream in ``simba``.
+        width: units of a layer, at least 1; of the residual stream in ``simba``.
         blocks: residual blocks (``simba``) or hidden layers (``mlp``), at least 1.
-
-    Raises:
-        ConfigError: if a value is outside what is allowed.
     """
 
     kind: str
@@ -106,10 +103,8 @@ class _TrunkNetwork(nn.Module):
         return StackedLayerNorm(self.slots, dim, eps=NORM_EPS)
 
     def _block(self, width: int) -> "_ResidualBlock":
-        inner = EXPANSION * width
-        return _ResidualBlock(
-            self._norm(width), self._linear(width, inner), self._linear(inner, width)
-        )
+        norm, inner = self._norm(width), EXPANSION * width
+        return _ResidualBlock(norm, self._linear(width, inner), self._linear(inner, width))
 
     def _trunk_order(self) -> list[str]:
         indices = range(self.trunk.blocks)
@@ -196,11 +191,7 @@ class Actor(_TrunkNetwork):
         self.log_std_law, self.bounds = log_std, (log_std_min, log_std_max)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and log_std, each (batch, action_dim), at least float32.
-
-        Args:
-            obs: (batch, obs_dim).
-        """
+        """Return mean and log_std, (batch, action_dim), at least float32, of (batch, obs_dim)."""
         return self.forward_taps(obs)[0]
 
     def forward_taps(self, obs: Tensor) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
@@ -231,9 +222,7 @@ class Critic(_TrunkNetwork):
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return values, (slots, batch), at least float32.
 
-        Args:
-            obs: (batch, obs_dim).
-            action: (batch, action_dim), in [−1, 1].
+        They are of observations (batch, obs_dim) and actions (batch, action_dim) in [−1, 1].
         """
         return self._values(obs, action)[0]
 
@@ -257,20 +246,12 @@ class Critic(_TrunkNetwork):
 class Temperature(nn.Module):
     """The weight α of the entropy, as the exponential of its one parameter.
 
-    Attributes:
-        log_alpha: shape (1,).
-
     Args:
         initial: α at the start, positive.
-
-    Raises:
-        ConfigError: if `initial` is not positive and finite.
     """
 
     def __init__(self, initial: float) -> None:
         super().__init__()
-        if not 0 < initial < math.inf:
-            raise ConfigError(f"initial temperature = {initial}: allowed is (0, inf)")
         self.initial = initial
         self.log_alpha = nn.Parameter(torch.full((1,), math.log(initial)))
 

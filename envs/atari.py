@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, State, require
-from rlplast.envs.options import Family, Option, count, probability, switch
+from rlplast.envs.options import Family, count, probability, switch
 from rlplast.envs.resize import area_resize, box_taps
 
 __all__ = ["FAMILY", "MINIMAL_ACTIONS", "AtariSimulator"]
@@ -28,125 +28,40 @@ __all__ = ["FAMILY", "MINIMAL_ACTIONS", "AtariSimulator"]
 _SIZE = 84
 _NOOP = 0
 
-# ROM name in ale-py: size of its minimal action set. The four ROMs without a one-player game
+# Size of the minimal action set: names of ROMs in ale-py. The four without a one-player game
 # (combat, joust, maze_craze, warlords) are left out: ALE cannot run them.
-MINIMAL_ACTIONS = {
-    "adventure": 18,
-    "air_raid": 6,
-    "alien": 18,
-    "amidar": 10,
-    "assault": 7,
-    "asterix": 9,
-    "asteroids": 14,
-    "atlantis": 4,
-    "atlantis2": 4,
-    "backgammon": 3,
-    "bank_heist": 18,
-    "basic_math": 6,
-    "battle_zone": 18,
-    "beam_rider": 9,
-    "berzerk": 18,
-    "blackjack": 4,
-    "bowling": 6,
-    "boxing": 18,
-    "breakout": 4,
-    "carnival": 6,
-    "casino": 4,
-    "centipede": 18,
-    "chopper_command": 18,
-    "crazy_climber": 9,
-    "crossbow": 18,
-    "darkchambers": 18,
-    "defender": 18,
-    "demon_attack": 6,
-    "donkey_kong": 18,
-    "double_dunk": 18,
-    "earthworld": 18,
-    "elevator_action": 18,
-    "enduro": 9,
-    "entombed": 18,
-    "et": 18,
-    "fishing_derby": 18,
-    "flag_capture": 18,
-    "freeway": 3,
-    "frogger": 5,
-    "frostbite": 18,
-    "galaxian": 6,
-    "gopher": 8,
-    "gravitar": 18,
-    "hangman": 18,
-    "haunted_house": 18,
-    "hero": 18,
-    "human_cannonball": 18,
-    "ice_hockey": 18,
-    "jamesbond": 18,
-    "journey_escape": 16,
-    "kaboom": 4,
-    "kangaroo": 18,
-    "keystone_kapers": 14,
-    "king_kong": 6,
-    "klax": 18,
-    "koolaid": 9,
-    "krull": 18,
-    "kung_fu_master": 14,
-    "laser_gates": 18,
-    "lost_luggage": 9,
-    "mario_bros": 18,
-    "miniature_golf": 18,
-    "montezuma_revenge": 18,
-    "mr_do": 10,
-    "ms_pacman": 9,
-    "name_this_game": 6,
-    "othello": 10,
-    "pacman": 5,
-    "phoenix": 8,
-    "pitfall": 18,
-    "pitfall2": 18,
-    "pong": 6,
-    "pooyan": 6,
-    "private_eye": 18,
-    "qbert": 6,
-    "riverraid": 18,
-    "road_runner": 18,
-    "robotank": 18,
-    "seaquest": 18,
-    "sir_lancelot": 6,
-    "skiing": 3,
-    "solaris": 18,
-    "space_invaders": 6,
-    "space_war": 18,
-    "star_gunner": 18,
-    "superman": 18,
-    "surround": 5,
-    "tennis": 18,
-    "tetris": 5,
-    "tic_tac_toe_3d": 10,
-    "time_pilot": 10,
-    "trondead": 18,
-    "turmoil": 12,
-    "tutankham": 8,
-    "up_n_down": 6,
-    "venture": 18,
-    "video_checkers": 5,
-    "video_chess": 10,
-    "video_cube": 18,
-    "video_pinball": 9,
-    "wizard_of_wor": 10,
-    "word_zapper": 18,
-    "yars_revenge": 18,
-    "zaxxon": 18,
+_GAMES = {
+    3: "backgammon freeway skiing",
+    4: "atlantis atlantis2 blackjack breakout casino kaboom",
+    5: "frogger pacman surround tetris video_checkers",
+    6: (
+        "air_raid basic_math bowling carnival demon_attack galaxian king_kong name_this_game pong "
+        "pooyan qbert sir_lancelot space_invaders up_n_down"
+    ),
+    7: "assault",
+    8: "gopher phoenix tutankham",
+    9: "asterix beam_rider crazy_climber enduro koolaid lost_luggage ms_pacman video_pinball",
+    10: "amidar mr_do othello tic_tac_toe_3d time_pilot video_chess wizard_of_wor",
+    12: "turmoil",
+    14: "asteroids keystone_kapers kung_fu_master",
+    16: "journey_escape",
+    18: (
+        "adventure alien bank_heist battle_zone berzerk boxing centipede chopper_command crossbow "
+        "darkchambers defender donkey_kong double_dunk earthworld elevator_action entombed et "
+        "fishing_derby flag_capture frostbite gravitar hangman haunted_house hero "
+        "human_cannonball ice_hockey jamesbond kangaroo klax krull laser_gates mario_bros "
+        "miniature_golf montezuma_revenge pitfall pitfall2 private_eye riverraid road_runner "
+        "robotank seaquest solaris space_war star_gunner superman tennis trondead venture "
+        "video_cube word_zapper yars_revenge zaxxon"
+    ),
 }
-
+MINIMAL_ACTIONS = {rom: size for size, roms in _GAMES.items() for rom in roms.split()}
 
 # ROMs whose full action set is not the joystick's 18 actions.
 _LEGAL_ACTIONS = {"lost_luggage": 9, "skiing": 9}
 
 
-def _env_id(rom: str) -> str:
-    return "atari/" + rom.title().replace("_", "")
-
-
-_ROMS = {_env_id(rom): rom for rom in MINIMAL_ACTIONS}
+_ROMS = {"atari/" + rom.title().replace("_", ""): rom for rom in MINIMAL_ACTIONS}
 
 
 class AtariSimulator:
@@ -246,14 +161,12 @@ class AtariSimulator:
         """Do nothing: ALE frees itself."""
 
 
-def _options(env_id: str) -> dict[str, Option]:
-    del env_id  # all games share them
-    return {
-        "sticky": probability(0.25),
-        "frame_skip": count(4),
-        "full_action_space": switch(False),
-        "max_episode_steps": count(27_000, none_means="no limit"),
-    }
+_OPTIONS = {
+    "sticky": probability(0.25),
+    "frame_skip": count(4),
+    "full_action_space": switch(False),
+    "max_episode_steps": count(27_000, none_means="no limit"),
+}
 
 
 def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
@@ -273,14 +186,9 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
-    simulator = AtariSimulator(
-        _ROMS[env_id],
-        rng,
-        frame_skip=options["frame_skip"],
-        sticky=options["sticky"],
-        full_action_space=options["full_action_space"],
-    )
-    return EpisodicEnv(_spec(env_id, options), simulator, rng)
+    spec = _spec(env_id, options)
+    own = {name: value for name, value in options.items() if name != "max_episode_steps"}
+    return EpisodicEnv(spec, AtariSimulator(_ROMS[env_id], rng, **own), rng)
 
 
 def _summary(env_id: str) -> str:
@@ -290,7 +198,7 @@ def _summary(env_id: str) -> str:
 
 FAMILY = Family(
     ids=tuple(_ROMS),
-    options=_options,
+    options=lambda env_id: _OPTIONS,
     summary=_summary,
     source="Bellemare et al. 2013, arXiv:1207.4708; Machado et al. 2018, arXiv:1709.06009",
     spec=_spec,

@@ -105,14 +105,8 @@ class EnvSpec:
             )
 
 
-class Env(Protocol):
-    """One environment. All its randomness comes from the generator it was built with.
-
-    Attributes:
-        spec: its description.
-    """
-
-    spec: EnvSpec
+class _World(Protocol):
+    """What `Env` and `Simulator` have in common."""
 
     @property
     def step_frames(self) -> int:
@@ -123,19 +117,12 @@ class Env(Protocol):
         """Start an episode and return its first observation."""
         ...
 
-    def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        """Return the next observation, the unclipped reward, terminated and truncated.
-
-        The two flags are never both true: what terminates at the limit has terminated.
-        """
-        ...
-
     def render(self) -> np.ndarray:
-        """Return the picture as uint8 (height, width, 3)."""
+        """Return the picture as uint8 (height, width, 3) without changing the state."""
         ...
 
     def state_dict(self) -> State:
-        """Return everything that decides the future, as a copy."""
+        """Return all that decides the future, as a copy; a simulator's is without the generator."""
         ...
 
     def load_state_dict(self, state: State) -> None:
@@ -147,40 +134,31 @@ class Env(Protocol):
         ...
 
 
-class Simulator(Protocol):
-    """The part of an environment that differs: dynamics and pictures, no episode counting.
+class Env(_World, Protocol):
+    """One environment. All its randomness comes from the generator it was built with.
 
     Attributes:
-        step_frames: simulator frames that the last `step` used.
+        spec: its description.
     """
 
-    step_frames: int
+    spec: EnvSpec
 
-    def reset(self) -> np.ndarray:
-        """Start an episode and return its first observation."""
+    def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        """Return the next observation, the unclipped reward, terminated and truncated.
+
+        The two flags are never both true: what terminates at the limit has terminated.
+        """
         ...
+
+
+class Simulator(_World, Protocol):
+    """The part of an environment that differs: dynamics and pictures, no episode counting."""
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool]:
         """Take an int, or float32 (action_dim,) in [−1, 1], as the spec says.
 
         Returns the next observation, the reward and whether the episode terminated.
         """
-        ...
-
-    def render(self) -> np.ndarray:
-        """Return the picture as uint8 (height, width, 3)."""
-        ...
-
-    def state_dict(self) -> State:
-        """Return the simulator's state, without the generator's."""
-        ...
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore the simulator's state."""
-        ...
-
-    def close(self) -> None:
-        """Free what the simulator holds."""
         ...
 
 
@@ -194,8 +172,7 @@ class EpisodicEnv:
     def __init__(self, spec: EnvSpec, simulator: Simulator, rng: np.random.Generator) -> None:
         """Own `simulator` and `rng`, which must be the generator the simulator draws from."""
         self.spec = spec
-        self._simulator = simulator
-        self._rng = rng
+        self._simulator, self._rng = simulator, rng
         self._steps = 0
         self._running = False
 

@@ -15,7 +15,7 @@ from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain
 from rlplast.envs.control import control_env, control_options, control_spec
 from rlplast.envs.options import Family, Option, count
 
-__all__ = ["FAMILY", "GymSimulator"]
+__all__ = ["FAMILY", "GymTask"]
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,10 @@ _TASKS = {
 }
 
 
-class GymSimulator:
-    """One task, one frame a step, observed as a float32 vector.
+class GymTask:
+    """One task, one frame a step; a `ControlTask`."""
 
-    A `Simulator`, and where actions are continuous a `ControlTask`.
-    """
+    step_frames = 1
 
     def __init__(self, name: str, rng: np.random.Generator, state_names: tuple[str, ...]) -> None:
         """Build a task without wrappers; its attributes `state_names` are its state."""
@@ -55,7 +54,6 @@ class GymSimulator:
         self._task.np_random = rng
         self._state_names = state_names
         self._not_installed = require("gymnasium.error", "gymnasium").DependencyNotInstalled
-        self.step_frames = 1
         space = self._task.action_space
         self.bounds = (space.low, space.high) if hasattr(space, "low") else None
 
@@ -116,20 +114,13 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
     task = _task(env_id)
     if task.num_actions is None:
         return control_spec(env_id, task.obs_size, 1, task.max_episode_steps, options)
-    return EnvSpec(
-        id=env_id,
-        obs_shape=(task.obs_size,),
-        obs_dtype="float32",
-        frame_stack=1,
-        num_actions=task.num_actions,
-        frames_per_step=1,
-        max_episode_steps=options["max_episode_steps"],
-    )
+    limit = options["max_episode_steps"]
+    return EnvSpec(env_id, (task.obs_size,), "float32", 1, task.num_actions, 1, limit)
 
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
     task = _task(env_id)
-    simulator = GymSimulator(env_id.removeprefix("gym/"), rng, task.state_names)
+    simulator = GymTask(env_id.removeprefix("gym/"), rng, task.state_names)
     if task.num_actions is None:
         return control_env(_spec(env_id, options), simulator, rng, options)
     return EpisodicEnv(_spec(env_id, options), simulator, rng)

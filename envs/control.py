@@ -1,15 +1,10 @@
-"""What all continuous-control families share: action repeat, rescaling and termination.
-
-- `ControlTask`: what a family provides: one control step at a time, in the task's own units.
-- `ControlSimulator`: a `Simulator` made of such a task.
-- `control_options`, `control_spec`, `control_env`: its options, description and environment.
-"""
+"""What all continuous-control families share: action repeat, rescaling and termination."""
 
 from typing import Any, Protocol
 
 import numpy as np
 
-from rlplast.envs.base import EnvSpec, EpisodicEnv, State
+from rlplast.envs.base import EnvSpec, EpisodicEnv, Simulator
 from rlplast.envs.options import Option, count, switch
 
 __all__ = [
@@ -22,11 +17,11 @@ __all__ = [
 ]
 
 
-class ControlTask(Protocol):
-    """A task stepped one control step at a time; it counts no episode and repeats no action.
+class ControlTask(Simulator, Protocol):
+    """A simulator of one control step at a time, whose actions have bounds of their own.
 
-    It draws from nothing but the generator of the `EpisodicEnv` around it, whose state is
-    not part of the task's.
+    Its observations are of any float dtype. It is stepped on after a termination where the option
+    `terminate` is off.
     """
 
     @property
@@ -35,34 +30,6 @@ class ControlTask(Protocol):
 
         None for a task whose actions are integers.
         """
-        ...
-
-    def reset(self) -> np.ndarray:
-        """Start an episode and return its first observation, of any float dtype."""
-        ...
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool]:
-        """Run one control step under an action within `bounds`, or an integer.
-
-        Returns the next observation, the reward and whether the episode terminated. It is
-        stepped on after that where the option `terminate` is off.
-        """
-        ...
-
-    def render(self) -> np.ndarray:
-        """Return the picture as uint8 (height, width, 3) without changing the state."""
-        ...
-
-    def state_dict(self) -> State:
-        """Return everything that decides the future, without the generator; also before a reset."""
-        ...
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue exactly where `state` was taken."""
-        ...
-
-    def close(self) -> None:
-        """Free what the task holds."""
         ...
 
 
@@ -78,14 +45,14 @@ class ControlSimulator:
                 ends the step at once.
             terminate: whether the task's terminations end the episode, or are ignored.
         """
-        self._task = task
-        self._action_repeat = action_repeat
-        self._terminate = terminate
+        self._task, self._action_repeat, self._terminate = task, action_repeat, terminate
         self.step_frames = 0
         if task.bounds is not None:
             low, high = (np.asarray(bound, dtype=np.float64) for bound in task.bounds)
             self._middle, self._half = (high + low) / 2, (high - low) / 2
             self._dtype = task.bounds[0].dtype  # both bounds have it
+        self.render, self.close = task.render, task.close
+        self.state_dict, self.load_state_dict = task.state_dict, task.load_state_dict
 
     def reset(self) -> np.ndarray:
         """Start an episode and return its first observation."""
@@ -108,22 +75,6 @@ class ControlSimulator:
     def _control_step(self, action: Any) -> tuple[np.ndarray, float, bool]:
         obs_next, reward, terminated = self._task.step(action)
         return obs_next, float(reward), self._terminate and bool(terminated)
-
-    def render(self) -> np.ndarray:
-        """Return the picture as uint8 (height, width, 3)."""
-        return self._task.render()
-
-    def state_dict(self) -> State:
-        """Return the task's state: the wrapper has none."""
-        return self._task.state_dict()
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore the task's state."""
-        self._task.load_state_dict(state)
-
-    def close(self) -> None:
-        """Free what the task holds."""
-        self._task.close()
 
 
 def _observed(obs: np.ndarray) -> np.ndarray:
@@ -166,18 +117,19 @@ def step_limit(options: dict[str, Any], task_limit: int | None) -> int | None:
 def control_spec(
     env_id: str,
     obs_size: int,
-    action_dim: int,
+    action_dim: int | None,
     task_limit: int | None,
     options: dict[str, Any],
     success_return: float | None = None,
+    num_actions: int | None = None,
 ) -> EnvSpec:
-    """Describe a continuous task observed as a vector, under resolved `control_options`."""
+    """Describe a task observed as a vector, under resolved `control_options`."""
     return EnvSpec(
         id=env_id,
         obs_shape=(obs_size,),
         obs_dtype="float32",
         frame_stack=1,
-        num_actions=None,
+        num_actions=num_actions,
         frames_per_step=options["action_repeat"],
         max_episode_steps=step_limit(options, task_limit),
         action_dim=action_dim,

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain, require
-from rlplast.envs.control import control_env, control_options, step_limit
-from rlplast.envs.options import Family, Option
+from rlplast.envs.control import control_env, control_options, control_spec
+from rlplast.envs.options import Family
 from rlplast.envs.spaces import action_size, observation_size
 
 __all__ = [
@@ -38,20 +38,10 @@ __all__ = [
 PREFIX = "gym/"
 
 # Gymnasium's wrappers that remember something between steps, without a way to save it.
-_STATEFUL_WRAPPERS = frozenset(
-    {
-        "Autoreset",
-        "DelayObservation",
-        "FrameStackObservation",
-        "MaxAndSkipObservation",
-        "NormalizeObservation",
-        "NormalizeReward",
-        "RecordEpisodeStatistics",
-        "StickyAction",
-        "TimeAwareObservation",
-        "TimeLimit",
-    }
-)
+_STATEFUL_WRAPPERS = (
+    "Autoreset DelayObservation FrameStackObservation MaxAndSkipObservation NormalizeObservation "
+    "NormalizeReward RecordEpisodeStatistics StickyAction TimeAwareObservation TimeLimit"
+).split()
 
 
 def registration(env_id: str) -> Any | None:
@@ -101,6 +91,8 @@ def _registry() -> dict[str, Any]:
 class CustomTask:
     """One environment of the user's own; a `ControlTask`."""
 
+    step_frames = 1
+
     def __init__(self, env_id: str, rng: np.random.Generator | None) -> None:
         """Build a registered environment that draws from `rng`; without one only to look at it.
 
@@ -109,7 +101,7 @@ class CustomTask:
         """
         self._id = env_id
         record = _record(env_id)
-        self._drawable = "rgb_array" in _render_modes(record)
+        self._drawable = _draws(record)
         # The step limit, the order of calls and the checks are ours.
         bare = dataclasses.replace(
             record, max_episode_steps=None, order_enforce=False, disable_env_checker=True
@@ -133,7 +125,7 @@ class CustomTask:
         """Run one step.
 
         Raises:
-            ValueError: when the environment truncates the episode itself.
+            ValueError: when the environment breaks the contract of this module.
         """
         space = self._env.action_space
         if isinstance(action, np.ndarray):
@@ -162,11 +154,7 @@ class CustomTask:
         return flat
 
     def render(self) -> np.ndarray:
-        """Return the picture as uint8 (height, width, 3).
-
-        Raises:
-            ValueError: when the environment draws none.
-        """
+        """Return the picture as uint8 (height, width, 3)."""
         picture = self._env.render() if self._drawable else None
         if not isinstance(picture, np.ndarray):
             raise ValueError(
@@ -176,22 +164,14 @@ class CustomTask:
         return picture
 
     def state_dict(self) -> State:
-        """Return the state of the environment and of its wrappers that have one.
-
-        Raises:
-            ValueError: when it holds what files cannot.
-        """
+        """Return the state of the environment and of its wrappers that have one."""
         try:
             return {"layers": [plain(layer.state_dict()) for layer in self._layers]}
         except TypeError as error:
             raise ValueError(f"state_dict() of env '{self._id}': {error}") from error
 
     def load_state_dict(self, state: State) -> None:
-        """Continue exactly where `state` was taken.
-
-        Raises:
-            ValueError: when the environment had other wrappers then.
-        """
+        """Continue exactly where `state` was taken."""
         if len(state["layers"]) != len(self._layers):
             raise ValueError(f"the state of env '{self._id}' is of one with other wrappers")
         for layer, layer_state in zip(self._layers, state["layers"], strict=True):
@@ -202,12 +182,13 @@ class CustomTask:
         self._env.close()
 
 
-def _render_modes(record: Any) -> list[str]:
+def _draws(record: Any) -> bool:
     entry_point = record.entry_point
     if isinstance(entry_point, str):
         registrations = require("gymnasium.envs.registration", "gymnasium")
         entry_point = registrations.load_env_creator(entry_point)
-    return getattr(entry_point, "metadata", {}).get("render_modes") or []
+    modes = getattr(entry_point, "metadata", {}).get("render_modes")
+    return "rgb_array" in (modes or ())
 
 
 def _layers_with_state(env_id: str, env: Any) -> list[Any]:
@@ -238,24 +219,11 @@ def _layers_with_state(env_id: str, env: Any) -> list[Any]:
         env = env.env
 
 
-def _options(env_id: str) -> dict[str, Option]:
-    return control_options(_task_limit(env_id))
-
-
-def _task_limit(env_id: str) -> int | None:
-    return _record(env_id).max_episode_steps
-
-
 def _describe(env_id: str, task: CustomTask, options: dict[str, Any]) -> EnvSpec:
-    return EnvSpec(
-        id=env_id,
-        obs_shape=(task.obs_size,),
-        obs_dtype="float32",
-        frame_stack=1,
-        num_actions=task.num_actions,
-        frames_per_step=options["action_repeat"],
-        max_episode_steps=step_limit(options, _task_limit(env_id)),
-        action_dim=None if task.bounds is None else len(task.bounds[0]),
+    action_dim = None if task.bounds is None else len(task.bounds[0])
+    limit = _record(env_id).max_episode_steps
+    return control_spec(
+        env_id, task.obs_size, action_dim, limit, options, num_actions=task.num_actions
     )
 
 
@@ -272,14 +240,10 @@ def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Epi
     return control_env(_describe(env_id, task, options), task, rng, options)
 
 
-def _summary(env_id: str) -> str:
-    return f"{env_id.removeprefix(PREFIX)} of Gymnasium's registry"
-
-
 FAMILY = Family(
     ids=(),
-    options=_options,
-    summary=_summary,
+    options=lambda env_id: control_options(_record(env_id).max_episode_steps),
+    summary=lambda env_id: f"{env_id.removeprefix(PREFIX)} of Gymnasium's registry",
     source="registered by the user",
     spec=_spec,
     make=_make,

@@ -21,7 +21,7 @@ from rlplast.envs.base import EnvSpec, EpisodicEnv, NotFinite, State, plain, req
 from rlplast.envs.control import control_env, control_options, control_spec
 from rlplast.envs.gl import cannot_draw, choose_gl
 from rlplast.envs.mjdata import MjDataState, quiet
-from rlplast.envs.options import Family, Option
+from rlplast.envs.options import Family
 
 __all__ = ["FAMILY", "DmcTask"]
 
@@ -88,6 +88,8 @@ class DmcTask:
     It steps the suite's task and physics itself: the suite's own environment would start a new
     episode when it is stepped on after a termination.
     """
+
+    step_frames = 1
 
     def __init__(self, domain: str, task: str, rng: np.random.Generator) -> None:
         """Build a task that draws from `rng` and from nothing else.
@@ -182,11 +184,7 @@ class DmcTask:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Continue exactly where `state` was taken.
-
-        Raises:
-            ValueError: when it is of another version of MuJoCo.
-        """
+        """Continue exactly where `state` was taken; see `MjDataState.write`."""
         model, data = self._physics.model.ptr, self._physics.data.ptr
         for name, array in self._edited.items():
             array[...] = state["model"][name]
@@ -233,11 +231,6 @@ def _name(env_id: str) -> tuple[str, str]:
     return domain, task
 
 
-def _options(env_id: str) -> dict[str, Option]:
-    del env_id  # all tasks share them
-    return control_options(_TASK_LIMIT)
-
-
 def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
     return control_spec(env_id, *_SIZES[env_id], _TASK_LIMIT, options)
 
@@ -254,7 +247,7 @@ def _summary(env_id: str) -> str:
 
 FAMILY = Family(
     ids=tuple(_SIZES),
-    options=_options,
+    options=lambda env_id: control_options(_TASK_LIMIT),
     summary=_summary,
     source="Tassa et al. 2018, arXiv:1801.00690",
     spec=_spec,

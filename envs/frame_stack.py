@@ -1,7 +1,4 @@
-"""The newest frames of environments, as agents see them.
-
-- `FrameStack`: of several environments.
-"""
+"""The newest frames of environments, as agents see them."""
 
 import numpy as np
 

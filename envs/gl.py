@@ -1,16 +1,16 @@
-"""OpenGL for MuJoCo's pictures, which also has to work on machines without a display.
-
-- `choose_gl`: pick a library where the user has not.
-- `cannot_draw`: the error that says what to install.
-"""
+"""OpenGL for MuJoCo's pictures, which also has to work on machines without a display."""
 
 import ctypes.util
+import importlib
 import os
 import sys
+from typing import Any
+
+import numpy as np
 
 from rlplast.envs.base import MissingPackage
 
-__all__ = ["cannot_draw", "choose_gl"]
+__all__ = ["cannot_draw", "choose_gl", "draw"]
 
 # Value of MUJOCO_GL that needs no display: the library it loads, and Debian's packages for it.
 _WITHOUT_DISPLAY = {
@@ -32,6 +32,23 @@ def choose_gl() -> None:
         if ctypes.util.find_library(library):
             os.environ["MUJOCO_GL"] = backend
             return
+
+
+def draw(renderer: Any) -> np.ndarray:
+    """Return the picture of a Gymnasium `MujocoRenderer`.
+
+    Raises:
+        MissingPackage: when there is no OpenGL to draw it with.
+    """
+    choose_gl()
+    fatal = importlib.import_module("mujoco").FatalError
+    try:
+        if renderer.viewer is not None:
+            # Another environment of this process may have drawn since.
+            renderer.viewer.make_context_current()
+        return renderer.render("rgb_array")
+    except (AttributeError, ImportError, RuntimeError, fatal) as error:
+        raise cannot_draw(error) from error
 
 
 def cannot_draw(error: Exception) -> MissingPackage:

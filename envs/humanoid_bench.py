@@ -37,9 +37,9 @@ from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain
 from rlplast.envs.control import control_env, control_options, control_spec
-from rlplast.envs.gl import cannot_draw, choose_gl
+from rlplast.envs.gl import cannot_draw, choose_gl, draw
 from rlplast.envs.mjdata import MjDataState
-from rlplast.envs.options import Family, Option
+from rlplast.envs.options import Family
 
 __all__ = ["FAMILY", "HumanoidBenchTask"]
 
@@ -60,19 +60,12 @@ class _Robot:
 
 @dataclass(frozen=True)
 class _Task:
-    """A task: numbers observed beside the robot's, the benchmark's bar and the episode's length.
+    """A task."""
 
-    Attributes:
-        extra: numbers observed beside the robot's own.
-        success_return: the benchmark's bar.
-        max_episode_steps: in control steps.
-        velocities: whether the robot's velocities are observed.
-    """
-
-    extra: int
-    success_return: float
-    max_episode_steps: int = 1000
-    velocities: bool = True
+    extra: int  # numbers observed beside the robot's own
+    success_return: float  # the benchmark's bar
+    max_episode_steps: int = 1000  # in control steps
+    velocities: bool = True  # whether the robot's are observed
 
 
 _ROBOTS = {
@@ -146,27 +139,26 @@ _NOT_STATE = {"robot", "_env", "unwrapped"}
 class HumanoidBenchTask:
     """One robot at one task, one control step (0.02 s) at a time; a `ControlTask`."""
 
+    step_frames = 1
+
     def __init__(self, robot: str, task: str, rng: np.random.Generator) -> None:
         """Build a task that draws from `rng`.
 
         Raises:
             MissingPackage: when HumanoidBench or the MuJoCo it needs is not installed.
         """
-        env_class, mujoco = _package()
-        self._drawing_errors = (AttributeError, ImportError, RuntimeError, mujoco.FatalError)
+        env_class = _package()
         self._rng = rng
+        control = _ROBOTS[robot].control
         with redirect_stdout(io.StringIO()):  # it prints what its defaults are
-            self._env = env_class(
-                robot=robot, task=task, control=_ROBOTS[robot].control, render_mode=None
-            )
+            self._env = env_class(robot=robot, task=task, control=control, render_mode=None)
         self._env.np_random = rng
         self._task = self._env.task
-        module = vars(sys.modules[type(self._task).__module__])
-        self._module = module
+        self._module = vars(sys.modules[type(self._task).__module__])
         self._heights = {
             name: g1 if robot == "g1" else others
             for name, (others, g1) in _HEIGHTS.items()
-            if name in module
+            if name in self._module
         }
         self._physics = MjDataState(self._env.data)
         self.bounds = (self._env.action_space.low, self._env.action_space.high)
@@ -185,20 +177,8 @@ class HumanoidBenchTask:
         return obs_next, float(reward), bool(terminated)
 
     def render(self) -> np.ndarray:
-        """Return the picture of the task's camera, (256, 256, 3).
-
-        Raises:
-            MissingPackage: when there is no OpenGL to draw it with.
-        """
-        choose_gl()
-        renderer = self._env.mujoco_renderer
-        try:
-            if renderer.viewer is not None:
-                # Another environment of this process may have drawn since.
-                renderer.viewer.make_context_current()
-            return renderer.render("rgb_array")
-        except self._drawing_errors as error:
-            raise cannot_draw(error) from error
+        """Return the picture of the task's camera, (256, 256, 3); see `draw`."""
+        return draw(self._env.mujoco_renderer)
 
     def state_dict(self) -> State:
         """Return the simulation's arrays, the edited ones of the model, and the task's fields."""
@@ -212,11 +192,7 @@ class HumanoidBenchTask:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Continue exactly where `state` was taken.
-
-        Raises:
-            ValueError: when it is of another model or of another version of MuJoCo.
-        """
+        """Continue exactly where `state` was taken; see `MjDataState.write`."""
         self._physics.write(state["physics"])
         for name in _EDITED:
             getattr(self._env.model, name)[...] = state["model"][name]
@@ -235,8 +211,8 @@ class HumanoidBenchTask:
 
 
 @cache
-def _package() -> tuple[Any, Any]:
-    """Return the environment class, with each model read once, and the module `mujoco`."""
+def _package() -> Any:
+    """Return the environment class, with each model read once."""
     choose_gl()
     try:
         mujoco = importlib.import_module("mujoco")
@@ -264,7 +240,7 @@ def _package() -> tuple[Any, Any]:
             model = copy.copy(models[self.fullpath])
             return model, mujoco.MjData(model)
 
-    return Environment, mujoco
+    return Environment
 
 
 @contextmanager
@@ -278,10 +254,6 @@ def _global_draws_from(rng: np.random.Generator) -> Iterator[None]:
     finally:
         set_bit_generator(generator)
         np.random.set_state(state)
-
-
-def _options(env_id: str) -> dict[str, Option]:
-    return control_options(_TASKS[env_id][2].max_episode_steps)
 
 
 def _sizes(env_id: str) -> tuple[int, int]:
@@ -307,15 +279,13 @@ def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Epi
 def _summary(env_id: str) -> str:
     robot, name, _ = _TASKS[env_id]
     obs_size, action_dim = _sizes(env_id)
-    return (
-        f"HumanoidBench {name.replace('_', ' ')} with robot {robot}: {obs_size} numbers, "
-        f"{action_dim} continuous actions"
-    )
+    sizes = f"{obs_size} numbers, {action_dim} continuous actions"
+    return f"HumanoidBench {name.replace('_', ' ')} with robot {robot}: {sizes}"
 
 
 FAMILY = Family(
     ids=tuple(_TASKS),
-    options=_options,
+    options=lambda env_id: control_options(_TASKS[env_id][2].max_episode_steps),
     summary=_summary,
     source="Sferrazza et al. 2024, arXiv:2403.10506",
     spec=_spec,

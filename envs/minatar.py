@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, State, plain, require
-from rlplast.envs.options import Family, Option, count, probability, switch
+from rlplast.envs.options import Family, count, probability, switch
 
 __all__ = ["FAMILY", "MinAtarSimulator"]
 
@@ -32,23 +32,10 @@ _GAMES = {
 # Attributes of a game that never change, or that it shares with its wrapper.
 _NOT_STATE = frozenset({"channels", "action_map", "ramping", "random"})
 
-_BACKGROUND = (0, 0, 0)
-_COLOURS = np.array(
-    [
-        _BACKGROUND,
-        (31, 119, 180),
-        (255, 127, 14),
-        (120, 120, 120),
-        (214, 39, 40),
-        (148, 103, 189),
-        (140, 86, 75),
-        (227, 119, 194),
-        (44, 160, 44),
-        (188, 189, 34),
-        (23, 190, 207),
-    ],
+_COLOURS = np.frombuffer(  # of the background, then of each channel: red, green, blue
+    bytes.fromhex("000000 1f77b4 ff7f0e 787878 d62728 9467bd 8c564b e377c2 2ca02c bcbd22 17becf"),
     dtype=np.uint8,
-)
+).reshape(-1, 3)
 _CELL = 16  # pixels of a rendered cell
 
 
@@ -126,14 +113,12 @@ class MinAtarSimulator:
         """Do nothing: no display was opened."""
 
 
-def _options(env_id: str) -> dict[str, Option]:
-    del env_id  # all games share them
-    return {
-        "sticky": probability(0.1),
-        "ramping": switch(True),
-        "full_action_space": switch(False),
-        "max_episode_steps": count(10_000, none_means="no limit"),
-    }
+_OPTIONS = {
+    "sticky": probability(0.1),
+    "ramping": switch(True),
+    "full_action_space": switch(False),
+    "max_episode_steps": count(10_000, none_means="no limit"),
+}
 
 
 def _game(env_id: str) -> str:
@@ -154,14 +139,9 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
-    simulator = MinAtarSimulator(
-        _game(env_id),
-        rng,
-        sticky=options["sticky"],
-        ramping=options["ramping"],
-        full_action_space=options["full_action_space"],
-    )
-    return EpisodicEnv(_spec(env_id, options), simulator, rng)
+    spec = _spec(env_id, options)
+    own = {name: value for name, value in options.items() if name != "max_episode_steps"}
+    return EpisodicEnv(spec, MinAtarSimulator(_game(env_id), rng, **own), rng)
 
 
 def _summary(env_id: str) -> str:
@@ -172,7 +152,7 @@ def _summary(env_id: str) -> str:
 
 FAMILY = Family(
     ids=tuple(f"minatar/{game}" for game in _GAMES),
-    options=_options,
+    options=lambda env_id: _OPTIONS,
     summary=_summary,
     source="Young & Tian 2019, arXiv:1903.03176",
     spec=_spec,

@@ -1,8 +1,5 @@
 """What all MuJoCo environments need: their exact state as arrays, and silence.
 
-- `MjDataState`: reads and writes everything in an `mjData` that outlives a step.
-- `quiet`: drops MuJoCo's remarks while a task is built.
-
 The state that MuJoCo itself names (`mj_getState`) is not enough: rewards and observations read
 derived arrays as the last step left them, such as `cfrc_ext`, and recomputing them gives other
 values. So all arrays of mjData's own buffer are kept. Contacts and constraints lie in its arena,
@@ -23,16 +20,9 @@ __all__ = ["MjDataState", "quiet"]
 # Numbers beside the buffer that a step reads before it writes them; older versions lack some.
 # What they leave out are sizes, pointers, timers and high-water marks.
 _SCALARS = (
-    "time",
-    "flg_energypos",
-    "flg_energyvel",
-    "flg_rnepost",
-    "flg_subtreevel",
-    "nbody_awake",
-    "nparent_awake",
-    "ntree_awake",
-    "nv_awake",
-)
+    "time flg_energypos flg_energyvel flg_rnepost flg_subtreevel "
+    "nbody_awake nparent_awake ntree_awake nv_awake"
+).split()
 
 
 class MjDataState:
@@ -81,11 +71,11 @@ class MjDataState:
                 "was taken with another version of mujoco, which has to be installed to go on"
             )
         for dtype, arrays in self._by_dtype.items():
-            start = 0
-            for array in arrays:
-                end = start + array.size
-                array[...] = state["arrays"][dtype][start:end].reshape(array.shape)
-                start = end
+            ends = np.cumsum([array.size for array in arrays])
+            for array, part in zip(
+                arrays, np.split(state["arrays"][dtype], ends[:-1]), strict=True
+            ):
+                array[...] = part.reshape(array.shape)
         for name, value in state["scalars"].items():
             setattr(self._data, name, value)
         for warning, (lastinfo, number) in zip(self._data.warning, state["warnings"], strict=True):

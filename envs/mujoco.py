@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.envs.base import EnvSpec, EpisodicEnv, State, plain, require
+from rlplast.envs.base import EnvSpec, EpisodicEnv, State, require
+from rlplast.envs.classic import GymTask
 from rlplast.envs.control import control_env, control_options, control_spec
-from rlplast.envs.gl import cannot_draw, choose_gl
+from rlplast.envs.gl import draw
 from rlplast.envs.mjdata import MjDataState, quiet
-from rlplast.envs.options import Family, Option
+from rlplast.envs.options import Family
 
 __all__ = ["FAMILY", "MujocoTask"]
 
@@ -49,7 +50,7 @@ _TASKS = {
 }
 
 
-class MujocoTask:
+class MujocoTask(GymTask):
     """One task, one control step at a time; a `ControlTask`."""
 
     def __init__(self, name: str, rng: np.random.Generator, state_names: tuple[str, ...]) -> None:
@@ -58,72 +59,28 @@ class MujocoTask:
         Raises:
             MissingPackage: when mujoco or a package it is drawn with is not installed.
         """
-        gymnasium = require("gymnasium", "gymnasium")
         mujoco = require("mujoco", _INSTALL)
         require("imageio", _INSTALL)  # Gymnasium's renderer imports it
-        self._drawing_errors = (AttributeError, ImportError, RuntimeError, mujoco.FatalError)
         with quiet(mujoco):
-            made = gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True)
-        self._task = made.unwrapped
-        # The task draws from our generator itself, so there is no second stream to seed or save.
-        self._task.np_random = rng
-        self._state_names = state_names
+            super().__init__(name, rng, state_names)
         self._physics = MjDataState(self._task.data)
-        space = self._task.action_space
-        self.bounds = (space.low, space.high)
-
-    def reset(self) -> np.ndarray:
-        """Start an episode and return its first observation."""
-        obs, _ = self._task.reset()
-        return obs
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool]:
-        """Run one control step; the step limit is not the task's."""
-        obs_next, reward, terminated, _, _ = self._task.step(action)
-        return obs_next, float(reward), bool(terminated)
 
     def render(self) -> np.ndarray:
-        """Return the picture, (480, 480, 3).
-
-        Raises:
-            MissingPackage: when there is no OpenGL to draw it with.
-        """
-        choose_gl()
-        renderer = self._task.mujoco_renderer
-        try:
-            if renderer.viewer is not None:
-                # Another environment of this process may have drawn since.
-                renderer.viewer.make_context_current()
-            return renderer.render("rgb_array")
-        except self._drawing_errors as error:
-            raise cannot_draw(error) from error
+        """Return the picture, (480, 480, 3); see `draw`."""
+        return draw(self._task.mujoco_renderer)
 
     def state_dict(self) -> State:
-        """Return the simulation's arrays and the task's own attributes, None before a reset."""
-        own = {name: plain(getattr(self._task, name, None)) for name in self._state_names}
-        return {"physics": self._physics.read(), "task": own}
+        """Return the simulation's arrays and the task's own attributes."""
+        return {"physics": self._physics.read(), "task": super().state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue exactly where `state` was taken.
-
-        Raises:
-            ValueError: when it is of another version of MuJoCo.
-        """
+        """Continue exactly where `state` was taken; see `MjDataState.write`."""
         self._physics.write(state["physics"])
-        for name in self._state_names:
-            setattr(self._task, name, plain(state["task"][name]))
-
-    def close(self) -> None:
-        """Free what drawing may have opened."""
-        self._task.close()
+        super().load_state_dict(state["task"])
 
 
 def _name(env_id: str) -> str:
     return env_id.removeprefix("gym/")
-
-
-def _options(env_id: str) -> dict[str, Option]:
-    return control_options(_TASKS[_name(env_id)].max_episode_steps)
 
 
 def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
@@ -138,16 +95,14 @@ def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Epi
 
 
 def _summary(env_id: str) -> str:
-    task = _TASKS[_name(env_id)]
-    return (
-        f"Gymnasium {_name(env_id)} (MuJoCo): {task.obs_size} numbers, "
-        f"{task.action_dim} continuous actions"
-    )
+    name, task = _name(env_id), _TASKS[_name(env_id)]
+    sizes = f"{task.obs_size} numbers, {task.action_dim} continuous actions"
+    return f"Gymnasium {name} (MuJoCo): {sizes}"
 
 
 FAMILY = Family(
     ids=tuple(f"gym/{name}" for name in _TASKS),
-    options=_options,
+    options=lambda env_id: control_options(_TASKS[_name(env_id)].max_episode_steps),
     summary=_summary,
     source="Todorov et al. 2012, doi:10.1109/IROS.2012.6386109",
     spec=_spec,

@@ -1,9 +1,4 @@
-"""Options of environments: their defaults, their ranges and the errors about them.
-
-- `Option`: one option; `probability`, `count`, `switch` build the kinds there are.
-- `Family`: what the registry knows about all environments of one kind.
-- `resolve_options`: defaults overridden by what was given, checked.
-"""
+"""Families of environments, and their options: defaults, ranges and the errors about them."""
 
 import difflib
 from collections.abc import Callable, Mapping
@@ -70,9 +65,8 @@ def count(default: int | None, none_means: str = "") -> Option:
             return bool(none_means)
         return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
-    return Option(
-        default, "integer >= 1" + (f", null: {none_means}" if none_means else ""), allowed
-    )
+    null = f", null: {none_means}" if none_means else ""
+    return Option(default, f"integer >= 1{null}", allowed)
 
 
 def switch(default: bool) -> Option:

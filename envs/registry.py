@@ -1,10 +1,5 @@
 """Environments by id.
 
-- `make`, `make_vector`: build one environment, or several in lockstep.
-- `spec`: describe one without building it.
-- `list_envs`: a row for every id.
-- `register`: add a family of your own.
-
 Installed packages may bring more, by entry points of the group ``rlplast.envs``. They are imported
 when an id is asked for that is not known without them, and for the list.
 """
@@ -177,6 +172,12 @@ def list_envs() -> list[dict[str, Any]]:
     Rows are `{"name", "family", "summary", "params", "source", "from"}`, where `params` maps each
     option to its `default` and `range`, and `from` says whose the environment is.
     """
+    found = {}
+    if plugins.load(plugins.ENVS):
+        for env_id in custom.own_ids():
+            if owner := plugins.owner(custom.module_of(env_id)):
+                found[env_id] = (custom.FAMILY, owner)
+    found |= {env_id: (f, _FROM.get(env_id, "rlplast")) for env_id, f in _FAMILY_OF.items()}
     return [
         {
             "name": env_id,
@@ -189,16 +190,5 @@ def list_envs() -> list[dict[str, Any]]:
             "source": family.source,
             "from": origin,
         }
-        for env_id, (family, origin) in sorted(_families().items())
+        for env_id, (family, origin) in sorted(found.items())
     ]
-
-
-def _families() -> dict[str, tuple[Family, str]]:
-    """Return the family of every id of the list, and where it comes from."""
-    found = {}
-    if plugins.load(plugins.ENVS):
-        for env_id in custom.own_ids():
-            if owner := plugins.owner(custom.module_of(env_id)):
-                found[env_id] = (custom.FAMILY, owner)
-    ours = {env_id: (f, _FROM.get(env_id, "rlplast")) for env_id, f in _FAMILY_OF.items()}
-    return found | ours

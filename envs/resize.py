@@ -1,8 +1,5 @@
 """Area resizing of grey pictures in exact integer arithmetic.
 
-- `BoxTaps`, `box_taps`: which input pixels one output pixel covers along an axis, and how much.
-- `area_resize`: shrink a picture by averaging the area under each output pixel.
-
 Integers make the result independent of threads, libraries and processors. It is within one grey
 level of OpenCV's `INTER_AREA`, which rounds a float sum.
 """

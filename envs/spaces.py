@@ -1,10 +1,4 @@
-"""Which Gymnasium spaces an agent can work with.
-
-- `observation_size`: the length of a flattened observation.
-- `action_size`: how many actions there are, or the bounds of continuous ones.
-
-Pure checks: a space is read, never sampled.
-"""
+"""Which Gymnasium spaces an agent can work with; they are read, never sampled."""
 
 from typing import Any
 
@@ -21,10 +15,6 @@ _REMEDIES = {
 }
 
 
-def _kind(space: Any) -> str:
-    return type(space).__name__
-
-
 def observation_size(env_id: str, space: Any) -> int:
     """Return how many numbers an observation has; a Box of any shape is flattened.
 
@@ -35,7 +25,7 @@ def observation_size(env_id: str, space: Any) -> int:
     Raises:
         ValueError: unless it is a Box of floats with at least one entry.
     """
-    kind = _kind(space)
+    kind = type(space).__name__
     if kind != "Box":
         remedy = _REMEDIES.get(kind, "return a Box of float32")
         raise ValueError(
@@ -47,9 +37,10 @@ def observation_size(env_id: str, space: Any) -> int:
             f"observations of env '{env_id}' are a Box of {np.dtype(space.dtype)}: wrap it with "
             "gymnasium.wrappers.DtypeObservation(env, numpy.float32) (allowed: Box of floats)"
         )
-    if not np.prod(space.shape, dtype=int):
+    size = int(np.prod(space.shape, dtype=int))
+    if not size:
         raise ValueError(f"observations of env '{env_id}' have shape {space.shape}: no entries")
-    return int(np.prod(space.shape, dtype=int))
+    return size
 
 
 def action_size(env_id: str, space: Any) -> int | tuple[np.ndarray, np.ndarray]:
@@ -62,7 +53,7 @@ def action_size(env_id: str, space: Any) -> int | tuple[np.ndarray, np.ndarray]:
     Raises:
         ValueError: unless it is Discrete or a Box of floats with finite bounds.
     """
-    kind = _kind(space)
+    kind = type(space).__name__
     if kind == "Discrete":
         return int(space.n)
     if kind != "Box" or np.dtype(space.dtype).kind != "f" or not np.prod(space.shape, dtype=int):

@@ -1,18 +1,14 @@
 """Several environments stepped together, here or in worker processes, with exact state.
 
-- `VectorEnv`: N environments in lockstep; an episode that ends restarts within the same step.
-- `VectorStep`: what one step of all of them returns.
-
-The restart (gymnasium's SAME_STEP mode) stores no transition whose action is ignored, and the
-observation an episode ended with is kept beside the first one of the next, because a truncated
-episode still bootstraps from it.
+An episode that ends restarts within the same step (gymnasium's SAME_STEP mode), so no transition
+is stored whose action is ignored. The observation it ended with is kept beside the first one of
+the next, because a truncated episode still bootstraps from it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -73,43 +69,38 @@ class EnvGroup:
 
     def reset(self) -> np.ndarray:
         """Start an episode everywhere; returns (n, *obs_shape)."""
-        obs = []
-        for position, env in enumerate(self._envs):
-            with self._named(position, "reset"):
-                obs.append(env.reset())
-        return np.stack(obs)
+        return np.stack([self._call(i, "reset") for i in range(len(self._envs))])
 
     def step(self, actions: Sequence[int] | np.ndarray) -> GroupStep:
         """Step every environment and restart those whose episode ended."""
         obs, finals, frames = [], {}, 0
         reward, terminated, truncated = [], [], []
         for position, (env, action) in enumerate(zip(self._envs, actions, strict=True)):
-            with self._named(position, "step"):
-                obs_next, env_reward, env_terminated, env_truncated = env.step(action)
+            result = self._call(position, "step", action)
+            obs_next, env_reward, env_terminated, env_truncated = result
             frames += env.step_frames
             if env_terminated or env_truncated:
                 finals[position] = obs_next
-                with self._named(position, "reset"):
-                    obs_next = env.reset()
+                obs_next = self._call(position, "reset")
             obs.append(obs_next)
             reward.append(env_reward)
             terminated.append(env_terminated)
             truncated.append(env_truncated)
         return GroupStep(np.stack(obs), finals, reward, terminated, truncated, frames)
 
-    @contextmanager
-    def _named(self, position: int, call: str) -> Iterator[None]:
-        """Say which environment it was, if its code fails."""
-        place = f"environment {self._first + position} of '{self._envs[position].spec.id}'"
+    def _call(self, position: int, method: str, *arguments: Any) -> Any:
+        """Call a method of one environment; say which one it was, if its code fails."""
+        env = self._envs[position]
         try:
-            yield
-        except NotFinite as error:  # the simulator's own; what it returns is checked later
-            raise NotFinite(f"{place}, {error}") from error
+            return getattr(env, method)(*arguments)
         except ValueError:
             raise  # the contract's own words
         except Exception as error:
+            place = f"environment {self._first + position} of '{env.spec.id}'"
+            if isinstance(error, NotFinite):  # the simulator's own
+                raise NotFinite(f"{place}, {error}") from error
             raise EnvFailed(
-                f"{place}: {call}() raised {type(error).__name__}: {error}; mend the environment"
+                f"{place}: {method}() raised {type(error).__name__}: {error}; mend the environment"
             ) from error
 
     def render(self, position: int) -> np.ndarray:
@@ -131,25 +122,11 @@ class EnvGroup:
             env.close()
 
 
-class _Groups(Protocol):
-    """Calls a method of every group, one argument tuple each; closes them."""
-
-    def call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]: ...
-
-    def close(self) -> None: ...
-
-
-class _LocalGroup:
-    """The one group of this process."""
-
-    def __init__(self, group: EnvGroup) -> None:
-        self._group = group
+class _LocalGroup(EnvGroup):
+    """The one group of this process, called as `WorkerGroups` are."""
 
     def call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        return [getattr(self._group, method)(*arguments[0])]
-
-    def close(self) -> None:
-        self._group.close()
+        return [getattr(self, method)(*arguments[0])]
 
 
 class VectorEnv:
@@ -191,9 +168,8 @@ class VectorEnv:
         self.num_envs = len(rngs)
         bounds = [self.num_envs * i // max(workers, 1) for i in range(max(workers, 1) + 1)]
         self._slices = [slice(a, b) for a, b in pairwise(bounds)]
-        self._groups: _Groups
         if workers == 0:
-            self._groups = _LocalGroup(EnvGroup(make_env, rngs))
+            self._groups = _LocalGroup(make_env, rngs)
         else:
             arguments = [(make_env, rngs[part], part.start) for part in self._slices]
             self._groups = WorkerGroups(EnvGroup, arguments, timeout)

@@ -1,8 +1,5 @@
 """Objects that live in worker processes and are called over pipes.
 
-- `WorkerGroups`: builds one object per process and calls all of them at once.
-- `check_portable`: whether something can be sent to them.
-
 Processes are spawned, so that they inherit no threads and no locks. They ignore SIGINT and
 SIGTERM: the parent, which gets the same signals, first saves its state through them. They end
 when the parent closes its pipes, which dying in any way does.
@@ -30,19 +27,6 @@ _RERAISED = {
     kind.__name__: kind for kind in (ValueError, UnknownEnv, MissingPackage, NotFinite, EnvFailed)
 }
 
-# Told to the parent; anything else ends the worker, with its traceback on stderr.
-_REPORTED = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-
 _JOIN_SECONDS = 5.0
 
 
@@ -68,7 +52,7 @@ def _attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[
     """Return (None, result), or ((type, message, traceback), None) when the call failed."""
     try:
         return None, function(*arguments)
-    except _REPORTED as error:
+    except Exception as error:
         return (type(error).__name__, str(error), traceback.format_exc()), None
 
 
@@ -110,8 +94,7 @@ class WorkerGroups:
 
         Raises:
             WorkerDied: for one that ends, or does not answer for `timeout` seconds.
-            ValueError: as the object's constructor does.
-            MissingPackage: as the object's constructor does.
+            ValueError, MissingPackage, NotFinite, EnvFailed: as the object's constructor does.
             RuntimeError: for any other failure in a worker, with its traceback as a note.
         """
         context = multiprocessing.get_context("spawn")
@@ -139,9 +122,7 @@ class WorkerGroups:
     def call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a method of every object at once, with one argument tuple each.
 
-        Raises:
-            ValueError: as the method does.
-            RuntimeError: for any other failure in a worker, with its traceback as a note.
+        Raises what the method does, or the RuntimeError of the constructor.
         """
         for index, (pipe, call_arguments) in enumerate(zip(self._pipes, arguments, strict=True)):
             try:

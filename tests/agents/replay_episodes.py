@@ -1,12 +1,11 @@
 """What the replay tests share: small memories and random streams of episodes."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlplast.agents.replay import Batch, Replay
-
-__all__ = ["FRAME", "Episodes", "assert_equal", "copy", "fill", "make"]
 
 FRAME = (3,)  # environment, episode, step of the episode; counted from 1, so blank is none
 
@@ -66,6 +65,10 @@ class Episodes:
 def fill(replay: Replay, episodes: Episodes, steps: int) -> None:
     for _ in range(steps):
         replay.add(*episodes.step())
+
+
+def save(replay: Replay, folder: Path, previous: Path | None = None) -> None:
+    replay.begin_save(previous)(folder)
 
 
 def copy(batch: Batch) -> list[np.ndarray]:

@@ -28,11 +28,10 @@ NEW = {
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-@every_kind
 @pytest.mark.parametrize("name", [row.name for row in rows("optimizers")])
-def test_resumed_run_equals_an_uninterrupted_one(kind: str, name: str, tmp_path: Path) -> None:
+def test_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
     keys = {"optimizer.name": name, "optimizer.schedule": "cosine", "optimizer.warmup": 0.2}
-    config = api.read_config(KINDS[kind] | MANY, keys)
+    config = api.read_config(KINDS["sac"] | MANY, keys)
     through, run = tmp_path / "through", tmp_path / "run"
     api.train(config, through)
     shutil.copytree(through, run)
@@ -72,7 +71,7 @@ def test_overrides_under_both_names_are_refused_unless_they_are_in_layers(
     with pytest.raises(ConfigError, match=r"agent\.lr"):
         api.read_config(SMALL, overrides)
     last = list(overrides.values())[-1]
-    config = read_config(SMALL, overrides, layered=True)
+    config = read_config(SMALL, *({key: value} for key, value in overrides.items()))
     assert config.optimizer.lr == (last["lr"] if isinstance(last, dict) else last)
 
 

@@ -11,17 +11,16 @@ from rlplast.agents.dqn import DQN
 from rlplast.agents.dqn_config import DQNAgentConfig, DQNConfig
 from rlplast.agents.off_policy_config import EnvConfig
 from rlplast.agents.replay import Batch
-from rlplast.core.errors import ConfigError, RlplastError
+from rlplast.core.errors import RlplastError
 from rlplast.core.rng import numpy_stream
 from tests.agents.toy_env import (
     ROUND,
     dqn,
-    everything,
     exploration_state,
     same,
     use_wheel,
 )
-from tests.naive.dqn import HandWrittenUpdate, epsilon_twin, syncs_twin, updates_twin
+from tests.naive.dqn import HandWrittenUpdate, epsilon_twin, syncs_twin
 
 
 def copies(batch: Batch) -> Batch:
@@ -84,38 +83,7 @@ def test_discount_of_a_batch_is_gamma_to_the_steps_and_zero_at_a_termination(
     assert found == {0.0, 0.5, 0.25, 0.125}  # cut short by truncations, which bootstrap
 
 
-def test_loss_of_a_batch_writes_nothing(monkeypatch: pytest.MonkeyPatch):
-    use_wheel(monkeypatch)
-    agent = dqn()
-    while agent.clock.updates < 5:
-        agent.step()
-    batch, before = agent.experience.replay.sample(), everything(agent)
-    torch.autograd.grad(agent.loss("q", batch), list(agent.online.parameters()))
-    assert same(everything(agent), before)
-
-
 # Replay ratio, target network, ε.
-
-
-@pytest.mark.parametrize("num_envs", [1, 3, 4])
-@pytest.mark.parametrize("ratio", [0.1, 0.25, 1, 2.5])
-def test_updates_are_the_ratio_of_transitions_after_the_initial_ones(
-    num_envs: int, ratio: float, monkeypatch: pytest.MonkeyPatch
-):
-    use_wheel(monkeypatch)
-    agent = dqn(num_envs, ratio, initial_steps=25, batch_size=2)
-    steps_before = burst = 0
-    while agent.clock.env_steps < 90:
-        updates = agent.clock.updates
-        agent.step()
-        stepped = agent.clock.env_steps > steps_before
-        assert stepped != (agent.clock.updates > updates)  # one thing at a time
-        burst = 0 if stepped else burst + 1
-        assert burst <= np.ceil(ratio * num_envs)
-        steps_before = agent.clock.env_steps
-        if not agent.owes():
-            assert agent.clock.updates == updates_twin(ratio, agent.clock.env_steps, 25)
-    assert agent.clock.frames == 2 * agent.clock.env_steps
 
 
 def test_fractions_of_updates_never_get_lost(monkeypatch: pytest.MonkeyPatch):
@@ -163,14 +131,6 @@ def test_target_follows_where_a_multiple_of_its_period_is_crossed(
         elif moved and agent.clock.env_steps == steps:  # just updated
             assert not same(list(agent.online.parameters()), list(agent.target.parameters()))
         steps = agent.clock.env_steps
-
-
-def test_target_begins_as_a_copy_that_is_not_trained():
-    agent = dqn()
-    assert same(list(agent.online.parameters()), list(agent.target.parameters()))
-    assert not any(p.requires_grad for p in agent.target.parameters())
-    pairs = zip(agent.online.parameters(), agent.target.parameters(), strict=True)
-    assert all(mine.data_ptr() != theirs.data_ptr() for mine, theirs in pairs)
 
 
 @pytest.mark.parametrize(
@@ -290,42 +250,6 @@ def test_only_the_agent_sees_clipped_rewards(
     assert scores["episodes"] == 5
 
 
-def test_evaluation_plays_the_share_of_each_environment(monkeypatch: pytest.MonkeyPatch):
-    use_wheel(monkeypatch)
-    for num_envs, episodes in [(1, 3), (4, 3), (4, 10), (3, 4)]:
-        played = dqn(num_envs=num_envs).play(0, episodes)
-        assert len(played.returns) == len(played.lengths) == episodes
-        assert played.lengths.max() <= ROUND
-
-
-def test_evaluation_repeats_by_number_and_differs_between_numbers(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    use_wheel(monkeypatch)
-    agent = dqn(epsilon_eval=1.0)
-    one, two, three = (agent.play(number, 20).returns for number in (0, 0, 1))
-    assert same(one, two)
-    assert not same(one, three)
-
-
-@pytest.mark.parametrize("env", ["gym/CartPole-v1", "minatar/breakout"])
-def test_evaluation_probes_and_acting_leave_training_bit_identical(env: str):
-    plain, watched = dqn(2, env=env), dqn(2, env=env)
-    for i in range(45):
-        plain.step()
-        watched.step()
-        if i % 7 == 0:
-            with torch.random.fork_rng():
-                watched.evaluate(i, 2)
-            batch = watched.sample(16, i)
-            if batch is not None:
-                watched.activations("q", batch)
-                watched.loss("q", batch)
-            watched.act(watched.experience.stack.obs())
-    assert plain.clock.updates > 10
-    assert same(everything(plain), everything(watched))
-
-
 def test_video_frames_are_those_of_the_first_environments_share(
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -333,37 +257,6 @@ def test_video_frames_are_those_of_the_first_environments_share(
     frames: list[np.ndarray] = []
     dqn(num_envs=2).play(0, 3, frames.append)  # two episodes for the first, one for the second
     assert len(frames) == 2 * ROUND
-
-
-# Sizes.
-
-
-@pytest.mark.parametrize("n_step", [1, 4])
-@pytest.mark.parametrize("num_envs", [1, 3])
-def test_smallest_buffer_that_is_allowed_always_has_something_to_sample(
-    n_step: int, num_envs: int, monkeypatch: pytest.MonkeyPatch
-):
-    use_wheel(monkeypatch)
-    least = num_envs * (1 + n_step + 1)
-    with pytest.raises(ConfigError, match=rf"agent\.buffer_size = {least - 1}: .*= {least}"):
-        dqn(num_envs, n_step=n_step, buffer_size=least - 1)
-    agent = dqn(num_envs, n_step=n_step, buffer_size=least, total="900 env_steps")
-    monkeypatch.setattr(agent, "_update", lambda: agent.experience.replay.sample())
-    while agent.clock.env_steps < 600:
-        agent.experience.credit = 0.0
-        agent.step()
-        if agent.clock.env_steps >= num_envs * (n_step + 1):
-            assert agent.experience.replay.size > 0
-            agent._update()
-
-
-def test_probe_batch_is_none_before_there_is_data():
-    agent = dqn()
-    assert agent.sample(4, 0) is None
-    agent.step()
-    batch = agent.sample(4, 0)
-    assert batch is not None
-    assert batch.obs.shape == (4, 4)
 
 
 def test_frames_are_stacked_as_training_sees_them():

@@ -11,6 +11,7 @@ from tests.agents.toy_env import (
     dqn,
     everything,
     exploration_state,
+    hooked,
     same,
     use_wheel,
     without_weights,
@@ -25,19 +26,6 @@ every_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: met
 @pytest.fixture(autouse=True)
 def wheel(monkeypatch: pytest.MonkeyPatch):
     use_wheel(monkeypatch)
-
-
-def hooked(agent: DQN, *configs: dict[str, Any]) -> Hooks:
-    config = agent.config
-    return Hooks(
-        configs,
-        agent.networks,
-        config.total,
-        config.seed,
-        agent.units,
-        config.horizon(),
-        source=agent,
-    )
 
 
 def run(agent: DQN, hooks: Hooks, until: int) -> list:
@@ -68,8 +56,8 @@ def test_firing_changes_the_network_and_nothing_around_it(method: dict[str, Any]
     assert same(without_weights(agent), rest)
     assert receipt.sfe > 0
     # Methods that read moments forget some of their own accord.
-    own = {"optimizer"} if "moments" in method_of(method["method"]).reads else set()
-    assert {key for key in before if not same(before[key], after[key])} == {"online"} | own
+    own = {"q optimizer"} if "moments" in method_of(method["method"]).reads else set()
+    assert {key for key in before if not same(before[key], after[key])} == {"q"} | own
 
 
 @every_method
@@ -77,11 +65,11 @@ def test_firing_changes_the_network_and_nothing_around_it(method: dict[str, Any]
 def test_target_obeys_its_policy(method: dict[str, Any], policy: str):
     agent = trained(method, lr=0.01, target_every=13)
     before = everything(agent)
-    assert not same(before["online"], before["target"])
+    assert not same(before["q"], before["target"])
     hooks = hooked(agent, method | {"at": "50%", "followers": policy})
     hooks.fire(None, agent.clock)
     after = everything(agent)
-    assert same(after["online"], after["target"]) == (
+    assert same(after["q"], after["target"]) == (
         policy == "copy" or (policy == "same_edit" and method["method"] == "full_reset")
     )
     assert same(before["target"], after["target"]) == (policy == "leave")
@@ -94,35 +82,10 @@ def test_default_policies_are_the_methods_own(method: dict[str, Any]):
     hooked(agent, method | {"at": "50%"}).fire(None, agent.clock)
     after = everything(agent)
     optimizer, followers = method_of(method["method"]).policies
-    assert same(after["online"], after["target"]) == (followers == "copy")
+    assert same(after["q"], after["target"]) == (followers == "copy")
     assert same(before["target"], after["target"]) == (followers == "leave")
-    left = any(tensor.any() for state in after["optimizer"] for tensor in state.values())
+    left = any(tensor.any() for state in after["q optimizer"] for tensor in state.values())
     assert left == (optimizer != "network")
-
-
-@every_method
-def test_arm_with_a_hook_at_half_is_the_arm_without_it_until_then(method: dict[str, Any]):
-    half = method | {"at": "50%"}
-    plain, arm = (
-        dqn(num_envs=2, total=f"{TOTAL} env_steps", n_step=2, hooks=hooks) for hooks in ([], [half])
-    )
-    hooks, none = hooked(arm, half), hooked(plain)
-    while arm.clock.env_steps < TOTAL // 2 - 2 or arm.owes():
-        previous = arm.clock
-        arm.step()
-        plain.step()
-        assert hooks.fire(previous, arm.clock) == []
-    ours, theirs = everything(arm), everything(plain)
-    for key in ("online", "target", "initial"):  # which have the buffers of installed modules too
-        ours[key] = {name: ours[key][name] for name in theirs[key]}
-    assert same(ours, theirs)
-    receipts = run(arm, hooks, TOTAL)
-    run(plain, none, TOTAL)
-    assert [(r.clock.env_steps, r.clock.updates) for r in receipts] == [(60, 60 - 2 - 24)]
-    assert not same(everything(arm)["online"], everything(plain)["online"])
-    # The streams do not depend on what the networks prefer, so the arms stay paired.
-    assert same(exploration_state(arm), exploration_state(plain))
-    assert arm.clock == plain.clock
 
 
 def test_hook_due_at_an_env_step_fires_before_the_updates_it_owes():
@@ -148,8 +111,12 @@ def test_every_update_hook_fires_once_in_each_update(method: str):
 def test_training_goes_on_after_a_firing(method: dict[str, Any]):
     once = method_of(method["method"]).fires_once
     row = method | {"at" if once else "every": "20%"}
-    agent = dqn(num_envs=2, total=f"{TOTAL} env_steps", hooks=[row])
+    agent, plain = (dqn(2, total=f"{TOTAL} env_steps", hooks=hooks) for hooks in ([row], []))
     assert len(run(agent, hooked(agent, row), TOTAL)) == (1 if once else 4)
-    assert agent.clock.updates == TOTAL - 24
+    run(plain, hooked(plain), TOTAL)
+    # The streams do not depend on what the networks prefer, so arms stay paired.
+    assert same(exploration_state(agent), exploration_state(plain))
+    assert agent.clock == plain.clock and agent.clock.updates == TOTAL - 24
+    assert not same(list(agent.online.parameters()), list(plain.online.parameters()))
     assert all(torch.isfinite(p).all() for p in agent.online.parameters())
     assert torch.isfinite(agent.sums).all()

@@ -64,13 +64,3 @@ def test_returns_are_not_clipped() -> None:
     played = evaluate_policy(config, lambda obs: rng.integers(9, size=1), 2, generator)
     assert played.returns.max() >= 50  # every item of Asterix pays 50 or more
     assert played.lengths.max() <= 300
-
-
-def test_every_picture_of_the_first_environment_is_shown() -> None:
-    pictures: list[np.ndarray] = []
-    config = EnvConfig("minatar/breakout", 2, options=SHORT)
-    played = evaluate_policy(
-        config, lambda obs: np.zeros(len(obs), np.int64), 2, generator, pictures.append
-    )
-    assert len(pictures) == played.lengths.max()
-    assert pictures[0].dtype == np.uint8 and pictures[0].shape[-1] == 3

@@ -32,28 +32,6 @@ def test_target_is_the_twins(values: dict[str, torch.Tensor], double: bool):
     np.testing.assert_allclose(td_target(**values).numpy(), expected, atol=1e-6)
 
 
-def test_zero_discount_leaves_the_reward_and_one_adds_the_best_value(
-    values: dict[str, torch.Tensor],
-):
-    reward, q_next = values["reward"], values["q_target_next"]
-    assert torch.equal(td_target(reward, torch.zeros(B), q_next), reward)
-    assert torch.equal(td_target(reward, torch.ones(B), q_next), reward + q_next.max(1).values)
-
-
-def test_double_equals_plain_where_both_networks_agree(values: dict[str, torch.Tensor]):
-    q_next = values["q_target_next"]
-    plain = td_target(values["reward"], values["discount"], q_next)
-    assert torch.equal(plain, td_target(values["reward"], values["discount"], q_next, q_next))
-
-
-def test_double_is_never_above_plain(values: dict[str, torch.Tensor]):
-    reward, discount = values["reward"], values["discount"]
-    plain = td_target(reward, discount, values["q_target_next"])
-    double = td_target(reward, discount, values["q_target_next"], values["q_online_next"])
-    assert (double <= plain).all()
-    assert (double < plain).any()
-
-
 @pytest.mark.parametrize("delta", [0.1, 1.0, 3.5])
 def test_huber_is_torchs_and_the_twins(delta: float):
     error = torch.linspace(-5, 5, 101, requires_grad=True)

@@ -1,7 +1,6 @@
 import gc
-import json
 import mmap
-import subprocess
+import re
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplast.agents import mapped_memory
-from rlplast.agents.replay import Replay
+from tests.agents.replay_episodes import make, save
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="pages are mapped on Linux only")
 
@@ -39,7 +38,7 @@ def test_more_memory_than_there_is_is_refused(length: int) -> None:
         mapped_memory.zeros((length,), np.dtype("u1"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     row=st.integers(1, 3000),
     first=st.integers(0, 20),
@@ -112,68 +111,24 @@ def test_where_pages_cannot_be_mapped_they_are_read(
     assert (array == ord("x")).all()
 
 
-# Loads a replay, as an arm of a study does, then says so and reports its memory once asked.
-ARM = """
-import json, sys
-from pathlib import Path
-import numpy as np
-from rlplast.agents.replay import Replay
-
-folder, state = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
-rows = state["rows_written"][0]
-replay = Replay(2 * rows, 2, (64, 64), "uint8", 4, 1, 0.9, 32, np.random.default_rng(0))
-
-def memory():
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
-    sizes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-    return {key: sizes[key] for key in ("Rss", "Pss", "Private_Dirty")}
-
-before = memory()
-replay.load(folder, state)
-seen = int(replay._frames.sum())  # every page
-print("loaded", flush=True)
-sys.stdin.readline()
-after = memory()
-print(json.dumps({key: after[key] - before[key] for key in after} | {"seen": seen}), flush=True)
-sys.stdin.readline()
-"""
-
-
-def asked(arm: "subprocess.Popen[str]") -> str:
-    """Give a process its next line and return what it says."""
-    assert arm.stdin is not None and arm.stdout is not None
-    arm.stdin.write("\n")
-    arm.stdin.flush()
-    return arm.stdout.readline()
-
-
 @linux
 def test_processes_that_load_one_replay_share_its_memory(tmp_path: Path) -> None:
-    steps, rng = 1000, np.random.default_rng(0)
-    replay = Replay(2 * (steps + 1), 2, (64, 64), "uint8", 4, 1, 0.9, 32, rng)
+    steps, rng, options = 1000, np.random.default_rng(0), {"num_envs": 2, "frame_stack": 4}
+    options |= {"rows": steps + 1, "obs_shape": (64, 64), "obs_dtype": "uint8"}
+    replay, again = make(**options), make(**options)
     frames = rng.integers(0, 256, (steps + 1, 2, 64, 64), np.uint8)
     no = np.zeros(2, bool)
     replay.start(frames[0])
     for step in range(steps):
         replay.add(np.zeros(2, int), np.zeros(2), no, no, frames[step + 1], frames[0])
-    replay.save(tmp_path / "save")
-    (tmp_path / "state").write_text(json.dumps(replay.state_dict()))
-    arms = [
-        subprocess.Popen(
-            [sys.executable, "-c", ARM, str(tmp_path / "save"), str(tmp_path / "state")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
+    save(replay, tmp_path)
+    again.load(tmp_path, replay.state_dict())
+    assert int(again._frames.sum()) == int(frames.sum())  # every page
+    # All of it is the files' own pages, and next to nothing of that a copy of this process.
+    mapped = Path("/proc/self/smaps").read_text().split("VmFlags")
+    sizes = [
+        dict(re.findall(r"(\w+): +(\d+) kB", part)) for part in mapped if str(tmp_path) in part
     ]
-    assert [arm.stdout and arm.stdout.readline() for arm in arms] == ["loaded\n"] * 2
-    found = [json.loads(asked(arm)) for arm in arms]
-    for arm in arms:
-        arm.communicate("\n", timeout=60)
-    kib = frames.nbytes / 1024
-    for arm in found:
-        assert arm["seen"] == int(frames.sum())
-        assert arm["Rss"] > 0.95 * kib  # all of it is in memory,
-        assert arm["Private_Dirty"] < 0.1 * kib  # next to nothing as a copy of its own,
-        assert arm["Pss"] < 0.6 * kib  # and half of it on the account of the other one
+    kib = {key: sum(int(size[key]) for size in sizes) for key in ("Rss", "Private_Dirty")}
+    assert kib["Rss"] > 0.95 * frames.nbytes / 1024
+    assert kib["Private_Dirty"] < 0.1 * frames.nbytes / 1024

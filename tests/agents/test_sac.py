@@ -8,21 +8,19 @@ import torch
 
 from rlplast import envs
 from rlplast.agents.sac import SAC
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.rng import numpy_stream
 from rlplast.metrics.probe import measure_run
 from tests.agents.toy_control import (
     ACTION_DIM,
     OBS_DIM,
     ROUND,
-    everything,
     recorded,
     sac,
     trained,
     use_slide,
 )
-from tests.agents.toy_env import same
-from tests.naive.dqn import updates_twin
+from tests.agents.toy_env import everything, same
 
 METRICS = ["weight_norm", "weight_difference", "dormant_ratio", "srank", "gradient_norm"]
 
@@ -30,32 +28,6 @@ METRICS = ["weight_norm", "weight_difference", "dormant_ratio", "srank", "gradie
 @pytest.fixture(autouse=True)
 def slide(monkeypatch: pytest.MonkeyPatch):
     use_slide(monkeypatch)
-
-
-# Replay ratio.
-
-
-@pytest.mark.parametrize(("ratio", "num_envs"), [(0.5, 1), (0.5, 3), (2, 1), (2, 4), (32, 2)])
-def test_updates_are_the_ratio_of_transitions_after_the_initial_ones(
-    ratio: float, num_envs: int, monkeypatch: pytest.MonkeyPatch
-):
-    agent = sac(num_envs, ratio, initial_steps=25)
-
-    def update():
-        agent.experience.paid()
-        agent.clock = agent.clock.advance(updates=1)
-
-    monkeypatch.setattr(agent, "_update", update)
-    while agent.clock.env_steps < 90 or agent.owes():
-        before = agent.clock
-        agent.step()
-        stepped = agent.clock.env_steps - before.env_steps
-        updated = agent.clock.updates - before.updates
-        assert (stepped, updated) in ((num_envs, 0), (0, 1))  # one thing at a time
-        if not agent.owes():
-            assert agent.clock.updates == updates_twin(ratio, agent.clock.env_steps, 25)
-    assert agent.clock.updates >= int(ratio * 65)
-    assert agent.clock.frames == 2 * agent.clock.env_steps
 
 
 # Acting.
@@ -115,19 +87,21 @@ def test_evaluation_and_act_take_the_mean_action(monkeypatch: pytest.MonkeyPatch
     assert agent.actor.training
 
 
-def test_evaluation_repeats_by_number_and_differs_between_numbers():
-    agent = trained(5)
-    one, two, three = (agent.play(number, 6).returns for number in (0, 0, 1))
-    assert same(one, two)
-    assert not same(one, three)
-
-
 def test_act_refuses_observations_of_another_shape():
     agent = sac()
     for shape in ((OBS_DIM,), (2, OBS_DIM + 1), (1, 2, OBS_DIM)):
         with pytest.raises(ConfigError, match=rf"allowed is \(batch, {OBS_DIM}\)"):
             agent.act(np.zeros(shape))
     assert agent.act(np.zeros((4, OBS_DIM))).shape == (4, ACTION_DIM)
+
+
+def test_actions_that_are_not_finite_end_the_run_with_the_clock_and_a_remedy():
+    agent = trained(1)
+    with torch.no_grad():
+        agent.networks["actor"].blocks[0].view.fill_(np.nan)
+    agent.experience.credit = 0.0
+    with pytest.raises(RlplastError, match=r"not finite at .*diverged.*lower optimizer\.lr"):
+        agent.step()
 
 
 # Observation statistics.
@@ -200,23 +174,13 @@ def test_probe_batches_repeat_by_number_and_leave_the_update_its_tensors():
     assert not {t.data_ptr() for t in (*one.transitions, one.noise)} & set(addresses)
 
 
-def test_probe_batch_is_none_before_there_is_data():
-    agent = sac()
-    assert agent.sample(4, 0) is None
-    agent.step()
-    assert agent.sample(4, 0) is not None
-    assert measure_run(sac(), METRICS, 4, 0)["metric/weight_norm/actor"] > 0
-
-
 # Networks.
 
 
-def test_critics_start_different_and_the_target_as_their_copy():
+def test_critics_start_different():
     agent = sac(network="mlp", critics=3)
     for weights in agent.critic.parameters():
         assert len({w.detach().numpy().tobytes() for w in weights}) == 3
-    assert same(agent.critic.state_dict(), agent.target.state_dict())
-    assert not any(p.requires_grad for p in agent.target.parameters())
 
 
 def test_temperature_is_learnt_towards_the_target_entropy():
@@ -250,23 +214,6 @@ def test_metrics_are_means_since_the_last_call():
     assert first["train/episodes"] > 0
     assert "train/loss" not in agent.metrics()
     assert agent.updates_summed == 0
-
-
-@pytest.mark.parametrize("n_step", [1, 4])
-@pytest.mark.parametrize("num_envs", [1, 3])
-def test_smallest_buffer_that_is_allowed_always_has_something_to_sample(
-    n_step: int, num_envs: int, monkeypatch: pytest.MonkeyPatch
-):
-    least = num_envs * (1 + n_step + 1)
-    with pytest.raises(ConfigError, match=rf"agent\.buffer_size = {least - 1}: .*= {least}"):
-        sac(num_envs, n_step=n_step, buffer_size=least - 1)
-    agent = sac(num_envs, n_step=n_step, buffer_size=least)
-    monkeypatch.setattr(agent, "_update", lambda: agent.experience.replay.sample())
-    while agent.clock.env_steps < 150:
-        agent.experience.credit = 0.0
-        agent.step()
-        if agent.clock.env_steps >= num_envs * (n_step + 1):
-            agent._update()
 
 
 @pytest.mark.parametrize("options", [{}, {"network": "mlp", "normalize_obs": False}])

@@ -10,13 +10,12 @@ import pytest
 from torch import Tensor
 
 from rlplast.agents.sac import SAC
-from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.registry import rows
 from rlplast.core.training.config import read_yaml
-from tests.agents.toy_control import everything, sac, use_slide
-from tests.agents.toy_env import same
+from tests.agents.toy_control import sac, use_slide
+from tests.agents.toy_env import everything, hooked, same
 from tests.cases import CASES
 from tests.naive.interventions import SwrLayer, fire_twin, shrink_perturb_twin, swr_twin
 
@@ -217,19 +216,6 @@ RULES: dict[str, Rule] = {
 }
 
 
-def hooked(agent: SAC, configs: list[dict[str, Any]]) -> Hooks:
-    config = agent.config
-    return Hooks(
-        configs,
-        agent.networks,
-        config.total,
-        config.seed,
-        agent.units,
-        config.horizon(),
-        source=agent,
-    )
-
-
 def at_half(**options: Any) -> SAC:
     agent = sac(2, total=f"{TOTAL} env_steps", **({"lr": 1e-2, "tau": 0.05} | options))
     while agent.clock.env_steps < TOTAL // 2 or agent.owes():
@@ -256,7 +242,7 @@ def by_slot(network: Network) -> list[list[Block]]:
 def check_row(row: Row, configs: list[dict[str, Any]], **options: Any) -> None:
     agent = at_half(hooks=configs, **options)
     before, seen = everything(agent), {n: weights(x) for n, x in agent.networks.items()}
-    hooks = hooked(agent, configs)
+    hooks = hooked(agent, *configs)
     batch = agent.sample(8, 0)
     hooks.after_update(agent.clock, {n: agent.activations(n, batch) for n in hooks.recorded()})
     receipts = hooks.fire(None, agent.clock)

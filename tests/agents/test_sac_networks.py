@@ -226,13 +226,6 @@ def test_init_repeats_with_its_stream_and_differs_between_slots(trunk: str) -> N
     assert not any(torch.equal(one[n], one[n.replace("[0]", "[1]")]) for n in one if "[0]" in n)
 
 
-def test_init_leaves_the_global_stream() -> None:
-    made = network(Actor(OBS, ACTION, TRUNKS["simba"]))
-    before = torch.get_rng_state()
-    made.initialise(torch_stream(1, "init", "net"))
-    assert torch.equal(before, torch.get_rng_state())
-
-
 # --- precision and compilation ----------------------------------------------------------------
 
 
@@ -252,7 +245,7 @@ def test_low_precision_gives_float32_outputs_near_those_of_float32(trunk: str) -
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in parameters)
 
 
-@pytest.mark.parametrize("trunk", TRUNKS)
+@pytest.mark.parametrize("trunk", ["simba", "mlp"])
 def test_networks_compile_to_one_graph(trunk: str) -> None:
     actor, critic = Actor(OBS, ACTION, TRUNKS[trunk]), Critic(OBS, ACTION, TRUNKS[trunk])
     obs, action = inputs()
@@ -331,16 +324,7 @@ def test_temperature_is_the_exponential_of_its_parameter() -> None:
     assert temperature().item() == pytest.approx(3)
     assert temperature.log_alpha.grad is not None
     assert float(temperature.log_alpha.grad) == pytest.approx(3)
-
-
-def test_full_reset_returns_the_temperature_to_its_start() -> None:
-    temperature = Temperature(0.2)
-    made = network(temperature)
-    with torch.no_grad():
-        temperature.log_alpha.fill_(5)
-    rlplast.full_reset(made)
-    assert temperature().item() == pytest.approx(0.2)
-    assert forward_order(made) == []
+    assert forward_order(network(temperature)) == []
 
 
 # --- wrong use --------------------------------------------------------------------------------
@@ -354,8 +338,6 @@ def test_full_reset_returns_the_temperature_to_its_start() -> None:
         (lambda: TrunkSpec("mlp", 8, 0), "trunk blocks = 0: allowed is at least 1"),
         (lambda: Actor(3, 2, TRUNKS["mlp"], log_std="clip"), "log_std = 'clip'"),
         (lambda: Actor(3, 2, TRUNKS["mlp"], 2.0, 2.0), "log_std_min = 2.0: allowed is less than"),
-        (lambda: Temperature(0.0), r"initial temperature = 0.0: allowed is \(0, inf\)"),
-        (lambda: Temperature(math.nan), "initial temperature = nan"),
     ],
 )
 def test_impossible_arguments_are_refused(make: Any, message: str) -> None:

@@ -1,49 +1,29 @@
 """A tiny continuous environment, SACs that play it, and all that decides such an agent's future."""
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from rlplast import envs
 from rlplast.agents.off_policy_config import EnvConfig
 from rlplast.agents.sac import SAC
 from rlplast.agents.sac_config import SACAgentConfig, SACConfig
 from rlplast.core.network.optimizers import OptimizerConfig
-from rlplast.envs.base import EnvSpec, EpisodicEnv
-from rlplast.envs.vector import VectorEnv, VectorStep
-from tests.agents.toy_env import parts
-
-__all__ = [
-    "ACTION_DIM",
-    "OBS_DIM",
-    "ROUND",
-    "Slide",
-    "everything",
-    "recorded",
-    "sac",
-    "trained",
-    "use_slide",
-    "without_weights",
-]
+from rlplast.envs.base import EnvSpec
+from rlplast.envs.vector import VectorStep
+from tests.agents.toy_env import Toy, advanced, parts, use_toy
 
 OBS_DIM, ACTION_DIM, ROUND = 3, 2, 7
 SPEC = EnvSpec("toy/slide", (OBS_DIM,), "float32", 1, None, 2, ROUND, action_dim=ACTION_DIM)
 
 
-class Slide:
+class Slide(Toy):
     """Moves with its action on three scales; pays for small positions and may terminate."""
 
-    step_frames = 2
     scale = np.array([1.0, 10.0, 0.1])  # and an offset, so that normalising matters
-
-    def __init__(self, rng: np.random.Generator, terminates: bool):
-        self.rng, self.terminates, self.place = rng, terminates, np.zeros(OBS_DIM)
 
     def obs(self) -> np.ndarray:
         return (self.scale * self.place + 2).astype(np.float32)
@@ -58,32 +38,9 @@ class Slide:
         lost = self.terminates and bool(self.rng.random() < 0.15)
         return self.obs(), -float(np.abs(self.place).sum()), lost
 
-    def render(self) -> np.ndarray:
-        return np.zeros((4, 4, 3), np.uint8)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"place": self.place.copy()}
-
-    def load_state_dict(self, state: dict[str, Any]):
-        self.place = state["place"].copy()
-
-    def close(self):
-        pass
-
-
-def make(rng: np.random.Generator, terminates: bool) -> EpisodicEnv:
-    return EpisodicEnv(SPEC, Slide(rng, terminates), rng)
-
 
 def use_slide(monkeypatch: pytest.MonkeyPatch, terminates: bool = True):
-    """Let every id stand for the slide."""
-
-    def make_vector(env_id: str, rngs, *others: Any, **options: Any) -> VectorEnv:
-        del env_id, others, options
-        return VectorEnv(SPEC, partial(make, terminates=terminates), rngs)
-
-    monkeypatch.setattr(envs, "make_vector", make_vector)
-    monkeypatch.setattr(envs, "spec", lambda env_id, **options: SPEC)
+    use_toy(monkeypatch, SPEC, Slide, terminates)
 
 
 def sac(
@@ -120,10 +77,7 @@ def sac(
 
 
 def trained(updates: int, **options: Any) -> SAC:
-    agent = sac(**options)
-    while agent.clock.updates < updates:
-        agent.step()
-    return agent
+    return advanced(sac(**options), updates)
 
 
 @contextmanager
@@ -143,32 +97,3 @@ def recorded(agent: SAC) -> Iterator[list[tuple[np.ndarray, np.ndarray, VectorSt
         yield seen
     finally:
         agent.experience.env.step = step
-
-
-def everything(agent: SAC) -> dict[str, Any]:
-    """All that decides an agent's future, as copies."""
-    modules = {"actor": agent.actor, "critic": agent.critic, "target": agent.target}
-    modules["temperature"] = agent.temperature
-    state: dict[str, Any] = {
-        name: {k: v.clone() for k, v in module.state_dict().items()}
-        for name, module in modules.items()
-    }
-    for name, network in agent.networks.items():
-        state[f"{name} optimizer"] = [
-            {k: v.clone() for k, v in optimizer.state[p].items()}
-            for optimizer in network.optimizers
-            for p in network.module.parameters()
-        ]
-        state[f"{name} initial"] = {k: v.clone() for k, v in network.initial.items()}
-    return state | {"rest": without_weights(agent)}
-
-
-def without_weights(agent: SAC) -> dict[str, Any]:
-    """Streams, environments, statistics, replay content and counters, as copies."""
-    state = copy.deepcopy(agent.state_dict())
-    replay = agent.experience.replay
-    if replay.size:
-        batch = replay.sample_from(64, np.random.default_rng(0))
-        state["sampled"] = [tensor.clone() for tensor in batch]
-    statistics = [agent.statistics.mean.clone(), agent.statistics.inv_std.clone()]
-    return state | {"clock": agent.clock, "size": replay.size, "applied": statistics}

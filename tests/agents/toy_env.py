@@ -12,60 +12,70 @@ import torch
 from rlplast import envs
 from rlplast.agents.dqn import DQN
 from rlplast.agents.dqn_config import DQNAgentConfig, DQNConfig
+from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.off_policy_config import EnvConfig
+from rlplast.agents.sac import SAC
+from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.envs.base import EnvSpec, EpisodicEnv, rng_state
 from rlplast.envs.vector import VectorEnv
-
-__all__ = ["ROUND", "Wheel", "configs", "dqn", "parts", "use_wheel"]
 
 ROUND = 7  # steps in an episode
 SPEC = EnvSpec("toy/wheel", (3,), "float32", 1, 3, 2, ROUND)
 
 
-class Wheel:
-    """Pays 5 for action 0, -30 for action 1 and 0.5 for action 2; action 1 may terminate it."""
+class Toy:
+    """What both toys need of a simulator beside their dynamics."""
 
     step_frames = 2
 
     def __init__(self, rng: np.random.Generator, terminates: bool):
-        self.rng, self.terminates, self.obs = rng, terminates, np.zeros(3, np.float32)
-
-    def reset(self) -> np.ndarray:
-        self.obs = self.rng.standard_normal(3).astype(np.float32)
-        return self.obs.copy()
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool]:
-        self.obs = (np.roll(self.obs, action) + self.rng.standard_normal(3)).astype(np.float32)
-        lost = self.terminates and action == 1 and bool(self.rng.random() < 0.5)
-        return self.obs.copy(), (5.0, -30.0, 0.5)[action], lost
+        self.rng, self.terminates, self.place = rng, terminates, np.zeros(3)
 
     def render(self) -> np.ndarray:
         return np.zeros((4, 4, 3), np.uint8)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"obs": self.obs.copy()}
+        return {"place": self.place.copy()}
 
     def load_state_dict(self, state: dict[str, Any]):
-        self.obs = state["obs"].copy()
+        self.place = state["place"].copy()
 
     def close(self):
         pass
 
 
-def make(rng: np.random.Generator, terminates: bool) -> EpisodicEnv:
-    return EpisodicEnv(SPEC, Wheel(rng, terminates), rng)
+class Wheel(Toy):
+    """Pays 5 for action 0, -30 for action 1 and 0.5 for action 2; action 1 may terminate it."""
+
+    def reset(self) -> np.ndarray:
+        self.place = self.rng.standard_normal(3).astype(np.float32)
+        return self.place.copy()
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool]:
+        push = self.rng.standard_normal(3)
+        self.place = (np.roll(self.place, action) + push).astype(np.float32)
+        lost = self.terminates and action == 1 and bool(self.rng.random() < 0.5)
+        return self.place.copy(), (5.0, -30.0, 0.5)[action], lost
 
 
-def use_wheel(monkeypatch: pytest.MonkeyPatch, terminates: bool = True):
-    """Let every id stand for the wheel."""
+def make(rng: np.random.Generator, spec: EnvSpec, toy: type, terminates: bool) -> EpisodicEnv:
+    return EpisodicEnv(spec, toy(rng, terminates), rng)
+
+
+def use_toy(monkeypatch: pytest.MonkeyPatch, spec: EnvSpec, toy: type, terminates: bool = True):
+    """Let every id stand for a toy."""
 
     def make_vector(env_id: str, rngs, *others: Any, **options: Any) -> VectorEnv:
         del env_id, others, options
-        return VectorEnv(SPEC, partial(make, terminates=terminates), rngs)
+        return VectorEnv(spec, partial(make, spec=spec, toy=toy, terminates=terminates), rngs)
 
     monkeypatch.setattr(envs, "make_vector", make_vector)
-    monkeypatch.setattr(envs, "spec", lambda env_id, **options: SPEC)
+    monkeypatch.setattr(envs, "spec", lambda env_id, **options: spec)
+
+
+def use_wheel(monkeypatch: pytest.MonkeyPatch, terminates: bool = True):
+    use_toy(monkeypatch, SPEC, Wheel, terminates)
 
 
 OF_OPTIMIZER = ("name", "lr", "weight_decay", "clip_norm", "eps", "schedule")
@@ -108,32 +118,61 @@ def dqn(
     return DQN(config, torch.device("cpu"))
 
 
-def everything(agent: DQN) -> dict[str, Any]:
-    """All that decides an agent's future, as copies."""
-    q = agent.networks["q"]
-    (optimizer,) = q.optimizers
-    return {
-        "online": {k: v.clone() for k, v in agent.online.state_dict().items()},
-        "target": {k: v.clone() for k, v in agent.target.state_dict().items()},
-        "optimizer": [
-            {k: v.clone() for k, v in optimizer.state[p].items()} for p in agent.online.parameters()
-        ],
-        "initial": {k: v.clone() for k, v in q.initial.items()},
-        "rest": without_weights(agent),
+def advanced(agent: Any, updates: int) -> Any:
+    """Step an agent until it has done so many updates."""
+    while agent.clock.updates < updates:
+        agent.step()
+    return agent
+
+
+def hooked(agent: OffPolicyAgent, *configs: dict[str, Any]) -> Hooks:
+    """Hooks as the loop builds them."""
+    config = agent.config
+    return Hooks(
+        configs,
+        agent.networks,
+        config.total,
+        config.seed,
+        agent.units,
+        config.horizon(),
+        source=agent,
+    )
+
+
+def everything(agent: OffPolicyAgent) -> dict[str, Any]:
+    """All that decides an agent's future, as copies: networks by name, and the ``rest``."""
+    state: dict[str, Any] = {}
+    for name, network in agent.networks.items():
+        modules = {name: network.module}
+        modules |= {key: follower.module for key, follower in network.followers.items()}
+        for key, module in modules.items():
+            state[key] = {k: v.clone() for k, v in module.state_dict().items()}
+        state[f"{name} optimizer"] = [
+            {k: v.clone() for k, v in optimizer.state[p].items()}
+            for optimizer in network.optimizers
+            for p in network.module.parameters()
+        ]
+        state[f"{name} initial"] = {k: v.clone() for k, v in network.initial.items()}
+    return state | {"rest": without_weights(agent)}
+
+
+def without_weights(agent: OffPolicyAgent) -> dict[str, Any]:
+    """Streams, environments, statistics, replay content, stacks and counters, as copies."""
+    state = copy.deepcopy(agent.state_dict())
+    replay = agent.experience.replay
+    if replay.size:
+        batch = replay.sample_from(64, np.random.default_rng(0))
+        state["sampled"] = [tensor.clone() for tensor in batch]
+    if isinstance(agent, SAC):
+        state["applied"] = agent.statistics.mean.clone(), agent.statistics.inv_std.clone()
+    return state | {
+        "clock": agent.clock,
+        "size": replay.size,
+        "exploration": exploration_state(agent),
     }
 
 
-def without_weights(agent: DQN) -> dict[str, Any]:
-    """Streams, environments, replay content, stacks and counters, as copies."""
-    state = copy.deepcopy(agent.state_dict())
-    size = agent.experience.replay.size
-    if size:
-        batch = agent.experience.replay.sample_from(64, np.random.default_rng(0))
-        state["sampled"] = [tensor.clone() for tensor in batch]
-    return state | {"clock": agent.clock, "size": size, "exploration": exploration_state(agent)}
-
-
-def exploration_state(agent: DQN) -> dict[str, Any]:
+def exploration_state(agent: OffPolicyAgent) -> dict[str, Any]:
     return rng_state(agent.streams.numpy("exploration"))
 
 

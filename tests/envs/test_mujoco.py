@@ -93,9 +93,9 @@ def _model_arrays(model: Any) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_restored_tasks_continue_bit_for_bit_from_any_point(task: str) -> None:
-    env_id, options = f"gym/{task}", {"max_episode_steps": 120}  # so that all of them end
+    env_id, options = f"gym/{task}", {"max_episode_steps": 50}  # so that all of them end
     env = envs.make(env_id, generator(1), **options)
-    actions = random_actions(env_id, 500, seed=2)
+    actions = random_actions(env_id, 200, seed=2)
     starts: list[np.ndarray] = []  # first observation of every episode
     truth: list[tuple[np.ndarray, float, bool, bool]] = []
     states = {"before the first reset": (0, 0, env.state_dict())}
@@ -103,7 +103,7 @@ def test_restored_tasks_continue_bit_for_bit_from_any_point(task: str) -> None:
     states["after the first reset"] = (0, 1, env.state_dict())
     for count, action in enumerate(actions, start=1):
         truth.append(env.step(action))
-        if count in (60, 300):
+        if count in (30, 120):
             states[f"after step {count}"] = (count, len(starts), env.state_dict())
         if any(truth[-1][2:]):
             states.setdefault("at an end", (count, len(starts), env.state_dict()))
@@ -119,7 +119,7 @@ def test_restored_tasks_continue_bit_for_bit_from_any_point(task: str) -> None:
         for other in (fresh, used):
             other.load_state_dict(through_files(state))
             assert_same_states(other.state_dict(), state)
-            _assert_goes_on(other, actions[begin:], truth[begin : begin + 200], starts[episode:])
+            _assert_goes_on(other, actions[begin:], truth[begin : begin + 80], starts[episode:])
 
 
 def _assert_goes_on(env: Any, actions: Any, truth: list[Any], starts: list[np.ndarray]) -> None:
@@ -135,11 +135,9 @@ def _assert_goes_on(env: Any, actions: Any, truth: list[Any], starts: list[np.nd
             np.testing.assert_array_equal(env.reset(), starts.pop(0))
 
 
-@pytest.mark.parametrize("task", ["Hopper-v5", "Humanoid-v5", "Reacher-v5"])
-@pytest.mark.parametrize("used", [False, True])
-def test_an_uninterrupted_run_and_a_restored_one_agree(task: str, used: bool) -> None:
+def test_an_uninterrupted_run_and_a_restored_one_agree() -> None:
     options = {"max_episode_steps": 60, "action_repeat": 2}
-    assert_continues_after_restore(f"gym/{task}", 101, 200, min_ends=3, used=used, **options)
+    assert_continues_after_restore("gym/Hopper-v5", 101, 200, min_ends=3, used=True, **options)
 
 
 def test_arrays_that_lag_behind_the_positions_are_stored_and_not_recomputed() -> None:
@@ -170,14 +168,6 @@ def test_time_flags_and_warnings_are_restored() -> None:
     np.testing.assert_array_equal(theirs.warning.lastinfo, ours.warning.lastinfo)
 
 
-def test_a_state_is_plain_and_small() -> None:
-    for task, kilobytes in (("Ant-v5", 21), ("Humanoid-v5", 31), ("InvertedPendulum-v5", 4)):
-        env = envs.make(f"gym/{task}", generator(0))
-        env.reset()
-        arrays = env.state_dict()["simulator"]["physics"]["arrays"]
-        assert sum(array.nbytes for array in arrays.values()) < 1000 * kilobytes
-
-
 def test_every_array_of_the_buffer_is_stored() -> None:
     for task in TASKS:
         data = raw_task(task).data
@@ -193,20 +183,6 @@ def test_a_state_of_another_task_is_refused() -> None:
     state = hopper.state_dict() | {"id": "gym/Walker2d-v5"}
     with pytest.raises(ValueError, match="another model, or was taken with another version"):
         walker.load_state_dict(state)
-
-
-def test_without_termination_an_episode_goes_on_to_the_limit() -> None:
-    ended, ignored = (
-        envs.make("gym/Hopper-v5", generator(0), terminate=terminate, max_episode_steps=150)
-        for terminate in (True, False)
-    )
-    np.testing.assert_array_equal(ended.reset(), ignored.reset())
-    flags = []
-    for action in random_actions("gym/Hopper-v5", 150, seed=0):
-        flags.append(ignored.step(action)[2:])
-    assert flags == [(False, False)] * 149 + [(False, True)]
-    assert ended.step(np.zeros(3, np.float32))[2] is False
-    assert any(ended.step(np.ones(3, np.float32))[2] for _ in range(100))
 
 
 def test_building_a_task_prints_nothing_and_writes_no_log(

@@ -30,9 +30,3 @@ def test_every_pixel_is_the_mean_of_its_area(sizes: tuple[int, int, int, int]) -
     np.testing.assert_array_equal(
         resize(picture, rows, columns), (2 * sums + height * width) // (2 * height * width)
     )
-
-
-@pytest.mark.parametrize("grey", [0, 1, 254, 255])
-def test_a_plain_picture_keeps_its_grey(grey: int) -> None:
-    picture = np.full((210, 160), grey, dtype=np.uint8)
-    assert (resize(picture, 84, 84) == grey).all()

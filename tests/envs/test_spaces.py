@@ -11,6 +11,10 @@ def box(low: Any, high: Any, shape: tuple[int, ...], dtype: Any = np.float32) ->
     return spaces.Box(low, high, shape, dtype)
 
 
+def bounds(low: list[float], high: list[float]) -> spaces.Box:
+    return spaces.Box(np.array(low, "f4"), np.array(high, "f4"))
+
+
 @pytest.mark.parametrize(
     ("space", "size"),
     [(box(-np.inf, np.inf, (7,)), 7), (box(0, 1, (2, 3, 4), np.float64), 24), (box(0, 1, ()), 1)],
@@ -22,10 +26,7 @@ def test_a_box_of_floats_is_flattened(space: spaces.Space, size: int) -> None:
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (
-            spaces.Dict({"a": box(0, 1, (2,))}),
-            "'gym/X' are Dict, .*no flattening rule: wrap it with gymnasium.wrappers.Flatten",
-        ),
+        (spaces.Dict({"a": box(0, 1, (2,))}), "'gym/X' are Dict, .*no flattening rule: wrap it"),
         (spaces.Tuple([box(0, 1, (2,))]), "are Tuple, .*FlattenObservation"),
         (spaces.Discrete(3), "are Discrete, .*one-hot"),
         (spaces.MultiDiscrete([2, 3]), "are MultiDiscrete, .*one-hot"),
@@ -42,10 +43,8 @@ def test_other_observations_are_refused_with_a_remedy(space: spaces.Space, messa
 
 def test_actions_are_counted_or_bounded() -> None:
     assert action_size("gym/X", spaces.Discrete(5, start=2)) == 5
-    bounds = action_size("gym/X", box(-2, 3, (2, 2), np.float64))
-    assert isinstance(bounds, tuple)
-    np.testing.assert_array_equal(bounds, [[-2] * 4, [3] * 4])
-    assert {bound.dtype for bound in bounds} == {np.dtype(np.float64)}
+    found = action_size("gym/X", box(-2, 3, (2, 2), np.float64))
+    np.testing.assert_array_equal(found, np.array([[-2.0] * 4, [3.0] * 4]), strict=True)
 
 
 @pytest.mark.parametrize(
@@ -53,14 +52,8 @@ def test_actions_are_counted_or_bounded() -> None:
     [
         (box(-np.inf, np.inf, (2,)), "entry 0 of the actions of env 'gym/X' has the bounds -inf"),
         (box(-np.inf, 1, (2,)), "entry 0 .* bounds -inf and 1.0"),
-        (
-            spaces.Box(np.array([0, 0], "f4"), np.array([1, np.inf], "f4")),
-            "entry 1 .* bounds 0.0 and inf: .*finite",
-        ),
-        (
-            spaces.Box(np.array([0, 1], "f4"), np.array([1, 1], "f4")),
-            "entry 1 .* 1.0 and 1.0: .* apart",
-        ),
+        (bounds([0, 0], [1, np.inf]), "entry 1 .* bounds 0.0 and inf: .*finite"),
+        (bounds([0, 1], [1, 1]), "entry 1 .* 1.0 and 1.0: .* apart"),
         (box(0, 5, (2,), np.int64), r"a Box of int64, shape \(2,\): allowed are Discrete and"),
         (box(0, 5, (0,)), r"shape \(0,\): allowed"),
         (spaces.MultiDiscrete([2, 3]), "are MultiDiscrete: allowed are Discrete and a Box"),

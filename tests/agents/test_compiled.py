@@ -1,0 +1,145 @@
+"""The losses of DQN and SAC, eager and compiled, in fp32 and bf16."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.agents.toy_control import sac, use_slide
+from tests.agents.toy_env import advanced, dqn, everything, same
+
+SIMBA = {"network": "simba"}
+MLP = {"network": "mlp", "log_std": "clamp", "log_std_min": -20.0, "normalize_obs": False}
+CARTPOLE, BREAKOUT = {"env": "gym/CartPole-v1"}, {"env": "minatar/breakout", "double": True}
+LOSSES = {"q": "td_loss", "actor": "actor_loss", "critic": "critic_loss"}
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Return what builds an agent that has done some updates."""
+
+    def build(updates: int, **options: Any) -> Any:
+        if "env" in options:
+            return advanced(dqn(2, **options), updates)
+        use_slide(monkeypatch)
+        return advanced(sac(**options), updates)
+
+    return build
+
+
+def batch_of(agent: Any) -> Any:
+    return agent._batch() if hasattr(agent, "_batch") else agent.experience.replay.sample()
+
+
+def gradients(agent: Any, network: str, loss: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, list(agent.networks[network].module.parameters())))
+
+
+@pytest.mark.parametrize(
+    ("network", "options"),
+    [
+        ("q", CARTPOLE),
+        ("q", BREAKOUT),
+        ("actor", SIMBA),
+        ("critic", SIMBA),
+        pytest.param("actor", MLP, marks=pytest.mark.slow),
+        pytest.param("critic", MLP, marks=pytest.mark.slow),
+    ],
+)
+def test_loss_and_gradients_agree_eager_and_compiled(
+    network: str, options: dict[str, Any], agent: Callable[..., Any]
+):
+    made = agent(4, **options)
+    eager = getattr(made, LOSSES[network])
+    compiled = torch.compile(eager, backend="aot_eager", dynamic=False, fullgraph=True)
+    for updates in (4, 9):  # weights and statistics change, and hooks edit
+        advanced(made, updates)
+        with torch.no_grad():
+            for handle in made.networks.values():
+                for follower in handle.followers.values():
+                    follower.module.get_parameter("head.weight").mul_(updates / 8)
+        batch = batch_of(made)
+        loss, other, _ = eager(batch)
+        expected = gradients(made, network, loss)
+        loss_compiled, other_compiled, _ = compiled(batch)
+        torch.testing.assert_close(loss_compiled, loss)
+        torch.testing.assert_close(other_compiled, other)
+        torch.testing.assert_close(gradients(made, network, loss_compiled), expected)
+
+
+WIDE = {"batch_size": 64, "actor_width": 32, "critic_width": 32}
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "cosine", "length"),
+    [
+        ("q", CARTPOLE | {"double": True}, 0.99, 0.05),
+        ("q", BREAKOUT, 0.99, 0.05),
+        ("actor", SIMBA | WIDE, 0.95, 0.15),
+        ("critic", SIMBA | WIDE, 0.95, 0.15),
+        ("actor", MLP | WIDE, 0.95, 0.15),
+        ("critic", MLP | WIDE, 0.95, 0.15),
+    ],
+)
+def test_bf16_losses_and_gradients_are_near_those_of_fp32(
+    network: str,
+    options: dict[str, Any],
+    cosine: float,
+    length: float,
+    agent: Callable[..., Any],
+):
+    made = agent(5, **options)
+    batch, loss_of = batch_of(made), getattr(made, LOSSES[network])
+    loss, other, _ = loss_of(batch)
+    expected = torch.cat([g.flatten() for g in gradients(made, network, loss)])
+    own = dataclasses.replace(made.config.agent, precision="bf16")
+    made.config = dataclasses.replace(made.config, agent=own)
+    if network == "q":
+        made.target.bfloat16()
+    low, other_low, _ = loss_of(batch)
+    found = torch.cat([g.flatten() for g in gradients(made, network, low)])
+    assert (low.dtype, other_low.dtype, found.dtype) == (torch.float32,) * 3
+    assert not same(low, loss)
+    torch.testing.assert_close(low, loss, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(other_low, other, rtol=0.05, atol=0.05)
+    assert torch.cosine_similarity(found, expected, dim=0) > cosine
+    assert found.norm() == pytest.approx(float(expected.norm()), rel=length)
+
+
+@pytest.mark.parametrize("options", [BREAKOUT, SIMBA, MLP], ids=["dqn", "simba", "mlp"])
+def test_bf16_trains_with_fp32_weights_and_finite_sums(
+    options: dict[str, Any], agent: Callable[..., Any]
+):
+    made = agent(12, precision="bf16", **options)
+    state = everything(made)
+    for name in made.networks:
+        assert {t.dtype for t in state[name].values()} == {torch.float32}
+        assert all(t.isfinite().all() for t in state[name].values())
+    if "critic" in state:
+        assert {t.dtype for t in state["target"].values()} == {torch.float32}
+    assert made.sums.isfinite().all()
+    assert len(made.play(0, 1).returns) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own import
+@pytest.mark.parametrize(
+    ("options", "tolerance"),
+    [
+        (CARTPOLE, {"atol": 1e-5, "rtol": 1e-4}),
+        (SIMBA, {"atol": 1e-4, "rtol": 1e-3}),
+        (SIMBA | {"precision": "bf16"}, {"atol": 0.02, "rtol": 0.1}),
+    ],
+    ids=["dqn", "sac", "sac bf16"],
+)
+def test_inductor_trains_like_eager(
+    options: dict[str, Any], tolerance: dict[str, float], agent: Callable[..., Any]
+):
+    eager, compiled = (agent(20, accelerate=how, **options) for how in ("off", "compile"))
+    assert eager.clock == compiled.clock
+    for name, network in compiled.networks.items():
+        mine, theirs = (list(n.module.parameters()) for n in (network, eager.networks[name]))
+        torch.testing.assert_close(mine, theirs, **tolerance)
