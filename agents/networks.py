@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
 from rlplast.core.network.units import UnitSpec
@@ -73,8 +73,7 @@ class QNetwork(nn.Module):
         init: str = "xavier_uniform",
     ) -> None:
         super().__init__()
-        if init not in INIT_LAWS:
-            raise ConfigError(f"agent.init = {init!r}: {did_you_mean(init, INIT_LAWS)}")
+        check_choice("agent.init", init, INIT_LAWS)
         self.obs_scale = obs_scale
         self.init = init
         self.order: list[str] = []

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
 from rlplast.core.network.order import Order
@@ -46,8 +46,7 @@ class TrunkSpec:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        if self.kind not in KINDS:
-            raise ConfigError(f"trunk kind = {self.kind!r}: {did_you_mean(self.kind, KINDS)}")
+        check_choice("trunk kind", self.kind, KINDS)
         for name in ("width", "blocks"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"trunk {name} = {getattr(self, name)}: allowed is at least 1")
@@ -182,8 +181,7 @@ class Actor(_TrunkNetwork):
         log_std: str = "squash",
     ) -> None:
         super().__init__(obs_dim, trunk, {"mean": action_dim, "log_std": action_dim})
-        if log_std not in LOG_STD_LAWS:
-            raise ConfigError(f"log_std = {log_std!r}: {did_you_mean(log_std, LOG_STD_LAWS)}")
+        check_choice("log_std", log_std, LOG_STD_LAWS)
         if not log_std_min < log_std_max:
             raise ConfigError(
                 f"log_std_min = {log_std_min}: allowed is less than log_std_max = {log_std_max}"

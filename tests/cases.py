@@ -20,28 +20,8 @@ from rlplast.core.method.method import has_face
 from rlplast.core.method.once import fire_once
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.network import Network
-from rlplast.core.registry import get, rows
+from rlplast.core.registry import get
 from tests.models import FAMILIES, Subject, subject
-
-__all__ = [
-    "ACCEPTED",
-    "CASES",
-    "INSIDE",
-    "REFUSED",
-    "Case",
-    "Tape",
-    "drive",
-    "fire",
-    "hooks",
-    "install",
-    "loss",
-    "method_of",
-    "missing_cases",
-    "probe",
-    "ready",
-    "schedule",
-    "stale_cases",
-]
 
 SAMPLES = 16  # of a probe
 
@@ -193,7 +173,8 @@ def fire(method: str, network: Network, *, inputs: Any = None, **options: Any) -
     """
     case = CASES[method]
     read = {"inputs": probe(network) if inputs is None else inputs, "loss": loss(network)}
-    return fire_once(method, network, scope_name=case.scope, **read, **dict(case.params), **options)
+    options = {"scope_name": case.scope} | read | options
+    return fire_once(method, network, **dict(case.params), **options)
 
 
 def hooks(method: str, network: Network, **schedule: str) -> Hooks:
@@ -239,13 +220,3 @@ class Tape:
             return self._recorded[-1]
 
         return taped
-
-
-def missing_cases() -> list[str]:
-    """Return registered interventions without a case."""
-    return sorted({row.name for row in rows("interventions")} - CASES.keys())
-
-
-def stale_cases() -> list[str]:
-    """Return cases of interventions that are not registered."""
-    return sorted(CASES.keys() - {row.name for row in rows("interventions")})

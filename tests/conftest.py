@@ -1,6 +1,8 @@
-"""One thread, no display, derandomised property tests, and no GPU tests without a GPU."""
+"""One thread, no display, derandomised property tests, no GPU tests without a GPU; fixtures."""
 
 import os
+from pathlib import Path
+from typing import Any
 
 # Read when the libraries load, and inherited by the commands that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -9,6 +11,10 @@ os.environ["MPLBACKEND"] = "Agg"
 import hypothesis
 import pytest
 import torch
+
+from rlplast.core import registry
+from rlplast.run import api
+from tests.runs import MANY, TINY, final
 
 torch.set_num_threads(1)
 
@@ -23,3 +29,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def through(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run nobody interrupted, with every checkpoint kept; tests only read or copy it."""
+    folder = tmp_path_factory.mktemp("resume") / "through"
+    api.train(TINY | MANY, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def expected(through: Path) -> dict[str, Any]:
+    return final(through)
+
+
+@pytest.fixture
+def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no file wait for the disk, which would take most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def own_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what the test registers."""
+    registry.rows()  # what is built in registers once, when the table is first read
+    table = {family: dict(entries) for family, entries in registry._TABLE.items()}
+    monkeypatch.setattr(registry, "_TABLE", table)

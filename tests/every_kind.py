@@ -8,8 +8,6 @@ from tests.runs import TINY
 from tests.sac_runs import small_sac
 from tests.supervised_runs import small_supervised
 
-__all__ = ["KINDS", "small_run"]
-
 KINDS = ("dqn", "sac", "supervised", "gpt")
 
 

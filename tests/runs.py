@@ -1,7 +1,10 @@
 """A DQN run of a second with hooks of every kind, and what a run leaves behind."""
 
 import json
+import os
+import resource
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +16,6 @@ import pytest
 
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.training.loop import Loop
-
-__all__ = ["MANY", "TINY", "Killed", "at_step", "final", "forget", "lines", "status"]
 
 TINY: dict[str, Any] = {
     "kind": "dqn",
@@ -54,6 +55,15 @@ class Killed(BaseException):
     """Stands for a process that ends without another word."""
 
 
+def kill() -> None:
+    raise Killed
+
+
+def stop(*ignored: Any) -> None:
+    """Send this process a SIGTERM."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 @contextmanager
 def killed_at_rename(number: int) -> Iterator[None]:
     """Expect that what the block does is killed where it renames a file for the n-th time."""
@@ -68,6 +78,17 @@ def killed_at_rename(number: int) -> Iterator[None]:
 
     with mock.patch.object(Path, "rename", die), pytest.raises(Killed):
         yield
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond so many bytes: writes fail as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def at_step(number: int, act: Callable[[], None]) -> Callable[[Loop], None]:
@@ -118,6 +139,13 @@ def _replay(folder: Path, state: dict[str, Any]) -> dict[str, bytes]:
         assert len(rows) == int(stop) - max(oldest, int(first))
         found[f"replay/{env}-{kind}"] = found.get(f"replay/{env}-{kind}", b"") + rows.tobytes()
     return found
+
+
+def flip(path: Path) -> None:
+    """Flip a bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
 
 
 def forget(run: Path, after: int) -> None:

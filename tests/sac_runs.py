@@ -2,8 +2,6 @@
 
 from typing import Any
 
-__all__ = ["AGENT", "QUIET", "small_sac"]
-
 # Nothing beside the training but its lines.
 QUIET: dict[str, Any] = {
     "evaluate": {"every": None},

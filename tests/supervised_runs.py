@@ -2,8 +2,6 @@
 
 from typing import Any
 
-__all__ = ["small_supervised"]
-
 
 def small_supervised(**changes: Any) -> dict[str, Any]:
     """A warm start of 2 epochs of 6 updates and 2 of 14, with hooks of every kind."""

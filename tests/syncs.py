@@ -9,8 +9,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["host_reads"]
-
 # Operations whose result, or the shape of it, the host has to know.
 _READING = {
     "_local_scalar_dense",  # item, bool, float and int of a tensor

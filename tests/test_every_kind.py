@@ -4,7 +4,6 @@ A run is the run without its hooks until they fire, and killed and resumed it is
 nobody killed.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from tests.agents.toy_env import same
 from tests.cases import CASES
 from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora
-from tests.runs import Killed, at_step, final, lines
+from tests.runs import Killed, at_step, final, kill, lines
 
 FIRST = 0.6  # of a run: until then nothing fires
 QUIET: dict[str, Any] = {
@@ -25,6 +24,8 @@ QUIET: dict[str, Any] = {
     "metrics": {"every": None},
     "checkpoint": {"every": "10%", "keep": 20},
 }
+# Runs of fewer updates than usual.
+SHORTER = {"dqn": {"total": "60 env_steps"}, "sac": {"total": "90 env_steps"}}
 LAYERS: dict[str, dict[str, Any]] = {
     "lifecycle": {"life": [4, 9], "recovery": [2, 5], "warmup": 3, "memory": "he", "redraw": True},
     "normalize_project": {"scale_offset": "regularise", "every": 2},
@@ -39,10 +40,11 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return write_corpora(tmp_path_factory.mktemp("corpora"))
 
 
-@pytest.fixture(autouse=True)
-def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for the disk would take most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("no_disk_sync")
+
+
+def short_run(kind: str, corpora: dict[str, str], **changes: Any) -> dict[str, Any]:
+    return small_run(kind, corpora, **QUIET, **SHORTER.get(kind, {}), **changes)
 
 
 def row(method: str) -> dict[str, Any]:
@@ -59,9 +61,6 @@ def accepted(kind: str) -> list[str]:
 
 def killed(config: dict[str, Any], steps: int, folder: Path) -> None:
     """Train, killed before and after the first firing."""
-
-    def kill() -> None:
-        raise Killed
 
     with pytest.raises(Killed):
         api.train(config, folder, observer=at_step(round(0.25 * steps), kill))
@@ -99,7 +98,7 @@ def before(folder: Path) -> dict[str, Any]:
 
 
 def check(kind: str, methods: list[str], corpora: dict[str, str], folder: Path) -> None:
-    config = small_run(kind, corpora, **QUIET, hooks=[row(method) for method in methods])
+    config = short_run(kind, corpora, hooks=[row(method) for method in methods])
     steps = train(config, folder / "through")
     train(config | {"hooks": []}, folder / "plain")
     expected, found = before(folder / "plain"), before(folder / "through")
@@ -135,8 +134,8 @@ def test_every_layer_has_parameters_for_a_short_run() -> None:
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_layers_resume(kind: str, layer: str, corpora: dict[str, str], tmp_path: Path) -> None:
-    config = small_run(kind, corpora, **QUIET, hooks=[])
-    config["layers"] = [{"method": layer, "params": LAYERS[layer]}]
+    layers = [{"method": layer, "params": LAYERS[layer]}]
+    config = short_run(kind, corpora, hooks=[], layers=layers)
     steps = train(config, tmp_path / "through")
     killed(config, steps, tmp_path / "killed")
     assert final(tmp_path / "killed") == final(tmp_path / "through")

@@ -27,28 +27,18 @@ ROOT = Path(__file__).parents[1]
 
 def run(*words: object, cwd: Path | None = None, code: int = 0, env: Any = None) -> str:
     """Run a program; returns its output, and of one that is to fail what it says."""
-    done = subprocess.run(
-        [str(word) for word in words],
-        cwd=cwd,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [str(word) for word in words]
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     return done.stderr if code else done.stdout
-
-
-def build(project: Path, out: Path, *targets: str) -> None:
-    words = [word for target in targets for word in ("-t", target)]
-    run(sys.executable, "-m", "hatchling", "build", "-d", out, *words, cwd=project)
 
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the sdist."""
     out = tmp_path_factory.mktemp("dist")
-    build(ROOT, out, "wheel", "sdist")
+    words = ("-m", "hatchling", "build", "-d", out, "-t", "wheel", "-t", "sdist")
+    run(sys.executable, *words, cwd=ROOT)
     return out
 
 

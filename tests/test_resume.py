@@ -1,10 +1,11 @@
 """Invariant 5: interrupted and resumed equals uninterrupted, bit for bit; and what may go wrong.
 
-Every step and every file operation of a toy run are in core/test_loop.py; here whole DQN runs
+Every step and every file operation of a toy run are in core/training; here whole DQN runs
 are interrupted, some of them in processes of their own.
 """
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -17,24 +18,23 @@ import pytest
 import yaml
 
 from rlplast.core.checkpoint import checkpoint
+from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile, Interrupted
+from rlplast.core.training.loop import Loop
 from rlplast.run import api
 from tests.cli.commands import command
-from tests.runs import MANY, TINY, Killed, at_step, final, forget, killed_at_rename, status
-
-
-@pytest.fixture(scope="module")
-def through(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run nobody interrupted, with every checkpoint kept; tests only read or copy it."""
-    folder = tmp_path_factory.mktemp("resume") / "through"
-    api.train(TINY | MANY, folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def expected(through: Path) -> dict[str, Any]:
-    return final(through)
-
+from tests.runs import (
+    MANY,
+    TINY,
+    Killed,
+    at_step,
+    final,
+    forget,
+    kill,
+    killed_at_rename,
+    status,
+    stop,
+)
 
 # Killed.
 
@@ -46,89 +46,82 @@ def test_run_has_every_kind_of_line(expected: dict[str, Any]) -> None:
     assert {"train/loss", "train/return", "eval/return_mean", "metric/srank/q"} <= keys
 
 
-@pytest.mark.parametrize("env_steps", [0, 12, 36, 60, 108])
+@pytest.fixture
+def copied(through: Path, tmp_path: Path) -> Path:
+    """A copy of the run, to be resumed or spoilt."""
+    return Path(shutil.copytree(through, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("env_steps", [0, 36, 108])
 def test_resume_from_any_checkpoint_equals(
-    env_steps: int, through: Path, tmp_path: Path, expected: dict[str, Any]
+    env_steps: int, copied: Path, expected: dict[str, Any]
 ) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(through, run)
-    forget(run, after=env_steps)
-    api.resume(run)
-    assert final(run) == expected
-    assert status(run) == "done"
+    forget(copied, after=env_steps)
+    api.resume(copied)
+    assert final(copied) == expected
+    assert status(copied) == "done"
 
 
-@pytest.mark.parametrize("steps", [[1], [30, 1, 40], [109]])
-def test_killed_between_steps_and_resumed_equals(
-    steps: list[int], tmp_path: Path, expected: dict[str, Any]
-) -> None:
-    def kill() -> None:
-        raise Killed
-
+def test_killed_between_steps_and_resumed_equals(tmp_path: Path, expected: dict[str, Any]) -> None:
     run = tmp_path / "run"
     with pytest.raises(Killed):
-        api.train(TINY, run, observer=at_step(steps[0], kill))
-    for count in steps[1:]:
+        api.train(TINY, run, observer=at_step(1, kill))
+    for count in (30, 1, 50):
         with pytest.raises(Killed):
             api.resume(run, observer=at_step(count, kill))
     api.resume(run)
     assert final(run) == expected
 
 
-# The command line in a process group of its own, which it signals itself at a given moment:
-# after a step, or when a file is being put on disk, as happens inside a checkpoint.
-SIGNALLED = """
-import os, sys
+# The command line in a process group of its own, which it kills when a file is being put on
+# disk, as happens inside a checkpoint.
+KILLED = """
+import os, signal, sys
 from rlplast.cli.main import main
-from rlplast.core.training.loop import Loop
 
-number, moment, count = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+left, fsync = int(sys.argv[1]), os.fsync
 
-def counted(function):
-    def call(*args):
-        global count
-        count -= 1
-        if count == 0:
-            os.killpg(0, number)
-        return function(*args)
-    return call
+def dying(descriptor):
+    global left
+    left -= 1
+    if left == 0:
+        os.killpg(0, signal.SIGKILL)
+    fsync(descriptor)
 
-if moment == "step":
-    Loop._after_step = counted(Loop._after_step)
-else:
-    os.fsync = counted(os.fsync)
-sys.exit(main(sys.argv[4:]))
+os.fsync = dying
+sys.exit(main(sys.argv[2:]))
 """
 
 
-def signalled(number: int, moment: str, count: int, *words: object) -> int:
-    """Run the command line with a signal to its group; returns the exit code."""
-    arguments = [str(int(number)), moment, str(count), *map(str, words)]
-    return subprocess.run(
-        [sys.executable, "-c", SIGNALLED, *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        check=False,
-    ).returncode
-
-
-def with_worker(folder: Path) -> Path:
-    """Write the config of the same run with environments in another process."""
-    config = folder / "config.yaml"
-    config.write_text(yaml.safe_dump(TINY | {"env": TINY["env"] | {"workers": 1}}))
-    return config
-
-
-def test_sigkill_to_run_and_worker_and_resume_equals(
-    tmp_path: Path, expected: dict[str, Any]
+def test_sigkill_then_sigterm_to_run_and_worker_and_resume_equals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
 ) -> None:
-    config, run = with_worker(tmp_path), tmp_path / "run"
-    killed = -signal.SIGKILL
-    assert signalled(signal.SIGKILL, "step", 50, "train", config, "--out", run) == killed
+    config, run = tmp_path / "config.yaml", tmp_path / "run"
+    config.write_text(yaml.safe_dump(TINY | {"env": TINY["env"] | {"workers": 1}}))
+    words = [sys.executable, "-c", KILLED, "63", "train", str(config), "--out", str(run)]
+    dead = subprocess.run(words, capture_output=True, start_new_session=True, check=False)
+    assert dead.returncode == -signal.SIGKILL
     assert status(run) == "running"
-    assert signalled(signal.SIGKILL, "fsync", 7, "resume", run) == killed
-    assert list((run / "checkpoints").glob(".step-*.tmp"))
+    assert [p.name for p in (run / "checkpoints").glob(".*")] == [".step-36.tmp"]
+
+    def stop_all() -> None:
+        for worker in multiprocessing.active_children():
+            assert worker.pid is not None
+            os.kill(worker.pid, signal.SIGTERM)
+        stop()
+
+    after_step, signalled = Loop._after_step, at_step(50, stop_all)
+
+    def counted(loop: Loop, *clocks: Clock) -> None:
+        after_step(loop, *clocks)
+        signalled(loop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_after_step", counted)
+        outcome = command("resume", run)
+    assert outcome.code == 130
+    assert f"resuming {run} from step-24" in outcome.err
+    assert status(run) == "interrupted"
     api.resume(run)
     assert final(run) == expected
     assert status(run) == "done"
@@ -156,18 +149,16 @@ def test_killed_before_the_first_checkpoint_starts_from_the_beginning(
 
 
 def test_lines_of_a_run_whose_checkpoints_are_gone_are_kept(
-    through: Path, tmp_path: Path, expected: dict[str, Any]
+    copied: Path, expected: dict[str, Any]
 ) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(through, run)
-    (run / "metrics.jsonl.1").write_text("of an earlier time")
-    forget(run, after=-1)
-    before = {name: (run / f"{name}.jsonl").read_bytes() for name in ("metrics", "receipts")}
-    api.resume(run)
-    assert (run / "metrics.jsonl.1").read_text() == "of an earlier time"
-    assert (run / "metrics.jsonl.2").read_bytes() == before["metrics"]
-    assert (run / "receipts.jsonl.1").read_bytes() == before["receipts"]
-    assert final(run) == expected
+    (copied / "metrics.jsonl.1").write_text("of an earlier time")
+    forget(copied, after=-1)
+    before = {name: (copied / f"{name}.jsonl").read_bytes() for name in ("metrics", "receipts")}
+    api.resume(copied)
+    assert (copied / "metrics.jsonl.1").read_text() == "of an earlier time"
+    assert (copied / "metrics.jsonl.2").read_bytes() == before["metrics"]
+    assert (copied / "receipts.jsonl.1").read_bytes() == before["receipts"]
+    assert final(copied) == expected
 
 
 @pytest.mark.parametrize("writes", [1, 2])
@@ -188,32 +179,27 @@ def test_train_that_died_before_its_first_file_starts_again(
     assert final(run) == expected
 
 
-def test_checkpoint_of_another_run_is_refused_by_name(through: Path, tmp_path: Path) -> None:
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    for run in (ours, theirs):
-        shutil.copytree(through, run)
-    about = json.loads((theirs / "run.json").read_text())
-    (theirs / "run.json").write_text(json.dumps(about | {"id": "b" * 32, "status": "running"}))
-    newest, _ = checkpoint.newest(theirs / "checkpoints")
-    for call in (lambda: api.resume(theirs), lambda: api.load(theirs).agent()):
+def test_checkpoint_of_another_run_is_refused_by_name(through: Path, copied: Path) -> None:
+    about = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps(about | {"id": "b" * 32, "status": "running"}))
+    newest, _ = checkpoint.newest(copied / "checkpoints")
+    for call in (lambda: api.resume(copied), lambda: api.load(copied).agent()):
         with pytest.raises(DamagedFile, match=f"{newest} is a checkpoint of another run"):
             call()
-    (theirs / "run.json").unlink()  # whose it is, nobody knows: it goes on
-    api.resume(theirs)
-    assert api.load(ours).agent() is not None
+    (copied / "run.json").unlink()  # whose it is, nobody knows: it goes on
+    api.resume(copied)
+    assert api.load(through).agent() is not None
 
 
 def test_killed_after_the_last_checkpoint_only_the_status_is_missing(
-    through: Path, tmp_path: Path, expected: dict[str, Any]
+    copied: Path, expected: dict[str, Any]
 ) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(through, run)
-    forget(run, after=120)
-    before = sorted((run / "checkpoints").rglob("*"))
-    api.resume(run)
-    assert status(run) == "done"
-    assert final(run) == expected
-    assert sorted(p for p in (run / "checkpoints").rglob("*")) <= before
+    forget(copied, after=120)
+    before = sorted((copied / "checkpoints").rglob("*"))
+    api.resume(copied)
+    assert status(copied) == "done"
+    assert final(copied) == expected
+    assert sorted(p for p in (copied / "checkpoints").rglob("*")) <= before
 
 
 @pytest.mark.parametrize(
@@ -231,7 +217,6 @@ def test_killed_after_the_last_checkpoint_only_the_status_is_missing(
         {
             "env": {"id": "atari/Pong", "num_envs": 2, "options": {"max_episode_steps": 25}},
             "agent": TINY["agent"] | {"network": "nature", "batch_size": 2},
-            "total": "60 env_steps",
         },
     ],
     ids=lambda change: change.get("env", change).get("id", change.get("total")),
@@ -239,7 +224,8 @@ def test_killed_after_the_last_checkpoint_only_the_status_is_missing(
 def test_every_kind_of_environment_and_total_resumes(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
-    config, run = TINY | {"evaluate": {"every": None}} | change, tmp_path / "run"
+    config = TINY | {"total": "60 env_steps", "evaluate": {"every": None}} | change
+    run = tmp_path / "run"
     api.train(config | MANY, tmp_path / "through")
     shutil.copytree(tmp_path / "through", run)
     forget(run, after=int(config["total"].split()[0]) // 2)
@@ -255,11 +241,7 @@ def test_signal_leaves_a_checkpoint_of_the_very_step(
     number: signal.Signals, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
     run, clocks = tmp_path / "run", []
-
-    def stop() -> None:
-        os.kill(os.getpid(), number)
-
-    observer = at_step(77, stop)
+    observer = at_step(77, lambda: os.kill(os.getpid(), number))
     with pytest.raises(Interrupted, match="checkpoint saved: `rlplast resume"):
         api.train(
             TINY,
@@ -271,18 +253,6 @@ def test_signal_leaves_a_checkpoint_of_the_very_step(
     _, state = checkpoint.load(checkpoint.newest(run / "checkpoints")[0])
     assert state["clock"] == vars(clocks[-1])
     api.resume(run)
-    assert final(run) == expected
-
-
-def test_sigterm_to_run_and_worker_exits_130_and_resume_equals(
-    tmp_path: Path, expected: dict[str, Any]
-) -> None:
-    config, run = with_worker(tmp_path), tmp_path / "run"
-    assert signalled(signal.SIGTERM, "step", 50, "train", config, "--out", run) == 130
-    assert status(run) == "interrupted"
-    outcome = command("resume", run)
-    assert outcome.code == 0
-    assert f"resuming {run} from step-" in outcome.err
     assert final(run) == expected
 
 
@@ -299,10 +269,9 @@ def test_resume_of_a_run_that_is_done_says_so_in_one_line(through: Path) -> None
 
 
 def test_total_extends_a_run_and_moves_nothing(
-    through: Path, tmp_path: Path, expected: dict[str, Any]
+    copied: Path, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
-    run, longer = tmp_path / "run", tmp_path / "longer"
-    shutil.copytree(through, run)
+    run, longer = copied, tmp_path / "longer"
     api.resume(run, "180 env_steps")
     extended = final(run)
     # The lines of the old run are still there, and percentages mean what they meant.
@@ -312,9 +281,8 @@ def test_total_extends_a_run_and_moves_nothing(
 
     api.train(TINY | {"total": "180 env_steps", "percentages_of": "120 env_steps"}, longer)
     planned = final(longer)
-    names = {name for name in planned if name not in ("metrics", "receipts", "state.json")}
-    assert names == extended.keys() - {"metrics", "receipts", "state.json"}
-    for name in names - {"tensors.safetensors"}:
+    assert planned.keys() == extended.keys()
+    for name in planned.keys() - NOT_REPLAY:
         assert extended[name] == planned[name]
     assert tensors_of(run) == tensors_of(longer)
     assert extended["state.json"]["clock"] == planned["state.json"]["clock"]
@@ -327,21 +295,16 @@ def test_total_extends_a_run_and_moves_nothing(
     assert command("resume", run).code == 0  # done again
 
 
-def test_command_that_extends_a_run_can_be_repeated_until_it_is_done(
-    through: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(through, run)
-
-    def stop() -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-
+def test_command_that_extends_a_run_can_be_repeated_until_it_is_done(copied: Path) -> None:
     for _ in range(2):
         with pytest.raises(Interrupted):
-            api.resume(run, "150 env_steps", observer=at_step(9, stop))
-    api.resume(run, "150 env_steps")
-    assert api.load(run).config.percentages_of == "120 env_steps"
-    assert command("resume", run, "--total", "150 env_steps").code == 2
+            api.resume(copied, "150 env_steps", observer=at_step(9, stop))
+    api.resume(copied, "150 env_steps")
+    assert api.load(copied).config.percentages_of == "120 env_steps"
+    assert command("resume", copied, "--total", "150 env_steps").code == 2
+
+
+NOT_REPLAY = {"tensors.safetensors", "metrics", "receipts", "state.json"}
 
 
 def tensors_of(run: Path) -> dict[str, bytes]:
@@ -377,20 +340,12 @@ def test_total_that_does_not_extend_is_refused(total: str, said: str, through: P
 @pytest.mark.parametrize(
     "change",
     [
-        {"evaluate": {"every": None}},
-        {"evaluate": {"every": "5%", "episodes": 3}},
-        {"metrics": {"every": None}},
-        {"metrics": {"every": "4%", "batch_size": 32}},
-        {"log": {"every": "1%"}},
-        {"checkpoint": {"every": "100%"}},
-        {
-            "hooks": [
-                *TINY["hooks"],
-                {"method": "head_reset", "every": "9999 frames", "params": {"init": "fresh"}},
-            ]
-        },
+        {"evaluate": {"every": "5%", "episodes": 3}, "metrics": {"every": None}},
+        {"evaluate": {"every": None}, "metrics": {"every": "4%", "batch_size": 32}},
+        {"log": {"every": "1%"}, "checkpoint": {"every": "100%"}},
+        {"hooks": [*TINY["hooks"], {"method": "head_reset", "every": "9999 frames"}]},
     ],
-    ids=lambda change: json.dumps(change)[:40],
+    ids=lambda change: " ".join(change),
 )
 def test_cadence_and_hooks_that_never_fire_change_nothing(
     change: dict[str, Any], through: Path, tmp_path: Path, expected: dict[str, Any]
@@ -398,7 +353,7 @@ def test_cadence_and_hooks_that_never_fire_change_nothing(
     api.train(TINY | change, tmp_path / "run")
     changed = final(tmp_path / "run")
     assert tensors_of(tmp_path / "run") == tensors_of(through)
-    for name in expected.keys() - {"tensors.safetensors", "metrics", "receipts", "state.json"}:
-        assert changed[name] == expected[name]  # the replay
+    for name in expected.keys() - NOT_REPLAY:
+        assert changed[name] == expected[name]
     for key in ("clock", "trainable"):
         assert changed["state.json"][key] == expected["state.json"][key]

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -17,20 +15,7 @@ from rlplast.core.checkpoint import checkpoint
 from rlplast.core.training.run_folder import RunFolder
 from rlplast.run import api
 from tests.cli.commands import command
-from tests.runs import MANY, TINY, final, forget, status
-
-
-@pytest.fixture(scope="module")
-def through(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run nobody interrupted, with every checkpoint kept; tests only read or copy it."""
-    folder = tmp_path_factory.mktemp("resume") / "through"
-    api.train(TINY | MANY, folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def expected(through: Path) -> dict[str, Any]:
-    return final(through)
+from tests.runs import TINY, files_up_to, final, flip, forget, status
 
 
 @pytest.fixture
@@ -49,20 +34,6 @@ def cut(path: Path) -> None:
     (path / "tensors.safetensors").write_bytes((path / "tensors.safetensors").read_bytes()[:999])
 
 
-def flip(path: Path) -> None:
-    data = bytearray((path / "state.json").read_bytes())
-    data[len(data) // 2] ^= 1
-    (path / "state.json").write_bytes(data)
-
-
-def lose_rows(path: Path) -> None:
-    next((path / "replay").iterdir()).unlink()
-
-
-def unseal(path: Path) -> None:
-    (path / "COMPLETE").unlink()
-
-
 def reseal(path: Path) -> None:
     """Make the manifest match what lies there."""
     seal = json.loads((path / "COMPLETE").read_text())
@@ -76,10 +47,14 @@ def reseal(path: Path) -> None:
     ("damage", "reason"),
     [
         (cut, "step-60/tensors.safetensors has 999 bytes, written were"),
-        (flip, "step-60/state.json was altered after it was written"),
-        (lose_rows, "is missing"),
-        (unseal, "step-60 was not finished"),
+        (
+            lambda path: flip(path / "state.json"),
+            "step-60/state.json was altered after it was written",
+        ),
+        (lambda path: next((path / "replay").iterdir()).unlink(), "is missing"),
+        (lambda path: (path / "COMPLETE").unlink(), "step-60 was not finished"),
     ],
+    ids=["cut", "flipped", "without rows", "unsealed"],
 )
 def test_damaged_checkpoint_is_passed_over_with_its_reason(
     damage: Callable[[Path], None], reason: str, halfway: Path, expected: dict[str, Any]
@@ -175,20 +150,10 @@ def test_disk_that_is_full_ends_the_run_with_exit_1_and_resume_equals(
     config, run = tmp_path / "config.yaml", tmp_path / "run"
     config.write_text(yaml.safe_dump(TINY))
     # Before the first update there is no optimizer state; later checkpoints do not fit.
-    limited = (
-        "import resource, sys; from rlplast.cli.main import main;"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000));"
-        "sys.exit(main(sys.argv[1:]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", limited, "train", str(config), "--out", str(run)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "could not be written" in done.stderr and "File too large" in done.stderr
-    assert "Traceback" not in done.stderr
+    with files_up_to(2_000_000):
+        outcome = command("train", config, "--out", run)
+    assert outcome.code == 1
+    assert "could not be written" in outcome.err and "File too large" in outcome.err
     assert status(run) == "failed"
     assert {p.name for p in (run / "checkpoints").iterdir()} == {"step-0", "step-12"}
     api.resume(run)

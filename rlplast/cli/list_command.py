@@ -18,7 +18,7 @@ from rich.text import Text
 
 from rlplast.cli.tables import counted, show, show_json
 from rlplast.core import registry
-from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.training.kinds import kinds
 from rlplast.run.shipped import config_folder, shipped_configs
 
@@ -104,8 +104,8 @@ def list_rows(family: str | None = None) -> list[Row]:
     Raises:
         ConfigError: naming the nearest family if there is no such one.
     """
-    if family is not None and family not in FAMILIES:
-        raise ConfigError(f"family {family!r}: {did_you_mean(family, FAMILIES)}")
+    if family is not None:
+        check_choice("family", family, FAMILIES)
     rows: list[Row] = []
     for name in registry.FAMILIES if family is None else (family,):
         elsewhere = _OUTSIDE_REGISTRY.get(name)

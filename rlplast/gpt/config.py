@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from rlplast.core.clock import Clock, Time
-from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.errors import ConfigError, check_choice, check_known, did_you_mean
 from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.core.registry import check_range, param
 from rlplast.core.training.config import EvaluateConfig, MetricsConfig, RunConfig
@@ -157,8 +157,8 @@ class GPTConfig(RunConfig):
         self._check_corpora()
         best = self.checkpoint.best
         scores = ["loss", *(f"{name}/loss" for name in self.corpora)]
-        if best is not None and best not in scores:
-            raise ConfigError(f"checkpoint.best = {best!r}: {did_you_mean(best, scores)}")
+        if best is not None:
+            check_choice("checkpoint.best", best, scores)
         if self.total_time().unit != "updates":
             raise ConfigError(f"total = {self.total!r}: allowed is a number of updates, or auto")
 
@@ -192,11 +192,7 @@ class GPTConfig(RunConfig):
         found: list[Phase] = []
         for i, phase in enumerate(self.phases):
             key = f"phases[{i}]"
-            for name in phase:
-                if name not in PHASE_KEYS:
-                    raise ConfigError(
-                        f"{key} has an unknown key {name!r}: {did_you_mean(str(name), PHASE_KEYS)}"
-                    )
+            check_known(key, phase, PHASE_KEYS)
             start = found[-1].start + found[-1].updates if found else 0
             updates = _updates(f"{key}.updates", phase.get("updates"))
             found.append(Phase(start, updates, self._shares(f"{key}.mixture", phase)))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rlplast.core.checkpoint.files import fsync
-from rlplast.core.errors import ConfigError, RlplastError, did_you_mean
+from rlplast.core.errors import ConfigError, RlplastError, check_choice
 from rlplast.core.training.run_folder import write_json
 from rlplast.gpt.corpus import DTYPES, FORMAT
 
@@ -229,8 +229,7 @@ def write_corpus(
             too short to be split, no UTF-8 or in both parts, and an `out` that holds something.
         RlplastError: if the disk is full or not writable.
     """
-    if tokenizer not in TOKENIZERS:
-        raise ConfigError(f"tokenizer {tokenizer!r}: {did_you_mean(tokenizer, TOKENIZERS)}")
+    check_choice("tokenizer", tokenizer, TOKENIZERS)
     out = out.resolve()
     if out.exists() and not (out.is_dir() and next(out.iterdir(), None) is None):
         raise ConfigError(f"{out} exists already: choose another folder, or delete it")

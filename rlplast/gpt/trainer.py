@@ -4,9 +4,8 @@ One step is one update, or the start of the next phase. Started by ``torchrun``,
 process draws the whole batch and takes its own rows, so that N processes follow one.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from rlplast.core.network.optim_state import zero_all
 from rlplast.core.network.optimizers import Updater, lr_at
 from rlplast.core.rng import Streams, derive_seed, numpy_stream, torch_stream
 from rlplast.core.training import distributed
-from rlplast.core.training.trainable import AfterUpdate, no_hooks
+from rlplast.core.training.trainable import AfterUpdate, Trainable, no_hooks
 from rlplast.gpt.config import GPTConfig, Phase
 from rlplast.gpt.corpus import Corpus, batch, check_corpus, open_corpus, validation_batches
 from rlplast.gpt.model import GPT, cross_entropy
@@ -55,8 +54,8 @@ class _Loss(nn.Module):
             return cross_entropy(logits, rows[:, 1:]), {k: v.detach() for k, v in found.items()}
 
 
-class GPTTrainer:
-    """A GPT, its corpora and its phases; a `Trainable`.
+class GPTTrainer(Trainable):
+    """A GPT, its corpora and its phases.
 
     Args:
         config: a checked config. Its `start.checkpoint` becomes the name of the checkpoint
@@ -169,10 +168,6 @@ class GPTTrainer:
 
     # What the loop asks for.
 
-    def owes(self) -> bool:
-        """Return False: every update is a step of its own accord."""
-        return False
-
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
         """Return losses in nats per token: of each corpus, and the mean of this phase's mixture.
 
@@ -282,13 +277,6 @@ class GPTTrainer:
         self.sum.copy_(state["sum"])
         self.updates_summed = state["updates_summed"]
         self.scaler.load_state_dict(state["scaler"])
-
-    def save_files(self, previous: Path | None) -> Callable[[Path], None]:
-        """Write nothing: corpora stay where they are."""
-        return lambda folder: None
-
-    def load_files(self, folder: Path) -> None:
-        """Read nothing."""
 
     def close(self) -> None:
         """Leave the group of processes, if there is one."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rlplast.core.errors import ConfigError, RlplastError, did_you_mean
+from rlplast.core.errors import ConfigError, RlplastError, check_choice, check_known
 from rlplast.study import child
 from rlplast.study.child import Job
 
@@ -188,12 +188,8 @@ def make_executor(
         ConfigError: for an unknown kind or option, a value that is not allowed, a library that is
             missing.
     """
-    if not isinstance(kind, str) or kind not in _OPTIONS:
-        raise ConfigError(f"executor: there is no {kind!r}: {did_you_mean(str(kind), _OPTIONS)}")
-    for key in options:
-        if key not in _OPTIONS[kind]:
-            hint = did_you_mean(str(key), _OPTIONS[kind])
-            raise ConfigError(f"executor {kind} has no option {key!r}: {hint}")
+    check_choice("executor.kind", kind, _OPTIONS)
+    check_known(f"executor {kind}", options, _OPTIONS[kind])
     if kind == "local":
         backend, room = _local(threads, options)
     else:

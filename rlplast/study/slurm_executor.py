@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.errors import ConfigError, RlplastError, did_you_mean
+from rlplast.core.errors import ConfigError, RlplastError, check_known
 from rlplast.core.optional import import_optional
 from rlplast.core.training.run_folder import write_json
 from rlplast.study import child
@@ -54,10 +54,7 @@ def make(threads: int, options: Mapping[str, Any]) -> "tuple[SlurmBackend, int]"
     if not isinstance(given, Mapping):
         raise ConfigError(f"executor slurm: slurm is {given!r}, not a mapping of sbatch parameters")
     allowed = submitit.SlurmExecutor._valid_parameters() - {"job_name", "cpus_per_task"}
-    for key in given:
-        if key not in allowed:
-            hint = did_you_mean(str(key), sorted(allowed))
-            raise ConfigError(f"executor slurm: sbatch has no {key!r} here: {hint}")
+    check_known("executor slurm: slurm", given, allowed)
     minutes = given.get("time")
     if type(minutes) is not int or minutes < 1:
         raise ConfigError(

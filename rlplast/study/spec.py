@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlplast.core.errors import ConfigError, check_known, did_you_mean, shortened
+from rlplast.core.errors import ConfigError, check_choice, check_known, shortened
 from rlplast.core.rng import numpy_stream
 
 __all__ = ["ArmRun", "StudyConfig", "runs_of"]
@@ -108,8 +108,8 @@ class StudyConfig:
         for name, arm in self.arms.items():
             _check_arm(str(name), arm)
         arms = [name for name, _ in self.expanded()]
-        if self.baseline is not None and self.baseline not in arms:
-            raise ConfigError(f"baseline = {self.baseline!r}: {did_you_mean(self.baseline, arms)}")
+        if self.baseline is not None:
+            check_choice("baseline", self.baseline, arms)
 
     def seed_list(self) -> list[int]:
         """Return the seeds."""

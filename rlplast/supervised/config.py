@@ -5,7 +5,7 @@ from itertools import accumulate
 from typing import ClassVar
 
 from rlplast.core.clock import Clock, Time
-from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.core.registry import param
 from rlplast.core.training.config import RunConfig
@@ -61,8 +61,8 @@ class SupervisedConfig(RunConfig):
         self.stream.epochs_of_phases()
         best, scores = self.checkpoint.best, ["accuracy", "loss", "ece"]
         scores += ["mca"] if self.data.corrupted else []
-        if best is not None and best not in scores:
-            raise ConfigError(f"checkpoint.best = {best!r}: {did_you_mean(best, scores)}")
+        if best is not None:
+            check_choice("checkpoint.best", best, scores)
         total, phases = self.total_time(), len(self.stream.epochs_of_phases())
         if total.unit not in self.units:
             raise ConfigError(

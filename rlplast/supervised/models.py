@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.errors import ConfigError, did_you_mean
+from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
 from rlplast.core.optional import import_optional
@@ -71,8 +71,7 @@ class ModelConfig:
         Raises:
             ConfigError: naming key, value and what is allowed.
         """
-        if self.name not in MODELS:
-            raise ConfigError(f"model.name = {self.name!r}: {did_you_mean(self.name, MODELS)}")
+        check_choice("model.name", self.name, MODELS)
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
             readers = [name for name, model in MODELS.items() if field.name in model.reads]

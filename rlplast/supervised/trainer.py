@@ -4,10 +4,9 @@ One step is one update, or the start of the next phase. Where a run is in its st
 from its clock alone: every epoch's order is a stream of its own, so there is no loader to save.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import cycle, islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +24,7 @@ from rlplast.core.network.optim_state import zero_all
 from rlplast.core.network.optimizers import Updater
 from rlplast.core.network.record import record
 from rlplast.core.rng import Streams, torch_stream
-from rlplast.core.training.trainable import AfterUpdate, no_hooks
+from rlplast.core.training.trainable import AfterUpdate, Trainable, no_hooks
 from rlplast.metrics.calibration import accuracy, ece, mca
 from rlplast.supervised.augment import augment
 from rlplast.supervised.config import SupervisedConfig
@@ -64,8 +63,8 @@ def position(stream: list[Phase], batch_size: int, clock: Clock) -> Position:
     return Position(updates // batches, updates % batches, batches, updates)
 
 
-class Supervised:
-    """A classifier and its stream of data; a `Trainable`.
+class Supervised(Trainable):
+    """A classifier and its stream of data.
 
     Args:
         config: a checked config.
@@ -201,10 +200,6 @@ class Supervised:
             end = end.advance(updates=left, epochs=-(-left // each), phase=1)
         return end
 
-    def owes(self) -> bool:
-        """Return False: every update is a step of its own accord."""
-        return False
-
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
         """Return accuracy, loss and ECE on the images held out that this phase is tested on.
 
@@ -310,16 +305,6 @@ class Supervised:
         self.loss_sum.copy_(state["loss_sum"])
         self.right.copy_(state["right"])
         self.updates_summed, self.images_summed = state["counted"]
-
-    def save_files(self, previous: Path | None) -> Callable[[Path], None]:
-        """Write nothing: the data are where they came from."""
-        return lambda folder: None
-
-    def load_files(self, folder: Path) -> None:
-        """Read nothing."""
-
-    def close(self) -> None:
-        """Release nothing."""
 
 
 def _check_total(config: SupervisedConfig, stream: list[Phase]) -> None:

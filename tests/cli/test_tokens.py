@@ -79,7 +79,7 @@ def test_bad_usage_is_named(tmp_path: Path):
     folder = texts(tmp_path)
     before = files(tmp_path)
     for words, says in (
-        ((folder, "--tokenizer", "gpt3"), "tokenizer 'gpt3': did you mean 'gpt2'?"),
+        ((folder, "--tokenizer", "gpt3"), "tokenizer = 'gpt3': did you mean 'gpt2'?"),
         ((folder, "--validation", "1.5"), "validation = 1.5: allowed is a share in (0, 1)"),
         ((folder, "--validation", "nowhere"), "--validation nowhere: allowed is a share"),
         ((tmp_path / "nowhere",), "nowhere does not exist: allowed are text files"),

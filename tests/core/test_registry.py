@@ -9,12 +9,7 @@ from rlplast.core import registry
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import build, check_range, get, param, register, rows
 
-
-@pytest.fixture(autouse=True)
-def restored_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows()  # what is built in registers once, when the table is first read
-    copied = {family: dict(entries) for family, entries in registry._TABLE.items()}
-    monkeypatch.setattr(registry, "_TABLE", copied)
+pytestmark = pytest.mark.usefixtures("own_methods")
 
 
 @pytest.fixture
@@ -136,9 +131,9 @@ def test_names_are_unique_and_families_known(toy: Any) -> None:
         with pytest.raises(ConfigError, match="methods already has a 'toy'"):
             register("methods", "toy", source="x", listed=listed)(type("Other", (), {}))
     register("methods", "toy", source="x", listed="penalties")(toy)  # imported a second time
-    with pytest.raises(ConfigError, match="family 'penalty': did you mean 'penalties'"):
+    with pytest.raises(ConfigError, match="family = 'penalty': did you mean 'penalties'"):
         register("penalty", "toy2", source="x")
-    with pytest.raises(ConfigError, match="family 'layer': did you mean 'layers'"):
+    with pytest.raises(ConfigError, match="family = 'layer': did you mean 'layers'"):
         rows("layer")
     with pytest.raises(ConfigError, match="penalty 'toi' is unknown: did you mean 'toy'"):
         get("penalties", "toi")

@@ -93,3 +93,13 @@ def test_streams_leave_numpys_and_pythons_global_generators_alone() -> None:
     streams.load_state_dict(streams.state_dict())
     assert random.getstate() == state
     assert str(np.random.get_state()) == str(kept)
+
+
+def test_a_state_of_more_gpus_than_there_are_gives_each_its_own(monkeypatch) -> None:
+    saved = Streams(0).state_dict() | {"model_cuda": ["first", "second", "third"]}
+    given: list[list[str]] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", given.append)
+    Streams(1).load_state_dict(saved)
+    assert given == [["first", "second"]]

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock, Time
+from rlplast.core.errors import Interrupted
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.schedule import Schedule
@@ -22,8 +25,9 @@ from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.core.training.loop import Cadence, Loop
 from rlplast.core.training.run_folder import RunFolder
 from rlplast.core.training.trainable import AfterUpdate, no_hooks
+from tests.runs import Killed, at_step, kill, stop
 
-__all__ = ["HOOKS", "Attention", "Toy", "loop", "run"]
+STEPS = 24  # of a run of 16 env_steps and 8 updates
 
 HOOKS: tuple[dict[str, Any], ...] = (
     {"method": "fire", "at": "50%"},
@@ -171,6 +175,38 @@ def run(made: Loop) -> Toy:
     toy = made.trainable
     assert isinstance(toy, Toy)
     return toy
+
+
+def killed(made: Loop, step: int) -> None:
+    """Run a loop that is killed after a step."""
+    made.observer = at_step(step, kill)
+    with pytest.raises(Killed):
+        run(made)
+
+
+def killed_and_resumed(make: Callable[[], Loop], step: int) -> None:
+    """Run a loop that is killed after a step, then another one to its end."""
+    killed(make(), step)
+    run(make())
+
+
+def interrupted_and_resumed(make: Callable[[], Loop], times: int) -> None:
+    """Run loops that are stopped after a single step each, then another one to its end."""
+    for _ in range(times):
+        made = make()
+        made.observer = stop
+        with pytest.raises(Interrupted):
+            run(made)
+    run(make())
+
+
+def assert_same_training(left: dict[str, Any], right: dict[str, Any]) -> None:
+    """Assert that two runs left the same, whatever else the hooks of the first have saved."""
+    tensors = safetensors.torch.load(left["tensors.safetensors"])
+    for name, tensor in safetensors.torch.load(right["tensors.safetensors"]).items():
+        assert torch.equal(tensors[name], tensor), name
+    for name in ("metrics", "receipts", "points.npy"):
+        assert left[name] == right[name]
 
 
 class Attention(nn.Module):

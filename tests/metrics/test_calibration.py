@@ -70,15 +70,6 @@ def test_ece_of_a_hand_example() -> None:
     assert value == pytest.approx(expected, abs=1e-12)
 
 
-def test_errors_of_opposite_sign_cancel_within_a_bin_only() -> None:
-    sure = torch.tensor([[0.9, 0.1], [0.9, 0.1]])
-    one_of_two = float(ece(sure, torch.tensor([0, 1]), probabilities=True))
-    assert one_of_two == pytest.approx(0.4, abs=1e-6)  # not (0.1 + 0.9) / 2
-    two_bins = torch.tensor([[0.9, 0.1], [0.6, 0.4]])
-    apart = float(ece(two_bins, torch.tensor([1, 0]), probabilities=True))
-    assert apart == pytest.approx((0.9 + 0.4) / 2, abs=1e-6)
-
-
 def test_logits_are_softmaxed_and_probabilities_are_not() -> None:
     logits, labels = drawn(64, 5, seed=1)
     of_logits = ece(logits, labels)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -24,14 +24,9 @@ from rlplast.metrics.features import (
     saturation_percentile,
 )
 from rlplast.metrics.ranks import effective_rank, srank
+from tests.metrics.draws import normal, property_test, seeds
 
 TAP_METRICS = (dormant_ratio, active_fraction, saturation, saturation_percentile, feature_norm)
-seeds = st.integers(0, 2**31)
-property_test = settings(max_examples=25, deadline=None)
-
-
-def normal(shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def relu_taps(seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
@@ -72,11 +67,6 @@ def test_dormant_ratio_equals_the_definition_looped_over_units(threshold: float)
     assert list(per_layer) == ["conv", "fc1", "fc2"]
     for name, (d, n) in counts.items():
         assert per_layer[name].item() == pytest.approx(d / n, rel=1e-15)
-
-
-def test_dormant_ratio_is_dead_over_all_units_not_a_mean_of_layers() -> None:
-    taps = {"small": torch.zeros(4, 2), "large": torch.ones(4, 98)}
-    assert dormant_ratio(taps).item() == 0.02  # the mean of layer ratios would be 0.5
 
 
 def test_every_unit_of_an_all_zero_layer_is_dormant() -> None:
@@ -161,11 +151,6 @@ def test_covariance_distance_equals_numpy() -> None:
     assert feature_covariance_distance(a, b).item() == pytest.approx(expected, rel=1e-13)
 
 
-def test_covariance_distance_of_disjoint_directions_is_the_square_root_of_two() -> None:
-    a, b = torch.tensor([[1.0], [0.0]]), torch.tensor([[0.0], [5.0]])
-    assert feature_covariance_distance(a, b).item() == pytest.approx(math.sqrt(2), rel=1e-15)
-
-
 @property_test
 @given(seeds, st.floats(1e-3, 1e3))
 def test_covariance_distance_is_symmetric_and_blind_to_scale_and_rotation(
@@ -229,17 +214,12 @@ def test_tap_metrics_return_one_float64_and_never_read_it_on_the_host(metric) ->
     assert metric(meta).device.type == "meta"
 
 
-@pytest.mark.parametrize("metric", TAP_METRICS)
+@pytest.mark.parametrize("metric", [*TAP_METRICS, dormant_ratio_per_layer])
 def test_tap_metrics_refuse_no_taps_and_vectors(metric) -> None:
     with pytest.raises(ConfigError, match="activations are empty"):
         metric({})
     with pytest.raises(ConfigError, match=r"'fc' of shape \[3\]"):
         metric({"fc": torch.ones(3)})
-
-
-def test_dormant_ratio_per_layer_refuses_no_taps() -> None:
-    with pytest.raises(ConfigError, match="activations are empty"):
-        dormant_ratio_per_layer({})
 
 
 @pytest.mark.parametrize("metric", TAP_METRICS)

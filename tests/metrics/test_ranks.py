@@ -5,21 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
 from rlplast.metrics import ranks
+from tests.metrics.draws import normal, property_test, seeds
 
 RANK_METRICS = (ranks.spectral_norm, ranks.srank, ranks.effective_rank, ranks.stable_rank)
-
-seeds = st.integers(0, 2**31)
-property_test = settings(max_examples=25, deadline=None)
-
-
-def normal(shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def rotated(sigma: list[float], d_out: int, d_in: int, seed: int = 0) -> Tensor:
@@ -86,12 +80,6 @@ def test_ranks_of_a_conv_weight_are_those_of_its_flattened_matrix(metric) -> Non
     assert metric(weight).item() == pytest.approx(metric(matrix).item(), rel=1e-14)
     with pytest.raises(ConfigError, match="at least 2 dimensions"):
         metric(torch.ones(3))
-
-
-def test_srank_is_not_the_stable_rank() -> None:
-    matrix = torch.diag(torch.tensor([1.0, 0.5, 0.5, 0.5]))
-    assert ranks.srank(matrix).item() == 4
-    assert ranks.stable_rank(matrix).item() == 1.75
 
 
 @property_test

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -23,6 +23,7 @@ from rlplast.metrics.weights import (
     weight_difference,
     weight_norm,
 )
+from tests.metrics.draws import normal, property_test, seeds
 
 SHAPES = [
     (5, 5),
@@ -40,12 +41,6 @@ RANK_METRICS = (ranks.spectral_norm, ranks.srank, ranks.effective_rank, ranks.st
 REFERENCE_METRICS = (weight_difference, sfe, sfe_normalized)
 
 shapes = st.sampled_from(SHAPES)
-seeds = st.integers(0, 2**31)
-property_test = settings(max_examples=25, deadline=None)
-
-
-def normal(shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def slices_by_loop(weight: Tensor) -> list[np.ndarray]:
@@ -133,13 +128,6 @@ def test_different_shapes_are_refused_instead_of_broadcast() -> None:
         sfe(torch.ones(2, 3), torch.ones(1, 3))
 
 
-@property_test
-@given(shapes, seeds)
-def test_sfe_is_symmetric(shape: tuple[int, ...], seed: int) -> None:
-    a, b = normal(shape, seed), normal(shape, seed + 1)
-    assert sfe(a, b).item() == sfe(b, a).item()
-
-
 def test_norm_of_many_float32_entries_keeps_seven_digits() -> None:
     weight = 1 + 0.02 * normal((4_000_000,), dtype=torch.float32)
     exact = weight.double().square().sum().sqrt().item()
@@ -173,13 +161,6 @@ def test_dfi_scaled_equals_the_smaller_gram_looped_over_slices(shape: tuple[int,
     assert dfi_scaled(weight).item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_dfi_of_a_diagonal_is_the_closed_form() -> None:
-    sigma = torch.tensor([3.0, 2.0, 0.5, 0.0], dtype=torch.float64)
-    expected = ((sigma**2 - 1) ** 2).sum().item()
-    assert dfi(torch.diag(sigma)).item() == pytest.approx(expected, rel=1e-14)
-    assert dfi_scaled(torch.diag(sigma)).item() == pytest.approx(expected, rel=1e-14)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_dfi_of_a_zero_weight_counts_the_identity(shape: tuple[int, ...]) -> None:
     slices = math.prod(shape[2:])
@@ -194,55 +175,24 @@ def test_dfi_scaled_is_zero_after_an_exact_fire(shape: tuple[int, ...], seed: in
     assert dfi_scaled(weight).item() < 1e-24
 
 
-def test_raw_dfi_rises_under_a_correct_fire_of_a_tall_weight() -> None:
-    weight = 0.1 * polar_factor_times_scale(normal((12, 2)))
-    fired = polar_factor_times_scale(weight)
-    assert dfi(fired) > dfi(weight)
-    assert dfi_scaled(fired) < 1e-24 < dfi_scaled(weight)
-
-
-@property_test
-@given(st.integers(1, 8), st.integers(1, 8), seeds)
-def test_transposing_a_linear_weight_shifts_dfi_by_the_difference_of_sides(
-    d_out: int, d_in: int, seed: int
-) -> None:
-    weight = normal((d_out, d_in), seed)
-    assert dfi(weight).item() - dfi(weight.T).item() == pytest.approx(d_out - d_in, abs=1e-8)
-
-
-@property_test
-@given(st.integers(1, 8), seeds)
-def test_dfi_scaled_of_a_square_weight_survives_transposition_and_rotation(
-    side: int, seed: int
-) -> None:
-    weight = normal((side, side), seed)
-    rotation = torch.linalg.qr(normal((side, side), seed + 1)).Q
-    value = dfi_scaled(weight).item()
-    assert dfi_scaled(weight.T).item() == pytest.approx(value, rel=1e-10)
-    assert dfi_scaled(rotation @ weight).item() == pytest.approx(value, rel=1e-9, abs=1e-20)
-
-
 # --- all metrics --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("metric", WEIGHT_METRICS + RANK_METRICS + REFERENCE_METRICS)
+every_metric = pytest.mark.parametrize("metric", WEIGHT_METRICS + RANK_METRICS + REFERENCE_METRICS)
+
+
+@every_metric
 def test_metrics_return_one_float64_and_leave_the_weight_alone(metric) -> None:
     arguments = [normal((6, 3, 2), seed) for seed in range(1 + (metric in REFERENCE_METRICS))]
     copies = [argument.clone() for argument in arguments]
     value = metric(*arguments)
     assert value.shape == () and value.dtype == torch.float64
-    for argument, copy in zip(arguments, copies, strict=True):
-        assert torch.equal(argument, copy)
-
-
-@pytest.mark.parametrize("metric", WEIGHT_METRICS + RANK_METRICS + REFERENCE_METRICS)
-def test_metrics_never_read_a_value_on_the_host(metric) -> None:
+    assert all(torch.equal(*pair) for pair in zip(arguments, copies, strict=True))
     # A meta tensor has no values: `.item()` or an `if` on one would raise.
-    arguments = [torch.empty(6, 3, 2, device="meta")] * (1 + (metric in REFERENCE_METRICS))
-    assert metric(*arguments).device.type == "meta"
+    assert metric(*(argument.to("meta") for argument in arguments)).device.type == "meta"
 
 
-@pytest.mark.parametrize("metric", WEIGHT_METRICS + RANK_METRICS + REFERENCE_METRICS)
+@every_metric
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_measured_in_float32(metric, dtype: torch.dtype) -> None:
     count = 1 + (metric in REFERENCE_METRICS)
@@ -251,7 +201,7 @@ def test_half_precision_is_measured_in_float32(metric, dtype: torch.dtype) -> No
     assert metric(*arguments).item() == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("metric", WEIGHT_METRICS + RANK_METRICS + REFERENCE_METRICS)
+@every_metric
 def test_metrics_are_registered_under_their_own_name_with_a_source(metric) -> None:
     info = get("metrics", metric.__name__)
     assert info.target is metric
@@ -321,14 +271,11 @@ def test_measure_of_unchanged_and_zero_tensors_is_finite() -> None:
     assert result["total"]["sfe_normalized"] == 0.0
 
 
-def test_measure_gives_null_where_a_zero_reference_leaves_no_value() -> None:
+def test_measure_gives_null_where_there_is_no_value() -> None:
     result = measure({"a": torch.ones(2, 2)}, {"a": torch.zeros(2, 2)})
     assert result["tensors"]["a"]["sfe_normalized"] is None
     assert result["total"]["sfe_normalized"] is None
     assert result["total"]["sfe"] == 4.0
-
-
-def test_measure_of_nothing_has_empty_totals() -> None:
     result = measure({"bias": torch.ones(3)}, {})
     assert result["tensors"] == {}
     assert result["total"]["dfi"] == 0.0

@@ -132,3 +132,4 @@ def test_job_whose_result_is_damaged_has_failed(make, slurm, tmp_path):
     outcome = outcomes(executor, 1)["cell"]
     assert outcome.exit == 137
     assert "ended without a word, Slurm's state is RUNNING" in outcome.reason
+    os.killpg(fake_slurm.state(slurm, 1)["pid"], signal.SIGKILL)  # it runs on

@@ -27,6 +27,9 @@ def no_hooks(clock: Clock, activations: Mapping[str, Activations]) -> None:
 class Trainable(Protocol):
     """Something that trains, one step at a time.
 
+    A class derived from this one has what it need not say: no update owed, no files, nothing to
+    close.
+
     One that knows its end better than its config does, once its data are there, says it in a
     method ``horizon() -> Clock``. One that several processes of ``torchrun`` can train together
     says so by a class attribute ``several_processes = True``. Of agents, `rlplast evaluate` calls
@@ -56,7 +59,7 @@ class Trainable(Protocol):
 
     def owes(self) -> bool:
         """Whether an update is due before the next environment step."""
-        ...
+        return False
 
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
         """Return scores; draws come from the evaluation stream `number` alone."""
@@ -108,12 +111,12 @@ class Trainable(Protocol):
         It is called once, in another thread while training goes on, and may link to files of
         the checkpoint `previous`.
         """
-        ...
+        return lambda folder: None
 
     def load_files(self, folder: Path) -> None:
         """Read what `save_files` wrote; called after `load_state_dict`."""
-        ...
+        return
 
     def close(self) -> None:
         """Release environments and processes."""
-        ...
+        return

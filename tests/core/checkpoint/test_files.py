@@ -1,8 +1,6 @@
-import os
 import random
 import zlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,13 +24,9 @@ def test_link_is_the_same_file(tmp_path: Path) -> None:
 
 
 def test_without_hard_links_a_copy_is_forced_to_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, no_hard_links: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*names: Any) -> None:
-        raise OSError("another file system")
-
     forced: list[Path] = []
-    monkeypatch.setattr(os, "link", refuse)
     monkeypatch.setattr(files, "fsync", forced.append)
     (tmp_path / "a").write_bytes(b"rows")
     link(tmp_path / "a", tmp_path / "b")

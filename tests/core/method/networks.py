@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from rlplast.core.network.network import Network
 from tests.models import build
 
-__all__ = ["Temperature", "modules", "networks"]
-
 
 class Temperature(nn.Module):
     """One number and no layer, as in SAC."""

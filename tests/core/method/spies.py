@@ -1,7 +1,6 @@
 """Methods that look at what they may read, and change nothing unless told to."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,20 +8,6 @@ from rlplast.core import registry
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.edits import Edit
-
-__all__ = ["own_table", "spy"]
-
-
-@contextmanager
-def own_table() -> Iterator[None]:
-    """Forget the methods registered inside the block."""
-    registry.rows()  # what is built in registers once, when the table is first read
-    table = {family: dict(entries) for family, entries in registry._TABLE.items()}
-    try:
-        yield
-    finally:
-        registry._TABLE.clear()
-        registry._TABLE.update(table)
 
 
 def spy(look: Callable[[Context], Any], *what: str, size: int = 5) -> tuple[str, list[Any]]:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD
 
 from rlplast.core.clock import Clock
 from rlplast.core.errors import BadWeights, ConfigError
@@ -17,12 +16,9 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit, Scale
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import moments
-from tests.firing import apply
+from tests.firing import apply, linear
 from tests.models import FAMILIES, FORMS, OPTIMIZERS, Subject, assert_same, subject
 from tests.syncs import host_reads
-
-every_form = pytest.mark.parametrize("form", OPTIMIZERS | FORMS)
-every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 def plan_of(blocks: tuple[Block, ...], share: float = 0.3) -> list[Assign]:
@@ -77,16 +73,12 @@ def _raw_names(made: Subject, edit: Edit) -> list[str]:
     return names + [n for n in made.state() for t in names if n.startswith(f"{t}:")]
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@every_family
-def test_masked_edit_changes_exactly_the_mask(family: str, optimizer: str) -> None:
-    made = subject(family, optimizer)
-    check_mask(made, made.network.trainable())
-
-
-@every_form
-def test_masked_edit_changes_exactly_the_mask_in_every_form_of_state(form: str) -> None:
-    made = subject("mlp", (OPTIMIZERS | FORMS)[form])
+@pytest.mark.parametrize(
+    ("family", "form"),
+    [*((f, o) for f in FAMILIES for o in OPTIMIZERS), *(("mlp", form) for form in FORMS)],
+)
+def test_masked_edit_changes_exactly_the_mask(family: str, form: str) -> None:
+    made = subject(family, (OPTIMIZERS | FORMS)[form])
     check_mask(made, made.network.trainable())
 
 
@@ -130,12 +122,6 @@ def test_network_policy_spares_other_networks_of_the_same_optimizer() -> None:
 # Plans are checked before the first write.
 
 
-def linear() -> tuple[nn.Linear, Network, Block]:
-    module = nn.Linear(3, 2)
-    network = Network("net", module, SGD(module.parameters(), lr=0.1))
-    return module, network, network.blocks[0]
-
-
 @pytest.mark.parametrize("policy", ["optimizer", "followers"])
 def test_unknown_policies_are_refused(policy: str) -> None:
     given: dict[str, Any] = {"optimizer": "keep", "followers": "leave"} | {policy: "coppy"}
@@ -151,13 +137,8 @@ def test_bad_plan_for_a_follower_stops_before_the_network_is_written() -> None:
         return [Assign(b, torch.full_like(b.view, float("nan"))) for b in target.blocks]
 
     with pytest.raises(BadWeights, match=r"net\.target\.0\.weight"):
-        apply(
-            made.network,
-            plan_of(made.network.blocks),
-            method="toy",
-            followers="same_edit",
-            replan=replan,
-        )
+        plan = plan_of(made.network.blocks)
+        apply(made.network, plan, replan, method="toy", followers="same_edit")
     assert_same(before, made.snapshot())
 
 
@@ -176,25 +157,17 @@ def test_no_network_is_written_if_the_plan_of_one_is_bad() -> None:
 
 
 def test_followers_get_plans_of_their_own_copies_or_nothing() -> None:
+    def triple(follower: Network) -> list[Edit]:
+        return [Scale(b, torch.tensor(3.0)) for b in follower.blocks]
+
     for policy in ("same_edit", "copy", "leave"):
         made = subject("mlp")
         edits = [Scale(b, torch.tensor(2.0)) for b in made.network.trainable()]
         start = {n: t.clone() for n, t in made.follower.state_dict().items()}
-        apply(
-            made.network,
-            edits,
-            (lambda f: [Scale(b, torch.tensor(3.0)) for b in f.blocks])
-            if policy == "same_edit"
-            else None,
-            method="toy",
-            followers=policy,
-        )
-        own = dict(made.module.state_dict())
-        expected = {
-            "same_edit": {n: 3 * t for n, t in start.items()},
-            "copy": own,
-            "leave": start,
-        }[policy]
+        replan = triple if policy == "same_edit" else None
+        apply(made.network, edits, replan, method="toy", followers=policy)
+        own, tripled = dict(made.module.state_dict()), {n: 3 * t for n, t in start.items()}
+        expected = {"same_edit": tripled, "copy": own, "leave": start}[policy]
         assert_same(dict(made.follower.state_dict()), expected)
 
 
@@ -237,13 +210,9 @@ def test_counters_are_told_and_begin_again(dtype: torch.dtype) -> None:
 def test_a_plan_without_edits_is_told_as_such() -> None:
     made = subject("mlp")
     before = made.snapshot()
+    planned, at = [Planned(made.network, [], seconds=2.0)], Clock(updates=3)
     [receipt] = apply_all(
-        [Planned(made.network, [], seconds=2.0)],
-        method="toy",
-        optimizer="keep",
-        followers="leave",
-        clock=Clock(updates=3),
-        due_count=2,
+        planned, method="toy", optimizer="keep", followers="leave", clock=at, due_count=2
     )
     assert_same(before, made.snapshot())
     assert (receipt.entries_touched, receipt.sfe, receipt.crossings) == (0, 0.0, 2)

@@ -18,18 +18,15 @@ from rlplast.core.method.once import fire_once
 from rlplast.core.network.edits import Assign
 from rlplast.core.network.network import Network
 from rlplast.core.rng import preserve_global_rng
-from tests.core.method.spies import own_table, spy
+from tests.core.method.spies import spy
 from tests.core.toy import Toy, loop, run
-from tests.models import Subject, assert_same, build, loss_of, subject
+from tests.models import assert_same, build, loss_of, masters_of, subject
 
 AT = {"at": "50%"}
 EVERY = {"every": "1 updates"}
 
 
-@pytest.fixture(autouse=True)
-def table() -> Iterator[None]:
-    with own_table():
-        yield
+pytestmark = pytest.mark.usefixtures("own_methods")
 
 
 def inputs(size: int, generator: torch.Generator) -> Tensor:
@@ -47,12 +44,15 @@ def same(left: Any, right: Any) -> bool:
     return left.keys() == right.keys() and all(torch.equal(t, right[n]) for n, t in left.items())
 
 
-def fired(name: str, made: Subject, updates: range = range(1, 10), **options: Any) -> Hooks:
+def hooks_of(name: str, networks: Any, schedule: dict[str, Any] = AT, **options: Any) -> Hooks:
+    return Hooks([{"method": name, **schedule}], networks, "10 updates", **options)
+
+
+def fired(name: str, networks: Any, schedule: dict[str, Any] = AT, **options: Any) -> None:
     """Drive one scheduled hook over some updates without training."""
-    hooks = Hooks([{"method": name, **AT}], made.network, "10 updates", **options)
-    for update in updates:
+    hooks = hooks_of(name, networks, schedule, **options)
+    for update in range(1, 10):
         hooks.step(updates=update)
-    return hooks
 
 
 # Scheduled firings.
@@ -67,7 +67,7 @@ def test_activations_of_a_scheduled_firing_are_those_of_its_probe() -> None:
 
     made = subject("mlp")
     name, seen = spy(lambda context: (context.activations, context.activations), "activations")
-    fired(name, made, probe=probe)
+    fired(name, made.network, probe=probe)
     [(first, again)] = seen
     assert first is again and len(drawn) == 1  # drawn and computed once, however often it is read
     assert drawn[0].shape == (5, 5)
@@ -78,12 +78,11 @@ def test_activations_of_a_scheduled_firing_are_those_of_its_probe() -> None:
 def test_a_probe_may_be_a_batch_and_its_size_is_the_methods_parameter() -> None:
     made = subject("mlp")
     name, seen = spy(lambda context: context.activations["0"], "activations", size=3)
-    fired(name, made, probe=made.x)
+    fired(name, made.network, probe=made.x)
     assert torch.equal(seen[0], activations_of(made.module, made.x)["0"])
-    fired(name, made, probe=inputs)
+    fired(name, made.network, probe=inputs)
     assert seen[1].shape == (3, 6)
-    config = {"method": name, "params": {"probe": 7}, **AT}
-    Hooks([config], made.network, "10 updates", probe=inputs).step(updates=5)
+    fired(name, made.network, AT | {"params": {"probe": 7}}, probe=inputs)
     assert seen[2].shape == (7, 6)
 
 
@@ -102,38 +101,28 @@ def test_models_of_several_arguments_get_them_all(form: str) -> None:
         lambda context: (context.activations, context.gradients), "activations", "gradients"
     )
     batch: Any = (x, scale) if form == "tuple" else {"x": x, "scale": scale}
-    network = Network("net", module)
 
     def loss(given: Any) -> Tensor:
         return (module(*given) if form == "tuple" else module(**given)).sum()
 
-    Hooks([{"method": name, **AT}], network, "10 updates", probe=batch, loss=loss).step(updates=5)
+    fired(name, Network("net", module), probe=batch, loss=loss)
     [(found, gradients)] = seen
     assert torch.equal(found["a"], module.a(x).tanh())
     assert torch.equal(gradients["head.bias"], torch.full((2,), 4.0))
 
 
 def test_each_firing_draws_its_probe_from_a_stream_of_its_own() -> None:
-    def probes(seed: int, name: str = "net", schedule: Any = None) -> list[Tensor]:
-        made = subject("mlp")
-        network = Network(name, made.module, made.optimizer)
-        own, seen = spy(lambda context: context.activations["0"], "activations")
-        config = {"method": own, **(schedule or {"every": "2 updates"})}
-        hooks = Hooks([config], network, "10 updates", seed, probe=inputs)
-        for update in range(1, 7):
-            hooks.step(updates=update)
-        return seen
+    name, seen = spy(lambda context: context.activations["0"], "activations")
+
+    def probes(seed: int, network: str = "net") -> set[tuple[float, ...]]:
+        seen.clear()
+        made = Network(network, subject("mlp").module)
+        fired(name, made, {"every": "3 updates"}, seed=seed, probe=inputs)
+        return {tuple(t.flatten().tolist()) for t in seen}
 
     first = probes(0)
-    assert len(first) == 3
-    drawn = [*first, *probes(1), *probes(0, "other")]
-    assert len({tuple(t.flatten().tolist()) for t in drawn}) == 9
-
-    def again() -> list[Tensor]:  # equal names, equal seeds: equal probes
-        with own_table():
-            return probes(0)
-
-    assert all(torch.equal(*pair) for pair in zip(again(), again(), strict=True))
+    assert len(first | probes(1) | probes(0, "other")) == 9
+    assert probes(0) == first
 
 
 def test_gradients_are_those_of_the_loss_on_the_probe_and_leave_no_trace() -> None:
@@ -144,7 +133,7 @@ def test_gradients_are_those_of_the_loss_on_the_probe_and_leave_no_trace() -> No
 
     name, seen = spy(lambda context: (context.gradients, context.gradients), "gradients")
     before, held = made.snapshot(), [p.grad for p in made.module.parameters()]
-    fired(name, made, probe=made.x, loss=loss)
+    fired(name, made.network, probe=made.x, loss=loss)
     [(first, again)] = seen
     assert first is again
     twin = copy.deepcopy(made.module).eval()
@@ -160,38 +149,35 @@ def test_gradients_are_those_of_the_loss_on_the_probe_and_leave_no_trace() -> No
 def test_gradients_come_in_the_layout_of_blocks_once_per_tie_and_of_what_trains() -> None:
     made = subject("stacked")
     name, seen = spy(lambda context: context.gradients, "gradients")
-    fired(name, made, probe=made.x, loss=lambda x: loss_of(made.module, x, made.y))
-    expected = torch.autograd.grad(
-        loss_of(made.module, made.x, made.y), [made.module.get_parameter("fc2.weight")]
-    )[0]
+    fired(name, made.network, probe=made.x, loss=lambda x: loss_of(made.module, x, made.y))
+    weight = made.module.get_parameter("fc2.weight")
+    [expected] = torch.autograd.grad(loss_of(made.module, made.x, made.y), [weight])
     assert seen[0].keys() == {b.name for b in made.network.trainable()}
     for slot in (0, 1):
         assert torch.equal(seen[0][f"[{slot}].fc2.weight"], expected[slot])
     tied = subject("tied")
-    fired(name, tied, probe=tied.x, loss=lambda x: loss_of(tied.module, x, tied.y))
+    fired(name, tied.network, probe=tied.x, loss=lambda x: loss_of(tied.module, x, tied.y))
     assert seen[1].keys() == {"embed.weight", "fc.weight", "fc.bias"}
     frozen = subject("mlp")
     frozen.module.get_submodule("0").requires_grad_(False)
+    bias = frozen.module.get_parameter("2.bias")
     fired(
         name,
-        frozen,
+        frozen.network,
         probe=frozen.x,
-        loss=lambda x: frozen.module(x)[:, :0].sum() + frozen.module[2].bias.sum(),
-    )  # type: ignore[index]
+        loss=lambda x: frozen.module(x)[:, :0].sum() + bias.sum(),
+    )
     assert seen[2]["2.bias"].tolist() == [1.0] * 6
     assert not any(n.startswith("0.") for n in seen[2])
 
 
 def test_gradients_of_masters_are_those_of_the_weights_that_compute() -> None:
     module = build("mlp").bfloat16()
-    masters: dict[Tensor, Tensor] = {
-        p: p.detach().float().requires_grad_() for p in module.parameters()
-    }
+    masters = masters_of(module)
     network = Network("net", module, torch.optim.SGD(masters.values(), lr=0.1), masters=masters)
     name, seen = spy(lambda context: context.gradients, "gradients")
     x = torch.ones(2, 5, dtype=torch.bfloat16)
-    config = {"method": name, **AT}
-    Hooks([config], network, "9 updates", probe=x, loss=lambda x: module(x).sum()).step(updates=5)
+    fired(name, network, probe=x, loss=lambda x: module(x).sum())
     module(x).sum().backward()
     assert same(seen[0], {n: p.grad for n, p in module.named_parameters()})
 
@@ -201,7 +187,7 @@ def test_batches_are_as_many_as_asked_for_and_of_the_firings_stream() -> None:
         return [list(context.batches(3, size=4)) for _ in range(2)]
 
     name, seen = spy(lambda context: {"batches": look(context)}, "batches")
-    fired(name, subject("mlp"), probe=inputs)
+    fired(name, subject("mlp").network, probe=inputs)
     [found] = seen
     first, again = found["batches"]
     assert [batch[""].shape for batch in first] == [(4, 5)] * 3
@@ -209,7 +195,7 @@ def test_batches_are_as_many_as_asked_for_and_of_the_firings_stream() -> None:
     assert len({tuple(b[""].flatten().tolist()) for b in first}) == 3
     name, _ = spy(lambda context: list(context.batches()), "batches")
     with pytest.raises(ConfigError, match="batches = None: a probe has no end; give a number"):
-        fired(name, subject("mlp"), probe=inputs)
+        fired(name, subject("mlp").network, probe=inputs)
 
 
 def test_gradients_on_a_batch_in_training_mode_move_no_statistics_and_no_stream() -> None:
@@ -221,15 +207,11 @@ def test_gradients_on_a_batch_in_training_mode_move_no_statistics_and_no_stream(
         return {mode: context.gradients_on(batch, train=mode) for mode in (True, False)}
 
     name, seen = spy(look, "batches")
-    config = {"method": name, **AT}
-    hooks = Hooks(
-        [config], network, "9 updates", probe=inputs, loss=lambda x: module(x).square().sum()
-    )
     before = {n: t.clone() for n, t in module.state_dict().items()}
     with preserve_global_rng():
         torch.manual_seed(3)
         state = torch.get_rng_state()
-        hooks.step(updates=5)
+        fired(name, network, probe=inputs, loss=lambda x: module(x).square().sum())
         assert torch.equal(torch.get_rng_state(), state)
     assert_same(before, dict(module.state_dict()))
     assert all(m.training for m in module.modules())
@@ -244,10 +226,10 @@ def test_moments_are_the_optimizers_own_tensors_in_the_layout_of_blocks() -> Non
 
     name, seen = spy(look, "moments")
     made = subject("stacked", updates=0)
-    fired(name, made)
+    fired(name, made.network)
     assert not any(seen[0].values())  # before the first update
     made.update()
-    fired(name, made)
+    fired(name, made.network)
     for slot in (0, 1):
         found = seen[1][f"[{slot}].fc1.weight"]
         assert found.keys() == {"exp_avg", "exp_avg_sq"}
@@ -264,11 +246,11 @@ def test_moments_may_be_edited_and_a_networks_without_an_optimizer_has_none() ->
 
     name, seen = spy(forget, "moments")
     made = subject("mlp")
-    fired(name, made)
+    fired(name, made.network)
     state = made.optimizer.state[made.module.get_parameter("0.weight")]
     assert not state["exp_avg"].any() and not state["exp_avg_sq"].any() and state["step"] == 3
-    fire_once_ = Hooks([{"method": name, **AT}], Network("net", build("mlp")), "10 updates")
-    assert fire_once_.step(updates=5)[0].entries_touched == 0
+    [receipt] = hooks_of(name, Network("net", build("mlp"))).step(updates=5)
+    assert receipt.entries_touched == 0
     assert seen[1] == []
 
 
@@ -278,7 +260,7 @@ def test_moments_may_be_edited_and_a_networks_without_an_optimizer_has_none() ->
 def test_activations_inside_an_update_are_those_it_was_given() -> None:
     made = subject("mlp")
     name, seen = spy(lambda context: (context.activations, context.inside), "activations")
-    hooks = Hooks([{"method": name, **EVERY}], made.network, "10 updates")
+    hooks = hooks_of(name, made.network, EVERY)
     assert hooks.recorded() == {"net"}
     for update in (1, 2):
         made.optimizer.zero_grad()
@@ -296,7 +278,7 @@ def test_activations_inside_an_update_are_those_it_was_given() -> None:
 def test_activations_of_several_networks_are_given_by_name() -> None:
     networks = {n: Network(n, build("mlp")) for n in ("a", "b")}
     name, seen = spy(lambda context: (context.network.name, context.activations), "activations")
-    hooks = Hooks([{"method": name, **EVERY}], networks, "10 updates")
+    hooks = hooks_of(name, networks, EVERY)
     assert hooks.recorded() == {"a", "b"}
     found = {n: activations_of(w.module, torch.ones(1, 5)) for n, w in networks.items()}
     hooks.step(updates=1, activations=found)
@@ -309,7 +291,7 @@ def test_activations_of_several_networks_are_given_by_name() -> None:
 def test_missing_activations_are_asked_for_by_the_name_of_the_argument() -> None:
     made = subject("mlp")
     name, _ = spy(lambda context: context.activations, "activations")
-    hooks = Hooks([{"method": name, **EVERY}], made.network, "10 updates")
+    hooks = hooks_of(name, made.network, EVERY)
     message = rf"hooks\[0\] \({name}\) reads activations inside every update: pass activations= to "
     with pytest.raises(ConfigError, match=message + r"Hooks\.step, as rlplast\.record"):
         hooks.step(updates=1)
@@ -320,7 +302,7 @@ def test_missing_activations_are_asked_for_by_the_name_of_the_argument() -> None
 def test_gradients_inside_an_update_are_the_ones_it_used() -> None:
     made = subject("stacked")
     name, seen = spy(lambda context: context.gradients, "gradients")
-    hooks = Hooks([{"method": name, **EVERY}], made.network, "10 updates")
+    hooks = hooks_of(name, made.network, EVERY)
     assert hooks.recorded() == frozenset()
     made.update()
     hooks.step(updates=1)
@@ -340,36 +322,32 @@ def test_scheduled_readers_ask_for_a_probe_when_the_hooks_are_made(what: str) ->
     name, _ = spy(lambda context: None, what)
     message = rf"hooks\[0\] \({name}\) reads {what}: pass probe= to rlplast\.Hooks, a function"
     with pytest.raises(ConfigError, match=message):
-        Hooks([{"method": name, **AT}], subject("mlp").network, "10 updates")
-    given = {"probe": inputs, "loss": torch.sum}
-    Hooks([{"method": name, **AT}], subject("mlp").network, "10 updates", **given)
+        hooks_of(name, subject("mlp").network)
+    hooks_of(name, subject("mlp").network, probe=inputs, loss=torch.sum)
 
 
 def test_batches_are_refused_inside_every_update() -> None:
     name, _ = spy(lambda context: None, "batches")
     with pytest.raises(ConfigError, match="reads batches of data, which an update has no time"):
-        Hooks([{"method": name, **EVERY}], subject("mlp").network, "10 updates", probe=inputs)
+        hooks_of(name, subject("mlp").network, EVERY, probe=inputs)
 
 
 def test_a_loss_is_asked_for_where_gradients_are_read() -> None:
     name, _ = spy(lambda context: context.gradients, "gradients")
     message = rf"\({name}\) reads gradients of network 'net', whose loss is not known: pass loss="
     for loss in (None, {"other": torch.sum}):
-        given = {"probe": inputs, "loss": loss}
         with pytest.raises(ConfigError, match=message):
-            Hooks([{"method": name, **AT}], subject("mlp").network, "10 updates", **given)
+            hooks_of(name, subject("mlp").network, probe=inputs, loss=loss)
 
 
 def test_a_probe_by_network_has_one_for_each_that_reads() -> None:
     networks = {n: Network(n, build("mlp")) for n in ("a", "b")}
     name, seen = spy(lambda context: context.activations["0"], "activations")
     probes = {"a": torch.ones(2, 5), "b": torch.zeros(3, 5)}
-    Hooks([{"method": name, **AT}], networks, "10 updates", probe=probes).step(updates=5)
+    fired(name, networks, probe=probes)
     assert [t.shape[0] for t in seen] == [2, 3]
     with pytest.raises(ConfigError, match=r"probe = a mapping of \['a'\]: network 'b' has none"):
-        Hooks([{"method": name, **AT}], networks, "10 updates", probe={"a": torch.ones(2, 5)}).step(
-            updates=5
-        )
+        fired(name, networks, probe={"a": torch.ones(2, 5)})
 
 
 @pytest.mark.parametrize("what", ["activations", "gradients", "moments", "batches"])
@@ -381,11 +359,8 @@ def test_what_a_method_does_not_declare_it_cannot_read(what: str, schedule: Any)
         return context.batches(1) if what == "batches" else getattr(context, what)
 
     name, _ = spy(look)
-    hooks = Hooks(
-        [{"method": name, **schedule}], subject("mlp").network, "10 updates", probe=inputs
-    )
     with pytest.raises(ConfigError, match=rf'reads {what!r} .* reads = \("{what}",\)'):
-        hooks.step(updates=5)
+        fired(name, subject("mlp").network, schedule, probe=inputs)
 
 
 def test_a_declaration_of_what_cannot_be_read_is_refused() -> None:
@@ -400,9 +375,8 @@ def test_a_probe_before_there_are_data_is_refused() -> None:
 
     name, _ = spy(lambda context: context.activations, "activations")
     toy = Empty()
-    hooks = Hooks([{"method": name, **AT}], toy.networks, "10 updates", source=toy)
     with pytest.raises(ConfigError, match=rf"\({name}\) reads a probe batch and there are no data"):
-        hooks.step(updates=5)
+        fired(name, toy.networks, source=toy)
 
 
 # Nothing is computed that no method reads, and nothing moves.
@@ -436,15 +410,12 @@ def gradients_of_batches(context: Context) -> Any:
     return {i: context.gradients_on(b, train=True) for i, b in enumerate(context.batches(2, 3))}
 
 
+# What is declared, what is read, and what the run is asked for.
 READERS: dict[str, tuple[tuple[str, ...], Any, list[str]]] = {
     "nothing": ((), lambda c: None, []),
     "declared alone": (("activations", "gradients", "batches"), lambda c: None, []),
     "moments": (("moments",), lambda c: c.moments(c.blocks[0]), []),
-    "activations": (
-        ("activations",),
-        lambda c: (c.activations, c.activations),
-        ["sample 5", "activations"],
-    ),
+    "activations": (("activations",), lambda c: c.activations, ["sample 5", "activations"]),
     "gradients": (("gradients",), lambda c: c.gradients, ["sample 5", "loss train=False"]),
     "both": (
         ("activations", "gradients"),
@@ -464,9 +435,7 @@ def test_a_run_computes_what_is_read_and_no_more(which: str) -> None:
     reads, look, expected = READERS[which]
     name, seen = spy(look, *reads)
     toy = Counting()
-    hooks = Hooks([{"method": name, **AT}], toy.networks, "10 updates", source=toy)
-    for update in range(1, 10):
-        hooks.step(updates=update)
+    fired(name, toy.networks, source=toy)
     assert toy.asked == expected
     assert len(seen) == 1
 
@@ -502,7 +471,7 @@ def test_a_users_probe_may_draw_from_the_global_stream_and_moves_it_not() -> Non
     with preserve_global_rng():
         torch.manual_seed(0)
         before = torch.get_rng_state()
-        fired(name, subject("mlp"), probe=careless)
+        fired(name, subject("mlp").network, probe=careless)
         assert torch.equal(torch.get_rng_state(), before)
     assert seen[0].shape == (5, 6)
 
@@ -528,8 +497,7 @@ def test_a_followers_plan_reads_the_networks_units_and_activations() -> None:
 
     name, seen = spy(look, "activations")
     made = subject("mlp")
-    config = {"method": name, "followers": "same_edit", **AT}
-    Hooks([config], made.network, "10 updates", probe=made.x).step(updates=5)
+    fired(name, made.network, AT | {"followers": "same_edit"}, probe=made.x)
     (_, own, activations, owner), (follower, units, theirs, of) = seen
     assert (owner, follower, of) == (None, "net.target", made.network)
     assert theirs is activations
@@ -546,7 +514,7 @@ def test_a_context_says_where_the_run_is_and_draws_the_same_again() -> None:
         return context.clock, context.due_count, context.seed, context.inside, draws[0]
 
     name, seen = spy(look)
-    hooks = Hooks([{"method": name, "every": "2 updates"}], subject("mlp").network, "20 updates")
+    hooks = hooks_of(name, subject("mlp").network, {"every": "2 updates"})
     for update in (1, 2, 7):
         hooks.step(updates=update)
     assert [s[:2] for s in seen] == [(Clock(updates=2), 1), (Clock(updates=7), 2)]
@@ -558,7 +526,7 @@ def test_a_context_says_where_the_run_is_and_draws_the_same_again() -> None:
 def test_units_in_scope_are_those_of_its_layers() -> None:
     name, seen = spy(lambda context: [g.name for g in context.units] and context.units)
     made = subject("conv")
-    Hooks([{"method": name, "scope": "dqn", **AT}], made.network, "10 updates").step(updates=5)
+    fired(name, made.network, AT | {"scope": "dqn"})
     assert [g.name for g in seen[0]] == ["0", "2"]
     assert F.relu.__name__ == seen[0][0].nonlinearity
 
@@ -579,7 +547,7 @@ def test_units_in_scope_are_those_of_its_layers() -> None:
 )
 def test_activations_that_are_none_are_refused_by_name(given: Any, says: str) -> None:
     name, _ = spy(lambda context: context.activations, "activations")
-    hooks = Hooks([{"method": name, **EVERY}], subject("mlp").network, "9 updates")
+    hooks = hooks_of(name, subject("mlp").network, EVERY)
     if isinstance(given, dict) and "0" in given:
         given = {"2": torch.ones(3, 6)} | given
     with pytest.raises(ConfigError, match=says):
@@ -597,7 +565,5 @@ def test_activations_that_are_none_are_refused_by_name(given: Any, says: str) ->
 def test_losses_without_a_gradient_are_refused_by_name(loss: Any, says: str) -> None:
     made = subject("mlp")
     name, _ = spy(lambda context: context.gradients, "gradients")
-    options = {"probe": made.x, "loss": lambda x: loss(made.module(x))}
-    hooks = Hooks([{"method": name, **AT}], made.network, "10 updates", **options)
     with pytest.raises(ConfigError, match=rf"hooks\[0\] \({name}\), network 'net' .*{says}"):
-        hooks.step(updates=5)
+        fired(name, made.network, probe=made.x, loss=lambda x: loss(made.module(x)))

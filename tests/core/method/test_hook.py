@@ -1,6 +1,5 @@
 """One hook: the networks it works on, what it adds up, and the method's own counters."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +16,10 @@ from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.methods import recycling
 from tests.core.method.networks import networks
-from tests.core.method.spies import own_table
 from tests.models import build, subject
 from tests.syncs import host_reads
 
-
-@pytest.fixture(autouse=True)
-def table() -> Iterator[None]:
-    with own_table():
-        yield
+pytestmark = pytest.mark.usefixtures("own_methods")
 
 
 # Hooks on networks with nothing to edit.
@@ -68,7 +62,7 @@ def test_other_mistakes_are_not_left_out() -> None:
 
 
 @pytest.fixture
-def counting() -> None:
+def counting(own_methods: None) -> None:
     @method("counting", source="a test")
     @dataclass(frozen=True)
     class Counting(Method):

@@ -10,7 +10,7 @@ from torch import nn
 
 import rlplast
 from rlplast.core.clock import Clock
-from rlplast.core.errors import BadWeights, ConfigError, DamagedFile
+from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.once import fire_once
 from rlplast.core.network.network import Network
@@ -39,6 +39,8 @@ def fired_at(config: dict[str, Any], steps: range, unit: str = "updates") -> lis
 def test_hook_fires_at_its_update_in_a_hand_written_loop() -> None:
     assert fired_at({"at": "50%"}, range(1, 101)) == [(50, 1)]
     assert fired_at({"at": ["25%", "50 updates"]}, range(1, 101)) == [(25, 1), (50, 1)]
+    assert fired_at({"at": "0%"}, range(0, 5)) == [(0, 1)]  # the first clock
+    assert fired_at({"at": "0%"}, range(1, 5)) == [(1, 1)]
     assert fired_at({"every": "30 updates"}, range(1, 101)) == [(30, 1), (60, 1), (90, 1)]
     between = {"every": "10 updates", "from": "25 updates", "until": "40 updates"}
     assert fired_at(between, range(1, 101)) == [(30, 1), (40, 1)]
@@ -46,21 +48,14 @@ def test_hook_fires_at_its_update_in_a_hand_written_loop() -> None:
 
 def test_jump_over_several_points_is_one_firing_that_counts_them() -> None:
     every = {"every": "10 env_steps"}
-    assert fired_at(every, range(0, 101, 25), "env_steps") == [
-        (25, 2),
-        (50, 3),
-        (75, 2),
-        (100, 2),  # nothing is due at the very end
-    ]
+    fired = fired_at(every, range(0, 101, 25), "env_steps")
+    assert fired == [(25, 2), (50, 3), (75, 2), (100, 2)]  # nothing is due at the very end
 
 
 def test_nothing_fires_at_the_end_of_a_run_or_after_it() -> None:
     assert fired_at({"every": "50%"}, range(0, 121)) == [(50, 1)]
-    assert fired_at({"every": "20 updates", "from": "30%"}, range(0, 121)) == [
-        (40, 1),
-        (60, 1),
-        (80, 1),
-    ]
+    gated = {"every": "20 updates", "from": "30%"}
+    assert fired_at(gated, range(0, 121)) == [(40, 1), (60, 1), (80, 1)]
 
 
 def test_step_refuses_counters_that_go_back_or_were_never_given() -> None:
@@ -79,11 +74,6 @@ def test_step_refuses_counters_that_go_back_or_were_never_given() -> None:
     assert never.clock is not None and never.clock.updates == 10
 
 
-def test_at_zero_fires_at_the_first_clock() -> None:
-    assert fired_at({"at": "0%"}, range(0, 5)) == [(0, 1)]
-    assert fired_at({"at": "0%"}, range(1, 5)) == [(1, 1)]
-
-
 def test_firings_happen_in_list_order_and_on_the_networks_named() -> None:
     networks = {"actor": network_of(name="actor"), "critic": network_of(name="critic")}
     configs = [
@@ -100,11 +90,8 @@ def test_firings_happen_in_list_order_and_on_the_networks_named() -> None:
 
 def test_every_update_hook_acts_at_every_update_and_reports_once() -> None:
     made = subject("mlp")
-    hooks = Hooks(
-        [{"method": "swr", "every": "1 updates", "params": {"coef": 1.0}}],
-        made.network,
-        "100 updates",
-    )
+    config = {"method": "swr", "every": "1 updates", "params": {"coef": 1.0}}
+    hooks = Hooks([config], made.network, "100 updates")
     before = copy.deepcopy(made.module.state_dict())
     assert hooks.step(updates=3) == []  # three updates in one call
     anchors = {n: t.norm() for n, t in made.network.initial.items() if "weight" in n}
@@ -198,11 +185,8 @@ def test_loop_goes_on_after_a_restart_where_it_was() -> None:
 
 
 def test_methods_state_is_restored_into_its_own_tensors() -> None:
-    config = {
-        "method": "swr",
-        "every": "1 updates",
-        "params": {"coef": 0.5, "reanchor_on_lr_decay": True},
-    }
+    params = {"coef": 0.5, "reanchor_on_lr_decay": True}
+    config = {"method": "swr", "every": "1 updates", "params": params}
     made = subject("mlp")
     hooks = Hooks([config], made.network, "100 updates")
     hooks.step(updates=1)
@@ -246,72 +230,37 @@ def test_next_due_is_the_nearest_scheduled_hook() -> None:
     assert Hooks([], network_of(), "100 updates").next_due(Clock()) is None
 
 
-# What configs may say.
+# What configs may say; what holds for all lists of methods is in test_listing.py.
 
-BAD_CONFIGS = {
-    "unknown_key": ({"method": "fire", "att": "50%"}, r"hooks\[0\].*'att': did you mean 'at'\?"),
-    "no_method": ({"at": "50%"}, r"hooks\[0\] has no 'method'"),
-    "no_mapping": ("fire", r"hooks\[0\] = 'fire': allowed is a mapping"),
-    "unknown_method": ({"method": "fyre", "at": "50%"}, r"'fyre' is unknown: did you mean 'fire'"),
-    "layer_as_method": (
-        {"method": "lifecycle", "at": "50%"},
-        r"hooks\[0\]\.method = 'lifecycle': list it under `layers:`, where it needs no schedule",
-    ),
-    "penalty_as_method": (
-        {"method": "l2", "at": "50%"},
-        r"hooks\[0\]\.method = 'l2': list it under `penalties:`, where it needs no schedule",
-    ),
-    "unknown_param": (
-        {"method": "fire", "at": "50%", "params": {"iteratons": 3}},
-        r"fire has no parameter 'iteratons': did you mean 'iterations'",
-    ),
-    "bad_param": (
-        {"method": "fire", "at": "50%", "params": {"iterations": 0}},
-        r"fire\.iterations = 0: allowed is \[1, 1000\]",
-    ),
-    "params_no_mapping": ({"method": "fire", "at": "50%", "params": 3}, r"params = 3"),
-    "unknown_network": (
-        {"method": "fire", "at": "50%", "networks": ["nett"]},
-        r"hooks\[0\] \(fire\)\.networks: 'nett': did you mean 'net'",
-    ),
+BAD_CONFIGS: dict[str, tuple[dict[str, str], str]] = {
+    "unknown_key": ({"att": "50%"}, r"hooks\[0\].*'att': did you mean 'at'\?"),
     "unknown_scope": (
-        {"method": "fire", "at": "50%", "scope": "dqm"},
+        {"at": "50%", "scope": "dqm"},
         r"hooks\[0\] \(fire\)\.scope = 'dqm': did you mean 'dqn'",
     ),
-    "empty_scope": (
-        {"method": "fire", "at": "50%", "scope": "vit"},
-        r"fire finds nothing to edit in network 'net'",
-    ),
+    "empty_scope": ({"at": "50%", "scope": "vit"}, "fire finds nothing to edit in network 'net'"),
     "unknown_policy": (
-        {"method": "fire", "at": "50%", "optimizer": "touch"},
-        r"optimizer = 'touch': did you mean 'touched'",
+        {"at": "50%", "optimizer": "touch"},
+        "optimizer = 'touch': did you mean 'touched'",
     ),
     "every_update_policy": (
-        {"method": "fire", "every": "1 updates", "optimizer": "network"},
-        r"fires at every update: allowed are optimizer 'keep' and followers 'leave', not 'network'",
+        {"every": "1 updates", "optimizer": "network"},
+        "fires at every update: allowed are optimizer 'keep' and followers 'leave', not 'network'",
     ),
-    "two_rules": ({"method": "fire", "at": "50%", "every": "5 updates"}, r"at and every: exactly"),
+    "two_rules": ({"at": "50%", "every": "5 updates"}, "at and every: exactly"),
     "other_unit": (
-        {"method": "fire", "at": "5 tokens"},
+        {"at": "5 tokens"},
         r"hooks\[0\] \(fire\) counts tokens: this run counts updates",
     ),
-    "at_the_end": ({"method": "fire", "at": "100%"}, r"at or past the end"),
+    "at_the_end": ({"at": "100%"}, "at or past the end"),
 }
 
 
 @pytest.mark.parametrize("which", BAD_CONFIGS)
 def test_bad_hook_configs_name_key_value_and_remedy(which: str) -> None:
-    config, message = BAD_CONFIGS[which]
+    keys, message = BAD_CONFIGS[which]
     with pytest.raises(ConfigError, match=message):
-        Hooks([config], network_of(), "100 updates", units=("updates",))  # type: ignore[list-item]
-
-
-def test_target_is_no_network_of_its_own() -> None:
-    config = {"method": "fire", "at": "50%", "networks": ["target"]}
-    with pytest.raises(
-        ConfigError, match=r"'target': allowed: net; 'target' follows 'net' as the key `followers`"
-    ):
-        Hooks([config], subject("mlp").network, "100 updates")
+        Hooks([{"method": "fire", **keys}], network_of(), "100 updates", units=("updates",))
 
 
 def test_defaults_of_policies_depend_on_the_method_and_the_schedule() -> None:
@@ -328,11 +277,23 @@ def test_defaults_of_policies_depend_on_the_method_and_the_schedule() -> None:
         ("keep", "leave"),
         ("touched", "same_edit"),
     ]
-    assert [h.key for h in hooks] == [
-        "fire at=50%",
+
+
+def test_keys_name_the_method_and_its_schedule() -> None:
+    """Draws depend on them, so they stay what they were."""
+    configs = [
+        {"method": "fire", "every": "1 updates"},
+        {"method": "swr", "at": "50%"},
+        {"method": "swr", "at": "50%", "optimizer": "touched"},
+        {"method": "fire", "on": "phase_start", "from": "phase 1"},
+        {"method": "swr", "every": "5 updates", "from": "20%", "until": "50%", "when": None},
+    ]
+    assert [h.key for h in Hooks(configs, network_of(), "100 updates").hooks] == [
         "fire every=1 updates",
         "swr at=50%",
         "swr at=50% #2",
+        "fire on=phase_start from=phase 1",
+        "swr every=5 updates from=20% until=50%",
     ]
 
 
@@ -358,13 +319,6 @@ def test_scope_restores_layers_beside_the_edit_in_network_and_followers() -> Non
     assert receipt.dfi_after < receipt.dfi_before
     edited = ["0.weight", "2.weight", "5.weight", "5.bias"]
     assert receipt.entries_touched == sum(made.module.get_parameter(n).numel() for n in edited)
-
-
-def test_low_precision_is_refused_for_every_update_hooks_only() -> None:
-    network = network_of(nn.Linear(3, 2).to(torch.bfloat16))
-    Hooks([{"method": "fire", "at": "50%"}], network, "10 updates")
-    with pytest.raises(BadWeights, match="pass masters= to its Network"):
-        Hooks([{"method": "fire", "every": "1 updates"}], network, "10 updates")
 
 
 # One firing on anybody's model.
@@ -401,15 +355,6 @@ def test_fire_once_refuses_unknown_policies_before_writing(which: str) -> None:
     assert_same(before, made.snapshot())
 
 
-def test_same_seed_draws_the_same_and_another_seed_does_not() -> None:
-    modules = [nn.Linear(3, 2) for _ in range(3)]
-    for module, seed in zip(modules, (1, 1, 2), strict=True):
-        rlplast.full_reset(module, seed=seed)
-    first, same, other = (m.weight for m in modules)
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
-
-
 def test_state_of_a_hook_on_other_networks_is_refused_before_anything_is_copied() -> None:
     def hooks(name: str) -> Hooks:
         networks = {key: network_of(name=key) for key in ("a", "b")}
@@ -423,10 +368,7 @@ def test_state_of_a_hook_on_other_networks_is_refused_before_anything_is_copied(
     ("call", "says"),
     [
         (lambda made: Hooks([], network_of(), "50%"), "total = 50%: allowed is a number with"),
-        (
-            lambda made: Hooks("fire", network_of(), "9 updates"),
-            "hooks = 'fire': allowed is a",
-        ),
+        (lambda made: Hooks("fire", network_of(), "9 updates"), "hooks = 'fire': allowed is a"),
         (lambda made: Hooks(None, network_of(), "9 updates"), "hooks = None: allowed is a list of"),
         (lambda made: made.step(updates=5.5), r"step\(updates=5.5\): allowed is a whole number"),
         (lambda made: made.step(updates=math.inf), r"step\(updates=inf\): allowed is a whole"),

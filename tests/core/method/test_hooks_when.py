@@ -222,18 +222,6 @@ def test_metric_that_is_never_measured_is_refused_where_that_is_known() -> None:
         Hooks([hook], network_of(), "9 updates", measured=Measured(("weight_norm",), False))
 
 
-def test_keys_of_hooks_without_a_condition_are_what_they_were() -> None:
-    configs = [
-        {"method": "fire", "on": "phase_start", "from": "phase 1"},
-        {"method": "swr", "every": "5 updates", "from": "20%", "until": "50%", "when": None},
-    ]
-    hooks = Hooks(configs, network_of(), "100 updates").hooks
-    assert [h.key for h in hooks] == [
-        "fire on=phase_start from=phase 1",
-        "swr every=5 updates from=20% until=50%",
-    ]
-
-
 def test_messages_count_the_rows_of_the_config_alone() -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     rlplast.replace_layers(module)  # its ticks are hooks too, and come first

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core import registry
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.context import Context
 from rlplast.core.method.hooks import Hooks
@@ -17,7 +16,6 @@ from rlplast.core.method.install import install_methods
 from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.edits import Edit, Scale
 from rlplast.core.network.network import Network
-from rlplast.core.training.config import RunConfig, check_keys
 from rlplast.methods.lifecycle_modules import LifecycleLinear
 from tests.core.method.networks import Temperature, modules
 from tests.models import assert_same, build
@@ -69,38 +67,21 @@ def test_draws_depend_on_seed_network_layer_and_slot() -> None:
     assert len({tuple(row) for row in first + draws(2)}) == 16
 
 
-BAD_CONFIGS: dict[str, tuple[Any, str]] = {
-    "no_mapping": ("lifecycle", r"layers\[0\] = 'lifecycle': allowed is a mapping"),
-    "unknown_key": (LIFECYCLE | {"network": ["q"]}, r"'network': did you mean 'networks'\?"),
-    "no_method": ({"params": {}}, r"layers\[0\] has no 'method'.*rlplast list layers"),
-    "unknown_method": (
-        {"method": "lifecicle"},
-        "'lifecicle' is unknown: did you mean 'lifec",
-    ),
-    "intervention": (
-        {"method": "fire", "at": "50%"},
-        r"layers\[0\]\.method = 'fire': list it under `hooks:`, with a schedule such as `at: 50%`",
-    ),
-    "params": (LIFECYCLE | {"params": 3}, r"layers\[0\] \(lifecycle\)\.params = 3"),
-    "unknown_param": (LIFECYCLE | {"params": {"warmupp": 3}}, "did you mean 'warmup'"),
-    "range": (LIFECYCLE | {"params": {"life": [9, 3]}}, r"lifecycle\.life = \[9, 3\]"),
-    "network": (LIFECYCLE | {"networks": ["critc"]}, r"\.networks: 'critc': did you mean 'critic'"),
-    "networks": (LIFECYCLE | {"networks": "critic"}, r"\.networks = 'critic': allowed is a list"),
-    "no_networks": (LIFECYCLE | {"networks": []}, r"\.networks = \[\]: allowed is a list"),
-    "network_twice": (LIFECYCLE | {"networks": ["actor", "actor"]}, "each once"),
-    "empty_network": (
-        LIFECYCLE | {"networks": ["temperature"]},
-        r"layers\[0\] \(lifecycle\), network 'temperature': lifecycle finds no linear",
-    ),
-    "layer": (LIFECYCLE | {"params": {"layers": ["fc9"]}}, "'fc9' matches no layer"),
-}
-
-
-@pytest.mark.parametrize("which", BAD_CONFIGS)
-def test_bad_layer_configs_name_key_value_and_remedy(which: str) -> None:
-    config, message = BAD_CONFIGS[which]
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"networks": ["temperature"]},
+            r"layers\[0\] \(lifecycle\), network 'temperature': lifecycle finds no linear",
+        ),
+        ({"params": {"layers": ["fc9"]}}, "'fc9' matches no layer"),
+        ({"params": {"life": [9, 3]}}, r"lifecycle\.life = \[9, 3\]"),
+    ],
+)
+def test_bad_layer_configs_name_key_value_and_remedy(keys: dict[str, Any], message: str) -> None:
+    """What holds for all lists of methods is in test_listing.py."""
     with pytest.raises(ConfigError, match=message):
-        install_methods([config], [], modules(), 0)
+        install_methods([LIFECYCLE | keys], [], modules(), 0)
 
 
 def test_layers_that_fit_no_network_or_are_listed_twice_are_refused() -> None:
@@ -108,11 +89,6 @@ def test_layers_that_fit_no_network_or_are_listed_twice_are_refused() -> None:
         install_methods([LIFECYCLE], [], {"temperature": (Temperature(),)}, 0)
     with pytest.raises(ConfigError, match="is a lifecycle layer already"):
         install_methods([LIFECYCLE, LIFECYCLE], [], modules(), 0)
-
-
-def test_config_has_a_list_of_layers() -> None:
-    check_keys({"layers": [LIFECYCLE]}, RunConfig)
-    assert RunConfig().layers == []
 
 
 def test_followers_need_the_layers_too() -> None:
@@ -171,11 +147,7 @@ class Doubled(nn.Module):
 
 
 @pytest.fixture
-def doubling(monkeypatch: pytest.MonkeyPatch) -> type[Method]:
-    registry.rows()  # loads what is built in
-    copied = {family: dict(entries) for family, entries in registry._TABLE.items()}
-    monkeypatch.setattr(registry, "_TABLE", copied)
-
+def doubling(own_methods: None) -> type[Method]:
     @method("doubling", source="a test")
     @dataclass(frozen=True)
     class Doubling(Method):

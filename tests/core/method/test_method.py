@@ -1,6 +1,5 @@
 """A method's faces, and what registering one checks."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +15,10 @@ from rlplast.core.method.method import FACES, Method, State, has_face, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Edit
 from rlplast.core.network.network import Network
-from rlplast.core.registry import build, get, param
-from tests.core.method.spies import own_table
+from rlplast.core.registry import build, get
 from tests.models import build as build_model
 
-
-@pytest.fixture(autouse=True)
-def table() -> Iterator[None]:
-    with own_table():
-        yield
+pytestmark = pytest.mark.usefixtures("own_methods")
 
 
 class Installs:
@@ -96,13 +90,6 @@ def test_names_are_shared_by_all_lists() -> None:
         with pytest.raises(ConfigError, match="methods already has a 'fire', from rlplast: choose"):
             made(*faces, name="fire")
     assert get("methods", "fire").target.__name__ == "Fire"
-
-
-def test_parameters_are_fields_with_ranges() -> None:
-    made(Plans, __annotations__={"coef": float}, coef=param(0.5, "[0, 1]"))
-    assert build("methods", "toy", {"coef": 1}).coef == 1.0
-    with pytest.raises(ConfigError, match=r"toy\.coef = 2: allowed is \[0, 1\]"):
-        build("methods", "toy", {"coef": 2})
 
 
 def test_the_base_plans_nothing_and_needs_nothing() -> None:

@@ -1,7 +1,7 @@
 """Which tensors the penalties of a run reach, what configs are refused, and what is counted."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,9 @@ from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
-from rlplast.core.registry import get
 from rlplast.core.rng import torch_stream
-from rlplast.core.training.config import RunConfig, check_keys
-from tests.core.method.spies import own_table
 from tests.methods.penalty_cases import CASES, moved, penalties, row
-from tests.models import assert_same, loss_of, subject
+from tests.models import assert_same, loss_of, masters_of, subject
 
 every_method = pytest.mark.parametrize("method", CASES)
 
@@ -77,26 +74,23 @@ def biases(names: set[str]) -> set[str]:
                 "temperature": {"log_alpha"},
             },
         ),
-        (
-            {"method": "parseval"},
-            {"actor": WEIGHTS | HEADS, "critic": WEIGHTS | {"head.weight"}},
-        ),
+        ({"method": "parseval"}, {"actor": WEIGHTS | HEADS, "critic": WEIGHTS | {"head.weight"}}),
         ({"method": "parseval", "networks": ["actor"]}, {"actor": WEIGHTS | HEADS}),
         (
             {"method": "l2_init", "layers": ["fc*"]},
             {"actor": biases(WEIGHTS), "critic": biases(WEIGHTS)},
         ),
-        ({"method": "parseval", "layers": ["fc2", "mean"]}, None),
+        (
+            {"method": "parseval", "layers": ["fc2", "mean"]},
+            {"actor": {"fc2.weight", "mean.weight"}, "critic": {"fc2.weight"}},
+        ),
         ({"method": "l2", "networks": ["temperature"]}, {"temperature": {"log_alpha"}}),
         ({"method": "parseval", "layers": ["[[]0].fc?"]}, {"critic": WEIGHTS}),
     ],
-    ids=lambda given: " ".join(map(str, given.values())) if given and "method" in given else "to",
 )
 def test_networks_and_layers_choose_tensors(
-    keys: dict[str, Any], expected: dict[str, set[str]] | None
+    keys: dict[str, Any], expected: dict[str, set[str]]
 ) -> None:
-    if expected is None:
-        expected = {"actor": {"fc2.weight", "mean.weight"}, "critic": {"fc2.weight"}}
     assert reached([keys]) == expected
 
 
@@ -217,35 +211,12 @@ def test_arm_with_penalties_branches_off_a_prefix_without() -> None:
 # What is refused.
 
 BAD = {
-    "config": (3, r"penalties\[0\] = 3: allowed is a mapping with a method"),
-    "key": (
-        {"metod": "l2"},
-        r"penalties\[0\] has an unknown key 'metod': did you mean 'method'",
-    ),
     "schedule": ({"method": "l2", "at": "50%"}, r"penalties\[0\] has an unknown key 'at'"),
-    "no_method": ({"networks": ["actor"]}, r"penalties\[0\] has no 'method'.*list penalties"),
-    "method": ({"method": "l2_int"}, "method 'l2_int' is unknown: did you mean 'l2_init'"),
-    "no_name": ({"method": [1]}, r"method \[1\] is unknown"),
-    "hook": (
-        {"method": "fire", "at": "50%"},
-        r"penalties\[0\]\.method = 'fire': list it under `hooks:`, with a schedule such as",
+    "infinite": (
+        row("l2", params={"coef": float("inf")}),
+        r"l2\.coef = inf: allowed is \[0, inf\)",
     ),
-    "layer": (
-        {"method": "lifecycle"},
-        "method = 'lifecycle': list it under `layers:`, where",
-    ),
-    "params": (row("l2", params=3), r"penalties\[0\] \(l2\)\.params = 3: allowed is a mapping"),
-    "unknown": (row("l2", params={"coeff": 3}), "l2 has no parameter 'coeff': did you mean 'coef'"),
-    "range": (row("l2", params={"coef": -1}), r"l2\.coef = -1: allowed is \[0, inf\)"),
-    "infinite": (row("l2", params={"coef": float("inf")}), r"l2\.coef = inf: allowed is"),
     "scale": (row("parseval", params={"scale": 0}), r"parseval\.scale = 0: allowed is \(0, inf\)"),
-    "network": (
-        row("l2", networks=["actr"]),
-        r"penalties\[0\] \(l2\)\.networks: 'actr': did you mean 'actor'",
-    ),
-    "networks": (row("l2", networks="actor"), r"\.networks = 'actor': allowed is a list of"),
-    "no_networks": (row("l2", networks=[]), r"\.networks = \[\]: allowed is a list of"),
-    "twice": (row("l2", networks=["actor", "actor"]), "each once"),
     "layers": (row("l2", layers="fc1"), r"\(l2\)\.layers = 'fc1': allowed is a list of names"),
     "no_layers": (row("l2", layers=[]), r"\(l2\)\.layers = \[\]: allowed is a list of names"),
     "glob": (
@@ -265,9 +236,17 @@ BAD = {
 
 @pytest.mark.parametrize("which", BAD)
 def test_bad_configs_name_key_value_and_remedy(which: str) -> None:
+    """What holds for all lists of methods is in test_listing.py."""
     config, message = BAD[which]
     with pytest.raises(ConfigError, match=message):
-        Penalties([config], networks())  # type: ignore[list-item]
+        Penalties([config], networks())
+
+
+@every_method
+def test_coef_is_finite_and_not_negative(method: str) -> None:
+    for coef in (float("inf"), -1):
+        with pytest.raises(ConfigError, match=rf"{method}\.coef = {coef}: allowed is \[0, inf\)"):
+            Penalties([row(method, params={"coef": coef})], networks())
 
 
 def test_second_row_is_named_by_its_place() -> None:
@@ -285,55 +264,35 @@ def test_run_with_nothing_to_penalise_is_refused() -> None:
 @every_method
 def test_masters_are_refused_by_name(method: str) -> None:
     low = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)).bfloat16()
-    masters: dict[Tensor, Tensor] = {
-        p: p.detach().float().requires_grad_(True) for p in low.parameters()
-    }
+    masters = masters_of(low)
     network = Network("net", low, torch.optim.SGD(masters.values(), lr=0.1), masters=masters)
     message = r"penalties\[0\] \(.*\): net\.0\.weight is kept in torch\.bfloat16 beside an fp32"
     with pytest.raises(ConfigError, match=message):
         penalties(method, network)
 
 
-def test_config_has_a_list_of_penalties() -> None:
-    check_keys({"penalties": [row("l2")]}, RunConfig)
-    assert RunConfig().penalties == []
-    assert list(vars(RunConfig())).index("penalties") == list(vars(RunConfig())).index("hooks") + 1
-
-
-@every_method
-def test_registry_shows_coef_with_its_range(method: str) -> None:
-    info = get("penalties", method)
-    assert info.params["coef"]["range"] == "[0, inf)"
-    assert info.source
-    assert info.summary.endswith(".")
-
-
 # A penalty that plans too.
 
 
 @pytest.fixture
-def averaging() -> Iterator[None]:
-    with own_table():
+def averaging(own_methods: None) -> None:
+    @method("averaging", source="a test")
+    @dataclass(frozen=True)
+    class Averaging(Method):
+        """Pull weights towards a mean of theirs, which a plan moves at every update."""
 
-        @method("averaging", source="a test")
-        @dataclass(frozen=True)
-        class Averaging(Method):
-            """Pull weights towards a mean of theirs, which a plan moves at every update."""
+        def covers(self, block: Block) -> bool:
+            return block.role == "weight"
 
-            def covers(self, block: Block) -> bool:
-                return block.role == "weight"
+        def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+            return {b.name: b.view.clone() for b in blocks}
 
-            def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-                return {b.name: b.view.clone() for b in blocks}
+        def plan(self, context: Context, state: State) -> list[Edit]:
+            assert [b.name for b in context.blocks] == list(state)
+            return [Assign(state[b.name], (state[b.name] + b.view) / 2) for b in context.blocks]
 
-            def plan(self, context: Context, state: State) -> list[Edit]:
-                assert [b.name for b in context.blocks] == list(state)
-                return [Assign(state[b.name], (state[b.name] + b.view) / 2) for b in context.blocks]
-
-            def term(self, context: Context, state: State) -> Tensor:
-                return torch.stack([(b.live() - state[b.name]).sum() for b in context.blocks]).sum()
-
-        yield
+        def term(self, context: Context, state: State) -> Tensor:
+            return torch.stack([(b.live() - state[b.name]).sum() for b in context.blocks]).sum()
 
 
 @pytest.mark.usefixtures("averaging")

@@ -6,23 +6,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD
 
 from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit, Scale, check, write
 from rlplast.core.network.network import Network
-from tests.firing import apply
+from tests.firing import apply, linear
 from tests.models import assert_same, subject
 from tests.syncs import host_reads
 
 # Plans are checked before the first write.
-
-
-def linear() -> tuple[nn.Linear, Network, Block]:
-    module = nn.Linear(3, 2)
-    network = Network("net", module, SGD(module.parameters(), lr=0.1))
-    return module, network, network.blocks[0]
 
 
 def bad_plans(block: Block) -> dict[str, tuple[list[Edit], str]]:
@@ -65,12 +58,6 @@ def test_non_finite_value_outside_the_mask_does_not_matter() -> None:
     apply(network, [Assign(block, value, mask)], method="toy")
     assert float(module.weight.detach()[0, 0]) == 1.5
     assert module.weight.isfinite().all()
-
-
-def test_non_finite_factor_is_named() -> None:
-    _, network, block = linear()
-    with pytest.raises(BadWeights, match=r"net\.weight"):
-        apply(network, [Scale(block, torch.tensor(float("inf")))], method="toy")
 
 
 def test_a_value_too_large_for_the_tensors_type_is_refused() -> None:
@@ -136,11 +123,7 @@ def test_rows_and_columns_are_written_as_a_mask_of_the_whole_would_be(
 
 
 BAD_ROWS: dict[str, tuple[Tensor, Tensor | None, str]] = {
-    "outside": (
-        torch.tensor([6]),
-        None,
-        r"rows \[6\]: allowed is each of 0 to 5 once, of net\.0\.w",
-    ),
+    "outside": (torch.tensor([6]), None, r"rows \[6\]: allowed is each of 0 to 5 once, of net\.0"),
     "negative": (torch.tensor([-1]), None, r"rows \[-1\]"),
     "twice": (torch.tensor([1, 1]), None, r"rows \[1, 1\]"),
     "unsorted": (torch.tensor([4, 1, 4]), None, r"rows \[4, 1, 4\]"),

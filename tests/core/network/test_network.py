@@ -11,7 +11,7 @@ from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.core.network.blocks import Block, blocks_of
 from rlplast.core.network.network import Network
 from tests.core.toy import Attention
-from tests.models import build
+from tests.models import build, masters_of
 
 
 def names(module: nn.Module) -> list[str]:
@@ -184,9 +184,7 @@ def test_follower_built_differently_is_refused() -> None:
 
 def test_masters_stand_in_for_their_parameters() -> None:
     module = nn.Linear(3, 2).to(torch.bfloat16)
-    masters: dict[Tensor, Tensor] = {
-        p: p.detach().float().requires_grad_() for p in module.parameters()
-    }
+    masters = masters_of(module)
     network = Network("q", module, torch.optim.Adam(masters.values()), masters=masters)
     weight = network.blocks[0]
     assert weight.param is masters[module.weight]

@@ -20,7 +20,7 @@ from rlplast.core.network.optim_state import (
     optimizer_tensors,
 )
 from tests.firing import apply
-from tests.models import FAMILIES, FORMS, OPTIMIZERS, Subject, assert_same, subject
+from tests.models import FORMS, OPTIMIZERS, Subject, assert_same, subject
 
 ALL = OPTIMIZERS | FORMS
 LR = 1e-3
@@ -61,7 +61,7 @@ def reset(network: Network, policy: str) -> None:
 @pytest.mark.parametrize("policy", ["network", "parameter"])
 @pytest.mark.parametrize("make", [Adam, AdamW, functools.partial(Adam, fused=True)])
 def test_first_adam_move_after_a_reset_of_the_tensor_is_lr(make: Any, policy: str) -> None:
-    param, optimizer, network = driven(functools.partial(make, weight_decay=0.0), 1000)
+    param, optimizer, network = driven(functools.partial(make, weight_decay=0.0), 20)
     reset(network, policy)
     move = drive(param, optimizer, 1)
     torch.testing.assert_close(move, torch.full((2, 3), LR), rtol=1e-4, atol=0)
@@ -86,14 +86,17 @@ def test_first_adam_move_of_touched_entries_is_known(updates: int) -> None:
 
 def test_zeroing_step_alone_would_slow_untouched_entries() -> None:
     # why `touched` keeps step: moments at their limit under the corrections of a first step
-    param, optimizer, _ = driven(Adam, 10000)
-    optimizer.state[param]["step"].zero_()
+    param, optimizer, _ = driven(Adam, 1)
+    state = optimizer.state[param]
+    state["exp_avg"].fill_(1)
+    state["exp_avg_sq"].fill_(1)
+    state["step"].zero_()
     assert float(drive(param, optimizer, 1)[0, 0]) / LR == pytest.approx(0.316, abs=0.01)
 
 
 @pytest.mark.parametrize("policy", ["touched", "parameter", "network"])
 def test_first_rmsprop_and_momentum_moves_after_a_reset(policy: str) -> None:
-    param, optimizer, network = driven(functools.partial(RMSprop, alpha=0.99), 2000)
+    param, optimizer, network = driven(functools.partial(RMSprop, alpha=0.99), 20)
     reset(network, policy)
     assert float(drive(param, optimizer, 1)[0, 0]) == pytest.approx(LR / math.sqrt(0.01), rel=1e-3)
     param, optimizer, network = driven(functools.partial(SGD, momentum=0.9), 200)
@@ -188,22 +191,6 @@ def test_training_from_loaded_state_equals_training_on(family: str, form: str) -
         one.update(3)
     assert_same(made.snapshot(), copied.snapshot())
     assert all(t.data_ptr() == addresses[n] for n, t in copied.state().items())
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_loading_fills_existing_state_in_place(family: str) -> None:
-    made = subject(family, "adamw_fused")
-    addresses = {}
-
-    def remember(one: Subject) -> Subject:
-        addresses.update({n: t.data_ptr() for n, t in one.state().items()})
-        return one
-
-    other = remember(subject(family, "adamw_fused", updates=5, seed=3))
-    saved = {n: t.contiguous().clone() for n, t in network_tensors(made.network).items()}
-    load_network_tensors(other.network, saved)
-    assert_same(made.snapshot(), other.snapshot())
-    assert {n: t.data_ptr() for n, t in other.state().items()} == addresses
 
 
 def test_names_are_those_of_blocks() -> None:

@@ -1,5 +1,6 @@
 """Activations of somebody else's forward passes, against the same written by hand."""
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -9,16 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.agents.networks import ARCHITECTURES, QNetwork
-from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
 from rlplast.core.errors import NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import Recorder, record
 from rlplast.core.network.units import UnitSpec
 from rlplast.core.rng import preserve_global_rng
-from rlplast.gpt.model import GPT, GPTModelConfig
 from rlplast.supervised.models import model_taps
-from tests.methods.nets import normal, randomise
+from tests.core.network.own import OWN, drawn, own
+from tests.methods.nets import randomise
 from tests.models import FAMILIES, build, data
 from tests.supervised.small_models import OURS, images
 from tests.supervised.small_models import build as build_classifier
@@ -45,7 +44,7 @@ class Form(nn.Module):
         return self.c(self.step(self.b(self.step(self.norm(self.a(x))))))
 
 
-X = normal(7, 5, dtype=torch.float32)
+X = drawn(7, 5)
 
 # Forms of nonlinearities, and what they compute.
 FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
@@ -64,7 +63,6 @@ FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] 
     ),
     "parameters of a module": (nn.LeakyReLU(0.3), lambda x: F.leaky_relu(x, 0.3)),
     "two of them": (lambda x: torch.tanh(F.relu(x)), torch.relu),
-    "dropout after": (nn.Sequential(nn.SiLU(), nn.Dropout(0.5)), F.silu),
     "none": (nn.Identity(), lambda x: x),
 }
 
@@ -78,7 +76,7 @@ def test_activations_are_those_after_the_nonlinearity(form: str) -> None:
     a = expected(module.a(X))
     assert list(found) == ["a", "b"]
     assert torch.equal(found["a"], a)
-    if form not in ("two of them", "dropout after"):
+    if form != "two of them":
         assert torch.equal(found["b"], expected(module.b(a)))
 
 
@@ -97,10 +95,12 @@ def test_activations_behind_a_norm_are_those_of_the_pass_itself(training: bool) 
 
 
 @torch.no_grad()
-def test_dropout_before_the_nonlinearity_is_not_drawn_again() -> None:
+def test_activations_are_read_without_dropout_which_is_not_drawn_again() -> None:
     for step in (
         nn.Sequential(nn.Dropout(0.5), nn.ReLU()),
+        nn.Sequential(nn.ReLU(), nn.Dropout(0.5)),
         lambda x: F.relu(F.dropout(x, 0.5)),
+        lambda x: F.dropout(F.relu(x), 0.5),
         nn.RReLU(),
     ):
         module = randomise(Form(step), 0).train()
@@ -122,7 +122,7 @@ def test_channels_come_second_however_they_are_laid_out() -> None:
         layers = [nn.Conv2d(2, 3, 3), nn.Flatten(), nn.BatchNorm1d(48), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(48, 2))
 
-    x = normal(4, 2, 6, 6, dtype=torch.float32)
+    x = drawn(4, 2, 6, 6)
     module = flat_norm()
     found = recorded(module, x)["0"]
     assert found.shape == (4, 3, 16)
@@ -161,9 +161,27 @@ def test_families_give_what_a_hand_written_pass_gives(family: str) -> None:
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
+def test_pooling_lies_between_and_what_keeps_values_does_not() -> None:
+    module = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.Identity(), nn.ReLU(), nn.Identity(), nn.Conv2d(2, 3, 3), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3, 2),
+    )  # fmt: skip
+    first, second = Network("net", module).units().groups
+    assert first.tap is not None and first.tap.between == ()
+    assert second.tap is not None and len(second.tap.between) == 2
+
+
+def test_what_a_trace_found_can_be_pickled() -> None:
+    for step in (nn.Sequential(nn.Dropout(0.5), nn.ReLU()), lambda x: F.relu(F.dropout(x, 0.5))):
+        tap = Network("net", Form(step)).units().groups[0].tap
+        assert tap is not None and len(tap.between) == 1
+        x = drawn(3, 8)
+        assert torch.equal(pickle.loads(pickle.dumps(tap)).read(x)[0], tap.read(x)[0])
+
+
 def test_tokens_are_samples() -> None:
     module = Form(F.gelu)
-    x = normal(3, 4, 5, dtype=torch.float32)
+    x = drawn(3, 4, 5)
     with torch.no_grad():
         expected = F.gelu(module.a(x)).flatten(0, 1)
         assert torch.equal(recorded(module, x)["a"], expected)
@@ -172,24 +190,8 @@ def test_tokens_are_samples() -> None:
 # Our own networks say the same in forward_taps.
 
 
-def own(which: str) -> tuple[Any, tuple[Tensor, ...]]:
-    obs, action = normal(4, 5, dtype=torch.float32), normal(4, 3, seed=1, dtype=torch.float32)
-    if which.startswith("q"):
-        name, shape = which.split()[1], {"minatar": (4, 10, 10), "mlp": (6,)}
-        module = QNetwork(ARCHITECTURES[name], shape[name], 4)
-        return module, (normal(4, *shape[name], dtype=torch.float32),)
-    if which == "gpt":
-        return GPT(GPTModelConfig(2, 3, 12, 8, 16)), (torch.arange(10).view(2, 5),)
-    who, kind = which.split()
-    trunk = TrunkSpec(kind, 8, 2)
-    return (Actor(5, 3, trunk), (obs,)) if who == "actor" else (Critic(5, 3, trunk), (obs, action))
-
-
 @torch.no_grad()
-@pytest.mark.parametrize(
-    "which",
-    ["q minatar", "q mlp", "actor mlp", "actor simba", "critic mlp", "critic simba", "gpt"],
-)
+@pytest.mark.parametrize("which", OWN)
 def test_taps_of_our_networks_are_their_activations(which: str) -> None:
     module, x = own(which)
     randomise(module, 0, std=0.3)

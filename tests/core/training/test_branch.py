@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,10 @@ from rlplast.core.clock import Time
 from rlplast.core.errors import DamagedFile, RlplastError
 from rlplast.core.training.branch import branch_run
 from tests.core.toy import HOOKS, loop, run
-from tests.runs import final
+from tests.runs import final, flip
 
 AT = Time(8, "env_steps")  # half of the run
 EARLY = HOOKS[1:]  # without the hook at half of the run
-
-
-@pytest.fixture(autouse=True)
-def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for the disk would take most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture
@@ -34,6 +29,10 @@ def prefix(tmp_path: Path) -> Path:
     return made.folder.path
 
 
+def newest(run: Path) -> Path:
+    return checkpoint.newest(run / "checkpoints")[0]
+
+
 def branch(prefix: Path, name: str = "arm", **info: Any) -> Path:
     out = prefix.parent / name
     branch_run(prefix, out, "total: 16 env_steps\n", {"seed": 0} | info)
@@ -42,14 +41,9 @@ def branch(prefix: Path, name: str = "arm", **info: Any) -> Path:
 
 def go_on(folder: Path, hooks: tuple[dict[str, Any], ...] = HOOKS) -> dict[str, Any]:
     made = loop(folder, hooks=hooks)
-    made.load(checkpoint.newest(folder / "checkpoints")[0])
+    made.load(newest(folder))
     run(made)
     return final(folder)
-
-
-def through(tmp_path: Path, hooks: tuple[dict[str, Any], ...] = HOOKS) -> dict[str, Any]:
-    run(loop(tmp_path / "through", hooks=hooks))
-    return final(tmp_path / "through")
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -58,30 +52,28 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_what_was_branched_ends_as_the_whole_run(prefix: Path, tmp_path: Path):
-    assert go_on(branch(prefix)) == through(tmp_path)
-
-
-def test_branches_leave_their_prefix_and_each_other_alone(prefix: Path, tmp_path: Path):
+def test_branches_end_as_the_whole_run_and_leave_their_prefix_and_each_other_alone(
+    prefix: Path, through: dict[str, Any]
+):
     before = files(prefix)
     one, other = branch(prefix, "one"), branch(prefix, "other")
     without = go_on(other, EARLY)
     assert files(prefix) == before
-    assert go_on(one) == through(tmp_path)
+    assert go_on(one) == through
     shutil.rmtree(prefix)
     assert go_on(other, EARLY) == without
 
 
-def test_branch_may_be_branched_where_it_stops_at_once(prefix: Path, tmp_path: Path):
+def test_branch_may_be_branched_where_it_stops_at_once(prefix: Path, through: dict[str, Any]):
     first = branch(prefix, "first")
     made = loop(first, hooks=EARLY)
     made.until = (Time(1, "updates"),)  # was reached long ago
-    made.load(checkpoint.newest(first / "checkpoints")[0])
+    made.load(newest(first))
     clock = made.trainable.clock
     run(made)
     assert made.trainable.clock == clock
     assert (first / "metrics.jsonl").read_bytes() == (prefix / "metrics.jsonl").read_bytes()
-    assert go_on(branch(first, "second")) == through(tmp_path)
+    assert go_on(branch(first, "second")) == through
 
 
 def test_run_json_says_where_it_comes_from(prefix: Path):
@@ -104,13 +96,9 @@ def test_arms_take_the_disk_of_one(prefix: Path):
 
 
 def test_where_there_are_no_hard_links_files_are_copied(
-    prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prefix: Path, no_hard_links: None, through: dict[str, Any]
 ):
-    def refuse(*paths: Any, **options: Any) -> None:
-        raise OSError(errno.EXDEV, "no links here")
-
-    monkeypatch.setattr(os, "link", refuse)
-    assert go_on(branch(prefix)) == through(tmp_path)
+    assert go_on(branch(prefix)) == through
 
 
 def test_lines_are_those_up_to_the_checkpoint(prefix: Path):
@@ -123,42 +111,20 @@ def test_lines_are_those_up_to_the_checkpoint(prefix: Path):
 
 # What is damaged.
 
-
-def newest(run: Path) -> Path:
-    return checkpoint.newest(run / "checkpoints")[0]
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def damage_tensors(run: Path) -> None:
-    flip(newest(run) / "tensors.safetensors")
+DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "tensors": lambda run: flip(newest(run) / "tensors.safetensors"),
+    "seal": lambda run: (newest(run) / "COMPLETE").write_text("{"),
+    "checkpoints": lambda run: shutil.rmtree(run / "checkpoints"),
+    "lines": lambda run: os.truncate(
+        run / "metrics.jsonl", (run / "metrics.jsonl").stat().st_size - 1
+    ),
+    "receipts": lambda run: (run / "receipts.jsonl").unlink(),
+}
 
 
-def damage_seal(run: Path) -> None:
-    (newest(run) / "COMPLETE").write_text("{")
-
-
-def damage_all(run: Path) -> None:
-    shutil.rmtree(run / "checkpoints")
-
-
-def damage_lines(run: Path) -> None:
-    (run / "metrics.jsonl").write_bytes((run / "metrics.jsonl").read_bytes()[:-1])
-
-
-def damage_receipts(run: Path) -> None:
-    (run / "receipts.jsonl").unlink()
-
-
-@pytest.mark.parametrize(
-    "damage", [damage_tensors, damage_seal, damage_all, damage_lines, damage_receipts]
-)
-def test_lost_end_of_a_prefix_is_not_taken_for_an_earlier_one(damage: Any, prefix: Path):
-    damage(prefix)
+@pytest.mark.parametrize("damaged", DAMAGE)
+def test_lost_end_of_a_prefix_is_not_taken_for_an_earlier_one(damaged: str, prefix: Path):
+    DAMAGE[damaged](prefix)
     with pytest.raises(DamagedFile) as error:
         branch(prefix)
     assert f"delete {prefix} and start the study again: it is trained anew" in str(error.value)
@@ -167,7 +133,7 @@ def test_lost_end_of_a_prefix_is_not_taken_for_an_earlier_one(damage: Any, prefi
 
 def test_prefix_that_was_trained_further_is_not_branched(prefix: Path):
     further = loop(prefix, hooks=EARLY)
-    further.load(checkpoint.newest(prefix / "checkpoints")[0])
+    further.load(newest(prefix))
     run(further)
     with pytest.raises(DamagedFile, match=r"beyond where its arms part, to step-16: delete"):
         branch(prefix)
@@ -186,10 +152,10 @@ def test_disk_that_is_full_leaves_nothing_behind(prefix: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("leftover", [".arm.tmp", "arm"])
 def test_what_a_branching_that_was_killed_left_is_replaced(
-    leftover: str, prefix: Path, tmp_path: Path
+    leftover: str, prefix: Path, tmp_path: Path, through: dict[str, Any]
 ):
     folder = tmp_path / leftover
     (folder / "checkpoints" / "step-8").mkdir(parents=True)
     (folder / ".lock").touch()
-    assert go_on(branch(prefix)) == through(tmp_path)
+    assert go_on(branch(prefix)) == through
     assert not (tmp_path / ".arm.tmp").exists()

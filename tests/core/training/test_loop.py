@@ -1,33 +1,15 @@
-import json
-import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock
 from rlplast.core.errors import RlplastError
-from tests.core.toy import HOOKS, Toy, loop, run
-from tests.runs import at_step, final
-
-STEPS = 24  # of a run of 16 env_steps and 8 updates
-
-
-@pytest.fixture(autouse=True)
-def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for the disk would take most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-@pytest.fixture(scope="module")
-def through(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("through")
-    run(loop(folder))
-    return final(folder)
-
+from tests.core.toy import HOOKS, Toy, assert_same_training, loop, run
+from tests.runs import at_step, final, lines
 
 # What a run does.
 
@@ -35,24 +17,12 @@ def through(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_run_leaves_lines_receipts_and_a_last_checkpoint(
     through: dict[str, Any], tmp_path: Path
 ) -> None:
-    assert [r["method"] for r in through["receipts"] if r["method"] != "swr"] == [
-        "shrink_perturb",
-        "fire",
-        "head_reset",
-        "shrink_perturb",
-    ]
+    scheduled = [r["method"] for r in through["receipts"] if r["method"] != "swr"]
+    assert scheduled == ["shrink_perturb", "fire", "head_reset", "shrink_perturb"]
     assert sum(r["firings"] for r in through["receipts"] if r["method"] == "swr") == 7
     assert through["state.json"]["clock"] == {**vars(Clock()), "updates": 8, "env_steps": 16}
     logged = [m for m in through["metrics"] if "train/loss" in m]
     assert [m["env_steps"] for m in logged] == [3, 6, 9, 12, 15, 16]
-
-
-def test_number_of_steps_is_that_of_both_counters(tmp_path: Path) -> None:
-    steps = []
-    made = loop(tmp_path)
-    made.observer = lambda loop: steps.append(loop.trainable.clock)
-    run(made)
-    assert len(steps) == STEPS
 
 
 def test_checkpoint_precedes_the_first_update_and_the_last_state_is_saved(tmp_path: Path) -> None:
@@ -70,12 +40,9 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert names == {"step-16", "step-14", "step-12"}
 
 
-def test_updates_owed_at_the_total_are_done(tmp_path: Path) -> None:
-    assert run(loop(tmp_path, total="6 env_steps")).clock == Clock(updates=3, env_steps=6)
-
-
-def test_total_in_updates_ends_at_once(tmp_path: Path) -> None:
-    toy = run(loop(tmp_path, total="3 updates", hooks=(), metrics=None))
+@pytest.mark.parametrize("total", ["6 env_steps", "3 updates"])
+def test_run_ends_at_its_total_with_the_updates_owed(total: str, tmp_path: Path) -> None:
+    toy = run(loop(tmp_path, total=total, hooks=(), metrics=None))
     assert toy.clock == Clock(updates=3, env_steps=6)
 
 
@@ -90,15 +57,8 @@ def test_scheduled_hooks_come_before_what_is_measured_and_saved_at_their_time(
         return float(sum((value - initial[name]).abs().sum() for name, value in pairs))
 
     reset = {"method": "full_reset", "every": "4 updates", "params": {"init": "stored"}}
-    made = loop(
-        tmp_path,
-        hooks=(reset,),
-        log="2 updates",
-        save="2 updates",
-        evaluate="2 updates",
-        metrics="2 updates",
-        keep=9,
-    )
+    every = dict.fromkeys(("log", "save", "evaluate", "metrics"), "2 updates")
+    made = loop(tmp_path, hooks=(reset,), keep=9, **every)  # type: ignore[arg-type]
     toy = made.trainable
     assert isinstance(toy, Toy)
     initial = {name: value.clone() for name, value in toy.module.state_dict().items()}
@@ -106,11 +66,8 @@ def test_scheduled_hooks_come_before_what_is_measured_and_saved_at_their_time(
     made.measure = lambda t, number: {"metric/moved": difference(toy.module, initial)}
     run(made)
     rows = final(tmp_path)["metrics"]
-    assert [list(r)[-1] for r in rows if r["updates"] == 4] == [
-        "metric/moved",
-        "eval/moved",
-        "train/loss",
-    ]
+    told = [list(r)[-1] for r in rows if r["updates"] == 4]
+    assert told == ["metric/moved", "eval/moved", "train/loss"]
     for key in ("metric/moved", "eval/moved"):
         moved = {r["updates"]: r[key] for r in rows if key in r}
         assert [count for count, value in moved.items() if value == 0] == [4, 8]
@@ -157,52 +114,40 @@ def test_cadence_changes_nothing_in_training(
 
 
 def test_hook_that_never_fires_changes_nothing(tmp_path: Path, through: dict[str, Any]) -> None:
-    never = {
-        "method": "head_reset",
-        "every": "1 updates",
-        "from": "9 updates",
-        "until": "9 updates",
-    }
+    gate = {"from": "9 updates", "until": "9 updates"}
+    never = {"method": "head_reset", "every": "1 updates", **gate}
     run(loop(tmp_path, hooks=(*HOOKS, never)))
-    changed = final(tmp_path)
-    tensors = safetensors.torch.load(changed["tensors.safetensors"])
-    for name, tensor in safetensors.torch.load(through["tensors.safetensors"]).items():
-        assert torch.equal(tensors[name], tensor), name
-    assert changed["metrics"] == through["metrics"]
-    assert changed["receipts"] == through["receipts"]
+    assert_same_training(final(tmp_path), through)
 
 
 # Divergence.
 
 
-def test_loss_that_is_not_finite_ends_the_run_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
-    made = loop(tmp_path, hooks=(), evaluate=None, metrics=None)
+def explode(toy: Toy) -> None:
+    toy.lr_scale = float("inf")
+
+
+def spoil(toy: Toy) -> None:
+    with torch.no_grad():
+        toy.module.get_parameter("0.weight")[1, 2] = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("diverge", "log", "last", "said"),
+    [
+        (explode, "3 env_steps", [None], r"train/loss = .* training diverged"),
+        (spoil, "16 env_steps", [], r"net\.0\.weight is not finite .* training diverged"),
+    ],
+)
+def test_what_is_not_finite_ends_the_run_and_is_never_saved(
+    diverge: Callable[[Toy], None], log: str, last: list[None], said: str, tmp_path: Path
+) -> None:
+    made = loop(tmp_path, hooks=(), evaluate=None, metrics=None, log=log)
     toy = made.trainable
     assert isinstance(toy, Toy)
-
-    def diverge() -> None:
-        toy.lr_scale = float("inf")
-
-    made.observer = at_step(14, diverge)
-    with pytest.raises(RlplastError, match=r"train/loss = .* training diverged"):
+    made.observer = at_step(14, lambda: diverge(toy))
+    with pytest.raises(RlplastError, match=said):
         run(made)
-    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
-    assert last["train/loss"] is None
-    tensors, _ = checkpoint.load(checkpoint.newest(tmp_path / "checkpoints")[0])
-    assert all(tensor.isfinite().all() for tensor in tensors.values())
-
-
-def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
-    made = loop(tmp_path, hooks=(), evaluate=None, metrics=None, log="16 env_steps")
-    toy = made.trainable
-    assert isinstance(toy, Toy)
-
-    def diverge() -> None:
-        with torch.no_grad():
-            toy.module[0].weight[1, 2] = float("nan")
-
-    made.observer = at_step(14, diverge)
-    with pytest.raises(RlplastError, match=r"net\.0\.weight is not finite .* training diverged"):
-        run(made)
+    assert [row["train/loss"] for row in lines(tmp_path, "metrics")][-1:] == last
     tensors, _ = checkpoint.load(checkpoint.newest(tmp_path / "checkpoints")[0])
     assert all(tensor.isfinite().all() for tensor in tensors.values())

@@ -13,23 +13,8 @@ import pytest
 
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import Interrupted, RlplastError
-from tests.core.toy import loop, run
+from tests.core.toy import STEPS, loop, run
 from tests.runs import Killed, at_step, final
-
-STEPS = 24  # of a run of 16 env_steps and 8 updates, saved every 4 env_steps
-
-
-@pytest.fixture(autouse=True)
-def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for the disk would take most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-@pytest.fixture(scope="module")
-def through(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("through")
-    run(loop(folder))
-    return final(folder)
 
 
 def before_write(
@@ -101,18 +86,8 @@ def test_next_checkpoint_waits_and_old_ones_go_only_once_the_new_one_is_there(
 
     monkeypatch.setattr(checkpoint, "prune", noted)
     run(loop(tmp_path, total="8 env_steps", save="2 env_steps", keep=1))
-    assert events == [
-        "step-0",
-        {"step-0"},
-        "step-2",
-        {"step-0", "step-2"},
-        "step-4",
-        {"step-2", "step-4"},
-        "step-6",
-        {"step-4", "step-6"},
-        "step-8",
-        {"step-6", "step-8"},
-    ]
+    pairs = [(f"step-{n}", {f"step-{max(n - 2, 0)}", f"step-{n}"}) for n in range(0, 9, 2)]
+    assert events == [event for pair in pairs for event in pair]
     assert names(tmp_path) == {"step-8"}
 
 

@@ -1,7 +1,5 @@
 import dataclasses
 import json
-import os
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -9,21 +7,15 @@ from typing import Any
 import pytest
 
 from rlplast.core.checkpoint import checkpoint
-from rlplast.core.errors import ConfigError, Interrupted
+from rlplast.core.errors import ConfigError
 from rlplast.core.training.best import best_checkpoint
 from rlplast.core.training.loop import Loop
-from tests.core.toy import loop, run
+from tests.core.toy import interrupted_and_resumed, killed_and_resumed, loop, run
 from tests.runs import Killed, at_step, final
 
 # One score per evaluation of a run of 12 env_steps and 6 updates: its lowest is at update 4.
 SCORES = {1: 5.0, 2: 3.0, 3: 4.0, 4: 2.0, 5: 2.0, 6: float("nan")}
 STEPS = 18
-
-
-@pytest.fixture(autouse=True)
-def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for the disk would take most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def best_loop(folder: Path, best: str | None = "loss", save: str = "3 env_steps") -> Loop:
@@ -78,26 +70,14 @@ def test_keeping_the_best_changes_nothing_in_training(through: Path, tmp_path: P
 def test_run_killed_after_any_step_and_resumed_keeps_the_same_best(
     step: int, through: Path, tmp_path: Path
 ) -> None:
-    def kill() -> None:
-        raise Killed
-
-    made = best_loop(tmp_path)
-    made.observer = at_step(step, kill)
-    with pytest.raises(Killed):
-        run(made)
-    run(best_loop(tmp_path))
+    killed_and_resumed(lambda: best_loop(tmp_path), step)
     assert final(tmp_path) == final(through)
     assert about(tmp_path) == about(through)
     assert kept(tmp_path) == kept(through)
 
 
 def test_run_interrupted_at_every_step_keeps_the_same_best(through: Path, tmp_path: Path) -> None:
-    for _ in range(STEPS - 1):
-        made = best_loop(tmp_path)
-        made.observer = lambda loop: os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(Interrupted):
-            run(made)
-    run(best_loop(tmp_path))
+    interrupted_and_resumed(lambda: best_loop(tmp_path), STEPS - 1)
     assert final(tmp_path) == final(through)
     assert kept(tmp_path)[about(tmp_path)["checkpoint"]] == 4
 

@@ -13,28 +13,16 @@ import safetensors.torch
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import DamagedFile, Interrupted, RlplastError
 from rlplast.core.training.run_folder import RunFolder
-from tests.core.toy import HOOKS, loop, run
-from tests.runs import Killed, at_step, final
-
-STEPS = 24  # of a run of 16 env_steps and 8 updates
-
-
-@pytest.fixture(autouse=True)
-def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for the disk would take most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-@pytest.fixture(scope="module")
-def through(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("through")
-    run(loop(folder))
-    return final(folder)
-
-
-def kill() -> None:
-    raise Killed
-
+from tests.core.toy import (
+    HOOKS,
+    STEPS,
+    interrupted_and_resumed,
+    killed,
+    killed_and_resumed,
+    loop,
+    run,
+)
+from tests.runs import Killed, at_step, final, flip, stop
 
 # Interrupted and resumed.
 
@@ -43,11 +31,7 @@ def kill() -> None:
 def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
     step: int, tmp_path: Path, through: dict[str, Any]
 ) -> None:
-    made = loop(tmp_path)
-    made.observer = at_step(step, kill)
-    with pytest.raises(Killed):
-        run(made)
-    run(loop(tmp_path))
+    killed_and_resumed(lambda: loop(tmp_path), step)
     assert final(tmp_path) == through
 
 
@@ -71,18 +55,13 @@ def test_signal_saves_at_the_end_of_the_step_and_resume_equals(
 def test_run_interrupted_at_every_single_step_equals(
     tmp_path: Path, through: dict[str, Any]
 ) -> None:
-    for _ in range(STEPS - 1):
-        made = loop(tmp_path)
-        made.observer = lambda loop: os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(Interrupted):
-            run(made)
-    run(loop(tmp_path))
+    interrupted_and_resumed(lambda: loop(tmp_path), STEPS - 1)
     assert final(tmp_path) == through
 
 
 def test_signal_at_the_last_step_lets_the_run_end(tmp_path: Path, through: dict[str, Any]) -> None:
     made = loop(tmp_path)
-    made.observer = at_step(STEPS, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    made.observer = at_step(STEPS, stop)
     run(made)
     assert final(tmp_path) == through
 
@@ -100,7 +79,7 @@ def test_resuming_a_run_that_is_done_changes_nothing(
 def test_total_in_updates_is_saved_at_every_env_step_it_is_interrupted_at(tmp_path: Path) -> None:
     for steps in range(1, 9):  # several env_steps have the same number of updates
         made = loop(tmp_path, total="20 updates", hooks=(), save="20 updates", metrics=None)
-        made.observer = lambda loop: os.kill(os.getpid(), signal.SIGTERM)
+        made.observer = stop
         with pytest.raises(Interrupted):
             run(made)
         _, state = checkpoint.load(checkpoint.newest(tmp_path / "checkpoints")[0])
@@ -116,7 +95,7 @@ WRITING = [
 ]
 DELETING = [(os, "unlink"), (os, "rmdir"), (shutil, "rmtree")]
 SHORT: dict[str, Any] = {
-    "total": "8 env_steps",
+    "total": "6 env_steps",
     "hooks": HOOKS[:1],
     "save": "3 env_steps",
     "metrics": None,
@@ -197,14 +176,9 @@ def test_disk_full_at_any_write_is_an_error_that_leaves_a_run_to_resume(tmp_path
 def test_damaged_checkpoint_is_written_anew_and_its_lines_are_not_missed(
     tmp_path: Path, through: dict[str, Any]
 ) -> None:
-    made = loop(tmp_path)
-    made.observer = at_step(20, kill)
-    with pytest.raises(Killed):
-        run(made)
+    killed(loop(tmp_path), 20)
     newest, _ = checkpoint.newest(tmp_path / "checkpoints")
-    data = bytearray((newest / "tensors.safetensors").read_bytes())
-    data[-1] ^= 1
-    (newest / "tensors.safetensors").write_bytes(data)
+    flip(newest / "tensors.safetensors")
     run(loop(tmp_path))
     assert final(tmp_path) == through
 

@@ -4,23 +4,28 @@ import dataclasses
 import itertools
 import json
 import math
-import os
-import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 
 from rlplast.core.checkpoint import checkpoint
-from rlplast.core.errors import ConfigError, Interrupted
+from rlplast.core.errors import ConfigError
 from rlplast.core.training.loop import Loop
-from tests.core.toy import HOOKS, Toy, loop, run
-from tests.runs import Killed, at_step, final
+from tests.core.toy import (
+    HOOKS,
+    STEPS,
+    Toy,
+    assert_same_training,
+    interrupted_and_resumed,
+    killed_and_resumed,
+    loop,
+    run,
+)
+from tests.runs import final
 
-STEPS = 24  # of a run of 16 env_steps and 8 updates
 FRESH = {"init": "fresh"}
 NORM = "metric/weight_norm/net"
 WHEN: tuple[dict[str, Any], ...] = (
@@ -38,12 +43,6 @@ WHEN: tuple[dict[str, Any], ...] = (
         "params": FRESH,
     },
 )
-
-
-@pytest.fixture(autouse=True)
-def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for the disk would take most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def when_loop(
@@ -128,20 +127,8 @@ def test_scheduled_hooks_come_first_then_what_is_measured_then_conditions_then_t
     for name in ("metrics", "receipt"):
         note(made.folder, name, events)
     run(made)  # ends at 8 updates, where nothing fires
-    assert events == [
-        "fire",
-        "metric",
-        "eval",
-        "swr",  # the summary up to the log line
-        "train",
-        "head_reset",
-        "shrink_perturb",
-        "full_reset",
-        "metric",
-        "eval",
-        "swr",
-        "train",
-    ]
+    told = ["metric", "eval", "swr", "train"]  # swr: the summary up to the log line
+    assert events == ["fire", *told, "head_reset", "shrink_perturb", "full_reset", *told]
     tensors, state = checkpoint.load(tmp_path / "checkpoints" / "step-8")
     assert state["clock"]["updates"] == 4
     assert torch.equal(tensors["net.0.weight"], tensors["net.0.weight@initial"])
@@ -174,12 +161,7 @@ def test_condition_that_never_holds_equals_no_hook(tmp_path: Path) -> None:
         for metric in ("weight_norm", "eval/score", "train/loss", "train/other")
     ]
     run(when_loop(tmp_path / "never", (*never, *HOOKS)))
-    without, having = final(tmp_path / "without"), final(tmp_path / "never")
-    tensors = safetensors.torch.load(having["tensors.safetensors"])
-    for name, tensor in safetensors.torch.load(without["tensors.safetensors"]).items():
-        assert torch.equal(tensors[name], tensor), name
-    for name in ("metrics", "receipts", "points.npy"):
-        assert having[name] == without[name]
+    assert_same_training(final(tmp_path / "never"), final(tmp_path / "without"))
 
 
 def test_score_that_no_evaluation_has_ends_the_run_at_the_first_one(tmp_path: Path) -> None:
@@ -196,31 +178,18 @@ def test_score_that_no_evaluation_has_ends_the_run_at_the_first_one(tmp_path: Pa
 # Interrupted and resumed.
 
 
-def kill() -> None:
-    raise Killed
-
-
 @pytest.mark.parametrize("step", range(1, STEPS + 1))
 def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
     step: int, tmp_path: Path, through: dict[str, Any]
 ) -> None:
-    made = when_loop(tmp_path)
-    made.observer = at_step(step, kill)
-    with pytest.raises(Killed):
-        run(made)
-    run(when_loop(tmp_path))
+    killed_and_resumed(lambda: when_loop(tmp_path), step)
     assert final(tmp_path) == through
 
 
 def test_cooldown_goes_on_across_every_interruption(
     tmp_path: Path, through: dict[str, Any]
 ) -> None:
-    for _ in range(STEPS - 1):
-        made = when_loop(tmp_path)
-        made.observer = lambda loop: os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(Interrupted):
-            run(made)
-    run(when_loop(tmp_path))
+    interrupted_and_resumed(lambda: when_loop(tmp_path), STEPS - 1)
     assert final(tmp_path) == through
     fired = [f for f in firings(through["receipts"]) if f[0] == "head_reset"]
     assert len(fired) >= 2
@@ -267,21 +236,12 @@ def best(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_run_that_goes_on_from_its_best_checkpoint_begins_with_the_firing(
     step: int, tmp_path: Path, best: dict[str, Any]
 ) -> None:
-    made = best_loop(tmp_path)
-    made.observer = at_step(step, kill)
-    with pytest.raises(Killed):
-        run(made)
-    run(best_loop(tmp_path))
+    killed_and_resumed(lambda: best_loop(tmp_path), step)
     assert final(tmp_path) == best
 
 
 def test_run_interrupted_at_its_best_moments_begins_with_the_firing(
     tmp_path: Path, best: dict[str, Any]
 ) -> None:
-    for _ in range(STEPS - 1):
-        made = best_loop(tmp_path)
-        made.observer = lambda loop: os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(Interrupted):
-            run(made)
-    run(best_loop(tmp_path))
+    interrupted_and_resumed(lambda: best_loop(tmp_path), STEPS - 1)
     assert final(tmp_path) == best

@@ -1,7 +1,6 @@
 import errno
 import json
 import os
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.core.training.run_folder import RunFolder, clock_fields, write_json, write_text
+from tests.runs import files_up_to
 
 
 @pytest.fixture
@@ -109,20 +109,11 @@ def test_file_shorter_than_its_checkpoint_says_is_refused(folder: RunFolder) -> 
 # A full disk.
 
 
-@pytest.fixture
-def small_files() -> Iterator[None]:
-    """Let no file of this process grow beyond 8 KiB: a write fails as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.usefixtures("small_files")
 def test_lines_that_do_not_fit_are_an_error_and_cutting_back_works(folder: RunFolder) -> None:
     fill(folder, 0, 5)
     lengths = folder.lengths()
-    with pytest.raises(RlplastError, match=r"metrics\.jsonl could not be written .*free space"):
+    said = r"metrics\.jsonl could not be written .*free space"
+    with files_up_to(8192), pytest.raises(RlplastError, match=said):
         for count in range(100):
             folder.metrics({"updates": count}, {"words" * 20: 1.0})
             folder.flush()
@@ -144,12 +135,14 @@ def test_error_of_the_disk_says_what_to_do(
         flush = full
         close = full
 
-    monkeypatch.setattr(os, "fsync", full)
-    if method == "flush":
-        monkeypatch.setitem(folder._files, "metrics.jsonl", Full())
-    with pytest.raises(RlplastError, match=r"metrics\.jsonl could not be written .*No space left"):
-        getattr(folder, method)()
-    folder.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        if method == "flush":
+            patch.setitem(folder._files, "metrics.jsonl", Full())
+        said = r"metrics\.jsonl could not be written .*No space left"
+        with pytest.raises(RlplastError, match=said):
+            getattr(folder, method)()
+        folder.close()
     RunFolder(folder.path, tensorboard=False).close()  # unlocked in spite of it
 
 
