@@ -87,7 +87,10 @@ def test_arm_and_key_are_named_before_anything_is_trained(arm: Any, says: str, t
         ({"overrides": {"totl": 1}}, "config has an unknown key 'totl': did you mean 'total'?"),
         ({"tasks": ["gym/CartPol-v1"]}, "env id 'gym/CartPol-v1' is unknown: did you mean"),
         ({"tasks": {"a": {"env.idd": 1}}}, "config.env has an unknown key 'idd'"),
-        ({"executor": {"kind": "local", "gpu": 1}}, "has an unknown key 'gpu': did you mean 'gpus'?"),
+        (
+            {"executor": {"kind": "local", "gpu": 1}},
+            "has an unknown key 'gpu': did you mean 'gpus'?",
+        ),
         ({"executor": {"kind": ["local"]}}, "executor.kind = ['local']: did you mean"),
         ({"executor": {"kind": None}}, "executor.kind = None"),
         ({"executor": {"kind": "local", "devices": 10**30}}, "devices is 1000000000"),
