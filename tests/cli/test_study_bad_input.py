@@ -89,7 +89,7 @@ def test_arm_and_key_are_named_before_anything_is_trained(arm: Any, says: str, t
         ({"tasks": {"a": {"env.idd": 1}}}, "config.env has an unknown key 'idd'"),
         (
             {"executor": {"kind": "local", "gpu": 1}},
-            "has an unknown key 'gpu': did you mean 'gpus'?",
+            "unknown key 'gpu': did you mean 'gpus'?",
         ),
         ({"executor": {"kind": ["local"]}}, "executor.kind = ['local']: did you mean"),
         ({"executor": {"kind": None}}, "executor.kind = None"),
