@@ -97,6 +97,7 @@ def test_report_without_a_folder_is_bad_usage():
     assert command("report").code == 2
 
 
+@pytest.mark.slow
 def test_other_commands_do_not_wait_for_statistics_and_pictures():
     script = (
         "import sys, rlplast.cli.main; print({'scipy.stats', 'matplotlib'} & sys.modules.keys())"

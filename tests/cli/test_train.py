@@ -296,6 +296,7 @@ def test_receipts_at_the_end_are_whole_in_80_columns(
     assert "seconds" in command("train", config, "--out", tmp_path / "wide").out
 
 
+@pytest.mark.slow
 def test_program_trains_in_worker_processes_without_a_warning(tmp_path: Path):
     config = small_config(tmp_path, total="80 env_steps", evaluate={"every": None})
     words = [sys.executable, "-W", "error", "-m", "rlplast.cli.main", "train", str(config)]

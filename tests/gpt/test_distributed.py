@@ -18,6 +18,9 @@ from tests.runs import final
 ROOT = Path(__file__).resolve().parents[2]
 
 
+pytestmark = pytest.mark.slow  # torchrun
+
+
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which two processes wrote what tests.gpt.ranks does."""

@@ -315,6 +315,7 @@ def test_rows_are_drawn_within_the_bound_and_differ(net: str) -> None:
 # --- compiled, resumed, refused -----------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_compiled_updates_replace_what_eager_ones_do() -> None:
     torch._dynamo.reset()
     eager, compiled = Trained("mlp"), Trained("mlp")

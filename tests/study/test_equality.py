@@ -93,6 +93,7 @@ def test_dqn_with_two_branch_times_and_hooks_inside_the_update(tmp_path: Path):
     assert stops(out) == [["30 env_steps"], ["60 env_steps"]]
 
 
+@pytest.mark.slow
 def test_dqn_whose_eight_environments_jump_over_two_branch_points_at_once(tmp_path: Path):
     base = TINY | QUIET | {"env": TINY["env"] | {"num_envs": 8}, "replay_ratio": 0.3}
     agent = TINY["agent"] | {"initial_steps": 30}
@@ -175,6 +176,7 @@ def test_best_checkpoint_of_the_prefix_is_the_arms_best_too(tmp_path: Path):
         assert mine == api.load(tmp_path / f"plain-{number}", "best").agent().clock
 
 
+@pytest.mark.slow
 def test_arms_that_inject_at_other_moments_or_with_other_policies_share_nothing(tmp_path: Path):
     half = {"method": "plasticity_injection", "at": "50%"}
     out = assert_equal_to_plain_runs(
@@ -203,6 +205,7 @@ def test_arms_that_inject_before_or_after_another_hook_of_one_moment(tmp_path: P
 
 
 @pytest.mark.parametrize("key", ["above", "cooldown"])
+@pytest.mark.slow
 def test_hooks_that_wait_for_one_thing_in_two_spellings(key: str, tmp_path: Path):
     """They have one identity, so the second one's state and draws depend on the first."""
     spelt = {"above": (0, 0.0), "cooldown": ("10%", "12 env_steps")}[key]
@@ -240,6 +243,7 @@ def test_sac(tmp_path: Path):
     )
 
 
+@pytest.mark.slow
 def test_classifier_with_hooks_at_a_phase_and_within_one(tmp_path: Path):
     out = assert_equal_to_plain_runs(
         tmp_path,
@@ -256,6 +260,7 @@ def test_classifier_with_hooks_at_a_phase_and_within_one(tmp_path: Path):
     assert len(stops(out)) >= 2
 
 
+@pytest.mark.slow
 def test_gpt_over_two_phases(tmp_path: Path):
     config = GPT | {
         "phases": [{"updates": 6, "mixture": {"docstrings": 1}} for _ in range(2)],

@@ -23,6 +23,7 @@ def cluster():
     started.shutdown()
 
 
+@pytest.mark.slow
 def test_jobs_of_a_node_that_dies_run_again_on_another(cluster, make, tmp_path):
     node = cluster.add_node(num_cpus=1)
     executor = make("ray", address=cluster.address)
