@@ -16,7 +16,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from rlplast import plugins
 from rlplast.core.errors import ConfigError, check_choice, did_you_mean, shortened
@@ -35,6 +35,7 @@ __all__ = [
     "rows",
 ]
 
+T = TypeVar("T")
 NAMES = "names"  # the range of a parameter that lists names or globs
 FAMILIES = (
     "interventions",
@@ -64,12 +65,11 @@ class Info:
 
     def row(self) -> dict[str, Any]:
         """Return what `rlplast list --json` prints for this entry."""
-        params = {name: dict(p) for name, p in self.params.items()}
         return {
             "name": self.name,
             "family": self.family,
             "summary": self.summary,
-            "params": params,
+            "params": {name: dict(p) for name, p in self.params.items()},
             "source": self.source,
             "from": self.origin,
         }
@@ -121,13 +121,7 @@ def param(default: Any, range: str) -> Any:
     return field(default=default, metadata={"range": range})
 
 
-def check_range(
-    key: str,
-    value: Any,
-    default: Any,
-    range: str,
-    whole: bool | None = None,
-) -> Any:
+def check_range(key: str, value: Any, default: Any, range: str, whole: bool | None = None) -> Any:
     """Return `value` as the parameter's type if it lies in `range`.
 
     Args:
@@ -148,9 +142,10 @@ def check_range(
             raise wrong
         return value
     if range == NAMES:
-        if not _is_list(value) or not value or not all(isinstance(v, str) and v for v in value):
+        names = value if isinstance(value, list | tuple) else ()
+        if not names or not all(isinstance(v, str) and v for v in names):
             raise ConfigError(f"{key} = {value!r}: allowed is a list of names or globs")
-        return tuple(value)
+        return tuple(names)
     if isinstance(default, tuple):
         return _pair(key, value, default, range)
     if range[:1] in ("[", "("):
@@ -175,8 +170,13 @@ def check_fields(config: Any, prefix: str = "") -> None:
         if dataclasses.is_dataclass(value):
             check_fields(value, f"{prefix}{f.name}.")
         elif allowed is not None:
-            whole = int in (f.type, *get_args(f.type)) if f.default is None else None
+            whole = _is_whole(f.type) if f.default is None else None
             check_range(f"{prefix}{f.name}", value, f.default, allowed, whole)
+
+
+def _is_whole(annotation: Any) -> bool:
+    """Say whether what may be None too is annotated as a whole number."""
+    return int in (annotation, *get_args(annotation))
 
 
 _LARGEST = 1e38  # of a number without another limit: the range of float32
@@ -202,14 +202,10 @@ def _number(key: str, value: Any, range: str, whole: bool) -> float | int:
     return int(value) if whole else float(value)
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple)
-
-
 def _pair(key: str, value: Any, default: tuple[Any, Any], range: str) -> tuple[Any, Any]:
     """Return a checked ``[min, max]``."""
     allowed = f"allowed is [min, max], both in {range}"
-    if not _is_list(value) or len(value) != 2:
+    if not isinstance(value, list | tuple) or len(value) != 2:
         raise ConfigError(f"{key} = {value!r}: {allowed}")
     low, high = (check_range(key, v, d, range) for v, d in zip(value, default, strict=True))
     if low > high:
@@ -275,12 +271,21 @@ def get(family: str, name: str) -> Info:
     Raises:
         ConfigError: naming the nearest entry if there is no such one.
     """
-    if not isinstance(name, str) or name not in _family(family):  # a config may hold anything
-        one = "penalty" if family == "penalties" else family.removesuffix("s")
-        near = did_you_mean(str(name), _family(family))
+    one = "penalty" if family == "penalties" else family.removesuffix("s")
+    return look_up(name, _family(family), f"{one} {name!r} is unknown")
+
+
+def look_up(name: Any, table: Mapping[str, T], wrong: str) -> T:
+    """Return the entry of `name`, which a config gives and may be anything.
+
+    Raises:
+        ConfigError: if there is none; it begins with `wrong` and names the nearest one.
+    """
+    if not isinstance(name, str) or name not in table:
+        near = did_you_mean(str(name), table)
         own = "" if near.startswith("did") else "; your own: `rlplast --import MODULE ...`"
-        raise ConfigError(f"{one} {name!r} is unknown: {near}{own}")
-    return _family(family)[name]
+        raise ConfigError(f"{wrong}: {near}{own}")
+    return table[name]
 
 
 def rows(family: str | None = None) -> list[Info]:
@@ -295,12 +300,6 @@ def rows(family: str | None = None) -> list[Info]:
     return [_family(f)[name] for f in families for name in sorted(_family(f))]
 
 
-def _is_whole(target: Callable[..., Any], key: str) -> bool:
-    """Say whether a parameter whose default is None is annotated as a whole number."""
-    annotation = inspect.get_annotations(target).get(key)
-    return annotation is int or int in get_args(annotation)
-
-
 def checked(family: str, name: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a config's `params` of an entry, every one of them checked.
 
@@ -313,7 +312,8 @@ def checked(family: str, name: str, params: Mapping[str, Any] | None = None) -> 
         if key not in info.params:
             raise ConfigError(f"{name} has no parameter {key!r}: {did_you_mean(key, info.params)}")
         spec = info.params[key]
-        whole = _is_whole(info.target, key) if spec["default"] is None else None
+        annotation = inspect.get_annotations(info.target).get(key)
+        whole = _is_whole(annotation) if spec["default"] is None else None
         found[key] = check_range(f"{name}.{key}", value, spec["default"], spec["range"], whole)
     return found
 

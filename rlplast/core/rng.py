@@ -11,8 +11,7 @@ no other. Three kinds:
 """
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -45,11 +44,9 @@ def numpy_stream(seed: int, *names: object) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(derive_seed(seed, *names)))
 
 
-@contextmanager
-def preserve_global_rng() -> Iterator[None]:
-    """Put torch's global generators back as they were when the block ends."""
-    with torch.random.fork_rng():
-        yield
+def preserve_global_rng() -> AbstractContextManager[None]:
+    """Return a context at whose end torch's global generators are put back as they were."""
+    return torch.random.fork_rng()
 
 
 class Streams:

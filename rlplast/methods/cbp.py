@@ -159,7 +159,7 @@ class Cbp(Method):
         # Each factor is a pass over a layer's weights or activations: only what counts is made.
         worth = torch.ones_like(mean)
         if name not in ("weight", "adaptation"):
-            size = h - _along_units(mean, h) if name in _CENTRED else h
+            size = h - mean.view(1, -1, *(1,) * (h.ndim - 2)) if name in _CENTRED else h
             never_negative = size is h and group.nonlinearity == "relu"
             worth = mean_over_samples(size if never_negative else size.abs())
         if name in ("contribution", "weight", "zero_contribution", "adaptable_contribution"):
@@ -194,10 +194,6 @@ _PER_UNIT = {
 
 def _seed(context: Context, like: Tensor) -> Tensor:
     return torch.full_like(like, context.seed, dtype=torch.int64)
-
-
-def _along_units(per_unit: Tensor, h: Tensor) -> Tensor:
-    return per_unit.view(1, -1, *(1,) * (h.ndim - 2))
 
 
 def _outgoing_size(group: UnitGroup) -> Tensor:

@@ -9,13 +9,13 @@ import fnmatch
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit, did_you_mean
 from rlplast.core.method.context import Context
 from rlplast.core.method.install import put
 from rlplast.core.method.method import Method, State, method
-from rlplast.core.network.blocks import Block, blocks_of
+from rlplast.core.network.blocks import blocks_of
 from rlplast.core.network.edits import Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.stacked import StackedLinear
@@ -167,7 +167,8 @@ def _places(network: Network) -> list[Place]:
 
 
 def _place(network: Network, path: str, layer: LifecycleUnits) -> Place:
-    masters = {id(_module_tensor(b)): b.param for b in network.blocks}
+    # Of each parameter of a module, the master that stands for it.
+    masters = {id(b.module._parameters.get(b.spec.tensor)): b.param for b in network.blocks}
     size = layer.unit_shape()[-1]
     own = [b for b in network.blocks if b.path == path and b.role in ("weight", "bias")]
     parts = [Part(b, 0, b.view.shape[0] // size) for b in own]
@@ -180,11 +181,6 @@ def _place(network: Network, path: str, layer: LifecycleUnits) -> Place:
         lambda parameter: masters.get(id(parameter), parameter),
         tuple((p.block.spec.slot or 0, p) for p in parts),
     )
-
-
-def _module_tensor(block: Block) -> Tensor | None:
-    """Return the parameter of the module that a Block's master stands for."""
-    return block.module._parameters.get(block.spec.tensor)
 
 
 def _is_unit_layer(module: nn.Module) -> bool:

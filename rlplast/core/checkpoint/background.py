@@ -5,7 +5,6 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 
 __all__ = ["Background"]
 
@@ -53,12 +52,7 @@ class Background:
     def __enter__(self) -> "Background":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         try:
             self.wait()
         except BaseException:

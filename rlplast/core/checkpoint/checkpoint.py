@@ -101,17 +101,14 @@ def _join(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
 class Snapshot:
     """A moment of a run, ready to be written; nothing in it is touched by training.
 
+    What is not said here is as in `snapshot`.
+
     Attributes:
-        folder: where it goes.
-        position: how far the run is; orders checkpoints.
-        stays: whether `prune` leaves it alone for ever.
         tensors: copies of the tensors by name.
         initial: copies of the initial weights; empty if they are shared.
         state: what JSON holds of the nested state.
         write_files: writes further files (a replay) into the folder it is given.
         shared: files to be hard-linked.
-        previous: an undamaged checkpoint that files are hard links to.
-        run: id of its run; None if that has none.
     """
 
     folder: Path
@@ -213,11 +210,10 @@ def write(taken: Snapshot) -> None:
         _delete(folder)
         temporary.rename(folder)
         fsync(folder.parent)
-    except RlplastError:
+    except (RlplastError, OSError, SafetensorError, KeyError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    except (OSError, SafetensorError, KeyError) as error:  # KeyError: a dtype it has no name for
-        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, RlplastError):
+            raise
         raise _unwritten(taken, error) from error
 
 
@@ -231,10 +227,7 @@ def _whole(folder: Path, name: str) -> tuple[Path, ...]:
 
 
 def save(
-    folder: Path,
-    position: tuple[int, ...],
-    tensors: Mapping[str, Tensor],
-    state: Mapping[str, Any],
+    folder: Path, position: tuple[int, ...], tensors: Mapping[str, Tensor], state: Mapping[str, Any]
 ) -> None:
     """Write one checkpoint at once; see `snapshot` and `write`."""
     write(snapshot(folder, position, tensors, state))
@@ -316,18 +309,13 @@ def newest(root: Path) -> tuple[Path, list[str]]:
     """
     sealed = complete(root)
     problems = []
-    for path in sorted(set(_folders(root)) - set(sealed)):
-        try:
-            check_seal(path)
-        except DamagedFile as error:
-            problems.append(str(error))
-    for path in sealed:
+    for path in (*sorted(set(_folders(root)) - set(sealed)), *sealed):
         try:
             check(path)
         except DamagedFile as error:
             problems.append(str(error))
-            continue
-        return path, problems
+        else:
+            return path, problems
     more = f"; and {len(problems) - 2} more" if len(problems) > 2 else ""
     short = [problem.replace(f"{root}/", "") for problem in problems[:2]]
     reasons = "; ".join(short) + more or "the folder has none"

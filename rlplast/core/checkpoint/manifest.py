@@ -5,7 +5,7 @@
 """
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,6 @@ SENTINEL = "COMPLETE"
 FORMAT = 2
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    return (p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != SENTINEL)
-
-
 def manifest(
     folder: Path, previous: Path | None, fresh: Collection[str] = ()
 ) -> dict[str, list[int]]:
@@ -34,7 +30,9 @@ def manifest(
     """
     shared = _known(previous) if previous is not None else {}
     found = {}
-    for path in _files(folder):
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or path.name == SENTINEL:
+            continue
         about = path.stat()
         name = path.relative_to(folder).as_posix()
         copied = (name, about.st_size, about.st_mtime_ns)

@@ -13,13 +13,7 @@ from rlplast.core.errors import DamagedFile
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import load_optimizer_tensors, optimizer_tensors
 
-__all__ = [
-    "INITIAL",
-    "aliases",
-    "first_not_finite",
-    "load_network_tensors",
-    "network_tensors",
-]
+__all__ = ["INITIAL", "aliases", "first_not_finite", "load_network_tensors", "network_tensors"]
 
 INITIAL = "@initial"
 

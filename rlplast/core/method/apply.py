@@ -8,7 +8,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,7 +18,7 @@ from rlplast.core.clock import Clock
 from rlplast.core.errors import check_choice
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Assign, Edit, Scale, check, tensor_of, write
+from rlplast.core.network.edits import Assign, Edit, check, masks, tensor_of, unmasked, write
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import moments, zero, zero_all
 
@@ -39,11 +39,11 @@ def check_policy(optimizer: str, followers: str, key: str = "hook") -> None:
 
 
 def _zero_moments(network: Network, edits: Sequence[Edit], policy: str) -> None:
-    edited = [e.target for e in edits if isinstance(e.target, Block)]
     if policy == "network":
         zero_all(network)
     elif policy == "parameter":
-        zero(network, {id(b.param): b.param for b in edited}.values())
+        edited = (e.target.param for e in edits if isinstance(e.target, Block))
+        zero(network, {id(param): param for param in edited}.values())
     elif policy == "touched":
         for edit in edits:
             if not isinstance(edit.target, Block):
@@ -70,10 +70,6 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def _copy_to_followers(network: Network) -> None:
-    write([Assign(theirs, mine.view) for mine, theirs in network.followed()])
-
-
 @dataclass(frozen=True)
 class Planned:
     """What a firing is to do to one network.
@@ -93,25 +89,12 @@ class Planned:
     counters: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-class _Numbers:
-    """Numbers on their way from the device: all of them are read at once."""
-
-    def __init__(self) -> None:
-        self._tensors: list[Tensor] = []
-        self._values: list[float] = []
-
-    def add(self, tensors: Sequence[Tensor]) -> slice:
-        start = len(self._tensors)
-        self._tensors += [t.detach().double() for t in tensors]
-        return slice(start, len(self._tensors))
-
-    def read(self) -> None:
-        if self._tensors:
-            device = self._tensors[0].device
-            self._values = torch.stack([t.to(device) for t in self._tensors]).tolist()
-
-    def __getitem__(self, place: slice) -> list[float]:
-        return self._values[place]
+def _read(numbers: Sequence[Tensor]) -> Iterator[float]:
+    """Read 0-d tensors, all of them at once."""
+    if not numbers:
+        return iter(())
+    device = numbers[0].device
+    return iter(torch.stack([t.double().to(device) for t in numbers]).tolist())
 
 
 @torch.no_grad()
@@ -152,20 +135,20 @@ def apply(
         for network in (p.network for p in planned):
             for block in network.trainable():
                 moments(network, block.param)
-    numbers = _Numbers()
-    begun = [(time.perf_counter(), _write(p, optimizer, followers, numbers)) for p in planned]
-    numbers.read()
+    begun = [(time.perf_counter(), _write(p, optimizer, followers)) for p in planned]
+    numbers = _read([tensor for _, lists in begun for tensors in lists for tensor in tensors])
     receipts = []
-    for one, (started, places) in zip(planned, begun, strict=True):
-        entries, sfe, dfi_before, dfi_after, before, after, counts = (numbers[p] for p in places)
-        whole = sum(_known_entries(e) or 0 for e in one.edits)
+    for one, (started, lists) in zip(planned, begun, strict=True):
+        entries, sfe, dfi_before, dfi_after, before, after, counts = (
+            [next(numbers) for _ in tensors] for tensors in lists
+        )
         receipts.append(
             Receipt(
                 method=method,
                 network=one.network.name,
                 clock=clock or Clock(),
                 crossings=due_count,
-                entries_touched=whole + round(sum(entries)),
+                entries_touched=unmasked(one.edits) + round(sum(entries)),
                 sfe=sum(sfe, 0.0),
                 dfi_before=sum(dfi_before) if dfi_before else None,
                 dfi_after=sum(dfi_after) if dfi_after else None,
@@ -180,43 +163,33 @@ def apply(
     return receipts
 
 
-def _write(p: Planned, optimizer: str, followers: str, numbers: _Numbers) -> list[slice]:
-    """Write one network's plan; return where the numbers of its receipt are."""
+def _write(p: Planned, optimizer: str, followers: str) -> list[list[Tensor]]:
+    """Write one network's plan; return the numbers of its receipt, 0-d."""
     blocks = {id(e.target): e.target for e in p.edits if isinstance(e.target, Block)}
     before = {key: b.view.clone() for key, b in blocks.items()}
-    masks = [e.mask for e in p.edits if isinstance(e, Assign) and _known_entries(e) is None]
-    entries = numbers.add([mask.sum() for mask in masks if mask is not None])
-    dfi_before = numbers.add(_dfi(p.edits))
-    norm_before = numbers.add([_squares(b.view) for b in p.network.trainable()])
+    entries = [mask.sum() for mask in masks(p.edits)]
+    dfi_before = _dfi(p.edits)
+    norm_before = [_squares(b.view) for b in p.network.trainable()]
     write(p.edits)
     _zero_moments(p.network, p.edits, optimizer)
     if followers == "copy":
-        _copy_to_followers(p.network)
+        write([Assign(theirs, mine.view) for mine, theirs in p.network.followed()])
     for _, plan in p.followers:
         write(plan)
     differences = [_squares(_wide(b.view) - _wide(before[key])) for key, b in blocks.items()]
-    counts = numbers.add([counter.clone() for counter in p.counters.values()])
+    counts = [counter.clone() for counter in p.counters.values()]
     if p.counters:
         torch._foreach_zero_(list(p.counters.values()))
     return [
         entries,
-        numbers.add(differences),
+        differences,
         dfi_before,
-        numbers.add(_dfi(p.edits)),
+        _dfi(p.edits),
         norm_before,
-        numbers.add([_squares(b.view) for b in p.network.trainable()]),
+        [_squares(b.view) for b in p.network.trainable()],
         counts,
     ]
 
 
 def _dfi(edits: Sequence[Edit]) -> list[Tensor]:
     return [e.dfi(tensor_of(e)) for e in edits if isinstance(e, Assign) and e.dfi is not None]
-
-
-def _known_entries(edit: Edit) -> int | None:
-    """Return how many entries of a Block an edit writes; None where a mask says."""
-    if not isinstance(edit.target, Block):
-        return 0
-    if isinstance(edit, Scale):
-        return tensor_of(edit).numel()
-    return edit.value.numel() if edit.mask is None else None

@@ -2,7 +2,6 @@
 
 - `Context`: handed to `plan` and `term`.
 - `Source`: what draws batches and computes activations and losses; a `Trainable` is one.
-- `Readings`: what a firing reads besides weights; see `rlplast.core.method.readings`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,7 @@ from rlplast.core.network.optim_state import moments
 from rlplast.core.network.units import UnitGroup
 from rlplast.core.rng import torch_stream
 
-__all__ = ["READS", "Activations", "Context", "Readings", "Source"]
+__all__ = ["READS", "Activations", "Context", "Source"]
 
 READS = ("activations", "gradients", "moments", "batches")
 Activations = Mapping[str, Tensor]
@@ -35,7 +34,7 @@ class Source(Protocol):
         ...
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
-        """Yield batches of the training data in an order of stream `number`.
+        """Yield batches of the training data or replay, in an order of stream `number`.
 
         Args:
             count: how many; None for one pass over all data of now.
@@ -45,7 +44,7 @@ class Source(Protocol):
         ...
 
     def activations(self, network: str, batch: Any) -> Activations:
-        """Return activations (samples, units, …) by name of their units."""
+        """Return activations (samples, units, …), after the nonlinearity, by name of units."""
         ...
 
     def loss(self, network: str, batch: Any, train: bool = False) -> Tensor:
@@ -56,28 +55,6 @@ class Source(Protocol):
             batch: one of `sample` or `batches`.
             train: whether modules are in training mode, else in evaluation mode.
         """
-        ...
-
-
-class Readings(Protocol):
-    """What a context reads besides weights."""
-
-    @property
-    def activations(self) -> Activations:
-        """Activations by name of their units."""
-        ...
-
-    @property
-    def gradients(self) -> Mapping[str, Tensor]:
-        """Gradients of the loss by Block name, each in the Block's layout."""
-        ...
-
-    def batches(self, count: int | None, size: int) -> Iterator[Any]:
-        """Yield batches of the training data."""
-        ...
-
-    def gradients_on(self, batch: Any, train: bool) -> Mapping[str, Tensor]:
-        """Return gradients of the loss on a batch."""
         ...
 
 
@@ -94,7 +71,8 @@ class Context:
         stream: returns the firing's own generator, always from its beginning.
         inside: whether this is inside an update, where nothing may wait for a device.
         reads: what the method declared that it reads.
-        readings: where `activations`, `gradients` and `batches` come from.
+        readings: where `activations`, `gradients` and `batches` come from; see
+            `rlplast.core.method.readings`.
         owner: the network that `network` follows, for a firing with followers ``same_edit``.
     """
 
@@ -106,7 +84,7 @@ class Context:
     stream: Callable[[], torch.Generator] = lambda: torch_stream(0, "plan")
     inside: bool = False
     reads: tuple[str, ...] = ()
-    readings: Readings | None = None
+    readings: Any = None
     owner: Network | None = None
 
     @property
@@ -170,7 +148,7 @@ class Context:
                 f'put it into the class variable `reads`, as in reads = ("{what}",)'
             )
 
-    def _readings(self, what: str) -> Readings:
+    def _readings(self, what: str) -> Any:
         self._check(what)
         if self.readings is None:
             raise ConfigError(f"nothing to read {what!r} from: pass probe= to rlplast.Hooks")

@@ -19,9 +19,9 @@ from rlplast.core.method.method import Method, State
 from rlplast.core.method.readings import Inside, Probe
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.schedule import Schedule
-from rlplast.core.method.scope import Scope
+from rlplast.core.method.scope import SCOPES, Scope
 from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Assign, Edit, Scale, write
+from rlplast.core.network.edits import Assign, Edit, Scale, masks, unmasked, write
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import moments
 from rlplast.core.rng import derive_seed, torch_stream
@@ -39,10 +39,10 @@ class Hook:
         method: the method with its parameters.
         schedule: when it fires.
         networks: the networks it fires on.
+        key: name of its random streams and of its entry in checkpoints.
         scope: which layers.
         optimizer: optimizer policy of each firing.
         followers: follower policy of each firing.
-        key: name of its random streams and of its entry in checkpoints.
         label: what messages call it.
         skips: whether networks in which there is nothing to edit are left out.
         source: where a scheduled firing's probe comes from.
@@ -56,10 +56,10 @@ class Hook:
     method: Method
     schedule: Schedule
     networks: tuple[Network, ...]
-    scope: Scope
-    optimizer: str
-    followers: str
     key: str
+    scope: Scope = SCOPES["all"]
+    optimizer: str = "keep"
+    followers: str = "leave"
     label: str = ""
     skips: bool = False
     source: Source | None = None
@@ -187,7 +187,7 @@ class Hook:
             self.edited[network.name],
             clock,
             due_count,
-            _constant_seed(seed, *names),
+            derive_seed(seed, *names),
             lambda: torch_stream(seed, *names, self._number(network, clock)),
             inside,
             self.method.reads,
@@ -213,10 +213,7 @@ class Hook:
         return Planned(network, edits, plans, seconds, self.counters(network))
 
     def after_update(
-        self,
-        clock: Clock,
-        seed: int,
-        activations: Mapping[str, Activations] | None = None,
+        self, clock: Clock, seed: int, activations: Mapping[str, Activations] | None = None
     ) -> None:
         """Fire inside an update: no checks, no host synchronisation, sums on the device.
 
@@ -283,9 +280,7 @@ class Hook:
                     "what it would write is not finite; lower the learning rate, or start again "
                     "from an earlier checkpoint"
                 )
-            torch._foreach_zero_([sums])
-            if counters:
-                torch._foreach_zero_(list(counters.values()))
+            torch._foreach_zero_([sums, *counters.values()])
             if self.method.key != "hooks" and entries == 0:
                 continue  # what only keeps its own books, as a layer's tick does
             firings = round(count)
@@ -297,25 +292,14 @@ class Hook:
                     crossings=firings,
                     entries_touched=round(entries / count),
                     sfe=sfe,
-                    dfi_before=None,
-                    dfi_after=None,
-                    norm_before=None,
-                    norm_after=None,
                     optimizer_policy=self.optimizer,
                     followers=dict.fromkeys(network.followers, self.followers),
-                    seconds=0.0,
                     firings=firings,
                     log_factor=log_factor,
                     units=dict(zip(counters, map(round, units), strict=True)) or None,
                 )
             )
         return receipts
-
-
-@torch.compiler.assume_constant_result
-def _constant_seed(seed: int, *names: str) -> int:
-    """Return `derive_seed`, which compiled updates take for the constant that it is."""
-    return derive_seed(seed, *names)
 
 
 @torch.no_grad()
@@ -349,16 +333,10 @@ def _accumulate(sums: Tensor, edits: Sequence[Edit]) -> None:
         if isinstance(edit, Assign) and isinstance(edit.target, Block):
             change = (edit.value.double() - edit.now().double()).square()
             sums[0] += (change if edit.mask is None else change.where(edit.mask, 0)).sum()
-    whole = 0  # one addition for all: each tensor operation costs as much as a small layer
-    for edit in edits:
-        if isinstance(edit.target, Block):
-            if isinstance(edit, Scale):
-                whole += edit.target.view.numel()
-            elif edit.mask is None:
-                whole += edit.value.numel()
-            else:
-                sums[2] += edit.mask.sum()
-    sums[2] += whole
+    for mask in masks(edits):
+        sums[2] += mask.sum()
+    # One addition for all: each tensor operation costs as much as a small layer.
+    sums[2] += unmasked(edits)
     sums[3] += 1
 
 

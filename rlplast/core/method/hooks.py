@@ -4,7 +4,7 @@
 """
 
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from rlplast.core.method.condition import Measured
 from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.hook import Hook
 from rlplast.core.method.inner import inside_updates
-from rlplast.core.method.listing import parse_row
+from rlplast.core.method.listing import Row, parse_row
 from rlplast.core.method.method import Method
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.readings import OwnSource
@@ -93,10 +93,11 @@ class Hooks:
         seen: dict[str, int] = {}
         for i, config in enumerate(configs):
             row = parse_row(f"hooks[{i}]", config, "hooks", networks)
-            schedule = _schedule(row.label, config, self.total, units, self.horizon)
+            said = {key: config.get(key) for key in KEYS}
+            schedule = Schedule.parse(said, self.total, row.label, self.horizon)
+            _check_schedule(row, schedule, schedule.units() if units is None else set(units))
             if schedule.when is not None and measured is not None:
                 schedule.when.check(measured, networks, f"{row.label}.when")
-            _check_once(row.label, row.method, schedule)
             optimizer, followers = _policies(row.label, config, row.method, schedule.every_update)
             identity = hook_identity(config, schedule)
             seen[identity] = seen.get(identity, 0) + 1
@@ -256,17 +257,16 @@ class Hooks:
                 f"step({', '.join(counts)}) lacks {', '.join(sorted(needed - self.counted))}, "
                 "which a hook's schedule or a layer's tick reads: it could never happen"
             )
-        found = activations
         if activations is not None and not isinstance(activations, Mapping):
             raise ConfigError(
                 f"step(activations=…) got a {type(activations).__name__}: allowed is a mapping of "
                 "tensors by group of rlplast.units, as rlplast.record gives it"
             )
         if activations is not None and not activations.keys() & self.networks.keys():
-            found = dict.fromkeys(self.networks, activations)
+            activations = dict.fromkeys(self.networks, activations)
         self.clock = Clock(**{**before, **counts})
         for update in range(before.get("updates", 0) + 1, self.clock.updates + 1):
-            self.after_update(replace(self.clock, updates=update), found)
+            self.after_update(replace(self.clock, updates=update), activations)
         return self.fire(previous, self.clock)
 
     def next_due(self, clock: Clock) -> tuple[str, Time] | None:
@@ -361,18 +361,16 @@ def hook_identity(config: Mapping[str, Any], schedule: Schedule) -> str:
     return " ".join([config["method"], *(f"{k}={text}" for k, text in texts.items())])
 
 
-def _schedule(
-    label: str,
-    config: Mapping[str, Any],
-    total: Time,
-    units: Iterable[str] | None,
-    horizon: Clock | None,
-) -> Schedule:
-    schedule = Schedule.parse({k: config.get(k) for k in KEYS}, total, label, horizon)
-    counted = set(units) if units is not None else schedule.units()
+def _check_schedule(row: Row, schedule: Schedule, counted: Set[str]) -> None:
+    """Refuse units that the run does not count, and several moments for what fires once."""
     for unit in schedule.units() - counted:
-        raise ConfigError(f"{label} counts {unit}: this run counts {', '.join(sorted(counted))}")
-    return schedule
+        raise ConfigError(
+            f"{row.label} counts {unit}: this run counts {', '.join(sorted(counted))}"
+        )
+    if row.method.fires_once and len(schedule.at) != 1:
+        raise ConfigError(
+            f"{row.label} fires once in a run: allowed is one moment, such as at: 50%"
+        )
 
 
 def _policies(
@@ -393,9 +391,3 @@ def _policies(
 def _said(config: Mapping[str, Any], key: str, default: str) -> Any:
     """Return what an entry says under a key; the default for null too."""
     return default if config.get(key) is None else config[key]
-
-
-def _check_once(label: str, method: Method, schedule: Schedule) -> None:
-    """Refuse a schedule with several moments for a method that fires once."""
-    if method.fires_once and (len(schedule.at) != 1):
-        raise ConfigError(f"{label} fires once in a run: allowed is one moment, such as at: 50%")

@@ -12,7 +12,6 @@ from rlplast.core.method.hook import Hook
 from rlplast.core.method.method import Method, State, has_face
 from rlplast.core.method.penalties import Term
 from rlplast.core.method.schedule import Schedule
-from rlplast.core.method.scope import scope
 from rlplast.core.network.network import Network
 
 __all__ = ["inside_updates", "tick"]
@@ -46,9 +45,6 @@ def _hook(method: Method, network: Network, key: str, state: State | None) -> Ho
         method=method,
         schedule=Schedule(every=Time(1, "updates")),
         networks=(network,),
-        scope=scope("all"),
-        optimizer="keep",
-        followers="leave",
         key=key,
         states={} if state is None else {network.name: state},
     )

@@ -48,12 +48,10 @@ def install_methods(
             that finds nothing to replace in a network it names, or in any.
     """
     listed = [
-        parse_row(f"layers[{i}]", config, "layers", networks) for i, config in enumerate(layers)
-    ]
-    listed += [
-        parse_row(f"hooks[{i}]", config, "hooks", networks)
-        for i, config in enumerate(hooks)
-        if brings_modules(config)
+        parse_row(f"{key}[{i}]", config, key, networks)
+        for key, configs in (("layers", layers), ("hooks", hooks))
+        for i, config in enumerate(configs)
+        if key == "layers" or brings_modules(config)
     ]
     replaced: dict[str, list[str]] = {}
     for row in listed:

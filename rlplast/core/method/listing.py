@@ -54,11 +54,10 @@ def method_of(label: str, config: Any, key: str) -> str:
     """
     if not isinstance(config, Mapping):
         raise ConfigError(f"{label} = {config!r}: allowed is a mapping with a method")
-    found = key
     if "method" in config:
         found = cast(type[Method], get("methods", config["method"]).target).key
-    if found != key:  # said first: the other keys may be those of the right list
-        raise ConfigError(f"{label}.method = {config['method']!r}: {_ADVICE[found]}")
+        if found != key:  # said first: the other keys may be those of the right list
+            raise ConfigError(f"{label}.method = {config['method']!r}: {_ADVICE[found]}")
     check_known(label, config, ROW_KEYS[key])
     if "method" not in config:
         raise ConfigError(f"{label} has no 'method': name one, see `rlplast list {LISTS[key]}`")

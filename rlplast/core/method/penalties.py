@@ -138,7 +138,13 @@ def _parse(label: str, config: Any, networks: Mapping[str, Network]) -> list[Ter
         if not blocks and (row.named or not any(found.values())):
             raise NothingToEdit(f"{row.label} finds nothing to penalise in network {name!r}")
         for block in blocks:
-            _refuse_master(row.label, networks[name], block)
+            if block.copies:
+                raise ConfigError(
+                    f"{row.label}: {networks[name].qualified(block)} is kept in "
+                    f"{block.copies[0].dtype} beside an fp32 master, which gets no gradient from "
+                    "the loss: train it in float32 (autocast may still compute in low precision), "
+                    "or leave it out by `networks` or `layers`"
+                )
     return [
         Term(f"{label}/{name}", row.method, networks[name], blocks, state)
         for name, blocks in found.items()
@@ -172,13 +178,4 @@ def _check_glob(label: str, method: Method, glob: str, networks: Sequence[Networ
         raise ConfigError(
             f"{label}.layers: {glob!r} matches no layer that it penalises: "
             f"{did_you_mean(glob, names)}"
-        )
-
-
-def _refuse_master(label: str, network: Network, block: Block) -> None:
-    if block.copies:
-        raise ConfigError(
-            f"{label}: {network.qualified(block)} is kept in {block.copies[0].dtype} beside an "
-            "fp32 master, which gets no gradient from the loss: train it in float32 (autocast "
-            "may still compute in low precision), or leave it out by `networks` or `layers`"
         )

@@ -50,7 +50,7 @@ class Probe:
 
     @cached_property
     def activations(self) -> Activations:
-        """Activations on the probe batch.
+        """Activations on the probe batch, by name of their units.
 
         Raises:
             BadWeights: if they are not finite, naming the weights that are not.
@@ -68,7 +68,7 @@ class Probe:
 
     @cached_property
     def gradients(self) -> Mapping[str, Tensor]:
-        """Gradients on the probe batch."""
+        """Gradients on the probe batch, by Block name, each in the Block's layout."""
         return self.gradients_on(self._batch, train=False)
 
     def batches(self, count: int | None, size: int) -> Iterator[Any]:
@@ -154,18 +154,6 @@ class Inside:
         blocks = self.network.trainable()
         return {b.name: b.like(b.param.grad) for b in blocks if b.param.grad is not None}
 
-    def batches(self, count: int | None, size: int) -> Iterator[Any]:
-        """Refuse: an update has one batch.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(f"{self.label} reads batches: it cannot fire at every update")
-
-    def gradients_on(self, batch: Any, train: bool) -> Mapping[str, Tensor]:
-        """Refuse, as `batches`."""
-        raise ConfigError(f"{self.label} reads batches: it cannot fire at every update")
-
 
 class OwnSource:
     """A source made of a user's functions.
@@ -187,13 +175,13 @@ class OwnSource:
 
     def sample(self, size: int, number: int) -> Any:
         """Return a batch of each network that has a probe."""
-        probes = self.probe if _by_network(self.probe, self.networks) else {"": self.probe}
-        return {name: self._draw(probe, size, number) for name, probe in probes.items()}
-
-    def _draw(self, probe: Any, size: int, number: int) -> Any:
-        if not callable(probe):
-            return probe
-        return probe(size, torch_stream(self.seed, "probe", number))
+        probes: Any = self.probe
+        if not isinstance(probes, Mapping) or not probes or set(probes) - set(self.networks):
+            probes = {"": probes}
+        return {
+            name: p(size, torch_stream(self.seed, "probe", number)) if callable(p) else p
+            for name, p in probes.items()
+        }
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
         """Yield `count` batches, each of a stream of its own.
@@ -236,10 +224,6 @@ class OwnSource:
                 "network one"
             )
         return batch[network] if network in batch else batch[""]
-
-
-def _by_network(given: Any, networks: Mapping[str, Network]) -> bool:
-    return isinstance(given, Mapping) and len(given) > 0 and set(given) <= set(networks)
 
 
 def _call(module: nn.Module, batch: Any) -> None:

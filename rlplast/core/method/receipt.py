@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlplast.core.clock import Clock
@@ -39,13 +39,13 @@ class Receipt:
     crossings: int
     entries_touched: int
     sfe: float
-    dfi_before: float | None
-    dfi_after: float | None
-    norm_before: float | None
-    norm_after: float | None
-    optimizer_policy: str
-    followers: dict[str, str]
-    seconds: float
+    dfi_before: float | None = None
+    dfi_after: float | None = None
+    norm_before: float | None = None
+    norm_after: float | None = None
+    optimizer_policy: str = "keep"
+    followers: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
     firings: int = 1
     log_factor: float | None = None
     units: dict[str, int] | None = None

@@ -17,10 +17,6 @@ __all__ = ["SCOPES", "Scope", "scope"]
 QUERY_KEY = ("q", "k", "q_proj", "k_proj", "query", "key")
 
 
-def _never(block: Block) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class Scope:
     """Two rules on Blocks.
@@ -31,7 +27,7 @@ class Scope:
     """
 
     edit: Callable[[Block], bool]
-    restore: Callable[[Block], bool] = _never
+    restore: Callable[[Block], bool] = lambda block: False
 
     def edited(self, network: Network) -> tuple[Block, ...]:
         """Return the Blocks offered to the method: trainable ones and their layers' buffers."""

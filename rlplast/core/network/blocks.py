@@ -105,15 +105,11 @@ class Block:
 
     def like(self, tensor: Tensor) -> Tensor:
         """Return the view of `tensor`, laid out as `param` is, that belongs to this Block."""
-        return _view(tensor, self.spec)
+        return _part(tensor.detach(), self.spec)
 
     def live(self) -> Tensor:
         """Return `view` with its gradient: a loss computed from it trains `param`."""
         return _part(self.param, self.spec)
-
-
-def _view(tensor: Tensor, spec: BlockSpec) -> Tensor:
-    return _part(tensor.detach(), spec)
 
 
 def _part(tensor: Tensor, spec: BlockSpec) -> Tensor:
@@ -140,25 +136,17 @@ def _layer_specs(kind: str, fan_in: int, fan_out: int) -> list[BlockSpec]:
 
 def _attention_specs(module: nn.MultiheadAttention) -> list[BlockSpec]:
     d = module.embed_dim
-    specs = []
-    for i, part in enumerate("qkv"):
-        rows = (slice(i * d, (i + 1) * d),)
-        specs += [
-            BlockSpec("in_proj_weight", "weight", "linear", part, None, rows, d, d),
-            BlockSpec("in_proj_bias", "bias", "linear", part, None, rows, d, d),
-        ]
     sizes = {"q": d, "k": module.kdim, "v": module.vdim}
-    specs += [
+    apart = [
         BlockSpec(f"{part}_proj_weight", "weight", "linear", part, None, (), size, d)
         for part, size in sizes.items()
     ]
-    return [*specs, BlockSpec("bias_k", "other", "other"), BlockSpec("bias_v", "other", "other")]
+    return [*_packed_specs(d, "in_proj_"), *apart]  # of which absent ones are dropped
 
 
-def _packed_specs(module: nn.Linear) -> list[BlockSpec]:
-    d = module.in_features
+def _packed_specs(d: int, prefix: str = "") -> list[BlockSpec]:
     return [
-        BlockSpec(role, role, "linear", part, None, (slice(i * d, (i + 1) * d),), d, d)
+        BlockSpec(f"{prefix}{role}", role, "linear", part, None, (slice(i * d, (i + 1) * d),), d, d)
         for i, part in enumerate("qkv")
         for role in ("weight", "bias")
     ]
@@ -191,7 +179,7 @@ def _specs(module: nn.Module, path: str) -> list[BlockSpec]:
     if isinstance(module, nn.Linear):
         packed = path.rpartition(".")[2] in PACKED_NAMES
         if packed and module.out_features == 3 * module.in_features:
-            return _packed_specs(module)
+            return _packed_specs(module.in_features)
         return _layer_specs("linear", module.in_features, module.out_features)
     if isinstance(module, _ConvNd) and not isinstance(module, _ConvTransposeNd):
         area = math.prod(module.kernel_size)
@@ -273,7 +261,7 @@ def blocks_of(
                 aliases.setdefault(key, []).append(name)
                 continue
             owner = masters.get(tensor, tensor)
-            copies = () if owner is tensor else (_view(tensor, spec),)
+            copies = () if owner is tensor else (_part(tensor.detach(), spec),)
             remembered = layer._buffers.get(spec.memory)
             found[key] = Block(
                 name=name,
@@ -281,12 +269,9 @@ def blocks_of(
                 path=path,
                 spec=spec,
                 param=owner,
-                view=_view(owner, spec),
+                view=_part(owner.detach(), spec),
                 module=layer,
                 copies=copies,
-                memory=None if remembered is None else _view(remembered, spec),
+                memory=None if remembered is None else _part(remembered.detach(), spec),
             )
-    return tuple(
-        Block(**{**vars(b), "aliases": tuple(aliases[key])}) if key in aliases else b
-        for key, b in found.items()
-    )
+    return tuple(replace(b, aliases=tuple(aliases.get(key, ()))) for key, b in found.items())

@@ -5,6 +5,7 @@ writes weights or optimizer state outside training itself.
 
 - `Assign`, `Scale`: an edit of a Block or of a state tensor.
 - `check`: whether a plan is complete, fits and is finite.
+- `masks`, `unmasked`: which and how many entries of Blocks are written.
 - `write`: the writing, in place, without host synchronisation.
 """
 
@@ -19,7 +20,7 @@ from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 
-__all__ = ["Assign", "Edit", "Scale", "check", "tensor_of", "write"]
+__all__ = ["Assign", "Edit", "Scale", "check", "masks", "tensor_of", "unmasked", "write"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,21 @@ def tensor_of(edit: Edit) -> Tensor:
     return edit.target.view if isinstance(edit.target, Block) else edit.target
 
 
+def masks(edits: Sequence[Edit]) -> list[Tensor]:
+    """Return the masks of edits of Blocks."""
+    assigns = [e for e in edits if isinstance(e, Assign) and isinstance(e.target, Block)]
+    return [e.mask for e in assigns if e.mask is not None]
+
+
+def unmasked(edits: Sequence[Edit]) -> int:
+    """Return how many entries of Blocks are written by edits without a mask."""
+    return sum(
+        e.value.numel() if isinstance(e, Assign) else e.target.view.numel()
+        for e in edits
+        if isinstance(e.target, Block) and not (isinstance(e, Assign) and e.mask is not None)
+    )
+
+
 def _label(network: Network, edit: Edit) -> str:
     if isinstance(edit.target, Block):
         return network.qualified(edit.target)
@@ -98,7 +114,8 @@ def check(plans: Sequence[tuple[Network, Sequence[Edit]]]) -> None:
             if isinstance(edit, Assign) and edit.rows is not None:
                 last = tensor_of(edit).shape[edit.dim] - 1
                 checked.append((f"allowed is each of 0 to {last} once, of {label}", edit.rows))
-                flags.append(_are_rows(edit.rows, last))
+                rows = edit.rows.sort().values
+                flags.append(((rows >= 0) & (rows <= last)).all() & (rows.diff() > 0).all())
     if not flags:
         return
     good = torch.stack([flag.to(flags[0].device, non_blocking=True) for flag in flags]).tolist()
@@ -119,12 +136,11 @@ def _check_form(network: Network, edits: Sequence[Edit]) -> None:
         if isinstance(edit.target, Block) and id(edit.target) not in known:
             raise ConfigError(f"{edit.target.name} is no Block of network {network.name!r}")
         label, shape = _label(network, edit), tensor_of(edit).shape
-        value = edit.value if isinstance(edit, Assign) else edit.factor
-        expected = shape if isinstance(edit, Assign) else torch.Size([])
-        mask = edit.mask if isinstance(edit, Assign) else None
-        rows = edit.rows if isinstance(edit, Assign) else None
+        if isinstance(edit, Assign):
+            value, expected, mask, rows, dim = edit.value, shape, edit.mask, edit.rows, edit.dim
+        else:
+            value, expected, mask, rows, dim = edit.factor, torch.Size([]), None, None, 0
         if rows is not None:
-            dim = edit.dim if isinstance(edit, Assign) else 0
             if rows.dtype != torch.int64 or rows.ndim != 1 or not 0 <= dim < len(shape):
                 raise ConfigError(
                     f"plan for {label}: rows are one-dimensional int64 indices of a dimension of a "
@@ -154,11 +170,6 @@ def _stays_finite(edit: Edit) -> Tensor:
     if edit.mask is not None:
         value = torch.where(edit.mask, value, torch.zeros_like(value))
     return value.to(target.dtype).isfinite().all()
-
-
-def _are_rows(rows: Tensor, last: int) -> Tensor:
-    rows = rows.sort().values
-    return ((rows >= 0) & (rows <= last)).all() & (rows.diff() > 0).all()
 
 
 def _with_memories(edits: Sequence[Edit]) -> list[Edit]:

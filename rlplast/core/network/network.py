@@ -121,12 +121,9 @@ class Network:
     ) -> None:
         self.name = name
         self.module = unwrap(module) if isinstance(module, nn.Module) else module
+        given: Any = () if optimizer is None else optimizer
         self.optimizers: tuple[torch.optim.Optimizer, ...] = (
-            ()
-            if optimizer is None
-            else (optimizer,)
-            if isinstance(optimizer, torch.optim.Optimizer)
-            else tuple(optimizer if isinstance(optimizer, Iterable) else (optimizer,))
+            tuple(given) if isinstance(given, Iterable) else (given,)
         )
         check_module(name, self.module, self.optimizers)
         self.blocks = blocks_of(self.module, masters)

@@ -72,14 +72,6 @@ def _rule(optimizer: Optimizer) -> StateRule:
     return rule
 
 
-def _owner(network: Network, param: Tensor) -> tuple[Optimizer, dict] | None:
-    for optimizer in network.optimizers:
-        for group in optimizer.param_groups:
-            if any(p is param for p in group["params"]):
-                return optimizer, group
-    return None
-
-
 def moments(network: Network, param: Tensor) -> dict[str, Tensor]:
     """Return the state tensors of `param` by name; empty before its first update.
 
@@ -124,11 +116,12 @@ def allocate(network: Network, blocks: Iterable[Block] | None = None) -> None:
         network: the network whose optimizers are prepared.
         blocks: whose state; default: of every trainable parameter.
     """
+    groups = [(o, group) for o in network.optimizers for group in o.param_groups]
+    owners = {id(p): (o, group) for o, group in groups for p in group["params"]}
     for block in network.trainable() if blocks is None else blocks:
-        owner = _owner(network, block.param)
-        if owner is None:
+        if id(block.param) not in owners:
             continue
-        optimizer, group = owner
+        optimizer, group = owners[id(block.param)]
         state = optimizer.state[block.param]
         for name, kept in _rule(optimizer).items():
             if state.get(name) is not None or not kept(group):

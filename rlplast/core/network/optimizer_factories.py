@@ -122,10 +122,8 @@ def muon(
     finds, else the linear layer registered last. Muon's moves are scaled to the size of AdamW's.
     """
     hidden = _hidden_matrices(module)
-    matrices, rest = (
-        _split(groups, lambda p: p in hidden),
-        _split(groups, lambda p: p not in hidden),
-    )
+    matrices = _split(groups, lambda p: p in hidden)
+    rest = _split(groups, lambda p: p not in hidden)
     made: list[Optimizer] = []
     if matrices:
         made.append(

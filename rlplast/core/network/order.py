@@ -42,19 +42,17 @@ def forward_order(network: Network) -> list[str]:
                     "allowed is at the end only"
                 )
             names += place if isinstance(place, tuple) else (place,)
+        order: list[str] = []
         for name in names:
             if name not in modules:
                 raise ConfigError(f"{network.name}: declared order names no module {name!r}")
-        return [inner for name in names for inner in _with_inner(name, modules[name])]
-    if _is_chain(network.module) and not _reuses(network.module):
+            inside = modules[name].named_modules()  # such as a norm that the layer brought along
+            order += [name, *(f"{name}.{n}" for n, m in inside if n and _counts(m))]
+        return order
+    places = list(network.module.named_modules(remove_duplicate=False))
+    if _is_chain(network.module) and len(places) == len(modules):  # none is used twice
         return [name for name, m in modules.items() if _counts(m)]
     return _traced(network, modules)
-
-
-def _with_inner(name: str, module: nn.Module) -> list[str]:
-    """Return a layer's name and those of the layers inside it, such as a norm it brought along."""
-    inner = [f"{name}.{n}" for n, m in module.named_modules() if n and _counts(m)]
-    return [name, *inner]
 
 
 def heads(network: Network) -> tuple[str, ...]:
@@ -66,9 +64,8 @@ def heads(network: Network) -> tuple[str, ...]:
 
 def last_layers(network: Network) -> frozenset[str]:
     """Return the layers whose outputs are the network's, where it is declared or can be traced."""
-    place = (_declared(network) or ())[-1:]
-    declared = [place[0]] if place and isinstance(place[0], str) else place[0] if place else ()
-    return frozenset(declared) | network.units().heads
+    last = heads(network) or (_declared(network) or ())[-1:]
+    return frozenset(map(str, last)) | network.units().heads
 
 
 def _declared(network: Network) -> Order | None:
@@ -85,10 +82,6 @@ def _is_chain(module: nn.Module) -> bool:
         return all(_is_chain(child) for child in module.children())
     known = type(module).__module__.startswith("torch.nn.modules")
     return known and next(module.children(), None) is None
-
-
-def _reuses(module: nn.Module) -> bool:
-    return len(list(module.named_modules(remove_duplicate=False))) > len(list(module.modules()))
 
 
 def _traced(network: Network, modules: dict[str, nn.Module]) -> list[str]:

@@ -107,13 +107,9 @@ def observe(network: Network, forward: Callable[[], Any]) -> Mapping[str, Tensor
         network: the network.
         forward: makes the pass.
     """
-    recorder = Recorder(network)
-    try:
-        with torch.no_grad(), in_mode(network.module, train=False), _eager():
-            forward()
-        return recorder.take()
-    finally:
-        recorder.stop()
+    with record(network) as found, torch.no_grad(), in_mode(network.module, train=False), _eager():
+        forward()
+    return found
 
 
 @contextmanager

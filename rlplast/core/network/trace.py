@@ -25,8 +25,7 @@ UNTRACEABLE = (
     AttributeError,
     AssertionError,
     ValueError,
-    KeyError,
-    IndexError,
+    LookupError,
 )
 _SHAPE_METHODS = ("size", "dim", "numel", "stride")
 _SHAPE_ATTRIBUTES = ("shape", "ndim", "dtype", "device")
@@ -40,12 +39,9 @@ class Tracer(torch.fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Return whether a module is one node of the graph."""
         declares = any(hasattr(m, name) for name in ("block_specs", "memories", "unit_specs"))
-        whole = declares or isinstance(m, nn.Linear | _ConvNd) or is_norm(m) or is_activation(m)
-        return (
-            whole
-            or type(m).__name__ == "Conv1D"
-            or super().is_leaf_module(m, module_qualified_name)
-        )
+        layer = isinstance(m, nn.Linear | _ConvNd) or type(m).__name__ == "Conv1D"
+        whole = declares or layer or is_norm(m) or is_activation(m)
+        return whole or super().is_leaf_module(m, module_qualified_name)
 
 
 def why(error: Exception) -> str:

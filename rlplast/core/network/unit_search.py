@@ -5,7 +5,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -21,10 +21,9 @@ __all__ = ["find_units"]
 
 @dataclass(frozen=True)
 class _Found:
-    """A spec with the path it is relative to, and where its activations are read."""
+    """A spec with whole paths, and where its activations are read."""
 
     spec: UnitSpec
-    prefix: str
     anchor: str
     steps: tuple[Step, ...]
     nonlinearity: str
@@ -52,9 +51,11 @@ def find_units(
     else:
         found = list(_search(module, "", refused, heads))
     paths = {path for path, _ in module.named_modules(remove_duplicate=False)}
-    for each in found:
-        _check_names(each, paths)
-    twice = [p for p, n in Counter(_join(f.prefix, f.spec.layer) for f in found).items() if n > 1]
+    for path in (p for f in found for p in (f.spec.layer, *f.spec.downstream, *f.spec.norms)):
+        if path not in paths:
+            near = did_you_mean(path, paths - {""})
+            raise ConfigError(f"declared units name no module {path!r}: {near}")
+    twice = [path for path, n in Counter(each.spec.layer for each in found).items() if n > 1]
     if twice:
         raise ConfigError(f"units of {', '.join(twice)} are declared twice: allowed is once")
     by_path: dict[str, list[Block]] = {}
@@ -63,8 +64,8 @@ def find_units(
     groups: list[UnitGroup] = []
     tied = _tied(module)
     for each in found:
-        path = _join(each.prefix, each.spec.layer)
-        problem = _problem(module, each, by_path, tied)
+        path = each.spec.layer
+        problem = _problem(module, each.spec, by_path, tied)
         if problem is not None and given is not None:
             raise ConfigError(f"declared units of {path}: {problem}")
         if problem is not None:
@@ -83,17 +84,18 @@ def _join(*parts: str) -> str:
     return ".".join(part for part in parts if part)
 
 
-def _check_names(found: _Found, paths: set[str]) -> None:
-    for name in (found.spec.layer, *found.spec.downstream, *found.spec.norms):
-        path = _join(found.prefix, name)
-        if path not in paths:
-            near = did_you_mean(path, paths - {""})
-            raise ConfigError(f"declared units name no module {path!r}: {near}")
-
-
 def _declared(spec: UnitSpec, prefix: str) -> _Found:
-    anchor = _join(prefix, spec.norms[0] if spec.norms else spec.layer)
-    return _Found(spec, prefix, anchor, (spec.nonlinearity,), name_of(spec.nonlinearity))
+    spec = _whole(spec, prefix)
+    anchor = spec.norms[0] if spec.norms else spec.layer
+    return _Found(spec, anchor, (spec.nonlinearity,), name_of(spec.nonlinearity))
+
+
+def _whole(spec: UnitSpec, prefix: str) -> UnitSpec:
+    """Return a spec whose paths begin at the network."""
+    downstream, norms = (
+        tuple(_join(prefix, path) for path in paths) for paths in (spec.downstream, spec.norms)
+    )
+    return replace(spec, layer=_join(prefix, spec.layer), downstream=downstream, norms=norms)
 
 
 def _search(
@@ -196,10 +198,13 @@ def _traced(
             refused[_join(prefix, path)] = walk.problem
             continue
         downstream, norms = tuple(dict.fromkeys(walk.downstream)), tuple(dict.fromkeys(walk.norms))
-        anchor = _join(prefix, walk.anchor)
-        found, steps, between = UnitSpec(path, downstream, norms), walk.steps, walk.between
-        name = walk.nonlinearity or "linear"
-        yield _Found(found, prefix, anchor, tuple(steps), name, tuple(between))
+        yield _Found(
+            _whole(UnitSpec(path, downstream, norms), prefix),
+            _join(prefix, walk.anchor),
+            tuple(walk.steps),
+            walk.nonlinearity or "linear",
+            tuple(walk.between),
+        )
 
 
 def _tied(module: nn.Module) -> dict[str, str]:
@@ -220,52 +225,43 @@ def _tied(module: nn.Module) -> dict[str, str]:
 
 def _problem(
     module: nn.Module,
-    found: _Found,
+    spec: UnitSpec,
     by_path: Mapping[str, Sequence[Block]],
     tied: Mapping[str, str],
 ) -> str | None:
     """Say why a layer's outputs cannot be edited unit by unit; None if they can."""
-    spec, prefix = found.spec, found.prefix
-    path = _join(prefix, spec.layer)
-    own = [b for b in by_path.get(path, ()) if b.role in ("weight", "bias")]
+    own = [b for b in by_path.get(spec.layer, ()) if b.role in ("weight", "bias")]
     if not any(b.role == "weight" for b in own):
         return "it has no weight with a row per unit"
     reading: list[Block] = []
+    size = spec.heads or own[0].view.shape[0]
     for other in spec.downstream:
-        layer = module.get_submodule(_join(prefix, other))
-        if getattr(layer, "groups", 1) != 1:
-            return f"{_join(prefix, other)}, which reads it, is a grouped conv"
-        weights = [b for b in by_path.get(_join(prefix, other), ()) if b.role == "weight"]
+        if getattr(module.get_submodule(other), "groups", 1) != 1:
+            return f"{other}, which reads it, is a grouped conv"
+        weights = [b for b in by_path.get(other, ()) if b.role == "weight"]
         if not weights:
-            weight = _join(prefix, other, "weight")
+            weight = _join(other, "weight")
             names = [b.name for own in by_path.values() for b in own if weight in b.aliases]
             what = f"is tied to {names[0]}" if names else "has no weight with a column per unit"
-            return f"{_join(prefix, other)}, which reads it, {what}"
+            return f"{other}, which reads it, {what}"
         members = {b.spec.slot for b in own}
         if len(members) > 1 and members != {b.spec.slot for b in weights}:
-            return f"{_join(prefix, other)}, which reads it, is shared by its members"
+            return f"{other}, which reads it, is shared by its members"
         reading += weights
-        size = spec.heads or own[0].view.shape[0]
         columns = weights[0].view.shape[1]
         spatial = own[0].kind == "conv" and weights[0].kind == "linear"
         fits = columns % size == 0 if spatial or spec.heads else columns == size
         if not fits:
             return (
-                f"{_join(prefix, other)} has {columns} columns, which do not belong to its {size} "
-                "outputs one by one"
+                f"{other} has {columns} columns, which do not belong to its {size} outputs one by "
+                "one"
             )
     shared = [f"{b.name} is tied to {', '.join(b.aliases)}" for b in (*own, *reading) if b.aliases]
-    paths = [_join(prefix, n) for n in (spec.layer, *spec.norms, *spec.downstream)]
+    paths = (spec.layer, *spec.norms, *spec.downstream)
     shared += [tied[path] for path in paths if path in tied]
     if shared:
         return shared[0]
-    norms = [b for n in spec.norms for b in by_path.get(_join(prefix, n), ())]
-    return _norm_problem(norms, spec.heads or own[0].view.shape[0])
-
-
-def _norm_problem(norms: Sequence[Block], size: int) -> str | None:
-    """Say why entries of norms do not belong to units one by one; None if they do."""
-    for block in norms:
+    for block in (b for norm in spec.norms for b in by_path.get(norm, ())):
         if block.view.ndim > 0 and not _per_unit(block, size):
             entries = f"{block.view.shape[0]} entries"
             return f"{block.name} has {entries}, which do not belong to its {size} outputs"
@@ -276,15 +272,14 @@ def _groups_of(
     module: nn.Module, found: _Found, by_path: Mapping[str, Sequence[Block]]
 ) -> Iterator[UnitGroup]:
     """Yield the group of a layer, or one per member of a stacked layer."""
-    spec, prefix = found.spec, found.prefix
-    path = _join(prefix, spec.layer)
+    spec, path = found.spec, found.spec.layer
     own = [b for b in by_path[path] if b.role in ("weight", "bias")]
     inner = [p for p in by_path if p.startswith(f"{path}.") and path]  # norms inside the layer
     norms = [b for p in inner for b in by_path[p] if b.kind == "norm"]
-    norms += [b for n in spec.norms for b in by_path.get(_join(prefix, n), ())]
-    reading = [b for d in spec.downstream for b in by_path[_join(prefix, d)] if b.role == "weight"]
+    norms += [b for n in spec.norms for b in by_path.get(n, ())]
+    reading = [b for d in spec.downstream for b in by_path[d] if b.role == "weight"]
     for reader in spec.downstream:  # a reader says which frozen layers read what it reads
-        beside = getattr(module.get_submodule(_join(prefix, reader)), "beside", ())
+        beside = getattr(module.get_submodule(reader), "beside", ())
         reading += [b for p in beside for b in by_path[p] if b.spec.tensor == "weight"]
     slots = list(dict.fromkeys(b.spec.slot for b in own))
     stacked = len(slots) if hasattr(module.get_submodule(path), "slots") else 0

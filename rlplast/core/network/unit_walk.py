@@ -244,12 +244,6 @@ def _drops(node: torch.fx.Node, module: nn.Module | None) -> bool:
     )
 
 
-def _keeps(node: torch.fx.Node, module: nn.Module | None) -> bool:
-    """Say whether a node changes no value."""
-    method = node.op == "call_method" and node.target in _PASSING_METHODS
-    return method or isinstance(module, nn.Identity)
-
-
 def _is_nonlinearity(node: torch.fx.Node, module: nn.Module | None) -> bool:
     if module is not None:
         return is_activation(module)
@@ -336,9 +330,8 @@ def _steps(node: torch.fx.Node, module: nn.Module | None, left: int) -> list[Ste
 
 
 def _module_steps(module: nn.Module, left: int) -> list[Step] | None:
-    if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1):
-        return []
-    if isinstance(module, (*_DROPPING_MODULES, nn.Identity)):
+    flat = isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1)
+    if flat or isinstance(module, (*_DROPPING_MODULES, nn.Identity)):
         return []
     if not is_activation(module) and not _pools(module, left):
         return None

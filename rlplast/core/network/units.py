@@ -12,7 +12,7 @@ layers downstream reads it. What a residual stream holds is no unit.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -156,10 +156,8 @@ class UnitGroup:
         def other(parts: tuple[Part, ...]) -> tuple[Part, ...]:
             return tuple(Part(names[p.block.name], p.dim, p.repeat) for p in parts)
 
-        fields = {**vars(self)}
-        for key in ("incoming", "norms", "outgoing"):
-            fields[key] = other(fields[key])
-        return UnitGroup(**fields)
+        parts = {key: other(getattr(self, key)) for key in ("incoming", "norms", "outgoing")}
+        return replace(self, **parts)
 
 
 @dataclass(frozen=True)

@@ -71,11 +71,10 @@ def branch_run(
             shutil.rmtree(out)  # empty but for a lock
         temporary.rename(out)
         fsync(out.parent)
-    except DamagedFile:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     except (OSError, RlplastError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, DamagedFile):
+            raise
         raise RlplastError(
             f"{out} could not be branched from {run} ({error}): free space or fix permissions"
         ) from error

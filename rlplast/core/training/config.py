@@ -109,14 +109,7 @@ def parse_yaml(text: str, where: str = "YAML") -> Any:
 
 
 # Ill-formed scalars and keys, and nesting without end, come out of PyYAML as these.
-_YAML_ERRORS = (
-    yaml.YAMLError,
-    ValueError,
-    TypeError,
-    KeyError,
-    AttributeError,
-    RecursionError,
-)
+_YAML_ERRORS = (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 def _problem(error: Exception) -> str:

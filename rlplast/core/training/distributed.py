@@ -112,8 +112,7 @@ def accumulating(module: nn.Module) -> AbstractContextManager[Any]:
 def average(tensor: Tensor) -> Tensor:
     """Replace a tensor by its mean over ranks, in place, and return it."""
     if world() > 1:
-        dist.all_reduce(tensor)
-        tensor /= world()
+        total(tensor).div_(world())
     return tensor
 
 
@@ -204,25 +203,11 @@ class _SilentFolder(RunFolder):
     """A run's folder that another process writes."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self._files, self._tensorboard = path, {}, False
+        self._lock = self._writer = None
 
-    def metrics(self, clock: Mapping[str, int], values: Mapping[str, float]) -> None:
-        pass
-
-    def receipt(self, row: Mapping[str, Any]) -> None:
-        pass
-
-    def lengths(self) -> dict[str, int]:
-        return {}
-
-    def flush(self) -> None:
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
         pass
 
     def cut(self, lengths: Mapping[str, int]) -> None:
-        pass
-
-    def set_aside(self) -> list[Path]:
-        return []
-
-    def close(self) -> None:
         pass

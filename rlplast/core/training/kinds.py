@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from rlplast import plugins
-from rlplast.core.errors import ConfigError, did_you_mean
-from rlplast.core.registry import load_plugins
+from rlplast.core.errors import ConfigError
+from rlplast.core.registry import load_plugins, look_up
 from rlplast.core.training.config import RunConfig
 from rlplast.core.training.trainable import Trainable
 
@@ -73,19 +73,13 @@ class Kind:
         return f"kind {self.name!r} from {self.origin}: {path}"
 
 
-_KINDS = {
-    name: Kind(name, config, trainable)
-    for name, config, trainable in (
-        ("dqn", "rlplast.agents.dqn_config:DQNConfig", "rlplast.agents.dqn:DQN"),
-        ("sac", "rlplast.agents.sac_config:SACConfig", "rlplast.agents.sac:SAC"),
-        (
-            "supervised",
-            "rlplast.supervised.config:SupervisedConfig",
-            "rlplast.supervised.trainer:Supervised",
-        ),
-        ("gpt", "rlplast.gpt.config:GPTConfig", "rlplast.gpt.trainer:GPTTrainer"),
-    )
+_OURS = {  # name → config and trainable, inside of rlplast
+    "dqn": ("agents.dqn_config:DQNConfig", "agents.dqn:DQN"),
+    "sac": ("agents.sac_config:SACConfig", "agents.sac:SAC"),
+    "supervised": ("supervised.config:SupervisedConfig", "supervised.trainer:Supervised"),
+    "gpt": ("gpt.config:GPTConfig", "gpt.trainer:GPTTrainer"),
 }
+_KINDS = {n: Kind(n, f"rlplast.{config}", f"rlplast.{made}") for n, (config, made) in _OURS.items()}
 
 
 def register_kind(name: str, *, config: str, trainable: str) -> None:
@@ -127,9 +121,4 @@ def get_kind(name: Any) -> Kind:
     Raises:
         ConfigError: naming the nearest kind if there is no such one.
     """
-    known = kinds()
-    if not isinstance(name, str) or name not in known:
-        near = did_you_mean(str(name), known)
-        own = "" if near.startswith("did") else "; your own: `rlplast --import MODULE ...`"
-        raise ConfigError(f"kind = {name!r}: {near}{own}")
-    return known[name]
+    return look_up(name, kinds(), f"kind = {name!r}")

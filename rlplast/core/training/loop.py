@@ -35,7 +35,7 @@ from rlplast.core.training import distributed
 from rlplast.core.training.best import Best, improved, write_best
 from rlplast.core.training.intervals import Cadence, is_due
 from rlplast.core.training.run_folder import RunFolder, clock_fields
-from rlplast.core.training.signals import Signals
+from rlplast.core.training.signals import noted_signals
 from rlplast.core.training.trainable import Trainable
 
 __all__ = ["Cadence", "Loop"]
@@ -94,7 +94,7 @@ class Loop:
         trainable.after_update = self.hooks.after_update
         trainable.recorded = self.hooks.recorded()
         self._since = time.perf_counter()
-        with Signals() as signals, self._background:
+        with noted_signals() as signals, self._background:
             if not self.started:
                 self.started = True
                 self._checkpoint()
@@ -109,7 +109,7 @@ class Loop:
                 if self._pending is None:
                     self._pending = trainable.clock
                     trainable.step()
-                if self._reached(self.until):
+                if any(trainable.clock[time.unit] >= time.value for time in self.until):
                     self._checkpoint()
                     self._settle()
                     return
@@ -117,7 +117,8 @@ class Loop:
                 self._after_step(previous, trainable.clock)
                 self.observer(self)
                 self._background.check()
-                received = distributed.highest(signals.received)  # all ranks stop at one step
+                # All ranks stop at one step.
+                received = distributed.highest(max(signals, default=0))
                 if received and not self.done():
                     self._checkpoint()
                     self._settle()
@@ -127,9 +128,8 @@ class Loop:
                     )
             best = False
             if self._logged != trainable.clock:  # not if resumed from the very end
-                clock, cadence = trainable.clock, self.cadence
-                evaluate = cadence.evaluate is not None
-                best = self._measure(clock, cadence.metrics is not None, evaluate)
+                clock, every = trainable.clock, self.cadence
+                best = self._measure(clock, every.metrics is not None, every.evaluate is not None)
                 self._log(clock)
             self._unread = {}  # nothing fires at the end
             self._checkpoint(best)
@@ -145,24 +145,13 @@ class Loop:
         reached = self.trainable.clock[self.total.unit] >= self.total.value
         return reached and (self.total.unit == "updates" or not self.trainable.owes())
 
-    def _reached(self, times: tuple[Time, ...]) -> bool:
-        return any(self.trainable.clock[time.unit] >= time.value for time in times)
-
     def _after_step(self, previous: Clock, clock: Clock) -> None:
-        cadence = self.cadence
+        every = self.cadence
         self._fire(previous, clock)
         if clock[self.total.unit] >= self.total.value:
             return  # run() looks at the end, once no update is owed any more
-        metrics, evaluate, log, save, keep = (
-            is_due(schedule, previous, clock)
-            for schedule in (
-                cadence.metrics,
-                cadence.evaluate,
-                cadence.log,
-                cadence.checkpoint,
-                cadence.keep_every,
-            )
-        )
+        schedules = (every.metrics, every.evaluate, every.log, every.checkpoint, every.keep_every)
+        metrics, evaluate, log, save, keep = (is_due(s, previous, clock) for s in schedules)
         due = save or keep
         best = self._measure(clock, metrics, evaluate)
         if log:

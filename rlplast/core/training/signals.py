@@ -1,50 +1,42 @@
 """SIGINT and SIGTERM, noted for the end of a step.
 
-- `Signals`: a block in which they are noted instead of acted on.
+- `noted_signals`: a block in which they are noted instead of acted on.
 """
 
 import signal
-from types import FrameType, TracebackType
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
-__all__ = ["Signals"]
+__all__ = ["noted_signals"]
 
 _NOTED = (signal.SIGINT, signal.SIGTERM)
 
 
-class Signals:
-    """A block in which the first SIGINT or SIGTERM is noted; a second one acts at once.
+@contextmanager
+def noted_signals() -> Iterator[list[int]]:
+    """Note the first SIGINT or SIGTERM in a block; a second one acts at once.
 
     Outside the main thread signals are the host's affair, and nothing is noted.
 
-    Attributes:
-        received: number of the signal; 0 for none.
+    Yields:
+        The numbers of the signals noted so far.
     """
+    received: list[int] = []
 
-    def __init__(self) -> None:
-        self.received = 0
-        self._before: dict[signal.Signals, Any] = {}
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
         for noted in _NOTED:
             signal.signal(noted, signal.SIG_DFL)
 
-    def __enter__(self) -> "Signals":
-        before = {noted: signal.getsignal(noted) for noted in _NOTED}
-        try:
-            for noted in _NOTED:
-                signal.signal(noted, self._note)
-        except ValueError:  # not the main thread
-            return self
-        self._before = before
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for noted, handler in self._before.items():
+    before = {noted: signal.getsignal(noted) for noted in _NOTED}
+    try:
+        for noted in _NOTED:
+            signal.signal(noted, note)
+    except ValueError:  # not the main thread
+        before = {}
+    try:
+        yield received
+    finally:
+        for noted, handler in before.items():
             signal.signal(noted, handler)

@@ -4,14 +4,12 @@ A DQN, a SAC agent, a classifier and a language model all look like this to the 
 hooks, schedules, checkpoints and metrics are written once.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import Tensor
-
 from rlplast.core.clock import Clock
-from rlplast.core.method.context import Activations
+from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 
@@ -24,8 +22,8 @@ def no_hooks(clock: Clock, activations: Mapping[str, Activations]) -> None:
     """Do nothing after an update."""
 
 
-class Trainable(Protocol):
-    """Something that trains, one step at a time.
+class Trainable(Source, Protocol):
+    """Something that trains, one step at a time, and the source of what its hooks read.
 
     A class derived from this one has what it need not say: no update owed, no files, nothing to
     close.
@@ -67,34 +65,6 @@ class Trainable(Protocol):
 
     def metrics(self) -> dict[str, float]:
         """Return what training measured since the last call, under ``train/`` names."""
-        ...
-
-    def sample(self, size: int, number: int) -> Any:
-        """Return a probe batch drawn from a stream of its own, or None if there is no data."""
-        ...
-
-    def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
-        """Yield batches of the training data or replay, in an order of a stream of their own.
-
-        Args:
-            count: how many; None for one pass over all there is now.
-            size: samples of a batch.
-            number: number of the stream.
-        """
-        ...
-
-    def loss(self, network: str, batch: Any, train: bool = False) -> Tensor:
-        """Return the loss of a network on a batch; pure, for probes.
-
-        Args:
-            network: its name.
-            batch: one of `sample` or `batches`.
-            train: whether modules are in training mode, else in evaluation mode.
-        """
-        ...
-
-    def activations(self, network: str, batch: Any) -> Activations:
-        """Return hidden activations on a batch, after the nonlinearity, by name of their units."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
