@@ -98,6 +98,7 @@ __all__ = [
     "record",
     "register_kind",
     "replace_layers",
+    "resume",
     "shrink_perturb",
     "swr",
     "tick",
@@ -128,6 +129,21 @@ def train(config: Any, out: "str | Path | None" = None, **overrides: Any) -> "Ru
     from rlplast.run import api
 
     return api.train(config, out, **overrides)
+
+
+def resume(run: "str | Path", total: str | None = None) -> "Run":
+    """Continue a run from its newest undamaged checkpoint; `rlplast resume` in Python.
+
+    Args:
+        run: the run's folder.
+        total: a new, longer total; percentages keep referring to the old one.
+
+    Returns:
+        The finished run.
+    """
+    from rlplast.run import api
+
+    return api.resume(run, total, report=print)
 
 
 def units(model: Any, units: Any = None) -> "tuple[UnitGroup, ...]":

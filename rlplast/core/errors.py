@@ -127,7 +127,7 @@ def check_choice(key: str, value: object, allowed: Iterable[str]) -> None:
     """
     names = list(allowed)
     if not isinstance(value, str) or value not in names:
-        raise ConfigError(f"{key} = {value!r}: {did_you_mean(str(value), names)}")
+        raise ConfigError(f"{key} = {shortened(value)}: {did_you_mean(str(value), names)}")
 
 
 def check_known(where: str, keys: Iterable[object], allowed: Iterable[str]) -> None:
@@ -140,4 +140,4 @@ def check_known(where: str, keys: Iterable[object], allowed: Iterable[str]) -> N
     for key in keys:
         if key not in names:
             near = did_you_mean(str(key), names)
-            raise ConfigError(f"{where} has an unknown key {key!r}: {near}")
+            raise ConfigError(f"{where} has an unknown key {shortened(key)}: {near}")

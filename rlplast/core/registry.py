@@ -272,7 +272,7 @@ def get(family: str, name: str) -> Info:
         ConfigError: naming the nearest entry if there is no such one.
     """
     one = "penalty" if family == "penalties" else family.removesuffix("s")
-    return look_up(name, _family(family), f"{one} {name!r} is unknown")
+    return look_up(name, _family(family), f"{one} {shortened(name)} is unknown")
 
 
 def look_up(name: Any, table: Mapping[str, T], wrong: str) -> T:

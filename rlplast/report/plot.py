@@ -57,6 +57,7 @@ def plot_run(folder: Path, out: Path) -> Path:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file that is whole at any moment."""
     temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
     temporary.write_bytes(content)
     fsync(temporary)
     temporary.rename(path)

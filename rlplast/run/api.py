@@ -8,6 +8,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -103,16 +104,19 @@ class Run:
         """Return the Trainable with the checkpoint's weights; built once."""
         if self._trainable is None:
             with preserve_global_rng():  # opening a run reseeds nothing of the caller's
-                trainable = build_trainable(self.config.to_resume())
                 path = find_checkpoint(self.path, self.checkpoint, "checkpoint", self.report)
                 tensors, state = checkpoint.load(path)
                 checkpoint.check_run(path, run_ids(self.info))
-                for network in trainable.networks.values():
-                    checkpoint.load_network_tensors(network, tensors)
-                # Acting may need more than weights: statistics that observations pass through.
-                trainable.load_state_dict(state["trainable"])
-                trainable.clock = Clock(**state["clock"])
-            self._trainable = trainable
+                with ExitStack() as cleanup, checkpoint.fitting(path):
+                    trainable = build_trainable(self.config.to_resume())
+                    cleanup.callback(trainable.close)
+                    for network in trainable.networks.values():
+                        checkpoint.load_network_tensors(network, tensors)
+                    # Acting may need more than weights: statistics that observations pass through.
+                    trainable.load_state_dict(state["trainable"])
+                    trainable.clock = Clock(**state["clock"])
+                    cleanup.pop_all()  # it fits: it stays
+                self._trainable = trainable
         return self._trainable
 
     def act(self, obs: np.ndarray) -> np.ndarray:
@@ -190,6 +194,7 @@ def train(
     loop = _loop(config, path, info, observer, until)
     try:
         if distributed.rank() == 0:
+            _check_new(path)  # once more, now that it is locked
             write_text(path / "config.yaml", dump_config(config))
         with status(path, info):
             loop.run()
@@ -299,7 +304,8 @@ def branch(run: str | Path, out: str | Path, config: RunConfig) -> Run:
 def _by_another(info: dict[str, Any]) -> str:
     """Say which version began a run, if it is another one."""
     now = versions()["rlplast"]
-    began = info.get("versions", {}).get("rlplast", now)
+    found = info.get("versions")
+    began = found.get("rlplast", now) if isinstance(found, dict) else now
     if began == now:
         return ""
     return f"; the run was begun with rlplast {began}, this is {now}: go on with {began}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, shortened
 from rlplast.core.method.condition import Measured
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.training import distributed
@@ -124,3 +124,6 @@ def _check_env(config: Any) -> None:
         own = isinstance(error, envs.UnknownEnv) and config.env.id.startswith("gym/")
         remedy = " (`rlplast --import MODULE …`)" if own else ""
         raise ConfigError(f"env: {error}{remedy}") from error
+    except Exception as error:  # a user's environment may raise anything
+        cause = shortened(f"{type(error).__name__}: {error}", 200)
+        raise ConfigError(f"env '{config.env.id}' could not be made: {cause}; mend it") from error

@@ -31,8 +31,8 @@ def play(
             pictures is not installed.
     """
     episodes = 10 if episodes is None else episodes
-    if episodes < 1:
-        raise ConfigError(f"--episodes {episodes}: allowed is at least 1")
+    if type(episodes) is not int or episodes < 1:
+        raise ConfigError(f"--episodes {episodes!r}: allowed is at least 1")
     if video is not None:
         _check_video(video)
     frames: list[np.ndarray] = []

@@ -91,7 +91,9 @@ def first_info(config: RunConfig) -> dict[str, Any]:
 def run_ids(info: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a run's id, then those of the runs it was branched from; none if it has no id."""
     own = [info["id"]] if info.get("id") else []
-    return (*own, *(info.get("branched_from") or {}).get("ids", ()))
+    origin = info.get("branched_from")
+    ids = origin.get("ids") if isinstance(origin, Mapping) else None
+    return (*own, *(ids if isinstance(ids, list) else ()))
 
 
 def resumed_info() -> dict[str, Any]:

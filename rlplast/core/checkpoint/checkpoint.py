@@ -7,7 +7,7 @@ more (initial weights, rows of a replay) is written once and hard-linked by the 
 
 - `Snapshot`, `snapshot`, `write`: first the moment is held fast, in memory; then it is written,
   maybe in another thread while training goes on. `save` does both.
-- `check`, `check_run`, `load`: one checkpoint's folder.
+- `check`, `check_run`, `load`, `fitting`: one checkpoint's folder.
 - `newest`, `unseal_newer`, `prune`: the folder of a run's checkpoints: ``step-N`` was due,
   ``best-N`` was saved for an evaluation that was the best so far (`rlplast.core.training.best`),
   ``branch-N`` is where a study's prefix stopped, before what was due there.
@@ -17,8 +17,8 @@ more (initial weights, rows of a replay) is written once and hard-linked by the 
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from rlplast.core.checkpoint.network_tensors import (
     load_network_tensors,
     network_tensors,
 )
-from rlplast.core.errors import DamagedFile, RlplastError
+from rlplast.core.errors import DamagedFile, RlplastError, shortened
 
 __all__ = [
     "SENTINEL",
@@ -49,6 +49,7 @@ __all__ = [
     "check_seal",
     "complete",
     "first_not_finite",
+    "fitting",
     "load",
     "load_network_tensors",
     "network_tensors",
@@ -283,6 +284,28 @@ def check_run(folder: Path, runs: Collection[str]) -> None:
         )
 
 
+# What a state of another shape makes of code that takes it for its own.
+_MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+@contextmanager
+def fitting(path: Path) -> Iterator[None]:
+    """Refuse a checkpoint whose state does not fit what is loaded from it in this block.
+
+    Raises:
+        DamagedFile: naming the checkpoint.
+    """
+    try:
+        yield
+    except RlplastError:
+        raise
+    except _MISFITS as error:
+        raise DamagedFile(
+            f"{path} does not fit this run ({shortened(error)}): it was altered, or is of another "
+            "version; use an older checkpoint"
+        ) from error
+
+
 def complete(root: Path) -> list[Path]:
     """Return the sealed checkpoints in `root`, newest first."""
     return [path for path, _ in _sealed(root)]
@@ -301,6 +324,12 @@ def _folders(root: Path, form: str = "{}-*") -> list[Path]:
     return [path for kind in KINDS for path in root.glob(form.format(kind))]
 
 
+def _count(path: Path) -> int:
+    """Return the count that a checkpoint's name begins with; 0 if it has none."""
+    digits = path.name.split("-")[1]
+    return int(digits) if digits.isdecimal() else 0
+
+
 def newest(root: Path) -> tuple[Path, list[str]]:
     """Return the newest undamaged checkpoint and what was wrong with newer ones.
 
@@ -308,16 +337,17 @@ def newest(root: Path) -> tuple[Path, list[str]]:
         DamagedFile: if there is none, with the reasons.
     """
     sealed = complete(root)
-    problems = []
+    problems = {}
     for path in (*sorted(set(_folders(root)) - set(sealed)), *sealed):
         try:
             check(path)
         except DamagedFile as error:
-            problems.append(str(error))
-        else:
-            return path, problems
+            problems[path] = str(error)
+        else:  # an older one without a seal was being deleted
+            newer = [p for p in problems if p in sealed or _count(p) >= _count(path)]
+            return path, [problems[p] for p in newer]
     more = f"; and {len(problems) - 2} more" if len(problems) > 2 else ""
-    short = [problem.replace(f"{root}/", "") for problem in problems[:2]]
+    short = [problem.replace(f"{root}/", "") for problem in list(problems.values())[:2]]
     reasons = "; ".join(short) + more or "the folder has none"
     raise DamagedFile(f"no usable checkpoint in {root}: {reasons}")
 

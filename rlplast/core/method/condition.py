@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlplast.core.clock import Clock, Time
-from rlplast.core.errors import ConfigError, check_known, did_you_mean
+from rlplast.core.errors import ConfigError, check_known, did_you_mean, shortened
 from rlplast.core.registry import rows
 
 __all__ = ["WHEN_KEYS", "Condition", "Measured"]
@@ -73,7 +73,7 @@ class Condition:
         """
         if not isinstance(config, Mapping):
             raise ConfigError(
-                f"{key} = {config!r}: allowed is a mapping, such as "
+                f"{key} = {shortened(config)}: allowed is a mapping, such as "
                 "{metric: dormant_ratio, above: 0.3, cooldown: 5%}"
             )
         check_known(key, config, WHEN_KEYS)
@@ -204,7 +204,7 @@ def _check_metric(metric: Any, key: str) -> None:
     names = [info.name for info in rows("metrics")]
     if "/" not in metric and metric not in names:
         raise ConfigError(
-            f"{key}.metric = {metric!r} is no plasticity metric: {did_you_mean(metric, names)} "
+            f"{key}.metric = {shortened(metric)} is no plasticity metric: {did_you_mean(metric, names)} "
             "(`rlplast list metrics`), or a key of metrics.jsonl, which has a '/'"
         )
     if metric.startswith("time/"):

@@ -265,7 +265,8 @@ class Hooks:
         if activations is not None and not activations.keys() & self.networks.keys():
             activations = dict.fromkeys(self.networks, activations)
         self.clock = Clock(**{**before, **counts})
-        for update in range(before.get("updates", 0) + 1, self.clock.updates + 1):
+        done = before.get("updates", 0) if self.every_update else self.clock.updates
+        for update in range(done + 1, self.clock.updates + 1):
             self.after_update(replace(self.clock, updates=update), activations)
         return self.fire(previous, self.clock)
 

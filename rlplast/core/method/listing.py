@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from rlplast.core.errors import ConfigError, check_known, did_you_mean
+from rlplast.core.errors import ConfigError, check_known, did_you_mean, shortened
 from rlplast.core.method.method import Method
 from rlplast.core.method.schedule import KEYS
 from rlplast.core.registry import LISTS, build, get
@@ -53,7 +53,7 @@ def method_of(label: str, config: Any, key: str) -> str:
             under another key.
     """
     if not isinstance(config, Mapping):
-        raise ConfigError(f"{label} = {config!r}: allowed is a mapping with a method")
+        raise ConfigError(f"{label} = {shortened(config)}: allowed is a mapping with a method")
     if "method" in config:
         found = cast(type[Method], get("methods", config["method"]).target).key
         if found != key:  # said first: the other keys may be those of the right list
@@ -80,18 +80,18 @@ def parse_row(label: str, config: Any, key: str, networks: Mapping[str, Any]) ->
     label = f"{label} ({name})"
     params = {} if config.get("params") is None else config["params"]
     if not isinstance(params, Mapping):
-        raise ConfigError(f"{label}.params = {params!r}: allowed is a mapping")
+        raise ConfigError(f"{label}.params = {shortened(params)}: allowed is a mapping")
     method: Method = build("methods", name, params)
     chosen = config.get("networks", list(networks))
     listed = isinstance(chosen, list | tuple) and len(chosen) > 0
     if not listed or len(set(map(str, chosen))) < len(chosen):
         raise ConfigError(
-            f"{label}.networks = {chosen!r}: allowed is a list of {list(networks)}, each once"
+            f"{label}.networks = {shortened(chosen)}: allowed is a list of {list(networks)}, each once"
         )
     for network in chosen:
         if network not in list(networks):
             near = did_you_mean(str(network), networks) + _follower(str(network), networks)
-            raise ConfigError(f"{label}.networks: {network!r}: {near}")
+            raise ConfigError(f"{label}.networks: {shortened(network)}: {near}")
     return Row(label, method, tuple(chosen), "networks" in config)
 
 

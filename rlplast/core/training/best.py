@@ -88,7 +88,7 @@ def best_checkpoint(root: Path) -> Path:
             f"{root} has no best checkpoint: a run keeps one if its config says `checkpoint: "
             "{best: loss}`, from its first evaluation on"
         ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedFile(f"{path} cannot be read: {error}") from error
     checkpoint.check(found)
     return found
@@ -115,7 +115,7 @@ def find_checkpoint(
     if name == "newest":
         found, problems = checkpoint.newest(root)
         for problem in problems:
-            report(f"passed over: {problem}")
+            report(f"passed over: {problem}; {found.name} is used instead")
         return found
     if name == "best":
         return best_checkpoint(root)

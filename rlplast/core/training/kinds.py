@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rlplast import plugins
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, shortened
 from rlplast.core.registry import load_plugins, look_up
 from rlplast.core.training.config import RunConfig
 from rlplast.core.training.trainable import Trainable
@@ -121,4 +121,4 @@ def get_kind(name: Any) -> Kind:
     Raises:
         ConfigError: naming the nearest kind if there is no such one.
     """
-    return look_up(name, kinds(), f"kind = {name!r}")
+    return look_up(name, kinds(), f"kind = {shortened(name)}")

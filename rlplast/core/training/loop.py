@@ -27,7 +27,7 @@ from torch import Tensor
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.checkpoint.background import Background
 from rlplast.core.clock import Clock, Time
-from rlplast.core.errors import DamagedFile, Interrupted, RlplastError, shortened
+from rlplast.core.errors import Interrupted, RlplastError
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.rng import preserve_global_rng
@@ -353,15 +353,8 @@ class Loop:
         """
         tensors, state = checkpoint.load(path)
         checkpoint.check_run(path, self.runs)
-        try:
+        with checkpoint.fitting(path):
             self._restore(path, tensors, state)
-        except RlplastError:
-            raise
-        except _MISFITS as error:
-            raise DamagedFile(
-                f"{path} does not fit this run ({shortened(error)}): it was altered, or is of "
-                "another version; use an older checkpoint"
-            ) from error
 
     def _restore(self, path: Path, tensors: dict[str, Tensor], state: Any) -> None:
         for network in self.trainable.networks.values():
@@ -383,10 +376,6 @@ class Loop:
         self._seconds = state["time/seconds"]
         self._logged = Clock(**state["logged"]) if state["logged"] else None
         self.started = any(v > 0 for v in state["clock"].values())
-
-
-# What a state of another shape makes of code that takes it for its own.
-_MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def _number(clock: Clock) -> int:

@@ -43,6 +43,7 @@ def write_text(path: Path, text: str) -> None:
     """
     temporary = path.with_name(f".{path.name}.tmp")
     with _writing(path):
+        temporary.unlink(missing_ok=True)  # a killed process's, or a pipe, whose opening never ends
         with temporary.open("w") as file:
             file.write(text)
             file.flush()
@@ -75,7 +76,7 @@ class RunFolder:
     def __init__(self, path: Path, tensorboard: bool = True) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
-        for name in LINES:
+        for name in (".lock", *LINES):
             if (path / name).exists() and not (path / name).is_file():  # opening a pipe never ends
                 raise ConfigError(f"{path / name} is no plain file: delete it, or move it away")
         taken = lock(path / ".lock")

@@ -470,3 +470,16 @@ def test_state_is_readable_without_this_library(tmp_path: Path) -> None:
     state = json.loads((tmp_path / "step-3" / "state.json").read_text())
     assert state["content"] == {"seed": 7}
     assert json.loads((tmp_path / "step-3" / "COMPLETE").read_text())["position"] == [3, 0, 3]
+
+
+def test_an_older_checkpoint_without_a_seal_is_not_passed_over(tmp_path: Path) -> None:
+    for count in (1, 2, 10):
+        checkpoint.save(tmp_path / f"step-{count}", (count,), {}, {})
+    (tmp_path / "step-2" / checkpoint.SENTINEL).unlink()  # as when killed while it is deleted
+    assert checkpoint.newest(tmp_path) == (tmp_path / "step-10", [])
+    (tmp_path / "step-10" / checkpoint.SENTINEL).unlink()
+    found, problems = checkpoint.newest(tmp_path)
+    assert found.name == "step-1"
+    assert [
+        name in problem for name, problem in zip(("step-10", "step-2"), problems, strict=True)
+    ] == [True] * 2

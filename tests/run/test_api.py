@@ -1,0 +1,103 @@
+"""Whole runs from Python: what stands in a folder that is none of a run's own making."""
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlplast.core.checkpoint.checkpoint import SENTINEL
+from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
+from rlplast.run import api
+from tests.runs import TINY, forget
+
+SHORT: dict[str, Any] = TINY | {
+    "total": "40 env_steps",
+    "hooks": [],
+    "evaluate": {"every": None},
+    "metrics": {"every": None},
+    "checkpoint": {"every": "50%", "keep": 9},
+}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has ended; tests copy it."""
+    return api.train(SHORT, tmp_path_factory.mktemp("done") / "run").path
+
+
+@pytest.fixture
+def run(done: Path, tmp_path: Path) -> Path:
+    """A copy of it, half done."""
+    shutil.copytree(done, tmp_path / "run")
+    forget(tmp_path / "run", after=20)
+    return tmp_path / "run"
+
+
+def write_state(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the newest state, and make the manifest match."""
+    folder = run / "checkpoints" / "step-20"
+    state = json.loads((folder / "state.json").read_text())
+    change(state)
+    text = json.dumps(state).encode()
+    (folder / "state.json").write_bytes(text)
+    seal = json.loads((folder / SENTINEL).read_text())
+    seal["files"]["state.json"] = [len(text), zlib.crc32(text)]
+    (folder / SENTINEL).write_text(json.dumps(seal))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.pop("trainable"),
+        lambda state: state.pop("clock"),
+        lambda state: state["trainable"].update(sums=None),
+    ],
+)
+def test_a_state_that_fits_no_run_is_damage_to_evaluate_and_resume(
+    change: Callable[[dict[str, Any]], object], run: Path
+) -> None:
+    write_state(run, change)
+    with pytest.raises(DamagedFile, match="step-20 does not fit this run"):
+        api.load(run).evaluate(episodes=1)
+    with pytest.raises(DamagedFile, match="step-20 does not fit this run"):
+        api.resume(run)
+
+
+@pytest.mark.parametrize("origin", ["abc", {"ids": 5}, {"ids": None}])
+def test_what_a_run_json_says_of_its_origin_may_be_anything(origin: Any, run: Path) -> None:
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(info | {"branched_from": origin, "versions": "x"}))
+    assert api.resume(run).info["status"] == "done"
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl"])
+def test_a_pipe_that_a_run_would_write_to_is_refused(name: str, run: Path) -> None:
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    with pytest.raises(RlplastError, match=f"{name} is no plain file"):
+        api.resume(run)
+
+
+def test_a_pipe_beside_a_file_is_replaced(run: Path) -> None:
+    os.mkfifo(run / ".run.json.tmp")
+    assert api.resume(run).info["status"] == "done"
+
+
+def test_a_folder_that_another_run_took_meanwhile_is_refused(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build, lines = api._loop, (done / "metrics.jsonl").read_bytes()
+
+    def slow(*args: Any) -> Any:
+        shutil.copytree(done, tmp_path / "run")  # a whole run, while this one is being built
+        return build(*args)
+
+    monkeypatch.setattr(api, "_loop", slow)
+    with pytest.raises(ConfigError, match="is not empty: `rlplast resume"):
+        api.train(SHORT, tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == lines
