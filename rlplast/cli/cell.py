@@ -54,10 +54,11 @@ def run_cell(study: Path, key: str) -> None:
         if cell["parent"] is None:
             api.train(config, folder, until=until)
             return
-        prefix = study / cells[cell["parent"]]["folder"]
+        parent = cells[cell["parent"]]
+        prefix = study / parent["folder"]
         if not is_done(prefix):
             raise ConfigError(f"{prefix} is not done: {folder.name} goes on from where it ends")
-        api.branch(prefix, folder, config)
+        api.branch(prefix, folder, config, tuple(map(Time.parse, parent["stops"])))
     try:
         api.resume(folder, until=until, report=print)
     except DamagedFile as error:

@@ -283,13 +283,16 @@ def resume(
     return Run(path, config)
 
 
-def branch(run: str | Path, out: str | Path, config: RunConfig) -> Run:
+def branch(
+    run: str | Path, out: str | Path, config: RunConfig, until: tuple[Time, ...] = ()
+) -> Run:
     """Make a run that goes on, by `resume`, from where another one stopped.
 
     Args:
         run: folder of a run that was ended by `until`.
         out: the new run's folder.
         config: its config, which must agree with that of `run` up to there.
+        until: the `until` of `run`, which may have ended before any of it.
 
     Raises:
         ConfigError: if `out` is not empty.
@@ -297,7 +300,7 @@ def branch(run: str | Path, out: str | Path, config: RunConfig) -> Run:
     """
     _check_new(Path(out))
     parents = run_ids(Run(Path(run), config).info)
-    branch_run(Path(run), Path(out), dump_config(config), first_info(config), parents)
+    branch_run(Path(run), Path(out), dump_config(config), first_info(config), parents, until)
     return Run(Path(out), config)
 
 

@@ -130,7 +130,6 @@ def test_dqn_with_branch_points_in_updates_and_in_env_steps(replay_ratio: float,
     assert stops(out) == [first, ["90 env_steps"]]
 
 
-@pytest.mark.slow
 def test_prefix_whose_end_is_never_reached_is_the_whole_run(tmp_path: Path):
     arms = {"none": [], "never": [{**FIRE, "at": "100k frames"}]}
     config = write_study(tmp_path, TINY | QUIET, {n: {"hooks": rows} for n, rows in arms.items()})

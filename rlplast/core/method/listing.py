@@ -86,7 +86,8 @@ def parse_row(label: str, config: Any, key: str, networks: Mapping[str, Any]) ->
     listed = isinstance(chosen, list | tuple) and len(chosen) > 0
     if not listed or len(set(map(str, chosen))) < len(chosen):
         raise ConfigError(
-            f"{label}.networks = {shortened(chosen)}: allowed is a list of {list(networks)}, each once"
+            f"{label}.networks = {shortened(chosen)}: allowed is a list of {list(networks)}, "
+            "each once"
         )
     for network in chosen:
         if network not in list(networks):

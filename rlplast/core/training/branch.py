@@ -13,6 +13,7 @@ from typing import Any
 
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.checkpoint.files import fsync, link
+from rlplast.core.clock import Time
 from rlplast.core.errors import DamagedFile, RlplastError
 from rlplast.core.training.run_folder import LINES, write_json, write_text
 
@@ -20,7 +21,12 @@ __all__ = ["branch_run"]
 
 
 def branch_run(
-    run: Path, out: Path, config: str, info: Mapping[str, Any], parents: Sequence[str] = ()
+    run: Path,
+    out: Path,
+    config: str,
+    info: Mapping[str, Any],
+    parents: Sequence[str] = (),
+    until: Sequence[Time] = (),
 ) -> None:
     """Make `out` a run that `resume` continues from the newest checkpoint of `run`.
 
@@ -33,6 +39,7 @@ def branch_run(
         config: the new run's config.yaml.
         info: the new run's run.json, but for its status and where it comes from.
         parents: ids of the runs whose checkpoints it may go on from.
+        until: where `run` was to stop; it may have ended before any of them.
 
     Raises:
         DamagedFile: if the newest checkpoint of `run`, or its lines, are damaged, or it is not
@@ -41,7 +48,8 @@ def branch_run(
     """
     found = _newest(run)
     state = json.loads((found / "state.json").read_text())
-    if state["pending"] is None:  # hooks that arms do not share may have fired since
+    passed = not until or any(state["clock"][time.unit] >= time.value for time in until)
+    if state["pending"] is None and passed:  # hooks that arms do not share may have fired since
         raise DamagedFile(
             f"{run} was trained on beyond where its arms part, to {found.name}: {_remedy(run)}"
         )
