@@ -165,7 +165,7 @@ class GPTConfig(RunConfig):
     def _check_corpora(self) -> None:
         if not self.corpora:
             raise ConfigError(
-                "corpora is empty: allowed is a mapping of names to sources, such as "
+                "corpora = {}: allowed is a mapping of names to sources, such as "
                 "{stdlib: embedded/stdlib}"
             )
         for name, source in self.corpora.items():
@@ -186,7 +186,7 @@ class GPTConfig(RunConfig):
         """
         if not self.phases:
             raise ConfigError(
-                "phases is empty: allowed is a list of mappings, such as "
+                "phases = []: allowed is a list of mappings, such as "
                 "[{updates: 1000, mixture: {stdlib: 1}}]"
             )
         found: list[Phase] = []
