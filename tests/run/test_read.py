@@ -39,5 +39,5 @@ def test_a_sealed_file_replaced_by_a_pipe_is_damage(name: str, tmp_path: Path) -
     checkpoint.save(saved, (1,), {}, {"lr": 1.0})
     (saved / name).unlink()
     os.mkfifo(saved / name)
-    with pytest.raises(RlplastError, match=f"{name} is missing"):
+    with pytest.raises(RlplastError, match=f"{name} is no plain file"):
         checkpoint.load(saved)

@@ -90,6 +90,9 @@ def check(folder: Path) -> None:
     Raises:
         DamagedFile: naming the file that is missing, short or altered.
     """
+    for path in folder.rglob("*"):
+        if not path.is_file() and not path.is_dir():  # a pipe: reading it would never end
+            raise DamagedFile(f"{path} is no plain file")
     for name, (size, written) in check_seal(folder)["files"].items():
         path = folder / name
         try:
