@@ -38,7 +38,9 @@ def play(
     frames: list[np.ndarray] = []
     try:
         played = agent().play(0, episodes, frames.append if video is not None else None)
-    except ImportError as error:  # of what draws the pictures
+    except ImportError as error:
+        if video is None:  # not of what draws the pictures
+            raise
         raise ConfigError(f"--video: {error}") from error
     scores = played.scores()
     if episodes > 1:

@@ -3,7 +3,8 @@
 - `fsync`: a file's bytes, or a folder's entries.
 - `lock`: a file that one process at a time has.
 - `link`: a second name for a file that never changes.
-- `read`: a file's bytes, of plain files only.
+- `read`: a file's bytes.
+- `check_plain`: whether something else stands in a file's place.
 - `checksum`: of a file's bytes.
 """
 
@@ -14,7 +15,9 @@ import zlib
 from pathlib import Path
 from typing import TextIO
 
-__all__ = ["checksum", "fsync", "link", "lock", "read"]
+from rlplast.core.errors import DamagedFile
+
+__all__ = ["check_plain", "checksum", "fsync", "link", "lock", "read"]
 
 _PIECE = 1 << 20  # bytes read at once
 
@@ -39,8 +42,10 @@ def lock(path: Path) -> TextIO | None:
         The file; None if another process, or other file object, has it locked.
 
     Raises:
+        DamagedFile: if it is no plain file.
         OSError: if it cannot be written.
     """
+    check_plain(path)
     file = path.open("a")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -65,14 +70,24 @@ def link(source: Path, target: Path) -> None:
 
 
 def read(path: Path) -> bytes:
-    """Return a file's bytes. A pipe in its place is refused: reading it would never end.
+    """Return a file's bytes.
 
     Raises:
-        OSError: if it is no plain file, or cannot be read.
+        DamagedFile: if it is no plain file.
+        OSError: if it cannot be read.
+    """
+    check_plain(path)
+    return path.read_bytes()
+
+
+def check_plain(path: Path) -> None:
+    """Check that a path, if there is something, is a file: opening a pipe might never end.
+
+    Raises:
+        DamagedFile: if it is anything else.
     """
     if path.exists() and not path.is_file():
-        raise OSError("it is no plain file")
-    return path.read_bytes()
+        raise DamagedFile(f"{path} is no plain file: delete it, or move it away")
 
 
 def checksum(path: Path) -> int:

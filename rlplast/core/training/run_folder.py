@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.checkpoint.files import fsync, lock
+from rlplast.core.checkpoint.files import check_plain, fsync, lock
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 
@@ -70,15 +70,15 @@ class RunFolder:
         tensorboard: whether ``events.*`` files are written too.
 
     Raises:
-        ConfigError: if another process writes to the folder, or its files are no plain ones.
+        ConfigError: if another process writes to the folder.
+        DamagedFile: if one of its files is no plain one.
     """
 
     def __init__(self, path: Path, tensorboard: bool = True) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
-        for name in (".lock", *LINES):
-            if (path / name).exists() and not (path / name).is_file():  # opening a pipe never ends
-                raise ConfigError(f"{path / name} is no plain file: delete it, or move it away")
+        for name in LINES:
+            check_plain(path / name)
         taken = lock(path / ".lock")
         if taken is None:
             raise ConfigError(
