@@ -4,12 +4,15 @@ Source: Mnih et al. 2015; defaults of FIRE's DQN and Dopamine. The update is one
 of static tensors (`td_loss`), eager or compiled.
 """
 
+from contextlib import nullcontext
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rlplast import envs
 from rlplast.agents.dqn_config import DQNConfig
+from rlplast.agents.evaluation import evaluating
 from rlplast.agents.losses import huber, q_of, td_target
 from rlplast.agents.networks import QNetwork, architecture
 from rlplast.agents.off_policy import OffPolicyAgent
@@ -17,10 +20,11 @@ from rlplast.agents.replay import Batch, on_device
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
-from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 from rlplast.core.network.optimizers import Updater
-from rlplast.core.rng import numpy_stream, torch_stream
+from rlplast.core.network.record import in_mode
+from rlplast.core.rng import derive_seed, numpy_stream, torch_stream
+from rlplast.core.training.trainable import penalties_of
 
 __all__ = ["DQN"]
 
@@ -50,11 +54,11 @@ class DQN(OffPolicyAgent):
         if agent.precision == "bf16":  # autocast would round its weights anew at every update
             self.target.bfloat16()
         install_methods(config.layers, config.hooks, {"q": (self.online, self.target)}, seed)
-        self.updater = Updater(config.optimizer, self.online)
+        self.updater = Updater(config.optimizer, self.online, derive_seed(seed, "q"))
         q = Network("q", self.online, self.updater.optimizers, {"target": self.target})
         q.initialise(torch_stream(seed, "init", "q"))
         self.networks = {"q": q}
-        self.penalties = Penalties(config.penalties, self.networks)
+        self.penalties = penalties_of(self)
         self._followed = list(q.followed())
         self._td_loss = self._compiled(self.td_loss)
 
@@ -120,7 +124,8 @@ class DQN(OffPolicyAgent):
         batch = self.experience.replay.sample()
         loss, q, activations = self._td_loss(batch)
         self.updater.set_lr(self.clock.updates, self.updates_planned)
-        self.updater.minimise(self.penalties.add("q", loss))
+        clock = self.clock.advance(updates=1)
+        self.updater.minimise(self.penalties.add("q", loss, clock=clock))
         self._count(torch.stack([loss.detach(), q.detach()]), {"q": activations})
 
     def _acting(self) -> tuple[nn.Module, ...]:
@@ -138,7 +143,14 @@ class DQN(OffPolicyAgent):
 
     def loss(self, network: str, batch: Batch, train: bool = False) -> Tensor:
         """Return the TD loss of a batch, without penalties."""
-        return self.td_loss(batch)[0]
+        with nullcontext() if train else evaluating(self.online):
+            return self.td_loss(batch)[0]
+
+    def outputs(self, network: str, batch: Batch, module: nn.Module | None = None) -> Tensor:
+        """Return the values of all actions, (batch, actions)."""
+        module = self.online if module is None else module
+        with in_mode(module, train=False):
+            return module(batch.obs)
 
     @torch.no_grad()
     def activations(self, network: str, batch: Batch) -> Activations:

@@ -12,6 +12,7 @@ from rlplast import envs
 from rlplast.agents.evaluation import environment_errors
 from rlplast.agents.off_policy_config import OffPolicyConfig
 from rlplast.agents.replay import Replay
+from rlplast.agents.sampling import sampling_of
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.rng import numpy_stream
@@ -65,6 +66,7 @@ class Experience:
             rng=rng,
             device=device,
             action_dim=spec.action_dim,
+            sampling=sampling_of(agent.sampling),
         )
         rngs = [numpy_stream(config.seed, "environment", i) for i in range(n)]
         self.env = envs.make_vector(env.id, rngs, env.workers, env.timeout, **env.options)
@@ -125,9 +127,15 @@ class Experience:
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        """Return environments, frame stacks and counters; the replay's bulk is in files."""
+        """Return environments, frame stacks and counters; the replay's bulk is in files.
+
+        Raises:
+            RlplastError: as `environment_errors` says.
+        """
+        with environment_errors("as its state was to be saved"):
+            env = self.env.state_dict()
         return {
-            "env": self.env.state_dict(),
+            "env": env,
             "replay": self.replay.state_dict(),
             "stack": self.stack.frames,
             "credit": self.credit,

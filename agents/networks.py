@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
-from rlplast.core.network.units import UnitSpec
+from rlplast.core.network.units import UnitSpec, activated
 
 __all__ = ["ARCHITECTURES", "Architecture", "QNetwork", "architecture"]
 
@@ -103,7 +102,7 @@ class QNetwork(nn.Module):
     def unit_specs(self) -> list[UnitSpec]:
         """Return the units of each hidden layer."""
         pairs = zip(self.order, self.order[1:], strict=False)
-        return [UnitSpec(layer, (after,)) for layer, after in pairs]
+        return [UnitSpec(layer, (after,), replaceable=True) for layer, after in pairs]
 
     def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
         """Draw one Block by this network's law."""
@@ -130,7 +129,8 @@ class QNetwork(nn.Module):
             layer = self.get_submodule(name)
             if isinstance(layer, nn.Linear) and x.ndim > 2:
                 x = x.flatten(1)
-            x = taps[name] = F.relu(layer(x), inplace=True)  # saves a large allocation
+            # In place: it saves a large allocation.
+            x = taps[name] = activated(layer, layer(x), torch.relu_)
         return self.get_submodule(self.order[-1])(x.flatten(1)), taps
 
 

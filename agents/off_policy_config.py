@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from rlplast.agents.sampling import sampling_of
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.optimizers import OptimizerConfig
@@ -42,6 +43,8 @@ class OffPolicyAgentConfig:
         initial_steps: env_steps before the first update, with random actions.
         gamma: discount per env_step.
         n_step: env_steps summed into a target.
+        sampling: how often the replay draws which transition, a mapping with `method` and
+            `params`, see ``rlplast list replay``; null for all alike.
         precision: fp32, or bf16 for autocast in forward passes.
         accelerate: off, or compile for torch.compile.
     """
@@ -51,6 +54,7 @@ class OffPolicyAgentConfig:
     initial_steps: int = param(5000, "[1, inf)")
     gamma: float = param(0.99, "[0, 1]")
     n_step: int = param(1, "[1, 1000]")
+    sampling: dict[str, Any] | None = None
     precision: str = param("fp32", "fp32 | bf16")
     accelerate: str = param("off", "off | compile")
 
@@ -81,6 +85,7 @@ class OffPolicyConfig(RunConfig):
         """
         super().check()
         agent, num_envs = self.agent, self.env.num_envs
+        sampling_of(agent.sampling)
         self.optimizer.check()
         if self.optimizer.stepped != "update" or self.optimizer.renew:
             raise ConfigError(

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 
 from rlplast.agents import mapped_memory, replay_files
+from rlplast.agents.sampling import SampleWeightDecay
 from rlplast.core.errors import ConfigError
 
 __all__ = ["Batch", "Replay", "on_device"]
@@ -71,7 +72,7 @@ class _Windows(NamedTuple):
 
 
 class Replay:
-    """Uniform n-step replay that stores each frame once.
+    """N-step replay that stores each frame once.
 
     Args:
         capacity: rows in all, at least `num_envs * (n_step + frame_stack)`. A transition
@@ -88,6 +89,8 @@ class Replay:
         device: where batches live.
         segment_rows: rows per file on disk, at most.
         action_dim: entries of a continuous action; None for discrete actions.
+        sampling: how often `sample` draws which transition; None for all alike. The age of a
+            transition is that of its row: a truncation, which takes one more, counts as a step.
 
     Raises:
         ConfigError: if an argument is outside what is allowed.
@@ -107,6 +110,7 @@ class Replay:
         device: torch.device | str = "cpu",
         segment_rows: int = 4096,
         action_dim: int | None = None,
+        sampling: SampleWeightDecay | None = None,
     ) -> None:
         sizes = {f"obs_shape[{axis}]": length for axis, length in enumerate(obs_shape)}
         sizes |= {"num_envs": num_envs, "frame_stack": frame_stack, "n_step": n_step}
@@ -128,7 +132,7 @@ class Replay:
         self._num_envs, self._rows = num_envs, capacity // num_envs
         self._obs_shape, self._obs_dtype = tuple(obs_shape), _frame_dtype(obs_dtype)
         self._frame_stack, self._n_step = frame_stack, n_step
-        self._segment_rows, self._rng = segment_rows, rng
+        self._segment_rows, self._rng, self._sampling = segment_rows, rng, sampling
         shape = (num_envs * self._rows, *self._obs_shape)
         self._frames = mapped_memory.zeros(shape, self._obs_dtype)
         self._action_shape = () if action_dim is None else (action_dim,)
@@ -219,14 +223,16 @@ class Replay:
         self._write(envs, obs_next, np.where(terminated | truncated, 0, age))
 
     def sample(self) -> Batch:
-        """Draw `batch_size` transitions uniformly, with replacement, into the same tensors always.
+        """Draw `batch_size` transitions with replacement, into the same tensors always.
+
+        They are drawn uniformly, or as `sampling` says.
 
         Raises:
             ConfigError: if there is nothing to sample yet.
         """
         if self._copied is not None:
             self._copied.synchronize()  # the last copy reads what is filled now
-        self._fill(self._host, self._rng)
+        self._fill(self._host, self._rng, self._sampling)
         if self._batch is not self._host:
             for target, source in zip(self._batch, self._host, strict=True):
                 target.copy_(source, non_blocking=self._copied is not None)
@@ -235,7 +241,7 @@ class Replay:
         return self._batch
 
     def sample_from(self, count: int, rng: np.random.Generator) -> Batch:
-        """Draw `count` transitions from another stream into new tensors, as probes do."""
+        """Draw `count` transitions uniformly from another stream, as probes do."""
         batch = self._new_batch(count)
         self._fill(batch, rng)
         return _to(batch, self._device)
@@ -371,15 +377,17 @@ class Replay:
         valid = (steps > 0) & complete & whole_stack
         return _Windows(valid, steps, reward.sum(axis=1), discount)
 
-    def _fill(self, batch: Batch, rng: np.random.Generator) -> None:
+    def _fill(
+        self, batch: Batch, rng: np.random.Generator, sampling: SampleWeightDecay | None = None
+    ) -> None:
         """Draw transitions into the host tensors of `batch`; invalid draws are drawn again."""
-        env, row = self._candidates(len(batch.action), rng)
+        env, row = self._candidates(len(batch.action), rng, sampling)
         windows = self._windows(env, row)
         if not windows.valid.any():  # `size` is dear, so it is asked only when in doubt
             self._refuse_if_empty()
         while not windows.valid.all():
             redraw = np.flatnonzero(~windows.valid)
-            env[redraw], row[redraw] = self._candidates(len(redraw), rng)
+            env[redraw], row[redraw] = self._candidates(len(redraw), rng, sampling)
             windows = self._windows(env, row)
         self._gather(batch, env, row, windows)
 
@@ -405,13 +413,21 @@ class Replay:
             )
 
     def _candidates(
-        self, count: int, rng: np.random.Generator
+        self, count: int, rng: np.random.Generator, sampling: SampleWeightDecay | None
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Draw environments and rows uniformly over all rows behind the heads."""
-        oldest = self._oldest()
-        ends = np.cumsum(self._written - 1 - oldest)
+        """Draw environments and rows over all rows behind the heads, uniformly or as said."""
+        lengths = self._written - 1 - self._oldest()
+        ends = np.cumsum(lengths)
         if ends[-1] <= 0:
             self._refuse_if_empty()
+        if sampling is not None:
+            totals = sampling.totals(lengths, self._num_envs)
+            sums = np.cumsum(totals)
+            point = rng.random(count) * sums[-1]
+            env = np.searchsorted(sums, point, side="right")
+            point -= (sums - totals)[env]
+            back = sampling.rows_at(point, lengths[env], self._num_envs)
+            return env, (self._written - 2)[env] - back
         drawn = rng.integers(ends[-1], size=count)
         env = np.searchsorted(ends, drawn, side="right")
         return env, (self._written - 1)[env] - (ends[env] - drawn)

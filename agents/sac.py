@@ -9,6 +9,7 @@ The update is three pure losses of static tensors, in the order actor → temper
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rlplast import envs
+from rlplast.agents.evaluation import evaluating
 from rlplast.agents.losses import tanh_gaussian
 from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.replay import Batch, on_device
@@ -26,10 +28,11 @@ from rlplast.agents.sac_networks import Actor, Critic, Temperature, TrunkSpec
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
-from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 from rlplast.core.network.optimizers import Updater
-from rlplast.core.rng import torch_stream
+from rlplast.core.network.record import in_mode
+from rlplast.core.rng import derive_seed, torch_stream
+from rlplast.core.training.trainable import penalties_of
 
 __all__ = ["SAC", "SACBatch"]
 
@@ -101,12 +104,13 @@ class SAC(OffPolicyAgent):
         for name in ("actor", "critic", "temperature"):
             module = getattr(self, name)
             if name != "temperature" or agent.learn_temperature:
-                self.updaters[name] = Updater(self.config.optimizer_of(name), module)
+                own = self.config.optimizer_of(name)
+                self.updaters[name] = Updater(own, module, derive_seed(seed, name))
             optimizers = self.updaters[name].optimizers if name in self.updaters else None
             follower = {"target": self.target} if name == "critic" else None
             self.networks[name] = Network(name, module, optimizers, follower)
             self.networks[name].initialise(torch_stream(seed, "init", name))
-        self.penalties = Penalties(self.config.penalties, self.networks)
+        self.penalties = penalties_of(self)
 
     def _environment_step(self) -> None:
         obs, rng = self.experience.obs(), self.streams.numpy("exploration")
@@ -203,7 +207,8 @@ class SAC(OffPolicyAgent):
         self._follow()
 
     def _minimise(self, network: str, loss: Tensor) -> None:
-        self.updaters[network].minimise(self.penalties.add(network, loss))
+        clock = self.clock.advance(updates=1)
+        self.updaters[network].minimise(self.penalties.add(network, loss, clock=clock))
 
     def _batch(self) -> SACBatch:
         """Return the next batch, in the same tensors every time."""
@@ -238,10 +243,27 @@ class SAC(OffPolicyAgent):
 
     def loss(self, network: str, batch: SACBatch, train: bool = False) -> Tensor:
         """Return the loss that trains a network, on a batch, without penalties."""
-        if network == "critic":
-            return self.critic_loss(batch)[0]
-        loss, entropy, _ = self.actor_loss(batch)
+        with nullcontext() if train else evaluating(self.actor, self.critic):
+            if network == "critic":
+                return self.critic_loss(batch)[0]
+            loss, entropy, _ = self.actor_loss(batch)
         return loss if network == "actor" else self.temperature_loss(entropy)
+
+    def outputs(
+        self, network: str, batch: SACBatch, module: nn.Module | None = None
+    ) -> Tensor | None:
+        """Return a network's outputs on a batch.
+
+        Of the actor the means before tanh, (batch, action_dim); of the critic the values of the
+        batch's own actions, (batch, critics); of the temperature None.
+        """
+        if network == "temperature":
+            return None
+        module = self.networks[network].module if module is None else module
+        data = batch.transitions
+        obs = self._normalise(data.obs)
+        with in_mode(module, train=False):
+            return module(obs)[0] if network == "actor" else module(obs, data.action).mT
 
     @torch.no_grad()
     def activations(self, network: str, batch: SACBatch) -> Activations:

@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError, check_choice
@@ -17,7 +16,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
 from rlplast.core.network.order import Order
 from rlplast.core.network.stacked import StackedLayerNorm, StackedLinear
-from rlplast.core.network.units import UnitSpec
+from rlplast.core.network.units import UnitSpec, activated
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["Actor", "Critic", "Temperature", "TrunkSpec"]
@@ -61,7 +60,8 @@ class _ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum and the activations after the ReLU."""
-        inner = F.relu(self.fc1(self.norm(x)), inplace=True)  # saves a large allocation
+        # In place: it saves a large allocation.
+        inner = activated(self.fc1, self.fc1(self.norm(x)), torch.relu_)
         return x + self.fc2(inner), inner
 
 
@@ -120,10 +120,15 @@ class _TrunkNetwork(nn.Module):
         """Return the units of each hidden layer; those of a residual stream are none."""
         if self.trunk.kind == "simba":
             blocks = (f"blocks.{i}" for i in range(self.trunk.blocks))
-            return [UnitSpec(f"{block}.fc1", (f"{block}.fc2",)) for block in blocks]
+            return [UnitSpec(f"{b}.fc1", (f"{b}.fc2",), replaceable=True) for b in blocks]
         order = self._trunk_order()
         after = [*((name,) for name in order[1:]), self.heads]
-        return [UnitSpec(layer, reads) for layer, reads in zip(order, after, strict=True)]
+        pairs = zip(order, after, strict=True)
+        return [UnitSpec(layer, reads, replaceable=True) for layer, reads in pairs]
+
+    def residual_branches(self) -> list[list[str]]:
+        """Return the layer whose output each residual block adds."""
+        return [[f"blocks.{i}.fc2"] for i in range(self.trunk.blocks) if self.trunk.kind == "simba"]
 
     def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
         """Draw one Block by the trunk's law, on the CPU.
@@ -147,7 +152,8 @@ class _TrunkNetwork(nn.Module):
         taps: dict[str, Tensor] = {}
         if self.trunk.kind == "mlp":
             for name in self._trunk_order():
-                x = taps[name] = F.relu(self.get_submodule(name)(x), inplace=True)
+                layer = self.get_submodule(name)
+                x = taps[name] = activated(layer, layer(x), torch.relu_)
             return x, taps
         x = self.input(x)
         for i, block in enumerate(self.blocks):

@@ -7,6 +7,11 @@ A page says where with a comment of its own line, ``<!-- made from the code: NAM
 - ``methods FAMILY``, ``metrics``, ``configs``: what `rlplast list` prints.
 - ``receipt``: the fields of a receipt.
 
+The card of a method, ``methods/NAME.md``, needs no comment. After its first paragraph it gets a
+table of what the registry, the class and the last measurement of costs say; beside its parameters
+what is allowed; and at its end the names of its tests. What it has in bold at the start of a
+paragraph (``**Formula.**``) becomes a heading.
+
 mkdocs calls `on_page_markdown`; see ``hooks`` in mkdocs.yml.
 """
 
@@ -22,12 +27,17 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
 import yaml
 from mkdocs.exceptions import PluginError
 
 from rlplast.cli.list_command import list_rows
 from rlplast.cli.main import COMMANDS, main
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.method import has_face
 from rlplast.core.method.receipt import Receipt
+from rlplast.core.network.network import Network
+from rlplast.core.registry import Info, rows
 from rlplast.core.training.config import RunConfig
 from rlplast.core.training.kinds import get_kind
 
@@ -36,16 +46,120 @@ __all__ = ["on_page_markdown"]
 _PLACE = re.compile(r"^<!-- made from the code: (.+?) -->$", re.MULTILINE)
 _ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _BAR = re.compile(r"(`[^`]*`)|\|")  # a bar that would end a cell: not one inside code
-_CARDS = Path(__file__).parent / "methods"
+_LEAD = re.compile(r"^\*\*([^*\n]+)\.\*\* ?", re.MULTILINE)
+_PARAMETERS = re.compile(
+    r"^\| parameter \| default \| \|\n\|---\|---\|---\|\n((?:\|.*\n)+)", re.MULTILINE
+)
+_TEST = re.compile(r"^def (test_\w+)\(([^)]*)\)", re.MULTILINE)
+_DOCS = Path(__file__).parent
+_CARDS = _DOCS / "methods"
+_TESTS = _DOCS.parent / "tests" / "methods"
+# Of a family: files of tests that many of its methods share, and the argument that names one.
+_SHARED_TESTS = {
+    "penalties": [("test_terms.py", "method")],
+    "layers": [("test_layers.py", "layer")],
+}
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Return a page's source with every place filled in.
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Return a page's source with every place filled in, and a card in its frame.
 
     Raises:
         PluginError: for a name that stands for nothing.
     """
+    place, name = Path(page.file.src_uri).parent.name, Path(page.file.src_uri).stem
+    if place == "methods" and name in _method_rows():
+        markdown = _framed(markdown, _method_rows()[name])
     return _PLACE.sub(lambda place: _made(place[1]), markdown)
+
+
+def _method_rows() -> dict[str, Info]:
+    return {info.name: info for f in ("interventions", "layers", "penalties") for info in rows(f)}
+
+
+def _framed(card: str, info: Info) -> str:
+    """Return a card with what is made from the code."""
+    title, words, rest = card.split("\n\n", 2)
+    rest = _LEAD.sub(r"## \1\n\n", rest)
+    rest = _PARAMETERS.sub(lambda table: _with_ranges(table[1], info), rest)
+    return "\n\n".join([title, words, _frame(info).strip(), rest.strip(), _tests(info)])
+
+
+def _with_ranges(lines: str, info: Info) -> str:
+    """Return a card's table of parameters with defaults of the code, and what is allowed."""
+    table = []
+    for line in lines.splitlines():
+        name, _, words = (cell.strip() for cell in line[1:-1].split("|", 2))
+        param = info.params[name.strip("`")]
+        table.append((name, _yaml(param["default"]), _code(param["range"]), words))
+    return _table("parameter | default | allowed | ", table)
+
+
+def _frame(info: Info) -> str:
+    """Return what the registry, the class and the table of costs say of a method."""
+    method: Any = info.target
+    policies = ", ".join(map(_code, method.policies)) if method.key == "hooks" else ""
+    facts = {
+        "listed under": _code(f"{method.key}:"),
+        "source": info.source,
+        "reads": ", ".join(("weights", *method.reads)),
+        "own tensors, saved with the run": _state(method),
+        "optimizer, followers by default": policies,
+        "fires": "once in a run" if method.fires_once else "",
+        "cost": _cost(info.name),
+    }
+    return _table("in short | ", ((what, fact) for what, fact in facts.items() if fact))
+
+
+def _state(method: Any) -> str:
+    """Return the names of a method's tensors, from a small network."""
+    layers = torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8), torch.nn.ReLU()
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(8, 2))
+    before = set(model.state_dict())
+    try:
+        if has_face(method, "install"):
+            method().install(model, 0)
+        network = Network("net", model)
+        names = set(method().setup(network, network.blocks)) | (set(model.state_dict()) - before)
+    except ConfigError:
+        return ""
+    parts = {re.sub(r"(^|/)\d+(?=[./]|$)", r"\1LAYER", name) for name in names}
+    return ", ".join(_code(part) for part in sorted(parts)) or "none"
+
+
+def _cost(name: str) -> str:
+    """Return the method's row of the table of costs, in words; empty if it was not measured."""
+    made = (_DOCS / "benchmarks.md").read_text().partition("<!-- costs -->")[2]
+    lines = [line.strip("| ").split(" | ") for line in made.splitlines() if line.startswith("|")]
+    for _, when, *cells in (line for line in lines if line[0] == _code(name)):
+        found = (f"{what} {cell}" for what, cell in zip(lines[0][2:], cells, strict=True))
+        link = "[Benchmarks](../benchmarks.md#what-every-method-costs)"
+        return f"{when}: {', '.join(found)}; see {link}"
+    return ""
+
+
+def _tests(info: Info) -> str:
+    """Return the names of a method's own tests as sentences; a name says what it proves."""
+    names = [
+        test
+        for file in sorted(_TESTS.glob(f"test_{info.name}*.py"))
+        if _about(file.stem) == info.name
+        for test, _ in _TEST.findall(file.read_text())
+    ]
+    for shared, named in _SHARED_TESTS.get(info.family, ()):
+        tests = _TEST.findall((_TESTS / shared).read_text())
+        names += [t for t, args in tests if f"{named}: str" in args or _about(t) == info.name]
+    lines = "".join(f"- {name.removeprefix('test_').replace('_', ' ')}\n" for name in names)
+    return (
+        "## What the tests prove\n\nBeside the [tests of every method]"
+        f"(../how-to-add-a-method.md#in-the-library):\n\n{lines}"
+    )
+
+
+def _about(test: str) -> str:
+    """Return the method that a test is about: the longest one that its name begins with."""
+    name = f"{test.removeprefix('test_')}_"
+    return max((n for n in _method_rows() if name.startswith(f"{n}_")), key=len, default="")
 
 
 def _made(name: str) -> str:

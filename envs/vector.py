@@ -95,7 +95,7 @@ class EnvGroup:
             return getattr(env, method)(*arguments)
         except ValueError:
             raise  # the contract's own words
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             place = f"environment {self._first + position} of '{env.spec.id}'"
             if isinstance(error, NotFinite):  # the simulator's own
                 raise NotFinite(f"{place}, {error}") from error
@@ -109,12 +109,12 @@ class EnvGroup:
 
     def get_states(self) -> list[State]:
         """Return every environment's state."""
-        return [env.state_dict() for env in self._envs]
+        return [self._call(position, "state_dict") for position in range(len(self._envs))]
 
     def set_states(self, states: Sequence[State]) -> None:
         """Restore every environment's state."""
-        for env, state in zip(self._envs, states, strict=True):
-            env.load_state_dict(state)
+        for position, state in zip(range(len(self._envs)), states, strict=True):
+            self._call(position, "load_state_dict", state)
 
     def close(self) -> None:
         """Close every environment."""

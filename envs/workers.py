@@ -110,9 +110,9 @@ class WorkerGroups:
             process = context.Process(
                 target=_serve, args=(theirs, build, group_arguments), daemon=True
             )
+            process.start()
             self._pipes.append(ours)
             self._processes.append(process)
-            process.start()
             theirs.close()  # so that the worker's death closes the pipe for us
         with ExitStack() as cleanup:
             cleanup.callback(self.close)

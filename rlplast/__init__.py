@@ -109,6 +109,8 @@ __version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:
+    if name == "metrics":
+        return importlib.import_module("rlplast.metrics")
     if name not in _HOME:
         raise AttributeError(f"module 'rlplast' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

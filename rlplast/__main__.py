@@ -11,8 +11,11 @@ __all__ = ["main"]
 
 def main() -> int:
     """Run one command; returns the exit code."""
-    from rlplast.cli.main import main as run
-
+    try:
+        from rlplast.cli.main import main as run  # seconds, in which one may press Ctrl-C
+    except KeyboardInterrupt:
+        print("rlplast: interrupted before it began", file=sys.stderr)
+        return 130
     return run()
 
 

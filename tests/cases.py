@@ -40,6 +40,7 @@ class Case:
         refuses_zero: whether a zero matrix is refused by name.
         cures_nan: whether the method works on weights that are not finite.
         made_for_every_update: whether it is meant to run inside each update.
+        follows: whether a firing without an update before it changes nothing.
         whole: whether the tensors it edits are written whole, rather than some of their rows.
         shared: entries that the members of a stacked network share; they go from 0 to 1.
     """
@@ -52,6 +53,7 @@ class Case:
     refuses_zero: bool = False
     cures_nan: bool = False
     made_for_every_update: bool = False
+    follows: bool = False
     whole: bool = True
     shared: int = 0
 
@@ -76,6 +78,9 @@ CASES: dict[str, Case] = {
     ),
     "fire": Case({"iterations": 8}, refuses_zero=True),
     "full_reset": Case({"init": "fresh"}, draws=True, cures_nan=True),
+    "hare_tortoise": Case(
+        {"momentum": 0.5}, refuses_inside="follows every update by itself", follows=True
+    ),
     "head_reset": Case(
         {"init": "fresh"},
         draws=True,
@@ -84,6 +89,7 @@ CASES: dict[str, Case] = {
             "gpt": r"gpt\.wte\.weight is tied to lm_head\.weight: head_reset would reset both",
         },
     ),
+    "hypersphere_project": Case(made_for_every_update=True),
     "plasticity_injection": Case(
         draws=True,
         refuses={
@@ -94,6 +100,7 @@ CASES: dict[str, Case] = {
         shared=1,
     ),
     "redo": Case({"threshold": 1.0}, draws=True, refuses=_WITHOUT_UNITS, whole=False),
+    "regrama": Case({"threshold": 1.0}, draws=True, refuses=_WITHOUT_UNITS, whole=False),
     "shrink_perturb": Case({"coef": 0.8, "init": "fresh"}, draws=True),
     "snr": Case(
         {"eps": 0.5, "tau_init": 1, "tau_max": 64, "tau_min": 1, "refresh": 2},
@@ -111,6 +118,7 @@ CASES: dict[str, Case] = {
         },
         made_for_every_update=True,
     ),
+    "weight_clip": Case({"kappa": 0.1}, made_for_every_update=True),
 }
 
 

@@ -1,5 +1,6 @@
 """One thread, no display, derandomised property tests, no GPU tests without a GPU; fixtures."""
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,11 @@ torch.set_num_threads(1)
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # thousands of tests and five frameworks live on: no collection looks at them
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,7 +11,10 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from rlplast.core.network.network import Network
+from rlplast.core.network.schedule_free import ScheduleFree
 from rlplast.core.network.stacked import StackedLinear
+from rlplast.core.network.trac import Trac
+from rlplast.core.network.upgd import UPGD
 from rlplast.core.rng import preserve_global_rng
 
 BATCH = 8
@@ -102,7 +105,7 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
     "sgd_momentum": functools.partial(SGD, lr=LR, momentum=0.9),
 }
 
-# Every other form torch offers on a CPU.
+# Every other form torch offers on a CPU, and ours.
 FORMS: dict[str, MakeOptimizer] = {
     "adam_amsgrad": functools.partial(Adam, lr=LR, amsgrad=True),
     "adam_amsgrad_fused": functools.partial(Adam, lr=LR, amsgrad=True, fused=True),
@@ -121,13 +124,16 @@ FORMS: dict[str, MakeOptimizer] = {
     "sgd_foreach_maximize": functools.partial(
         SGD, lr=LR, momentum=0.9, foreach=True, maximize=True
     ),
+    "schedule_free": functools.partial(ScheduleFree, lr=LR),
+    "trac": lambda params: Trac(Adam(params, lr=LR)),
+    "upgd": functools.partial(UPGD, lr=LR),
 }
 
 
 def build(family: str, seed: int = 0) -> nn.Module:
     """Return a new model; torch's global stream stays as it is."""
     with preserve_global_rng():
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         return FAMILIES[family]()
 
 

@@ -39,6 +39,7 @@ FACADE_IMPORTS = {"core", "methods", "metrics"}
 CORE_THIRD_PARTY = {"torch", "numpy"}
 CORE_THIRD_PARTY_OF_FILE = {
     "rlplast/core/checkpoint/checkpoint.py": {"safetensors"},
+    "rlplast/core/checkpoint/state_file.py": {"safetensors"},
     "rlplast/core/training/config.py": {"yaml"},
 }
 MODULE_OF_DISTRIBUTION = {"pyyaml": "yaml", "ale-py": "ale_py", "scikit-learn": "sklearn"}

@@ -38,7 +38,7 @@ def weights(module: nn.Module) -> dict[str, Tensor]:
 def test_empty_optimizer_state_stays_empty_and_training_goes_on(method: str, form: str) -> None:
     made = ready(method, "mlp", (OPTIMIZERS | FORMS)[form], updates=0)
     fire(method, made.network, optimizer_policy="network")
-    assert not made.optimizer.state
+    assert not any(p in made.optimizer.state for p in made.module.parameters())
     before = weights(made.module)
     made.update(2)
     assert any(not torch.equal(before[n], t) for n, t in made.module.state_dict().items())
@@ -79,7 +79,7 @@ def test_unknown_optimizer_is_accepted_when_its_state_is_kept(method: str) -> No
     made = ready(method, "mlp", lambda params: NAdam(params, lr=1e-2))
     before = made.snapshot()
     receipt = fire(method, made.network, optimizer_policy="keep")
-    assert receipt.sfe > 0
+    assert (receipt.sfe > 0) is not CASES[method].follows
     after = made.snapshot()
     assert all(torch.equal(before[n], after[n]) for n in before if ":" in n)
 

@@ -9,14 +9,11 @@ from rlplast.core.clock import Clock
 from rlplast.core.method.method import has_face
 from rlplast.core.network.record import observe
 from tests.cases import ACCEPTED, CASES, fire, hooks, method_of, ready
+from tests.marks import slow, slow_but
 from tests.models import FAMILIES, Subject, loss_of
 
 EVERY_UPDATE = [
-    # Compiling takes seconds: methods with books per unit are tried on one family alone, and
-    # conv_batchnorm has all that conv has.
-    pytest.param(
-        m, f, marks=pytest.mark.slow if f == "conv" or (method_of(m).reads and f != "mlp") else ()
-    )
+    (m, f) if (m, f) == ("swr", "mlp") else slow(m, f)  # compiling takes seconds
     for m, f in ACCEPTED
     if CASES[m].made_for_every_update
 ]
@@ -40,7 +37,7 @@ def aot_eager() -> Any:
 
 
 @pytest.mark.parametrize("methods", TOGETHER, ids=lambda methods: methods[0])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", slow_but(["mlp", "stacked"], FAMILIES))
 def test_updates_with_hooks_agree_eager_and_compiled(
     family: str, methods: list[str], aot_eager: Any
 ) -> None:

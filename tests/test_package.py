@@ -232,3 +232,9 @@ def test_the_sdist_installs_and_can_be_worked_in(sdist: Path, tmp_path: Path) ->
     made.install("-e", folder)
     where = made.python("import rlplast.agents.dqn as d; print(d.__file__)")
     assert where == str(folder / "rlplast" / "agents" / "dqn.py")
+
+
+def test_metrics_are_there_without_an_import_of_their_own() -> None:
+    code = "import rlplast; print(rlplast.metrics.srank.__name__)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "srank\n"

@@ -23,6 +23,7 @@ from rlplast.core.errors import ConfigError, DamagedFile, Interrupted
 from rlplast.core.training.loop import Loop
 from rlplast.run import api
 from tests.cli.commands import command
+from tests.marks import slow
 from tests.runs import (
     MANY,
     TINY,
@@ -208,17 +209,19 @@ def test_killed_after_the_last_checkpoint_only_the_status_is_missing(
     [
         {"total": "40 updates", "replay_ratio": 1.5},
         {"env": {"id": "minatar/asterix", "num_envs": 1}},
-        {"env": {"id": "minatar/freeway", "num_envs": 2}},
-        {"env": {"id": "minatar/seaquest", "num_envs": 2}},
-        {"env": {"id": "minatar/space_invaders", "num_envs": 2}},
+        slow({"env": {"id": "minatar/freeway", "num_envs": 2}}),
+        slow({"env": {"id": "minatar/seaquest", "num_envs": 2}}),
+        slow({"env": {"id": "minatar/space_invaders", "num_envs": 2}}),
         {
             "env": {"id": "gym/CartPole-v1", "num_envs": 3, "options": {"max_episode_steps": 20}},
             "agent": TINY["agent"] | {"network": "mlp", "policy": "target", "double": True},
         },
-        {
-            "env": {"id": "atari/Pong", "num_envs": 2, "options": {"max_episode_steps": 25}},
-            "agent": TINY["agent"] | {"network": "nature", "batch_size": 2},
-        },
+        slow(
+            {
+                "env": {"id": "atari/Pong", "num_envs": 2, "options": {"max_episode_steps": 25}},
+                "agent": TINY["agent"] | {"network": "nature", "batch_size": 2},
+            }
+        ),
     ],
     ids=lambda change: change.get("env", change).get("id", change.get("total")),
 )
@@ -343,7 +346,7 @@ def test_total_that_does_not_extend_is_refused(total: str, said: str, through: P
     [
         {"evaluate": {"every": "5%", "episodes": 3}, "metrics": {"every": None}},
         {"evaluate": {"every": None}, "metrics": {"every": "4%", "batch_size": 32}},
-        {"log": {"every": "1%"}, "checkpoint": {"every": "100%"}},
+        slow({"log": {"every": "1%"}, "checkpoint": {"every": "100%"}}),
         {"hooks": [*TINY["hooks"], {"method": "head_reset", "every": "9999 frames"}]},
     ],
     ids=lambda change: " ".join(change),

@@ -20,6 +20,7 @@ from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.hook import Hook
 from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.readings import output_of
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import Recorder, in_mode, observe
 
@@ -134,6 +135,14 @@ class LastBatch:
         handle = self.networks[network]
         return observe(handle, lambda: self._run(network, batch))
 
+    def outputs(
+        self, network: str, batch: Mapping[str, Any], module: nn.Module | None = None
+    ) -> Tensor:
+        """Return the logits that the module returns on the last batch, in evaluation mode."""
+        module = self.networks[network].module if module is None else module
+        with in_mode(module, train=False):
+            return output_of(self._run(network, batch, module), network)
+
     def loss(self, network: str, batch: Mapping[str, Any], train: bool = False) -> Tensor:
         """Return the loss that the module itself returns on the last batch.
 
@@ -150,7 +159,7 @@ class LastBatch:
             )
         return known
 
-    def _run(self, network: str, batch: Mapping[str, Any]) -> Any:
+    def _run(self, network: str, batch: Mapping[str, Any], module: nn.Module | None = None) -> Any:
         if network not in batch:
             raise ConfigError(
                 f"HookCallback: the module of network {network!r} has not been called in training "
@@ -161,7 +170,7 @@ class LastBatch:
         device = _device(handle)
         args, kwargs = tree_map(partial(_to, device=device), (call["args"], call["kwargs"]))
         with _autocast(device.type, call["autocast"]):
-            return handle.module(*args, **kwargs)
+            return (handle.module if module is None else module)(*args, **kwargs)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the last batch."""
@@ -231,6 +240,7 @@ def check_readings(
     """
     needed = False
     for hook in hooks.hooks:
+        needed = needed or (hook.method.measures_deviation and probe is None)
         if hook.schedule.every_update:
             _check_inside(hook, hooks, shards)
         elif {"activations", "gradients", "batches"} & set(hook.method.reads):

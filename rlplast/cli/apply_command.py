@@ -16,11 +16,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from rlplast.cli.state_file import check_out, read, write
 from rlplast.cli.state_network import StateNetwork, select
 from rlplast.cli.tables import figure, show, show_json
 from rlplast.cli.train_command import overrides
 from rlplast.core import registry
+from rlplast.core.checkpoint.state_file import check_out, read, write
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.method import Method, has_face
 from rlplast.core.method.once import fire_once
@@ -68,25 +68,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _parameters() -> dict[str, list[str]]:
     """Return ``{parameter: methods that have it}``; `init` is an option with its own rule."""
     found: dict[str, list[str]] = {}
-    for info in (i for i in registry.rows("interventions") if _works_on_files(i.target)):
+    for info in (i for i in registry.rows("interventions") if not _needs(i.target)):
         for name in info.params:
             if name != "init":
                 found.setdefault(name, []).append(info.name)
     return found
 
 
-def _works_on_files(method: Any) -> bool:
-    """Say whether a method needs nothing but weights."""
-    return not method.reads and not has_face(method, "install")
+def _needs(method: Any) -> str:
+    """Say what a method does or reads that a file of weights has not; empty if nothing."""
+    if method.key == "penalties":
+        return "adds a term to the loss"
+    if has_face(method, "install"):
+        return "puts modules into a network"
+    if has_face(method, "follow"):
+        return "follows updates"
+    return f"reads {' and '.join(method.reads)}" if method.reads else ""
 
 
 def _prepare(args: argparse.Namespace) -> tuple[dict[str, Any], Path | None, bool]:
     """Return the method's parameters, the file of initial weights, and whether θ0 is read.
 
     Raises:
-        ConfigError: for a parameter or scope that does not exist or is out of range, or if
-            θ0 is needed and not given.
+        ConfigError: for a method that needs more than weights, a parameter or scope that does
+            not exist or is out of range, or if θ0 is needed and not given.
     """
+    kind: Any = registry.get("methods", args.method).target
+    if needs := _needs(kind):
+        raise ConfigError(
+            f"{args.method} {needs}, which a file of weights has not: list it under "
+            f"`{kind.key}:` of a run"
+        )
     params = {**overrides(args.overrides), **dict(args.params or [])}
     has_kind = "init" in registry.get("interventions", args.method).params
     initial: Path | None = None
@@ -96,11 +108,6 @@ def _prepare(args: argparse.Namespace) -> tuple[dict[str, Any], Path | None, boo
         initial = Path(args.init)
         params |= {"init": "stored"} if has_kind else {}
     method: Method = registry.build("interventions", args.method, params)
-    if not _works_on_files(type(method)):
-        raise ConfigError(
-            f"{args.method} reads data or has modules of its own, which a file of weights has not: "
-            "list it under `hooks:` of a run"
-        )
     restores = scope(args.scope, "--scope").restore is not SCOPES["all"].restore
     needed = method.uses_initial or restores
     if needed and initial is None:

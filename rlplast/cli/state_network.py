@@ -5,7 +5,8 @@
 
 A tensor of two dimensions counts as the weight of a linear layer, embeddings included,
 since they look the same; one of three or more as a conv kernel, of one group. A packed
-query/key/value projection (``c_attn``, ``qkv``, ``in_proj``) is split as in a module.
+query/key/value projection (``c_attn``, ``qkv``, ``in_proj_weight``) is split as in a module whose
+parts follow one another.
 Layers of rank-1 weights are norm layers. Layers follow each other in file order, which in
 a ``.safetensors`` written by its library is alphabetical for each dtype.
 """
@@ -19,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import BadWeights, ConfigError, did_you_mean
-from rlplast.core.network.blocks import PACKED_NAMES, Block, BlockSpec
+from rlplast.core.network.blocks import Block, BlockSpec
 from rlplast.core.network.network import Network, torch_default
+from rlplast.core.network.packing import packed_rows
 
 __all__ = ["StateNetwork", "select", "weights_of"]
 
@@ -145,24 +147,16 @@ def _specs(path: str, tensors: Mapping[str, Tensor]) -> list[BlockSpec]:
             continue
         role = "weight" if tensor.ndim >= 2 else "bias"
         d_out, d_in, *kernel = weight.shape
-        if _is_packed(path, name) and not kernel and d_out == 3 * d_in:
-            specs += [
-                BlockSpec(name, role, "linear", part, None, (rows,), d_in, d_in)
-                for part, rows in zip("qkv", _thirds(d_in), strict=True)
-            ]
-            continue
         area = math.prod(kernel)
-        kind = "conv" if kernel else "linear"
-        specs.append(BlockSpec(name, role, kind, fan_in=d_in * area, fan_out=d_out * area))
+        kind, fans = "conv" if kernel else "linear", (d_in * area, d_out * area)
+        # Torch's own attention has one tensor of that name, whose parts follow one another.
+        own = "qkv" if name.startswith("in_proj_") else path.rpartition(".")[2]
+        parts = packed_rows(own, d_out, d_in)
+        specs += [
+            BlockSpec(name, role, kind, part, None, (rows,), fans[0], fans[1] // len(parts))
+            for part, rows in parts.items()
+        ] or [BlockSpec(name, role, kind, fan_in=fans[0], fan_out=fans[1])]
     return specs
-
-
-def _is_packed(path: str, name: str) -> bool:
-    return path.rpartition(".")[2] in PACKED_NAMES or name.startswith("in_proj_")
-
-
-def _thirds(size: int) -> list[slice]:
-    return [slice(i * size, (i + 1) * size) for i in range(3)]
 
 
 def _is_norm(tensors: Mapping[str, Tensor]) -> bool:

@@ -36,11 +36,14 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-NAMES = "names"  # the range of a parameter that lists names or globs
+# Ranges of parameters that are lists of texts.
+NAMES, PATHS = "names", "paths"
 FAMILIES = (
     "interventions",
     "penalties",
     "layers",
+    "regularisers",  # that are keys of a config
+    "replay",
     "metrics",
     "optimizers",
     "envs",
@@ -77,7 +80,16 @@ class Info:
 
 _TABLE: dict[str, dict[str, Info]] = {"methods": {}, **{f: {} for f in FAMILIES}}
 # What registers when imported.
-_BUILT_IN = ("rlplast.methods", "rlplast.metrics", "rlplast.core.network.optimizer_factories")
+_BUILT_IN = (
+    "rlplast.methods",
+    "rlplast.agents.sampling",
+    "rlplast.metrics",
+    "rlplast.core.network.optimizer_factories",
+    "rlplast.core.network.kron",
+    "rlplast.core.network.schedule_free",
+    "rlplast.core.network.trac",
+    "rlplast.core.network.upgd",
+)
 
 
 @functools.cache
@@ -116,7 +128,8 @@ def param(default: Any, range: str) -> Any:
             where it is the default. A pair is a ``[min, max]`` of numbers.
         range: an interval such as ``"[0, 1]"`` or ``"(0, inf)"`` (a round bracket
             excludes the end; of a pair both numbers lie in it), choices such as
-            ``"cubic | quintic | exact"``, or ``"names"`` for a list of names or globs.
+            ``"cubic | quintic | exact"``, ``"names"`` for a list of names or globs, or ``"paths"``
+            for a list of paths, which may be empty.
     """
     return field(default=default, metadata={"range": range})
 
@@ -141,11 +154,12 @@ def check_range(key: str, value: Any, default: Any, range: str, whole: bool | No
         if not isinstance(value, bool):
             raise wrong
         return value
-    if range == NAMES:
-        names = value if isinstance(value, list | tuple) else ()
-        if not names or not all(isinstance(v, str) and v for v in names):
-            raise ConfigError(f"{key} = {value!r}: allowed is a list of names or globs")
-        return tuple(names)
+    if range in (NAMES, PATHS):
+        texts = value if isinstance(value, list | tuple) else (None,)
+        if not all(isinstance(v, str) and v for v in texts) or (range == NAMES and not texts):
+            what = "names or globs" if range == NAMES else "paths"
+            raise ConfigError(f"{key} = {value!r}: allowed is a list of {what}")
+        return tuple(texts)
     if isinstance(default, tuple):
         return _pair(key, value, default, range)
     if range[:1] in ("[", "("):

@@ -38,10 +38,11 @@ SIZES = {
     "context": "n_positions",
     "vocab_size": "vocab_size",
 }
+# Their name of an activation → `GPTModelConfig.gelu`; the first is what a missing key means.
+GELUS = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "exact"}
 # What `GPT` computes; the first is what is written and what a missing key means.
 FIXED: dict[str, tuple[Any, ...]] = {
     "model_type": ("gpt2",),
-    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
     "layer_norm_epsilon": (1e-5,),
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
@@ -98,13 +99,18 @@ def _read_config(path: Path) -> GPTModelConfig:
         sizes = {key: _whole_number(about, name) for key, name in SIZES.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise DamagedFile(f"{path} cannot be read as a GPT-2's ({error!r})") from error
-    more = {"n_inner": (None, 4 * sizes["width"]), "quantization_config": (None,)}
+    more: dict[str, tuple[Any, ...]] = {
+        "activation_function": tuple(GELUS),
+        "n_inner": (None, 4 * sizes["width"]),
+        "quantization_config": (None,),
+    }
     for key, allowed in (FIXED | more).items():
         if about.get(key, allowed[0]) not in allowed:
             raise ConfigError(
                 f"{path}: {key} = {about[key]!r}: a GPT has {' or '.join(map(repr, allowed))}"
             )
-    config = GPTModelConfig(**sizes, bias=True)
+    gelu = GELUS[about.get("activation_function", "gelu_new")]
+    config = GPTModelConfig(**sizes, bias=True, gelu=gelu)
     config.check()
     return config
 
@@ -240,6 +246,7 @@ def _about(config: GPTModelConfig) -> dict[str, Any]:
         "architectures": ["GPT2LMHeadModel"],
         **{key: allowed[0] for key, allowed in FIXED.items()},
         **{name: getattr(config, key) for key, name in SIZES.items()},
+        "activation_function": {"tanh": "gelu_new", "exact": "gelu"}[config.gelu],
         **dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), config.dropout),
         "bos_token_id": separator,
         "eos_token_id": separator,

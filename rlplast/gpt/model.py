@@ -1,6 +1,6 @@
 """GPT-2's architecture: pre-LN transformer blocks, learned positions, a head tied to the embedding.
 
-- `GPTModelConfig`: a model as data; the defaults are GPT-0.1B of FIRE A.4.2 (nanoGPT).
+- `GPTModelConfig`: a model as data; the defaults are GPT-0.1B of FIRE A.4.2, but for its GELU.
 - `GPT`: the module; its tensors have GPT-2's names.
 - `cross_entropy`: mean loss per token, in nats.
 """
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import Block
-from rlplast.core.network.units import UnitSpec
+from rlplast.core.network.units import UnitSpec, activated
 from rlplast.core.registry import check_fields, param
 
 __all__ = ["GPT", "GPTModelConfig", "cross_entropy"]
@@ -36,6 +36,7 @@ class GPTModelConfig:
         bias: whether linear and norm layers have biases.
         dropout: share of entries dropped in training, in [0, 1): after the embedding, of
             attention weights, and of what each block adds.
+        gelu: of the MLPs: ``tanh`` for the approximation GPT-2 has, ``exact`` for nanoGPT's.
     """
 
     layers: int = param(12, "[1, inf)")
@@ -45,6 +46,7 @@ class GPTModelConfig:
     vocab_size: int = param(50304, "[1, inf)")
     bias: bool = False
     dropout: float = param(0.0, "[0, 1)")
+    gelu: str = param("tanh", "tanh | exact")
 
     def check(self) -> None:
         """Check the values.
@@ -60,7 +62,7 @@ class GPTModelConfig:
             )
 
 
-_gelu = partial(F.gelu, approximate="tanh")
+_GELU = {"tanh": partial(F.gelu, approximate="tanh"), "exact": F.gelu}
 
 
 class Attention(nn.Module):
@@ -91,16 +93,17 @@ class MLP(nn.Module):
 
     def __init__(self, config: GPTModelConfig) -> None:
         super().__init__()
+        self.gelu = _GELU[config.gelu]
         self.c_fc = nn.Linear(config.width, 4 * config.width, bias=config.bias)
         self.c_proj = nn.Linear(4 * config.width, config.width, bias=config.bias)
 
     def unit_specs(self) -> list[UnitSpec]:
         """Return the hidden units."""
-        return [UnitSpec("c_fc", ("c_proj",), nonlinearity=_gelu)]
+        return [UnitSpec("c_fc", ("c_proj",), nonlinearity=self.gelu, replaceable=True)]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the MLP adds, (batch, time, width), and its activations after the GELU."""
-        hidden = _gelu(self.c_fc(x))
+        hidden = activated(self.c_fc, self.c_fc(x), self.gelu)
         return self.c_proj(hidden), hidden
 
 
@@ -144,6 +147,10 @@ class GPT(nn.Module):
         self.ln_f = nn.LayerNorm(config.width, bias=config.bias)
         self.lm_head = nn.Linear(config.width, config.vocab_size, bias=False)
         self.lm_head.weight = self.wte.weight
+
+    def residual_branches(self) -> list[list[str]]:
+        """Return the layers whose outputs each block adds to the stream."""
+        return [[f"h.{i}.attn.c_proj", f"h.{i}.mlp.c_proj"] for i in range(len(self.h))]
 
     def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
         """Draw one Block by GPT-2's law: N(0, 0.02²), norms 1 and 0, biases 0.

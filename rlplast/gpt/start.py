@@ -46,7 +46,7 @@ def start(network: Network, config: StartConfig, model: GPTModelConfig) -> Start
         return config
     path = find_checkpoint(Path(config.run), config.checkpoint, "start.checkpoint")
     file = Path(config.run) / "config.yaml"
-    sizes = read_yaml(file).get("model", {}) if file.is_file() else {}
+    sizes = {"gelu": "tanh", **read_yaml(file).get("model", {})} if file.is_file() else {}
     _check_sizes(f"start.run = {config.run!r}", sizes, model)
     tensors, _ = checkpoint.load(path)
     weights = {n: t for n, t in tensors.items() if n.startswith("gpt.") and ":" not in n}
@@ -61,8 +61,8 @@ def start(network: Network, config: StartConfig, model: GPTModelConfig) -> Start
 
 
 def _check_sizes(source: str, found: Mapping[str, Any], model: GPTModelConfig) -> None:
-    """Compare the sizes of a model with those of this run's; the number of heads has no shape."""
-    for key in ("layers", "heads", "width", "context", "vocab_size", "bias"):
+    """Compare the sizes of a model with those of this run's; heads and GELU have no shape."""
+    for key in ("layers", "heads", "width", "context", "vocab_size", "bias", "gelu"):
         if key in found and found[key] != getattr(model, key):
             raise ConfigError(
                 f"{source} has model.{key} = {found[key]}: allowed is the same, not "

@@ -17,13 +17,13 @@ from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
-from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import zero_all
 from rlplast.core.network.optimizers import Updater, lr_at
+from rlplast.core.network.record import in_mode
 from rlplast.core.rng import Streams, derive_seed, numpy_stream, torch_stream
 from rlplast.core.training import distributed
-from rlplast.core.training.trainable import AfterUpdate, Trainable, no_hooks
+from rlplast.core.training.trainable import AfterUpdate, Trainable, no_hooks, penalties_of
 from rlplast.gpt.config import GPTConfig, Phase
 from rlplast.gpt.corpus import Corpus, batch, check_corpus, open_corpus, validation_batches
 from rlplast.gpt.model import GPT, cross_entropy
@@ -86,12 +86,12 @@ class GPTTrainer(Trainable):
             torch.manual_seed(derive_seed(seed, "model", distributed.rank()))
         self.gpt = GPT(config.model).to(device)
         install_methods(config.layers, config.hooks, {"gpt": (self.gpt,)}, seed)
-        self.updater = Updater(config.optimizer, self.gpt)
+        self.updater = Updater(config.optimizer, self.gpt, derive_seed(seed, "gpt"))
         network = Network("gpt", self.gpt, self.updater.optimizers)
         network.initialise(torch_stream(seed, "init", "gpt"))
         config.start = start(network, config.start, config.model)
         self.networks = {"gpt": network}
-        self.penalties = Penalties(config.penalties, self.networks)
+        self.penalties = penalties_of(self)
         self.clock = Clock()
         self.after_update: AfterUpdate = no_hooks
         self.recorded: frozenset[str] = frozenset()
@@ -124,20 +124,21 @@ class GPTTrainer(Trainable):
         share = config.batch_size // distributed.world()
         mine = self._to_device(rows[distributed.rank() * share :][:share])
         self.updater.zero_grad()
-        loss, activations = self._backward(mine.split(self.micro_batch))
+        clock = self.clock.advance(updates=1, tokens=config.batch_size * context)
+        loss, activations = self._backward(mine.split(self.micro_batch), clock)
         for optimizer in optimizers:
             self.scaler.unscale_(optimizer)
         self.updater.clip()
         for optimizer in optimizers:
             self.scaler.step(optimizer)
         self.scaler.update()
-        self.sum += distributed.average(loss)
+        self.sum += loss
         self.updates_summed += 1
-        self.clock = self.clock.advance(updates=1, tokens=config.batch_size * context)
+        self.clock = clock
         self.after_update(self.clock, {"gpt": activations})
 
-    def _backward(self, parts: tuple[Tensor, ...]) -> tuple[Tensor, Activations]:
-        """Add up the gradient of this process's rows; return their mean loss, without penalties.
+    def _backward(self, parts: tuple[Tensor, ...], clock: Clock) -> tuple[Tensor, Activations]:
+        """Add up the gradient of this process's rows; return all ranks' loss, without penalties.
 
         Ranks average their gradients in the last part's backward pass. Activations, if they are
         recorded, are those of all parts.
@@ -151,7 +152,8 @@ class GPTTrainer(Trainable):
                 found.append(activations)
                 loss = loss / len(parts)
                 whole += loss.detach()
-                loss = self.penalties.add("gpt", loss) if last else loss
+                if last:
+                    loss = self.penalties.add("gpt", loss, distributed.average(whole), clock=clock)
                 self.scaler.scale(loss).backward()
         return whole, {name: torch.cat([own[name] for own in found]) for name in found[0]}
 
@@ -235,6 +237,12 @@ class GPTTrainer(Trainable):
         """Return the mean loss of rows (size, context + 1), without penalties."""
         with nullcontext() if train else self._evaluating():
             return self._plain_loss(batch)[0]
+
+    def outputs(self, network: str, batch: Tensor, module: nn.Module | None = None) -> Tensor:
+        """Return the logits after the last token of each row, (batch, vocab_size)."""
+        module = self.gpt if module is None else module
+        with in_mode(module, train=False):
+            return module(batch[:, :-1])[:, -1]
 
     @torch.no_grad()
     def activations(self, network: str, batch: Tensor) -> Activations:

@@ -1,4 +1,4 @@
-"""Methods, one file each: interventions, penalties and layers.
+"""Methods, one file each: interventions, penalties and layers; regularisers that are a key.
 
 Importing this package imports every file of it, which registers its method. What several methods
 share is here too: `rlplast.methods.recycling` (edits of single units), `rlplast.methods.draws`

@@ -4,7 +4,7 @@ Source: Dohare et al. 2024 (Nature 632), Algorithm 1; details of loss-of-plastic
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,6 +29,7 @@ from rlplast.methods.recycling import (
     reset_counts,
     uniform_rows,
 )
+from rlplast.metrics.units import unit_age
 
 __all__ = ["Cbp"]
 
@@ -106,6 +107,11 @@ class Cbp(Method):
         # Layer by layer, as the code: a weight between two units that start anew is drawn.
         edits += recycle(context, masks, draw, outgoing_first=True, moments=True)
         return edits + (_transfer(context, masks, means) if self.bias_transfer else [])
+
+    def metrics(self, state: State) -> Mapping[str, Tensor]:
+        """Return the metric `unit_age`."""
+        ages = {k: age for k, age in state.items() if k.startswith("age/")}
+        return unit_age(ages, self.maturity)
 
     def _choose(
         self, context: Context, state: State, group: UnitGroup, tag: int

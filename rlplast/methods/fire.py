@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlplast.core.errors import BadWeights, NothingToEdit
+from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, method
 from rlplast.core.method.once import fire_once
@@ -18,11 +18,13 @@ from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
+from rlplast.core.network.packing import UNKNOWN
 from rlplast.core.registry import param
 from rlplast.metrics.weights import dfi_scaled, fire_scale, matrix_slices
 
 __all__ = ["Fire", "fire", "orthogonalise"]
 
+_Matrix = list[Block]  # one matrix: one Block, or the heads of a query, key or value
 GRAM_ASPECT = 2  # from this ratio of the sides on, work on the small Gram matrix
 
 
@@ -104,10 +106,12 @@ class Fire(Method):
     """Replace each weight matrix by the nearest orthogonal one, scaled by √(d_out/d_in).
 
     Linear weights as one matrix, convs slice by slice with √(C_out/C_in)/(kh·kw), grouped
-    convs per group. Biases, norm layers and embeddings are untouched; heads are edited;
-    a tied tensor only with `include_tied`, and then once. The optimizer's state is zeroed
-    and followers become copies unless the hook says otherwise. How close to orthogonal the
-    result is depends on `iterations`: the receipt says (`dfi_after`).
+    convs per group. Of a packed projection query, key and value are a matrix each, also where
+    they are stored head by head; one whose parts are not known is refused. Biases, norm layers
+    and embeddings are untouched; heads are edited; a tied tensor only with `include_tied`, and
+    then once. The optimizer's state is zeroed and followers become copies unless the hook says
+    otherwise. How close to orthogonal the result is depends on `iterations`: the receipt says
+    (`dfi_after`).
 
     Attributes:
         iterations: Newton–Schulz steps (paper: 5 for GPT; official code elsewhere: 10).
@@ -124,7 +128,15 @@ class Fire(Method):
 
         Raises:
             NothingToEdit: if there is none.
+            ConfigError: for a packed projection whose parts are not known.
         """
+        for block in blocks:
+            if block.spec.part == UNKNOWN:
+                raise ConfigError(
+                    f"fire: {network.qualified(block)} is packed, of several matrices, and which "
+                    f"rows are whose is not known for a {type(block.module).__name__} of this name "
+                    "and size: give its module a block_specs(), or leave it out of the scope"
+                )
         if blocks and not any(self._edits(block) for block in blocks):
             raise NothingToEdit(
                 f"fire finds no linear or conv weight in its scope of network {network.name!r} "
@@ -134,21 +146,19 @@ class Fire(Method):
 
     def plan(self, context: Context, state: dict[str, Tensor]) -> list[Edit]:
         """Plan the projection of every weight in scope, layers of one shape together."""
-        batches: dict[tuple[Any, ...], list[tuple[Block, Tensor]]] = {}
-        for block in context.blocks:
-            if not self._edits(block):
-                continue
-            slices = matrix_slices(block.view, _groups(block))
+        batches: dict[tuple[Any, ...], list[tuple[_Matrix, Tensor]]] = {}
+        for matrix in _matrices([b for b in context.blocks if self._edits(b)]):
+            slices = matrix_slices(_whole(matrix), _groups(matrix[0]))
             key = (slices.shape[1:], slices.dtype, slices.device)
-            batches.setdefault(key, []).append((block, slices))
+            batches.setdefault(key, []).append((matrix, slices))
         edits: list[Edit] = []
         for batch in batches.values():
             stacked = torch.cat([slices for _, slices in batch])
             _refuse_bad(context, batch, stacked)
             projected = orthogonalise(stacked, self.iterations, self.polynomial)
             sizes = [slices.shape[0] for _, slices in batch]
-            for (block, _), part in zip(batch, projected.split(sizes), strict=True):
-                edits.append(_edit(block, part))
+            for (matrix, _), part in zip(batch, projected.split(sizes), strict=True):
+                edits += _edits_of(matrix, part)
         return edits
 
     def _edits(self, block: Block) -> bool:
@@ -157,19 +167,37 @@ class Fire(Method):
         return bool((matrix and not block.aliases) or (matrix and self.include_tied) or tied_head)
 
 
-def _edit(block: Block, part: Tensor) -> Edit:
-    groups, shape = _groups(block), block.view.shape
+def _matrices(blocks: Sequence[Block]) -> list[_Matrix]:
+    """Return which Blocks are one matrix: the heads of a part that is stored head by head."""
+    found: dict[tuple[str, str, int | None], _Matrix] = {}
+    for block in blocks:
+        part = block.spec.part.partition(".")[0]
+        found.setdefault((block.path, part or block.spec.tensor, block.spec.slot), []).append(block)
+    return list(found.values())
+
+
+def _whole(matrix: _Matrix) -> Tensor:
+    return matrix[0].view if len(matrix) == 1 else torch.cat([b.view for b in matrix])
+
+
+def _edits_of(matrix: _Matrix, part: Tensor) -> list[Edit]:
+    groups, shape = _groups(matrix[0]), _whole(matrix).shape
     value = _weight(part, shape, groups) * fire_scale(shape, groups)
-    return Assign(block, value, dfi=lambda w: dfi_scaled(w, groups))
+    if len(matrix) == 1:
+        return [Assign(matrix[0], value, dfi=lambda w: dfi_scaled(w, groups))]
+    first, *others = zip(matrix, value.split([len(b.view) for b in matrix]), strict=True)
+    # One distance for all heads, of what is in the weights when it is asked for.
+    edit = Assign(*first, dfi=lambda w: dfi_scaled(_whole(matrix), groups))
+    return [edit, *(Assign(block, rows) for block, rows in others)]
 
 
-def _refuse_bad(context: Context, batch: list[tuple[Block, Tensor]], stacked: Tensor) -> None:
+def _refuse_bad(context: Context, batch: list[tuple[_Matrix, Tensor]], stacked: Tensor) -> None:
     largest = stacked.abs().amax((-2, -1))  # not a number if any entry is none
     good = ((largest > 0) & largest.isfinite()).cpu()
     if good.all():
         return
     start = 0
-    for block, slices in batch:
+    for (block, *_), slices in batch:
         part, values = good[start : start + len(slices)], largest[start : start + len(slices)]
         start += len(slices)
         if not part.all():

@@ -123,12 +123,11 @@ class Lifecycle(Method):
             raise NothingToEdit("lifecycle finds no linear, conv or attention layer")
         units = find_units(model, blocks_of(model))
         found = dict.fromkeys(group.weight.block.path for group in units.groups)
-        # A head of a packed projection is three parts of a linear layer, which has no mask for it.
-        packed = {g.weight.block.path for g in units.groups if g.weight.block.spec.part}
+        # A head is rows of three projections: of linear layers, which have no mask for it, or of
+        # torch's attention, which gets one.
+        heads = {g.weight.block.path for g in units.groups if g.tap is None}
         attention = nn.MultiheadAttention
-        able = [
-            p for p in found if p not in packed or isinstance(model.get_submodule(p), attention)
-        ]
+        able = [p for p in found if p not in heads or isinstance(model.get_submodule(p), attention)]
         paths = [path for path in able if _is_unit_layer(model.get_submodule(path))]
         if not paths:
             reasons = "; ".join(f"{name}: {why}" for name, why in units.refused.items())

@@ -5,58 +5,23 @@ Source: Lyle et al. 2024 (NaP).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.context import Context
 from rlplast.core.method.hook import refuse_low_precision
-from rlplast.core.method.install import as_kind, put
 from rlplast.core.method.method import Method, State, method
-from rlplast.core.network.blocks import Block, blocks_of
+from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Edit, Scale
 from rlplast.core.network.network import Network
-from rlplast.core.network.order import last_layers
-from rlplast.core.network.stacked import StackedLayerNorm, StackedLinear
-from rlplast.core.network.unit_search import find_units
+from rlplast.core.network.order import matrices
 from rlplast.core.registry import param
+from rlplast.methods.normalised import normalise
 
 __all__ = ["NormalizeProject"]
 
 EPS = 1e-5
-
-
-class _Normalized(nn.Module):
-    """A layer without bias whose output is normalised before the nonlinearity."""
-
-    norm: nn.Module
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised output of the layer."""
-        return self.norm(super().forward(x))
-
-
-class NormalizedLinear(_Normalized, nn.Linear):  # pyright: ignore[reportIncompatibleMethodOverride]
-    """A linear layer followed by LayerNorm over its outputs."""
-
-
-class NormalizedConv2d(_Normalized, nn.Conv2d):  # pyright: ignore[reportIncompatibleMethodOverride]
-    """A conv followed by LayerNorm over channels, height and width; scale and shift per channel."""
-
-
-class NormalizedStackedLinear(_Normalized, StackedLinear):
-    """The members of an ensemble, each followed by LayerNorm over its outputs."""
-
-
-class _StackedPlainNorm(nn.Module):
-    """LayerNorm over the last dimension without scale and shift."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised input."""
-        wide = x if x.dtype == torch.float64 else x.float()
-        return nn.functional.layer_norm(wide, x.shape[-1:], eps=EPS).to(x.dtype)
 
 
 @method("normalize_project", key="layers", source="Lyle et al. 2024 (NaP)")
@@ -90,33 +55,10 @@ class NormalizeProject(Method):
 
         Raises:
             NothingToEdit: if there is none.
-            ConfigError: for a layer that is normalised by this method already.
+            ConfigError: for a layer that cannot be normalised, or is by a method already.
         """
-        units = find_units(model, blocks_of(model))
-        groups = {g.weight.block.path: g for g in units.groups if g.tap is not None}
-        if not groups:
-            reasons = "; ".join(f"{name}: {why}" for name, why in units.refused.items())
-            raise NothingToEdit(f"normalize_project finds no layer with hidden units ({reasons})")
-        paths = [path for path, group in groups.items() if not group.norms]
-        for path in groups:
-            if isinstance(model.get_submodule(path), _Normalized):
-                raise ConfigError(f"normalize_project: {path} is normalised by it already")
-        for path in paths:
-            layer = model.get_submodule(path)
-            put(model, layer, self._normalized(path, layer))
-        return paths
-
-    def _normalized(self, path: str, layer: nn.Module) -> nn.Module:
-        """Return a layer with the weight of `layer` itself, a norm and no bias."""
-        if type(layer) not in _SWAPS:
-            allowed = ", ".join(kind.__name__ for kind in _SWAPS)
-            raise ConfigError(
-                f"normalize_project: {path} is a {type(layer).__name__}: allowed are {allowed}"
-            )
-        new = as_kind(layer, _SWAPS[type(layer)])
-        new._parameters["bias"] = None
-        new.norm = _norm(layer, self.scale_offset != "drop")
-        return new
+        affine = self.scale_offset != "drop"
+        return normalise(model, self.name, affine=affine, eps=EPS, bias=False)
 
     def covers(self, block: Block) -> bool:
         """Return whether the term pulls at a Block: scale and shift, if they are regularised."""
@@ -163,34 +105,13 @@ class NormalizeProject(Method):
         """Return the weights that are projected, and the (scale, shift) of each norm layer."""
         key = (self, "projected")
         if key not in network.memo:
-            kept = () if self.include_head else last_layers(network)
-            matrices = [b for b in network.trainable() if b.role == "weight" and not b.aliases]
-            weights = [b for b in matrices if b.kind in ("linear", "conv") and b.path not in kept]
+            weights = matrices(network, network.trainable(), self.include_head)
             norms: dict[str, list[Block]] = {}
             for b in network.trainable() if self.scale_offset == "project" else ():
                 if b.kind == "norm":
                     norms.setdefault(b.layer, []).append(b)
             network.memo[key] = weights, list(norms.values())
         return network.memo[key]
-
-
-_SWAPS: dict[type[nn.Module], type[Any]] = {
-    nn.Linear: NormalizedLinear,
-    nn.Conv2d: NormalizedConv2d,
-    StackedLinear: NormalizedStackedLinear,
-}
-
-
-def _norm(layer: Any, affine: bool) -> nn.Module:
-    """Return the LayerNorm of a layer's output."""
-    device, dtype = layer.weight.device, layer.weight.dtype
-    if isinstance(layer, StackedLinear):
-        norm = StackedLayerNorm(layer.slots, layer.d_out, EPS) if affine else _StackedPlainNorm()
-    elif isinstance(layer, nn.Conv2d):
-        norm = nn.GroupNorm(1, layer.out_channels, EPS, affine)
-    else:
-        norm = nn.LayerNorm(layer.out_features, EPS, affine)
-    return norm.to(device, dtype).requires_grad_(layer.weight.requires_grad)
 
 
 def _norm_of(tensors: Sequence[Tensor]) -> Tensor:

@@ -57,19 +57,24 @@ class Parseval(Method):
     """Pull every weight matrix towards orthogonal rows of length √scale: coef · Σ‖WWᵀ − sI‖².
 
     Weights of linear and conv layers count, heads too; a conv's as the matrix (C_out,
-    C_in·kh·kw), each group by itself. Biases, norm layers, embeddings and what is tied to
-    them do not. A matrix with more rows than columns keeps at least (d_out − d_in)·s².
+    C_in·kh·kw), each group by itself. Biases, embeddings and what is tied to them do not, and
+    of norm layers at most the scale. A matrix with more rows than columns keeps at least
+    (d_out − d_in)·s².
 
     Attributes:
         coef: strength λ.
         scale: s, the square of the singular values at the minimum.
+        norms: whether Σ(γ² − s)² over the scales γ of norm layers is added, as in FIRE's code.
     """
 
     coef: float = param(1e-3, "[0, inf)")
     scale: float = param(1.0, "(0, inf)")
+    norms: bool = param(False, "")
 
     def covers(self, block: Block) -> bool:
-        """Return whether a Block is the weight of a linear or conv layer."""
+        """Return whether a Block is the weight of a linear or conv layer, or a scale if asked."""
+        if block.role == "scale":
+            return self.norms
         return block.role == "weight" and block.kind in ("linear", "conv")
 
     def term(self, context: Context, state: State) -> Tensor:
@@ -77,6 +82,9 @@ class Parseval(Method):
         terms = []
         for block in context.blocks:
             weight = block.live()
+            if block.role == "scale":
+                terms.append((at_least_float32(weight).square() - self.scale).square().sum())
+                continue
             groups = int(getattr(block.module, "groups", 1)) if block.kind == "conv" else 1
             matrices = weight.reshape(groups, weight.shape[0] // groups, -1)
             terms.append(deviation(matrices, self.scale))

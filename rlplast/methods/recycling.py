@@ -1,6 +1,7 @@
 """Edits of single units: rows, columns, and what the optimizer remembers of them.
 
 - `recycle`: new incoming weights, no outgoing ones, norm entries as new, for some units.
+- `start_anew`: the same in a scheduled firing, drawn from its stream and counted.
 - `uniform_rows`: rows drawn from a hash, for methods that draw inside updates.
 - `write_rows`: few rows of a large tensor, without waiting for a device.
 - `clear_moments`: the moments of the entries that belong to units.
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from rlplast.core.method.context import Context
 from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.network.network import Network
 from rlplast.core.network.units import Part, UnitGroup
 from rlplast.methods.draws import symmetric
 
@@ -30,6 +32,7 @@ __all__ = [
     "mean_size",
     "recycle",
     "reset_counts",
+    "start_anew",
     "uniform_rows",
     "write_rows",
 ]
@@ -180,6 +183,40 @@ def recycle(
         for part in group.parts if moments else ():
             edits += clear_moments(context, part, mask) if part.block.trainable else []
     return edits
+
+
+def start_anew(
+    context: Context,
+    state: Mapping[str, Tensor],
+    masks: Mapping[str, Tensor],
+    init: str,
+    overlap: str,
+) -> list[Edit]:
+    """Return the edits that give some units a new start, drawn from the firing's stream.
+
+    Args:
+        context: the firing's.
+        state: the method's, with `counters`.
+        masks: which units: a boolean per unit, by name of the group, of all in scope.
+        init: law of the new weights: own, kaiming or lecun.
+        overlap: of a weight between two such units: zero or redraw.
+    """
+    # Every layer is drawn, so that what one draws does not depend on which units are chosen.
+    generator = context.stream()
+    drawn = {g.name: _drawn(context.network, g, init, generator) for g in context.units}
+    draw: Draw = lambda group, part, mask: drawn[group.name]  # noqa: E731
+    edits = recycle(context, masks, draw, outgoing_first=overlap == "redraw")
+    return edits + [e for g in context.units for e in reset_counts(state, g, masks[g.name])]
+
+
+def _drawn(network: Network, group: UnitGroup, init: str, generator: torch.Generator) -> Tensor:
+    block = group.weight.block
+    if init == "own":
+        return network.fresh(block, generator)
+    factor = gain(group.nonlinearity) if init == "kaiming" else 1.0
+    bound = factor * math.sqrt(3 / block.spec.fan_in)
+    value = torch.empty(block.view.shape).uniform_(-bound, bound, generator=generator)
+    return value.to(block.view.device)
 
 
 def _columns_of(tensor: Tensor, index: Any) -> Tensor:

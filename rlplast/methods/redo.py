@@ -3,7 +3,6 @@
 Source: Sokar et al. 2023, Algorithm 1; order and probe of Dopamine's code.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,16 +17,8 @@ from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Edit
 from rlplast.core.network.network import Network
-from rlplast.core.network.units import UnitGroup
 from rlplast.core.registry import param
-from rlplast.methods.recycling import (
-    Draw,
-    counters,
-    gain,
-    mean_over_samples,
-    recycle,
-    reset_counts,
-)
+from rlplast.methods.recycling import counters, mean_over_samples, start_anew
 
 __all__ = ["Redo", "dormant", "redo"]
 
@@ -93,21 +84,7 @@ class Redo(Method):
         masks = {
             g.name: dormant(context.activations[g.name], self.threshold) for g in context.units
         }
-        # Every layer is drawn, so that what one draws does not depend on who is dormant.
-        generator = context.stream()
-        drawn = {g.name: self._draw(context.network, g, generator) for g in context.units}
-        draw: Draw = lambda group, part, mask: drawn[group.name]  # noqa: E731
-        edits = recycle(context, masks, draw, outgoing_first=self.overlap == "redraw")
-        return edits + [e for g in context.units for e in reset_counts(state, g, masks[g.name])]
-
-    def _draw(self, network: Network, group: UnitGroup, generator: torch.Generator) -> Tensor:
-        block = group.weight.block
-        if self.init == "own":
-            return network.fresh(block, generator)
-        factor = gain(group.nonlinearity) if self.init == "kaiming" else 1.0
-        bound = factor * math.sqrt(3 / block.spec.fan_in)
-        value = torch.empty(block.view.shape).uniform_(-bound, bound, generator=generator)
-        return value.to(block.view.device)
+        return start_anew(context, state, masks, self.init, self.overlap)
 
 
 def redo(

@@ -3,8 +3,8 @@
 Source: SWR paper, Algorithm 1 and Theorems 1-3.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -19,6 +19,7 @@ from rlplast.core.network.blocks import NORMS, Block
 from rlplast.core.network.edits import Assign, Edit, Scale
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order, heads
+from rlplast.core.network.segments import segments
 from rlplast.core.registry import param
 
 __all__ = ["Swr", "swr"]
@@ -56,11 +57,13 @@ class _Order:
         chains: layers in forward order; one chain per slot of a stacked network.
         weights: every W, chain by chain.
         classifier: per W, 1 if it belongs to the fully-connected classifier, else 0.
+        pairs: indices of two W each whose product alone matters, (pairs, 2); None if there is none.
     """
 
     chains: list[list[_Layer]]
     weights: list[Block]
     classifier: Tensor
+    pairs: Tensor | None = None
 
 
 @method("swr", source="SWR Algorithm 1, Theorem 1; Appendix E (re-anchoring)")
@@ -74,6 +77,12 @@ class Swr(Method):
     A tied tensor is refused: it has two places in the order. Embeddings are untouched.
     Optimizer state is kept and followers are left unless the hook says otherwise.
 
+    A network that branches has no such order. There (ours) layers whose scale a norm takes out,
+    or that lead to the outputs, are chains of their own; of query and key, and of value and
+    output projection, the product stays and the ratio drifts: with c and c' of the two,
+    W ← √(c/c')·W and W' ← √(c'/c)·W'. Every other layer in scope is refused by name, or, if
+    `approximate`, scaled by c with its bias.
+
     Attributes:
         coef: λ of convs and norm layers.
         coef_head: λ of the fully-connected classifier; None for `coef`.
@@ -83,6 +92,8 @@ class Swr(Method):
         reanchor_on_lr_decay: n_l ← ‖W_l‖ when the learning rate drops (Appendix E).
         rescale_running_stats: whether a BatchNorm's running mean and variance follow the
             scale of its input, C and C²; else they lag behind in evaluation. ``exact`` only.
+        approximate: whether layers are rescaled too that change what the network computes.
+            Receipts then say in `deviation` how much, on a probe.
     """
 
     policies: ClassVar[tuple[str, str]] = ("keep", "leave")
@@ -92,17 +103,23 @@ class Swr(Method):
     rule: str = param("exact", "exact | printed")
     reanchor_on_lr_decay: bool = param(False, "")
     rescale_running_stats: bool = param(False, "")
+    approximate: bool = param(False, "")
 
     def __post_init__(self) -> None:
-        """Refuse running statistics under a rule that does not know their scale.
+        """Refuse what the ``printed`` rule does not know.
 
         Raises:
-            ConfigError: for `rescale_running_stats` with the ``printed`` rule.
+            ConfigError: for `rescale_running_stats` or `approximate` with the ``printed`` rule.
         """
         if self.rescale_running_stats and self.rule != "exact":
             raise ConfigError(
                 f"swr.rescale_running_stats with rule = {self.rule!r}: its C is not the scale of "
                 "a norm layer's input; use rule = 'exact'"
+            )
+        if self.approximate and self.rule != "exact":
+            raise ConfigError(
+                f"swr.approximate with rule = {self.rule!r}: it knows chains only; use rule = "
+                "'exact'"
             )
 
     @property
@@ -110,16 +127,21 @@ class Swr(Method):
         """Whether plans read θ0."""
         return True
 
+    @property
+    def measures_deviation(self) -> bool:
+        """Whether receipts say how far outputs move from a multiple of themselves."""
+        return self.approximate
+
     def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
         """Return the anchors n_l = ‖W_l at init‖ of every layer, and the learning rate."""
-        order = _order(network, blocks)
+        order = self._order(network, blocks)
         anchor = _norms([network.initial[w.name] for w in order.weights]).to(order.classifier)
         # Not 0-d: a compiled update on a CPU loses what it writes to a float64 scalar.
         return {"anchor": anchor, "lr": torch.zeros_like(anchor[:1], dtype=torch.float64)}
 
     def plan(self, context: Context, state: dict[str, Tensor]) -> list[Edit]:
         """Plan one factor per tensor; branch-free, without host synchronisation."""
-        order = _order(context.network, context.blocks)
+        order = self._order(context.network, context.blocks)
         norms = _norms([w.view for w in order.weights]).to(state["anchor"])
         edits, anchor = self._reanchored(context, state, norms)
         head = self.coef if self.coef_head is None else self.coef_head
@@ -131,10 +153,39 @@ class Swr(Method):
             fits = factors.clamp(min=1).log().sum() < _MOST  # so are their products, C
             factors = torch.where(fits, factors, 1.0)
             norms = torch.where(fits, norms, torch.nan)  # counted, not written
+        if order.pairs is not None:
+            first, second = factors[order.pairs].unbind(1)
+            root = (first / second).sqrt()
+            balanced = torch.stack([root, 1 / root], 1).flatten()
+            factors = factors.index_copy(0, order.pairs.flatten(), balanced)
         rows = zip(factors.unbind(), norms.unbind(), strict=True)
         for layers in order.chains:
             edits += self._edits_of(layers, rows, torch.ones_like(norms[0]))
         return edits
+
+    def _order(self, network: Network, blocks: Sequence[Block]) -> _Order:
+        """Return the network's order; found once, since this runs every update."""
+        key = ("swr", tuple(blocks), self.rule, self.approximate)
+        if key not in network.memo:
+            network.memo[key] = self._find_order(network, blocks)
+        return network.memo[key]
+
+    def _find_order(self, network: Network, blocks: Sequence[Block]) -> _Order:
+        part = next((b for b in blocks if b.spec.part), None)
+        try:
+            if part is not None:
+                raise ConfigError(
+                    f"swr: {network.qualified(part)} is one part of a packed layer: attention "
+                    "branches, and has no forward order"
+                )
+            return _chains(network, blocks)
+        except NothingToEdit:
+            raise
+        except ConfigError as error:
+            declared = network.order is not None or hasattr(network.module, "forward_order")
+            if declared or self.rule != "exact":
+                raise
+            return _branches(network, blocks, error, self.approximate)
 
     def _edits_of(
         self, layers: list[_Layer], rows: Iterator[tuple[Tensor, Tensor]], one: Tensor
@@ -176,14 +227,6 @@ def _norms(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack(torch._foreach_norm(wide))
 
 
-def _order(network: Network, blocks: Sequence[Block]) -> _Order:
-    """Return the network's order; found once, since this runs every update."""
-    key = ("swr", tuple(blocks))
-    if key not in network.memo:
-        network.memo[key] = _find_order(network, blocks)
-    return network.memo[key]
-
-
 def _slots(
     network: Network, blocks: Sequence[Block]
 ) -> dict[int | None, dict[str, dict[str, Block]]]:
@@ -195,18 +238,14 @@ def _slots(
                 f"swr: {network.qualified(block)} is tied to {', '.join(block.aliases)}: it has "
                 "two places in the forward order; leave the tied layer out of the network"
             )
-        if block.spec.part:
-            raise ConfigError(
-                f"swr: {network.qualified(block)} is one part of a packed layer: attention "
-                "branches, and has no forward order"
-            )
         if block.kind in ("linear", "conv", "norm"):
             role = block.spec.tensor if block.role == "buffer" else block.role
-            slots.setdefault(block.spec.slot, {}).setdefault(block.path, {})[role] = block
+            slots.setdefault(block.spec.slot, {}).setdefault(_place(block), {})[role] = block
     return slots
 
 
-def _find_order(network: Network, blocks: Sequence[Block]) -> _Order:
+def _chains(network: Network, blocks: Sequence[Block]) -> _Order:
+    """Return the order of a network that is a chain, or says in which order its layers come."""
     slots = _slots(network, blocks)
     nothing = NothingToEdit(f"swr finds no linear, conv or norm layer in network {network.name!r}")
     if not slots:
@@ -232,11 +271,93 @@ def _find_order(network: Network, blocks: Sequence[Block]) -> _Order:
                     "with every layer to its Network, or freeze a layer that is not used"
                 )
     chains = [_chain(layers, paths, network) for layers in slots.values()]
-    weights = [layer.weight for chain in chains for layer in chain if layer.weight is not None]
-    if not weights:
+    if not any(layer.weight is not None for chain in chains for layer in chain):
         raise nothing
+    return _whole(chains)
+
+
+def _whole(chains: list[list[_Layer]]) -> _Order:
+    weights = [layer.weight for chain in chains for layer in chain if layer.weight is not None]
     classifier = torch.tensor([float(w.kind == "linear") for w in weights])
     return _Order(chains, weights, classifier.to(_norms([w.view for w in weights])))
+
+
+def _branches(
+    network: Network, blocks: Sequence[Block], error: ConfigError, approximate: bool
+) -> _Order:
+    """Return the pieces of a network that branches, each of which can be scaled by itself.
+
+    Raises:
+        ConfigError: for members of a stacked network, for a bias that cannot follow its weight,
+            and for layers whose scale changes what the network computes, unless `approximate`.
+            They say why there is no forward order.
+    """
+    chosen = set(blocks)
+    statistics = [b for b in network.blocks if b.kind == "norm" and b.role == "buffer"]
+    slots = _slots(network, [*blocks, *(b for b in statistics if b not in chosen)])
+    if set(slots) != {None}:
+        raise error
+    layers = slots[None]
+    for block in network.blocks:
+        if block.role in ("bias", "shift") and block not in chosen:
+            if _weight(layers.get(_place(block), {})) is not None:
+                raise ConfigError(
+                    f"swr: {network.qualified(block)} is frozen or out of scope: it cannot follow "
+                    "its weight, and the network would compute something else"
+                )
+    chains: list[list[_Layer]] = []
+    for run, norm in segments(network.module, lambda path: "weight" in layers.get(path, {})):
+        chain = _chain(layers, run, network)
+        after = [] if norm is None else _chain(layers, [norm], network)
+        chains.append(chain + [replace(layer, weight=None, bias=None) for layer in after])
+    pairs: list[tuple[Block, Block]] = []
+    for query, key, value, output in _attentions(network):
+        for pair in ((query, key), (value, output)):
+            if chosen.issuperset(pair):
+                pairs.append(pair)
+                # The bias of the output projection is added to what the pair computes.
+                ones = [_alone(layers[_place(b)]) for b in pair]
+                chains += [
+                    [o if b is not output else replace(o, bias=None)]
+                    for o, b in zip(ones, pair, strict=True)
+                ]
+    done = {layer.weight for chain in chains for layer in chain}
+    left = [r for r in layers.values() if _weight(r) is not None and _weight(r) not in done]
+    if left and not approximate:
+        names = ", ".join(network.qualified(w) for w in map(_weight, left) if w is not None)
+        raise ConfigError(
+            f"{error}; rescaling {names} would change what the network computes: leave them out by "
+            "a scope, such as resnet (no norms) or vit (queries and keys), or set approximate: true"
+        )
+    order = _whole([*chains, *([_alone(roles)] for roles in left)])
+    if not pairs:
+        return order
+    index = {block: i for i, block in enumerate(order.weights)}
+    rows = torch.tensor([[index[a], index[b]] for a, b in pairs])
+    return replace(order, pairs=rows.to(order.classifier.device))
+
+
+def _attentions(network: Network) -> Iterator[tuple[Block, ...]]:
+    """Yield weights of query, key, value and output of the attentions that declare their heads."""
+    for group in (g for g in network.units().groups if g.tap is None):
+        weights = [part.block for part in group.incoming if part.block.role == "weight"]
+        # A key and a value of their own for all samples have no weight that could be scaled.
+        own = getattr(weights[0].module, "bias_k", None)
+        if len(weights) == 3 and own is None:
+            yield (*weights, group.outgoing[0].block)
+
+
+def _place(block: Block) -> str:
+    return block.layer if block.spec.part else block.path
+
+
+def _weight(roles: Mapping[str, Block]) -> Block | None:
+    return roles.get("weight", roles.get("scale"))
+
+
+def _alone(roles: Mapping[str, Block]) -> _Layer:
+    bias = roles.get("bias", roles.get("shift"))
+    return _Layer(_weight(roles), bias, (), is_norm=False, precedes_norm=False, beside=False)
 
 
 def _chain(layers: dict[str, dict[str, Block]], paths: list[str], network: Network) -> list[_Layer]:
@@ -248,7 +369,7 @@ def _chain(layers: dict[str, dict[str, Block]], paths: list[str], network: Netwo
         statistics = [roles[name] for name in ("running_mean", "running_var") if name in roles]
         chain.append(
             _Layer(
-                weight=roles.get("weight", roles.get("scale")),
+                weight=_weight(roles),
                 bias=roles.get("bias", roles.get("shift")),
                 statistics=tuple(statistics),
                 is_norm=isinstance(modules[path], NORMS)

@@ -3,11 +3,21 @@
 - `rlplast.metrics.ranks`: ranks of a matrix, of weights and features alike.
 - `rlplast.metrics.weights`: norms, distances and deviation from isometry of weights.
 - `rlplast.metrics.features`: activations and gradients.
-- `rlplast.metrics.units`: units that live and sleep.
+- `rlplast.metrics.balance`: how the weights of successive layers fit together.
+- `rlplast.metrics.curvature`: eigenvalues of a loss's Hessian.
+- `rlplast.metrics.outputs`: outputs as a function of weights and inputs.
+- `rlplast.metrics.new_targets`: how well a network still fits new targets.
+- `rlplast.metrics.units`: units that live and sleep, units that learn nothing.
 - `rlplast.metrics.calibration`: predictions of classifiers.
 """
 
+from rlplast.metrics.balance import balancedness, lipschitz_bound, pairwise_balance
 from rlplast.metrics.calibration import accuracy, ece, mca
+from rlplast.metrics.curvature import (
+    hessian_max_eigenvalue,
+    hessian_spectral_norm,
+    hessian_spectrum,
+)
 from rlplast.metrics.features import (
     active_fraction,
     dormant_ratio,
@@ -20,6 +30,16 @@ from rlplast.metrics.features import (
     saturation,
     saturation_percentile,
 )
+from rlplast.metrics.new_targets import Trainability, trainability
+from rlplast.metrics.outputs import (
+    churn,
+    churn_argmax,
+    churn_size,
+    gradient_covariance,
+    lipschitz_estimate,
+    ntk_effective_rank,
+    ntk_srank,
+)
 from rlplast.metrics.ranks import (
     effective_rank,
     singular_values,
@@ -28,7 +48,7 @@ from rlplast.metrics.ranks import (
     srank,
     stable_rank,
 )
-from rlplast.metrics.units import awake_fraction
+from rlplast.metrics.units import awake_fraction, gradient_score, grama_share, unit_age
 from rlplast.metrics.weights import (
     Measurement,
     dfi,
@@ -44,9 +64,14 @@ from rlplast.metrics.weights import (
 
 __all__ = [
     "Measurement",
+    "Trainability",
     "accuracy",
     "active_fraction",
     "awake_fraction",
+    "balancedness",
+    "churn",
+    "churn_argmax",
+    "churn_size",
     "dfi",
     "dfi_scaled",
     "dormant_ratio",
@@ -57,11 +82,22 @@ __all__ = [
     "feature_covariance_distance",
     "feature_norm",
     "fire_scale",
+    "gradient_covariance",
     "gradient_norm",
+    "gradient_score",
+    "grama_share",
+    "hessian_max_eigenvalue",
+    "hessian_spectral_norm",
+    "hessian_spectrum",
     "last_features",
+    "lipschitz_bound",
+    "lipschitz_estimate",
     "matrix_slices",
     "mca",
     "measure",
+    "ntk_effective_rank",
+    "ntk_srank",
+    "pairwise_balance",
     "saturation",
     "saturation_percentile",
     "sfe",
@@ -71,6 +107,8 @@ __all__ = [
     "spectral_summary",
     "srank",
     "stable_rank",
+    "trainability",
+    "unit_age",
     "weight_difference",
     "weight_norm",
 ]

@@ -4,19 +4,27 @@ The batch comes from a stream of its own, gradients are taken aside, and nothing
 training is touched, so measuring changes no result.
 """
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
+from rlplast.core.method.hook import Hook
+from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
+from rlplast.core.network.order import forward_order, heads
 from rlplast.core.registry import get
 from rlplast.core.training.trainable import Trainable
+from rlplast.metrics.curvature import IN_A_RUN
 from rlplast.metrics.features import last_features
+from rlplast.metrics.output_probe import OF_CHURN, OF_OUTPUTS, measure_outputs, weights_of
 
-__all__ = ["check_names", "measure_run"]
+__all__ = ["RunMetrics", "check_names", "measure_run", "where_measured"]
 
 OF_WEIGHTS = ("weight_norm", "dfi", "dfi_scaled", "stable_rank", "spectral_norm")
 OF_CHANGE = ("weight_difference", "sfe", "sfe_normalized")  # against θ0
@@ -28,10 +36,28 @@ OF_TAPS = (
     "feature_norm",
 )
 OF_FEATURES = ("srank", "effective_rank")  # of the last hidden layer
-OF_GRADIENTS = ("gradient_norm", "effective_lr")
+OF_GRADIENTS = ("gradient_norm", "effective_lr", "grama_share")
+OF_CHAINS = ("lipschitz_bound", "balancedness", "pairwise_balance")  # without norms and branches
+OF_CURVATURE = ("hessian_max_eigenvalue", "hessian_spectral_norm", "hessian_spectrum")
 OF_UNITS = ("awake_fraction",)  # of lifecycle layers, where a network has some
+OF_HOOKS = ("unit_age",)  # of a hook that says it, where a network has one
 OF_PREDICTIONS = ("ece", "mca")  # evaluations report these
 MATRIX_ROLES = ("weight", "embedding")
+
+
+IN_RUNS = (
+    *(*OF_WEIGHTS, *OF_CHANGE, *OF_TAPS, *OF_FEATURES, *OF_GRADIENTS, *OF_CURVATURE),
+    *(*OF_CHAINS, *OF_UNITS, *OF_HOOKS, *OF_OUTPUTS),
+)
+
+
+def where_measured(name: str) -> str:
+    """Return what to do for a metric's value, in words: of a run, of evaluations, or in Python."""
+    if name in IN_RUNS:
+        return "name it in `metrics.names` of a run"
+    if name in OF_PREDICTIONS:
+        return "evaluations of `kind: supervised` report it"
+    return f"call rlplast.metrics.{name} in Python"
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -40,20 +66,55 @@ def check_names(names: Iterable[str]) -> None:
     Raises:
         ConfigError: naming the nearest metric, or saying why one cannot be measured.
     """
-    known = (*OF_WEIGHTS, *OF_CHANGE, *OF_TAPS, *OF_FEATURES, *OF_GRADIENTS, *OF_UNITS)
     for name in names:
         get("metrics", name)
-        if name in OF_PREDICTIONS:
+        if name not in IN_RUNS:
             raise ConfigError(
-                f"metrics.names: {name!r} needs predictions on test data, not a probe of the "
-                "weights: evaluations of `kind: supervised` report it, leave it out here"
+                f"metrics.names: {name!r} needs more than a run's weights and a probe batch: "
+                f"{where_measured(name)}, leave it out here"
             )
-        if name not in known:
-            raise ConfigError(f"metrics.names: {name!r} compares two models: use `rlplast measure`")
+
+
+class RunMetrics:
+    """The metrics of one run, measured again and again.
+
+    Args:
+        names: registry names of metrics.
+        batch_size: samples in the probe batch.
+        hooks: the run's hooks, for what they can tell of themselves.
+
+    Attributes:
+        before: weights and buffers of the last time, by network, if a metric compares with them.
+    """
+
+    def __init__(self, names: Iterable[str], batch_size: int, hooks: Sequence[Hook] = ()) -> None:
+        self.names, self.batch_size, self.hooks = list(names), batch_size, hooks
+        self.before: dict[str, dict[str, Tensor]] = {}
+
+    def __call__(self, trainable: Trainable, number: int) -> dict[str, float]:
+        """Return what `measure_run` does, and remember the weights if they are asked for."""
+        about = (self.names, self.batch_size, number, self.hooks, self.before)
+        values = measure_run(trainable, *about)
+        if any(name in OF_CHURN for name in self.names):
+            self.before = {n: weights_of(net.module) for n, net in trainable.networks.items()}
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weights of the last time."""
+        return {"before": self.before} if self.before else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; the saved run may have had other metrics."""
+        self.before = {name: dict(own) for name, own in state.get("before", {}).items()}
 
 
 def measure_run(
-    trainable: Trainable, names: Iterable[str], batch_size: int, number: int
+    trainable: Trainable,
+    names: Iterable[str],
+    batch_size: int,
+    number: int,
+    hooks: Sequence[Hook] = (),
+    before: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> dict[str, float]:
     """Return ``metric/<name>/<network>[/<tensor>]`` values of everything that trains.
 
@@ -62,18 +123,31 @@ def measure_run(
         names: registry names of metrics.
         batch_size: samples in the probe batch.
         number: number of the probe stream.
+        hooks: the run's hooks, for what they can tell of themselves.
+        before: weights and buffers of some time before, by network, for metrics of churn.
     """
     names = list(names)
     batch = trainable.sample(batch_size, number)
     values: dict[str, float] = {}
     for key, network in trainable.networks.items():
-        found = _weights(network, names) | _units(network, names)
+        found = _weights(network, names) | _chains(network, names) | _units(network, names)
+        for hook in hooks:
+            own = hook.method.metrics(hook.states[key]) if network in hook.networks else {}
+            found |= {k: v for k, v in own.items() if k.partition("/")[0] in names}
         if batch is not None:
-            taps = trainable.activations(key, batch)
-            if taps:  # a network of one scalar has no hidden layers
+            of_hidden = any(name in (*OF_TAPS, *OF_FEATURES) for name in names)
+            # A network of one scalar has no hidden layers.
+            if of_hidden and (taps := trainable.activations(key, batch)):
                 found |= _features(taps, names)
             if network.trainable() and any(name in OF_GRADIENTS for name in names):
                 found |= _gradients(network, trainable.loss(key, batch), names)
+            if network.trainable() and any(name in OF_CURVATURE for name in names):
+                with sdpa_kernel(SDPBackend.MATH):  # the fast ones are differentiable once
+                    found |= _curvature(network, trainable.loss(key, batch), names)
+            asked = [name for name in names if name in OF_OUTPUTS]
+            if network.trainable() and asked:
+                then = (before or {}).get(key)
+                found |= measure_outputs(trainable, network, batch, asked, number, then)
         for name, value in found.items():
             metric, _, tensor = name.partition("/")
             values["/".join(["metric", metric, key, *([tensor] if tensor else [])])] = float(value)
@@ -100,6 +174,48 @@ def _weights(network: Network, names: list[str]) -> dict[str, Tensor | float]:
                     reference = [] if name in OF_WEIGHTS else [network.initial[block.name]]
                     values[f"{name}/{block.name}"] = metric(block.view, *reference)
     return values
+
+
+@torch.no_grad()
+def _chains(network: Network, names: list[str]) -> dict[str, Tensor | float]:
+    values: dict[str, Tensor | float] = {}
+    for name in names:
+        for slot, layers in _layers(network).items() if name in OF_CHAINS else ():
+            metric = get("metrics", name).target
+            weights = [layer["weight"] for layer in layers]
+            views, biases = [b.view for b in weights], [layer.get("bias") for layer in layers]
+            own = "/".join([name, *slot])
+            if name == "lipschitz_bound":
+                values[own] = metric(views)
+            elif name == "balancedness":
+                values[own] = metric(views, [None if b is None else b.view for b in biases])
+            else:
+                for first, second in itertools.pairwise(weights):
+                    start = (network.initial[b.name] for b in (first, second))
+                    values[f"{name}/{first.name}"] = metric(first.view, second.view, *start)
+    return values
+
+
+def _layers(network: Network) -> dict[tuple[str, ...], list[dict[str, Block]]]:
+    """Return the layers of a chain in forward order, per slot, by role; none if it is no chain."""
+    key = ("metrics", "chain")
+    if key not in network.memo:
+        found: dict[tuple[str, ...], dict[str, dict[str, Block]]] = {}
+        try:
+            paths = [] if len(heads(network)) > 1 else forward_order(network)
+        except ConfigError:
+            paths = []  # it branches
+        for block in network.trainable():
+            slot = () if block.spec.slot is None else (f"[{block.spec.slot}]",)
+            found.setdefault(slot, {}).setdefault(block.path, {})[block.role] = block
+        plain = all(
+            path in layers and layers[path].keys() <= {"weight", "bias"}
+            for layers in found.values()
+            for path in paths
+        )
+        chains = {s: [layers[p] for p in paths] for s, layers in found.items()} if plain else {}
+        network.memo[key] = {slot: layers for slot, layers in chains.items() if layers}
+    return network.memo[key]
 
 
 @torch.no_grad()
@@ -136,6 +252,19 @@ def _by_slot(taps: Activations) -> dict[tuple[str, ...], dict[str, Tensor]]:
     return found
 
 
+def _curvature(network: Network, loss: Tensor, names: list[str]) -> dict[str, Tensor | float]:
+    parameters = [p for p in network.module.parameters() if p.requires_grad]
+    values: dict[str, Tensor | float] = {}
+    for name in names:
+        metric = get("metrics", name).target
+        if name == "hessian_spectrum":
+            found = metric(loss, parameters, **IN_A_RUN).summary()
+            values |= {f"{name}/{what}": value for what, value in found.items()}
+        elif name in OF_CURVATURE:
+            values[name] = metric(loss, parameters)
+    return values
+
+
 def _gradients(network: Network, loss: Tensor, names: list[str]) -> dict[str, Tensor | float]:
     parameters = [p for p in network.module.parameters() if p.requires_grad]
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -147,4 +276,10 @@ def _gradients(network: Network, loss: Tensor, names: list[str]) -> dict[str, Te
         elif name == "effective_lr":
             with torch.no_grad():
                 values[name] = get("metrics", name).target(*map(list, zip(*pairs, strict=True)))
+        elif name == "grama_share":
+            own = {id(p): g for g, p in pairs}
+            blocks = {g.name: g.weight.block for g in network.units().groups if g.tap is not None}
+            layers = {k: b.like(own[id(b.param)]) for k, b in blocks.items() if id(b.param) in own}
+            if layers:
+                values[name] = get("metrics", name).target(layers)
     return values

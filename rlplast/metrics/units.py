@@ -1,6 +1,8 @@
-"""Metrics of units that live and sleep.
+"""Metrics of single units.
 
 - `awake_fraction`: how many units of lifecycle layers are awake.
+- `gradient_score`, `grama_share`: units that learn nothing.
+- `unit_age`: how long units have lived.
 """
 
 from collections.abc import Mapping
@@ -10,8 +12,9 @@ from torch import Tensor
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import register
+from rlplast.metrics.ranks import at_least_float32
 
-__all__ = ["awake_fraction"]
+__all__ = ["awake_fraction", "gradient_score", "grama_share", "unit_age"]
 
 
 @register("metrics", "awake_fraction", source="Lifecycle paper (Yang), Algorithm 1: mean of a")
@@ -39,3 +42,75 @@ def awake_fraction(active: Mapping[str, Tensor]) -> Tensor:
         raise ConfigError("awake_fraction: there are no lifecycle layers")
     awake = torch.stack([layer.sum() for layer in active.values()]).sum()
     return awake.double() / sum(layer.numel() for layer in active.values())
+
+
+def gradient_score(gradient: Tensor) -> Tensor:
+    """Return G_i of each unit of a layer: mean |∂L/∂w| of its weights over the layer's mean.
+
+    Scaling the loss leaves it as it is. In a layer without any gradient it is 0.
+
+    Args:
+        gradient: of the layer's incoming weight, a row per unit.
+
+    Returns:
+        A number per unit, at least float32.
+    """
+    size = at_least_float32(gradient).abs().flatten(1).mean(1)
+    return size / size.mean().clamp(min=torch.finfo(size.dtype).tiny)
+
+
+@register(
+    "metrics",
+    "grama_share",
+    source="GraMa (arXiv:2505.24061), equation 2, with the gradients of its code",
+    ranges={"threshold": "[0, inf)"},
+)
+def grama_share(gradients: Mapping[str, Tensor], *, threshold: float = 0.01) -> Tensor:
+    """Share of hidden units that learn next to nothing, among all units of all layers.
+
+    A unit's score is the mean |gradient| of its incoming weights, divided by the mean of that
+    over its layer. Large layers weigh more: this is no mean of layer shares.
+
+    Args:
+        gradients: of the incoming weight of each hidden layer, a row per unit.
+        threshold: largest score that counts, at least 0.
+
+    Returns:
+        0-d float64 tensor in ``[0, 1]``; NaN if a gradient is not finite.
+
+    Raises:
+        ConfigError: if there are no layers.
+
+    Examples:
+        >>> grama_share({"fc1": torch.tensor([[1.0, -1.0], [0.0, 0.0]])}).item()
+        0.5
+    """
+    if not gradients:
+        raise ConfigError("grama_share: there are no hidden layers with a gradient")
+    scores = torch.cat([gradient_score(layer) for layer in gradients.values()])
+    share = (scores <= threshold).double().mean()
+    return torch.where(scores.isfinite().all(), share, torch.nan)
+
+
+@register("metrics", "unit_age", source="Dohare et al. 2024, Algorithm 1: the age of cbp's units")
+def unit_age(ages: Mapping[str, Tensor], maturity: int) -> dict[str, Tensor]:
+    """Updates since the units of a network began or were replaced: median, min, share immature.
+
+    Of the hook `cbp`, which keeps the ages; a network without that hook has none.
+
+    Args:
+        ages: in updates, by layer, a number per unit.
+        maturity: the age above which a unit may be replaced.
+
+    Returns:
+        0-d float64 tensors: ``unit_age`` the lower median, ``unit_age/min``, and
+        ``unit_age/immature`` the share of units at or below `maturity`.
+
+    Examples:
+        >>> found = unit_age({"fc1": torch.tensor([4, 9]), "fc2": torch.tensor([1])}, 4)
+        >>> [found[k].item() for k in ("unit_age", "unit_age/min")]
+        [4.0, 1.0]
+    """
+    every = torch.cat(list(ages.values()))
+    found = {"": every.median(), "/min": every.amin(), "/immature": (every <= maturity).double()}
+    return {f"unit_age{key}": value.double().mean() for key, value in found.items()}

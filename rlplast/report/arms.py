@@ -56,7 +56,7 @@ def task_of(config: Config) -> str:
 
 
 def label_of(config: Config) -> str:
-    """Return what is done to a run: its hooks with their times, its layers and penalties.
+    """Return what is done to a run: its hooks, layers and penalties, with their times.
 
     Examples:
         >>> label_of({"hooks": [{"method": "fire", "at": "50%"}], "penalties": []})
@@ -64,22 +64,21 @@ def label_of(config: Config) -> str:
         >>> label_of({"hooks": []})
         'none'
     """
-    hooks = [_hook_label(hook) for hook in config.get("hooks") or []]
-    others = [str(own.get("method")) for key in _TREATMENT[1:] for own in config.get(key) or []]
-    return " + ".join([*hooks, *others]) or NO_TREATMENT
+    rows = [row for key in _TREATMENT for row in config.get(key) or []]
+    return " + ".join(map(_row_label, rows)) or NO_TREATMENT
 
 
-def _hook_label(hook: Config) -> str:
+def _row_label(row: Config) -> str:
     times = []
     for key in KEYS:
-        value = hook.get(key)
+        value = row.get(key)
         if isinstance(value, Mapping):  # when
             words = [f"{k} {v}" for k, v in value.items() if k != "metric"]
             times.append(f"{key} {value.get('metric')} {' '.join(words)}")
         elif value is not None:
             points = value if isinstance(value, list) else [value]
             times.append(f"{key} {', '.join(map(str, points))}")
-    return " ".join([str(hook.get("method")), *times])
+    return " ".join([str(row.get("method")), *times])
 
 
 def substance(config: Config) -> str:

@@ -22,6 +22,7 @@ from rlplast.report.view import Report, Rows, interval_words
 __all__ = ["estimate", "sections", "write_report"]
 
 SHOWN = 30  # missing runs that are named one by one
+ENOUGH = 5  # seeds, below which the report warns of its own intervals
 
 
 def estimate(found: Estimate | None) -> str:
@@ -113,6 +114,11 @@ def _headline(report: Report) -> Iterator[Part]:
         yield Text(f"Not done, and in no number below: {names}{rest}.", bad=True)
     for note in dict.fromkeys((*gathered.notes, *report.summary.notes)):
         yield Text(f"Note: {note}")
+    if 1 < len(seeds) < ENOUGH:
+        yield Text(
+            f"Note: intervals of {len(seeds)} seeds are narrower than they say: a bootstrap cannot "
+            f"know what other seeds would do. Run {ENOUGH} or more before you conclude."
+        )
 
 
 def _listed(names: tuple[str, ...] | list[str], noun: str) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.network.edits import Assign, write
 from rlplast.core.rng import preserve_global_rng
 from rlplast.core.training import distributed
 from rlplast.core.training.best import find_checkpoint
@@ -25,8 +26,8 @@ from rlplast.core.training.config import RunConfig
 from rlplast.core.training.kinds import get_kind
 from rlplast.core.training.loop import Loop
 from rlplast.core.training.run_folder import LINES, write_text
-from rlplast.metrics.probe import measure_run
-from rlplast.run.build import build, build_trainable
+from rlplast.metrics.probe import RunMetrics
+from rlplast.run.build import build
 from rlplast.run.config_file import dump_config, read_config
 from rlplast.run.episodes import play
 from rlplast.run.info import first_info, resumed_info, run_ids, status, versions
@@ -43,7 +44,6 @@ def _loop(
     until: tuple[Time, ...],
 ) -> Loop:
     trainable, hooks = build(config)
-    names, size = config.metrics.names, config.metrics.batch_size
     try:
         folder = distributed.open_folder(path, config.tensorboard)
     except (ConfigError, OSError) as error:
@@ -57,7 +57,7 @@ def _loop(
         total=config.total_time(),
         folder=folder,
         cadence=config.cadence(),
-        measure=lambda t, number: measure_run(t, names, size, number),
+        measure=RunMetrics(config.metrics.names, config.metrics.batch_size, hooks.hooks),
         observer=observer or (lambda loop: None),
         until=until,
         runs=run_ids(info),
@@ -101,20 +101,25 @@ class Run:
         return read_lines(self.path / f"{name}.jsonl")
 
     def agent(self) -> Any:
-        """Return the Trainable with the checkpoint's weights; built once."""
+        """Return the Trainable with the checkpoint's weights; built once.
+
+        They are those that evaluations of the run use: of `hare_tortoise` the slow ones.
+        """
         if self._trainable is None:
             with preserve_global_rng():  # opening a run reseeds nothing of the caller's
                 path = find_checkpoint(self.path, self.checkpoint, "checkpoint", self.report)
                 tensors, state = checkpoint.load(path)
                 checkpoint.check_run(path, run_ids(self.info))
                 with ExitStack() as cleanup, checkpoint.fitting(path):
-                    trainable = build_trainable(self.config.to_resume())
+                    trainable, hooks = build(self.config.to_resume())
                     cleanup.callback(trainable.close)
                     for network in trainable.networks.values():
                         checkpoint.load_network_tensors(network, tensors)
                     # Acting may need more than weights: statistics that observations pass through.
                     trainable.load_state_dict(state["trainable"])
                     trainable.clock = Clock(**state["clock"])
+                    hooks.load_state_dict(state["hooks"])
+                    write([Assign(block, value) for block, value in hooks.evaluation().items()])
                     cleanup.pop_all()  # it fits: it stays
                 self._trainable = trainable
         return self._trainable
@@ -266,7 +271,8 @@ def resume(
     elif done:
         report(f"{path} is done: nothing to resume (a longer run: --total)")
         return opened
-    loop = _loop(config.to_resume(), path, info, observer, until)
+    begun = _has_checkpoint(path)  # else it starts where it did, be it from another run
+    loop = _loop(config.to_resume() if begun else config, path, info, observer, until)
     info = info or first_info(config)
     try:
         try:
@@ -314,10 +320,15 @@ def _by_another(info: dict[str, Any]) -> str:
     return f"; the run was begun with rlplast {began}, this is {now}: go on with {began}"
 
 
+def _has_checkpoint(path: Path) -> bool:
+    """Say whether a run's folder has a checkpoint, damaged ones included."""
+    return any((path / "checkpoints").glob("[sb]*-*"))  # step-N, best-N, branch-N
+
+
 def _continue(loop: Loop, report: Callable[[str], None]) -> None:
     """Load the newest undamaged checkpoint; a run killed before its first one starts anew."""
     folder = loop.folder
-    if not any(folder.checkpoints.glob("[sb]*-*")):  # step-N, best-N, branch-N
+    if not _has_checkpoint(folder.path):
         report(f"{folder.path} has no checkpoint yet: starting from the beginning")
         for kept in folder.set_aside():
             report(f"what it had written before is kept in {kept}")

@@ -78,7 +78,7 @@ def read_config(source: str | Path | Mapping[str, Any], *overrides: Mapping[str,
     _refuse_coerced(data, cls)
     parser = _parser(cls)
     try:
-        parsed = parser.parse_object({"config": _hollow(data, cls)})
+        parsed = parser.parse_object({"config": _hollow(data, cls())}, defaults=False)
         config = copy.deepcopy(parser.instantiate(parsed).config)  # no default is shared
     except jsonargparse.ArgumentError as error:
         raise ConfigError(_explain(str(error), data, cls)) from error
@@ -142,20 +142,22 @@ def _renamed(
 def _parser(cls: type[RunConfig]) -> jsonargparse.ArgumentParser:
     """Return the parser of a kind's config; a study reads thousands of them."""
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_argument("--config", type=cls, default=cls())
+    parser.add_argument("--config", type=cls)
     return parser
 
 
-def _hollow(data: Mapping[str, Any], cls: type) -> dict[str, Any]:
-    """Return `data` with its free mappings emptied.
+def _hollow(data: Mapping[str, Any], default: Any) -> dict[str, Any]:
+    """Return `data` over the defaults, with its free mappings emptied.
 
-    jsonargparse would take a mapping with a ``class_path`` in one for an object to make.
+    jsonargparse would take a mapping with a ``class_path`` in one for an object to make. And it
+    takes as long to fill in the defaults as for all else.
     """
     hollow = {}
-    for key, value in data.items():
-        hint = typing.get_type_hints(cls)[key]
+    hints = typing.get_type_hints(type(default))
+    for key, value in (vars(default) | data).items():
+        hint, own = hints[key], getattr(default, key)
         if dataclasses.is_dataclass(hint):
-            value = _hollow(value, typing.cast(type, hint))
+            value = _hollow({} if value is own else value, own)
         elif hint in FREE and isinstance(value, list):
             value = [{} if isinstance(item, dict) else item for item in value]
         elif hint in FREE and isinstance(value, dict):

@@ -18,7 +18,7 @@ from typing import Any
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.hooks import hook_identity
-from rlplast.core.method.install import brings_modules
+from rlplast.core.method.listing import lists_face
 from rlplast.core.method.schedule import KEYS, Schedule
 from rlplast.core.training.config import RunConfig
 
@@ -102,7 +102,7 @@ def _installed(config: RunConfig) -> Rows:
     Runs that differ in them share no prefix: it would have other tensors than they, or a hook that
     is not theirs.
     """
-    return tuple(_canonical(row) for row in config.hooks if brings_modules(row))
+    return tuple(_canonical(row) for row in config.hooks if lists_face(row, "install"))
 
 
 def _cells(group: Sequence[PlannedRun]) -> list[Cell]:
@@ -114,7 +114,7 @@ def _cells(group: Sequence[PlannedRun]) -> list[Cell]:
         for i, row in enumerate(rows)
     }
     identities = {row: hook_identity(json.loads(row), s) for row, s in schedules.items()}
-    earliest = {row: schedule.earliest() for row, schedule in schedules.items()}
+    earliest = {row: _acts_from(row, schedule) for row, schedule in schedules.items()}
     cells: list[Cell] = []
     # What is the same up to a moment, as numbers of runs; the prefix that ends there, and when.
     todo: list[tuple[list[int], str | None, tuple[Time, ...]]] = [
@@ -209,6 +209,13 @@ def _schedule(row: str, place: int, run: PlannedRun) -> Schedule:
     return Schedule.parse(keys, config.reference_time(), label, config.horizon())
 
 
+def _acts_from(row: str, schedule: Schedule) -> list[Time]:
+    """Return the times up to which a run with a hook equals one without."""
+    if lists_face(json.loads(row), "follow"):  # its state follows every update
+        return [Time(0, "updates")]
+    return schedule.earliest()
+
+
 def _earliest(times: Iterable[Time]) -> tuple[Time, ...]:
     """Return the earliest time in each unit; only those of the start, if there is one."""
     first: dict[str, float] = {}
@@ -224,7 +231,9 @@ def _shared_config(config: RunConfig, own: Rows) -> RunConfig:
     hooks = []
     for hook in config.hooks:
         row = _canonical(hook)
-        if row in left and not brings_modules(hook):  # those are in order with other hooks later
+        if row in left and not lists_face(
+            hook, "install"
+        ):  # those are in order with other hooks later
             left.remove(row)
         else:
             hooks.append(hook)

@@ -23,7 +23,7 @@ from typing import Any
 
 from rlplast.core.errors import ConfigError, RlplastError, check_known
 from rlplast.core.optional import import_optional
-from rlplast.core.training.run_folder import write_json
+from rlplast.core.training.run_folder import write_json, write_text
 from rlplast.study import child
 from rlplast.study.child import Job
 
@@ -125,7 +125,7 @@ class _Submitted:
 
     attempt: Attempt
     queued: Any  # submitit's job
-    again: int = _AGAIN
+    again: int
 
 
 class SlurmBackend:
@@ -150,7 +150,7 @@ class SlurmBackend:
         stop.parent.mkdir(parents=True, exist_ok=True)
         stop.unlink(missing_ok=True)
         attempt = Attempt(job, stop)
-        return _Submitted(attempt, self._find(attempt) or self._submit(attempt))
+        return _Submitted(attempt, self._find(attempt) or self._submit(attempt), _AGAIN)
 
     def _submit(self, attempt: Attempt) -> Any:
         job, stop = attempt.job, attempt.stop
@@ -162,7 +162,7 @@ class SlurmBackend:
             queued = executor.submit(attempt)
         except (RuntimeError, ValueError) as error:
             raise RlplastError(f"Slurm did not take it: {error}") from error
-        stop.with_suffix(".id").write_text(queued.job_id, encoding="utf-8")
+        write_text(stop.with_suffix(".id"), queued.job_id)
         return queued
 
     def _find(self, attempt: Attempt) -> Any | None:
@@ -205,10 +205,9 @@ class SlurmBackend:
         with suppress(OSError, ValueError, LookupError, TypeError):  # none, or a damaged one
             found = json.loads(file.read_bytes())
             return int(found["exit"]), str(found["reason"])
-        said = (queued.stderr() or "").splitlines()
-        silent = f"ended without a word, Slurm's state is {queued.state}"
-        why = next((line for line in reversed(said) if "Error: " in line), silent)
-        return child.KILLED, f"{why}, see {queued.paths.stderr}"
+        said = (queued.stderr() or "").strip().splitlines() or ["without a word"]
+        why = next((line for line in reversed(said) if "Error: " in line), f"ended: {said[-1]}")
+        return child.KILLED, f"{why}, Slurm's state is {queued.state}, see {queued.paths.stderr}"
 
     def end(self, handle: _Submitted, force: bool) -> None:
         """Leave a file that asks the command to save and end; a job that waits is cancelled."""

@@ -28,7 +28,7 @@ class SupervisedConfig(RunConfig):
         optimizer: the optimizer and its learning rate.
         batch_size: images per update; the last batch of an epoch may be smaller, but a single
             image joins the batch before it.
-        label_smoothing: probability mass spread evenly over all classes.
+        label_smoothing: probability mass spread evenly over all classes, in the training loss.
         augment: random changes of training images: crop, flip.
         precision: fp32, or bf16 for autocast in forward passes.
         accelerate: off, or compile for torch.compile.
@@ -61,6 +61,7 @@ class SupervisedConfig(RunConfig):
         self.stream.epochs_of_phases()
         best, scores = self.checkpoint.best, ["accuracy", "loss", "ece"]
         scores += ["mca"] if self.data.corrupted else []
+        scores += ["accuracy_all"] if self.stream.name == "class_incremental" else []
         if best is not None:
             check_choice("checkpoint.best", best, scores)
         total, phases = self.total_time(), len(self.stream.epochs_of_phases())

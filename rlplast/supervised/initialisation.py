@@ -5,6 +5,7 @@ What a law does not mention follows torch's own (`torch_default`).
 
 - `vgg_law`, `resnet_law`: those of torchvision's models.
 - `vit_law`, `efficientnet_law`: those of timm's models.
+- `fire_vit_law`: that of FIRE's vision transformer.
 """
 
 import math
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
 
-__all__ = ["efficientnet_law", "resnet_law", "vgg_law", "vit_law"]
+__all__ = ["efficientnet_law", "fire_vit_law", "resnet_law", "vgg_law", "vit_law"]
 
 
 def _normal(block: Block, std: float, generator: torch.Generator) -> Tensor:
@@ -54,6 +55,13 @@ def vit_law(block: Block, generator: torch.Generator) -> Tensor:
     if block.kind == "linear" or block.name == "pos_embed":
         value = torch.empty(block.view.shape)
         return nn.init.trunc_normal_(value, std=0.02, generator=generator)
+    return torch_default(block, generator)
+
+
+def fire_vit_law(block: Block, generator: torch.Generator) -> Tensor:
+    """Draw as FIRE's vision transformer: class token and positions N(0, 1), else torch's laws."""
+    if block.name in ("cls_token", "pos_embed"):
+        return _normal(block, 1.0, generator)
     return torch_default(block, generator)
 
 

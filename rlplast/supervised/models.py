@@ -21,9 +21,15 @@ from rlplast.core.optional import import_optional
 from rlplast.core.registry import check_fields, check_range, param
 from rlplast.core.rng import preserve_global_rng
 from rlplast.supervised.chains import ALEXNET, CNN, LENET5, Stages, chain, vgg16_stages
-from rlplast.supervised.initialisation import efficientnet_law, resnet_law, vgg_law, vit_law
+from rlplast.supervised.initialisation import (
+    efficientnet_law,
+    fire_vit_law,
+    resnet_law,
+    vgg_law,
+    vit_law,
+)
 from rlplast.supervised.resnet import ResNet18
-from rlplast.supervised.vit import ViT
+from rlplast.supervised.vit import FireViT, ViT
 
 __all__ = ["MODELS", "Model", "ModelConfig", "build_model", "model_taps"]
 
@@ -39,15 +45,15 @@ class ModelConfig:
     null leaves what the model has of its own. A model refuses keys that it does not read.
 
     Attributes:
-        name: mlp, cnn, cnn_bn, lenet5, alexnet, vgg16, resnet18, vit_tiny, deit_tiny or
-            efficientnetv2_s.
+        name: mlp, cnn, cnn_bn, lenet5, alexnet, vgg16, resnet18, vit_tiny (timm's), deit_tiny,
+            vit_tiny_fire (that of FIRE's code) or efficientnetv2_s.
         hidden: sizes of the linear layers before the last: mlp [100, 100], cnn and cnn_bn [100],
             lenet5 [120, 84], alexnet [], vgg16 [4096, 4096] (FIRE: [1024, 1024]), resnet18 []
             (FIRE: [512]).
         width: channels of the first conv: cnn and cnn_bn 16, vgg16 and resnet18 64, the others
-            in proportion; vit_tiny, deit_tiny: size of a token, 192, a multiple of 3.
-        depth: vit_tiny, deit_tiny: number of blocks, 12.
-        patch: vit_tiny, deit_tiny: side of a patch in pixels; 4 for images of up to 64 pixels,
+            in proportion; vision transformers: size of a token, 192, a multiple of 3.
+        depth: vision transformers: number of blocks, 12.
+        patch: vision transformers: side of a patch in pixels; 4 for images of up to 64 pixels,
             16 for larger ones.
         batch_norm: vgg16: whether each conv is followed by BatchNorm.
         init: vgg16, resnet18: ``torch`` for the laws of torch's own layers, as FIRE's code has;
@@ -127,13 +133,15 @@ def _resnet18(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
     return ResNet18(shape[0], classes, config.width or 64, config.hidden or ())
 
 
-def _vit(config: ModelConfig, shape: Shape, classes: int, name: str) -> nn.Module:
+def _vit(config: ModelConfig, shape: Shape, classes: int, build: type[ViT] = ViT) -> nn.Module:
     sides = shape[1:]
     patch = config.patch or (4 if max(sides) <= 64 else 16)
-    module = ViT(shape, classes, patch=patch, width=config.width or 192, depth=config.depth or 12)
+    module = build(shape, classes, patch=patch, width=config.width or 192, depth=config.depth or 12)
     if config.pretrained:
         options = {"img_size": sides, "patch_size": patch, "in_chans": shape[0]}
-        published = _timm(name, pretrained=True, num_classes=classes, **options)
+        published = _timm(
+            f"{config.name}_patch16_224", pretrained=True, num_classes=classes, **options
+        )
         module.load_state_dict(published.state_dict())
     return module
 
@@ -157,7 +165,7 @@ def _timm(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
         ) from error
 
 
-_VIT_KEYS = ("width", "depth", "patch", "pretrained")
+_VIT_KEYS = ("width", "depth", "patch")
 
 MODELS: dict[str, Model] = {
     "mlp": Model(_chain, ("hidden",)),
@@ -168,8 +176,9 @@ MODELS: dict[str, Model] = {
     "vgg16": Model(_chain, ("hidden", "width", "batch_norm", "init"), vgg_law),
     "resnet18": Model(_resnet18, ("hidden", "width", "init"), resnet_law),
     # One architecture; what differs is how the published weights were trained.
-    "vit_tiny": Model(partial(_vit, name="vit_tiny_patch16_224"), _VIT_KEYS, vit_law),
-    "deit_tiny": Model(partial(_vit, name="deit_tiny_patch16_224"), _VIT_KEYS, vit_law),
+    "vit_tiny": Model(_vit, (*_VIT_KEYS, "pretrained"), vit_law),
+    "deit_tiny": Model(_vit, (*_VIT_KEYS, "pretrained"), vit_law),
+    "vit_tiny_fire": Model(partial(_vit, build=FireViT), _VIT_KEYS, fire_vit_law),
     "efficientnetv2_s": Model(_efficientnet, ("pretrained",), efficientnet_law),
 }
 

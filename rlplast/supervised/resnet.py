@@ -4,12 +4,13 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlplast.core.network.units import UnitSpec
+from rlplast.core.network.units import UnitSpec, activated
 
 __all__ = ["ResNet18"]
 
@@ -33,7 +34,7 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the block gives, and the activation inside it."""
-        inside = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        inside = activated(self.conv1, self.bn1(self.conv1(x)), torch.relu_)
         around = x if self.downsample is None else self.downsample(x)
         return F.relu(self.bn2(self.conv2(inside)) + around, inplace=True), inside
 
@@ -71,9 +72,14 @@ class ResNet18(nn.Module):
     def unit_specs(self) -> list[UnitSpec]:
         """Return the channels inside blocks and the hidden linear units; the stream has none."""
         blocks = [n for n, module in self.named_modules() if isinstance(module, _Block)]
-        inside = [UnitSpec(f"{b}.conv1", (f"{b}.conv2",), (f"{b}.bn1",)) for b in blocks]
+        specs = [UnitSpec(f"{b}.conv1", (f"{b}.conv2",), (f"{b}.bn1",)) for b in blocks]
         after = [*self.hidden[1:], "head"]
-        return inside + [UnitSpec(n, (a,)) for n, a in zip(self.hidden, after, strict=False)]
+        specs += [UnitSpec(n, (a,)) for n, a in zip(self.hidden, after, strict=False)]
+        return [replace(spec, replaceable=True) for spec in specs]
+
+    def residual_branches(self) -> list[list[str]]:
+        """Return the layer whose output each block adds to the stream."""
+        return [[f"{n}.bn2"] for n, module in self.named_modules() if isinstance(module, _Block)]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (n, classes) of images (n, channels, height, width)."""
@@ -89,5 +95,6 @@ class ResNet18(nn.Module):
                 taps |= {f"layer{i}.{j}.conv1": inside, f"layer{i}.{j}.conv2": x}
         x = torch.flatten(F.adaptive_avg_pool2d(x, 1), 1)
         for name in self.hidden:
-            x = taps[name] = F.relu(self.get_submodule(name)(x), inplace=True)
+            layer = self.get_submodule(name)
+            x = taps[name] = activated(layer, layer(x), torch.relu_)
         return self.head(x), taps

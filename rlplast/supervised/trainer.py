@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlplast.core.checkpoint.fingerprint import check_data, fingerprint
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
-from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import zero_all
 from rlplast.core.network.optimizers import Updater
-from rlplast.core.network.record import record
-from rlplast.core.rng import Streams, torch_stream
-from rlplast.core.training.trainable import AfterUpdate, Trainable, no_hooks
+from rlplast.core.network.record import in_mode, record
+from rlplast.core.rng import Streams, derive_seed, torch_stream
+from rlplast.core.training.trainable import AfterUpdate, Trainable, no_hooks, penalties_of
+from rlplast.methods.label_smoothing import label_smoothing
 from rlplast.metrics.calibration import accuracy, ece, mca
 from rlplast.supervised.augment import augment
 from rlplast.supervised.config import SupervisedConfig
@@ -88,12 +88,12 @@ class Supervised(Trainable):
         self.model = build_model(config.model, self.data.input_shape, self.data.num_classes)
         self.model.to(device)
         install_methods(config.layers, config.hooks, {"model": (self.model,)}, seed)
-        self.updater = Updater(config.optimizer, self.model)
+        self.updater = Updater(config.optimizer, self.model, derive_seed(seed, "model"))
         network = Network("model", self.model, self.updater.optimizers)
         if not config.model.pretrained:  # else θ0 is what was published
             network.initialise(torch_stream(seed, "init", "model"))
         self.networks = {"model": network}
-        self.penalties = Penalties(config.penalties, self.networks)
+        self.penalties = penalties_of(self)
         self.clock = Clock()
         self.after_update: AfterUpdate = no_hooks
         self.recorded: frozenset[str] = frozenset()
@@ -128,8 +128,9 @@ class Supervised(Trainable):
         self.right += (logits.detach().argmax(1) == y).sum()
         self.updates_summed += 1
         self.images_summed += len(y)
-        self.updater.minimise(self.penalties.add("model", loss))
-        self.clock = self.clock.advance(updates=1, epochs=int(here.batch == here.batches - 1))
+        clock = self.clock.advance(updates=1, epochs=int(here.batch == here.batches - 1))
+        self.updater.minimise(self.penalties.add("model", loss, clock=clock))
+        self.clock = clock
         self.after_update(self.clock, {"model": activations})
 
     def _shuffled(self, *stream: str | int) -> Tensor:
@@ -161,7 +162,7 @@ class Supervised(Trainable):
         with self._autocast():
             logits, found = self._taps(x) if self.recorded else (self.model(x), {})
         logits = logits.float()
-        loss = F.cross_entropy(logits, y, label_smoothing=self.config.label_smoothing)
+        loss = label_smoothing(logits, y, label_smoothing=self.config.label_smoothing)
         return loss, logits, {k: v.detach() for k, v in found.items()}
 
     def _taps(self, x: Tensor) -> tuple[Tensor, Activations]:
@@ -203,10 +204,13 @@ class Supervised(Trainable):
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
         """Return accuracy, loss and ECE on the images held out that this phase is tested on.
 
-        With ``data.corrupted`` also mCA. Neither argument matters: all images count.
+        With ``data.corrupted`` also mCA; where classes come one after the other, also the accuracy
+        on the held-out images of all classes. Neither argument matters: all images count.
         """
         test = self.stream[self.clock.phase].test.to(self.device)
         scores = self._score(self.data.test[test])
+        if self.config.stream.name == "class_incremental":
+            scores["accuracy_all"] = self._score(self.data.test)["accuracy"]
         if self.data.corrupted:
             sets = self.data.corrupted.items()
             scores["mca"] = mca({name: self._score(read())["accuracy"] for name, read in sets})
@@ -270,6 +274,12 @@ class Supervised(Trainable):
         """Return the mean cross-entropy of a batch; in eval mode no statistics move."""
         with nullcontext() if train else self._evaluating():
             return self.task_loss(self.normalise(batch.x), batch.y)[0]
+
+    def outputs(self, network: str, batch: Images, module: nn.Module | None = None) -> Tensor:
+        """Return the logits of a batch, (batch, classes)."""
+        module = self.model if module is None else module
+        with in_mode(module, train=False):
+            return module(self.normalise(batch.x))
 
     @torch.no_grad()
     def activations(self, network: str, batch: Images) -> Activations:

@@ -1,24 +1,29 @@
-"""Vision transformer.
+"""Vision transformers: Dosovitskiy et al. 2021, built as in two libraries.
 
-- `ViT`: Dosovitskiy et al. 2021, with layers called as in timm, whose weights fit.
+- `ViT`: with layers called as in timm, whose weights fit.
+- `FireViT`: as FIRE's code has it, which follows lucidrains/vit-pytorch.
 """
+
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.network.units import UnitSpec
+from rlplast.core.network.units import UnitSpec, activated
 
-__all__ = ["HEADS", "ViT"]
+__all__ = ["HEADS", "FireViT", "ViT"]
 
 HEADS = 3  # of attention, in ViT-Tiny and DeiT-Tiny
 _MLP_RATIO = 4
-_EPS = 1e-6  # of LayerNorm
+_EPS = 1e-6  # of timm's LayerNorm
 
 
 class _Attention(nn.Module):
     """Self-attention; query, key and value are one packed layer."""
+
+    units = UnitSpec("attn.qkv", ("attn.proj",), heads=HEADS)
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -31,14 +36,33 @@ class _Attention(nn.Module):
         return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
-class _Block(nn.Module):
-    """Attention and an MLP, each after a LayerNorm and added to its input."""
+class _FireAttention(nn.Module):
+    """Self-attention; query, key and value are three layers without biases."""
+
+    units = UnitSpec("attn.to_q", ("attn.proj",), heads=HEADS, beside=("attn.to_k", "attn.to_v"))
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(width, eps=_EPS)
-        self.attn = _Attention(width)
-        self.norm2 = nn.LayerNorm(width, eps=_EPS)
+        self.to_q = nn.Linear(width, width, bias=False)
+        self.to_k = nn.Linear(width, width, bias=False)
+        self.to_v = nn.Linear(width, width, bias=False)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (n, tokens, width) for (n, tokens, width)."""
+        projections = self.to_q, self.to_k, self.to_v
+        q, k, v = (p(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in projections)
+        return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class _Block(nn.Module):
+    """Attention and an MLP, each after a LayerNorm and added to its input."""
+
+    def __init__(self, width: int, attention: _Attention | _FireAttention, eps: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, eps=eps)
+        self.attn = attention
+        self.norm2 = nn.LayerNorm(width, eps=eps)
         self.mlp = nn.ModuleDict(
             {
                 "fc1": nn.Linear(width, _MLP_RATIO * width),
@@ -48,13 +72,14 @@ class _Block(nn.Module):
 
     def unit_specs(self) -> list[UnitSpec]:
         """Return the heads of the attention and the MLP's hidden units."""
-        heads = UnitSpec("attn.qkv", ("attn.proj",), heads=HEADS)
-        return [heads, UnitSpec("mlp.fc1", ("mlp.fc2",), nonlinearity=F.gelu)]
+        mlp = UnitSpec("mlp.fc1", ("mlp.fc2",), nonlinearity=F.gelu, replaceable=True)
+        return [self.attn.units, mlp]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the block gives, and the MLP's activation."""
         x = x + self.attn(self.norm1(x))
-        inside = F.gelu(self.mlp["fc1"](self.norm2(x)))
+        fc1 = self.mlp["fc1"]
+        inside = activated(fc1, fc1(self.norm2(x)), F.gelu)
         return x + self.mlp["fc2"](inside), inside
 
 
@@ -71,6 +96,9 @@ class ViT(nn.Module):
     Raises:
         ConfigError: if patch or width do not divide.
     """
+
+    attention: ClassVar[type[_Attention | _FireAttention]] = _Attention
+    eps: ClassVar[float] = _EPS
 
     def __init__(
         self,
@@ -93,10 +121,23 @@ class ViT(nn.Module):
         patches = (sides[0] // patch) * (sides[1] // patch)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + patches, width))
-        self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(channels, width, patch, patch)})
-        self.blocks = nn.ModuleList(_Block(width) for _ in range(depth))
-        self.norm = nn.LayerNorm(width, eps=_EPS)
+        self.patch, eps = patch, self.eps
+        self.patch_embed = nn.ModuleDict(self._layers_of_patches(channels, width))
+        blocks = (_Block(width, self.attention(width), eps) for _ in range(depth))
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(width, eps=eps)
         self.head = nn.Linear(width, num_classes)
+
+    def _layers_of_patches(self, channels: int, width: int) -> dict[str, nn.Module]:
+        return {"proj": nn.Conv2d(channels, width, self.patch, self.patch)}
+
+    def _tokens(self, x: Tensor) -> Tensor:
+        """Return (n, patches, width) of images."""
+        return self.patch_embed["proj"](x).flatten(2).mT
+
+    def residual_branches(self) -> list[list[str]]:
+        """Return the layers whose outputs each block adds to the stream."""
+        return [[f"blocks.{i}.attn.proj", f"blocks.{i}.mlp.fc2"] for i in range(len(self.blocks))]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (n, classes) of images (n, channels, height, width)."""
@@ -104,10 +145,39 @@ class ViT(nn.Module):
 
     def forward_taps(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return logits and each MLP's activation after its GELU, (n, units, tokens)."""
-        x = self.patch_embed["proj"](x).flatten(2).mT
+        x = self._tokens(x)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], 1) + self.pos_embed
         taps: dict[str, Tensor] = {}
         for i, block in enumerate(self.blocks):
             x, inside = block(x)
             taps[f"blocks.{i}.mlp.fc1"] = inside.mT
         return self.head(self.norm(x[:, 0])), taps
+
+
+class FireViT(ViT):
+    """A vision transformer as FIRE's code builds it, with the names of `ViT`'s layers.
+
+    Query, key and value are layers of their own without biases, patches pass a LayerNorm, a
+    linear layer and another LayerNorm, and LayerNorms have torch's ε. A patch's pixels come
+    channel by channel, those of FIRE's code pixel by pixel.
+
+    Args and errors are those of `ViT`.
+    """
+
+    attention = _FireAttention
+    eps = 1e-5
+
+    def _layers_of_patches(self, channels: int, width: int) -> dict[str, nn.Module]:
+        pixels = channels * self.patch**2
+        return {
+            "norm_pixels": nn.LayerNorm(pixels),
+            "proj": nn.Linear(pixels, width),
+            "norm": nn.LayerNorm(width),
+        }
+
+    def _tokens(self, x: Tensor) -> Tensor:
+        """Return (n, patches, width) of images."""
+        x = F.unfold(x, self.patch, stride=self.patch).mT
+        for layer in self.patch_embed.values():
+            x = layer(x)
+        return x

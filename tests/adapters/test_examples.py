@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.adapters.hosts import QUIET_LIGHTNING
+from tests.marks import slow
 
 pytestmark = QUIET_LIGHTNING
 
@@ -16,8 +17,8 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 @pytest.mark.parametrize(
     ("name", "promised"),
     [
-        ("sb3_hooks", ["fire        env_step 1000", "head_reset", "lines in"]),
-        ("hf_trainer_hooks", ["full_reset     update 18", "equals uninterrupted: True"]),
+        slow("sb3_hooks", ["fire        env_step 1000", "head_reset", "lines in"]),
+        slow("hf_trainer_hooks", ["full_reset     update 18", "equals uninterrupted: True"]),
         ("lightning_hooks", ["full_reset  update 10", "equals uninterrupted: True"]),
     ],
 )

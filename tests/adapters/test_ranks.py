@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from rlplast.adapters.hf_trainer import HookCallback
+from rlplast.core.training import distributed
 from tests.adapters.hosts import WithLoss, hf_trainer
 
 torch.manual_seed(0)
@@ -32,6 +33,7 @@ trainer.train()
 number = torch.distributed.get_rank()
 state = {"weight": model.net[3].weight.double().sum().item(), "receipts": len(callback.receipts)}
 (folder / f"rank{number}.json").write_text(__import__("json").dumps(state))
+distributed.leave()
 """
 
 
@@ -80,6 +82,7 @@ import torch
 
 from rlplast.adapters.hf_trainer import HookCallback
 from rlplast.core.errors import ConfigError
+from rlplast.core.training import distributed
 from tests.adapters import toys
 from tests.adapters.hosts import WithLoss, hf_trainer
 from tests.adapters.readers import net
@@ -107,6 +110,7 @@ state = {
     "touched": sum(r.entries_touched for r in callback.receipts),
 }
 (folder / f"rank{os.environ['RANK']}.json").write_text(json.dumps(state))
+distributed.leave()
 """
 
 

@@ -11,6 +11,7 @@ from tests.adapters.by_hand import Batches, ByHand, Played, Replayed
 from tests.adapters.hosts import QUIET_LIGHTNING, Fit, hook_callback
 from tests.adapters.readers import net, sb3
 from tests.adapters.toys import INSIDE, READING, row, silence
+from tests.marks import slow_but
 
 pytestmark = [*QUIET_LIGHTNING, pytest.mark.usefixtures("toys")]
 
@@ -31,7 +32,7 @@ def in_sb3(name: str, hooks: list[Any], monkeypatch: pytest.MonkeyPatch) -> tupl
 
 
 @pytest.mark.parametrize("method", READING)
-@pytest.mark.parametrize("name", SB3)
+@pytest.mark.parametrize("name", slow_but(["SAC", "PPO"], SB3))
 def test_sb3_resets_what_bare_hooks_reset(name: str, method: str, monkeypatch: pytest.MonkeyPatch):
     by_hand, callback = in_sb3(name, [row(method)], monkeypatch)
     assert by_hand.updates >= 16 and by_hand.changed > 0

@@ -18,6 +18,7 @@ from tests.adapters.hosts import (
     killer,
     same,
 )
+from tests.marks import slow
 
 pytestmark = [*QUIET_LIGHTNING, pytest.mark.parametrize("host", ["hf", "lightning"])]
 
@@ -94,7 +95,7 @@ def test_parameter_outside_the_optimizer_is_refused(host: str, tmp_path: Path):
         Fit(host, tmp_path, net, callback, optimizer=optimizer).train()
 
 
-@pytest.mark.parametrize("killed", [pytest.param(9, marks=pytest.mark.slow), 15, 17])
+@pytest.mark.parametrize("killed", [slow(9), slow(15), 17])
 def test_interrupted_and_resumed_equals_uninterrupted(host: str, killed: int, tmp_path: Path):
     def fit(name: str, *others: Any) -> Fit:
         path = tmp_path / name / "receipts.jsonl"

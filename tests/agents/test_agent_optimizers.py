@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import rows
 from rlplast.run import api
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
 from tests.cli.runs import SMALL
+from tests.marks import optimizers, slow_but
 from tests.runs import MANY, TINY, final, forget
 from tests.sac_runs import small_sac
 
@@ -28,10 +28,11 @@ NEW = {
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-@pytest.mark.parametrize("name", [row.name for row in rows("optimizers")])
-def test_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", optimizers(["sgd"]))
+@pytest.mark.parametrize("kind", slow_but(["sac"], KINDS))
+def test_resumed_run_equals_an_uninterrupted_one(kind: str, name: str, tmp_path: Path) -> None:
     keys = {"optimizer.name": name, "optimizer.schedule": "cosine", "optimizer.warmup": 0.2}
-    config = api.read_config(KINDS["sac"] | MANY, keys)
+    config = api.read_config(KINDS[kind] | MANY, keys)
     through, run = tmp_path / "through", tmp_path / "run"
     api.train(config, through)
     shutil.copytree(through, run)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tests.agents.toy_control import sac, use_slide
 from tests.agents.toy_env import advanced, dqn, everything, same
+from tests.marks import slow
 
 SIMBA = {"network": "simba"}
 MLP = {"network": "mlp", "log_std": "clamp", "log_std_min": -20.0, "normalize_obs": False}
@@ -41,12 +42,12 @@ def gradients(agent: Any, network: str, loss: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize(
     ("network", "options"),
     [
-        ("q", CARTPOLE),
-        ("q", BREAKOUT),
-        ("actor", SIMBA),
+        slow("q", CARTPOLE),
+        slow("q", BREAKOUT),
+        slow("actor", SIMBA),
         ("critic", SIMBA),
-        pytest.param("actor", MLP, marks=pytest.mark.slow),
-        pytest.param("critic", MLP, marks=pytest.mark.slow),
+        slow("actor", MLP),
+        slow("critic", MLP),
     ],
 )
 def test_loss_and_gradients_agree_eager_and_compiled(

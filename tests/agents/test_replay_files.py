@@ -16,6 +16,7 @@ from rlplast.agents.replay import Replay
 from rlplast.agents.replay_files import Segment, plan
 from rlplast.core.errors import ConfigError, DamagedFile
 from tests.agents.replay_episodes import Episodes, assert_equal, copy, fill, make, save
+from tests.marks import slow_but
 
 SEGMENT = 8
 LAYOUT: dict[str, Any] = {"rows": 4 * SEGMENT, "num_envs": 2, "segment_rows": SEGMENT}
@@ -43,7 +44,7 @@ def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", slow_but(range(4), range(12)))
 def test_restored_replay_goes_on_like_the_uninterrupted_one(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     n_step, frame_stack, num_envs = (int(rng.integers(1, high)) for high in (4, 5, 4))

@@ -17,6 +17,7 @@ from rlplast.core.training.config import read_yaml
 from tests.agents.toy_control import sac, use_slide
 from tests.agents.toy_env import everything, hooked, same
 from tests.cases import CASES
+from tests.marks import slow
 from tests.naive.interventions import SwrLayer, fire_twin, shrink_perturb_twin, swr_twin
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "sac" / "hooks"
@@ -58,7 +59,8 @@ UNITS = Row("units", "units", "unchanged", renewed=(), forgets=TWO)
 
 # The configs of an arm: what FIRE's authors did at the midpoint, and what others do there.
 ARMS = {
-    "none": Row("unchanged", "unchanged", "unchanged"),
+    "none": NOTHING,
+    "none_renewed": Row("unchanged", "unchanged", "unchanged"),
     "full_reset": Row("θ0", "θ0", temperature="θ0"),
     "shrink_perturb": Row("0.2θ + 0.8θ0", "0.2θ + 0.8θ0", temperature="θ0"),
     "fire": Row("orthogonal", "orthogonal", temperature="θ0"),
@@ -71,7 +73,8 @@ ARMS = {
 }
 
 # Every registered method at 50%: its own policies, all networks. PARAMS has what is not default.
-PARAMS = {name: CASES[name].params for name in ("cbp", "dash", "redo", "snr")}
+OWN = ("cbp", "dash", "redo", "regrama", "snr", "weight_clip")
+PARAMS = {name: CASES[name].params for name in OWN}
 METHODS = {
     "full_reset": Row("fresh", "fresh", temperature="θ0"),  # its law draws nothing
     "shrink_perturb": Row("0.2θ + 0.8θ0", "0.2θ + 0.8θ0", temperature="0.2θ + 0.8θ0"),
@@ -80,8 +83,12 @@ METHODS = {
     "swr": Row("swr 1e-3", "swr 1e-3", "unchanged", renewed=()),
     "dash": Row("shrunk", "shrunk", renewed=TWO),
     "plasticity_injection": Row("injected", "injected", renewed=(), forgets=TWO),
+    "hypersphere_project": Row("unit rows", "unit rows", "unchanged", renewed=()),
+    "weight_clip": Row("within 0.1", "within 0.1", "unchanged", renewed=()),
     "cbp": UNITS,
+    "hare_tortoise": NOTHING,  # it has followed no update
     "redo": UNITS,
+    "regrama": UNITS,
     "snr": UNITS,
 }
 
@@ -200,6 +207,26 @@ def renewed_units(blocks: list[Block], before: State, after: State, start: State
         assert rows[rows.any(1)].all(), name
 
 
+def unit_rows(blocks: list[Block], before: State, after: State, start: State) -> None:
+    linears = [b for b in blocks if (b.kind, b.role) == ("linear", "weight")]
+    assert any(b.path in HEADS for b in linears)
+    for name in (b.name for b in linears):
+        rows = [row / np.linalg.norm(row) for row in before[name].double().numpy()]
+        np.testing.assert_allclose(after[name].numpy(), np.stack(rows), **TOLERANCE)
+    unchanged([b for b in blocks if b not in linears], before, after, start)
+
+
+def clipped(blocks: list[Block], before: State, after: State, start: State) -> None:
+    linears = [b for b in blocks if b.kind == "linear"]
+    fan_in = {b.path: b.view.shape[1] for b in linears if b.role == "weight"}
+    for block in linears:
+        bound = 0.1 / fan_in[block.path] ** 0.5
+        wanted = np.clip(before[block.name].numpy(), np.float32(-bound), np.float32(bound))
+        np.testing.assert_array_equal(after[block.name].numpy(), wanted)
+    assert any(not same(after[b.name], before[b.name]) for b in linears)
+    unchanged([b for b in blocks if b not in linears], before, after, start)
+
+
 unchanged = equal(lambda before, start, name: before[name])
 RULES: dict[str, Rule] = {
     "unchanged": unchanged,
@@ -211,6 +238,8 @@ RULES: dict[str, Rule] = {
     "swr 1e-4": rescaled(1e-4),
     "swr 1e-3": rescaled(1e-3),
     "shrunk": shrunk,
+    "unit rows": unit_rows,
+    "within 0.1": clipped,
     "injected": injected,
     "units": renewed_units,
 }
@@ -277,7 +306,7 @@ def test_every_shipped_config_and_every_method_has_a_row():
     assert {row.name for row in rows("interventions")} == METHODS.keys()
 
 
-@pytest.mark.parametrize("network", ["simba", "mlp"])
+@pytest.mark.parametrize("network", [slow("simba"), "mlp"])
 @pytest.mark.parametrize("arm", ARMS)
 def test_shipped_hooks_do_what_the_table_says(arm: str, network: str):
     configs = read_yaml(CONFIGS / f"{arm}.yaml")

@@ -12,6 +12,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order
 from rlplast.core.rng import torch_stream
+from tests.marks import slow
 from tests.methods.nets import normal, randomise
 
 OBS, ACTION, BATCH = 5, 3, 7
@@ -245,7 +246,7 @@ def test_low_precision_gives_float32_outputs_near_those_of_float32(trunk: str) -
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in parameters)
 
 
-@pytest.mark.parametrize("trunk", ["simba", "mlp"])
+@pytest.mark.parametrize("trunk", [slow("simba"), "mlp"])
 def test_networks_compile_to_one_graph(trunk: str) -> None:
     actor, critic = Actor(OBS, ACTION, TRUNKS[trunk]), Critic(OBS, ACTION, TRUNKS[trunk])
     obs, action = inputs()

@@ -9,6 +9,7 @@ import pytest
 
 from rlplast.core.checkpoint import checkpoint
 from rlplast.run import api
+from tests.marks import slow
 from tests.runs import final, forget
 from tests.sac_runs import small_sac
 
@@ -24,16 +25,14 @@ LONG |= {"checkpoint": {"every": "30%", "keep": 9}}
 AFTER = 95  # of 300 env_steps: at least 205 follow the restore
 
 
-def slow(*values: Any) -> Any:
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 @pytest.mark.parametrize(
     ("env", "num_envs", "agent"),
     [
         ("gym/Pendulum-v1", 1, {"n_step": 3}),
-        ("gym/Hopper-v5", 2, {"network": "mlp", "critic_blocks": 2, "learn_temperature": False}),
-        ("dmc/cartpole-swingup", 1, {}),
+        slow(
+            "gym/Hopper-v5", 2, {"network": "mlp", "critic_blocks": 2, "learn_temperature": False}
+        ),
+        slow("dmc/cartpole-swingup", 1, {}),
         slow("gym/Pendulum-v1", 2, {"network": "mlp", "normalize_obs": False}),
         slow("gym/Hopper-v5", 1, {}),
         slow("gym/Humanoid-v5", 2, {"n_step": 2}),

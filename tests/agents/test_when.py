@@ -12,6 +12,7 @@ from rlplast.run import api
 from tests.cases import CASES, method_of
 from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora
+from tests.marks import slow_but
 from tests.runs import Killed, at_step, final
 
 METRICS = {"every": "20%", "names": ["weight_norm", "dormant_ratio"], "batch_size": 8}
@@ -82,7 +83,7 @@ def test_hooks_fire_at_every_evaluation_and_every_log_line(
         assert measured
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["dqn"], KINDS))
 def test_condition_that_never_holds_equals_no_hook_bit_for_bit(
     kind: str, corpora: dict[str, str], tmp_path: Path
 ) -> None:
@@ -100,7 +101,7 @@ def test_condition_that_never_holds_equals_no_hook_bit_for_bit(
         assert torch.equal(tensors[name], tensor), name
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["dqn"], KINDS))
 def test_run_killed_between_two_measurements_and_resumed_equals(
     kind: str, corpora: dict[str, str], tmp_path: Path
 ) -> None:

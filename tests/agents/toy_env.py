@@ -104,6 +104,7 @@ def dqn(
     env: str = "gym/CartPole-v1",
     seed: int = 3,
     hooks: Sequence[dict[str, Any]] = (),
+    layers: Sequence[dict[str, Any]] = (),
     **agent: Any,
 ) -> DQN:
     config = DQNConfig(
@@ -113,7 +114,7 @@ def dqn(
         replay_ratio=replay_ratio,
         **configs(**agent),
     )
-    config.hooks = list(hooks)  # those that bring modules are installed
+    config.layers, config.hooks = list(layers), list(hooks)  # whose modules are installed
     config.check()
     return DQN(config, torch.device("cpu"))
 

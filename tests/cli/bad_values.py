@@ -147,7 +147,7 @@ OUT_OF_RANGE = [
     (
         "metrics.names",
         ["feature_covariance_distance"],
-        "compares two models: use `rlplast measure`",
+        "call rlplast.metrics.feature_covariance_distance in Python, leave it out here",
     ),
     ("hooks.0.params.iterations", 0, "fire.iterations = 0: allowed is [1, 1000]"),
     ("replay_ratio", 10**400, "small.yaml: replay_ratio = 1000"),

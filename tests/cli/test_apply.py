@@ -9,7 +9,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.cli import state_file
+from rlplast.core.checkpoint import state_file
 from rlplast.core.network.network import Network
 from tests.cli.commands import command, network, printed, save, trained_pair
 
@@ -79,6 +79,16 @@ def test_packed_projection_is_orthogonalised_part_by_part(tmp_path: Path):
         torch.testing.assert_close(load(tmp_path / "out.pt")[name], tensor)
     part = load(tmp_path / "out.pt")["c_attn.weight"][6:12]
     torch.testing.assert_close(part @ part.T, torch.eye(6), rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("name", ["query_key_value", "in_proj", "qkv_proj"])
+def test_a_packed_projection_without_its_module_is_refused_where_it_tells_too_little(
+    tmp_path: Path, name: str
+):
+    torch.save({f"attn.{name}.weight": torch.ones(18, 6)}, tmp_path / "in.pt")
+    message = refused(2, "fire", tmp_path / "in.pt", "--out", tmp_path / "out.pt")
+    assert f"attn.{name}.weight is packed, of several matrices" in message
+    assert not (tmp_path / "out.pt").exists()
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])

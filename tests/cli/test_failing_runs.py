@@ -11,6 +11,7 @@ from rlplast.run import api
 from tests.cli.commands import command
 from tests.cli.runs import jsonl, refused, small_config
 from tests.envs import own_envs
+from tests.marks import slow
 
 QUIET = {"log": {"every": "100%"}, "checkpoint": {"every": "100%"}}
 DIVERGING = {
@@ -73,9 +74,11 @@ def test_metrics_of_weights_that_are_not_finite_are_null_not_nan(tmp_path: Path)
     [
         ("raises", 0, "environment 0 of '{id}': step() raised KeyError: 'wheel'"),
         ("raises", 2, "environment 0 of '{id}': step() raised KeyError: 'wheel'"),
+        ("exits", 0, "environment 0 of '{id}': step() raised SystemExit: 3"),
+        ("unsaved", 0, "environment 0 of '{id}': state_dict() raised KeyError: 'wheel'"),
         ("none", 0, "env '{id}' returned None as a reward: allowed is one number"),
         ("array", 0, "env '{id}' returned array([1., 1.]) as a reward: allowed is one number"),
-        ("hangs", 1, "environment worker 0 (process "),
+        slow("hangs", 1, "environment worker 0 (process "),
     ],
 )
 def test_environment_that_fails_is_named_and_the_checkpoint_is_kept(
@@ -87,7 +90,8 @@ def test_environment_that_fails_is_named_and_the_checkpoint_is_kept(
     config = small_config(tmp_path, **quiet, env=env | {"timeout": 10})
     message = refused(command("train", config, "--out", tmp_path / "run"), code=1)
     assert message.startswith(says.format(id=env["id"]))
-    assert "after 4 env_steps; the last checkpoint is kept" in message
+    when = "as its state was to be saved" if fault == "unsaved" else "after 4 env_steps"
+    assert f"{when}; the last checkpoint is kept" in message
     assert ("env.timeout" in message) == (fault == "hangs")
     assert api.load(tmp_path / "run").info["status"] == "failed"
     checkpoint.check(tmp_path / "run" / "checkpoints" / "step-0")

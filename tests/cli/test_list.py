@@ -43,6 +43,7 @@ def test_all_families_together_are_the_families_one_by_one():
         ("optimizers", "adamw"),
         ("envs", "minatar/breakout"),
         ("kinds", "supervised"),
+        ("regularisers", "label_smoothing"),
         ("configs", "dqn/asterix"),
     ],
 )
@@ -60,7 +61,8 @@ def test_parameters_come_with_default_and_range():
 
 def test_optimizers_are_those_a_config_can_name():
     names = [row["name"] for row in rows("optimizers")]
-    assert names == ["adam", "adamw", "muon", "rmsprop", "sgd"]
+    ours = ["kron", "schedule_free", "trac", "upgd"]
+    assert names == sorted(["adam", "adamw", "muon", "rmsprop", "sgd", *ours])
 
 
 def test_envs_are_those_that_can_be_made():

@@ -85,7 +85,9 @@ def test_file_that_is_no_state_dict_lists_its_keys(tmp_path: Path):
     torch.save({"model": {"weight": torch.eye(2)}, "step": 5}, path)
     outcome = command("measure", path)
     assert outcome.code == 1
-    assert outcome.err.rstrip().endswith("its keys are model, step; --key names one inside it")
+    assert outcome.err.rstrip().endswith(
+        "its keys are model, step; --key of a command names one inside it"
+    )
     outcome = command("measure", path, "--key", "step")
     assert outcome.code == 1
     assert "it is a int" in outcome.err

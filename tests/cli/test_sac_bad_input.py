@@ -15,6 +15,7 @@ from rlplast.core.rng import numpy_stream
 from rlplast.run import api
 from tests.cli.commands import command
 from tests.cli.runs import SMALL, jsonl, refused
+from tests.marks import slow
 from tests.runs import final, status
 from tests.sac_runs import QUIET, small_sac
 
@@ -226,7 +227,7 @@ def test_spaces_an_agent_cannot_work_with_are_refused(
     ("env", "found"),
     [
         ("NanReward", "the reward is nan"),
-        ("NanLast", "entry 1 of the observation is nan"),
+        slow("NanLast", "entry 1 of the observation is nan"),
     ],
 )
 def test_values_that_are_not_finite_end_the_run_which_resumes_once_mended(

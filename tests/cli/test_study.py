@@ -13,6 +13,7 @@ from rlplast.cli.study_command import read_study_config, study_cells
 from tests.cli.commands import command
 from tests.cli.runs import files
 from tests.cli.studies import ALL, ARMS, PREFIXES, TINY, again, folder_of, results
+from tests.marks import slow
 from tests.runs import killed_at_rename, status
 from tests.study.inline import arm_folders, inline, journal, run_study, write_study
 
@@ -248,7 +249,7 @@ def test_worker_that_always_dies_loses_its_own_cell_only(finished: Path, tmp_pat
     assert results(out) == results(finished)
 
 
-@pytest.mark.parametrize("name", [PREFIXES[0], "seed-3/fire", "seed-3/reset"])
+@pytest.mark.parametrize("name", [PREFIXES[0], "seed-3/fire", slow("seed-3/reset")])
 def test_interrupted_study_goes_on(name: str, finished: Path, tmp_path: Path):
     def interrupt(cell: str, attempt: int) -> int | None:
         if cell == name:

@@ -15,8 +15,8 @@ GPT: dict[str, Any] = {
     "kind": "gpt",
     "device": "cpu",
     "model": {"layers": 1, "heads": 1, "width": 8, "context": 16, "vocab_size": 256},
-    "corpora": {"docstrings": "embedded/docstrings"},
-    "phases": [{"updates": 3, "mixture": {"docstrings": 1}}],
+    "corpora": {"stdlib": "embedded/stdlib"},
+    "phases": [{"updates": 3, "mixture": {"stdlib": 1}}],
     "batch_size": 2,
     "evaluate": {"batches": 1},
     "tensorboard": False,
@@ -66,8 +66,8 @@ def test_resume_of_a_run_that_is_done_says_so(classifier):
 def test_a_gpt_is_trained_and_evaluated(tmp_path):
     done = train(tmp_path, GPT)
     assert done.code == 0, done.err
-    assert "evaluation after 3 updates: docstrings/loss 5." in done.out
-    assert "docstrings/loss" in command("evaluate", tmp_path / "run").out
+    assert "evaluation after 3 updates: stdlib/loss 5." in done.out
+    assert "stdlib/loss" in command("evaluate", tmp_path / "run").out
 
 
 def test_metrics_of_a_checkpoint_are_measured(classifier):
@@ -125,7 +125,7 @@ CLASSIFIER = small_supervised()
         (CLASSIFIER, {"model": {"name": "mlp", "patch": 4}}, "mlp does not read it"),
         (CLASSIFIER, {"hooks": [{"method": "fire", "at": "50%", "networks": ["q"]}]}, "'q': allow"),
         (CLASSIFIER, {"stream": {"name": "class_incremental", "phases": 3, "epochs": 1}}, "phases"),
-        (GPT, {"corpora": {"docstrings": "nowhere"}}, "nowhere"),
+        (GPT, {"corpora": {"stdlib": "nowhere"}}, "nowhere"),
         (GPT, {"model": GPT["model"] | {"context": 10**7}}, "context"),
         (GPT, {"model": GPT["model"] | {"vocab_size": 100}}, "vocab"),
         (GPT, {"precision": "fp16"}, "fp16 needs CUDA"),
@@ -178,8 +178,8 @@ def test_a_gpt_is_not_resumed_on_another_corpus(tmp_path):
             shutil.rmtree(tmp_path / "corpus")
         assert command("tokens", text, "--out", tmp_path / "corpus").code == 0
         if not (tmp_path / "run").exists():
-            corpora = {"docstrings": str(tmp_path / "corpus")}
+            corpora = {"stdlib": str(tmp_path / "corpus")}
             assert train(tmp_path, GPT | {"corpora": corpora, "total": "2 updates"}).code == 0
     refused = command("resume", tmp_path / "run", "--total", "3 updates")
     assert refused.code == 2
-    assert "corpora.docstrings: the data are not those" in refused.err
+    assert "corpora.stdlib: the data are not those" in refused.err

@@ -108,6 +108,7 @@ def test_receipts_are_there_even_if_empty(tmp_path: Path):
     assert not list(run.glob("events.*"))  # tensorboard: false
 
 
+@pytest.mark.usefixtures("pictures")
 def test_picture_is_drawn_whatever_was_measured(tmp_path: Path):
     run = trained(
         tmp_path,

@@ -21,6 +21,7 @@ from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.network import Network
+from rlplast.core.network.record import in_mode
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.core.training.loop import Cadence, Loop
 from rlplast.core.training.run_folder import RunFolder
@@ -83,6 +84,11 @@ class Toy:
 
     def loss(self, network: str, batch: Tensor, train: bool = False) -> Tensor:
         return F.mse_loss(self.module(batch), self.target(batch)[:, [1, 0]] + 1)
+
+    def outputs(self, network: str, batch: Tensor, module: nn.Module | None = None) -> Tensor:
+        module = self.module if module is None else module
+        with in_mode(module, train=False):
+            return module(batch)
 
     def activations(self, network: str, batch: Tensor) -> dict[str, Tensor]:
         return {"0": F.relu(self.module[0](batch))}

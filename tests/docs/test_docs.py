@@ -1,5 +1,6 @@
 """The documents: their code runs, their configs and commands are accepted, the site builds."""
 
+import html
 import re
 import shlex
 import sys
@@ -23,6 +24,7 @@ from rlplast.core.method.scope import SCOPES
 from rlplast.core.training.config import parse_yaml
 from rlplast.run.config_file import read_config
 from rlplast.run.shipped import shipped_configs
+from tests.marks import slow
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -118,7 +120,11 @@ def import_files(later: Block, monkeypatch: pytest.MonkeyPatch) -> None:
             run(block, module.__dict__)
 
 
-@pytest.mark.parametrize("chain", chains(), ids=lambda chain: str(chain[0]))
+# Those of the README at every step, the others in `make test-slow`.
+MARKED = [c if c[0].page.name == "README.md" else slow(c) for c in chains()]
+
+
+@pytest.mark.parametrize("chain", MARKED, ids=lambda chain: str(chain[0]))
 @pytest.mark.usefixtures("_untouched")
 def test_python_blocks_run(chain: list[Block], monkeypatch: pytest.MonkeyPatch) -> None:
     import_files(chain[0], monkeypatch)
@@ -196,8 +202,8 @@ def test_a_list_or_table_has_an_empty_line_before_it(page: Path) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("family", ["interventions", "layers", "penalties"])
-def test_every_method_has_a_card(family: str) -> None:
+@pytest.mark.parametrize("family", ["replay", "regularisers"])
+def test_everything_of_a_family_has_a_card(family: str) -> None:
     names = [row["name"] for row in list_rows(family)]
     assert names
     assert not [name for name in names if not (DOCS / "methods" / f"{name}.md").exists()]
@@ -237,7 +243,19 @@ def test_the_site_has_what_is_made_from_the_code(site: Path) -> None:
     metrics = (site / "reference" / "run-folder.html").read_text()
     assert "usage: rlplast train" in commands and "--print_config" in commands
     assert "agent.target_every" in keys and "copies to the target network" in keys
-    for row in (*list_rows("interventions"), *list_rows("layers"), *list_rows("penalties")):
+    families = ("interventions", "layers", "penalties", "regularisers")
+    for row in (row for family in families for row in list_rows(family)):
         assert f'<a href="{row["name"]}.html"><code>{row["name"]}</code></a>' in methods
         assert all(f"<code>{param}</code>" in methods for param in row["params"])
     assert all(f"<code>{row['name']}</code>" in metrics for row in list_rows("metrics"))
+
+
+@pytest.mark.parametrize(("key", "family"), registry.LISTS.items())
+def test_cards_have_a_frame_that_is_made_from_the_code(site: Path, key: str, family: str) -> None:
+    for row in list_rows(family):
+        card = (site / "methods" / f"{row['name']}.html").read_text()
+        frame = card[card.index("in short") : card.index('id="formula"')]
+        assert f"<code>{key}:</code>" in frame
+        assert all(html.escape(p["range"]) in card for p in row["params"].values())
+        assert 'id="paper-code-and-here"' in card
+        assert "<li>" in card[card.index('id="what-the-tests-prove"') :]

@@ -1,5 +1,6 @@
 """Environments as a user would write them; importable, so that workers can build them too."""
 
+import sys
 import time
 from typing import Any, ClassVar
 
@@ -8,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 PREFIX = "rlplast-tests/"
-FAULTS = ("raises", "hangs", "none", "array")
+FAULTS = ("raises", "exits", "hangs", "none", "array", "unsaved")
 
 
 class Walk(gymnasium.Env):
@@ -98,10 +99,17 @@ class Faulty(Walk):
         if len(self.history) == 3:
             if self.fault == "raises":
                 raise KeyError("wheel")
+            if self.fault == "exits":
+                sys.exit(3)
             if self.fault == "hangs":
                 time.sleep(600)
-            reward = {"none": None, "array": np.ones(2)}[self.fault]
+            reward = {"none": None, "array": np.ones(2)}.get(self.fault, reward)
         return obs, reward, terminated, truncated, info
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.fault == "unsaved" and self.history:
+            raise KeyError("wheel")
+        return super().state_dict()
 
 
 class Counting(gymnasium.RewardWrapper):

@@ -13,6 +13,7 @@ from tests.envs.checks import (
     generator,
     random_actions,
 )
+from tests.marks import slow, slow_but
 
 NO_ONE_PLAYER_GAME = {"combat", "joust", "maze_craze", "warlords"}
 
@@ -67,8 +68,8 @@ class SlowTwin:
     ("rom", "options"),
     [
         ("breakout", {}),
-        ("asterix", {"sticky": 0.0}),
-        ("pong", {"frame_skip": 1}),
+        slow("asterix", {"sticky": 0.0}),
+        slow("pong", {"frame_skip": 1}),
         ("space_invaders", {"frame_skip": 3, "sticky": 0.5}),
     ],
 )
@@ -123,7 +124,7 @@ def test_each_frame_repeats_the_executed_action_with_the_sticky_probability(stic
         assert fraction == pytest.approx(sticky ** (late + 1), abs=0.04)
 
 
-@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("used", [False, slow(True)])
 def test_a_restored_asterix_continues_bit_for_bit(used: bool) -> None:
     assert_continues_after_restore("atari/Asterix", 211, 500, min_ends=1, used=used)
 
@@ -132,11 +133,11 @@ def test_a_restored_asterix_continues_bit_for_bit(used: bool) -> None:
     ("env_id", "options"),
     [
         ("atari/Breakout", {}),
-        ("atari/Breakout", {"frame_skip": 1, "max_episode_steps": 100}),
-        ("atari/YarsRevenge", {"max_episode_steps": 100}),
+        slow("atari/Breakout", {"frame_skip": 1, "max_episode_steps": 100}),
+        slow("atari/YarsRevenge", {"max_episode_steps": 100}),
         ("atari/AirRaid", {"max_episode_steps": 100, "sticky": 0.5}),
-        ("atari/Qbert", {"max_episode_steps": 100}),
-        ("atari/Tetris", {"max_episode_steps": 100}),
+        slow("atari/Qbert", {"max_episode_steps": 100}),
+        slow("atari/Tetris", {"max_episode_steps": 100}),
     ],
 )
 def test_restored_games_continue_bit_for_bit(env_id: str, options: dict[str, Any]) -> None:
@@ -198,9 +199,7 @@ def test_the_table_lists_what_ale_can_play() -> None:
 FAST = ("asterix", "breakout", "journey_escape", "lost_luggage", "pong", "turmoil")
 
 
-@pytest.mark.parametrize(
-    "rom", [r if r in FAST else pytest.param(r, marks=pytest.mark.slow) for r in MINIMAL_ACTIONS]
-)
+@pytest.mark.parametrize("rom", slow_but(FAST, MINIMAL_ACTIONS))
 def test_the_tables_count_the_actions_of_every_game(rom: str) -> None:
     ale = load(rom)
     env_id = "atari/" + rom.title().replace("_", "")

@@ -1,5 +1,6 @@
 import ctypes.util
 import importlib
+import logging
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tests.envs.checks import (
     random_actions,
     through_files,
 )
+from tests.marks import slow, slow_but
 
 suite: Any = dmc._import_suite()
 ALL = [f"dmc/{domain}-{task}" for domain, task in suite.ALL_TASKS]
@@ -33,9 +35,7 @@ FAST = [
         "manipulator-insert_peg quadruped-walk reacher-hard"
     ).split()
 ]
-EVERY_TASK = [
-    env_id if env_id in FAST else pytest.param(env_id, marks=pytest.mark.slow) for env_id in ALL
-]
+EVERY_TASK = slow_but(FAST, ALL)
 LIMIT = 30
 
 needs_gl = pytest.mark.skipif(ctypes.util.find_library("EGL") is None, reason="needs libEGL")
@@ -137,7 +137,8 @@ def test_a_restored_task_stays_on_its_path(env_id: str) -> None:
     assert_continues_after_restore(env_id, 120, 200, min_ends=1, max_episode_steps=200)
 
 
-@pytest.mark.parametrize("env_id", EVERY_TASK)
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", ALL)
 def test_no_array_of_the_model_changes_that_is_not_saved(env_id: str) -> None:
     twins = [load_twin(env_id, seed) for seed in (0, 1)]
     before = [model_arrays(twin.physics.model.ptr) for twin in twins]
@@ -222,7 +223,7 @@ print("MUJOCO_GL" in os.environ, "OpenGL" in sys.modules)
 @needs_gl
 @pytest.mark.parametrize(
     "env_id",
-    ["dmc/cartpole-swingup", pytest.param("dmc/quadruped-escape", marks=pytest.mark.slow)],
+    ["dmc/cartpole-swingup", slow("dmc/quadruped-escape")],
 )
 def test_drawing_changes_nothing_and_shows_what_was_restored(env_id: str) -> None:
     env, other = make(env_id, 0), make(env_id, 1)
@@ -240,14 +241,18 @@ def test_drawing_changes_nothing_and_shows_what_was_restored(env_id: str) -> Non
     other.close()
 
 
-def test_building_says_nothing_of_the_suites_own_models(caplog: pytest.LogCaptureFixture) -> None:
+def test_building_says_nothing_of_the_suites_own_models(monkeypatch: pytest.MonkeyPatch) -> None:
     dmc._import_suite()  # which hands MuJoCo's warnings to absl's logger
+    messages: list[str] = []
+    listener = logging.Handler()
+    monkeypatch.setattr(listener, "emit", lambda record: messages.append(record.getMessage()))
+    monkeypatch.setattr(logging.getLogger("absl"), "handlers", [listener])
     core = importlib.import_module("mujoco")
     core.get_mju_user_warning()(b"heard")
-    assert caplog.messages == ["heard"]
+    assert messages == ["heard"]
     envs.make("dmc/cheetah-run", generator(0))  # its model has a deprecated attribute
     core.get_mju_user_warning()(b"heard again")
-    assert caplog.messages == ["heard", "heard again"]
+    assert messages == ["heard", "heard again"]
 
 
 def test_a_machine_without_opengl_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from tests.envs.checks import (
     play,
     random_actions,
 )
+from tests.marks import slow
 
 WALK = "humanoid_bench/h1-walk-v0"
 # Of each kind: plain, contacts that end it, four times the state, edits of the model, fields that
@@ -203,9 +204,7 @@ def test_steps_equal_the_package_itself(name: str) -> None:
 
 @needs_package
 @pytest.mark.parametrize("used", [False, True])
-@pytest.mark.parametrize(
-    "name", TASKS + [pytest.param(name, marks=pytest.mark.slow) for name in SLOW_TASKS]
-)
+@pytest.mark.parametrize("name", [*TASKS, *map(slow, SLOW_TASKS)])
 def test_restored_tasks_continue_bit_for_bit(name: str, used: bool) -> None:
     assert_continues_after_restore(
         f"humanoid_bench/{name}-v0", 50, 200, min_ends=3, used=used, max_episode_steps=60

@@ -17,6 +17,7 @@ from tests.envs.checks import (
     random_actions,
     through_files,
 )
+from tests.marks import slow_but
 
 TASKS = list(mujoco._TASKS)
 
@@ -91,7 +92,7 @@ def _model_arrays(model: Any) -> dict[str, np.ndarray]:
     return {n: v for n in names if isinstance(v := getattr(model, n), np.ndarray)}
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", slow_but(["Ant-v5", "Hopper-v5", "Pusher-v5"], TASKS))
 def test_restored_tasks_continue_bit_for_bit_from_any_point(task: str) -> None:
     env_id, options = f"gym/{task}", {"max_episode_steps": 50}  # so that all of them end
     env = envs.make(env_id, generator(1), **options)

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from rlplast import envs
 from rlplast.envs.workers import WorkerGroups
 from tests.envs.checks import assert_same_states, generator, random_actions, through_files
+from tests.marks import slow
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("atari/Breakout", {"max_episode_steps": 40}),
@@ -19,6 +21,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("gym/CartPole-v1", {"max_episode_steps": 20}),
     ("gym/Hopper-v5", {"max_episode_steps": 15, "action_repeat": 2}),
 ]
+# Their simulators take long to start in a worker.
+FEW = [case if case[0] == "gym/CartPole-v1" else slow(*case) for case in CASES]
 
 
 def generators(count: int, first: int = 0) -> list[np.random.Generator]:
@@ -36,7 +40,7 @@ def assert_same_step(ours: envs.VectorStep, theirs: envs.VectorStep) -> None:
         assert np.asarray(getattr(ours, name)).dtype == np.asarray(value).dtype
 
 
-@pytest.mark.parametrize(("env_id", "options"), CASES)
+@pytest.mark.parametrize(("env_id", "options"), [slow(*CASES[0]), *CASES[1:]])
 def test_steps_equal_single_environments_reset_by_hand(
     env_id: str, options: dict[str, Any]
 ) -> None:
@@ -79,7 +83,7 @@ def test_arrays_have_the_documented_types() -> None:
     assert type(step["frames"]) is int
 
 
-@pytest.mark.parametrize(("env_id", "options"), CASES)
+@pytest.mark.parametrize(("env_id", "options"), FEW)
 def test_workers_change_nothing_and_take_over_a_state(env_id: str, options: dict[str, Any]) -> None:
     # Spawned workers have a hash seed of their own, so this also shows that none depends on it.
     here = envs.make_vector(env_id, generators(3), **options)
@@ -249,6 +253,21 @@ def test_an_error_in_a_worker_is_raised_here_and_a_dead_worker_is_reported() -> 
         vector.step(np.array([0, 1]))
     vector.close()
     vector.close()
+
+
+def test_a_worker_that_does_not_answer_is_ended_by_name() -> None:
+    made = envs.make_vector("gym/CartPole-v1", generators(1), workers=1)
+    with contextlib.closing(made) as vector:
+        vector.reset()
+        assert isinstance(vector._groups, WorkerGroups)
+        vector._groups._timeout = 0.2
+        (process,) = vector._groups._processes
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        with pytest.raises(envs.WorkerDied, match=r"worker 0 .* for 0.2 s .* env.timeout"):
+            vector.step(np.array([0]))
+        process.join(10)
+        assert process.exitcode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("ending", ["pass", "os.kill(os.getpid(), signal.SIGKILL)"])

@@ -26,7 +26,8 @@ CONDITIONAL: list[dict[str, Any]] = [
 
 
 def config_of(corpora: dict[str, str], **changes: Any) -> GPTConfig:
-    return tiny(corpora, log={"every": "1 updates"}, **changes)
+    penalties = [{"method": "c_chain", "params": {"coef": 0.1, "beta": 0.1, "batch": 4}}]
+    return tiny(corpora, log={"every": "1 updates"}, penalties=penalties, **changes)
 
 
 def conditional(corpora: dict[str, str]) -> GPTConfig:

@@ -81,10 +81,22 @@ def test_a_model_of_theirs_computes_the_same_here(tmp_path: Path, tokens: Tensor
     assert model.lm_head.weight is model.wte.weight
 
 
+@pytest.mark.parametrize(("activation", "gelu"), [("gelu", "exact"), ("gelu_pytorch_tanh", "tanh")])
+@torch.no_grad()
+def test_their_name_of_the_gelu_is_ours(tmp_path: Path, tokens: Tensor, activation: str, gelu: str):
+    model = loaded(saved(tmp_path, activation_function=activation))
+    assert model.config.gelu == gelu
+    expected = theirs(activation_function=activation)(tokens).logits
+    torch.testing.assert_close(model(tokens), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("gelu", ["tanh", "exact"])
 @pytest.mark.parametrize("bias", [False, True])
 @torch.no_grad()
-def test_a_model_of_ours_computes_the_same_there(tmp_path: Path, tokens: Tensor, bias: bool):
-    model = ours(bias=bias)
+def test_a_model_of_ours_computes_the_same_there(
+    tmp_path: Path, tokens: Tensor, bias: bool, gelu: str
+):
+    model = ours(bias=bias, gelu=gelu)
     save_gpt2(model, tmp_path / "new" / "folder")
     there = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "new" / "folder").eval()
     torch.testing.assert_close(there(tokens).logits, model(tokens), rtol=1e-5, atol=1e-5)

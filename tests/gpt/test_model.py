@@ -39,6 +39,8 @@ def twin(model: GPT, sequence: Tensor) -> tuple[Tensor, list[Tensor]]:
         return y * w[f"{name}.weight"] + (w[f"{name}.bias"] if config.bias else 0)
 
     def gelu(x: Tensor) -> Tensor:
+        if config.gelu == "exact":
+            return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
         return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
     x = torch.stack([w["wte.weight"][t] + w["wpe.weight"][i] for i, t in enumerate(sequence)])
@@ -60,9 +62,10 @@ def twin(model: GPT, sequence: Tensor) -> tuple[Tensor, list[Tensor]]:
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("length", [1, 5, 7])
+@pytest.mark.parametrize("gelu", ["tanh", "exact"])
 @torch.no_grad()
-def test_logits_and_taps_are_those_of_a_slow_twin(bias: bool, length: int):
-    model, x = drawn(bias=bias), tokens(length=length)
+def test_logits_and_taps_are_those_of_a_slow_twin(bias: bool, length: int, gelu: str):
+    model, x = drawn(bias=bias, gelu=gelu), tokens(length=length)
     logits, taps = model.forward_taps(x)
     assert torch.equal(logits, model(x))
     assert list(taps) == ["h.0.mlp.c_fc", "h.1.mlp.c_fc"]

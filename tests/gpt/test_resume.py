@@ -10,6 +10,7 @@ import pytest
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import Interrupted
 from tests.gpt.runs import MODEL, run, tiny
+from tests.marks import optimizers, slow
 from tests.runs import Killed, at_step, final
 
 STEPS = 21  # 20 updates, and the start of the second phase after 10
@@ -17,7 +18,10 @@ STEPS = 21  # 20 updates, and the start of the second phase after 10
 ALL: dict[str, Any] = {
     "model": MODEL | {"dropout": 0.2},
     "micro_batch": 2,
-    "penalties": [{"method": "l2_init", "params": {"coef": 0.01}}],
+    "penalties": [
+        {"method": "l2_init", "params": {"coef": 0.01}},
+        {"method": "spectral", "from": "phase 1", "until": "16 updates"},
+    ],
     "checkpoint": {"every": "4 updates", "keep": 2, "best": "low/loss"},
 }
 
@@ -50,7 +54,7 @@ def test_run_has_hooks_of_every_kind_before_and_after(through: Path) -> None:
     assert sum(r["firings"] for r in final(through)["receipts"]) == 3 + 9  # from update 12 on
 
 
-@pytest.mark.parametrize("step", [2, 6, 10, 11, 12, 16, 20])
+@pytest.mark.parametrize("step", [slow(2), 6, 10, slow(11), 12, slow(16), 20])
 def test_run_killed_and_resumed_equals(
     step: int, corpora: dict[str, str], through: Path, tmp_path: Path
 ) -> None:
@@ -60,6 +64,19 @@ def test_run_killed_and_resumed_equals(
     assert left(tmp_path) == left(through)
 
 
+@pytest.mark.parametrize("name", optimizers([]))
+def test_every_optimizer_goes_on_as_if_it_had_not_been_stopped(
+    name: str, corpora: dict[str, str], tmp_path: Path
+) -> None:
+    config = ALL | {"optimizer": {"name": name, "lr": 1e-2, "decay": "matrices", "clip_norm": 1.0}}
+    run(tiny(corpora, **config), tmp_path / "through")
+    with pytest.raises(Killed):
+        run(tiny(corpora, **config), tmp_path / "run", at_step(14, kill))
+    run(tiny(corpora, **config), tmp_path / "run")
+    assert left(tmp_path / "run") == left(tmp_path / "through")
+
+
+@pytest.mark.slow
 def test_run_stopped_at_every_step_equals(
     corpora: dict[str, str], through: Path, tmp_path: Path
 ) -> None:

@@ -1,3 +1,4 @@
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.gpt.config import GPTConfig
 from rlplast.gpt.huggingface import save_gpt2
 from rlplast.gpt.trainer import GPTTrainer
+from rlplast.run import api
 from tests.gpt.runs import MODEL, rows, run, tiny
 from tests.runs import Killed, at_step, final
 
@@ -109,6 +111,19 @@ def test_resume_does_not_need_the_run_it_started_from(
     assert final(tmp_path / "run") == final(tmp_path / "through")
 
 
+def test_a_run_killed_before_its_first_checkpoint_starts_from_the_other_run_again(
+    corpora: dict[str, str], first: Path, tmp_path: Path
+) -> None:
+    config = second(corpora, first, "best")
+    api.train(config, tmp_path / "through")
+    api.train(config, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    info = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps(info | {"status": "running"}))
+    api.resume(tmp_path / "run")
+    assert final(tmp_path / "run") == final(tmp_path / "through")
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -156,6 +171,7 @@ def test_gpt2_of_hugging_face_is_a_start_whose_initial_weights_are_its_own(
     for block, other in zip(network.blocks, trained.networks["gpt"].blocks, strict=True):
         assert torch.equal(block.view, other.view)
         assert torch.equal(network.initial[block.name], other.view)
-    wrong = second(corpora, first, "", model=MODEL | {"heads": 4}, start=start)
-    with pytest.raises(ConfigError, match=r"has model\.heads = 2: allowed is the same, not 4"):
-        GPTTrainer(wrong, CPU)
+    for key, theirs, ours in (("heads", 2, 4), ("gelu", "tanh", "exact")):
+        wrong = second(corpora, first, "", model=MODEL | {key: ours}, start=start)
+        with pytest.raises(ConfigError, match=rf"has model\.{key} = {theirs}: .* same, not {ours}"):
+            GPTTrainer(wrong, CPU)

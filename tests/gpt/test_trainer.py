@@ -101,6 +101,22 @@ def test_micro_batches_add_up_to_the_same_update(corpora: dict[str, str], micro_
     assert mine["train/penalty"] > 0
 
 
+def test_a_penalty_until_some_tokens_is_in_the_updates_that_reach_no_more(
+    corpora: dict[str, str],
+) -> None:
+    row = {"method": "l2", "params": {"coef": 0.1}}
+    config = tiny(corpora, hooks=[])
+    tokens = config.batch_size * config.model.context
+    for until, expected in ((3 * tokens, 3), (3 * tokens - 1, 2)):
+        penalties = [row | {"until": f"{until} tokens"}]
+        trainer = steps(tiny(corpora, hooks=[], penalties=penalties), 0)
+        found = []
+        for _ in range(5):
+            trainer.step()
+            found.append(trainer.metrics()["train/penalty"] > 0)
+        assert found == [True] * expected + [False] * (5 - expected)
+
+
 def test_penalty_moves_weights_and_not_the_logged_loss(corpora: dict[str, str]) -> None:
     penalties = [{"method": "l2", "params": {"coef": 0.5}}]
     with_penalty = steps(tiny(corpora, hooks=[], penalties=penalties), 1)

@@ -13,9 +13,16 @@ from rlplast.core.network.blocks import BlockSpec
 from rlplast.core.network.network import Network
 from rlplast.core.rng import preserve_global_rng
 from tests.models import FAMILIES
-from tests.naive.penalties import l2_init_twin, l2_twin, parseval_twin
+from tests.naive.penalties import (
+    l2_init_twin,
+    l2_twin,
+    parseval_twin,
+    persistent_twin,
+    spectral_twin,
+    wasserstein_twin,
+)
 
-__all__ = ["CASES", "MODELS", "PenaltyCase", "moved", "penalties", "row"]
+__all__ = ["CASES", "MODELS", "TWINS", "PenaltyCase", "moved", "penalties", "row"]
 
 
 @dataclass(frozen=True)
@@ -24,20 +31,29 @@ class PenaltyCase:
 
     Attributes:
         params: its parameters.
-        twin: its slow twin: (module, module with the initial weights, **params) → value.
+        twin: its slow twin: (module, module with the initial weights, **params) → value; None of
+            one that reads batches, whose tests are its own.
         weights_only: whether a network without linear and conv layers has nothing for it.
+        inert: whether the term is 0 with these parameters.
     """
 
     params: Mapping[str, Any]
-    twin: Callable[..., Tensor]
+    twin: Callable[..., Tensor] | None
     weights_only: bool = False
+    inert: bool = False
 
 
 CASES: dict[str, PenaltyCase] = {
     "l2": PenaltyCase({"coef": 0.3}, l2_twin),
     "l2_init": PenaltyCase({"coef": 0.7}, l2_init_twin),
     "parseval": PenaltyCase({"coef": 0.2, "scale": 1.5}, parseval_twin, weights_only=True),
+    # Without past solutions, which are of one network: test_persistent.py has them for all models.
+    "persistent": PenaltyCase({"coef": 0.4}, persistent_twin, weights_only=True, inert=True),
+    "spectral": PenaltyCase({"coef": 0.1, "power": 2}, spectral_twin, weights_only=True),
+    "wasserstein": PenaltyCase({"coef": 0.5}, wasserstein_twin),
+    "c_chain": PenaltyCase({"coef": 0.5, "beta": 0.1, "batch": 4}, None),
 }
+TWINS = {name: case.twin for name, case in CASES.items() if case.twin is not None}
 
 
 class Transposed(nn.Module):
@@ -77,7 +93,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = FAMILIES | {
 def moved(family: str, seed: int = 0) -> tuple[Network, nn.Module]:
     """Return a network away from its initial weights, and a module that still has those."""
     with preserve_global_rng():
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         module = MODELS[family]()
         start = copy.deepcopy(module)
         network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))

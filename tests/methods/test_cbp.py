@@ -13,6 +13,7 @@ import rlplast.methods.cbp as cbp
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
+from tests.marks import slow
 from tests.methods.unit_nets import NETS, Layer, Trained, follow, normal, table_row
 from tests.models import assert_same
 from tests.naive.cbp import UTILITIES, Cbp, bound
@@ -107,12 +108,12 @@ def close(ours: Tensor, theirs: list[float]) -> None:
     ("net", "accumulate", "updates"),
     [
         ("mlp", True, 120),
-        ("mlp", False, 120),
+        slow("mlp", False, 120),
         ("conv", False, 60),
         ("conv_batchnorm", True, 60),
-        ("residual", True, 80),
+        slow("residual", True, 80),
         ("residual", False, 80),
-        ("stacked", True, 80),
+        slow("stacked", True, 80),
         ("stacked", False, 80),
     ],
 )
@@ -129,7 +130,7 @@ def test_updates_of_training_replace_what_the_twin_replaces(
 
 
 @pytest.mark.parametrize("utility", UTILITIES)
-@pytest.mark.parametrize("net", ["mlp", "conv_batchnorm", "stacked"])
+@pytest.mark.parametrize("net", ["mlp", slow("conv_batchnorm"), slow("stacked")])
 def test_every_utility_is_the_twins(net: str, utility: str, all_tables: None) -> None:
     made = Trained(net)
     total = compare(made, hooked(made, utility=utility), 50, utility=utility)
@@ -137,13 +138,13 @@ def test_every_utility_is_the_twins(net: str, utility: str, all_tables: None) ->
 
 
 @pytest.mark.parametrize("init", ["kaiming", "default"])
-@pytest.mark.parametrize("net", ["mlp", "conv"])
+@pytest.mark.parametrize("net", ["mlp", slow("conv")])
 def test_both_laws_have_the_twins_bounds(net: str, init: str, all_tables: None) -> None:
     made = Trained(net)
     assert all(compare(made, hooked(made, init=init), 60, init=init).values())
 
 
-@pytest.mark.parametrize("net", ["mlp", "conv", "stacked", "residual"])
+@pytest.mark.parametrize("net", ["mlp", slow("conv"), "stacked", slow("residual")])
 def test_bias_transfer_is_the_twins(net: str, all_tables: None) -> None:
     made = Trained(net)
     total = compare(made, hooked(made, bias_transfer=True), 60, bias_transfer=True)
@@ -374,3 +375,21 @@ def test_a_missing_group_is_named() -> None:
     del found["2"]
     with pytest.raises(ConfigError, match=r"activations= of network 'net' lack 2"):
         hooks.step(updates=1, activations=found)
+
+
+# --- how old units are --------------------------------------------------------------------
+
+
+def test_unit_age_is_measured_of_networks_with_the_hook() -> None:
+    made = Trained("mlp")
+    hooks = hooked(made, maturity=5, replacement_rate=0.1)
+    for update in range(1, 20):
+        hooks.step(updates=update, activations=made.update())
+    ages = [age for name in ("0", "2") for age in hooks.hooks[0].states["net"][f"age/{name}"]]
+    every = sorted(int(age) for age in ages)
+    assert every[0] < every[-1]
+    found = hooks.hooks[0].method.metrics(hooks.hooks[0].states["net"])
+    assert found["unit_age"] == every[(len(every) - 1) // 2]
+    assert found["unit_age/min"] == every[0]
+    immature = sum(age <= 5 for age in every) / len(every)
+    assert float(found["unit_age/immature"]) == pytest.approx(immature)

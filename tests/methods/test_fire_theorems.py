@@ -1,4 +1,4 @@
-"""Theorems 1 to 4 of the FIRE paper as properties, each under its conditions.
+"""Theorems 1 to 4 of the FIRE paper and their corollaries as properties, under their conditions.
 
 The paper multiplies from the left, Z W; its W is the transpose of a torch weight, and its
 deviation from isometry is this library's `dfi`. Nothing here has biases.
@@ -62,19 +62,27 @@ def test_squared_error_bounds_how_far_fire_moves_the_feature_covariance(
         assert distance <= bound * math.sqrt(moved) * (1 + 1e-9)
 
 
-@given(seed=seeds, std=st.floats(0.1, 1.5), sizes=st.sampled_from([(3, 4, 2), (4, 3, 3, 2)]))
-@settings(max_examples=15)
+@given(
+    seed=seeds,
+    std=st.floats(0.1, 1.5),
+    sizes=st.sampled_from([(3, 4, 2), (4, 3, 3, 2)]),
+    residual=st.sampled_from([0.0, 0.01, 1.0]),
+)
+@settings(max_examples=25)
 def test_hessian_norm_is_bounded_by_the_deviations_from_isometry(
-    seed: int, std: float, sizes: tuple[int, ...]
+    seed: int, std: float, sizes: tuple[int, ...], residual: float
 ) -> None:
-    """Whitened inputs, gates that are the same for every sample, half the squared error."""
+    """Whitened inputs, gates that are the same for every sample, half the squared error (β = 1).
+
+    Corollary 1 is the bound at interpolation, where γ = 0 leaves its first sum.
+    """
     pairs = list(pairwise(sizes))
     weights = [std * normal(b, a, seed=seed + i) for i, (a, b) in enumerate(pairs)]
     gates = [(normal(b, seed=seed + 7) > -0.5).double() for _, b in pairs[:-1]]
     gates.append(torch.ones(sizes[-1], dtype=torch.float64))
     samples = 8
     obs = math.sqrt(samples) * torch.linalg.qr(normal(samples, sizes[0], seed=seed + 8)).Q
-    target = normal(samples, sizes[-1], seed=seed + 9)
+    noise = normal(samples, sizes[-1], seed=seed + 9)
 
     def output(flat: Tensor) -> Tensor:
         out, start = obs, 0
@@ -83,13 +91,16 @@ def test_hessian_norm_is_bounded_by_the_deviations_from_isometry(
             start += a * b
         return out
 
+    flat = torch.cat([weight.flatten() for weight in weights])
+    target = output(flat) + residual * noise
+
     def loss(flat: Tensor) -> Tensor:
         return 0.5 * (output(flat) - target).square().sum(1).mean()
 
-    flat = torch.cat([weight.flatten() for weight in weights])
     hessian = torch.autograd.functional.hessian(loss, flat)
     assert isinstance(hessian, Tensor)
     gamma = float((output(flat) - target).norm(dim=1).max())
+    assert (gamma == 0) == (residual == 0)
     nu = [1 + math.sqrt(float(dfi(weight))) for weight in weights]
     layers = range(len(nu))
     first = sum(math.prod(nu[j] for j in layers if j != k) for k in layers)

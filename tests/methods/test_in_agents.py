@@ -24,7 +24,8 @@ from tests.agents.toy_control import use_slide
 from tests.agents.toy_env import configs, use_wheel
 from tests.cli.commands import command
 from tests.cli.runs import SMALL, refused, small_config
-from tests.methods.penalty_cases import CASES, row
+from tests.marks import slow
+from tests.methods.penalty_cases import CASES, TWINS, row
 from tests.runs import TINY, final, forget
 from tests.sac_runs import small_sac
 
@@ -87,9 +88,9 @@ def make(kind: str, rows: Rows, monkeypatch: pytest.MonkeyPatch, **agent: Any) -
 
 def cases() -> list[tuple[str, str, str]]:
     found = []
-    for method, case in CASES.items():
+    for method in TWINS:
         found += [(method, "dqn", "q"), (method, "sac", "actor"), (method, "sac", "critic")]
-        if not case.weights_only:
+        if not CASES[method].weights_only:
             found.append((method, "sac", "temperature"))
     return found
 
@@ -112,7 +113,7 @@ def test_update_adds_the_gradient_of_the_term(
         for block in penalised.networks[network].blocks:
             own = start.get_parameter(f"{block.path}.{block.spec.tensor}".removeprefix("."))
             block.like(own).copy_(initial[block.name])
-    expected = CASES[method].twin(twin, start, **CASES[method].params)
+    expected = TWINS[method](twin, start, **CASES[method].params)
     expected.backward()
     plain.step()
     penalised.step()
@@ -128,7 +129,8 @@ def test_update_adds_the_gradient_of_the_term(
     assert "train/penalty" not in unpenalised
     # The task's loss alone; the critics' one reads the new actor and the new temperature.
     assert logged.get("train/loss_actor") == unpenalised.get("train/loss_actor")
-    assert (logged["train/loss"] == unpenalised["train/loss"]) == (network in ("q", "critic"))
+    same = network in ("q", "critic") or CASES[method].inert
+    assert (logged["train/loss"] == unpenalised["train/loss"]) == same
 
 
 @pytest.mark.parametrize("kind", ["dqn", "sac"])
@@ -159,14 +161,15 @@ def test_unlearnt_temperature_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 # Whole runs.
 
-ALL = [row(method) | {"params": {"coef": 1e-3}} for method in CASES]
+ALL = [row(method) | {"params": dict(CASES[method].params) | {"coef": 1e-3}} for method in CASES]
+ALL.append(row("spectral") | {"from": "40%", "until": "70%"})  # it plans too
 
 
 @pytest.mark.parametrize(
     "config",
     [
         TINY | {"hooks": TINY["hooks"][2:], "evaluate": {"every": None}, "penalties": ALL},
-        small_sac(penalties=ALL),
+        slow(small_sac(penalties=ALL)),
     ],
     ids=["dqn", "sac"],
 )
@@ -183,6 +186,24 @@ def test_resumed_run_equals_an_uninterrupted_one(config: dict[str, Any], tmp_pat
     assert all(value > 0 for value in logged)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [TINY | {"hooks": [], "evaluate": {"every": None}}, slow(small_sac(hooks=[]))],
+    ids=["dqn", "sac"],
+)
+def test_window_in_env_steps_is_that_of_the_updates_made_there(config: Any, tmp_path: Path) -> None:
+    rows = [row("l2") | {"from": "50%", "until": "80 env_steps"}]
+    step = config["env"]["num_envs"]
+    made = {"penalties": rows, "log": {"every": f"{step} env_steps"}}
+    run = api.train(config | made, tmp_path / "run")
+    lines = [line for line in run.lines() if "train/penalty" in line]
+    # A line is written when a step is counted, before the updates that the step owes.
+    counted = {line["env_steps"] - step: line["train/penalty"] for line in lines}
+    assert min(counted) < 60 <= 80 < max(counted)
+    assert all((penalty > 0) == (60 <= at <= 80) for at, penalty in counted.items())
+
+
+@pytest.mark.slow
 def test_arm_with_penalties_goes_on_from_a_checkpoint_without(tmp_path: Path) -> None:
     api.train(small_sac(), tmp_path / "run")
     forget(tmp_path / "run", after=60)

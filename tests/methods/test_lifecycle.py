@@ -19,6 +19,7 @@ from rlplast.methods.lifecycle_modules import (
     LifecycleLinear,
     StackedLifecycleLinear,
 )
+from tests.marks import slow
 from tests.methods.living import SHORT, layers_of, living, named
 from tests.models import FAMILIES, Critic, Residual, StackedPair, build, data
 from tests.naive.lifecycle import duration
@@ -244,7 +245,7 @@ def test_unbatched_channels_last_and_grouped_convs_are_masked_by_channel() -> No
     torch.testing.assert_close(layer(x[0]), expected[0])
 
 
-@pytest.mark.parametrize("params", [{}, {"memory": "he", "redraw": True}], ids=str)
+@pytest.mark.parametrize("params", [slow({}), {"memory": "he", "redraw": True}], ids=str)
 def test_stacked_layer_is_two_separate_ones(params: dict[str, Any]) -> None:
     pair, members = StackedPair(), [Critic(), Critic()]
     rlplast.replace_layers(pair, **SHORT, **params)
@@ -271,10 +272,8 @@ def test_stacked_layer_is_two_separate_ones(params: dict[str, Any]) -> None:
     assert not torch.equal(*layers_of(pair)["fc2"].life_max)
 
 
-SLOW = [pytest.param(family, marks=pytest.mark.slow) for family in ("conv", "stacked")]
-
-
-@pytest.mark.parametrize("family", ["mlp", *SLOW])
+@pytest.mark.slow  # compiles for many seconds
+@pytest.mark.parametrize("family", ["mlp", "conv", "stacked"])
 def test_compiled_forward_and_tick_agree_with_eager(family: str) -> None:
     torch._dynamo.reset()
     made = living(family), living(family)

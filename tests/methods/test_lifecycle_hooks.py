@@ -20,10 +20,14 @@ from rlplast.metrics.probe import check_names, measure_run
 from tests.cases import ACCEPTED, Tape, fire, hooks
 from tests.core.toy import Toy
 from tests.firing import apply
+from tests.marks import slow
 from tests.methods.living import halfway, layers_of, living
 from tests.models import FAMILIES, OPTIMIZERS, Subject, assert_same, subject
 
-every_model = pytest.mark.parametrize(("method", "family"), ACCEPTED)
+every_model = pytest.mark.parametrize(
+    ("method", "family"),
+    [(m, f) if f in ("mlp", "stacked") else slow(m, f) for m, f in ACCEPTED],
+)
 
 
 def without_lifecycle(made: Subject) -> Network:

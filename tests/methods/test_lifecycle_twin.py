@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
+from tests.marks import slow
 from tests.naive.lifecycle import (
     NaiveAdam,
     NaiveLifecycleLinear,
@@ -107,10 +108,10 @@ def follow(optimizer: str, updates: int, warmup: int, memory: str, **params: Any
     return twin
 
 
-LONG = pytest.param("adamw", 10_000, marks=pytest.mark.slow)
+LONG = [slow("adamw", 10_000), *(slow(o, 800) for o in OPTIMIZERS if o != "adamw")]
 
 
-@pytest.mark.parametrize(("optimizer", "updates"), [*((o, 800) for o in OPTIMIZERS), LONG])
+@pytest.mark.parametrize(("optimizer", "updates"), [("adamw", 800), *LONG])
 def test_whole_trainings_agree_with_the_twin(optimizer: str, updates: int) -> None:
     twin = follow(optimizer, updates, warmup=20, memory="restore")
     assert min(int(layer.revivals.min()) for layer in twin.hidden) >= updates // 170
@@ -118,7 +119,7 @@ def test_whole_trainings_agree_with_the_twin(optimizer: str, updates: int) -> No
     assert max(layer.largest_drift for layer in twin.hidden) > 0.05
 
 
-ARMS = [("restore", 0), *((memory, warmup) for memory in ("he", "xavier") for warmup in (20, 0))]
+ARMS = [("restore", 0), ("he", 20), slow("he", 0), slow("xavier", 20), ("xavier", 0)]
 
 
 @pytest.mark.parametrize(("memory", "warmup"), ARMS)

@@ -363,6 +363,7 @@ def test_a_head_is_one_too_when_its_output_is_worked_on() -> None:
 # --- compiled, resumed, refused -----------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_compiled_updates_project_as_eager_ones() -> None:
     torch._dynamo.reset()
     eager, compiled = made("conv"), made("conv")
@@ -412,7 +413,7 @@ def test_what_cannot_be_normalised_is_named() -> None:
         install(nn.Sequential(nn.Linear(3, 2)))
     module = NETS["mlp"].module()
     install(module)
-    with pytest.raises(ConfigError, match="0 is normalised by it already"):
+    with pytest.raises(ConfigError, match="normalize_project: 0 is normalised already"):
         install(module)
     with pytest.raises(ConfigError, match="0 is a Conv1d: allowed are Linear, Conv2d"):
         install(nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.Conv1d(2, 1, 3)))

@@ -473,6 +473,7 @@ def test_a_network_can_be_copied_and_pickled_after_a_forward_pass(case: str) -> 
     assert torch.equal(made.read(*x), out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["conv", "stacked, two layers", "actor"])
 def test_compiled_passes_agree_before_and_after_without_recompiling(case: str) -> None:
     torch._dynamo.reset()

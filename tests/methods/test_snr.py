@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import rlplast
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
+from tests.marks import slow
 from tests.methods.unit_nets import BATCH, Trained, chains, follow, normal, table_row
 from tests.naive.snr import Snr
 from tests.naive.units import Layer
@@ -84,7 +85,13 @@ def compare(made: Trained, hooks: rlplast.Hooks, updates: int, **options: Any) -
 
 @pytest.mark.parametrize(
     ("net", "updates"),
-    [("mlp", 150), ("conv", 80), ("conv_batchnorm", 80), ("residual", 120), ("stacked", 120)],
+    [
+        ("mlp", 150),
+        slow("conv", 80),
+        ("conv_batchnorm", 80),
+        slow("residual", 120),
+        ("stacked", 120),
+    ],
 )
 def test_updates_of_training_reset_what_the_twin_resets(
     net: str, updates: int, tables: None

@@ -92,7 +92,11 @@ def reused() -> nn.Module:
         (Traced, ["head", "bodie"], "names no module 'bodie'"),
         (tied, None, r"q\.0\.weight is tied to 2\.weight"),
         (Gpt, None, r"q\.wte\.weight is tied to lm_head\.weight"),
-        (lambda: nn.MultiheadAttention(4, 2), None, r"q\.q\.weight is one part of a packed layer"),
+        (
+            lambda: nn.MultiheadAttention(4, 2, add_bias_kv=True),
+            None,
+            r"q\.q\.weight is one part of a packed layer.*rescaling q\.q\.weight, q\.k\.weight",
+        ),
         (lambda: nn.Sequential(nn.Embedding(3, 2)), None, "finds no linear, conv or norm layer"),
     ],
 )

@@ -8,14 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.network import Network
 from rlplast.core.registry import rows
 from rlplast.methods.l2 import sum_of_squares
 from rlplast.methods.parseval import deviation
-from tests.methods.penalty_cases import CASES, MODELS, moved, penalties
+from tests.methods.penalty_cases import CASES, MODELS, TWINS, moved, penalties
 from tests.models import Critic, StackedPair, assert_same, data, loss_of
 
-every_method = pytest.mark.parametrize("method", CASES)
+every_method = pytest.mark.parametrize("method", TWINS)
 every_model = pytest.mark.parametrize("family", MODELS)
 
 
@@ -42,7 +43,7 @@ def test_value_and_gradient_are_those_of_a_loop_over_matrices(method: str, famil
     if family == "tied":  # a copy keeps the tie
         assert twin.get_parameter("head.weight") is twin.get_parameter("embed.weight")
     found = term(method, network)
-    expected = CASES[method].twin(twin, start.double(), **CASES[method].params)
+    expected = TWINS[method](twin, start.double(), **CASES[method].params)
     found.backward()
     expected.backward()
     assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
@@ -172,6 +173,24 @@ def test_deviation_is_a_function_of_singular_values(rows_: int, columns: int) ->
     assert float(deviation(torch.zeros(rows_, columns), 1.5)) == pytest.approx(rows_ * 1.5**2)
 
 
+@pytest.mark.parametrize("family", ["residual", "conv_batchnorm", "mlp"])
+def test_scales_of_norm_layers_count_if_asked(family: str) -> None:
+    """FIRE's code: (γ² − s)², whose gradient is 4γ(γ² − s); shifts and statistics never count."""
+    network, _ = moved(family)
+    without = term("parseval", network, params={"coef": 0.2, "scale": 1.5})
+    found = term("parseval", network, params={"coef": 0.2, "scale": 1.5, "norms": True})
+    norms = [m for m in network.module.modules() if "Norm" in type(m).__name__]
+    assert bool(norms) == (family != "mlp")
+    weights = [m.get_parameter("weight").detach() for m in norms]
+    added = sum(0.2 * float((w.square() - 1.5).square().sum()) for w in weights)
+    assert float(found.detach() - without.detach()) == pytest.approx(added, rel=1e-4)
+    found.backward()
+    for norm, weight in zip(norms, weights, strict=True):
+        expected = 0.2 * 4 * weight * (weight.square() - 1.5)
+        torch.testing.assert_close(norm.get_parameter("weight").grad, expected)
+        assert norm.get_parameter("bias").grad is None
+
+
 # The two functions with gradients of their own.
 
 
@@ -189,7 +208,7 @@ def test_own_gradients_pass_torchs_check() -> None:
 
 
 def test_terms_do_not_move_weights() -> None:
-    for method in CASES:
+    for method in TWINS:
         network, _ = moved("conv_batchnorm")
         before = {n: t.clone() for n, t in network.module.state_dict().items()}
         term(method, network).backward()
@@ -201,3 +220,53 @@ def test_stacked_pair_has_one_block_per_slot() -> None:
     assert [b.live().shape for b in network.blocks[:2]] == [(6, 5), (6,)]
     assert all(b.live().requires_grad and not b.view.requires_grad for b in network.blocks)
     assert all(b.live().data_ptr() == b.view.data_ptr() for b in network.blocks)
+
+
+# spectral: power iteration, one step per update.
+
+
+def test_sigma_becomes_the_largest_singular_value_while_weights_move_slowly() -> None:
+    network, _ = moved("conv_batchnorm")
+    weights = [b for b in network.blocks if b.role == "weight"]
+    made = penalties("spectral", network)
+    hooks = Hooks([], network, "300 updates", penalties=made)
+    for update in range(1, 301):
+        hooks.step(updates=update)
+    for block in weights:
+        u, matrix = made.terms[0].state[block.name], block.view.flatten(1)
+        largest = torch.linalg.svdvals(matrix)[0]
+        assert float(torch.linalg.vector_norm(matrix.mT @ u)) == pytest.approx(float(largest))
+
+
+# wasserstein.
+
+
+def test_wasserstein_is_zero_for_any_order_of_the_initial_entries() -> None:
+    network, _ = moved("mlp")
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for block in network.blocks:
+            start = network.initial[block.name].flatten()
+            order = torch.randperm(len(start), generator=generator)
+            block.view.copy_(start[order].view_as(block.view))
+    assert term("wasserstein", network) == 0
+    assert term("l2_init", network) > 0.1
+
+
+def test_wasserstein_is_l2_init_while_the_order_of_entries_is_that_of_the_start() -> None:
+    network, _ = moved("mlp")
+    with torch.no_grad():
+        for block in network.blocks:
+            block.view.copy_(3 * network.initial[block.name] + 0.1)
+    params = {"coef": 0.3, "reduce": "sum"}
+    expected = 2 * term("l2_init", network, params={"coef": 0.3})
+    torch.testing.assert_close(term("wasserstein", network, params=params), expected)
+
+
+def test_wasserstein_reads_the_initial_weights_anew_once_they_were_written() -> None:
+    network, _ = moved("mlp")
+    assert term("wasserstein", network) > 0
+    with torch.no_grad():
+        for block in network.blocks:
+            network.initial[block.name].copy_(block.view)
+    assert term("wasserstein", network) == 0

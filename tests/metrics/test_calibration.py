@@ -135,5 +135,5 @@ def test_mca_counts_every_corruption_and_severity_the_same() -> None:
 @pytest.mark.parametrize("name", ["ece", "mca"])
 def test_a_probe_refuses_metrics_of_predictions(name: str) -> None:
     assert get("metrics", name).source
-    with pytest.raises(ConfigError, match=rf"'{name}' needs predictions .* `kind: supervised`"):
+    with pytest.raises(ConfigError, match=rf"'{name}' needs more .* `kind: supervised`"):
         check_names(["weight_norm", name])

@@ -131,6 +131,8 @@ def test_labels(hooks: list | None, label: str) -> None:
     others = {"layers": [{"method": "lifecycle"}], "penalties": [{"method": "l2_init"}]}
     parts = [label] * bool(hooks) + ["lifecycle", "l2_init"]
     assert label_of({"hooks": hooks} | others) == " + ".join(parts)
+    windowed = {"penalties": [{"method": "parseval", "from": "phase 1"}]}
+    assert label_of(windowed) == "parseval from phase 1"
 
 
 def test_a_second_config_of_one_label_gets_a_number_and_a_note(tmp_path: Path) -> None:

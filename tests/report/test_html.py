@@ -204,6 +204,7 @@ def assert_harmless(found: Page) -> None:
     assert not [key for _, attrs in found.elements for key in attrs if key.startswith("on")]
 
 
+@pytest.mark.slow
 def test_names_from_files_are_escaped_everywhere(tmp_path: Path):
     """Folders have plain names; study.json, run.json, config and receipts hold markup."""
     statuses, config = {("asterix", "fire", 2): "failed"}, {HOSTILE: HOSTILE}
@@ -330,7 +331,14 @@ def test_mixed_versions_are_said_plainly(tmp_path: Path, quick: None):
     assert row[1] == "0.4.0 (5 of 6 runs); 9 (1 of 6 runs)"
 
 
-def test_page_of_four_arms_and_five_seeds_is_small(tmp_path: Path):
+@pytest.mark.slow
+def test_page_of_four_arms_and_five_seeds_is_small_and_has_no_warning(
+    plain: tuple[Path, str], tmp_path: Path
+):
     arms = ("none", "fire", "full_reset", "swr")
     study = write_study(tmp_path, arms=arms, seeds=range(5), every=60)
-    assert len(written(study, tmp_path / "out")) < 1_000_000
+    text = written(study, tmp_path / "out")
+    assert len(text) < 1_000_000
+    few = "Note: intervals of 3 seeds are narrower than they say"
+    assert few in plain[1]
+    assert "Note: intervals of" not in text

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rlplast.report.plot import draw_run, plot_run
+from tests.marks import slow
 from tests.report.runs import receipt_row
 
 DQN = [
@@ -157,7 +158,9 @@ def test_legends_and_marks_cover_no_panel_and_not_each_other(rows: list[dict]):
         assert text.get_window_extent().x1 <= panel.x1
 
 
-@pytest.mark.parametrize("temperatures", [(1.0, 0.97), (1.0, 0.2), (1.0, 1e-4), (3e-4, 1e-4)])
+@pytest.mark.parametrize(
+    "temperatures", [(1.0, 0.97), slow((1.0, 0.2)), (1.0, 1e-4), slow((3e-4, 1e-4))]
+)
 def test_temperature_axis_names_values_of_both_its_halves(temperatures: tuple[float, ...]):
     figure = draw_run(sac_rows(temperatures), [])
     figure.draw_without_rendering()

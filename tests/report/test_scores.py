@@ -17,6 +17,7 @@ RETURN = "eval/return_mean"
         ("atari/Asterix", RETURN, 210.0, 0.0, "human-normalised"),
         ("dmc/humanoid-walk", RETURN, 500.0, 0.5, "return / 1000"),
         ("", "eval/accuracy", 0.5, 0.5, "accuracy"),
+        ("", "eval/accuracy_all", 0.5, 0.5, "accuracy"),
         ("minatar/breakout", RETURN, 123.0, 123.0, "raw"),
         ("atari/Combat", RETURN, 123.0, 123.0, "raw"),
         ("humanoid_bench/h1-fly-v0", RETURN, 123.0, 123.0, "raw"),

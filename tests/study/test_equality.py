@@ -77,6 +77,7 @@ def branched(out: Path) -> dict[str, dict[str, int]]:
     }
 
 
+@pytest.mark.slow
 def test_dqn_with_two_branch_times_and_hooks_inside_the_update(tmp_path: Path):
     out = assert_equal_to_plain_runs(
         tmp_path,
@@ -111,7 +112,8 @@ def test_dqn_whose_eight_environments_jump_over_two_branch_points_at_once(tmp_pa
     assert {clock["env_steps"] for clock in branched(out).values()} == {64}
 
 
-@pytest.mark.parametrize("replay_ratio", [0.3, pytest.param(2.5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("replay_ratio", [0.3, 2.5])
 def test_dqn_with_branch_points_in_updates_and_in_env_steps(replay_ratio: float, tmp_path: Path):
     out = assert_equal_to_plain_runs(
         tmp_path,
@@ -193,6 +195,7 @@ def test_arms_that_inject_at_other_moments_or_with_other_policies_share_nothing(
     assert stops(out) == [["60 env_steps"], ["90 env_steps"]]
 
 
+@pytest.mark.slow
 def test_arms_that_inject_before_or_after_another_hook_of_one_moment(tmp_path: Path):
     inject, fire = {"method": "plasticity_injection", "at": "50%"}, {**FIRE, "at": "50%"}
     out = assert_equal_to_plain_runs(
@@ -223,6 +226,7 @@ def test_hooks_that_wait_for_one_thing_in_two_spellings(key: str, tmp_path: Path
     )
 
 
+@pytest.mark.slow
 def test_sac(tmp_path: Path):
     assert_equal_to_plain_runs(
         tmp_path,
@@ -262,7 +266,7 @@ def test_classifier_with_hooks_at_a_phase_and_within_one(tmp_path: Path):
 @pytest.mark.slow
 def test_gpt_over_two_phases(tmp_path: Path):
     config = GPT | {
-        "phases": [{"updates": 6, "mixture": {"docstrings": 1}} for _ in range(2)],
+        "phases": [{"updates": 6, "mixture": {"stdlib": 1}} for _ in range(2)],
         "model": GPT["model"] | {"layers": 1, "dropout": 0.1},
         "log": {"every": "2 updates"},
         "evaluate": {"every": "4 updates", "batches": 1},

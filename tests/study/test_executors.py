@@ -11,6 +11,7 @@ import pytest
 from rlplast.core.errors import ConfigError
 from rlplast.study import child, executors
 from rlplast.study.executors import Job, cpus, make_executor
+from tests.marks import slow
 from tests.study.commands import alive, begin, job, outcomes, saved, saver, starts, until
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's prctl")
@@ -26,7 +27,7 @@ def local(make):
     return make("local")
 
 
-@pytest.fixture(params=["local", "slurm", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.fixture(params=["local", "slurm", slow("ray")])
 def kind(request, slurm, monkeypatch):
     """A kind; Slurm is the stand-in, Ray is started on this machine."""
     library = {"local": "os", "slurm": "submitit", "ray": "ray"}[request.param]

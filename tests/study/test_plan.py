@@ -48,6 +48,19 @@ def chain(arm: str, cells: Sequence[Cell]) -> list[Cell]:
     return found
 
 
+def test_runs_that_differ_in_when_a_penalty_acts_share_nothing():
+    # The prefix tree parts runs by their hooks alone: other penalties are another base.
+    windows = [{"method": "l2"}, {"method": "l2", "from": "50%"}]
+    first, second = (runs([at("50%")], penalties=[row])[0] for row in windows)
+    cells = plan([first, PlannedRun("", 1, "other", second.config)])
+    assert [(cell.arm, cell.parent) for cell in cells] == [("arm0", None), ("other", None)]
+
+
+def test_runs_that_differ_in_a_hook_that_follows_every_update_share_nothing():
+    cells = plan(runs([at("50%")], [at("75%", method="hare_tortoise")]))
+    assert [(cell.arm, cell.parent) for cell in cells] == [("arm0", None), ("arm1", None)]
+
+
 # A random hook: what it says, and by when it may have changed something, both in updates.
 
 

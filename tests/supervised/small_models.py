@@ -34,6 +34,7 @@ SMALL = {
     "resnet18": Small((3, 8, 8), {"width": 3, "hidden": [7]}),
     "vit_tiny": Small((3, 8, 8), {"width": 12, "depth": 2}),
     "deit_tiny": Small((1, 12, 8), {"width": 6, "depth": 1}),
+    "vit_tiny_fire": Small((3, 8, 8), {"width": 12, "depth": 2}),
     "efficientnetv2_s": Small((3, 16, 16)),
 }
 OURS = [name for name in SMALL if name != "efficientnetv2_s"]

@@ -110,6 +110,44 @@ def test_vision_transformer_computes_what_torchs_encoder_does() -> None:
     torch.testing.assert_close(module(x), expected)
 
 
+def fire_vit_twin(w: dict[str, Tensor], image: Tensor) -> Tensor:
+    """FIRE's vision transformer (lucidrains') on one image, patch by patch and head by head."""
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        return scaled * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    cells = [(i, j) for i in range(0, image.shape[1], 4) for j in range(0, image.shape[2], 4)]
+    patches = torch.stack([image[:, i : i + 4, j : j + 4].flatten() for i, j in cells])
+    tokens = norm(patches, "patch_embed.norm_pixels")
+    tokens = norm(linear(tokens, "patch_embed.proj"), "patch_embed.norm")
+    x = torch.cat([w["cls_token"][0], tokens]) + w["pos_embed"][0]
+    for block in ("blocks.0", "blocks.1"):
+        h = norm(x, f"{block}.norm1")
+        q, k, v = (h @ w[f"{block}.attn.to_{part}.weight"].T for part in "qkv")
+        heads = []
+        for start in range(0, 12, 4):
+            own = slice(start, start + 4)
+            heads.append((q[:, own] @ k[:, own].T / 4**0.5).softmax(-1) @ v[:, own])
+        x = x + linear(torch.cat(heads, -1), f"{block}.attn.proj")
+        h = linear(norm(x, f"{block}.norm2"), f"{block}.mlp.fc1")
+        gelu = 0.5 * h * (1 + torch.erf(h / 2**0.5))
+        x = x + linear(gelu, f"{block}.mlp.fc2")
+    return linear(norm(x[0], "norm"), "head")
+
+
+@torch.no_grad()
+def test_fires_vision_transformer_computes_what_its_definition_says() -> None:
+    module = randomise(build("vit_tiny_fire"), 1, std=0.2).double()
+    x = images("vit_tiny_fire", dtype=torch.float64)
+    twin = torch.stack([fire_vit_twin(dict(module.state_dict()), image) for image in x])
+    torch.testing.assert_close(module(x), twin)
+
+
 @torch.no_grad()
 def test_vision_transformer_computes_what_timms_does() -> None:
     options = {"img_size": 32, "patch_size": 4, "num_classes": 10, "depth": 3}

@@ -32,6 +32,7 @@ TAPS = {
     ],
     "vit_tiny": ["blocks.0.mlp.fc1", "blocks.1.mlp.fc1"],
     "deit_tiny": ["blocks.0.mlp.fc1"],
+    "vit_tiny_fire": ["blocks.0.mlp.fc1", "blocks.1.mlp.fc1"],
 }
 
 
@@ -163,6 +164,20 @@ def test_a_vision_transformer_is_drawn_as_timms() -> None:
     assert not values["head.bias"].any() and not values["blocks.0.attn.qkv.q.bias"].any()
 
 
+def test_fires_vision_transformer_is_drawn_by_torchs_laws_and_its_tokens_are_normal() -> None:
+    values = draws("vit_tiny_fire", 1, width=48)
+    for key in ("cls_token", "pos_embed"):
+        assert float(values[key].std()) == pytest.approx(1.0, rel=0.2), key
+    matrices = [key for key in values if key.endswith("weight") and values[key].ndim == 2]
+    assert len(matrices) == 1 + 2 * 6 + 1
+    for key in matrices:
+        bound = 1 / math.sqrt(values[key].shape[1])
+        assert 0.98 * bound < float(values[key].abs().max()) <= bound, key
+        bias = values.get(key.removesuffix("weight") + "bias")
+        assert (bias is None) == (".to_" in key)
+        assert bias is None or 0 < float(bias.abs().max()) <= bound, key
+
+
 @pytest.mark.parametrize(
     ("name", "theirs"),
     [("vit_tiny", "vit_tiny_patch16_224"), ("efficientnetv2_s", "tf_efficientnetv2_s")],
@@ -200,6 +215,17 @@ def test_laws_agree_with_what_timm_draws(name: str, theirs: str) -> None:
         ("resnet18", {"hidden": [512]}, (3, 32, 32), 10, 11_173_962 + 512 * 513),
         ("vit_tiny", {"patch": 16}, (3, 224, 224), 1000, 5_717_416),  # timm's
         ("deit_tiny", {}, (3, 224, 224), 1000, 5_717_416),
+        (  # patches, positions and class token, blocks, norm, head
+            "vit_tiny_fire",
+            {},
+            (3, 32, 32),
+            100,
+            (96 + 49 * 192 + 384)
+            + 66 * 192
+            + 12 * (4 * 192**2 + 192 + 768 + 768 * 193 + 192 * 769)
+            + 384
+            + 193 * 100,
+        ),
     ],
 )
 def test_full_size_models_have_the_published_numbers_of_parameters(
@@ -225,7 +251,9 @@ def test_full_size_models_train_on_small_images(name: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 24, 16), (3, 64, 64)])
-@pytest.mark.parametrize("name", ["mlp", "cnn", "cnn_bn", "vgg16", "resnet18", "vit_tiny"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "cnn", "cnn_bn", "vgg16", "resnet18", "vit_tiny", "vit_tiny_fire"]
+)
 @torch.no_grad()
 def test_models_adapt_to_the_images(name: str, shape: tuple[int, int, int]) -> None:
     config = ModelConfig(name, **SMALL[name].keys)
@@ -249,6 +277,10 @@ def test_images_too_small_for_a_kernel_are_refused_with_the_smallest_size() -> N
         ({"name": "mlp", "hidden": [10, 0]}, r"model\.hidden\[1\] = 0: allowed is \[1, inf\)"),
         ({"name": "cnn", "width": 0}, r"model\.width = 0: allowed is \[1, inf\)"),
         ({"name": "vit_tiny", "width": 16}, r"model\.width = 16: allowed is a multiple of 3"),
+        (
+            {"name": "vit_tiny_fire", "pretrained": True},
+            r"pretrained = True: vit_tiny_fire does not",
+        ),
         ({"name": "vit_tiny", "patch": 5}, r"model\.patch = 5: allowed is a divisor of 8 and 8"),
         ({"name": "vgg16", "init": "he"}, r"model\.init = 'he': allowed is torch, or null"),
         (

@@ -15,6 +15,7 @@ from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.supervised.streams import Phase
 from rlplast.supervised.trainer import position
+from tests.marks import optimizers
 from tests.runs import Killed, at_step, final
 from tests.supervised.published import write_mnist
 from tests.supervised_runs import small_supervised
@@ -166,6 +167,18 @@ def test_killed_and_resumed_equals_uninterrupted(stops, tmp_path, through):
     assert final(run) == through
 
 
+@pytest.mark.parametrize("name", optimizers([]))
+def test_every_optimizer_goes_on_as_if_it_had_not_been_stopped(name, tmp_path):
+    optimizer = {"name": name, "lr": 3e-3, "warmup": 0.2, "clip_norm": 1.0, "renew": True}
+    api.train(small_supervised(optimizer=optimizer), tmp_path / "through")
+    for stop in (8, 20):  # before optimizer and model begin anew with a phase, and after
+        run = tmp_path / str(stop)
+        with pytest.raises(Killed):
+            api.train(small_supervised(optimizer=optimizer), run, observer=at_step(stop, kill))
+        api.resume(run)
+        assert final(run) == final(tmp_path / "through")
+
+
 def test_looking_changes_no_training(tmp_path):
     changes: dict[str, Any] = {"model": {"name": "cnn_bn"}, "total": "1 epochs", "hooks": []}
     found = []
@@ -185,6 +198,20 @@ def test_a_saved_run_predicts_and_is_evaluated_on_its_phase(tmp_path):
     assert run.lines()[-1].get("eval/accuracy", accuracy) == accuracy
     with pytest.raises(ConfigError, match="has no actions"):
         run.act(trainer.data.test.x.numpy())
+
+
+def test_new_classes_are_evaluated_alone_and_among_all():
+    stream = {"name": "class_incremental", "phases": 5, "epochs": 2}
+    trainer = trainable(**PLAIN, stream=stream, checkpoint={"best": "accuracy_all"})
+    steps(trainer, 5)
+    test, y = trainer.data.test, trainer.data.test.y
+    seen = torch.isin(y, trainer.data.train.y[trainer.stream[0].train])
+    right = trainer.predict(test.x).argmax(1) == y
+    found = trainer.evaluate(0, 1)
+    assert found["accuracy"] == pytest.approx(float(right[seen].double().mean()))
+    assert found["accuracy_all"] == pytest.approx(float(right.double().mean()))
+    assert trainer.clock.phase == 0 and found["accuracy"] > 2 * found["accuracy_all"] > 0
+    assert "accuracy_all" not in trainable(**PLAIN).evaluate(0, 1)
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,8 @@ def _zero_moments(network: Network, edits: Sequence[Edit], policy: str) -> None:
         for edit in edits:
             if not isinstance(edit.target, Block):
                 continue
-            for name, moment in moments(network, edit.target.param).items():
-                if name != "step":  # shared by all entries of the tensor: it stays
-                    _zero_touched(edit.target.like(moment), edit)
+            for moment in moments(network, edit.target.param, whole=False).values():
+                _zero_touched(edit.target.like(moment), edit)
 
 
 def _zero_touched(view: Tensor, edit: Edit) -> None:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
@@ -57,6 +57,19 @@ class Source(Protocol):
         """
         ...
 
+    def outputs(self, network: str, batch: Any, module: nn.Module | None = None) -> Tensor | None:
+        """Return what a network says of a batch, (samples, outputs…).
+
+        Differentiable, and in evaluation mode; call it outside autocast, which would round what
+        an update changes. None of a network that reads no sample.
+
+        Args:
+            network: its name.
+            batch: one of `sample` or `batches`.
+            module: of the same architecture, called instead of the network's own.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Context:
@@ -73,6 +86,7 @@ class Context:
         reads: what the method declared that it reads.
         readings: where `activations`, `gradients` and `batches` come from; see
             `rlplast.core.method.readings`.
+        loss: the loss that a term is added to, detached; None where there is none.
         owner: the network that `network` follows, for a firing with followers ``same_edit``.
     """
 
@@ -85,6 +99,7 @@ class Context:
     inside: bool = False
     reads: tuple[str, ...] = ()
     readings: Any = None
+    loss: Tensor | None = None
     owner: Network | None = None
 
     @property
@@ -117,11 +132,12 @@ class Context:
     def moments(self, block: Block) -> dict[str, Tensor]:
         """Return what the optimizer remembers of a Block, in its layout; targets of edits too.
 
-        ``step``, which all entries of a tensor share, is left out. Empty before the first update.
+        ``step`` and what else all entries of a tensor share is left out. Empty before the first
+        update.
         """
         self._check("moments")
-        found = moments(self.network, block.param)
-        return {name: block.like(t) for name, t in found.items() if name != "step"}
+        found = moments(self.network, block.param, whole=False)
+        return {name: block.like(t) for name, t in found.items()}
 
     def batches(self, count: int | None = None, size: int = 256) -> Iterator[Any]:
         """Yield batches of the training data or replay, of the firing's own stream.
@@ -141,6 +157,15 @@ class Context:
         """
         return self._readings("batches").gradients_on(batch, train)
 
+    def outputs(self, batch: Any, module: nn.Module | None = None) -> Tensor:
+        """Return what the network says of a batch, (samples, outputs…); see `Source.outputs`.
+
+        Args:
+            batch: one of `batches`.
+            module: called instead of the network's own, such as a `WithWeights` of it.
+        """
+        return self._readings("batches").outputs(batch, module)
+
     def _check(self, what: str) -> None:
         if what not in self.reads:
             raise ConfigError(
@@ -151,5 +176,5 @@ class Context:
     def _readings(self, what: str) -> Any:
         self._check(what)
         if self.readings is None:
-            raise ConfigError(f"nothing to read {what!r} from: pass probe= to rlplast.Hooks")
+            raise ConfigError(f"nothing to read {what!r} from: pass probe= to Hooks or Penalties")
         return self.readings

@@ -15,13 +15,14 @@ from rlplast.core.clock import Clock
 from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
 from rlplast.core.method.apply import Planned, apply
 from rlplast.core.method.context import Activations, Context, Source
-from rlplast.core.method.method import Method, State
+from rlplast.core.method.deviation import deviation
+from rlplast.core.method.method import Method, State, has_face
 from rlplast.core.method.readings import Inside, Probe
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.method.scope import SCOPES, Scope
 from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Assign, Edit, Scale, masks, unmasked, write
+from rlplast.core.network.edits import Assign, Edit, Scale, check, masks, unmasked, write
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import moments
 from rlplast.core.rng import derive_seed, torch_stream
@@ -96,12 +97,22 @@ class Hook:
 
     def _check_readings(self) -> None:
         reads, inside = self.method.reads, self.schedule.every_update
-        if inside and "batches" in reads:
+        if inside and "batches" in reads and self.method.key != "penalties":  # its term reads
             raise ConfigError(
                 f"{self.label} reads batches of data, which an update has no time for: allowed are "
                 "schedules such as at: 50%, every: 1000 updates, on: phase_start"
             )
+        if inside and self.follows:
+            raise ConfigError(
+                f"{self.label} follows every update by itself, and fires less often: allowed are "
+                "schedules such as every: 10000 updates, on: phase_start"
+            )
         needed = [what for what in reads if what != "moments"]
+        if self.method.measures_deviation and self.source is None:
+            raise ConfigError(
+                f"{self.label} measures how far outputs move: pass probe= to rlplast.Hooks, or "
+                "inputs= to a single firing: inputs of the model"
+            )
         if needed and not inside and self.source is None:
             raise ConfigError(
                 f"{self.label} reads {', '.join(needed)}: pass probe= to rlplast.Hooks, a function "
@@ -126,6 +137,17 @@ class Hook:
             )
             for block in blocks if self.method.key == "hooks" else ():
                 refuse_low_precision(network, block)
+
+    @property
+    def follows(self) -> bool:
+        """Whether the method's state follows every update, besides its schedule."""
+        return has_face(self.method, "follow")
+
+    def follow(self, clock: Clock, seed: int) -> None:
+        """Let the method's state follow an update; no checks, no host synchronisation."""
+        for network in self.networks:
+            context = self._context(network, clock, seed, 1, inside=True)
+            write(self.method.follow(context, self.states[network.name]))
 
     def counters(self, network: Network) -> dict[str, Tensor]:
         """Return the method's own counters in a network, by the name receipts give them."""
@@ -164,14 +186,25 @@ class Hook:
     ) -> list[Receipt]:
         """Plan and apply one firing on each network; see `rlplast.core.method.apply.apply`."""
         chosen = self.networks if networks is None else networks
-        return apply(
-            [self._planned(n, clock, due_count, seed) for n in chosen],
+        planned = [self._planned(n, clock, due_count, seed) for n in chosen]
+        moved = [self._deviation(p.network, p.edits, clock) for p in planned]
+        receipts = apply(
+            planned,
             method=self.method.name,
             clock=clock,
             due_count=due_count,
             optimizer=self.optimizer,
             followers=self.followers,
         )
+        return [replace(r, deviation=d) for r, d in zip(receipts, moved, strict=True)]
+
+    def _deviation(self, network: Network, edits: Sequence[Edit], clock: Clock) -> float | None:
+        """Return how far a plan moves a network's outputs, if the method wants that measured."""
+        if not self.method.measures_deviation or self.source is None:
+            return None
+        check([(network, edits)])
+        number = derive_seed(clock.updates, "deviation", self.key, network.name)
+        return deviation(network, edits, self.source, self.method.probe, number)
 
     def _number(self, network: Network, clock: Clock) -> int:
         """Return the number of a firing, from 1, which names its streams."""
@@ -284,6 +317,11 @@ class Hook:
             if self.method.key != "hooks" and entries == 0:
                 continue  # what only keeps its own books, as a layer's tick does
             firings = round(count)
+            moved = None
+            if self.method.measures_deviation:  # of one more update's plan, which is not written
+                context = self._context(network, clock, 0, 1, inside=False)
+                with torch.no_grad():
+                    moved = self._deviation(network, self.plan(network, network, context), clock)
             receipts.append(
                 Receipt(
                     method=self.method.name,
@@ -297,6 +335,7 @@ class Hook:
                     firings=firings,
                     log_factor=log_factor,
                     units=dict(zip(counters, map(round, units), strict=True)) or None,
+                    deviation=moved,
                 )
             )
         return receipts

@@ -4,7 +4,8 @@
 """
 
 import numbers
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -18,13 +19,16 @@ from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.hook import Hook
 from rlplast.core.method.inner import inside_updates
 from rlplast.core.method.listing import Row, parse_row
-from rlplast.core.method.method import Method
+from rlplast.core.method.method import Method, has_face
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.schedule import KEYS, Schedule
 from rlplast.core.method.scope import scope
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import swapped
 from rlplast.core.network.network import Network
+from rlplast.core.network.optim_state import averages
 
 __all__ = ["Hooks", "hook_identity"]
 
@@ -88,6 +92,7 @@ class Hooks:
         if source is None and probe is not None:
             source = own = OwnSource(networks, probe, loss, seed)
         self.networks = dict(networks)
+        self.penalties = penalties
         terms = () if penalties is None else penalties.terms
         self.hooks = inside_updates(networks.values(), terms)
         seen: dict[str, int] = {}
@@ -95,7 +100,8 @@ class Hooks:
             row = parse_row(f"hooks[{i}]", config, "hooks", networks)
             said = {key: config.get(key) for key in KEYS}
             schedule = Schedule.parse(said, self.total, row.label, self.horizon)
-            _check_schedule(row, schedule, schedule.units() if units is None else set(units))
+            schedule.check_units(schedule.units() if units is None else units, row.label)
+            _check_once(row, schedule)
             if schedule.when is not None and measured is not None:
                 schedule.when.check(measured, networks, f"{row.label}.when")
             optimizer, followers = _policies(row.label, config, row.method, schedule.every_update)
@@ -123,6 +129,10 @@ class Hooks:
         plain = [h for h in self.hooks if h.schedule.when is None]
         self.scheduled = [h for h in plain if not h.schedule.every_update]
         self.every_update = [h for h in self.hooks if h.schedule.every_update]
+        inside = [h for h in self.hooks if h.schedule.every_update or h.follows]
+        # What penalties remember of an update's weights is what it leaves behind.
+        self.inside = sorted(inside, key=lambda h: h.method.key == "penalties")
+        _check_evaluation(self.hooks)
 
     def fire(self, previous: Clock | None, clock: Clock) -> list[Receipt]:
         """Fire the hooks due after `previous` and at or before `clock`, in list order.
@@ -204,15 +214,36 @@ class Hooks:
     def after_update(
         self, clock: Clock, activations: Mapping[str, Activations] | None = None
     ) -> None:
-        """Fire the every-update hooks, those of layers and penalties first.
+        """Fire the every-update hooks, those of layers first and of penalties last.
+
+        States that follow every update do so, in the order of the list.
 
         Args:
             clock: the clock, which counts the update.
             activations: of the update's own forward pass, by network.
         """
-        for hook in self.every_update:
-            if hook.schedule.crossings(clock.advance(updates=-1), clock):
+        for hook in self.inside:
+            if hook.follows:
+                hook.follow(clock, self.seed)
+            elif hook.schedule.crossings(clock.advance(updates=-1), clock):
                 hook.after_update(clock, self.seed, activations)
+
+    def evaluation(self) -> dict[Block, Tensor]:
+        """Return what evaluations put in place of weights, as optimizers and methods say."""
+        found: dict[Block, Tensor] = {}
+        for network in self.networks.values():
+            found.update(averages(network))
+        for hook in self.hooks:
+            for network in hook.networks:
+                found.update(hook.method.evaluation(network, hook.states[network.name]))
+        return found
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Return a context in which the networks have the weights that evaluations use.
+
+        Their own are put back at its end, bit for bit.
+        """
+        return swapped(self.evaluation())
 
     def flush(self, clock: Clock | None = None) -> list[Receipt]:
         """Return the summary receipts of every-update hooks since the last flush.
@@ -252,6 +283,7 @@ class Hooks:
                 )
         self.counted |= set(counts)
         needed = {unit for hook in self.hooks for unit in hook.schedule.units()}
+        needed |= {"updates"} if self.inside else set()
         if needed - self.counted:
             raise ConfigError(
                 f"step({', '.join(counts)}) lacks {', '.join(sorted(needed - self.counted))}, "
@@ -264,11 +296,17 @@ class Hooks:
             )
         if activations is not None and not activations.keys() & self.networks.keys():
             activations = dict.fromkeys(self.networks, activations)
-        self.clock = Clock(**{**before, **counts})
-        done = before.get("updates", 0) if self.every_update else self.clock.updates
-        for update in range(done + 1, self.clock.updates + 1):
-            self.after_update(replace(self.clock, updates=update), activations)
-        return self.fire(previous, self.clock)
+        clock = Clock(**{**before, **counts})
+        self._at(clock)
+        done = before.get("updates", 0) if self.inside else clock.updates
+        for update in range(done + 1, clock.updates + 1):
+            self.after_update(replace(clock, updates=update), activations)
+        return self.fire(previous, clock)
+
+    def _at(self, clock: Clock | None) -> None:
+        self.clock = clock
+        if self.penalties is not None:
+            self.penalties.clock = clock or Clock()
 
     def next_due(self, clock: Clock) -> tuple[str, Time] | None:
         """Return the method and time of the scheduled hook that is due next."""
@@ -308,7 +346,7 @@ class Hooks:
             ) from error
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        self.clock = None if state["clock"] is None else Clock(**state["clock"])
+        self._at(None if state["clock"] is None else Clock(**state["clock"]))
         self.counted = {u for u, n in asdict(self.clock).items() if n} if self.clock else set()
         for hook in self.hooks:
             if hook.key not in state:
@@ -362,16 +400,25 @@ def hook_identity(config: Mapping[str, Any], schedule: Schedule) -> str:
     return " ".join([config["method"], *(f"{k}={text}" for k, text in texts.items())])
 
 
-def _check_schedule(row: Row, schedule: Schedule, counted: Set[str]) -> None:
-    """Refuse units that the run does not count, and several moments for what fires once."""
-    for unit in schedule.units() - counted:
-        raise ConfigError(
-            f"{row.label} counts {unit}: this run counts {', '.join(sorted(counted))}"
-        )
+def _check_once(row: Row, schedule: Schedule) -> None:
+    """Refuse several moments for what fires once."""
     if row.method.fires_once and len(schedule.at) != 1:
         raise ConfigError(
             f"{row.label} fires once in a run: allowed is one moment, such as at: 50%"
         )
+
+
+def _check_evaluation(hooks: Iterable[Hook]) -> None:
+    """Refuse two hooks that name the weights that evaluations of one network use."""
+    found: dict[str, str] = {}
+    for hook in hooks:
+        for network in hook.networks if has_face(hook.method, "evaluation") else ():
+            if network.name in found:
+                raise ConfigError(
+                    f"{hook.label} and {found[network.name]} both name the weights that "
+                    f"evaluations of network {network.name!r} use: leave one of them out"
+                )
+            found[network.name] = hook.label
 
 
 def _policies(

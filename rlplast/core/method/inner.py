@@ -18,7 +18,7 @@ __all__ = ["inside_updates", "tick"]
 
 
 def inside_updates(networks: Iterable[Network], terms: Iterable[Term] = ()) -> list[Hook]:
-    """Return a hook for every method that has a plan and no schedule of its own.
+    """Return a hook for every method that has a plan and no hook of its own.
 
     Args:
         networks: networks; the methods that changed their modules come first.
@@ -33,9 +33,9 @@ def inside_updates(networks: Iterable[Network], terms: Iterable[Term] = ()) -> l
     ]
     for term in terms:
         if term.method.key == "penalties" and has_face(term.method, "plan"):
-            hooks.append(
-                _hook(term.method, term.network, f"{term.key} {term.method.name}", term.state)
-            )
+            # Outside its window too: what it remembers of weights is fresh when that opens.
+            key = f"{term.key} {term.method.name}"
+            hooks.append(_hook(term.method, term.network, key, term.state))
             hooks[-1].edited[term.network.name] = term.blocks  # those its `setup` saw
     return hooks
 

@@ -1,6 +1,6 @@
 """Modules that methods bring: installed when networks are built.
 
-- `brings_modules`: whether an entry of a hook list has any.
+- `hidden_layers`: the layers with hidden units, which such methods look for.
 - `as_kind`, `put`: a layer as a module of another class, with the same parameters.
 - `install_methods`: what a run's config lists, before initialisation and optimizers.
 - `replace_layers`: the same by hand, in anybody's model.
@@ -13,14 +13,16 @@ from typing import Any
 from torch import nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.listing import Row, parse_row
+from rlplast.core.method.listing import Row, lists_face, parse_row
 from rlplast.core.method.method import Method, has_face
-from rlplast.core.network.blocks import unwrap
+from rlplast.core.network.blocks import blocks_of, unwrap
 from rlplast.core.network.network import INSTALLED
-from rlplast.core.registry import build, get, rows
+from rlplast.core.network.unit_search import find_units
+from rlplast.core.network.units import UnitGroup
+from rlplast.core.registry import build
 from rlplast.core.rng import derive_seed
 
-__all__ = ["as_kind", "brings_modules", "install_methods", "put", "replace_layers"]
+__all__ = ["as_kind", "hidden_layers", "install_methods", "put", "replace_layers"]
 
 
 def install_methods(
@@ -51,20 +53,13 @@ def install_methods(
         parse_row(f"{key}[{i}]", config, key, networks)
         for key, configs in (("layers", layers), ("hooks", hooks))
         for i, config in enumerate(configs)
-        if key == "layers" or brings_modules(config)
+        if key == "layers" or lists_face(config, "install")
     ]
     replaced: dict[str, list[str]] = {}
     for row in listed:
         for name, paths in _install(row, networks, seed).items():
             replaced.setdefault(name, []).extend(paths)
     return replaced
-
-
-def brings_modules(config: Any) -> bool:
-    """Say whether an entry of a hook list brings modules; its parser says what is wrong with it."""
-    name: Any = config.get("method") if isinstance(config, Mapping) else None
-    known = any(name == info.name for info in rows("methods"))
-    return known and has_face(get("methods", name).target, "install")
 
 
 def _install(
@@ -93,6 +88,23 @@ def _into(module: nn.Module, method: Method, seed: int) -> list[str]:
         if path in modules:
             vars(modules[path]).setdefault(INSTALLED, []).append(method)
     return paths
+
+
+def hidden_layers(model: nn.Module, method: str) -> dict[str, list[UnitGroup]]:
+    """Return the layers with hidden units by path; of a stacked one a group per member.
+
+    Raises:
+        NothingToEdit: if there is none, saying why.
+    """
+    units = find_units(model, blocks_of(model))
+    found: dict[str, list[UnitGroup]] = {}
+    for group in units.groups:
+        if group.tap is not None:
+            found.setdefault(group.weight.block.path, []).append(group)
+    if not found:
+        reasons = "; ".join(f"{name}: {why}" for name, why in units.refused.items())
+        raise NothingToEdit(f"{method} finds no layer with hidden units ({reasons})")
+    return found
 
 
 def as_kind(layer: nn.Module, kind: type[nn.Module]) -> Any:

@@ -1,6 +1,7 @@
 """Rows of a config: one parser for the keys hooks, layers and penalties.
 
 - `Row`: one entry, checked.
+- `lists_face`: whether an entry's method has a face.
 - `parse_row`: from what a config says.
 """
 
@@ -9,17 +10,23 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from rlplast.core.errors import ConfigError, check_known, did_you_mean, shortened
-from rlplast.core.method.method import Method
+from rlplast.core.method.method import Method, has_face
 from rlplast.core.method.schedule import KEYS
-from rlplast.core.registry import LISTS, build, get
+from rlplast.core.registry import LISTS, build, get, rows
 
-__all__ = ["ROW_KEYS", "Row", "method_of", "parse_row"]
+__all__ = ["ROW_KEYS", "Row", "lists_face", "method_of", "parse_row"]
 
 # What an entry of each list may say.
 ROW_KEYS = {
     "hooks": ("method", *KEYS, "networks", "scope", "optimizer", "followers", "params"),
     "layers": ("method", "networks", "params"),
-    "penalties": ("method", "networks", "layers", "params"),
+    "penalties": ("method", "from", "until", "networks", "layers", "params"),
+}
+# What people may take for a method, by family, and what sets it.
+_ELSEWHERE = {
+    "optimizers": "optimizer: {{name: {0}}}",
+    "replay": "agent: {{sampling: {{method: {0}}}}}",
+    "regularisers": "{0}: ...",
 }
 _ADVICE = {
     "hooks": "list it under `hooks:`, with a schedule such as `at: 50%`",
@@ -55,6 +62,7 @@ def method_of(label: str, config: Any, key: str) -> str:
     if not isinstance(config, Mapping):
         raise ConfigError(f"{label} = {shortened(config)}: allowed is a mapping with a method")
     if "method" in config:
+        _check_elsewhere(label, config["method"])
         found = cast(type[Method], get("methods", config["method"]).target).key
         if found != key:  # said first: the other keys may be those of the right list
             raise ConfigError(f"{label}.method = {config['method']!r}: {_ADVICE[found]}")
@@ -62,6 +70,22 @@ def method_of(label: str, config: Any, key: str) -> str:
     if "method" not in config:
         raise ConfigError(f"{label} has no 'method': name one, see `rlplast list {LISTS[key]}`")
     return config["method"]
+
+
+def _check_elsewhere(label: str, name: Any) -> None:
+    for family, setting in _ELSEWHERE.items():
+        if any(info.name == name for info in rows(family)):
+            raise ConfigError(
+                f"{label}.method = {name!r} is no method but one of `rlplast list {family}`: set "
+                f"`{setting.format(name)}`"
+            )
+
+
+def lists_face(config: Any, face: str) -> bool:
+    """Say whether an entry's method has a face; what is wrong with an entry its parser says."""
+    name: Any = config.get("method") if isinstance(config, Mapping) else None
+    known = any(name == info.name for info in rows("methods"))
+    return known and has_face(get("methods", name).target, face)
 
 
 def parse_row(label: str, config: Any, key: str, networks: Mapping[str, Any]) -> Row:

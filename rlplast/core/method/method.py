@@ -5,7 +5,7 @@
 - `has_face`: whether a method has a face.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -51,6 +51,11 @@ class Method:
         """Whether plans read the initial weights θ0."""
         return False
 
+    @property
+    def measures_deviation(self) -> bool:
+        """Whether receipts say how far a network's outputs move from a multiple of themselves."""
+        return False
+
     def covers(self, block: Block) -> bool:
         """Return whether `term` can read a trainable Block; default: every one."""
         return True
@@ -83,6 +88,26 @@ class Method:
     def plan(self, context: Context, state: State) -> list[Edit]:
         """Return the complete plan of one firing; write nothing."""
         raise NotImplementedError
+
+    def follow(self, context: Context, state: State) -> list[Edit]:
+        """Return edits of the method's own state, planned inside every update.
+
+        Beside `plan`, which keeps its schedule, as a slow copy's average does beside the copy.
+        It waits for no device.
+        """
+        return []
+
+    def evaluation(self, network: Network, state: State) -> Mapping[Block, Tensor]:
+        """Return what evaluations put in place of a network's weights; default: nothing."""
+        return {}
+
+    def metrics(self, state: State) -> Mapping[str, Tensor]:
+        """Return what the method can tell of itself in one network: 0-d tensors by name.
+
+        A run measures those of its ``metrics.names``. A name is a metric's, or the metric's, a
+        slash and what of it.
+        """
+        return {}
 
     def term(self, context: Context, state: State) -> Tensor:
         """Return what is added to the loss: 0-d, differentiable, strength included.

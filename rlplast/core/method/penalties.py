@@ -5,19 +5,23 @@
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError, NothingToEdit, did_you_mean
-from rlplast.core.method.context import Context
+from rlplast.core.method.context import Context, Source
 from rlplast.core.method.listing import parse_row
 from rlplast.core.method.method import Method, State, has_face
+from rlplast.core.method.readings import OwnSource, Probe
+from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.registry import check_range
+from rlplast.core.rng import derive_seed
 
 __all__ = ["Penalties", "Term"]
 
@@ -32,6 +36,8 @@ class Term:
         network: the network whose loss it is added to.
         blocks: the trainable Blocks that it reads.
         state: the method's own tensors; its plan, if it has one, changes them.
+        window: the updates that have the term; those after which a hook with ``every: 1 updates``
+            and the row's ``from`` and ``until`` would fire. None for all.
     """
 
     key: str
@@ -39,6 +45,22 @@ class Term:
     network: Network
     blocks: tuple[Block, ...]
     state: State
+    window: Schedule | None = None
+
+    def is_open(self, clock: Clock | None) -> bool:
+        """Say whether the update that brings the run to `clock` has the term.
+
+        Raises:
+            ConfigError: if that depends on the clock and there is none.
+        """
+        if self.window is None:
+            return True
+        if clock is None:
+            raise ConfigError(
+                f"{self.key} ({self.method.name}) has from or until: give `add` the clock that "
+                "counts the update, such as rlplast.Clock(updates=1) at the first"
+            )
+        return self.window.crossings(clock.advance(updates=-1), clock) > 0
 
 
 class Penalties:
@@ -46,43 +68,107 @@ class Penalties:
 
     Attributes:
         terms: every term, in the config's order.
+        clock: where a hand-written loop is, which `Hooks.step` says; a trainer has its own.
         sum: total of the terms since the last call of `metrics`, float64 on the networks'
             device; None without penalties.
 
     Args:
         configs: the config's list of penalties.
-        networks: the run's networks by name.
+        networks: the run's networks by name; or one network.
+        source: where terms that read batches get them from: what trains, in a run.
+        probe: instead of `source` in a hand-written loop; see `rlplast.core.method.hooks.Hooks`.
+        total: the run's length; percentages refer to it. Needed for ``from`` and ``until``.
+        units: units the run's clock counts; a window in another one is refused.
+        horizon: the clock at the run's end, 0 where it is not known in advance.
+        seed: the run's seed, of what terms draw and of the probe's draws.
 
     Raises:
         ConfigError: for unknown keys, methods, networks, layers or parameters, for a config
-            that finds nothing to penalise in a network it names, or in any, and for weights
-            kept in low precision beside fp32 masters: the loss has no gradient in a master.
+            that finds nothing to penalise in a network it names, or in any, for weights
+            kept in low precision beside fp32 masters: the loss has no gradient in a master; and
+            for a window that can never be open.
     """
 
     def __init__(
-        self, configs: Iterable[Mapping[str, Any]], networks: Mapping[str, Network]
+        self,
+        configs: Iterable[Mapping[str, Any]],
+        networks: Mapping[str, Network] | Network,
+        source: Source | None = None,
+        *,
+        probe: Any = None,
+        total: Time | str | None = None,
+        units: Iterable[str] | None = None,
+        horizon: Clock | None = None,
+        seed: int = 0,
     ) -> None:
+        networks = {networks.name: networks} if isinstance(networks, Network) else networks
+        self.source = source if probe is None else OwnSource(networks, probe, seed=seed)
+        self.clock = Clock()
+        self.seed = seed
         self.terms = [term for network in networks.values() for term in _installed(network)]
         for i, config in enumerate(configs):
-            self.terms += _parse(f"penalties[{i}]", config, networks)
+            found = _parse(f"penalties[{i}]", config, networks)
+            window = _window(f"penalties[{i}]", config, total, units, horizon)
+            self.terms += [replace(term, window=window) for term in found]
+        for term in self.terms:
+            if term.method.reads and self.source is None:
+                raise ConfigError(
+                    f"{term.key} ({term.method.name}) reads {', '.join(term.method.reads)}: pass "
+                    "probe= to rlplast.Penalties, a function (size, generator) that returns "
+                    "inputs of the model"
+                )
         used = [term.blocks[0].view.device for term in self.terms]
         self.sum = torch.zeros((), dtype=torch.float64, device=used[0]) if used else None
 
-    def of(self, name: str) -> Tensor | None:
-        """Return the sum of a network's terms, 0-d and differentiable; None if it has none."""
+    def of(
+        self, name: str, loss: Tensor | None = None, *, clock: Clock | None = None
+    ) -> Tensor | None:
+        """Return the sum of a network's terms, 0-d and differentiable; None if it has none.
+
+        Args:
+            name: the network.
+            loss: the loss of an update, for terms that follow its size.
+            clock: the clock that counts the update: terms whose window it lies outside are absent.
+        """
         terms = [
-            t.method.term(Context(t.network, t.blocks, reads=t.method.reads), t.state)
+            t.method.term(self._context(t, loss), t.state)
             for t in self.terms
-            if t.key.endswith(f"/{name}")
+            if t.key.endswith(f"/{name}") and t.is_open(clock)
         ]
         return torch.stack(terms).sum() if terms else None
 
-    def add(self, name: str, loss: Tensor) -> Tensor:
+    def _context(self, term: Term, loss: Tensor | None) -> Context:
+        network, method = term.network, term.method
+        clock = getattr(self.source, "clock", self.clock)
+        readings = None
+        if method.reads and self.source is not None:
+            number = derive_seed(0, "penalty", method.name, network.name, clock.updates)
+            label = f"{term.key} ({method.name})"
+            readings = Probe(self.source, network, method.probe, number, label)
+        return Context(
+            network,
+            term.blocks,
+            clock,
+            seed=derive_seed(self.seed, "penalty", method.name, network.name),
+            reads=method.reads,
+            readings=readings,
+            loss=None if loss is None else loss.detach(),
+        )
+
+    def add(
+        self, name: str, loss: Tensor, whole: Tensor | None = None, *, clock: Clock | None = None
+    ) -> Tensor:
         """Return a network's loss plus its terms, which count in `metrics`.
 
         Call it outside autocast, which would compute the terms in low precision.
+
+        Args:
+            name: the network.
+            loss: its loss.
+            whole: the loss of the whole update, if `loss` is that of a part.
+            clock: as in `of`.
         """
-        term = self.of(name)
+        term = self.of(name, loss if whole is None else whole, clock=clock)
         if term is None or self.sum is None:
             return loss
         self.sum += term.detach()
@@ -151,6 +237,29 @@ def _parse(label: str, config: Any, networks: Mapping[str, Network]) -> list[Ter
         if blocks
         for state in [row.method.setup(networks[name], blocks)]
     ]
+
+
+def _window(
+    label: str,
+    config: Mapping[str, Any],
+    total: Time | str | None,
+    units: Iterable[str] | None,
+    horizon: Clock | None,
+) -> Schedule | None:
+    """Return the schedule of a row's ``from`` and ``until``; None if it says neither."""
+    said = {key: config[key] for key in ("from", "until") if config.get(key) is not None}
+    if not said:
+        return None
+    if total is None:
+        raise ConfigError(f"{label}: from and until need the run's length: Penalties(..., total=)")
+    label = f"{label} ({config['method']})"
+    every = {"every": "1 updates"}
+    window = Schedule.parse(every | said, Time.parse(total, "total"), label, horizon)
+    window.check_units(window.units() if units is None else units, label)
+    until = window.until
+    if until is not None and until.value == 0 and until.unit not in ("epochs", "phase"):
+        raise ConfigError(f"{label}.until = {until} is before the first update: allowed is more")
+    return window
 
 
 def _blocks(network: Network, method: Method, globs: Sequence[str] | None) -> tuple[Block, ...]:

@@ -18,7 +18,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.record import in_mode, observe
 from rlplast.core.rng import derive_seed, preserve_global_rng, torch_stream
 
-__all__ = ["Inside", "OwnSource", "Probe"]
+__all__ = ["Inside", "OwnSource", "Probe", "output_of"]
 
 
 class Probe:
@@ -57,19 +57,26 @@ class Probe:
         """
         with preserve_global_rng():
             found = self.source.activations(self.network.name, self._batch)
+        return self._finite(found, "activations")
+
+    @cached_property
+    def gradients(self) -> Mapping[str, Tensor]:
+        """Gradients on the probe batch, by Block name, each in the Block's layout.
+
+        Raises:
+            BadWeights: if they are not finite, naming the weights that are not.
+        """
+        return self._finite(self.gradients_on(self._batch, train=False), "gradients")
+
+    def _finite(self, found: Mapping[str, Tensor], what: str) -> Mapping[str, Tensor]:
         if found and not bool(torch.stack([t.isfinite().all() for t in found.values()]).all()):
             every = [b for b in self.network.blocks if not bool(b.view.isfinite().all())]
             names = ", ".join(map(self.network.qualified, every))
             raise BadWeights(
-                f"{self.label} reads activations of network {self.network.name!r} that are not "
+                f"{self.label} reads {what} of network {self.network.name!r} that are not "
                 f"finite, from {names or 'finite weights: look at its inputs'}; nothing was written"
             )
         return found
-
-    @cached_property
-    def gradients(self) -> Mapping[str, Tensor]:
-        """Gradients on the probe batch, by Block name, each in the Block's layout."""
-        return self.gradients_on(self._batch, train=False)
 
     def batches(self, count: int | None, size: int) -> Iterator[Any]:
         """Yield batches of the training data."""
@@ -80,6 +87,18 @@ class Probe:
             if batch is end:
                 return
             yield batch
+
+    def outputs(self, batch: Any, module: nn.Module | None) -> Tensor:
+        """Return what the network says of a batch.
+
+        Raises:
+            ConfigError: if it reads no sample.
+        """
+        with preserve_global_rng():
+            found = self.source.outputs(self.network.name, batch, module)
+        if found is None:
+            raise ConfigError(f"{self.label}: network {self.network.name!r} has no outputs to read")
+        return found
 
     def gradients_on(self, batch: Any, train: bool) -> Mapping[str, Tensor]:
         """Return gradients of the loss on a batch; nothing else moves."""
@@ -198,6 +217,12 @@ class OwnSource:
         handle, own = self.networks[network], self._own(batch, network)
         return observe(handle, lambda: _call(handle.module, own))
 
+    def outputs(self, network: str, batch: Any, module: nn.Module | None = None) -> Tensor:
+        """Return what the model returns of a batch, in evaluation mode."""
+        module = self.networks[network].module if module is None else module
+        with in_mode(module, train=False):
+            return output_of(_call(module, self._own(batch, network)), network)
+
     def loss(self, network: str, batch: Any, train: bool = False) -> Tensor:
         """Return the loss of a batch."""
         with in_mode(self.networks[network].module, train):
@@ -226,10 +251,22 @@ class OwnSource:
         return batch[network] if network in batch else batch[""]
 
 
-def _call(module: nn.Module, batch: Any) -> None:
+def _call(module: nn.Module, batch: Any) -> Any:
     if isinstance(batch, Mapping):
-        module(**batch)
-    elif isinstance(batch, tuple | list):
-        module(*batch)
-    else:
-        module(batch)
+        return module(**batch)
+    return module(*batch) if isinstance(batch, tuple | list) else module(batch)
+
+
+def output_of(returned: Any, network: str) -> Tensor:
+    """Return the tensor among what a model returns: itself, or the mapping's ``logits``.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    found = returned.get("logits") if isinstance(returned, Mapping) else returned
+    if not isinstance(found, Tensor):
+        raise ConfigError(
+            f"network {network!r} returns a {type(returned).__name__}: to read its outputs, "
+            "allowed is a tensor, or a mapping with the key 'logits'"
+        )
+    return found

@@ -31,6 +31,8 @@ class Receipt:
         firings: for every-update methods, how many updates the receipt sums up.
         log_factor: for every-update methods that scale, Σ log of all factors.
         units: for methods that act on units, how many of each layer were reset.
+        deviation: for methods that measure it, how far the last plan moves outputs on a probe from
+            a multiple of themselves, see `rlplast.core.method.deviation.deviation`.
     """
 
     method: str
@@ -49,6 +51,7 @@ class Receipt:
     firings: int = 1
     log_factor: float | None = None
     units: dict[str, int] | None = None
+    deviation: float | None = None
 
     def row(self) -> dict[str, Any]:
         """Return the flat line of ``receipts.jsonl``; wall-clock under ``time/``."""

@@ -8,7 +8,7 @@ A condition (`when`) has no due points: it is looked at when its value is measur
 `rlplast.core.method.hooks.Hooks.observe`; the schedule only says between which clocks it may fire.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -228,6 +228,16 @@ class Schedule:
         if self.every_update and start.unit == "tokens":  # an update counts many at once
             return [Time(0, "updates")]
         return [start]
+
+    def check_units(self, counted: Iterable[str], key: str) -> None:
+        """Refuse units that a run does not count.
+
+        Raises:
+            ConfigError: naming the unit and those that are counted.
+        """
+        counted = set(counted)
+        for unit in self.units() - counted:
+            raise ConfigError(f"{key} counts {unit}: this run counts {', '.join(sorted(counted))}")
 
     def units(self) -> set[str]:
         """Return the units this schedule reads, to check them against a Trainable's."""

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from rlplast.core.errors import check_choice
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
+from rlplast.core.network.packing import QUERY_KEY, UNKNOWN
 
 __all__ = ["SCOPES", "Scope", "scope"]
-
-QUERY_KEY = ("q", "k", "q_proj", "k_proj", "query", "key")
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,9 @@ def _is_live(block: Block) -> bool:
 
 
 def _is_query_or_key(block: Block) -> bool:
-    return block.kind == "linear" and block.layer.rpartition(".")[2] in QUERY_KEY
+    # A packed layer whose parts are not known is among them, so that methods refuse it.
+    name = block.spec.part.partition(".")[0] or block.path.rpartition(".")[2]
+    return block.kind in ("linear", "conv") and name in (*QUERY_KEY, UNKNOWN)
 
 
 def _is_linear(block: Block) -> bool:

@@ -18,11 +18,11 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from rlplast.core.errors import BadWeights
+from rlplast.core.network.packing import UNKNOWN, packed_rows
 
-__all__ = ["NORMS", "PACKED_NAMES", "Block", "BlockSpec", "blocks_of", "unwrap"]
+__all__ = ["NORMS", "Block", "BlockSpec", "blocks_of", "unwrap"]
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)
-PACKED_NAMES = ("qkv", "c_attn", "in_proj")  # one linear that holds query, key and value
 _WRAPPERS = ("module", "_orig_mod")
 
 
@@ -38,7 +38,8 @@ class BlockSpec:
         role: weight, bias, scale, shift (of a norm layer), embedding, buffer or other.
         kind: linear, conv, norm, embedding or other: what the layer is; ``lifecycle`` for
             the buffers of a layer whose units sleep.
-        part: name of the view inside a packed tensor, such as ``q``; empty if none.
+        part: name of the view inside a packed tensor, such as ``q``, or ``q.0`` of the first
+            head; empty if none; ``packed`` for a whole one whose parts are not known.
         slot: index of the member of a stacked (ensemble) parameter; None if not stacked.
         index: what selects the view from the tensor.
         fan_in: inputs feeding one output unit of the layer.
@@ -127,11 +128,20 @@ def unwrap(module: nn.Module) -> nn.Module:
         module = inner[0]
 
 
-def _layer_specs(kind: str, fan_in: int, fan_out: int) -> list[BlockSpec]:
-    return [
-        BlockSpec("weight", "weight", kind, fan_in=fan_in, fan_out=fan_out),
-        BlockSpec("bias", "bias", kind, fan_in=fan_in, fan_out=fan_out),
-    ]
+def _layer_specs(
+    kind: str, fan_in: int, fan_out: int, parts: Mapping[str, slice], transposed: bool = False
+) -> list[BlockSpec]:
+    """Return weight and bias of a layer, or of each of its parts."""
+    specs = []
+    fan_out //= len({part.partition(".")[0] for part in parts}) or 1
+    for part, rows in (parts or {"": None}).items():
+        bias = () if rows is None else (rows,)
+        weight = (slice(None), *bias) if transposed and bias else bias
+        specs += [
+            BlockSpec("weight", "weight", kind, part, None, weight, fan_in, fan_out, transposed),
+            BlockSpec("bias", "bias", kind, part, None, bias, fan_in, fan_out),
+        ]
+    return specs
 
 
 def _attention_specs(module: nn.MultiheadAttention) -> list[BlockSpec]:
@@ -141,52 +151,31 @@ def _attention_specs(module: nn.MultiheadAttention) -> list[BlockSpec]:
         BlockSpec(f"{part}_proj_weight", "weight", "linear", part, None, (), size, d)
         for part, size in sizes.items()
     ]
-    return [*_packed_specs(d, "in_proj_"), *apart]  # of which absent ones are dropped
-
-
-def _packed_specs(d: int, prefix: str = "") -> list[BlockSpec]:
-    return [
-        BlockSpec(f"{prefix}{role}", role, "linear", part, None, (slice(i * d, (i + 1) * d),), d, d)
-        for i, part in enumerate("qkv")
-        for role in ("weight", "bias")
+    packed = [
+        replace(spec, tensor=f"in_proj_{spec.tensor}")
+        for spec in _layer_specs("linear", d, 3 * d, packed_rows("qkv", 3 * d, d))
     ]
+    return [*packed, *apart]  # of which absent ones are dropped
 
 
-def _transposed_specs(module: nn.Module, path: str) -> list[BlockSpec]:
-    """Return the specs of transformers' Conv1D: x·W + b with W (d_in, d_out), as in its GPT-2."""
-    d_in, d_out = module.get_parameter("weight").shape
-    parts = {"": (0, d_out)}
-    if path.rpartition(".")[2] in PACKED_NAMES and d_out == 3 * d_in:
-        parts = {part: (i * d_in, (i + 1) * d_in) for i, part in enumerate("qkv")}
-    specs = []
-    for part, (start, stop) in parts.items():
-        out, sizes = slice(start, stop), (d_in, stop - start)
-        columns = (slice(None), out)
-        specs += [
-            BlockSpec("weight", "weight", "linear", part, None, columns, *sizes, transposed=True),
-            BlockSpec("bias", "bias", "linear", part, None, (out,), *sizes),
-        ]
-    return specs
-
-
-def _specs(module: nn.Module, path: str) -> list[BlockSpec]:
+def _specs(module: nn.Module, path: str, around: nn.Module | None) -> list[BlockSpec]:
     """Return what is known of a module's own tensors; absent ones are dropped later."""
+    own = path.rpartition(".")[2]
     declared = getattr(module, "block_specs", None)
     if declared is not None:
         return list(declared())
     if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
-        return _transposed_specs(module, path)
+        # Transformers' x·W + b with W (d_in, d_out), as in its GPT-2.
+        d_in, d_out = module.get_parameter("weight").shape
+        parts = packed_rows(own, d_out, d_in, around)
+        return _layer_specs("linear", d_in, d_out, parts, transposed=True)
     if isinstance(module, nn.Linear):
-        packed = path.rpartition(".")[2] in PACKED_NAMES
-        if packed and module.out_features == 3 * module.in_features:
-            return _packed_specs(module.in_features)
-        return _layer_specs("linear", module.in_features, module.out_features)
+        d_in, d_out = module.in_features, module.out_features
+        return _layer_specs("linear", d_in, d_out, packed_rows(own, d_out, d_in, around))
     if isinstance(module, _ConvNd) and not isinstance(module, _ConvTransposeNd):
-        area = math.prod(module.kernel_size)
-        groups = module.groups
-        return _layer_specs(
-            "conv", module.in_channels // groups * area, module.out_channels // groups * area
-        )
+        d_in, d_out = (c // module.groups for c in (module.in_channels, module.out_channels))
+        area, parts = math.prod(module.kernel_size), packed_rows(own, d_out, d_in, around)
+        return _layer_specs("conv", d_in * area, d_out * area, parts if module.groups == 1 else {})
     if isinstance(module, NORMS):
         return [
             BlockSpec("weight", "scale", "norm"),
@@ -200,13 +189,13 @@ def _specs(module: nn.Module, path: str) -> list[BlockSpec]:
     return []
 
 
-def _all_specs(module: nn.Module, path: str) -> list[BlockSpec]:
+def _all_specs(module: nn.Module, path: str, around: nn.Module | None) -> list[BlockSpec]:
     """Return `_specs` and, as ``other``, every tensor they say nothing about.
 
     A layer whose units sleep says in ``memories`` which buffer remembers which parameter.
     """
     memories: Mapping[str, str] = getattr(module, "memories", {})
-    specs = [replace(s, memory=memories.get(s.tensor, "")) for s in _specs(module, path)]
+    specs = [replace(s, memory=memories.get(s.tensor, "")) for s in _specs(module, path, around)]
     # A weight kept as a buffer (a frozen copy) is a buffer, whatever layer holds it.
     specs = [
         replace(s, role="buffer", kind="other")
@@ -226,8 +215,9 @@ def _buffer_specs(module: nn.Module, kind: str) -> list[BlockSpec]:
 
 
 def _name(path: str, spec: BlockSpec) -> str:
-    parts = [f"[{spec.slot}]" if spec.slot is not None else "", path, spec.part]
-    suffix = spec.role if spec.part else spec.tensor
+    part = "" if spec.part == UNKNOWN else spec.part
+    parts = [f"[{spec.slot}]" if spec.slot is not None else "", path, part]
+    suffix = spec.role if part else spec.tensor
     return ".".join([p for p in parts if p] + [suffix])
 
 
@@ -246,8 +236,10 @@ def blocks_of(
     masters = masters or {}
     found: dict[tuple[int, str], Block] = {}
     aliases: dict[tuple[int, str], list[str]] = {}
-    for path, layer in unwrap(module).named_modules():
-        for spec in _all_specs(layer, path):
+    modules = dict(unwrap(module).named_modules())
+    for path, layer in modules.items():
+        around = modules.get(path.rpartition(".")[0]) if path else None
+        for spec in _all_specs(layer, path, around):
             tensor = layer._parameters.get(spec.tensor)
             if tensor is None:
                 tensor = layer._buffers.get(spec.tensor)

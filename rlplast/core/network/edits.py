@@ -7,10 +7,12 @@ writes weights or optimizer state outside training itself.
 - `check`: whether a plan is complete, fits and is finite.
 - `masks`, `unmasked`: which and how many entries of Blocks are written.
 - `write`: the writing, in place, without host synchronisation.
+- `swapped`: other values for a while.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +22,7 @@ from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 
-__all__ = ["Assign", "Edit", "Scale", "check", "masks", "tensor_of", "unmasked", "write"]
+__all__ = ["Assign", "Edit", "Scale", "check", "masks", "swapped", "tensor_of", "unmasked", "write"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,3 +219,22 @@ def write(edits: Sequence[Edit]) -> None:
         if isinstance(edit.target, Block):
             for low in edit.target.copies:
                 low.copy_(edit.target.view)
+
+
+@contextmanager
+def swapped(values: Mapping[Block, Tensor]) -> Iterator[None]:
+    """Put other values into Blocks for a while, in place, and then their own, bit for bit.
+
+    What remembers the rows of sleeping units is left, so nothing of training has moved afterwards.
+    """
+    pairs = [(view, value) for b, value in values.items() for view in (b.view, *b.copies)]
+    own = [view.clone() for view, _ in pairs]
+    try:
+        with torch.no_grad():
+            for view, value in pairs:
+                view.copy_(value)
+        yield
+    finally:
+        with torch.no_grad():
+            for (view, _), value in zip(pairs, own, strict=True):
+                view.copy_(value)

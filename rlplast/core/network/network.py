@@ -69,9 +69,12 @@ def torch_default(block: Block, generator: torch.Generator) -> Tensor:
 
 def _given(given: Mapping[str, Tensor], block: Block) -> Tensor | None:
     """Return a Block's value by its own name, or by its tensor's as in a state dict."""
-    if block.name in given:
-        return given[block.name]
-    whole = given.get(".".join(p for p in (block.path, block.spec.tensor) if p))
+    return given[block.name] if block.name in given else _in_state_dict(given, block)
+
+
+def _in_state_dict(tensors: Mapping[str, Tensor], block: Block) -> Tensor | None:
+    """Return a Block's part of its tensor in a state dict; None if there is none that fits."""
+    whole = tensors.get(".".join(p for p in (block.path, block.spec.tensor) if p))
     return None if whole is None or whole.shape != block.param.shape else block.like(whole)
 
 
@@ -191,6 +194,16 @@ class Network:
         """Return a Block's name with the network's, such as ``critic[0].fc1.weight``."""
         dot = "" if block.name.startswith("[") else "."
         return f"{self.name}{dot}{block.name}"
+
+    def value_in(self, tensors: Mapping[str, Tensor], block: Block) -> Tensor | None:
+        """Return a Block's value in saved tensors; None if they have none of its shape.
+
+        Args:
+            tensors: a checkpoint's, or a state dict.
+            block: one of this network's.
+        """
+        found = tensors.get(self.qualified(block), _in_state_dict(tensors, block))
+        return None if found is None or found.shape != block.view.shape else found
 
     def select(self, rule: Callable[[Block], bool]) -> tuple[Block, ...]:
         """Return the Blocks for which `rule` holds, in registration order."""

@@ -1,14 +1,16 @@
-"""What an optimizer remembers of a parameter: found by identity, zeroed in place.
+"""What an optimizer remembers of a parameter: found by identity, made as new in place.
 
 State is never popped or replaced, so captured graphs, fused optimizers and other
 holders of the tensors stay valid. An optimizer without a row in `RULES` raises.
 
-A zeroed state is a fresh one for Adam, AdamW, Muon and RMSprop. For SGD it is a momentum
-buffer of zeros, which with ``dampening=d`` is not quite an absent one: the first update
-after it moves by (1 − d)·lr·g where a new optimizer moves by lr·g.
+State is of entries, laid out as the parameter; of a parameter as a whole (`Whole`, such as
+``step``); or of all parameters of an optimizer (`shared`). As new, the first is zero, which
+for SGD is a momentum buffer of zeros: with ``dampening=d`` that is not quite an absent one. The
+first update after it moves by (1 − d)·lr·g where a new optimizer moves by lr·g.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -21,24 +23,50 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 
 __all__ = [
+    "DRAWN",
     "RULES",
     "StateRule",
+    "Whole",
     "allocate",
     "always",
+    "averages",
     "load_optimizer_tensors",
     "moments",
     "optimizer_tensors",
+    "share",
+    "shared",
     "zero",
     "zero_all",
 ]
 
-# Name of a state tensor → whether the options of a parameter group call for it.
-StateRule = Mapping[str, Callable[[Mapping[str, Any]], Any]]
+# Of what parameters share, how many updates have drawn noise: no reset starts a stream again.
+DRAWN = "drawn"
+_SHARED = "shared"  # key of an optimizer's state, among its parameters
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A state tensor of a parameter as a whole, which has a shape of its own.
+
+    Attributes:
+        new: (parameter, options of its group) → what a new optimizer begins with.
+    """
+
+    new: Callable[[Tensor, Mapping[str, Any]], Tensor]
+
+
+# Name of a state tensor → whether the options of a parameter group call for it, or a `Whole`.
+StateRule = Mapping[str, Callable[[Mapping[str, Any]], Any] | Whole]
 
 
 def always(group: Mapping[str, Any]) -> bool:
     """Say that an optimizer keeps a state tensor whatever its options are."""
     return True
+
+
+def _step(param: Tensor, group: Mapping[str, Any]) -> Tensor:
+    on_device = group.get("capturable") or group.get("fused")
+    return torch.zeros((), dtype=torch.float32, device=param.device if on_device else "cpu")
 
 
 _ADAM: StateRule = {
@@ -69,11 +97,34 @@ def _rule(optimizer: Optimizer) -> StateRule:
             f"optimizer {type(optimizer).__name__} has no state rule: allowed are {allowed}; "
             "use the optimizer policy 'keep', or register it with `rlplast.optimizer`"
         )
-    return rule
+    base = getattr(optimizer, "base", None)  # of an optimizer that wraps another
+    return rule if base is None else {**_rule(base), **rule}
 
 
-def moments(network: Network, param: Tensor) -> dict[str, Tensor]:
+def _whole(rule: StateRule, name: str) -> Whole | None:
+    spec = rule[name]
+    return spec if isinstance(spec, Whole) else Whole(_step) if name == "step" else None
+
+
+def share(optimizer: Optimizer, **tensors: Tensor) -> None:
+    """Give a new optimizer state that all its parameters share; as new it is zero."""
+    state: Any = optimizer.state
+    state[_SHARED] = tensors
+
+
+def shared(optimizer: Optimizer) -> dict[str, Tensor]:
+    """Return the state that all parameters of an optimizer share, by name."""
+    state: Any = optimizer.state
+    return state.get(_SHARED, {})
+
+
+def moments(network: Network, param: Tensor, whole: bool = True) -> dict[str, Tensor]:
     """Return the state tensors of `param` by name; empty before its first update.
+
+    Args:
+        network: the network whose optimizers are asked.
+        param: one of its parameters.
+        whole: whether those of the parameter as a whole are among them; the others have its layout.
 
     Raises:
         UnsupportedOptimizer: for an optimizer, or an entry of its state, without a rule.
@@ -89,25 +140,64 @@ def moments(network: Network, param: Tensor) -> dict[str, Tensor]:
                     f"{type(optimizer).__name__} keeps {name!r} ({type(value).__name__}): "
                     f"known are {', '.join(sorted(rule))} as tensors"
                 )
-            found[name] = value
+            if whole or _whole(rule, name) is None:
+                found[name] = value
     return found
 
 
 @torch.no_grad()
 def zero(network: Network, params: Iterable[Tensor]) -> None:
-    """Zero everything the optimizers remember of `params`, ``step`` included, in place."""
-    tensors = [t for p in params for t in moments(network, p).values()]
+    """Zero everything the optimizers remember of `params`, in place; a `Whole` becomes as new."""
+    owners, tensors = _owners(network), []
+    for param in params:
+        for name, tensor in moments(network, param).items():
+            optimizer, group = owners[id(param)]
+            whole = _whole(_rule(optimizer), name)
+            if whole is None:
+                tensors.append(tensor)
+            else:
+                tensor.copy_(whole.new(param, group))
     if tensors:
         torch._foreach_zero_(tensors)
 
 
 def zero_all(network: Network) -> None:
-    """Zero everything the optimizers remember of a network, as a new optimizer would begin."""
+    """Zero everything the optimizers remember of a network, as a new optimizer would begin.
+
+    Noise goes on where it was: a new optimizer's would be drawn a second time.
+    """
     zero(network, {id(b.param): b.param for b in network.trainable()}.values())
+    for _, name, tensor in _shared(network):
+        if name != DRAWN:
+            tensor.zero_()
+
+
+def _owners(network: Network) -> dict[int, tuple[Optimizer, Mapping[str, Any]]]:
+    groups = [(o, group) for o in network.optimizers for group in o.param_groups]
+    return {id(p): (o, group) for o, group in groups for p in group["params"]}
+
+
+def _shared(network: Network) -> Iterator[tuple[str, str, Tensor]]:
+    for number, optimizer in enumerate(network.optimizers):
+        for name, tensor in shared(optimizer).items():
+            yield f"{network.name}.optimizer{number}:{name}", name, tensor
+
+
+@torch.no_grad()
+def averages(network: Network) -> dict[Block, Tensor]:
+    """Return what evaluations put in place of weights, of optimizers that average them.
+
+    Those have a method ``evaluation_weights``, which returns pairs: (parameter, its value in
+    evaluations).
+    """
+    pairs = [p for o in network.optimizers for p in getattr(o, "evaluation_weights", list)()]
+    values = {id(param): value for param, value in pairs}
+    own = [block for block in network.trainable() if id(block.param) in values]
+    return {block: block.like(values[id(block.param)]) for block in own}
 
 
 def allocate(network: Network, blocks: Iterable[Block] | None = None) -> None:
-    """Create the state an optimizer would create at its first update, as zeros.
+    """Create the state an optimizer would create at its first update, as new.
 
     Used before state is loaded, and before an update is captured in a graph. Existing
     state is left as it is.
@@ -116,21 +206,19 @@ def allocate(network: Network, blocks: Iterable[Block] | None = None) -> None:
         network: the network whose optimizers are prepared.
         blocks: whose state; default: of every trainable parameter.
     """
-    groups = [(o, group) for o in network.optimizers for group in o.param_groups]
-    owners = {id(p): (o, group) for o, group in groups for p in group["params"]}
+    owners = _owners(network)
     for block in network.trainable() if blocks is None else blocks:
         if id(block.param) not in owners:
             continue
         optimizer, group = owners[id(block.param)]
-        state = optimizer.state[block.param]
-        for name, kept in _rule(optimizer).items():
-            if state.get(name) is not None or not kept(group):
+        state, rule = optimizer.state[block.param], _rule(optimizer)
+        for name, kept in rule.items():
+            whole = _whole(rule, name)
+            if state.get(name) is not None:
                 continue
-            if name == "step":
-                on_device = group.get("capturable") or group.get("fused")
-                device = block.param.device if on_device else "cpu"
-                state[name] = torch.zeros((), dtype=torch.float32, device=device)
-            else:
+            if whole is not None:
+                state[name] = whole.new(block.param, group)
+            elif kept(group):  # pyright: ignore[reportCallIssue]
                 state[name] = torch.zeros_like(
                     block.param.detach(), memory_format=torch.preserve_format
                 )
@@ -138,14 +226,19 @@ def allocate(network: Network, blocks: Iterable[Block] | None = None) -> None:
 
 def _entries(network: Network) -> Iterator[tuple[str, Block, str, Tensor]]:
     for block in network.trainable():
+        entries = moments(network, block.param, whole=False)
         for name, tensor in moments(network, block.param).items():
-            view = tensor if tensor.ndim == 0 and name == "step" else block.like(tensor)
+            view = block.like(tensor) if name in entries else tensor
             yield f"{network.qualified(block)}:{name}", block, name, view
 
 
 def optimizer_tensors(network: Network) -> dict[str, Tensor]:
-    """Return all state by ``<block>:<entry>``, such as ``q.fc.weight:exp_avg``."""
-    return {key: view for key, _, _, view in _entries(network)}
+    """Return all state by ``<block>:<entry>``, such as ``q.fc.weight:exp_avg``.
+
+    What the parameters of an optimizer share is called ``q.optimizer0:<entry>``.
+    """
+    entries = {key: view for key, _, _, view in _entries(network)}
+    return entries | {key: tensor for key, _, tensor in _shared(network)}
 
 
 @torch.no_grad()
@@ -153,21 +246,20 @@ def load_optimizer_tensors(network: Network, tensors: dict[str, Tensor]) -> None
     """Copy state saved by `optimizer_tensors` in, by name, into the parameters' own layout.
 
     State of a parameter that had not yet been updated is absent and stays absent; where
-    this optimizer has some already, it is zeroed.
+    this optimizer has some already, it is made as new.
 
     Raises:
-        DamagedFile: if the saved state of a parameter lacks an entry.
+        DamagedFile: if the saved state of a parameter, or what parameters share, lacks an entry.
     """
     saved = {key.rpartition(":")[0] for key in tensors}
     updated = {b for b in network.trainable() if network.qualified(b) in saved}
     allocate(network, updated)
-    for key, block, name, view in _entries(network):
-        if block not in updated:
-            view.zero_()
-        elif key in tensors:
-            view.copy_(tensors[key])
-        else:
+    zero(network, {id(b.param): b.param for b in network.trainable() if b not in updated}.values())
+    entries = [(k, n, network.qualified(b), v) for k, b, n, v in _entries(network) if b in updated]
+    common = [(k, n, k.rpartition(":")[0], t) for k, n, t in _shared(network)]
+    for key, name, of, view in entries + common:
+        if key not in tensors:
             raise DamagedFile(
-                f"saved optimizer state has no {name!r} of {network.qualified(block)}: it is of "
-                "another optimizer"
+                f"saved optimizer state has no {name!r} of {of}: it is of another optimizer"
             )
+        view.copy_(tensors[key])

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import check_fields, check_range, checked, get, param, rows
+from rlplast.core.rng import derive_seed
 
 __all__ = ["OptimizerConfig", "Updater", "lr_at"]
 
@@ -23,16 +24,19 @@ class OptimizerConfig:
     """The optimizer and its learning rate; warm-up and schedule start anew at every phase.
 
     Attributes:
-        name: adam, adamw, sgd, rmsprop, muon or another of ``rlplast list optimizers``.
+        name: adam, adamw, sgd, upgd or another of ``rlplast list optimizers``.
         lr: the largest learning rate, per update.
-        weight_decay: decoupled for adamw and muon, else added to the gradient.
+        weight_decay: added to the gradient by adam, sgd and rmsprop, else decoupled.
         decay: all, or matrices for tensors of at least two dimensions only.
-        betas: Adam's two; null for the optimizer's own default, which `rlplast list` shows.
-        eps: Adam's and RMSprop's ε; null for the optimizer's own.
-        momentum: of sgd, rmsprop and muon; null for the optimizer's own.
+        betas: two, of adam, adamw, muon, schedule_free and trac; null for the optimizer's own
+            default, which `rlplast list` shows.
+        eps: ε of these and rmsprop; null for the optimizer's own.
+        momentum: of kron, muon, rmsprop, sgd and trac; null for the optimizer's own.
         params: the optimizer's other parameters.
         schedule: constant, linear, cosine or step: how it falls after the warm-up.
         warmup: share of each phase over which it rises linearly from 0.
+        warmup_end: after or inside: whether the first update after the W of the warm-up is the
+            first at `lr`, update i of them at lr·i/(W + 1); or their last one is, at lr·i/W.
         warmup_max: bound on the warm-up, in updates (epochs if `stepped` so); null for none.
         lr_min: where linear and cosine end.
         milestones: for step, the shares of a phase at which it is multiplied by `gamma`.
@@ -52,6 +56,7 @@ class OptimizerConfig:
     params: dict[str, Any] = field(default_factory=dict)
     schedule: str = param("constant", "constant | linear | cosine | step")
     warmup: float = param(0.0, "[0, 1]")
+    warmup_end: str = param("after", "after | inside")
     warmup_max: int | None = param(None, "[1, inf)")
     lr_min: float = param(0.0, "[0, inf)")
     milestones: list[float] = field(default_factory=list)
@@ -123,12 +128,13 @@ class Updater:
     Args:
         config: what they are.
         module: its trainable parameters are updated, tied ones once.
+        seed: of the noise of optimizers that draw some.
 
     Attributes:
         optimizers: one, or several that share the parameters.
     """
 
-    def __init__(self, config: OptimizerConfig, module: nn.Module) -> None:
+    def __init__(self, config: OptimizerConfig, module: nn.Module, seed: int = 0) -> None:
         self.config, self._module = config, module
         parameters = [p for p in module.parameters() if p.requires_grad]
         groups: list[dict[str, Any]] = [{"params": parameters, "weight_decay": config.weight_decay}]
@@ -139,6 +145,9 @@ class Updater:
         factory = get("optimizers", config.name).target
         made = factory(module, groups, config.lr, **config.own_params())
         self.optimizers: list[torch.optim.Optimizer] = made if isinstance(made, list) else [made]
+        for number, optimizer in enumerate(self.optimizers):
+            if hasattr(optimizer, "seed"):
+                vars(optimizer)["seed"] = derive_seed(seed, "optimizer", number)
 
     @property
     def lr(self) -> float:
@@ -189,7 +198,7 @@ def lr_at(config: OptimizerConfig, done: int, length: int) -> float:
     warm = round(config.warmup * length)
     warm = warm if config.warmup_max is None else min(warm, config.warmup_max)
     if done < warm:
-        return config.lr * (done + 1) / (warm + 1)
+        return config.lr * (done + 1) / (warm + int(config.warmup_end == "after"))
     share = min(1.0, (done - warm) / max(1, length - warm))  # an extended run goes on
     fall = config.lr - config.lr_min
     if config.schedule == "linear":

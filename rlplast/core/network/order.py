@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.network.blocks import NORMS
+from rlplast.core.network.blocks import NORMS, Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, why
 
-__all__ = ["Order", "forward_order", "heads", "last_layers"]
+__all__ = ["Order", "forward_order", "heads", "last_layers", "matrices"]
 
 Order = Sequence[str | tuple[str, ...]]
 
@@ -66,6 +66,22 @@ def last_layers(network: Network) -> frozenset[str]:
     """Return the layers whose outputs are the network's, where it is declared or can be traced."""
     last = heads(network) or (_declared(network) or ())[-1:]
     return frozenset(map(str, last)) | network.units().heads
+
+
+def matrices(network: Network, blocks: Sequence[Block], heads: bool = True) -> list[Block]:
+    """Return which Blocks are weights of linear and conv layers, tied ones left out.
+
+    Args:
+        network: the network.
+        blocks: some of its Blocks.
+        heads: whether the weights of `last_layers` are among them.
+    """
+    key = ("matrices", tuple(blocks), heads)
+    if key not in network.memo:
+        kept = frozenset() if heads else last_layers(network)
+        weights = [b for b in blocks if b.role == "weight" and b.kind in ("linear", "conv")]
+        network.memo[key] = [b for b in weights if not b.aliases and b.path not in kept]
+    return network.memo[key]
 
 
 def _declared(network: Network) -> Order | None:

@@ -7,6 +7,7 @@ modules, hand-written loops and callbacks.
 - `record`: the same as a context, around a forward pass.
 - `observe`: the activations of one forward pass in evaluation mode.
 - `in_mode`: training or evaluation mode for a while.
+- `WithWeights`: a module computed with other weights than its own.
 """
 
 import sys
@@ -17,12 +18,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from rlplast.core.errors import NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.network.units import Tap, UnitGroup
 
-__all__ = ["Recorder", "in_mode", "observe", "record"]
+__all__ = ["Recorder", "WithWeights", "in_mode", "observe", "record"]
 
 
 class Recorder:
@@ -122,6 +124,23 @@ def in_mode(module: nn.Module, train: bool) -> Iterator[None]:
     finally:
         for part, mode in modes.items():
             part.training = mode
+
+
+class WithWeights(nn.Module):
+    """A module computed with other weights and buffers than its own.
+
+    Args:
+        module: the module, which keeps its own.
+        tensors: by the names of its parameters and buffers; what is not given is the module's.
+    """
+
+    def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.module, self.tensors = module, dict(tensors)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the module does with the other weights."""
+        return functional_call(self.module, self.tensors, args, kwargs)
 
 
 def _eager() -> AbstractContextManager[Any]:

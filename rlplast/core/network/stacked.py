@@ -125,7 +125,11 @@ class StackedLinear(nn.Module):
                 f"StackedLinear got input of shape {tuple(x.shape)}: allowed is "
                 f"({self.slots}, batch, {self.d_in}) or (batch, {self.d_in})"
             )
-        x, weight, bias = x.expand(self.slots, *x.shape[-2:]), self.weight, self.bias
+        return self.affine(x.expand(self.slots, *x.shape[-2:]), self.weight)
+
+    def affine(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return x Wᵀ + b of every member, of (slots, batch, d_in), for a weight in its place."""
+        bias = self.bias
         if torch.is_autocast_enabled(x.device.type):  # which does not look into the function below
             low = torch.get_autocast_dtype(x.device.type)
             x, weight = x.to(low), weight.to(low)

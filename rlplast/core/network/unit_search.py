@@ -16,7 +16,9 @@ from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, is_matri
 from rlplast.core.network.unit_walk import Step, Walk, name_of
 from rlplast.core.network.units import Part, Tap, UnitGroup, UnitMap, UnitSpec
 
-__all__ = ["find_units"]
+__all__ = ["JOINED", "find_units"]
+
+JOINED = "joined"  # attribute of layers: the method that gives each output twice
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class _Found:
     steps: tuple[Step, ...]
     nonlinearity: str
     between: tuple[str, ...] = ()
+    module: str | None = None  # that is the nonlinearity; empty where it is asked of `activated`
 
 
 def find_units(
@@ -51,7 +54,7 @@ def find_units(
     else:
         found = list(_search(module, "", refused, heads))
     paths = {path for path, _ in module.named_modules(remove_duplicate=False)}
-    for path in (p for f in found for p in (f.spec.layer, *f.spec.downstream, *f.spec.norms)):
+    for path in (p for f in found for p in _paths(f.spec)):
         if path not in paths:
             near = did_you_mean(path, paths - {""})
             raise ConfigError(f"declared units name no module {path!r}: {near}")
@@ -74,6 +77,7 @@ def find_units(
         refused.pop(path, None)
         groups += _groups_of(module, each, by_path)
     named = {g.name.partition("].")[2] or g.name for g in groups} | refused.keys()
+    named |= {part.block.path for g in groups for part in g.incoming}
     known = {p for p, m in module.named_modules() if is_matrix(m)} - named
     for path in sorted(known):
         refused.setdefault(path, "its outputs are the network's, or go into a residual stream")
@@ -87,15 +91,28 @@ def _join(*parts: str) -> str:
 def _declared(spec: UnitSpec, prefix: str) -> _Found:
     spec = _whole(spec, prefix)
     anchor = spec.norms[0] if spec.norms else spec.layer
-    return _Found(spec, anchor, (spec.nonlinearity,), name_of(spec.nonlinearity))
+    module = "" if spec.replaceable else None
+    return _Found(spec, anchor, (spec.nonlinearity,), name_of(spec.nonlinearity), module=module)
 
 
 def _whole(spec: UnitSpec, prefix: str) -> UnitSpec:
     """Return a spec whose paths begin at the network."""
-    downstream, norms = (
-        tuple(_join(prefix, path) for path in paths) for paths in (spec.downstream, spec.norms)
+    downstream, norms, beside = (
+        tuple(_join(prefix, path) for path in paths)
+        for paths in (spec.downstream, spec.norms, spec.beside)
     )
-    return replace(spec, layer=_join(prefix, spec.layer), downstream=downstream, norms=norms)
+    layer = _join(prefix, spec.layer)
+    return replace(spec, layer=layer, downstream=downstream, norms=norms, beside=beside)
+
+
+def _paths(spec: UnitSpec) -> tuple[str, ...]:
+    return (spec.layer, *spec.beside, *spec.downstream, *spec.norms)
+
+
+def _own(spec: UnitSpec, by_path: Mapping[str, Sequence[Block]]) -> list[Block]:
+    """Return the weights and biases whose rows are the units."""
+    own = [b for path in (spec.layer, *spec.beside) for b in by_path.get(path, ())]
+    return [b for b in own if b.role in ("weight", "bias")]
 
 
 def _search(
@@ -188,7 +205,8 @@ def _traced(
         elif path in direct:
             walk.problem = "its weight is used outside of it too"
         else:
-            walk.follow(node, [])
+            walk.problem = _gives_twice(modules[path])
+            walk.follow(node, [])  # which stops at a problem
         for other in (*walk.downstream, *walk.norms):
             if walk.problem is None and (calls.count(other) > 1 or other in direct):
                 walk.problem = f"{_join(prefix, other)}, which reads it, reads something else too"
@@ -204,6 +222,7 @@ def _traced(
             tuple(walk.steps),
             walk.nonlinearity or "linear",
             tuple(walk.between),
+            _join(prefix, walk.module) if calls.count(walk.module) == 1 else None,
         )
 
 
@@ -223,6 +242,11 @@ def _tied(module: nn.Module) -> dict[str, str]:
     }
 
 
+def _gives_twice(layer: nn.Module) -> str | None:
+    joined = getattr(layer, JOINED, None)
+    return None if joined is None else f"{joined} gives its readers two entries per output"
+
+
 def _problem(
     module: nn.Module,
     spec: UnitSpec,
@@ -230,7 +254,9 @@ def _problem(
     tied: Mapping[str, str],
 ) -> str | None:
     """Say why a layer's outputs cannot be edited unit by unit; None if they can."""
-    own = [b for b in by_path.get(spec.layer, ()) if b.role in ("weight", "bias")]
+    if (problem := _gives_twice(module.get_submodule(spec.layer))) is not None:
+        return problem
+    own = _own(spec, by_path)
     if not any(b.role == "weight" for b in own):
         return "it has no weight with a row per unit"
     reading: list[Block] = []
@@ -257,8 +283,7 @@ def _problem(
                 "one"
             )
     shared = [f"{b.name} is tied to {', '.join(b.aliases)}" for b in (*own, *reading) if b.aliases]
-    paths = (spec.layer, *spec.norms, *spec.downstream)
-    shared += [tied[path] for path in paths if path in tied]
+    shared += [tied[path] for path in _paths(spec) if path in tied]
     if shared:
         return shared[0]
     for block in (b for norm in spec.norms for b in by_path.get(norm, ())):
@@ -273,7 +298,7 @@ def _groups_of(
 ) -> Iterator[UnitGroup]:
     """Yield the group of a layer, or one per member of a stacked layer."""
     spec, path = found.spec, found.spec.layer
-    own = [b for b in by_path[path] if b.role in ("weight", "bias")]
+    own = _own(spec, by_path)
     inner = [p for p in by_path if p.startswith(f"{path}.") and path]  # norms inside the layer
     norms = [b for p in inner for b in by_path[p] if b.kind == "norm"]
     norms += [b for n in spec.norms for b in by_path.get(n, ())]
@@ -292,7 +317,8 @@ def _groups_of(
         name = path if slot is None or not stacked else f"[{slot}].{path}"
         heads = spec.heads > 0
         space = size if rows[0].kind == "conv" else 0
-        tap = Tap(found.anchor, found.steps, space, stacked, found.between)
+        more = found.between, found.spec.norms, found.module
+        tap = Tap(found.anchor, found.steps, space, stacked, *more)
         yield UnitGroup(
             name=name,
             size=size,

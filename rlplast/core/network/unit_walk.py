@@ -33,6 +33,7 @@ class Walk:
         self.downstream: list[str] = []
         self.norms: list[str] = []
         self.nonlinearity: str | None = None
+        self.module = ""  # that is the nonlinearity
         self.anchor = path  # the layer or norm at whose output activations are read,
         self.steps: list[Step] = []  # and what is applied to it there
         self.between: list[str] = []  # what else there is
@@ -87,6 +88,7 @@ class Walk:
         if _is_nonlinearity(user, module):
             if self.nonlinearity is None:
                 self.nonlinearity = name_of(module or user.target)
+                self.module = "" if module is None else str(user.target)
                 self.steps = [*(before or []), *steps]
             elif before is not None:
                 self.problem = f"{user.name} is a second nonlinearity beside the first"

@@ -9,18 +9,21 @@ layers downstream reads it. What a residual stream holds is no unit.
 - `UnitGroup`: the units of one layer.
 - `UnitSpec`: what a module declares about them.
 - `UnitMap`: all groups of a network, and why other layers have none; see `unit_search`.
+- `activated`: a nonlinearity that a method may have replaced.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.unit_walk import Step
 
-__all__ = ["Part", "Step", "Tap", "UnitGroup", "UnitMap", "UnitSpec"]
+__all__ = ["NONLINEARITY", "Part", "Step", "Tap", "UnitGroup", "UnitMap", "UnitSpec", "activated"]
+
+NONLINEARITY = "own_nonlinearity"  # attribute of layers whose nonlinearity a method replaced
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,12 @@ class UnitSpec:
         norms: paths of the norm layers in between.
         nonlinearity: what is applied to the layer's output, or to that of the first norm. It is
             not looked up: say it where it is not ReLU.
-        heads: for a packed projection of query, key and value: the number of heads, each of
-            which is a unit, without an activation of its own; 0 for all other layers.
+        heads: for a projection to query, key and value: the number of heads, each of which is a
+            unit, without an activation of its own; 0 for all other layers.
+        beside: paths of other layers whose rows belong to the same units: those to key and value,
+            where they are layers of their own beside the query's.
+        replaceable: whether the nonlinearity is asked of `activated`, so that a method can
+            replace it.
     """
 
     layer: str
@@ -42,6 +49,14 @@ class UnitSpec:
     norms: tuple[str, ...] = ()
     nonlinearity: Step = F.relu
     heads: int = 0
+    beside: tuple[str, ...] = ()
+    replaceable: bool = False
+
+
+def activated(layer: nn.Module, z: Tensor, nonlinearity: Step) -> Tensor:
+    """Return nonlinearity(z), or what a method has put in its place for this layer."""
+    own = getattr(layer, NONLINEARITY, None)
+    return nonlinearity(z) if own is None else own(z)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +107,9 @@ class Tap:
             side by side; 0 for linear layers, whose units are the last dimension.
         slots: members of a stacked layer, which come first in its output; 0 for others.
         between: what else, such as dropout or pooling, lies between the layer and its readers.
+        norms: paths of the norm layers in between, in forward order.
+        nonlinearity: path of the module that is the nonlinearity, which nothing else uses; empty
+            where it is asked of `activated`; None where it cannot be replaced.
     """
 
     path: str
@@ -99,6 +117,8 @@ class Tap:
     units: int = 0
     slots: int = 0
     between: tuple[str, ...] = ()
+    norms: tuple[str, ...] = ()
+    nonlinearity: str | None = None
 
     def read(self, output: Tensor) -> list[Tensor]:
         """Return activations (samples, units, …) of a module's output, one per member."""

@@ -225,7 +225,7 @@ class RunConfig:
             says how long its phases are, for all of them.
         hooks: methods and when they fire: method, at|every|on|when, from, until, networks, scope,
             optimizer, followers, params.
-        penalties: terms added to losses: method, networks, layers, params.
+        penalties: terms added to losses: method, from, until, networks, layers, params.
         layers: modules put in when networks are built: method, networks, params.
         log: how often a line of metrics is written.
         evaluate: how often the agent is evaluated.

@@ -52,7 +52,7 @@ class Loop:
         folder: where everything is written.
         cadence: how often.
         measure: returns plasticity metrics by name, given the Trainable and a number that
-            seeds the probe.
+            seeds the probe; with `state_dict` and `load_state_dict` if it remembers something.
         observer: called after every step, for progress bars.
         until: where to stop early, at whichever comes first: after that step, before anything
             that is due there. What goes on from the checkpoint begins with what is due, so
@@ -191,7 +191,7 @@ class Loop:
                 self._write(clock, self.measure(self.trainable, _number(clock)))
         if not evaluate:
             return False
-        with preserve_global_rng():
+        with preserve_global_rng(), self.hooks.evaluating():
             scores = self.trainable.evaluate(_number(clock), self.cadence.episodes)
         self._write(clock, {f"eval/{name}": value for name, value in scores.items()})
         metric = self.cadence.best
@@ -308,6 +308,7 @@ class Loop:
             "clock": dataclasses.asdict(clock),
             "trainable": trainable.state_dict(),
             "hooks": self.hooks.state_dict(),
+            "measured": getattr(self.measure, "state_dict", dict)(),
             "lengths": self.folder.lengths(),
             "logged": dataclasses.asdict(self._logged) if self._logged else None,
             "pending": dataclasses.asdict(self._pending) if self._pending else None,
@@ -363,6 +364,7 @@ class Loop:
         self.trainable.load_state_dict(state["trainable"])
         self.trainable.load_files(path)
         self.hooks.load_state_dict(state["hooks"])
+        getattr(self.measure, "load_state_dict", dict)(state.get("measured", {}))
         self._held_back = self.hooks.held_back(state["hooks"], self.trainable.clock)
         self.folder.cut(state["lengths"])
         self._best = Best(**state["best"]) if state.get("best") else None

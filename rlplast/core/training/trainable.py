@@ -13,13 +13,27 @@ from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 
-__all__ = ["AfterUpdate", "Trainable", "no_hooks"]
+__all__ = ["AfterUpdate", "Trainable", "no_hooks", "penalties_of"]
 
 AfterUpdate = Callable[[Clock, Mapping[str, Activations]], None]
 
 
 def no_hooks(clock: Clock, activations: Mapping[str, Activations]) -> None:
     """Do nothing after an update."""
+
+
+def penalties_of(trainable: Any) -> Penalties:
+    """Return the penalties of a trainable's config, once it has data and networks."""
+    config = trainable.config
+    return Penalties(
+        config.penalties,
+        trainable.networks,
+        trainable,
+        total=config.reference_time(),
+        units=trainable.units,
+        horizon=getattr(trainable, "horizon", config.horizon)(),
+        seed=config.seed,
+    )
 
 
 class Trainable(Source, Protocol):

@@ -123,6 +123,21 @@ def test_a_method_under_another_key_is_told_where_it_belongs(key: str, other: st
         assert str(caught.value) == message
 
 
+@every_list
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("schedule_free", "optimizer: {name: schedule_free}"),
+        ("sample_weight_decay", "agent: {sampling: {method: sample_weight_decay}}"),
+        ("label_smoothing", "label_smoothing: ..."),
+    ],
+)
+def test_what_is_no_method_is_told_which_key_sets_it(key: str, name: str, setting: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(key, {"method": name})
+    assert str(caught.value).endswith(f"set `{setting}`")
+
+
 def test_the_three_lists_of_a_run_are_read_by_it() -> None:
     network = Network("net", build("mlp"))
     readers: dict[str, Callable[[Any], Any]] = {

@@ -19,10 +19,11 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
-from tests.methods.penalty_cases import CASES, moved, penalties, row
+from tests.methods.penalty_cases import CASES, TWINS, moved, penalties, row
 from tests.models import assert_same, loss_of, masters_of, subject
 
 every_method = pytest.mark.parametrize("method", CASES)
+of_weights = pytest.mark.parametrize("method", TWINS)
 
 
 def networks() -> dict[str, Network]:
@@ -153,7 +154,7 @@ def test_without_penalties_the_loss_is_returned_as_it_is() -> None:
     assert Penalties([row("parseval")], others).add("temperature", loss) is loss
 
 
-@every_method
+@of_weights
 def test_strength_zero_equals_no_penalty(method: str) -> None:
     plain, penalised = subject("residual", updates=0), subject("residual", updates=0)
     params = dict(CASES[method].params) | {"coef": 0}
@@ -168,7 +169,7 @@ def test_strength_zero_equals_no_penalty(method: str) -> None:
     assert all(torch.equal(state[name], t) for name, t in penalised.state().items())
 
 
-@every_method
+@of_weights
 def test_coef_is_the_strength(method: str) -> None:
     network, _ = moved("conv")
     terms = [
@@ -331,3 +332,10 @@ def test_a_term_reads_no_more_than_it_declares() -> None:
     context = Context(made.network, term.blocks, reads=term.method.reads)
     with pytest.raises(ConfigError, match="reads 'moments' and its method does not say so"):
         context.moments(term.blocks[0])
+
+
+def test_one_network_stands_for_a_mapping_of_its_name() -> None:
+    network = subject("mlp", updates=0).network
+    rows = [{"method": "l2", "params": {"coef": 1.0}}]
+    alone, mapped = Penalties(rows, network), Penalties(rows, {network.name: network})
+    assert alone.of(network.name) == mapped.of(network.name) != 0

@@ -16,7 +16,7 @@ from rlplast.core.network import optim_state, optimizer_factories
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import RULES, allocate, optimizer_tensors
 from rlplast.core.network.optimizers import OptimizerConfig, Updater, lr_at
-from rlplast.core.registry import rows
+from tests.marks import optimizers
 from tests.models import build
 
 LENGTH = 20
@@ -51,6 +51,11 @@ def torchs(make) -> list[float]:
             lambda o: lr_scheduler.MultiStepLR(o, [10, 15], 0.1),
         ),
         ({"warmup": 0.25}, lambda o: lr_scheduler.LinearLR(o, 1 / 6, 1.0, 5)),
+        # FIRE's vision code: lr·(e + 1)/W, so that the W-th is at lr already.
+        (
+            {"warmup": 0.25, "warmup_end": "inside"},
+            lambda o: lr_scheduler.LinearLR(o, 1 / 5, 1.0, 4),
+        ),
     ],
 )
 def test_learning_rates_are_torchs(options, make):
@@ -81,18 +86,18 @@ def updates(module: nn.Module, updater: Updater, number: int) -> None:
         updater.minimise(module(x).square().sum())
 
 
-every_optimizer = pytest.mark.parametrize("name", [row.name for row in rows("optimizers")])
+every_optimizer = pytest.mark.parametrize("name", optimizers())
 
 
 @every_optimizer
 def test_every_parameter_is_updated_at_the_learning_rate_that_is_set(name):
-    module, updater = small(name=name, schedule="linear")
+    module, updater = small(name=name, schedule="linear", lr=1.0)  # trac begins with 1e-7 of it
     before = [p.detach().clone() for p in module.parameters()]
     updates(module, updater, 1)
     assert not any(torch.equal(p, b) for p, b in zip(module.parameters(), before, strict=True))
     updater.set_lr(75, 100)
     rates = [group["lr"] for o in updater.optimizers for group in o.param_groups]
-    assert updater.lr == pytest.approx(2.5e-4) and set(rates) == {updater.lr}
+    assert updater.lr == pytest.approx(0.25) and set(rates) == {updater.lr}
 
 
 @every_optimizer
@@ -248,7 +253,7 @@ def test_the_gradient_is_clipped_only_if_asked():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"name": "lion"}, "optimizer 'lion' is unknown: allowed: adam, adamw, muon"),
+        ({"name": "lion"}, "optimizer 'lion' is unknown: allowed: adam, adamw, kron"),
         ({"name": "adamm"}, "optimizer 'adamm' is unknown: did you mean 'adam'"),
         ({"params": {"alpha": 0.9}}, "adam has no parameter 'alpha'"),
         ({"name": "rmsprop", "params": {"alpha": 1.0}}, "rmsprop.alpha = 1.0: allowed is [0, 1)"),
@@ -259,9 +264,10 @@ def test_the_gradient_is_clipped_only_if_asked():
         ({"milestones": [0.5]}, "schedule: step"),
         ({"warmup": 1.5}, "optimizer.warmup = 1.5"),
         ({"warmup_max": 0}, "optimizer.warmup_max = 0"),
+        ({"warmup_end": "before"}, "optimizer.warmup_end = 'before'"),
         ({"clip_norm": 0.0}, "optimizer.clip_norm = 0.0"),
         ({"lr_min": 1.0}, "at most lr = 0.001"),
-        ({"momentum": 0.9}, "it belongs to muon, rmsprop, sgd"),
+        ({"momentum": 0.9}, "it belongs to kron, muon, rmsprop, sgd, trac"),
         ({"momentum": 1.0}, "optimizer.momentum = 1.0"),
         ({"name": "sgd", "params": {"nesterov": True}}, "it needs a momentum above 0"),
         (

@@ -185,7 +185,7 @@ PRIVATE: dict[str, Callable[[], Made]] = {
     **{which: lambda which=which: own(which) for which in OWN},
     **{
         name: lambda name=name: (build_classifier(name), (images(name),))
-        for name in ("cnn_bn", "resnet18", "vit_tiny")
+        for name in ("cnn_bn", "resnet18", "vit_tiny", "vit_tiny_fire")
     },
 }
 
@@ -521,7 +521,20 @@ def test_a_gpt_declares_its_heads_and_hidden_units() -> None:
 def test_blocks_of_classifiers_have_units_inside() -> None:
     inside = [f"layer{i}.{j}.conv1" for i in (1, 2, 3, 4) for j in (0, 1)]
     assert names(build_classifier("resnet18")) == [*inside, "fc1"]
-    assert names(build_classifier("vit_tiny")) == ["blocks.0.mlp.fc1", "blocks.1.mlp.fc1"]
+    for name in ("vit_tiny", "vit_tiny_fire"):
+        assert names(build_classifier(name)) == ["blocks.0.mlp.fc1", "blocks.1.mlp.fc1"]
+
+
+def test_heads_of_three_projections_are_one_group() -> None:
+    units = Network("net", build_classifier("vit_tiny_fire")).units()
+    first = units.groups[0]
+    assert (first.name, first.size, first.nonlinearity) == ("blocks.0.attn.to_q", 3, "heads")
+    assert [str(p) for p in first.parts] == [
+        *(f"blocks.0.attn.to_{part}.weight[4i:4i+4]" for part in "qkv"),
+        "blocks.0.attn.proj.weight[:, 4i:4i+4]",
+    ]
+    ends = ("patch_embed.proj", "proj", "fc2", "head")
+    assert units.refused and all(path.endswith(ends) for path in units.refused)
 
 
 # Declared by the user.

@@ -11,6 +11,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.training.best import best_checkpoint
 from rlplast.core.training.loop import Loop
 from tests.core.toy import interrupted_and_resumed, killed_and_resumed, loop, run
+from tests.marks import every_step
 from tests.runs import Killed, at_step, final
 
 # One score per evaluation of a run of 12 env_steps and 6 updates: its lowest is at update 4.
@@ -66,7 +67,7 @@ def test_keeping_the_best_changes_nothing_in_training(through: Path, tmp_path: P
         assert without[name] == having[name]
 
 
-@pytest.mark.parametrize("step", range(1, STEPS + 1))
+@every_step(STEPS)
 def test_run_killed_after_any_step_and_resumed_keeps_the_same_best(
     step: int, through: Path, tmp_path: Path
 ) -> None:

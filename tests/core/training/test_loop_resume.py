@@ -22,12 +22,13 @@ from tests.core.toy import (
     loop,
     run,
 )
+from tests.marks import every_step
 from tests.runs import Killed, at_step, final, flip, stop
 
 # Interrupted and resumed.
 
 
-@pytest.mark.parametrize("step", range(1, STEPS + 1))
+@every_step(STEPS)
 def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
     step: int, tmp_path: Path, through: dict[str, Any]
 ) -> None:
@@ -36,7 +37,7 @@ def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("step", range(1, STEPS))
+@every_step(STEPS - 1)
 def test_signal_saves_at_the_end_of_the_step_and_resume_equals(
     step: int, number: signal.Signals, tmp_path: Path, through: dict[str, Any]
 ) -> None:

@@ -24,6 +24,7 @@ from tests.core.toy import (
     loop,
     run,
 )
+from tests.marks import every_step
 from tests.runs import final
 
 FRESH = {"init": "fresh"}
@@ -178,7 +179,7 @@ def test_score_that_no_evaluation_has_ends_the_run_at_the_first_one(tmp_path: Pa
 # Interrupted and resumed.
 
 
-@pytest.mark.parametrize("step", range(1, STEPS + 1))
+@every_step(STEPS)
 def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
     step: int, tmp_path: Path, through: dict[str, Any]
 ) -> None:
@@ -232,7 +233,7 @@ def best(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return final(folder)
 
 
-@pytest.mark.parametrize("step", range(1, STEPS + 1))
+@every_step(STEPS)
 def test_run_that_goes_on_from_its_best_checkpoint_begins_with_the_firing(
     step: int, tmp_path: Path, best: dict[str, Any]
 ) -> None:

@@ -25,7 +25,7 @@ from torch import Tensor
 from rlplast.core.checkpoint.files import fsync
 from rlplast.core.errors import BadWeights, ConfigError, DamagedFile, RlplastError, did_you_mean
 
-__all__ = ["StateFile", "check_out", "read", "write"]
+__all__ = ["SUFFIXES", "StateFile", "check_out", "read", "write"]
 
 TORCH_SUFFIXES = (".pt", ".pth")
 SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
@@ -84,7 +84,7 @@ def read(path: Path, key: str | None = None, *, key_if_nested: bool = False) -> 
         ConfigError: if the file is absent, of another extension, or lacks `key`.
         DamagedFile: if it is cut or altered, or holds objects that only unpickling restores.
         RlplastError: if it is no state dict, with the keys it has instead.
-        BadWeights: if a tensor is sparse, expanded or on the ``meta`` device.
+        BadWeights: if a tensor is sparse, nested, expanded or on the ``meta`` device.
     """
     _check_suffix(path)
     if not path.is_file():
@@ -102,7 +102,9 @@ def read(path: Path, key: str | None = None, *, key_if_nested: bool = False) -> 
         node = node[part]
     if not _is_state_dict(node):
         where = str(path) if node is tree else f"{key!r} of {path}"
-        raise RlplastError(f"{where} is no state dict: {_keys(node)}; --key names one inside it")
+        raise RlplastError(
+            f"{where} is no state dict: {_keys(node)}; --key of a command names one inside it"
+        )
     tensors = {name: value.detach() for name, value in node.items() if isinstance(value, Tensor)}
     for name, tensor in tensors.items():
         if problem := _problem(tensor):
@@ -116,6 +118,8 @@ def _problem(tensor: Tensor) -> str:
     """Say why a tensor's values cannot be edited in place; empty if they can."""
     if tensor.is_meta:
         return "on the meta device"
+    if tensor.is_nested:
+        return "nested"
     if tensor.layout != torch.strided:
         return "sparse"
     many = (n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True))

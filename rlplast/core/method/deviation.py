@@ -1,0 +1,91 @@
+"""Deviation: how far a plan moves what a network computes.
+
+- `deviation`: measured on a probe, without leaving a trace.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.method.context import Source
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Edit, write
+from rlplast.core.network.network import Network
+from rlplast.core.network.order import last_layers
+from rlplast.core.network.trace import is_matrix
+from rlplast.core.rng import preserve_global_rng
+
+__all__ = ["deviation"]
+
+
+@torch.no_grad()
+def deviation(
+    network: Network, edits: Sequence[Edit], source: Source, size: int, number: int
+) -> float | None:
+    """Return ‖y' − c·y‖/‖c·y‖, the largest over the network's outputs, in evaluation mode.
+
+    y and y' are an output on a probe before and after the plan, c the common factor that fits
+    best. The plan is written for that, and every tensor gets its bits back.
+
+    Args:
+        network: the network.
+        edits: a plan.
+        source: where the probe comes from.
+        size: samples of the probe.
+        number: number of its stream.
+
+    Returns:
+        The deviation; None while there are no data, or if the outputs are not seen.
+    """
+    with preserve_global_rng():
+        batch = source.sample(size, number)
+        if batch is None:
+            return None
+        before = _outputs(network, source, batch)
+        blocks = dict.fromkeys(e.target for e in edits if isinstance(e.target, Block))
+        tensors = [t for b in blocks for t in (b.view, *b.copies, b.memory) if t is not None]
+        kept = [tensor.clone() for tensor in tensors]
+        try:
+            write([e for e in edits if isinstance(e.target, Block)])
+            after = _outputs(network, source, batch)
+        finally:
+            for tensor, value in zip(tensors, kept, strict=True):
+                tensor.copy_(value)
+    found = [_rest(x.double(), y.double()) for x, y in zip(before, after, strict=True)]
+    return max(found) if found else None
+
+
+def _rest(before: Tensor, after: Tensor) -> float:
+    fitted = before * ((before * after).sum() / before.square().sum())
+    return float((after - fitted).norm() / fitted.norm())
+
+
+def _outputs(network: Network, source: Source, batch: Any) -> list[Tensor]:
+    """Return what the network gives on a batch; of one whose layers are called, what these give."""
+    modules = dict(network.module.named_modules())
+    matrices = [n for n, m in modules.items() if is_matrix(m)]
+    last = [n for n in matrices if n in last_layers(network)] or matrices[-1:]
+    found: dict[str, list[Tensor]] = {path: [] for path in ("", *last)}
+    handles = [
+        modules[path].register_forward_hook(
+            lambda module, args, output, path=path: found[path].extend(_tensors(module, output))
+        )
+        for path in found
+    ]
+    try:
+        source.activations(network.name, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[""] or [tensor for path in last for tensor in found[path]]
+
+
+def _tensors(module: nn.Module, output: Any) -> list[Tensor]:
+    """Return the tensors of an output, each member's of a stacked layer."""
+    if isinstance(output, Tensor):
+        return list(output) if hasattr(module, "slots") else [output]
+    found = output.values() if isinstance(output, dict) else output
+    found = found if isinstance(output, dict | list | tuple) else ()
+    return [t for t in found if isinstance(t, Tensor) and t.is_floating_point()]

@@ -1,0 +1,103 @@
+"""Chains inside a network that branches: where a layer's scale is taken out again.
+
+- `segments`: runs of layers each of which may be scaled without changing what the network computes,
+  up to one factor of its outputs.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, is_norm
+
+__all__ = ["segments"]
+
+# What gives c·f(x) for c·x, c > 0: by name of a function or method, and by class of a module.
+_KEEPS_SCALE = {"relu", "relu_", "leaky_relu", "dropout", "flatten", "reshape", "view", "getitem"}
+_KEEPS_SCALE |= {"mean", "sum", "transpose", "permute", "contiguous", "squeeze", "unsqueeze"}
+_POOLS = {f"{kind}_pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3)}
+_KEEPS_SCALE |= _POOLS | {f"adaptive_{name}" for name in _POOLS}
+_MODULES = (nn.ReLU, nn.LeakyReLU, nn.Identity, nn.Flatten, nn.modules.dropout._DropoutNd)
+_MODULES += (nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AvgPoolNd)
+_MODULES += (nn.modules.pooling._AdaptiveAvgPoolNd, nn.modules.pooling._AdaptiveMaxPoolNd)
+
+
+def segments(
+    module: nn.Module, passes: Callable[[str], bool]
+) -> list[tuple[list[str], str | None]]:
+    """Return runs of layers in forward order; none if the module cannot be traced.
+
+    What a layer of a run gives goes to the next one alone, through operations that keep its scale.
+    After the last one comes a norm, which takes the scale out, or the network's output.
+
+    Args:
+        module: the raw module.
+        passes: whether a layer of a path gives c·y for c·x once its bias is scaled too.
+
+    Returns:
+        The paths of each run, and of the norm after it; None for the output.
+    """
+    modules = dict(module.named_modules())
+    try:
+        graph = Tracer().trace(module)
+    except UNTRACEABLE:
+        return []
+    calls = [str(node.target) for node in graph.nodes if node.op == "call_module"]
+    read = {str(n.target).rpartition(".")[0] for n in graph.nodes if n.op == "get_attr"}
+
+    def layer(node: torch.fx.Node) -> bool:
+        path = str(node.target)
+        single = node.op == "call_module" and calls.count(path) == 1 and path not in read
+        return single and (passes(path) or is_norm(modules[path]))
+
+    nodes = [node for node in graph.nodes if layer(node)]
+    after: dict[torch.fx.Node, torch.fx.Node | None] = {}  # None: the outputs
+    for node in reversed(nodes):
+        end = _end(node, modules, layer)
+        if end is None:
+            continue
+        if end.op == "output":
+            after[node] = None
+        elif is_norm(modules[str(end.target)]) or end in after:
+            after[node] = end
+    runs: list[tuple[list[str], str | None]] = []
+    first = after.keys() - after.values()
+    for node in (n for n in nodes if n in first):
+        run: list[str] = []
+        ahead: torch.fx.Node | None = node
+        while ahead is not None and ahead in after:
+            run.append(str(ahead.target))
+            ahead = after[ahead]
+        runs.append((run, None if ahead is None else str(ahead.target)))
+    return runs
+
+
+def _end(
+    node: torch.fx.Node,
+    modules: dict[str, nn.Module],
+    layer: Callable[[torch.fx.Node], bool],
+) -> torch.fx.Node | None:
+    """Return the layer or output that alone reads a node's output up to its scale, else None."""
+    while True:
+        users = [user for user in node.users if not asks_shape(user)]
+        if len(users) != 1:
+            return None
+        (user,) = users
+        data = [n for n in user.all_input_nodes if not asks_shape(n)]
+        if user.op == "output":
+            return user if user.args[0] is node else None  # else outputs of several scales
+        if data == [node] and layer(user):
+            return user
+        if data != [node] or not _keeps_scale(user, modules):
+            return None
+        node = user
+
+
+def _keeps_scale(node: torch.fx.Node, modules: dict[str, nn.Module]) -> bool:
+    if node.op == "call_module":
+        return isinstance(modules[str(node.target)], _MODULES)
+    if node.target is getattr:
+        return node.args[1] in ("mT", "T")
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return node.op in ("call_function", "call_method") and name in _KEEPS_SCALE

@@ -1,0 +1,127 @@
+"""TRAC: tunes how far from where it began a base optimizer may take the weights.
+
+- `Trac`: the optimizer.
+- `erfi`: the imaginary error function, which torch does not have.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.optim_state import always, share, shared
+from rlplast.core.network.optimizer_factories import Groups, optimizer
+from rlplast.core.registry import get
+
+__all__ = ["Trac", "erfi"]
+
+BETAS = tuple(1 - 10.0**-i for i in range(1, 7))  # .9 to .999999
+START = 1e-8  # s_prev, and σ before the first update
+EPS = 1e-8
+BASES = ("adam", "adamw", "sgd", "rmsprop")
+
+
+def erfi(x: Tensor) -> Tensor:
+    """Return 2/√π ∫ exp(t²) dt from 0 to x, of a float64 tensor; exact for |x| ≤ 10.
+
+    Rybicki's sum 4/π Σ exp(−(nh)²) sinh(2xnh)/n over odd n > 0, here with h = ¼: all of its terms
+    have one sign, and its error falls as exp(−(π/2h)²).
+    """
+    n = torch.arange(1, 65, 2, dtype=x.dtype, device=x.device)
+    terms = torch.exp(-((n / 4) ** 2)) * torch.sinh(x.unsqueeze(-1) * n / 2) / n
+    return 4 / math.pi * terms.sum(-1)
+
+
+UNIT = START / float(erfi(torch.tensor(0.5, dtype=torch.float64).sqrt()))
+
+
+class Trac(Optimizer):
+    """The move u of a base optimizer, scaled by what six discounted tuners agree on.
+
+    With d = θ − θref, g the gradient and S = Σs of the update before (0 at first),
+    h = Σ⟨d, g⟩/(S + ε) over all parameters. For each β then v ← β²v + h², σ ← βσ − h from 1e-8 on,
+    and s = 1e-8·erfi(σ/(√2·√v + ε))/erfi(1/√2). Last, θ ← θref + max(Σs, 0)·(d/(S + ε) + u).
+
+    Once Σs is negative, weights stand at the reference, d is 0, and no later gradient changes the
+    sign: this is so in the authors' code too. A new start is a reset of the whole network.
+
+    The reference is kept as the distance d from it (ours), in which an edit of a weight moves the
+    reference too and is never undone. A distance of 0 says that the reference is where the weight
+    is. The sources keep θref and find d by subtraction, which loses a d that is small beside θ.
+
+    Args:
+        base: the optimizer, whose parameters, options and state this one takes over.
+
+    Attributes:
+        base: the same.
+    """
+
+    def __init__(self, base: Optimizer) -> None:
+        super().__init__(base.param_groups, base.defaults)
+        self.base, self.param_groups, self.state = base, base.param_groups, base.state
+        device = self.param_groups[0]["params"][0].device
+        self._betas = torch.tensor(BETAS, dtype=torch.float64, device=device)
+        tuners = {name: torch.zeros_like(self._betas) for name in ("v", "sigma", "s")}
+        share(self, updates=torch.zeros((), dtype=torch.int64, device=device), **tuners)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update once; `closure`, if given, computes gradients anew and returns the loss."""
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        self.base.param_groups, self.base.state = self.param_groups, self.state  # if loaded
+        params = [p for g in self.param_groups for p in g["params"] if p.grad is not None]
+        distances = [self._distance(p) for p in params]
+        before = [p.clone() for p in params]
+        last = shared(self)["s"].sum() + EPS
+        h = torch.zeros_like(last)
+        for p, distance in zip(params, distances, strict=True):
+            h += (distance * p.grad).sum(dtype=torch.float64) / last
+        self.base.step()
+        scale = self._tune(h).clamp(min=0)
+        for p, old, distance in zip(params, before, distances, strict=True):
+            new = (distance / last + (p - old)) * scale
+            p.copy_(old + (new - distance))
+            distance.copy_(new)
+            self.state[p]["distance"] = distance  # after the base's own, which it makes if empty
+        return loss
+
+    def _distance(self, p: Tensor) -> Tensor:
+        found = self.state[p].get("distance")
+        return torch.zeros_like(p) if found is None else found
+
+    def _tune(self, h: Tensor) -> Tensor:
+        """Return the new Σs."""
+        v, sigma, s, updates = (shared(self)[name] for name in ("v", "sigma", "s", "updates"))
+        v.mul_(self._betas**2).add_(h**2)
+        sigma.copy_(torch.where(updates > 0, sigma, START)).mul_(self._betas).sub_(h)
+        s.copy_(UNIT * erfi(sigma / (math.sqrt(2) * v.sqrt() + EPS)))
+        updates += 1
+        return s.sum()
+
+
+@optimizer(
+    "trac",
+    source="Muppidi, Zhang & Yang 2024, Fast TRAC, Algorithms 1 and 2; TRAC, trac.py",
+    ranges={"base": " | ".join(BASES), "eps": "(0, inf)", "momentum": "[0, 1)"},
+    state={Trac: {"distance": always}},
+)
+def trac(
+    module: nn.Module,
+    groups: Groups,
+    lr: float,
+    *,
+    base: str = "adam",
+    betas: Any = None,
+    eps: float | None = None,
+    momentum: float | None = None,
+) -> Optimizer:
+    """TRAC: tunes how far a base, whose betas and so on these are, takes weights from the start."""
+    info, options = get("optimizers", base), {"betas": betas, "eps": eps, "momentum": momentum}
+    if momentum and "momentum" not in info.params:
+        raise ConfigError(f"optimizer.momentum = {momentum}: trac's base {base} has none")
+    given = {k: v for k, v in options.items() if v is not None and k in info.params}
+    return Trac(info.target(module, groups, lr, **given))

@@ -1,0 +1,122 @@
+"""C-CHAIN: keep an update from moving the outputs where it does not train.
+
+Source: Tang et al. 2025 (arXiv:2506.00592), continual churn approximated reduction; the code of
+its double DQN.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.context import Context
+from rlplast.core.method.hook import refuse_low_precision
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.network.network import Network
+from rlplast.core.network.record import WithWeights
+from rlplast.core.registry import param
+
+__all__ = ["CChain"]
+
+FIXED = 10_000  # updates with strength `coef`, before `beta` sets it
+WINDOW = 50_000  # updates whose losses `beta` reads
+
+
+@method("c_chain", source="Tang et al. 2025, C-CHAIN; code of its double DQN")
+@dataclass(frozen=True)
+class CChain(Method):
+    """Hold the outputs on other data to what they were one update before.
+
+    λ · mean (f_θ(x) − f_θ'(x))² over a batch x of its own and all outputs; θ' are the weights one
+    update before, and get no gradient. Outputs are a DQN's action values, the critics' values of
+    the batch's actions (summed over critics), the actor's means before tanh, a classifier's
+    logits, a GPT's logits after the last token; a temperature has none. Both are computed in
+    evaluation mode with the buffers of now. Weights, biases, norm layers, heads and tied weights
+    count alike, since all make the outputs; so `layers` is refused. Entries that a hook has
+    written since the last update have their new value in θ' too, so that nothing pulls an edit
+    back. The optimizer's state and target networks are left alone. Before the second update, and
+    right after an edit of all weights, the term is 0.
+
+    λ is `coef`. With `beta` it is so for 10 000 updates; then β · mean |loss| / (mean (term/λ) +
+    1e-8), over the last 50 000 updates.
+
+    Attributes:
+        coef: strength λ, while `beta` does not set it.
+        beta: the size of the term beside that of the loss; null for a fixed strength.
+        batch: samples of the batch.
+    """
+
+    reads = ("batches",)
+
+    coef: float = param(50.0, "[0, inf)")
+    beta: float | None = param(None, "[0, inf)")
+    batch: int = param(32, "[1, 1000000]")
+
+    def covers(self, block: Block) -> bool:
+        """Return whether a Block is of a layer; a network of none (a temperature) has no term."""
+        return block.kind != "other"
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+        """Return the weights as they are, twice; with `beta` a ring of losses, −1 where empty.
+
+        Raises:
+            ConfigError: if some layers are left out.
+            BadWeights: for weights in low precision.
+        """
+        if len(blocks) < sum(self.covers(b) for b in network.trainable()):
+            raise ConfigError(
+                "c_chain compares outputs, which all layers make: leave `layers` out of its row"
+            )
+        for block in blocks:
+            refuse_low_precision(network, block)
+        state = {}
+        for name, parameter in _trained(network).items():
+            state[f"previous/{name}"] = parameter.detach().clone()
+            state[f"latest/{name}"] = parameter.detach().clone()
+        if self.beta is not None:
+            state["losses"] = torch.full((2, WINDOW), -1.0, device=blocks[0].view.device)
+        return state
+
+    def plan(self, context: Context, state: State) -> list[Edit]:
+        """Plan to remember the weights, and those of one update before."""
+        edits: list[Edit] = []
+        for name, parameter in _trained(context.network).items():
+            previous, latest = state[f"previous/{name}"], state[f"latest/{name}"]
+            edits += [Assign(previous, latest), Assign(latest, parameter.detach())]  # in this order
+        return edits
+
+    def term(self, context: Context, state: State) -> Tensor:
+        """Return λ times the mean square, summed over the members of an ensemble."""
+        [batch] = context.batches(1, self.batch)
+        reference = {}
+        for name, parameter in _trained(context.network).items():
+            live = parameter.detach()
+            kept = live == state[f"latest/{name}"]
+            reference[name] = torch.where(kept, state[f"previous/{name}"], live)
+        with torch.no_grad():
+            before = context.outputs(batch, WithWeights(context.network.module, reference))
+        members = len({block.spec.slot for block in context.blocks})
+        moved = members * (context.outputs(batch) - before).square().mean()
+        return self._strength(context, state, moved.detach()) * moved
+
+    def _strength(self, context: Context, state: State, moved: Tensor) -> Tensor | float:
+        """Return λ of this update, then note its losses; updates without churn count for |L|."""
+        if self.beta is None:
+            return self.coef
+        losses, updates = state["losses"], context.clock.updates
+        noted = losses >= 0
+        means = losses.where(noted, 0).sum(1) / noted.sum(1)
+        ready = noted.any(1).all() & (updates >= FIXED)
+        strength = torch.where(ready, self.beta * means[0] / (means[1] + 1e-8), self.coef)
+        if context.loss is not None:
+            now = torch.stack([context.loss.abs(), moved.where(moved > 0, -1)])
+            losses[:, updates % WINDOW] = now.to(losses)
+        return strength
+
+
+def _trained(network: Network) -> dict[str, Tensor]:
+    return {n: p for n, p in network.module.named_parameters() if p.requires_grad}

@@ -1,0 +1,87 @@
+"""Deep Fourier features: sine and cosine of every unit.
+
+Source: Lewandowski et al. 2024.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.install import put
+from rlplast.core.method.method import Method, method
+from rlplast.core.network.units import NONLINEARITY
+from rlplast.methods.joining import find_joins, halve, mark
+
+__all__ = ["DeepFourier"]
+
+
+class Fourier:
+    """Makes z into cat[sin z, cos z].
+
+    Args:
+        dim: the dimension of the units.
+    """
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """Return cat[sin z, cos z]."""
+        return torch.cat([z.sin(), z.cos()], self.dim)
+
+
+class FourierFeatures(nn.Module):
+    """Deep Fourier features in place of a nonlinearity.
+
+    Args:
+        dim: the dimension of the units.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.features = Fourier(dim)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return cat[sin z, cos z]."""
+        return self.features(z)
+
+
+@method("deep_fourier", key="layers", source="Lewandowski et al. 2024")
+@dataclass(frozen=True)
+class DeepFourier(Method):
+    """Replace every nonlinearity by cat[sin z, cos z] of half as many units.
+
+    Each layer with hidden units keeps the first half of its rows, so that what reads it keeps its
+    size. A nonlinearity that is a module of its own (``nn.ReLU``) is replaced, and so are those of
+    this library's networks; a function in somebody's ``forward``, a module used in several
+    places, and a layer with a norm before its nonlinearity are refused by name. Heads, residual
+    streams, optimizer state are untouched; followers get the same. Units of such layers have no
+    columns of their own: methods that act on units find none there.
+    """
+
+    def install(self, model: nn.Module, seed: int) -> list[str]:
+        """Change every layer with hidden units; return their paths.
+
+        Raises:
+            NothingToEdit: if there is none.
+            ConfigError: for a layer whose nonlinearity cannot be replaced, or that has no half.
+        """
+        joins = find_joins(model, self.name, halves=True)
+        for join in joins:
+            if join.tap.nonlinearity is None:
+                raise ConfigError(
+                    f"deep_fourier: {join.path} has the nonlinearity {join.nonlinearity} as a "
+                    "function, or as a module that others use: give it a module of its own, such "
+                    "as nn.ReLU()"
+                )
+        for join in joins:
+            halve(join.layer)
+            mark(join, self.name)
+            if join.tap.nonlinearity:
+                old = model.get_submodule(join.tap.nonlinearity)
+                put(model, old, FourierFeatures(join.dim))
+            else:
+                vars(join.layer)[NONLINEARITY] = Fourier(join.dim)
+        return [join.path for join in joins]

@@ -1,0 +1,101 @@
+"""DropConnect: dropout of single weights.
+
+Source: Wan et al. 2013; the scaling by 1/(1 − p) is ours, as inverted dropout has it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.install import as_kind, put
+from rlplast.core.method.method import method
+from rlplast.core.network.stacked import StackedLinear
+from rlplast.core.registry import param
+from rlplast.methods.dropping import Dropping, dropped
+
+__all__ = ["DropConnect"]
+
+
+class _Connected(nn.Module):
+    """A layer that drops entries of its weight."""
+
+    weight: Tensor
+    method: "DropConnect"
+    seed: int
+
+    def connected(self) -> Tensor:
+        """Return the weight, dropped if the layer drops now."""
+        updates = self.method.seen(self)
+        if updates is None:
+            return self.weight
+        return dropped(self.weight, self.method.p, updates, self.seed)
+
+
+class DropConnectLinear(_Connected, nn.Linear):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """A linear layer that drops entries of its weight."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return x W'ᵀ + b."""
+        return F.linear(input, self.connected(), self.bias)
+
+
+class DropConnectConv2d(_Connected, nn.Conv2d):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """A conv that drops entries of its kernels, the same at every place."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the convolution with W' and b."""
+        return self._conv_forward(input, self.connected(), self.bias)
+
+
+class DropConnectStackedLinear(_Connected, StackedLinear):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """The members of an ensemble, each with entries of its own dropped."""
+
+    def affine(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return x W'ᵀ + b of every member."""
+        return super().affine(x, self.connected())
+
+
+_SWAPS: dict[type[nn.Module], type[Any]] = {
+    nn.Linear: DropConnectLinear,
+    nn.Conv2d: DropConnectConv2d,
+    StackedLinear: DropConnectStackedLinear,
+}
+
+
+@method("dropconnect", key="layers", source="Wan et al. 2013; the scaling is ours")
+@dataclass(frozen=True)
+class DropConnect(Dropping):
+    """Drop weights at random in training: DropConnect.
+
+    Each layer that reads hidden units (ours: the layers whose inputs `dropout` drops) computes
+    with W ∘ M/(1 − p), where M is 0 for a share `p` of the entries, the same for the whole batch,
+    another one after each update. Its bias is untouched. It drops in training mode where gradients
+    are recorded; so target networks, averages, acting, evaluation and probes compute with W, and
+    all forward passes of one update with gradients draw alike (ours). The weight itself, norm
+    layers, optimizer state and followers are untouched.
+
+    Attributes:
+        p: the share.
+    """
+
+    p: float = param(0.1, "[0, 1)")
+
+    def check_layer(self, path: str, layer: nn.Module) -> None:
+        """Refuse layers of other classes, which may compute something else."""
+        if type(layer) not in _SWAPS:
+            allowed = ", ".join(kind.__name__ for kind in _SWAPS)
+            raise ConfigError(
+                f"dropconnect: {path} reads hidden units and is a {type(layer).__name__}: allowed "
+                f"are {allowed}"
+            )
+
+    def drop_in(self, model: nn.Module, path: str, seed: int) -> nn.Module:
+        """Put a layer that drops in place of a plain one."""
+        layer = model.get_submodule(path)
+        new = as_kind(layer, _SWAPS[type(layer)])
+        new.method, new.seed = self, seed
+        put(model, layer, new)
+        return new

@@ -1,0 +1,84 @@
+"""Dropout of hidden units.
+
+Source: Srivastava et al. 2014.
+
+- `Dropout`: the method.
+- `InputDrop`: what its layers do to their input.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.method import method
+from rlplast.core.registry import param
+from rlplast.methods.dropping import Dropping, dropped
+
+__all__ = ["Dropout", "UnitDropout"]
+
+
+class InputDrop:
+    """Drops entries of a layer's input; a forward pre-hook.
+
+    Args:
+        method: the method, whose rate it is.
+        seed: of the draws.
+    """
+
+    def __init__(self, method: "UnitDropout", seed: int) -> None:
+        self.method, self.seed = method, seed
+
+    def __call__(self, layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the layer's input, dropped if the layer drops now."""
+        updates = self.method.seen(layer)
+        if updates is None:
+            return args
+        return dropped(args[0], self.method.rate(updates), updates, self.seed), *args[1:]
+
+
+class UnitDropout(Dropping):
+    """Dropout at a rate that may depend on how many updates there were."""
+
+    def rate(self, updates: Tensor) -> float | Tensor:
+        """Return the share that is dropped."""
+        raise NotImplementedError
+
+    def check_layer(self, path: str, layer: nn.Module) -> None:
+        """Refuse attention, which has three inputs."""
+        if isinstance(layer, nn.MultiheadAttention):
+            raise ConfigError(
+                f"{self.name}: {path}, which reads hidden units, is a {type(layer).__name__} and "
+                "has a dropout of its own: allowed are linear and conv layers"
+            )
+
+    def drop_in(self, model: nn.Module, path: str, seed: int) -> nn.Module:
+        """Let a layer drop its input."""
+        layer = model.get_submodule(path)
+        layer.register_forward_pre_hook(InputDrop(self, seed))
+        return layer
+
+
+@method("dropout", key="layers", source="Srivastava et al. 2014")
+@dataclass(frozen=True)
+class Dropout(UnitDropout):
+    """Drop hidden units at random in training: dropout.
+
+    Each layer that reads hidden units reads a share `p` of its inputs, chosen for each sample
+    alone, as 0 and the others divided by 1 − p: after the nonlinearity, norms and pooling, of a
+    conv by entry. Layers that read the same units drop the same ones. It drops in training mode
+    where gradients are recorded. So target networks, averages, acting, double DQN's choice of
+    actions, evaluation and probes drop nothing, and all forward passes of one update with
+    gradients draw alike (ours). Weights, biases, norm layers, heads, optimizer state and followers
+    are untouched; residual streams and attention heads are not dropped.
+
+    Attributes:
+        p: the share.
+    """
+
+    p: float = param(0.1, "[0, 1)")
+
+    def rate(self, updates: Tensor) -> float:
+        """Return p."""
+        return self.p

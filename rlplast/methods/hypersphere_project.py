@@ -1,0 +1,65 @@
+"""Hypersphere projection: every unit's incoming weights keep length 1.
+
+Source: SimbaV2 (Lee et al. 2025, arXiv:2502.15280), Section 4; its code, `simbaV2_update.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from rlplast.core.errors import NothingToEdit
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.network.network import Network
+from rlplast.core.network.order import matrices
+from rlplast.core.registry import param
+
+__all__ = ["HypersphereProject"]
+
+_SHORTEST = 1e-8  # of the official code
+
+
+@method("hypersphere_project", source="SimbaV2, Section 4")
+@dataclass(frozen=True)
+class HypersphereProject(Method):
+    """Scale each row of every weight to length 1.
+
+    A row is what one output unit reads: of a conv, the kernels of one output channel. Biases,
+    norm layers, embeddings and tied tensors are untouched; a row of zeros stays. Made to run
+    after every update. Optimizer state is kept and followers are left unless the hook says
+    otherwise. Without normalised features the network's function changes.
+
+    Attributes:
+        include_head: whether output layers are projected; SimbaV2 projects them.
+    """
+
+    policies: ClassVar[tuple[str, str]] = ("keep", "leave")
+
+    include_head: bool = param(True, "")
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+        """Keep no state; refuse a scope without a weight to project.
+
+        Raises:
+            NothingToEdit: if there is none.
+        """
+        if blocks and not matrices(network, blocks, self.include_head):
+            raise NothingToEdit(
+                f"hypersphere_project finds no linear or conv weight in its scope of network "
+                f"{network.name!r}"
+            )
+        return {}
+
+    def plan(self, context: Context, state: State) -> list[Edit]:
+        """Plan the unit rows of every weight; branch-free, without waiting."""
+        edits: list[Edit] = []
+        for block in matrices(context.network, context.blocks, self.include_head):
+            wide = torch.promote_types(block.view.dtype, torch.float32)
+            rows = block.view.flatten(1).to(wide)
+            length = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=_SHORTEST)
+            edits.append(Assign(block, (rows / length).view(block.view.shape)))
+        return edits

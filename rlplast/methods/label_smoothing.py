@@ -1,0 +1,32 @@
+"""Label smoothing: a classifier's loss with part of every label spread over all classes.
+
+Source: Szegedy et al. 2016 (arXiv:1512.00567), section 7. It is a key of a classifier's config,
+``label_smoothing``, since it is the loss itself that changes and no weight: neither a hook, nor a
+layer, nor a term that is added.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from rlplast.core.registry import register
+
+__all__ = ["label_smoothing"]
+
+
+@register(
+    "regularisers",
+    "label_smoothing",
+    source="Szegedy et al. 2016, section 7",
+    ranges={"label_smoothing": "[0, 1)"},
+)
+def label_smoothing(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """Train a classifier on labels smoothed by ε: (1 − ε)·CE + ε · mean over classes of −log p.
+
+    A key of supervised configs. Biases, norm layers, heads and the optimizer's state are as ever.
+
+    Args:
+        logits: (samples, classes).
+        labels: (samples,), whole numbers.
+        label_smoothing: ε, the mass that is spread evenly over all classes.
+    """
+    return F.cross_entropy(logits, labels, label_smoothing=label_smoothing)

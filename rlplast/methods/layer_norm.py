@@ -1,0 +1,43 @@
+"""LayerNorm before the nonlinearity of every hidden layer.
+
+Source: Ba et al. 2016; Lyle et al. 2023 for plasticity.
+"""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from rlplast.core.method.method import Method, method
+from rlplast.core.registry import param
+from rlplast.methods.normalised import normalise
+
+__all__ = ["LayerNorm"]
+
+
+@method("layer_norm", key="layers", source="Ba et al. 2016; Lyle et al. 2023")
+@dataclass(frozen=True)
+class LayerNorm(Method):
+    """Put a LayerNorm before every nonlinearity.
+
+    Layers with hidden units get a LayerNorm at their output, unless a norm layer follows already:
+    over the units of a linear layer, of each member of a stacked one; over channels, height and
+    width of a conv, with a scale and a shift per channel (ours). Weights and biases stay as they
+    are; heads, residual streams, tied weights and optimizer state are untouched; followers get the
+    same. Nothing happens after updates; `normalize_project` also keeps the weights' norms.
+
+    Attributes:
+        affine: whether the norms have a scale and a shift, which are trained.
+        eps: added to the variance.
+    """
+
+    affine: bool = param(True, "")
+    eps: float = param(1e-5, "(0, inf)")
+
+    def install(self, model: nn.Module, seed: int) -> list[str]:
+        """Normalise every layer with hidden units in place; return their paths.
+
+        Raises:
+            NothingToEdit: if there is none.
+            ConfigError: for a layer that cannot be normalised, or is by a method already.
+        """
+        return normalise(model, self.name, affine=self.affine, eps=self.eps, bias=True)

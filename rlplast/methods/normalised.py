@@ -1,0 +1,106 @@
+"""Layers whose output is normalised before the nonlinearity.
+
+- `normalise`: gives a LayerNorm to every layer with hidden units.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.install import as_kind, hidden_layers, put
+from rlplast.core.network.stacked import StackedLayerNorm, StackedLinear
+
+__all__ = ["normalise"]
+
+
+class _Normalized(nn.Module):
+    """A layer whose output is normalised before the nonlinearity."""
+
+    norm: nn.Module
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised output of the layer."""
+        return self.norm(super().forward(x))
+
+
+class NormalizedLinear(_Normalized, nn.Linear):  # pyright: ignore[reportIncompatibleMethodOverride]
+    """A linear layer followed by LayerNorm over its outputs."""
+
+
+class NormalizedConv2d(_Normalized, nn.Conv2d):  # pyright: ignore[reportIncompatibleMethodOverride]
+    """A conv followed by LayerNorm over channels, height and width; scale and shift per channel."""
+
+
+class NormalizedStackedLinear(_Normalized, StackedLinear):
+    """The members of an ensemble, each followed by LayerNorm over its outputs."""
+
+
+class _StackedPlainNorm(nn.Module):
+    """LayerNorm over the last dimension without scale and shift."""
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised input."""
+        wide = x if x.dtype == torch.float64 else x.float()
+        return nn.functional.layer_norm(wide, x.shape[-1:], eps=self.eps).to(x.dtype)
+
+
+_SWAPS: dict[type[nn.Module], type[Any]] = {
+    nn.Linear: NormalizedLinear,
+    nn.Conv2d: NormalizedConv2d,
+    StackedLinear: NormalizedStackedLinear,
+}
+
+
+def normalise(model: nn.Module, method: str, *, affine: bool, eps: float, bias: bool) -> list[str]:
+    """Normalise every layer with hidden units in place; return their paths.
+
+    Layers that a norm follows already are left alone.
+
+    Args:
+        model: the model.
+        method: what messages say.
+        affine: whether the norms have a scale and a shift.
+        eps: added to the variance.
+        bias: whether the layers keep their bias.
+
+    Raises:
+        NothingToEdit: if there is none.
+        ConfigError: for a layer that is normalised like this already, or of another class.
+    """
+    groups = hidden_layers(model, method)
+    layers = {p: model.get_submodule(p) for p, own in groups.items() if not own[0].norms}
+    for path in groups:
+        if isinstance(model.get_submodule(path), _Normalized):
+            raise ConfigError(f"{method}: {path} is normalised already")
+    for path, layer in layers.items():
+        if type(layer) not in _SWAPS:
+            allowed = ", ".join(kind.__name__ for kind in _SWAPS)
+            raise ConfigError(
+                f"{method}: {path} is a {type(layer).__name__}: allowed are {allowed}"
+            )
+    for layer in layers.values():
+        new = as_kind(layer, _SWAPS[type(layer)])
+        if not bias:
+            new._parameters["bias"] = None
+        new.norm = _norm(layer, affine, eps)
+        put(model, layer, new)
+    return list(layers)
+
+
+def _norm(layer: Any, affine: bool, eps: float) -> nn.Module:
+    """Return the LayerNorm of a layer's output."""
+    device, dtype = layer.weight.device, layer.weight.dtype
+    if isinstance(layer, StackedLinear):
+        stacked = layer.slots, layer.d_out
+        norm = StackedLayerNorm(*stacked, eps) if affine else _StackedPlainNorm(eps)
+    elif isinstance(layer, nn.Conv2d):
+        norm = nn.GroupNorm(1, layer.out_channels, eps, affine)
+    else:
+        norm = nn.LayerNorm(layer.out_features, eps, affine)
+    return norm.to(device, dtype).requires_grad_(layer.weight.requires_grad)

@@ -1,0 +1,118 @@
+"""ReGraMa: units that no longer learn start anew.
+
+Source: GraMa and ReGraMa (arXiv:2505.24061), equation 2; the scores of the authors' code.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.method.once import fire_once
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.network.network import Network
+from rlplast.core.registry import param
+from rlplast.methods.recycling import counters, start_anew
+from rlplast.metrics.units import gradient_score
+
+__all__ = ["Regrama", "inactive", "regrama"]
+
+
+def inactive(gradient: Tensor, threshold: float, max_share: float = 1.0) -> Tensor:
+    """Return which units are inactive: score at most `threshold`, and among the lowest.
+
+    Args:
+        gradient: of the layer's incoming weight, a row per unit.
+        threshold: τ.
+        max_share: the largest share of the layer, rounded down to whole units.
+
+    Returns:
+        A boolean per unit.
+    """
+    score = gradient_score(gradient)
+    rank = score.argsort(stable=True).argsort()
+    return (score <= threshold) & (rank < int(max_share * len(score) + 1e-9))
+
+
+@method("regrama", source="GraMa (arXiv:2505.24061), equation 2; score of its code")
+@dataclass(frozen=True)
+class Regrama(Method):
+    """Give hidden units whose weights get next to no gradient a new start.
+
+    A unit is inactive if the mean |gradient| of its incoming weights, divided by its layer's
+    mean, is at most `threshold`. The gradient is that of the network's loss, without penalties,
+    on a probe batch; inside every update it is that of the update. A new start is that of `redo`:
+    incoming weights are drawn anew, outgoing ones and the bias become 0, entries of a norm layer
+    in between 1 and 0. Output layers, residual streams and tied weights have no such units. A
+    layer that the loss does not reach is left. The optimizer forgets the entries and keeps its
+    step count, and followers are left, unless the hook says otherwise.
+
+    Units without outgoing weights have no gradient. So after a firing an update has to come
+    before the next: a second firing at the same count of updates resets nothing (ours).
+
+    Attributes:
+        threshold: τ.
+        max_share: largest share of a layer that starts anew, those with the lowest scores; with a
+            large threshold the lowest share always does.
+        probe: samples of the probe batch.
+        init: law of the new weights: the layer's own, or uniform as Kaiming's or LeCun's.
+        overlap: of a weight between two inactive units: zero or redraw.
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ("gradients",)
+    policies: ClassVar[tuple[str, str]] = ("touched", "leave")
+
+    threshold: float = param(0.01, "[0, inf)")
+    max_share: float = param(1.0, "(0, 1]")
+    probe: int = param(256, "[1, 1000000]")
+    init: str = param("own", "own | kaiming | lecun")
+    overlap: str = param("zero", "zero | redraw")
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+        """Return a counter per layer, and at how many updates it fired last.
+
+        Raises:
+            NothingToEdit: if there are no hidden units.
+        """
+        groups = network.units_in(blocks)
+        device = blocks[0].view.device
+        fired = torch.zeros((), dtype=torch.int64, device=device)
+        return counters(groups, device) | {"fired": fired}
+
+    def plan(self, context: Context, state: State) -> list[Edit]:
+        """Plan a new start of the units that are inactive."""
+        fresh = state["fired"].ne(context.clock.updates) | (context.clock.updates == 0)
+        masks = {}
+        for group in context.units:
+            gradient = context.gradients.get(group.weight.block.name)
+            mask = fresh.new_zeros(group.size)
+            if gradient is not None:  # else the loss does not depend on it
+                mask = inactive(gradient, self.threshold, self.max_share) & fresh
+            masks[group.name] = mask
+        edits = start_anew(context, state, masks, self.init, self.overlap)
+        now = torch.full_like(state["fired"], context.clock.updates)
+        return [*edits, Assign(state["fired"], now)]
+
+
+def regrama(
+    model: Any, optimizer: Any = None, *, inputs: Any, loss: Any, scope: str = "all", **options: Any
+) -> Receipt:
+    """Give a model's inactive units a new start in place, once.
+
+    Args:
+        model: a module or a `rlplast.Network`.
+        optimizer: the optimizer (or several) that trains it.
+        inputs: a batch, or (size, generator) → a batch.
+        loss: batch → the model's loss on it.
+        scope: which layers, see `rlplast.core.method.scope.SCOPES`.
+        **options: the parameters of `Regrama`, and the keyword arguments of
+            `rlplast.core.method.once.fire_once`.
+    """
+    given = {"inputs": inputs, "loss": loss}
+    return fire_once("regrama", model, optimizer, scope_name=scope, **given, **options)

@@ -1,0 +1,34 @@
+"""Scheduled dropout: dropout that grows with training.
+
+Source: Morerio et al. 2017 for the idea; the linear ramp is ours.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from rlplast.core.method.method import method
+from rlplast.core.registry import param
+from rlplast.methods.dropout import UnitDropout
+
+__all__ = ["ScheduledDrop"]
+
+
+@method("scheduled_drop", key="layers", source="Morerio et al. 2017; the linear ramp is ours")
+@dataclass(frozen=True)
+class ScheduledDrop(UnitDropout):
+    """Drop hidden units at a rate that grows from 0: p·min(1, t/`updates`).
+
+    t counts the updates that were made. All else is as `dropout` does it.
+
+    Attributes:
+        p: the share at the end of the ramp.
+        updates: length of the ramp.
+    """
+
+    p: float = param(0.1, "[0, 1)")
+    updates: int = param(10000, "[1, 1000000000]")
+
+    def rate(self, updates: Tensor) -> Tensor:
+        """Return p·min(1, t/T)."""
+        return self.p * (updates.double() / self.updates).clamp(max=1)

@@ -1,0 +1,56 @@
+"""Wasserstein: keep the distribution of each tensor's entries, rather than each entry.
+
+Source: Lewandowski et al. 2024 (arXiv:2312.00246, the Wasserstein regulariser).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.network import Network
+from rlplast.core.registry import param
+from rlplast.metrics.ranks import at_least_float32
+
+__all__ = ["Wasserstein"]
+
+
+@method("wasserstein", source="Lewandowski et al. 2024, Wasserstein regulariser")
+@dataclass(frozen=True)
+class Wasserstein(Method):
+    """Pull the sorted entries of every tensor towards those of its start.
+
+    coef · Σ_l r·Σ_i (sort(θ_l)_i − sort(θ0_l)_i)², a squared 2-Wasserstein distance: a tensor
+    whose entries are those of its start, in any order, costs nothing. Every trainable tensor
+    counts, a stacked critic's slots apart; buffers never.
+
+    Attributes:
+        coef: strength λ.
+        reduce: ``mean``: r = 1/n, with n the entries of a tensor; ``sum``: r = 1. The paper's is
+            not known.
+    """
+
+    coef: float = param(1e-2, "[0, inf)")
+    reduce: str = param("mean", "mean | sum")
+
+    def term(self, context: Context, state: State) -> Tensor:
+        """Return coef times the sum of the distances of the Blocks."""
+        terms = []
+        for block in context.blocks:
+            entries = at_least_float32(block.live()).flatten().sort().values
+            apart = (entries - _start(context.network, block).to(entries)).square()
+            terms.append(apart.mean() if self.reduce == "mean" else apart.sum())
+        return self.coef * torch.stack(terms).sum()
+
+
+def _start(network: Network, block: Block) -> Tensor:
+    """Return the sorted entries of θ0, sorted again only once it was written to."""
+    initial = network.initial[block.name]
+    key = ("wasserstein", block.name)
+    if network.memo.get(key, (-1,))[0] != initial._version:
+        wide = at_least_float32(initial)
+        network.memo[key] = initial._version, wide.flatten().sort().values
+    return network.memo[key][1]

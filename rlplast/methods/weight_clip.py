@@ -1,0 +1,65 @@
+"""Weight clipping: no weight leaves a range that its layer's fan-in sets.
+
+Source: Elsayed et al. 2024 (arXiv:2407.01704), Algorithm 1; their code, `weight_clipping.py`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rlplast.core.errors import NothingToEdit
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.network.network import Network
+from rlplast.core.network.order import matrices
+from rlplast.core.registry import param
+
+__all__ = ["WeightClip"]
+
+
+@method("weight_clip", source="Elsayed et al. 2024, Algorithm 1")
+@dataclass(frozen=True)
+class WeightClip(Method):
+    """Clip weights and biases to ±kappa/√fan_in.
+
+    The fan-in is that of the layer's weight: the inputs of one output unit, a conv's kernel
+    included. A bias takes that of its layer. Norm layers, embeddings, tied tensors and single
+    numbers are untouched. Made to run after every update. Optimizer state is kept and followers
+    are left unless the hook says otherwise.
+
+    Attributes:
+        kappa: the bound, in units of 1/√fan_in; PyTorch's default law draws within ±1.
+        include_head: whether output layers are clipped.
+    """
+
+    policies: ClassVar[tuple[str, str]] = ("keep", "leave")
+
+    kappa: float = param(1.0, "(0, inf)")
+    include_head: bool = param(True, "")
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+        """Keep no state; refuse a scope without a weight to clip.
+
+        Raises:
+            NothingToEdit: if there is none.
+        """
+        if blocks and not matrices(network, blocks, self.include_head):
+            raise NothingToEdit(
+                f"weight_clip finds no linear or conv weight in its scope of network "
+                f"{network.name!r}"
+            )
+        return {}
+
+    def plan(self, context: Context, state: State) -> list[Edit]:
+        """Plan the clipped values; branch-free, without waiting."""
+        weights = matrices(context.network, context.network.blocks, self.include_head)
+        bounds = {b.layer: self.kappa / math.sqrt(b.view[0].numel()) for b in weights}
+        clipped = [b for b in context.blocks if b.role in ("weight", "bias") and b.layer in bounds]
+        # Of an infinite weight 0 times is not a number: that a run diverged is not clipped away.
+        return [
+            Assign(b, b.view.clamp(-bounds[b.layer], bounds[b.layer]).add(b.view, alpha=0))
+            for b in clipped
+        ]

@@ -1,0 +1,131 @@
+"""Metrics of how the weights of successive layers fit together.
+
+- `lipschitz_bound`: the product of their largest singular values.
+- `balancedness`: their squared size over the smallest that computes the same.
+- `pairwise_balance`: how far the quotient of two layers' norms has moved.
+
+The layers are a chain, in forward order, without norm layers and branches: linear weights ``[d_out,
+d_in]`` and conv weights ``[C_out, C_in, *kernel]``. Where a conv's channels are flattened for a
+linear layer, a channel is as many successive columns.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.registry import register
+from rlplast.metrics.ranks import spectral_norm
+from rlplast.metrics.weights import weight_norm
+
+__all__ = ["balancedness", "lipschitz_bound", "pairwise_balance"]
+
+_SWEEPS, _STILL = 1000, 1e-12  # of balancing; the change of a sweep that counts as none
+
+
+@register("metrics", "lipschitz_bound", source="product of spectral norms; FIRE paper")
+def lipschitz_bound(weights: Sequence[Tensor]) -> Tensor:
+    """Bound on how much faster than its input a chain's output can move.
+
+    Activations between the layers must have slopes of at most 1, as ReLU and tanh have, and so
+    must poolings, as those have whose windows do not overlap. For a conv the norm of the matrix
+    (C_out, C_in·kh·kw) is no bound; times √(kh·kw) it is one, for every stride and padding.
+
+    Args:
+        weights: of the layers of a chain.
+
+    Returns:
+        0-d float64 tensor in ``[0, inf)``.
+
+    Raises:
+        ConfigError: for a tensor of fewer than two dimensions, or no tensor.
+
+    Examples:
+        >>> lipschitz_bound([2 * torch.eye(3), 0.5 * torch.ones(1, 3, 2, 2)]).item().__round__(3)
+        6.928
+    """
+    if not weights:
+        raise ConfigError("lipschitz_bound: there are no weights; allowed is a chain of layers")
+    factors = [spectral_norm(w) * math.sqrt(math.prod(w.shape[2:])) for w in weights]
+    return torch.stack(factors).prod()
+
+
+@register("metrics", "pairwise_balance", source="SWR paper, Definition 2 and eq. 17")
+def pairwise_balance(
+    first: Tensor, second: Tensor, first_initial: Tensor, second_initial: Tensor
+) -> Tensor:
+    """How far the quotient of two layers' norms is from what it was: |r − r₀|.
+
+    r is the norm of the one that was larger over the norm of the one that was smaller.
+
+    Args:
+        first: a weight, any shape.
+        second: another one.
+        first_initial: `first` at initialisation.
+        second_initial: `second` at initialisation.
+
+    Returns:
+        0-d float64 tensor in ``[0, inf]``; not a number if both norms are 0.
+    """
+    now = weight_norm(first), weight_norm(second)
+    then = weight_norm(first_initial), weight_norm(second_initial)
+    ordered = then[0] <= then[1]
+    quotients = [torch.where(ordered, b / a, a / b) for a, b in (now, then)]
+    return (quotients[0] - quotients[1]).abs()
+
+
+@register("metrics", "balancedness", source="Saul 2023; SWR paper, Appendix C")
+def balancedness(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tensor:
+    """Squared size of all parameters over the smallest of any that compute the same.
+
+    With ReLU between the layers, multiplying what a hidden unit reads (its bias too) by a > 0 and
+    what reads it by 1/a changes no output. The smallest size over all such a is found unit by
+    unit: the best a of one unit is the fourth root of the squared size of what reads it over that
+    of what it reads.
+
+    Args:
+        weights: of the layers of a chain.
+        biases: their biases, None for none.
+
+    Returns:
+        0-d float64 tensor in ``[1, inf)``; not a number if all parameters are 0.
+
+    Raises:
+        ConfigError: if a layer does not read as many inputs as the one before it has outputs.
+    """
+    sizes = [None, *(len(w) for w in weights)]  # units before each layer
+    squares = [_by_unit(w, units) for w, units in zip(weights, sizes, strict=False)]
+    own = [
+        torch.zeros(len(w), dtype=torch.float64, device=w.device) if b is None else b.double() ** 2
+        for w, b in zip(weights, biases, strict=True)
+    ]
+    size = before = now = sum(float(s.sum()) for s in (*squares, *own))
+    for _ in range(_SWEEPS):
+        for i in range(len(squares) - 1):
+            read, reads = squares[i].sum(1) + own[i], squares[i + 1].sum(0)
+            alive = (read > 0) & (reads > 0)  # else the smallest size is reached at a = 0 or ∞
+            factor = torch.where(alive, (reads / read).sqrt(), 0)
+            squares[i], own[i] = squares[i] * factor[:, None], own[i] * factor
+            squares[i + 1] = squares[i + 1] * torch.where(alive, 1 / factor, 0)
+        now = sum(float(s.sum()) for s in (*squares, *own))
+        if before - now <= _STILL * now:
+            break
+        before = now
+    return torch.tensor(size / now if now else math.nan, dtype=torch.float64)
+
+
+def _by_unit(weight: Tensor, units: int | None) -> Tensor:
+    """Return the squared size of what a unit reads of one before it, for all pairs of both."""
+    squares = weight.double().square()
+    squares = squares.flatten(2).sum(2) if weight.ndim > 2 else squares
+    read = squares.shape[1]
+    if units is None or read == units:
+        return squares
+    if weight.ndim > 2 or read % units:
+        raise ConfigError(
+            f"balancedness: a weight of shape {list(weight.shape)} after a layer of {units} units; "
+            "allowed is a chain in forward order, without grouped convs"
+        )
+    return squares.unflatten(1, (units, -1)).sum(2)

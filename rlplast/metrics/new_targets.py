@@ -1,0 +1,180 @@
+"""Loss of trainability: how much worse a network fits new targets than at its start.
+
+- `trainability`: of any network.
+- `Trainability`: what it found.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.network import Network
+from rlplast.core.network.record import WithWeights
+from rlplast.core.registry import register
+from rlplast.core.rng import torch_stream
+
+__all__ = ["Trainability", "trainability"]
+
+FREQUENCY = 1e5  # of the targets: neighbours among the inputs have unrelated ones
+
+
+@dataclass(frozen=True)
+class Trainability:
+    """What `trainability` found.
+
+    Attributes:
+        lost: mean over targets of the error now minus the error from θ0; positive if
+            trainability was lost.
+        low: lower end of its 95% interval over targets.
+        high: upper end.
+        errors: the final mean squared error from the weights of now, by target.
+        initial: the same from θ0.
+    """
+
+    lost: float
+    low: float
+    high: float
+    errors: tuple[float, ...]
+    initial: tuple[float, ...]
+
+
+@register(
+    "metrics",
+    "trainability",
+    source="Lyle et al. 2023, loss of trainability on random targets",
+    ranges={"targets": "[2, 1000000]", "steps": "[1, 1000000000]"},
+)
+def trainability(
+    network: Network,
+    outputs: Callable[[nn.Module], Tensor | None],
+    *,
+    targets: int = 10,
+    steps: int = 2000,
+    lr: float | None = None,
+    seed: int = 0,
+) -> Trainability:
+    """How much worse the network fits new random targets than from θ0; positive if it lost.
+
+    A target is g(x) = a + sin(10⁵·f(x; ω)): ω is drawn anew by the network's own initialiser, and
+    a is the mean output of the network that is fitted, output by output. A copy of the weights of
+    now and one of θ0 fit it, each with a new optimizer of the network's own kind, by `steps` full
+    updates on the same inputs. Compared is the mean squared error at the end; the interval is
+    Student's over targets. Outputs are in evaluation mode, so that norm layers keep their running
+    statistics. Nothing of the network moves: weights, gradients, optimizer, generators. In a run
+    the inputs are the probe batch, with 5 targets and 200 steps at the config's learning rate; it
+    is the costliest of the metrics, and measured only if named.
+
+    Args:
+        network: with its optimizer and θ0.
+        outputs: a module of the same architecture → its outputs on the inputs, such as
+            ``lambda module: module(x)``, shape ``[samples, ...]``.
+        targets: how many; at least 2, for the interval.
+        steps: updates of each fit.
+        lr: learning rate; default: that of each parameter group now.
+        seed: of the draws of ω.
+
+    Raises:
+        ConfigError: if the network has no optimizer, or low-precision copies of masters.
+    """
+    if not network.optimizers or any(block.copies for block in network.blocks):
+        raise ConfigError(
+            f"trainability: network {network.name!r} has no optimizer or fp32 masters: allowed is "
+            "one whose optimizer holds the parameters of its module"
+        )
+    starts = [
+        _tensors(network, lambda block: block.view),
+        _tensors(network, lambda block: network.initial[block.name]),
+    ]
+    errors: list[list[float]] = [[], []]
+    for number in range(targets):
+        generator = torch_stream(seed, "trainability", number)
+        drawn = _tensors(network, lambda block, own=generator: network.fresh(block, own))
+        with torch.no_grad():
+            wave = torch.sin(FREQUENCY * _outputs(network, outputs, drawn).double())
+        for start, found in zip(starts, errors, strict=True):
+            found.append(_fitted(network, outputs, start, wave, steps, lr))
+    lost, half = _interval([now - then for now, then in zip(*errors, strict=True)])
+    return Trainability(lost, lost - half, lost + half, *map(tuple, errors))
+
+
+@torch.no_grad()
+def _tensors(network: Network, value: Callable[[Block], Tensor]) -> dict[str, Tensor]:
+    """Return new parameters and buffers by name, with a value of each Block."""
+    module = network.module
+    own = dict(module.named_parameters()) | dict(module.named_buffers())
+    names = {id(tensor): name for name, tensor in own.items()}
+    found = {name: tensor.detach().clone() for name, tensor in own.items()}
+    for block in network.blocks:
+        name = names[id(getattr(block.module, block.spec.tensor))]
+        block.like(found[name]).copy_(value(block))
+    return found
+
+
+def _outputs(
+    network: Network, outputs: Callable[[nn.Module], Tensor | None], tensors: dict[str, Tensor]
+) -> Tensor:
+    found = outputs(WithWeights(network.module, tensors))
+    if found is None:
+        raise ConfigError(f"trainability: network {network.name!r} has no outputs")
+    return found
+
+
+def _fitted(
+    network: Network,
+    outputs: Callable[[nn.Module], Tensor | None],
+    start: dict[str, Tensor],
+    wave: Tensor,
+    steps: int,
+    lr: float | None,
+) -> float:
+    """Return the error after a fit, from weights that stay as they are."""
+    tensors = {name: tensor.clone() for name, tensor in start.items()}
+    copies = {}
+    for name, parameter in network.module.named_parameters():
+        copies[id(parameter)] = tensors[name].requires_grad_(parameter.requires_grad)
+    optimizers = [_renewed(own, copies, lr) for own in network.optimizers]
+    with torch.no_grad():
+        offset = _outputs(network, outputs, tensors).mean(0, keepdim=True)
+        target = (offset.double() + wave).to(offset)
+
+    def error() -> Tensor:
+        return F.mse_loss(_outputs(network, outputs, tensors), target)
+
+    with torch.enable_grad():
+        for _ in range(steps):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            error().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    with torch.no_grad():
+        return float(error())
+
+
+def _renewed(own: torch.optim.Optimizer, copies: dict[int, Tensor], lr: float | None) -> Any:
+    """Return an optimizer like another one, of other parameters and without state."""
+    kind: Any = type(own)
+    base: Any = getattr(own, "base", None)  # of one that wraps another
+    if base is not None:
+        return kind(_renewed(base, copies, lr))
+    groups = [
+        {**group, "params": [copies[id(p)] for p in group["params"]]}
+        | ({} if lr is None else {"lr": lr})
+        for group in own.param_groups
+    ]
+    return kind(groups)
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and half the width of Student's 95% interval."""
+    from scipy.special import stdtrit  # not needed to start a run
+
+    found = torch.tensor(values, dtype=torch.float64)
+    half = stdtrit(len(found) - 1, 0.975) * found.std() / len(found) ** 0.5
+    return float(found.mean()), float(half)

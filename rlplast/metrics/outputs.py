@@ -1,0 +1,220 @@
+"""Metrics of a network's outputs as a function of its weights, and of its inputs.
+
+- `gradient_rows`: gradients of several numbers, one a row.
+- `ntk_effective_rank`, `ntk_srank`: how many directions updates of samples have.
+- `gradient_covariance`: whether samples pull in one direction.
+- `input_jacobians`, `lipschitz_estimate`: how fast outputs move with the input.
+- `churn`, `churn_size`, `churn_argmax`: how far they have moved since other weights.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.registry import register
+from rlplast.metrics.ranks import at_least_float32, effective_rank, srank
+
+__all__ = [
+    "NotedInputs",
+    "churn",
+    "churn_argmax",
+    "churn_size",
+    "gradient_covariance",
+    "gradient_rows",
+    "input_jacobians",
+    "lipschitz_estimate",
+    "ntk_effective_rank",
+    "ntk_srank",
+]
+
+
+def gradient_rows(values: Iterable[Tensor], parameters: Sequence[Tensor]) -> Tensor:
+    """Return the gradient of each value, (values, entries of all parameters).
+
+    Args:
+        values: 0-d; each is made when its turn comes, so one graph is kept at a time.
+        parameters: what they are differentiated in, of one device; no part in one gives zeros.
+    """
+    rows = []
+    for value in values:
+        found = torch.autograd.grad(
+            value, parameters, allow_unused=True, materialize_grads=True, retain_graph=True
+        )
+        rows.append(torch.cat([at_least_float32(g).flatten() for g in found]))
+    return torch.stack(rows)
+
+
+def _gram(gradients: Tensor) -> Tensor:
+    if gradients.ndim != 2:
+        raise ConfigError(
+            f"gradients of shape {list(gradients.shape)}: allowed is [samples, parameters]"
+        )
+    return at_least_float32(gradients @ gradients.mT).double()
+
+
+@register("metrics", "ntk_effective_rank", source="exp-entropy of the empirical NTK's eigenvalues")
+def ntk_effective_rank(gradients: Tensor) -> Tensor:
+    """Exponential of the entropy of the empirical neural tangent kernel's eigenvalues.
+
+    The kernel is N_ij = ⟨∇f(x_i), ∇f(x_j)⟩. In a run f is the sum of all outputs (Mohamadi et al.
+    2023), of each member of an ensemble by itself, and the samples are 32.
+
+    Args:
+        gradients: ∇f(x_i) of every sample, shape ``[samples, parameters]``.
+
+    Returns:
+        0-d float64 tensor in ``[1, samples]``; 0 if all gradients are 0.
+
+    Examples:
+        >>> ntk_effective_rank(torch.eye(3)).item().__round__(6)
+        3.0
+    """
+    return effective_rank(_gram(gradients))
+
+
+@register("metrics", "ntk_srank", source="srank of the empirical NTK")
+def ntk_srank(gradients: Tensor) -> Tensor:
+    """Smallest number of the empirical NTK's eigenvalues that hold 99% of their sum.
+
+    Args:
+        gradients: as for `ntk_effective_rank`.
+
+    Returns:
+        0-d float64 tensor holding a whole number in ``[1, samples]``; 0 if all gradients are 0.
+    """
+    return srank(_gram(gradients))
+
+
+@register("metrics", "gradient_covariance", source="Lyle et al. 2023; mean off-diagonal cosine")
+def gradient_covariance(gradients: Tensor) -> Tensor:
+    """Mean cosine between the loss gradients of two samples.
+
+    1 where all samples pull the same way, 0 where they do not meet, below 0 where they undo each
+    other. Samples whose gradient is 0 are left out. In a run the samples are 32.
+
+    Args:
+        gradients: of the loss of every sample, shape ``[samples, parameters]``.
+
+    Returns:
+        0-d float64 tensor in ``[-1, 1]``; not a number with fewer than two gradients.
+
+    Examples:
+        >>> gradient_covariance(torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 0.0]])).item()
+        1.0
+    """
+    products = _gram(gradients)
+    length = products.diagonal().sqrt()
+    unit = torch.where(length > 0, 1 / length, 0)  # in the products alone: no copy of gradients
+    count = (length > 0).sum()
+    cosines = products * unit[:, None] * unit
+    return (cosines.sum() - cosines.diagonal().sum()) / (count * (count - 1))
+
+
+class NotedInputs(nn.Module):
+    """A module that notes what it is called with, as leaves of the graph.
+
+    Args:
+        module: the module.
+
+    Attributes:
+        inputs: of the last call; without indices, which have no gradient.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.inputs: list[Tensor] = []
+
+    def forward(self, *args: Tensor) -> Any:
+        """Return what the module does; frames of bytes become float32."""
+        leaves = [a if a.dtype in (torch.int64, torch.int32) else _leaf(a.detach()) for a in args]
+        self.inputs = [leaf for leaf in leaves if leaf.requires_grad]
+        return self.module(*leaves)
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    return at_least_float32(tensor).clone().requires_grad_()
+
+
+def input_jacobians(outputs: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+    """Return ∂f/∂x of every sample, (samples, outputs, entries of all inputs).
+
+    Args:
+        outputs: (samples, outputs); a sample's must depend on its own inputs alone.
+        inputs: (samples, …) each.
+    """
+    rows = []
+    for column in outputs.flatten(1).unbind(1):
+        found = torch.autograd.grad(
+            column.sum(), inputs, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        rows.append(torch.cat([g.flatten(1) for g in found], dim=1))
+    return torch.stack(rows, dim=1)
+
+
+@register("metrics", "lipschitz_estimate", source="largest input Jacobian on a batch")
+def lipschitz_estimate(jacobians: Tensor) -> Tensor:
+    """Largest ‖∂f/∂x‖₂ on a batch: how fast the outputs move where they move fastest.
+
+    x is what the module is called with: bytes of frames, normalised images, observations and
+    actions. At most `lipschitz_bound`, where both are known. In a run the samples are 32; a
+    network that reads indices, as a GPT, has none.
+
+    Args:
+        jacobians: of every sample, shape ``[samples, outputs, inputs]``.
+
+    Returns:
+        0-d float64 tensor in ``[0, inf)``.
+    """
+    wide = jacobians.double()
+    return torch.linalg.eigvalsh(wide @ wide.mT).amax().clamp(min=0).sqrt()
+
+
+@register("metrics", "churn", source="Tang et al. 2025; mean squared change of outputs")
+def churn(now: Tensor, before: Tensor) -> Tensor:
+    """Mean squared change of the outputs on one batch.
+
+    In a run, since the time before that metrics were measured: so it has no value the first time.
+    The weights of then are saved with the run.
+
+    Args:
+        now: outputs, any shape.
+        before: those of other weights.
+
+    Returns:
+        0-d float64 tensor in ``[0, inf)``.
+    """
+    return (now.double() - before.double()).square().mean()
+
+
+@register("metrics", "churn_size", source="Tang et al. 2024; mean change of values")
+def churn_size(now: Tensor, before: Tensor) -> Tensor:
+    """Mean size of the change of the outputs on one batch; see `churn`.
+
+    Args:
+        now: outputs, any shape.
+        before: those of other weights.
+
+    Returns:
+        0-d float64 tensor in ``[0, inf)``.
+    """
+    return (now.double() - before.double()).abs().mean()
+
+
+@register("metrics", "churn_argmax", source="Schaul et al. 2022, policy churn")
+def churn_argmax(now: Tensor, before: Tensor) -> Tensor:
+    """Share of samples whose largest output is another one now: greedy actions, classes, tokens.
+
+    It says something of outputs that are a choice; of an actor's means it does not. See `churn`.
+
+    Args:
+        now: outputs, shape ``[samples, choices]``.
+        before: those of other weights.
+
+    Returns:
+        0-d float64 tensor in ``[0, 1]``.
+    """
+    return (now.argmax(1) != before.argmax(1)).double().mean()

@@ -1,0 +1,186 @@
+"""Draws that depend on a transition's age, against weight vectors that are written out."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlplast.agents.replay import Replay
+from rlplast.agents.sampling import SampleWeightDecay
+from rlplast.core.errors import ConfigError
+from rlplast.run import api
+from tests.agents.replay_episodes import Episodes, assert_equal, copy, fill, make, save
+from tests.cli.commands import printed
+from tests.naive.replay import NaiveReplay
+from tests.runs import TINY, Killed, at_step, final, kill
+
+
+def weights(rows: int, decay: int, least: float, step: int) -> np.ndarray:
+    """max(least, 1 − age/decay) of each row, newest first."""
+    return np.array([max(least, 1 - k * step / decay) for k in range(rows)])
+
+
+def test_three_rows_by_hand() -> None:
+    # decay 4, one environment: weights 1, 3/4, 1/2; of the fourth 3/10 in place of 1/4
+    sampling = SampleWeightDecay(decay=4, min=0.3)
+    np.testing.assert_allclose(sampling.totals(np.array([3, 4, 5]), 1), [2.25, 2.55, 2.85])
+    points = np.array([0, 0.99, 1.01, 1.74, 1.76, 2.24])
+    rows = sampling.rows_at(points, np.full(6, 3), 1)
+    assert rows.tolist() == [0, 0, 1, 1, 2, 2]
+    assert sampling.rows_at(np.array([2.26, 2.54, 2.56]), np.full(3, 5), 1).tolist() == [3, 3, 4]
+
+
+@pytest.mark.parametrize("step", [1, 3, 50])
+@pytest.mark.parametrize("least", [1e-3, 0.1, 1.0])
+@pytest.mark.parametrize("decay", [1, 7, 100, 10_000])
+def test_inverse_is_that_of_the_running_sum_of_the_weights(
+    decay: int, least: float, step: int
+) -> None:
+    sampling = SampleWeightDecay(decay, least)
+    for rows in (1, 2, 8, 300):
+        sums = np.cumsum(weights(rows, decay, least, step))
+        assert sampling.totals(np.array([rows]), step) == pytest.approx(sums[-1], rel=1e-12)
+        point = np.linspace(0, sums[-1], 5000, endpoint=False)
+        clear = np.abs(point[:, None] - sums).min(axis=1) > 1e-9  # not where rounding decides
+        point = point[clear]
+        found = sampling.rows_at(point, np.full(len(point), rows), step)
+        np.testing.assert_array_equal(found, np.searchsorted(sums, point, side="right"))
+
+
+def test_a_memory_of_any_length_costs_nothing() -> None:
+    sampling, rows = SampleWeightDecay(), 10**12
+    total = sampling.totals(np.array([rows]), 1)
+    assert total == pytest.approx(0.1 * rows, rel=1e-6)
+    ends = sampling.rows_at(np.array([0.0, total[0] * (1 - 1e-12)]), np.full(2, rows), 1)
+    assert ends[0] == 0
+    assert rows - 100 < ends[1] < rows
+
+
+# --- what is drawn -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [9, 24, 61])  # before the ring's seam, at it, long after it
+@pytest.mark.parametrize(("num_envs", "frame_stack", "n_step"), [(1, 1, 1), (3, 1, 1), (2, 2, 3)])
+def test_frequencies_are_the_weights_of_what_can_be_sampled(
+    num_envs: int, frame_stack: int, n_step: int, steps: int
+) -> None:
+    rows, decay, least = 24, 30, 0.25
+    replay = make(
+        rows,
+        num_envs,
+        frame_stack=frame_stack,
+        n_step=n_step,
+        batch_size=100_000,
+        sampling=SampleWeightDecay(decay, least),
+    )
+    naive = NaiveReplay(rows, num_envs, frame_stack, n_step, 0.9)
+    episodes = Episodes(num_envs, 5)
+    for memory in (replay, naive):
+        memory.start(episodes.start())
+    for _ in range(steps):
+        transition = episodes.step()
+        replay.add(*transition)
+        naive.add(*transition)
+    expected = {}
+    for ring in naive.rings:
+        for at, row in enumerate(ring.rows):
+            if naive.transition(ring, at) is not None:
+                age = (len(ring.rows) - 2 - at) * num_envs
+                expected[tuple(row.stack[-1].tolist())] = max(least, 1 - age / decay)
+    frames = replay.sample().obs.numpy().reshape(100_000, frame_stack, 3)[:, -1]
+    keys, counts = np.unique(frames, axis=0, return_counts=True)
+    assert {tuple(key) for key in keys.tolist()} == set(expected)
+    share = np.array([expected[tuple(key)] for key in keys.tolist()])
+    wanted = 100_000 * share / share.sum()
+    chi2, freedom = float(((counts - wanted) ** 2 / wanted).sum()), len(keys) - 1
+    assert chi2 < freedom + 4 * np.sqrt(2 * freedom)
+    uniform = 100_000 / len(keys)
+    assert ((counts - uniform) ** 2 / uniform).sum() > 1000  # the weights are seen
+
+
+def both(**options: Any) -> tuple[Replay, Replay]:
+    made = make(seed=3), make(seed=3, sampling=SampleWeightDecay(10, 0.1), **options)
+    for replay in made:
+        episodes = Episodes(1, 5)
+        replay.start(episodes.start())
+        fill(replay, episodes, 50)
+    return made
+
+
+def test_probes_and_passes_over_the_data_stay_uniform() -> None:
+    plain, decayed = both()
+    for replay in both():
+        replay.sample()
+    left, right = (r.sample_from(30, np.random.default_rng(1)) for r in (plain, decayed))
+    assert_equal(left, right)
+    left, right = (r.batches(None, 100, np.random.default_rng(1)) for r in (plain, decayed))
+    assert_equal(next(left), next(right))
+
+
+def test_without_it_rows_are_drawn_as_whole_numbers() -> None:
+    replay = make(100, seed=3)
+    replay.start(np.array([[1, 1, 1]], np.int32))
+    no = np.array([False])
+    for step in range(60):
+        frame = np.array([[1, 1, step + 2]], np.int32)
+        replay.add(np.array([step]), np.array([0.0]), no, no, frame, frame)
+    expected = np.random.default_rng(3).integers(60, size=16)
+    np.testing.assert_array_equal(replay.sample().action.numpy(), expected)
+
+
+def test_draws_go_on_after_saving_and_loading(tmp_path: Path) -> None:
+    _, replay = both()
+    save(replay, tmp_path / "replay")
+    state = replay.state_dict()
+    expected = [copy(replay.sample()) for _ in range(3)]
+    restored = make(sampling=SampleWeightDecay(10, 0.1))
+    restored.load(tmp_path / "replay", state)
+    for batch in expected:
+        for ours, theirs in zip(batch, copy(restored.sample()), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+# --- configs -------------------------------------------------------------------------------------
+
+ROW = {"method": "sample_weight_decay", "params": {"decay": 40, "min": 0.2}}
+
+
+def test_it_is_listed_with_its_parameters() -> None:
+    [row] = printed("list", "replay")
+    assert row["name"] == "sample_weight_decay"
+    assert {name: p["default"] for name, p in row["params"].items()} == {
+        "decay": 80_000,
+        "min": 0.1,
+    }
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, no_disk_sync: None) -> None:
+    config = TINY | {"hooks": [], "agent": TINY["agent"] | {"sampling": ROW}}
+    api.train(config, tmp_path / "through")
+    with pytest.raises(Killed):
+        api.train(config, tmp_path / "killed", observer=at_step(90, kill))
+    api.resume(tmp_path / "killed")
+    assert final(tmp_path / "killed") == final(tmp_path / "through")
+    api.train(TINY | {"hooks": []}, tmp_path / "uniform")
+    assert final(tmp_path / "uniform") != final(tmp_path / "through")
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ({"method": "sample_weight_deca"}, "did you mean 'sample_weight_decay'?"),
+        ({"params": {}}, "agent.sampling = {'params': {}}: allowed is null, or a mapping"),
+        (ROW | {"decay": 3}, "agent.sampling has an unknown key 'decay'"),
+        (ROW | {"params": {"deca": 3}}, "has no parameter 'deca': did you mean 'decay'?"),
+        (ROW | {"params": {"min": 0}}, "sample_weight_decay.min = 0: allowed is (0, 1]"),
+        (ROW | {"params": {"decay": 0}}, "sample_weight_decay.decay = 0: allowed is [1, inf)"),
+        (ROW | {"params": 3}, "agent.sampling.params = 3: allowed is a mapping"),
+        ("sample_weight_decay", "agent.sampling = 'sample_weight_decay': allowed is"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_named(value: Any, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        api.read_config(TINY | {"agent": TINY["agent"] | {"sampling": value}})
+    assert says in str(caught.value)

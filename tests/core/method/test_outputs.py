@@ -1,0 +1,133 @@
+"""What networks say of a batch, as every kind of trainer tells it."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.readings import OwnSource
+from rlplast.core.network.network import Network
+from rlplast.core.network.record import WithWeights
+from rlplast.core.training.trainable import Trainable
+from rlplast.run.build import build_trainable
+from rlplast.run.config_file import read_config
+from tests.every_kind import KINDS, small_run
+from tests.gpt.runs import write_corpora
+from tests.models import build, data
+
+NETWORKS = {"dqn": "q", "supervised": "model", "gpt": "gpt"}
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return write_corpora(tmp_path_factory.mktemp("corpora"))
+
+
+def trained(kind: str, corpora: dict[str, str], **changes: Any) -> Any:
+    made = build_trainable(read_config(small_run(kind, corpora, hooks=[], **changes)))
+    while made.clock.updates < 2:
+        made.step()
+    return made
+
+
+def everything(made: Trainable) -> list[Tensor]:
+    return [t.clone() for n in made.networks.values() for t in n.module.state_dict().values()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outputs_are_what_the_module_says(kind: str, corpora: dict[str, str]) -> None:
+    made = trained(kind, corpora)
+    batch = made.sample(5, 1)
+    if kind == "sac":
+        obs, action = batch.transitions.obs, batch.transitions.action
+        obs = made.statistics.normalise(obs)
+        expected = {
+            "actor": made.actor(obs)[0],
+            "critic": torch.stack(list(made.critic(obs, action)), dim=1),
+        }
+        assert made.outputs("temperature", batch) is None
+    elif kind == "dqn":
+        expected = {"q": made.online(batch.obs)}
+    elif kind == "supervised":
+        expected = {"model": made.predict(batch.x)}
+    else:
+        expected = {"gpt": made.gpt(batch[:, :-1])[:, -1]}
+    for name, values in expected.items():
+        found = made.outputs(name, batch)
+        assert found.shape == values.shape
+        assert len(found) == 5
+        torch.testing.assert_close(found, values)
+        assert torch.autograd.grad(found.square().sum(), [made.networks[name].blocks[0].param])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_module_speaks_in_its_own_words_and_nothing_moves(
+    kind: str, corpora: dict[str, str]
+) -> None:
+
+    made = trained(kind, corpora)
+
+    batch = made.sample(4, 1)
+    for name, network in made.networks.items():
+        if name == "temperature":
+            continue
+        weights = {n: t + 0.1 for n, t in network.module.state_dict().items()}
+        other = copy.deepcopy(network.module)
+        with torch.no_grad():
+            for parameter in other.parameters():
+                parameter.add_(0.1)
+        for module in network.module.modules():
+            module.train(True)
+        before, random = everything(made), torch.get_rng_state()
+        found = made.outputs(name, batch, other)
+        named = {n: weights[n] for n, _ in network.module.named_parameters()}
+        torch.testing.assert_close(
+            made.outputs(name, batch, WithWeights(network.module, named)), found
+        )
+        assert not torch.allclose(made.outputs(name, batch), found)
+        assert all(torch.equal(a, b) for a, b in zip(before, everything(made), strict=True))
+        assert torch.equal(random, torch.get_rng_state())
+        assert all(module.training for module in network.module.modules())
+
+
+def test_a_tied_tensor_is_given_once() -> None:
+    module, (x, _) = build("tied"), data("tied")
+    other = copy.deepcopy(module)
+    with torch.no_grad():
+        other.embed.weight.mul_(2)  # type: ignore[operator, union-attr]
+    given = {n: p.detach() for n, p in other.named_parameters()}
+    assert list(given) == ["embed.weight", "fc.weight", "fc.bias"]
+    torch.testing.assert_close(WithWeights(module, given)(x), other(x))
+
+
+class Speaks(nn.Module):
+    """A model that returns something."""
+
+    def __init__(self, wrap: Any) -> None:
+        super().__init__()
+        self.fc, self.drop, self.wrap = nn.Linear(3, 2), nn.Dropout(0.5), wrap
+
+    def forward(self, x: Tensor) -> Any:
+        return self.wrap(self.drop(self.fc(x)))
+
+
+def source(wrap: Any) -> tuple[OwnSource, Speaks]:
+    module = Speaks(wrap)
+    return OwnSource({"net": Network("net", module)}, lambda size, g: torch.ones(size, 3)), module
+
+
+def test_own_loops_give_what_the_model_returns_in_evaluation_mode() -> None:
+    for wrap in (lambda y: y, lambda y: {"loss": 0, "logits": y}):
+        own, module = source(wrap)
+        batch = own.sample(4, 0)
+        torch.testing.assert_close(own.outputs("net", batch), module.fc(torch.ones(4, 3)))
+        assert module.drop.training
+
+
+def test_a_model_that_returns_no_tensor_is_refused() -> None:
+    own, _ = source(lambda y: (y, y))
+    with pytest.raises(ConfigError, match="'net' returns a tuple: to read its outputs, allowed"):
+        own.outputs("net", own.sample(4, 0))

@@ -1,0 +1,186 @@
+"""Kron beside the package's own class; its resets; its stream."""
+
+import copy
+import random
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.network import kron as module_of_kron
+from rlplast.core.network.edits import Assign
+from rlplast.core.network.kron import Kron
+from rlplast.core.network.network import Network
+from rlplast.core.network.optim_state import (
+    DRAWN,
+    allocate,
+    load_optimizer_tensors,
+    moments,
+    optimizer_tensors,
+    shared,
+    zero_all,
+)
+from rlplast.core.network.optimizers import OptimizerConfig, Updater
+from rlplast.core.network.stacked import StackedLinear
+from rlplast.core.rng import derive_seed
+from tests import models
+from tests.firing import apply
+
+needs_package = pytest.mark.skipif(find_spec("kron_torch") is None, reason="needs kron-torch")
+
+
+class Mixed(nn.Module):
+    """Tensors of zero to four dimensions; the kernel is in channels_last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 2)
+        self.stacked = StackedLinear(2, 4, 5)
+        self.linear = nn.Linear(4, 6)
+        self.scalar = nn.Parameter(torch.tensor(0.5))
+        self.conv.to(memory_format=torch.channels_last)  # pyright: ignore
+
+
+def mixed() -> nn.Module:
+    torch.random.default_generator.manual_seed(0)
+    return Mixed()
+
+
+def weights(module: nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in module.parameters()]
+
+
+def give_gradients(module: nn.Module, generator: torch.Generator) -> None:
+    for p in module.parameters():
+        p.grad = torch.randn(p.shape, generator=generator) * 1e-2
+        p.grad = p.grad.contiguous(
+            memory_format=torch.channels_last if p.ndim == 4 else torch.contiguous_format
+        )
+
+
+def drive(module: nn.Module, optimizer: torch.optim.Optimizer, updates: int, seed: int = 1) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(updates):
+        give_gradients(module, generator)
+        optimizer.step()
+
+
+def assert_same(mine: list[Tensor], theirs: list[Tensor]) -> None:
+    assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+@needs_package
+def test_updates_are_those_of_the_package():
+    module = mixed()
+    other = copy.deepcopy(module).to(memory_format=torch.contiguous_format)
+    other.scalar = nn.Parameter(other.scalar.detach().view(1))  # the package knows no 0-d tensor
+    ours = Kron(module.parameters(), lr=0.01, weight_decay=0.1, seed=3)
+    theirs = module_of_kron._package().Kron(other.parameters(), lr=0.01, weight_decay=0.1)
+    generator = torch.Generator().manual_seed(1)
+    for update in range(33):
+        if update == 10:  # from here preconditioners learn less often, and rarely at the end
+            for steps in (theirs._prob_step, shared(ours)["updates"]):
+                steps.fill_(2000)
+        give_gradients(module, generator)
+        for p, q in zip(module.parameters(), other.parameters(), strict=True):
+            assert p.grad is not None
+            q.grad = p.grad.clone(memory_format=torch.contiguous_format).view(q.shape)
+        ours.step()
+        seed = derive_seed(3, "kron", update + 1)
+        torch.manual_seed(seed)
+        theirs.rng = random.Random(seed)
+        with torch.compiler.set_stance("force_eager"):
+            theirs.step()
+        for p, q in zip(module.parameters(), other.parameters(), strict=True):
+            assert torch.equal(p.reshape(q.shape), q)
+    assert int(shared(ours)["updates"]) == 2023 and int(shared(ours)["unlearned"]) > 0
+
+
+@needs_package
+def test_draws_are_of_a_stream_of_its_own_and_nothing_is_printed(capsys):
+    before = torch.get_rng_state()
+    state = random.getstate()
+    module = mixed()
+    torch.set_rng_state(before)
+    drive(module, Kron(module.parameters()), 3)
+    assert torch.equal(torch.get_rng_state(), before) and random.getstate() == state
+    assert capsys.readouterr().out == ""
+
+
+@needs_package
+def test_a_reset_of_the_network_is_a_new_optimizer_with_other_draws():
+    module = mixed()
+    optimizer = Kron(module.parameters(), lr=0.01)
+    network = Network("net", module, optimizer)
+    drive(module, optimizer, 12)
+    zero_all(network)
+    other = copy.deepcopy(module)
+    new = Kron(other.parameters(), lr=0.01)
+    shared(new)[DRAWN].fill_(12)
+    copied = Network("net", other, new)
+    allocate(copied)
+    models.assert_same(optimizer_tensors(network), optimizer_tensors(copied))
+    drive(module, optimizer, 5, seed=2)
+    drive(other, new, 5, seed=2)
+    assert_same(weights(module), weights(other))
+
+
+@needs_package
+def test_touched_entries_lose_their_momentum_and_preconditioners_stay():
+    module = mixed()
+    optimizer = Kron(module.parameters(), lr=0.01)
+    network = Network("net", module, optimizer)
+    drive(module, optimizer, 5)
+    (block,) = network.select(lambda b: b.name == "conv.weight")
+    before = {n: t.clone() for n, t in moments(network, block.param).items()}
+    mask = torch.zeros_like(block.view, dtype=torch.bool)
+    mask[1] = True
+    plan = [Assign(block, torch.zeros_like(block.view), mask)]
+    apply(network, plan, method="toy", optimizer="touched")
+    after = moments(network, block.param)
+    assert torch.equal(after["Q"], before["Q"]) and float(after["step"]) == 5
+    assert torch.equal(after["momentum_buffer"], before["momentum_buffer"].masked_fill(mask, 0))
+    assert before["momentum_buffer"][1].all()
+    drive(module, optimizer, 1)  # what was zeroed is what the package reads: one gradient's share
+    apply(network, plan, method="toy", optimizer="parameter")
+    assert float(after["step"]) == 0 and not after["momentum_buffer"].any()
+    assert sorted(after["Q"].unique().tolist()) == [0, 1]
+
+
+@needs_package
+@pytest.mark.parametrize("updates", [1, 7])
+def test_loaded_state_goes_on_bit_for_bit(updates):
+    module = mixed()
+    optimizer = Kron(module.parameters(), lr=0.01)
+    drive(module, optimizer, updates)
+    other = mixed()
+    other.load_state_dict(module.state_dict())
+    fresh = Kron(other.parameters(), lr=0.01)
+    saved = copy.deepcopy(optimizer_tensors(Network("net", module, optimizer)))
+    load_optimizer_tensors(Network("net", other, fresh), saved)
+    drive(module, optimizer, 5, seed=2)
+    drive(other, fresh, 5, seed=2)
+    assert_same(weights(module), weights(other))
+
+
+@needs_package
+def test_the_runs_seed_is_that_of_its_draws():
+    found = []
+    for seed in (0, 1, 1):
+        module = mixed()
+        updater = Updater(OptimizerConfig("kron", momentum=0.5), module, seed)
+        drive(module, updater.optimizers[0], 2)
+        found.append(weights(module))
+        assert updater.optimizers[0].param_groups[0]["b1"] == 0.5
+    assert_same(found[1], found[2])
+    assert not torch.equal(found[0][0], found[1][0])
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "kron_torch", None)
+    monkeypatch.delitem(sys.modules, "kron_torch.kron", raising=False)
+    with pytest.raises(ConfigError, match=r'pip install "rlplast\[kron\]"'):
+        Updater(OptimizerConfig("kron"), nn.Linear(2, 1))

@@ -1,0 +1,170 @@
+"""TRAC beside its algorithm in plain numbers; and that no edit of a weight is undone."""
+
+import copy
+
+import numpy as np
+import pytest
+import scipy.special
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.edits import Assign, Scale, write
+from rlplast.core.network.network import Network
+from rlplast.core.network.optim_state import (
+    load_optimizer_tensors,
+    optimizer_tensors,
+    shared,
+    zero_all,
+)
+from rlplast.core.network.optimizers import OptimizerConfig, Updater
+from rlplast.core.network.trac import Trac, erfi
+from tests.firing import apply
+from tests.naive.optimizers import NaiveTrac
+
+FAR = 48  # updates after which the scale has grown from 1e-7 to about 0.2
+
+
+def test_erfi_is_scipys():
+    x = torch.cat([torch.tensor([0.0, 1e-12, 1e-8]), torch.linspace(1e-3, 10, 200)]).double()
+    for sign in (1, -1):
+        expected = torch.from_numpy(scipy.special.erfi(sign * x.numpy()))
+        torch.testing.assert_close(erfi(sign * x), expected, rtol=1e-13, atol=0)
+
+
+def linear(make=Adam, dtype=torch.float64, **options) -> tuple[nn.Module, Trac, Network]:
+    torch.random.default_generator.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 4, dtype=dtype), nn.Linear(4, 2, dtype=dtype))
+    optimizer = Trac(make(module.parameters(), lr=0.01, **options))
+    return module, optimizer, Network("net", module, optimizer)
+
+
+def weights(module: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+def drive(module: nn.Module, optimizer: Optimizer, updates: int, seed: int = 1) -> None:
+    """Update along gradients that have a direction and do not depend on the weights."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(updates):
+        for p in module.parameters():
+            p.grad = 1 + torch.randn(p.shape, dtype=p.dtype, generator=generator)
+        optimizer.step()
+
+
+@pytest.mark.parametrize(("make", "options"), [(Adam, {}), (SGD, {"momentum": 0.9})])
+def test_updates_are_the_papers(make, options):
+    module, ours, _ = linear(make, **options)
+    for p in module.parameters():
+        p.data *= 1e-6  # beside larger ones the sources' θ − θref loses most digits at first
+    other = copy.deepcopy(module)  # a base of its own, always put back to where ours is
+    base = make(other.parameters(), lr=0.01, **options)
+    theirs = NaiveTrac(weights(module).tolist())
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(FAR):
+        before = weights(module)
+        gradients = []
+        for p, q in zip(module.parameters(), other.parameters(), strict=True):
+            p.grad = 1 + torch.randn(p.shape, dtype=p.dtype, generator=generator)
+            q.data.copy_(p)
+            q.grad = p.grad.clone()
+            gradients += p.grad.flatten().tolist()
+        base.step()
+        moves = (weights(other) - before).tolist()
+        ours.step()
+        expected = theirs.step(before.tolist(), gradients, moves)
+        assert weights(module).tolist() == pytest.approx(expected, rel=1e-8)
+    assert shared(ours)["s"].tolist() == pytest.approx(theirs.s, rel=1e-6)
+    moved = np.array(expected) - np.array(theirs.reference)
+    assert np.abs(moved).max() > 1e-3  # it has left: the comparison saw more than a standstill
+
+
+def mask_of(network: Network) -> Tensor:
+    mask = torch.zeros_like(network.blocks[0].view, dtype=torch.bool)
+    mask[0] = True
+    return mask
+
+
+def test_touched_entries_start_from_where_they_were_put():
+    module, optimizer, network = linear(SGD)
+    drive(module, optimizer, FAR)
+    value, mask = torch.full((4, 3), 7.0, dtype=torch.float64), mask_of(network)
+    apply(network, [Assign(network.blocks[0], value, mask)], method="toy", optimizer="touched")
+    before = {n: p.detach().clone() for n, p in module.named_parameters()}
+    for p in module.parameters():
+        p.grad = torch.zeros_like(p)
+    scale = shared(optimizer)["s"].sum()
+    optimizer.step()
+    assert torch.equal(module[0].weight[0], before["0.weight"][0])  # jump 0
+    assert not torch.equal(module[0].weight[1], before["0.weight"][1])  # others: another scale
+    assert scale != shared(optimizer)["s"].sum()
+
+
+@pytest.mark.parametrize("how", ["assign", "scale", "inside an update"])
+def test_a_weight_that_is_edited_goes_on_from_there(how):
+    # what remembers moves on as without the edit: the reference moved with the weight
+    found = []
+    for edited in (False, True):
+        module, optimizer, network = linear()
+        drive(module, optimizer, FAR)
+        block = network.blocks[0]
+        seven = Assign(block, torch.full_like(block.view, 7.0), mask_of(network))
+        if edited and how == "inside an update":
+            write([seven])
+        elif edited:
+            plan = seven if how == "assign" else Scale(block, torch.tensor(0.25).double())
+            apply(network, [plan], method="toy", optimizer="keep")
+        before = weights(module)
+        drive(module, optimizer, 20, seed=2)
+        found.append(weights(module) - before)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=0)
+    assert found[0].abs().min() > 1e-2
+
+
+def test_a_reset_of_the_network_is_a_new_optimizer():
+    module, optimizer, network = linear()
+    drive(module, optimizer, FAR)
+    zero_all(network)
+    other = copy.deepcopy(module)
+    new = Trac(Adam(other.parameters(), lr=0.01))
+    drive(module, optimizer, FAR, seed=2)
+    drive(other, new, FAR, seed=2)
+    assert torch.equal(weights(module), weights(other))
+
+
+def test_loaded_state_goes_on_bit_for_bit():
+    module, optimizer, network = linear()
+    drive(module, optimizer, FAR)
+    other, fresh, into = linear()
+    other.load_state_dict(module.state_dict())
+    load_optimizer_tensors(into, copy.deepcopy(optimizer_tensors(network)))
+    drive(module, optimizer, 5, seed=2)
+    drive(other, fresh, 5, seed=2)
+    assert torch.equal(weights(module), weights(other))
+
+
+def test_torchs_own_state_dict_goes_on_too():
+    module, optimizer, _ = linear()
+    drive(module, optimizer, FAR)
+    other, fresh, _ = linear()
+    other.load_state_dict(module.state_dict())
+    fresh.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    drive(module, optimizer, 5, seed=2)
+    drive(other, fresh, 5, seed=2)
+    assert torch.equal(weights(module), weights(other))
+
+
+def test_options_and_learning_rate_are_the_bases():
+    module = nn.Linear(2, 1)
+    config = OptimizerConfig("trac", momentum=0.5, eps=1e-5, params={"base": "sgd"})
+    updater = Updater(config, module)
+    (optimizer,) = updater.optimizers
+    assert isinstance(optimizer, Trac) and type(optimizer.base) is SGD
+    updater.set_lr(0, 1)
+    (group,) = optimizer.base.param_groups
+    assert (group["lr"], group["momentum"]) == (1e-3, 0.5)  # and no ε, which a DQN always gives
+    with pytest.raises(ConfigError, match=r"momentum = 0\.5: trac's base adam has none"):
+        Updater(OptimizerConfig("trac", momentum=0.5), module)
+    with pytest.raises(ConfigError, match=r"trac\.base = 'muon': allowed"):
+        OptimizerConfig("trac", params={"base": "muon"}).check()

@@ -1,0 +1,156 @@
+"""Deep Fourier features: what networks compute with them, and whose nonlinearity is replaced."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.agents.networks import Architecture, QNetwork
+from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.network.network import Network
+from rlplast.core.network.units import UnitSpec
+from rlplast.gpt.model import GPT, GPTModelConfig
+from rlplast.supervised.resnet import ResNet18
+from rlplast.supervised.vit import ViT
+from tests.methods.test_crelu import even_conv
+from tests.methods.unit_nets import NETS, Trained, normal
+from tests.models import assert_same
+from tests.naive import joining as naive
+
+
+def install(module: nn.Module) -> list[str]:
+    return rlplast.replace_layers(module, "deep_fourier")
+
+
+def test_outputs_are_the_twins_and_everything_trains() -> None:
+    trained = Trained("mlp", install=install)
+    start = trained.state()
+    trained.train(3)
+    w, (x, _) = trained.state(), trained.batch()
+    torch.testing.assert_close(trained.module(x), naive.forward("mlp", w, x, naive.fourier))
+    assert all((p != start[n]).any() for n, p in trained.module.named_parameters())
+
+
+def test_convs_join_channels() -> None:
+    net = even_conv()
+    plain = dict(copy.deepcopy(net).named_parameters())
+    assert install(net) == ["0", "3"]
+    w, x = dict(net.named_parameters()), normal(5, 2, 4, 4)
+    h = naive.fourier(F.conv2d(x, w["0.weight"], w["0.bias"]), 1).flatten(1)
+    h = naive.fourier(h @ w["3.weight"].T + w["3.bias"], 1)
+    torch.testing.assert_close(net(x), h @ w["5.weight"].T + w["5.bias"])
+    for name, p in w.items():  # half the rows, which are the first; what reads them keeps its size
+        rows = len(p) * (1 if name.startswith("5") else 2)
+        assert plain[name].shape == (rows, *p.shape[1:])
+        assert torch.equal(plain[name][: len(p)], p)
+
+
+def q_network() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    return QNetwork(Architecture(((4, 3, 1),), (6,)), (2, 6, 6), 3), (normal(5, 2, 6, 6),)
+
+
+def gpt() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    config = GPTModelConfig(layers=2, heads=2, width=8, context=4, vocab_size=9)
+    return GPT(config), (torch.arange(8).view(2, 4),)
+
+
+Made = tuple[nn.Module, tuple[Tensor, ...]]
+OWN: dict[str, Callable[[], Made]] = {
+    "q": q_network,
+    "actor": lambda: (Actor(5, 2, TrunkSpec("mlp", 6, 2)), (normal(4, 5),)),
+    "critic": lambda: (Critic(5, 2, TrunkSpec("mlp", 6, 2)), (normal(4, 5), normal(4, 2))),
+    "simba": lambda: (Critic(5, 2, TrunkSpec("simba", 4, 2)), (normal(4, 5), normal(4, 2))),
+    "vit": lambda: (ViT((1, 8, 8), 3, width=6, depth=2), (normal(2, 1, 8, 8),)),
+    "gpt": gpt,
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_our_networks_give_sines_and_cosines_of_half_as_many_units(name: str) -> None:
+    module, inputs = OWN[name]()
+    plain: Any = copy.deepcopy(module)
+    names, found = list(dict(module.named_parameters())), plain.forward_taps(*inputs)
+    paths = install(module)
+    assert list(dict(module.named_parameters())) == names
+    seen: dict[str, Tensor] = {}
+
+    def keep(layer: nn.Module, args: Any, out: Tensor) -> None:
+        seen["z"] = out
+
+    any_module: Any = module
+    for path in paths:
+        module.get_submodule(path).register_forward_hook(keep)
+        taps = any_module.forward_taps(*inputs)[1]
+        own = [tap for key, tap in taps.items() if key.partition("].")[2] == path or key == path]
+        z, convs = seen["z"], seen["z"].ndim == 4
+        for slot, tap in enumerate(own):
+            mine = z[slot] if len(own) > 1 else z.flatten(0, 1) if name == "gpt" else z
+            units = tap.mT if name == "vit" else tap
+            torch.testing.assert_close(units, naive.fourier(mine, 1 if convs else -1))
+            one, two = units.chunk(2, 1 if convs else -1)
+            torch.testing.assert_close(one**2 + two**2, torch.ones_like(one))
+        assert own
+        assert [t.shape for t in found[1].values()] == [t.shape for t in taps.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OWN)
+def test_compiled_outputs_are_eager_ones(name: str) -> None:
+    torch._dynamo.reset()
+    module, inputs = OWN[name]()
+    install(module)
+    forward = torch.compile(copy.deepcopy(module), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(forward(*inputs), module(*inputs))
+    torch._dynamo.reset()
+
+
+def test_methods_that_act_on_units_find_none_and_say_why() -> None:
+    for net, path in ((even_conv(), "0"), (q_network()[0], "conv1")):
+        install(net)
+        network = Network("net", net, torch.optim.Adam(net.parameters()))
+        assert network.units().groups == ()
+        with pytest.raises(NothingToEdit, match=f"{path}: deep_fourier gives its readers two"):
+            rlplast.replace_layers(net, "lifecycle")
+        with pytest.raises(NothingToEdit, match=f"{path}: deep_fourier gives its readers two"):
+            install(net)
+
+
+class Function(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.fc(x)))
+
+
+class Declared(Function):
+    def unit_specs(self) -> list[UnitSpec]:
+        return [UnitSpec("fc", ("head",), nonlinearity=torch.tanh)]
+
+
+def shared() -> nn.Module:
+    relu = nn.ReLU()
+    return nn.Sequential(nn.Linear(3, 4), relu, nn.Linear(4, 4), relu, nn.Linear(4, 2))
+
+
+def test_what_cannot_be_replaced_is_named_and_stays() -> None:
+    for net, match in (
+        (Function(), "deep_fourier: fc has the nonlinearity tanh as a function"),
+        (Declared(), "deep_fourier: fc has the nonlinearity tanh as a function"),
+        (shared(), "deep_fourier: 0 has the nonlinearity relu .* or as a module that others use"),
+        (NETS["conv_batchnorm"].module(), "deep_fourier: 0 is followed by the norm 1"),
+        (ResNet18(1, 3, 4), "deep_fourier: layer1.0.conv1 is followed by the norm layer1.0.bn1"),
+        (nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)), "0 has 5 outputs"),
+    ):
+        before = copy.deepcopy(net)
+        with pytest.raises(ConfigError, match=match):
+            install(net)
+        assert str(net) == str(before)
+        assert_same(dict(net.state_dict()), dict(before.state_dict()))

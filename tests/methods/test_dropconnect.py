@@ -1,0 +1,155 @@
+"""DropConnect against a slow twin and the plain network."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+import rlplast
+from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.network.network import Network
+from rlplast.core.rng import derive_seed
+from tests.methods.test_dropout import READERS
+from tests.methods.unit_nets import NETS, Trained, normal
+from tests.models import assert_same
+from tests.naive import dropping as naive
+
+P = 0.4
+every_net = pytest.mark.parametrize("net", NETS)
+
+
+def install(module: nn.Module) -> list[str]:
+    return rlplast.replace_layers(module, "dropconnect", p=P)
+
+
+def made(net: str) -> Trained:
+    return Trained(net, install=install)
+
+
+def hooks_of(trained: Trained) -> rlplast.Hooks:
+    return rlplast.Hooks([], trained.network, "1000 updates")
+
+
+class Masked(nn.Module):
+    def __init__(self, mask: torch.Tensor) -> None:
+        super().__init__()
+        self.mask = mask
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight * self.mask
+
+
+@every_net
+def test_weights_that_read_hidden_units_drop_what_the_twin_drops(net: str) -> None:
+    trained = made(net)
+    hooks, names = hooks_of(trained), set(dict(trained.module.named_parameters()))
+    assert names == set(dict(trained.net.module().named_parameters()))
+    seed = derive_seed(0, "layers", "dropconnect", "model")
+    for updates in range(3):
+        twin = trained.net.module()
+        twin.load_state_dict(trained.module.state_dict())
+        for path, units in READERS[net].items():
+            layer: Any = twin.get_submodule(path)
+            mask = naive.mask(layer.weight.shape, P, updates, derive_seed(seed, units))
+            parametrize.register_parametrization(layer, "weight", Masked(mask))
+        x, _ = trained.batch()
+        expected = twin(x)
+        torch.testing.assert_close(trained.module(x), expected, rtol=1e-5, atol=1e-6)
+        trained.update()
+        hooks.step(updates=updates + 1)
+
+
+@every_net
+def test_without_gradients_or_training_nothing_drops(net: str) -> None:
+    trained = made(net)
+    twin, (x, _) = trained.net.module(), trained.batch()
+    with torch.no_grad():
+        assert torch.equal(trained.module(x), twin(x))
+    twin.load_state_dict(trained.module.state_dict())
+    assert torch.equal(trained.module.eval()(x), twin.eval()(x))
+
+
+def test_the_mean_over_masks_is_the_output_without() -> None:
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    assert install(net) == ["2"]
+    network = Network("net", net, torch.optim.SGD(net.parameters(), lr=0.1))
+    hooks, x, outputs = rlplast.Hooks([], network, "5000 updates"), normal(6, 4), []
+    for update in range(1, 3001):
+        outputs.append(net(x).detach())
+        hooks.step(updates=update)
+    found = torch.stack(outputs)
+    error = found.std(0) / len(found) ** 0.5
+    assert ((found.mean(0) - net.eval()(x)).abs() < 4 * error).all()
+
+
+def test_an_entry_that_is_dropped_gets_no_gradient_and_the_bias_all_of_it() -> None:
+    trained = made("mlp")
+    trained.update()
+    weight, bias = (trained.module.get_parameter(f"4.{n}") for n in ("weight", "bias"))
+    seed = derive_seed(derive_seed(0, "layers", "dropconnect", "model"), "2")
+    mask = naive.mask(weight.shape, P, 0, seed)
+    assert weight.grad is not None and bias.grad is not None
+    alive = (weight.grad != 0).any(0)
+    assert torch.equal(weight.grad[:, alive] == 0, mask[:, alive] == 0)
+    assert (bias.grad != 0).all()
+
+
+def test_resumed_in_mid_run_it_continues_as_if_uninterrupted() -> None:
+    whole, first = made("stacked"), made("stacked")
+    hooks, again = hooks_of(whole), hooks_of(first)
+    for update in range(1, 7):
+        if update == 4:
+            saved, first = copy.deepcopy(again.state_dict()), first.restarted()
+            again = hooks_of(first)
+            again.load_state_dict(saved)
+        for one, driven in ((whole, hooks), (first, again)):
+            one.update()
+            driven.step(updates=update)
+    assert_same(whole.state(), first.state())
+
+
+@pytest.mark.slow
+@every_net
+def test_compiled_updates_drop_as_eager_ones(net: str) -> None:
+    torch._dynamo.reset()
+    eager, compiled = made(net), made(net)
+    forward = torch.compile(compiled.module, backend="aot_eager", fullgraph=True)
+    inside = hooks_of(compiled).hooks[0].after_update
+    hooks = hooks_of(eager)
+    for update in range(1, 4):
+        x, _ = eager.batch()
+        torch.testing.assert_close(forward(x), eager.module(x), rtol=1e-5, atol=1e-6)
+        hooks.step(updates=update)
+        inside(Clock(updates=update), 0)
+    torch._dynamo.reset()
+
+
+def test_it_stands_beside_dropout() -> None:
+    module = NETS["mlp"].module()
+    rlplast.replace_layers(module, "dropout", p=0.5)
+    assert install(module) == ["2", "4"]
+    trained = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
+    hooks = rlplast.Hooks([], trained, "9 updates")
+    x, outputs = normal(8, 5), []
+    for update in range(1, 3):
+        outputs.append(module(x))
+        hooks.step(updates=update)
+    assert not torch.equal(*outputs)
+    assert [int(t) for h in hooks.hooks for t in h.states["net"].values()] == [2, 2, 2, 2]
+
+
+def test_what_cannot_drop_is_named() -> None:
+    with pytest.raises(NothingToEdit, match="dropconnect finds no layer with hidden units"):
+        install(nn.Sequential(nn.Linear(3, 2)))
+    module = NETS["mlp"].module()
+    install(module)
+    with pytest.raises(ConfigError, match="dropconnect: 2 drops by it already"):
+        install(module)
+    conv = nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.Conv1d(2, 1, 3))
+    with pytest.raises(ConfigError, match="2 reads hidden units and is a Conv1d: allowed are"):
+        install(conv)
+    assert type(conv[2]) is nn.Conv1d

@@ -1,0 +1,226 @@
+"""Dropout, constant and scheduled, against a slow twin and the plain network."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.agents.sac_networks import Actor, TrunkSpec
+from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.network.network import Network
+from rlplast.core.rng import derive_seed
+from rlplast.run import api
+from tests.agents.toy_env import advanced, dqn, same
+from tests.methods.unit_nets import NETS, Trained, normal
+from tests.models import assert_same
+from tests.naive import dropping as naive
+from tests.supervised_runs import small_supervised
+
+# Of each network: a layer that reads hidden units → the layer whose units it reads.
+READERS = {
+    "mlp": {"2": "0", "4": "2"},
+    "conv": {"4": "0", "8": "4", "10": "8"},
+    "conv_batchnorm": {"4": "0", "8": "4", "10": "8"},
+    "residual": {"one.fc2": "one.fc1", "two.fc2": "two.fc1"},
+    "stacked": {"fc2": "fc1", "head": "fc2"},
+}
+METHODS: dict[str, dict[str, Any]] = {"dropout": {"p": 0.4}, "scheduled_drop": {"p": 0.4}}
+METHODS["scheduled_drop"]["updates"] = 4
+every_net = pytest.mark.parametrize("net", NETS)
+every_method = pytest.mark.parametrize("method", METHODS)
+
+
+def made(net: str, method: str, **params: Any) -> Trained:
+    params = METHODS[method] | params
+    return Trained(net, install=lambda m: rlplast.replace_layers(m, method, **params))
+
+
+def hooks_of(trained: Trained) -> rlplast.Hooks:
+    return rlplast.Hooks([], trained.network, "1000 updates")
+
+
+def plain(trained: Trained) -> nn.Module:
+    """The network without dropout, with the same weights."""
+    module = trained.net.module()
+    module.load_state_dict(trained.module.state_dict())
+    return module
+
+
+def rate(method: str, t: int) -> float:
+    return 0.4 if method == "dropout" else 0.4 * min(1.0, t / 4)
+
+
+@every_method
+@every_net
+def test_layers_that_read_hidden_units_drop_what_the_twin_drops(net: str, method: str) -> None:
+    trained = made(net, method)
+    hooks = hooks_of(trained)
+    seed = derive_seed(0, "layers", method, "model")
+    for updates in range(7):
+        twin = plain(trained)
+        for path, units in READERS[net].items():
+            p, own = rate(method, updates), derive_seed(seed, units)
+
+            def drop(layer: nn.Module, args: Any, p: float = p, own: int = own) -> Tensor:
+                return args[0] * naive.mask(args[0].shape, p, updates, own)  # noqa: B023
+
+            twin.get_submodule(path).register_forward_pre_hook(drop)
+        x, _ = trained.batch()
+        torch.testing.assert_close(trained.module(x), twin(x), rtol=1e-5, atol=1e-6)
+        trained.update()
+        hooks.step(updates=updates + 1)
+
+
+@every_method
+@every_net
+def test_without_gradients_or_training_nothing_drops(net: str, method: str) -> None:
+    trained = made(net, method)
+    hooks_of(trained).step(updates=1)
+    twin, (x, _) = plain(trained), trained.batch()
+    with torch.no_grad():
+        assert torch.equal(trained.module(x), twin(x))
+    twin.load_state_dict(trained.module.state_dict())  # running statistics have moved
+    assert torch.equal(trained.module.eval()(x), twin.eval()(x))
+
+
+def test_the_share_that_drops_is_p() -> None:
+    net = nn.Sequential(nn.Linear(1, 500), nn.ReLU(), nn.Linear(500, 500, bias=False))
+    rlplast.replace_layers(net, "dropout", p=0.3)
+    with torch.no_grad():
+        net.get_parameter("0.weight").fill_(1.0)
+        net.get_parameter("0.bias").zero_()
+        net.get_parameter("2.weight").copy_(torch.eye(500))
+    network = Network("net", net, torch.optim.SGD(net.parameters(), lr=0.1))
+    hooks, x, outputs = rlplast.Hooks([], network, "100 updates"), torch.ones(20, 1), []
+    for update in range(1, 21):
+        outputs.append(net(x).detach())
+        hooks.step(updates=update)
+    kept = torch.stack(outputs)
+    assert sorted(kept.unique().tolist()) == [0.0, pytest.approx(1 / 0.7)]
+    sigma = (0.3 * 0.7 / kept.numel()) ** 0.5
+    assert (kept == 0).double().mean().item() == pytest.approx(0.3, abs=4 * sigma)
+    for axis in range(3):  # of updates, samples and units, no two drop the same
+        rows = kept.transpose(0, axis).flatten(1)
+        assert len(rows.unique(dim=0)) == len(rows)
+
+
+@every_method
+def test_draws_move_no_other_stream_and_are_alike_within_an_update(method: str) -> None:
+    trained = made("mlp", method)
+    hooks, (x, _) = hooks_of(trained), trained.batch()
+    stream = torch.get_rng_state()
+    hooks.step(updates=1)
+    first = trained.module(x)
+    assert torch.equal(first, trained.module(x))
+    hooks.step(updates=2)
+    assert not torch.equal(first, trained.module(x))
+    assert torch.equal(stream, torch.get_rng_state())
+
+
+def test_layers_that_read_the_same_units_drop_the_same() -> None:
+    actor = Actor(5, 3, TrunkSpec("mlp", 64, 1), log_std="clamp", log_std_min=-1e9, log_std_max=1e9)
+    rlplast.replace_layers(actor, "dropout", p=0.5)
+    with torch.no_grad():
+        actor.log_std.weight.copy_(actor.mean.weight)  # type: ignore[union-attr]
+        actor.log_std.bias.copy_(actor.mean.bias)  # type: ignore[union-attr]
+    mean, log_std = actor(normal(4, 5))
+    assert torch.equal(mean, log_std)
+
+
+@every_method
+def test_resumed_in_mid_run_it_continues_as_if_uninterrupted(method: str) -> None:
+    whole, first = made("conv", method), made("conv", method)
+    hooks, again = hooks_of(whole), hooks_of(first)
+    for update in range(1, 9):
+        if update == 4:
+            saved, first = copy.deepcopy(again.state_dict()), first.restarted()
+            again = hooks_of(first)
+            again.load_state_dict(saved)
+        for one, driven in ((whole, hooks), (first, again)):
+            one.update()
+            driven.step(updates=update)
+    assert_same(whole.state(), first.state())
+
+
+@every_method
+@pytest.mark.slow
+@every_net
+def test_compiled_updates_drop_as_eager_ones(net: str, method: str) -> None:
+    torch._dynamo.reset()
+    eager, compiled = made(net, method), made(net, method)
+    forward = torch.compile(compiled.module, backend="aot_eager", fullgraph=True)
+    inside = hooks_of(compiled).hooks[0].after_update
+    tick = torch.compile(inside, backend="aot_eager", fullgraph=True)
+    hooks = hooks_of(eager)
+    for update in range(1, 4):
+        x, _ = eager.batch()
+        torch.testing.assert_close(forward(x), eager.module(x), rtol=1e-5, atol=1e-6)
+        hooks.step(updates=update)
+        tick(Clock(updates=1), 0)
+    torch._dynamo.reset()
+
+
+@every_method
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_disk_sync")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own import
+def test_a_run_compiled_to_machine_code_drops_as_an_eager_one(method: str, tmp_path: Path) -> None:
+    layers, found = [{"method": method, "params": {"p": 0.3}}], []
+    for accelerate in ("off", "compile"):
+        config = small_supervised(
+            layers=layers, hooks=[], accelerate=accelerate, total="20 updates"
+        )
+        run = api.train(config, tmp_path / accelerate)
+        found.append(run.agent().networks["model"].module.state_dict())
+    for name, tensor in found[0].items():
+        torch.testing.assert_close(found[1][name], tensor, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_a_dqn_drops_in_its_loss_and_not_when_it_acts_chooses_or_is_measured() -> None:
+    row = [{"method": "dropout", "params": {"p": 0.5}}]
+    agent = advanced(dqn(2, env="gym/CartPole-v1", double=True, layers=row), 4)
+    plain = advanced(dqn(2, env="gym/CartPole-v1", double=True), 4)
+    plain.online.load_state_dict(agent.online.state_dict())
+    plain.target.load_state_dict(agent.target.state_dict())
+    batch = agent.experience.replay.sample()
+    assert torch.equal(agent.loss("q", batch), plain.loss("q", batch))
+    assert not torch.equal(agent.td_loss(batch)[0], plain.td_loss(batch)[0])
+    with torch.no_grad():
+        assert torch.equal(agent.td_loss(batch)[0], plain.td_loss(batch)[0])
+    obs = batch.obs.numpy()
+    assert (agent._act_greedily(obs) == plain._act_greedily(obs)).all()
+
+
+@every_method
+def test_a_dqn_that_drops_nothing_is_the_plain_one_bit_for_bit(method: str) -> None:
+    row = [{"method": method, "params": {"p": 0.0}}]
+    agent, plain = (advanced(dqn(2, layers=layers), 6) for layers in (row, []))
+    assert same(agent.online.state_dict(), plain.online.state_dict())
+    assert same(agent.streams.state_dict(), plain.streams.state_dict())
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.attn = nn.Linear(4, 6), nn.MultiheadAttention(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.fc(x))
+        return self.attn(h, h, h)[0]
+
+
+@every_method
+def test_what_cannot_drop_is_named(method: str) -> None:
+    with pytest.raises(NothingToEdit, match=f"{method} finds no layer with hidden units"):
+        rlplast.replace_layers(nn.Sequential(nn.Linear(3, 2)), method)
+    module = NETS["mlp"].module()
+    rlplast.replace_layers(module, method)
+    with pytest.raises(ConfigError, match=f"{method}: 2 drops by it already"):
+        rlplast.replace_layers(module, method)
+    with pytest.raises(ConfigError, match="attn"):
+        rlplast.replace_layers(Attending(), method)

@@ -1,0 +1,71 @@
+"""Label smoothing: value and gradient by hand, which losses have it, and its row of the list."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.registry import rows
+from rlplast.methods.label_smoothing import label_smoothing
+from rlplast.run import api
+from rlplast.run.build import build
+from rlplast.supervised.config import SupervisedConfig
+from tests.supervised_runs import small_supervised
+
+
+def by_hand(logits: np.ndarray, labels: np.ndarray, epsilon: float) -> float:
+    """Return the cross-entropy to smoothed targets, sample by sample."""
+    losses = []
+    for row, label in zip(logits, labels, strict=True):
+        target = np.full(len(row), epsilon / len(row))
+        target[label] += 1 - epsilon
+        losses.append(-(target * (row - np.log(np.exp(row).sum()))).sum())
+    return float(np.mean(losses))
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.9])
+def test_value_and_gradient_are_those_of_smoothed_targets(epsilon: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(7, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(5, (7,), generator=generator)
+    loss = label_smoothing(logits, labels, label_smoothing=epsilon)
+    assert float(loss.detach()) == pytest.approx(
+        by_hand(logits.detach().numpy(), labels.numpy(), epsilon)
+    )
+    loss.backward()
+    targets = torch.full((7, 5), epsilon / 5, dtype=torch.float64)
+    targets[range(7), labels] += 1 - epsilon
+    torch.testing.assert_close(logits.grad, (logits.detach().softmax(1) - targets) / 7)
+
+
+def trainer(epsilon: float) -> Any:
+    return build(api.read_config(small_supervised(label_smoothing=epsilon, penalties=[])))[0]
+
+
+def test_training_is_smoothed_and_evaluation_is_not() -> None:
+    made = trainer(0.3)
+    batch = made.sample(50, 0)
+    logits = made.predict(batch.x).double().numpy()
+    smooth, plain = (by_hand(logits, batch.y.numpy(), e) for e in (0.3, 0.0))
+    assert float(made.loss("model", batch).detach()) == pytest.approx(smooth, rel=1e-5)
+    test = made.data.test[made.stream[0].test]
+    expected = by_hand(made.predict(test.x).double().numpy(), test.y.numpy(), 0.0)
+    assert made.evaluate(0, 0)["loss"] == pytest.approx(expected, rel=1e-5)
+    assert abs(smooth - plain) > 1e-3
+    losses = []
+    for epsilon in (0.0, 0.3):  # of the first update's batch, before anything moved
+        made = trainer(epsilon)
+        made.step()
+        losses.append(made.metrics()["train/loss"])
+    assert losses[0] != losses[1]
+
+
+def test_row_of_the_list_says_what_the_key_allows() -> None:
+    (row,) = [row for row in rows("regularisers") if row.name == "label_smoothing"]
+    spec = SupervisedConfig.__dataclass_fields__["label_smoothing"]
+    expected = {"default": spec.default, "range": spec.metadata["range"]}
+    assert row.params == {"label_smoothing": expected}
+    with pytest.raises(ConfigError, match=r"label_smoothing = 1\.0: allowed is \[0, 1\)"):
+        trainer(1.0)

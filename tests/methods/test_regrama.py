@@ -1,0 +1,160 @@
+"""ReGraMa against its slow twin and against gradients by hand; when it must do nothing."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.core.network.network import Network
+from rlplast.methods.redo import redo
+from rlplast.methods.regrama import inactive, regrama
+from rlplast.metrics.units import gradient_score
+from tests.methods.spoilt_nets import give, prepared, probe, recycled, silent, tables
+from tests.methods.unit_nets import NETS, Trained, entries, normal
+from tests.models import assert_same
+from tests.naive import regrama as naive
+
+every_net = pytest.mark.parametrize("net", NETS)
+
+
+def gradients(made: Trained, x: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
+    """∂L/∂W of each group's incoming weight in evaluation mode, by plain autograd."""
+    module = copy.deepcopy(made.module).eval()
+    module.zero_grad(set_to_none=True)
+    (module(x).square().mean() * scale).backward()
+    found = {}
+    for name in made.groups:
+        slot, _, path = name.rpartition("].")
+        gradient = module.get_parameter(f"{path}.weight").grad
+        assert gradient is not None
+        found[name] = gradient[int(slot[1:])] if slot else gradient
+    return found
+
+
+def fired(made: Trained, x: Tensor, scale: float = 1.0, **options: Any) -> rlplast.Receipt:
+    def loss(batch: Tensor) -> Tensor:
+        return made.module(batch).square().mean() * scale
+
+    return regrama(made.network, inputs=x, loss=loss, **options)
+
+
+@pytest.mark.parametrize("overlap", ["zero", "redraw"])
+@pytest.mark.parametrize("threshold", [0.0, 0.5])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd_momentum"])
+@every_net
+def test_weights_norm_entries_and_moments_are_the_twins(
+    net: str, optimizer: str, threshold: float, overlap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, x = prepared(net, optimizer), probe(net)
+    found = gradients(made, x)
+    masks = {name: naive.inactive(gradient, threshold) for name, gradient in found.items()}
+    for name, mask in masks.items():
+        assert all(mask[: silent(len(mask))]), name  # what never fires never learns
+        assert not all(mask), name
+    fresh = tables(made.module, net)
+    expected = recycled(made, net, masks, fresh, overlap)
+    touched = entries(made.module, net, masks)
+    before, moments = made.state(), made.moments()
+    give(made.network, monkeypatch, fresh)
+    receipt = fired(made, x, threshold=threshold, overlap=overlap)
+    assert_same(dict(expected.state_dict()), made.state())
+    made.assert_edited_alone(touched, before, moments)
+    assert receipt.units == {name: sum(mask) for name, mask in masks.items()}
+    assert (receipt.optimizer_policy, receipt.followers) == ("touched", {})
+
+
+# --- the score ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_share", [1.0, 0.5, 0.3, 0.1])
+@pytest.mark.parametrize("threshold", [0.0, 0.5, 1.0, 1e9])
+@pytest.mark.parametrize("shape", [(7, 5), (7, 3, 2, 2)], ids=str)
+def test_inactive_units_are_the_twins(
+    shape: tuple[int, ...], threshold: float, max_share: float
+) -> None:
+    gradient = normal(*shape, seed=4)
+    gradient[2] = 0
+    gradient[5] *= 0.3
+    at_most = {1.0: 7, 0.5: 3, 0.3: 2, 0.1: 0}[max_share]
+    expected = naive.inactive(gradient, threshold, at_most)
+    assert inactive(gradient, threshold, max_share).tolist() == expected
+
+
+def test_score_of_a_linear_layer_by_hand() -> None:
+    # L = mean over B of Σ_k a_k·relu(z_k), z = xWᵀ: ∂L/∂W = δᵀx/B with δ_k = a_k·1[z_k > 0]
+    x = torch.tensor([[1.0, 2.0], [3.0, -1.0]])
+    net = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU(), nn.Linear(3, 1, bias=False))
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]]))
+        net[2].weight.copy_(torch.tensor([[1.0, -2.0, 5.0]]))
+    net(x).mean().backward()
+    by_hand = torch.tensor([[4.0, 1.0], [-2.0, -4.0], [0.0, 0.0]]) / 2
+    gradient = net[0].weight.grad
+    torch.testing.assert_close(gradient, by_hand)
+    # means 5/4, 6/4, 0; of all 11/12
+    torch.testing.assert_close(gradient_score(by_hand), torch.tensor([15.0, 18.0, 0.0]) / 11)
+    receipt = regrama(Network("net", net), inputs=x, loss=lambda b: net(b).mean(), threshold=1.4)
+    assert receipt.units == {"0": 2}  # 15/11 and 0
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e6])
+def test_scaling_the_loss_changes_nothing(scale: float) -> None:
+    one, other, x = prepared("mlp"), prepared("mlp"), probe("mlp")
+    receipts = [fired(one, x, threshold=0.5), fired(other, x, scale, threshold=0.5)]
+    assert receipts[0].units == receipts[1].units
+    assert_same(one.state(), other.state())
+
+
+def test_outputs_on_the_probe_stay_where_the_units_were_silent() -> None:
+    made, x = prepared("conv_batchnorm"), probe("conv_batchnorm")
+    made.module.eval()
+    before = made.module(x)
+    receipt = fired(made, x, threshold=0)
+    assert sum((receipt.units or {}).values()) > 0
+    assert torch.equal(before, made.module(x))
+
+
+def test_a_unit_without_outgoing_weights_scores_0_though_it_fires() -> None:
+    made, x = Trained("mlp").train(3), probe("mlp")
+    with torch.no_grad():
+        made.module.get_parameter("2.weight")[:, 4] = 0
+        made.module.get_parameter("0.bias")[4] = 10
+    assert redo(made.network, inputs=x, threshold=0).units == {"0": 0, "2": 0}
+    assert fired(made, x, threshold=0).units == {"0": 1, "2": 0}
+
+
+# --- when nothing is reset --------------------------------------------------------------------
+
+
+def test_a_second_firing_without_an_update_in_between_resets_nothing() -> None:
+    made, x = prepared("mlp"), probe("mlp")
+    row = {"method": "regrama", "every": "1 env_steps", "params": {"threshold": 0.0}}
+    hooks = rlplast.Hooks(
+        [row], made.network, "100 env_steps", probe=x, loss=lambda b: made.module(b).square().mean()
+    )
+    hooks.step(env_steps=0, updates=5)
+    [first] = hooks.step(env_steps=1, updates=6)
+    assert first.units == {"0": 2, "2": 2}
+    before = made.state()
+    [again] = hooks.step(env_steps=2, updates=6)
+    assert again.units == {"0": 0, "2": 0}
+    assert_same(before, made.state())
+    [later] = hooks.step(env_steps=3, updates=7)  # nothing was trained: they still score 0
+    assert later.units == first.units
+
+
+def test_a_layer_that_the_loss_does_not_reach_is_left() -> None:
+    net = nn.ModuleList([nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(3, 4), nn.Linear(4, 2)])
+    specs = [rlplast.UnitSpec("0", ("1",)), rlplast.UnitSpec("2", ("3",))]
+    network = Network("net", net, units=specs)
+    before = net.get_parameter("2.weight").clone()
+
+    def loss(x: Tensor) -> Tensor:
+        return net[1](torch.relu(net[0](x))).square().mean()
+
+    receipt = regrama(network, inputs=normal(5, 3), loss=loss, threshold=1e9)
+    assert receipt.units == {"0": 4, "2": 0}
+    assert torch.equal(before, net.get_parameter("2.weight"))

@@ -1,0 +1,272 @@
+"""RigL against its slow twin: how many weights, which move, what stays 0."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.agents.networks import ARCHITECTURES, QNetwork
+from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.network.network import Network
+from rlplast.methods.rigl import erk
+from tests.methods.unit_nets import NETS, Trained
+from tests.models import OPTIMIZERS, Critic, assert_same, build, data, loss_of
+from tests.naive import rigl as naive
+
+SHORT: dict[str, Any] = {"sparsity": 0.5, "every": 3, "until": 12, "alpha": 0.6}
+every_net = pytest.mark.parametrize("net", NETS)
+
+
+def made(net: str, optimizer: str = "adam", **params: Any) -> Trained:
+    rule = SHORT | params
+    return Trained(net, optimizer, install=lambda m: rlplast.replace_layers(m, "rigl", **rule))
+
+
+def hooks_of(trained: Trained) -> rlplast.Hooks:
+    return rlplast.Hooks([], trained.network, "1000 updates")
+
+
+def masks_of(hooks: rlplast.Hooks) -> dict[str, Tensor]:
+    return hooks.hooks[0].states["net"]
+
+
+def weights_of(net: str) -> dict[str, tuple[int, ...]]:
+    """Shapes of the linear and conv weights, of each member, by the names of Blocks."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, p in NETS[net].module().named_parameters():
+        if net == "stacked":
+            members = {f"[{slot}].{name}": tuple(p.shape[1:]) for slot in range(2)}
+            found |= members if name.endswith("weight") else {}
+        elif p.ndim > 1:
+            found[name] = tuple(p.shape)
+    return found
+
+
+def view(trained: Trained, name: str, tensors: dict[str, Tensor] | None = None) -> Tensor:
+    """The tensor of a Block, by its name."""
+    member, _, path = name.rpartition("].")
+    whole = (trained.state() if tensors is None else tensors)[path]
+    return whole[int(member[1:])] if member else whole
+
+
+# --- how many -----------------------------------------------------------------------------
+
+
+def test_densities_of_the_nature_cnn_are_the_published_ones() -> None:
+    q = QNetwork(ARCHITECTURES["nature"], (4, 84, 84), 6)
+    shapes = [tuple(p.shape) for p in q.parameters() if p.ndim > 1]
+    sizes = [math.prod(shape) for shape in shapes]
+    counts = erk(shapes, 0.9)
+    found = [n / size for n, size in zip(counts, sizes, strict=True)]
+    assert found == pytest.approx([0.7331, 0.8665, 0.8472, 0.9045, 0], abs=1e-4)
+    assert sum(counts) / sum(sizes) == pytest.approx(0.9, abs=1e-5)
+
+
+@pytest.mark.parametrize("sparsity", [0.0, 0.1, 0.5, 0.8, 0.95])
+@every_net
+def test_densities_are_those_of_bisection(net: str, sparsity: float) -> None:
+    shapes = [(10 * a, 10 * b, *kernel) for a, b, *kernel in weights_of(net).values()]
+    expected = naive.densities(shapes, sparsity)
+    for n, density, shape in zip(erk(shapes, sparsity), expected, shapes, strict=True):
+        wanted = (1 - density) * math.prod(shape)
+        assert abs(n - wanted) <= 2 + 0.01 * wanted  # in whole numbers
+
+
+@every_net
+def test_uniform_leaves_the_first_layer_dense(net: str) -> None:
+    masks = masks_of(hooks_of(made(net, distribution="uniform")))
+    names = weights_of(net)
+    first = next(iter(names)).rpartition("].")[2]
+    assert masks.keys() == {n for n in names if n.rpartition("].")[2] != first}
+    for name, mask in masks.items():
+        assert int((~mask).sum()) == math.prod(names[name]) // 2
+
+
+def test_initial_masks_follow_the_initial_weights_and_not_their_size() -> None:
+    def mask(seed: int) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 100))
+        rlplast.replace_layers(net, "rigl", sparsity=0.5)
+        network = Network("net", net, torch.optim.SGD(net.parameters(), lr=0.1))
+        found = rlplast.Hooks([], network, "9 updates").hooks[0].states["net"]["0.weight"]
+        return found, net.get_parameter("0.weight").detach()
+
+    (one, weight), (two, _), (again, _) = mask(0), mask(1), mask(0)
+    assert torch.equal(one, again)
+    assert (one == two).double().mean().item() == pytest.approx(0.5, abs=0.03)
+    size = weight.abs()
+    assert size[one].mean().item() == pytest.approx(size[~one].mean().item(), rel=0.05)
+    rows = one.double().mean(1)
+    assert rows.std().item() == pytest.approx(0.05, rel=0.25)  # √(¼/100)
+
+
+# --- which --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd_momentum"])
+@every_net
+def test_masks_move_as_the_twins_and_weights_and_moments_are_zero_outside(
+    net: str, optimizer: str
+) -> None:
+    trained = made(net, optimizer)
+    hooks = hooks_of(trained)
+    masks, moved_at = masks_of(hooks), []
+    counts = {name: int(mask.sum()) for name, mask in masks.items()}
+    for update in range(1, 16):
+        trained.update()
+        before = {name: mask.clone() for name, mask in masks.items()}
+        state, moments = trained.state(), trained.moments()
+        grads = {n: p.grad for n, p in trained.module.named_parameters() if p.grad is not None}
+        hooks.step(updates=update)
+        for name, mask in masks.items():
+            old = view(trained, name, state)
+            expected = before[name].flatten().tolist()
+            if update % 3 == 0 and update < 12:
+                n = int(counts[name] * naive.share(update, 12, 0.6) + 1e-9)
+                gradient = view(trained, name, grads)
+                expected = naive.move(
+                    expected, old.flatten().tolist(), gradient.flatten().tolist(), n
+                )
+            assert mask.flatten().tolist() == expected, (update, name)
+            assert int(mask.sum()) == counts[name]
+            stays = mask & before[name]
+            assert torch.equal(view(trained, name), torch.where(stays, old, 0.0))
+            path = name.rpartition("].")[2]
+            for slot, value in trained.moments()[path].items():
+                if value.ndim:
+                    now = view(trained, name, {path: value})
+                    was = view(trained, name, {path: moments[path][slot]})
+                    assert torch.equal(now, torch.where(stays, was, 0.0))
+            if not torch.equal(mask, before[name]):
+                moved_at.append(update)
+        sparse = {name.rpartition("].")[2] for name in masks}
+        for name, tensor in trained.state().items():
+            assert name in sparse or torch.equal(tensor, state[name]), name
+    assert set(moved_at) == {3, 6, 9}
+
+
+def test_weights_outside_the_mask_get_their_dense_gradient() -> None:
+    trained = made("mlp")
+    hooks = hooks_of(trained)
+    trained.update()
+    hooks.step(updates=1)
+    mask = masks_of(hooks)["0.weight"]
+    x, y = trained.batch()
+    twin = NETS["mlp"].module()
+    twin.load_state_dict(trained.module.state_dict())
+    (twin(x) - y).square().mean().backward()
+    trained.update()
+    gradient = trained.module.get_parameter("0.weight").grad
+    assert gradient is not None
+    assert torch.equal(gradient, twin.get_parameter("0.weight").grad)  # type: ignore[arg-type]
+    assert (gradient[~mask] != 0).any()
+
+
+def test_dropped_weights_that_have_the_largest_gradient_come_back_as_they_were() -> None:
+    net = nn.Sequential(nn.Linear(4, 1, bias=False))
+    rlplast.replace_layers(net, "rigl", sparsity=0.5, every=1, until=100, alpha=1.0)
+    network = Network("net", net, torch.optim.SGD(net.parameters(), lr=0.0))
+    hooks = rlplast.Hooks([], network, "9 updates")
+    weight, mask = net.get_parameter("0.weight"), masks_of(hooks)["0.weight"]
+    mask.copy_(torch.tensor([[True, True, False, False]]))
+    with torch.no_grad():
+        weight.copy_(torch.tensor([[0.1, 2.0, 0.0, 0.0]]))
+    weight.grad = torch.tensor([[5.0, 0.0, 1.0, 2.0]])
+    hooks.step(updates=1)  # alpha · 0.9998 of two weights: one moves
+    assert mask.tolist() == [[True, True, False, False]]
+    assert weight.tolist() == [[pytest.approx(0.1), 2.0, 0.0, 0.0]]
+    weight.grad = torch.tensor([[0.0, 0.0, 1.0, 2.0]])
+    hooks.step(updates=2)
+    assert mask.tolist() == [[False, True, False, True]]
+    assert weight.tolist() == [[0.0, 2.0, 0.0, 0.0]]
+
+
+# --- everywhere ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_stack_of_two_is_two_networks(optimizer: str) -> None:
+    stack, (x, y) = build("stacked"), data("stacked")
+    members: list[nn.Module] = []
+    for slot in range(2):
+        member = Critic()
+        member.load_state_dict({n: t[slot].clone() for n, t in stack.state_dict().items()})
+        members.append(member)
+    losses = [lambda: loss_of(stack, x, y)]
+    losses += [lambda m=m, i=i: F.mse_loss(m(x), y[i]) for i, m in enumerate(members)]
+    driven = []
+    for module in (stack, *members):
+        rlplast.replace_layers(module, "rigl", **SHORT)
+        by = OPTIMIZERS[optimizer](module.parameters())
+        driven.append((by, rlplast.Hooks([], Network("net", module, by), "100 updates")))
+    for update in range(1, 8):
+        for (by, hooks), loss in zip(driven, losses, strict=True):
+            by.zero_grad()
+            loss().backward()
+            by.step()
+            hooks.step(updates=update)
+    for slot, member in enumerate(members):
+        masks = masks_of(driven[1 + slot][1])
+        assert masks
+        for name, mask in masks.items():
+            assert torch.equal(masks_of(driven[0][1])[f"[{slot}].{name}"], mask)
+        for name, tensor in member.named_parameters():
+            torch.testing.assert_close(
+                stack.get_parameter(name)[slot], tensor, rtol=1e-5, atol=1e-6
+            )
+
+
+@every_net
+def test_resumed_in_mid_run_it_continues_as_if_uninterrupted(net: str) -> None:
+    whole, first = made(net), made(net)
+    hooks, again = hooks_of(whole), hooks_of(first)
+    for update in range(1, 9):
+        if update == 5:
+            saved, first = copy.deepcopy(again.state_dict()), first.restarted()
+            again = hooks_of(first)
+            for mask in masks_of(again).values():
+                mask.fill_(True)  # what the state says counts
+            again.load_state_dict(saved)
+        for one, driven in ((whole, hooks), (first, again)):
+            one.update()
+            driven.step(updates=update)
+    assert_same(whole.state(), first.state())
+    assert_same(masks_of(hooks), masks_of(again))
+
+
+@pytest.mark.slow
+def test_compiled_updates_do_what_eager_ones_do() -> None:
+    torch._dynamo.reset()
+    eager, compiled = made("stacked"), made("stacked")
+    inside = [hooks_of(one) for one in (eager, compiled)]
+    edit = torch.compile(inside[1].hooks[0].after_update, backend="aot_eager", fullgraph=True)
+    for update in range(1, 5):
+        for one, function in ((eager, inside[0].hooks[0].after_update), (compiled, edit)):
+            one.update()
+            function(Clock(updates=update), 0)
+    torch._dynamo.reset()
+    assert_same(masks_of(inside[0]), masks_of(inside[1]))
+    assert_same(eager.state(), compiled.state())
+
+
+def test_tied_weights_and_embeddings_stay_dense() -> None:
+    module = build("tied")
+    paths = rlplast.replace_layers(module, "rigl", sparsity=0.5)
+    network = Network("net", module, torch.optim.Adam(module.parameters()))
+    masks = rlplast.Hooks([], network, "9 updates").hooks[0].states["net"]
+    assert list(masks) == [f"{path}.weight" for path in paths] == ["fc.weight"]
+
+
+def test_what_cannot_be_sparse_is_named() -> None:
+    with pytest.raises(NothingToEdit, match="rigl finds no weight of a linear or conv layer"):
+        rlplast.replace_layers(nn.Sequential(nn.LayerNorm(3)), "rigl")
+    module = NETS["mlp"].module()
+    rlplast.replace_layers(module, "rigl")
+    with pytest.raises(ConfigError, match="rigl: 0 is sparse by it already"):
+        rlplast.replace_layers(module, "rigl", sparsity=0.5)

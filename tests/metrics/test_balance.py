@@ -1,0 +1,134 @@
+"""Balance of layers against closed forms, brute force and SciPy's minimiser."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError
+from rlplast.metrics.balance import balancedness, lipschitz_bound, pairwise_balance
+
+
+def layers(*sizes: int, seed: int = 0) -> nn.Sequential:
+    torch.default_generator.manual_seed(seed)
+    made: list[nn.Module] = []
+    for d_in, d_out in itertools.pairwise(sizes):
+        made += [nn.Linear(d_in, d_out), nn.ReLU()]
+    return nn.Sequential(*made[:-1]).double()
+
+
+def parts(net: nn.Sequential) -> tuple[list[Tensor], list[Tensor | None]]:
+    found = [m for m in net if isinstance(m, nn.Linear | nn.Conv2d)]
+    return [m.weight.detach() for m in found], [m.bias.detach() for m in found]
+
+
+def size(net: nn.Module) -> float:
+    return sum(float(p.detach().square().sum()) for p in net.parameters())
+
+
+def test_of_two_layers_it_is_the_closed_form() -> None:
+    net = layers(3, 5, 2)
+    weights, biases = parts(net)
+    smallest = float(biases[1].square().sum())
+    for i in range(5):
+        read = float(weights[0][i].square().sum() + biases[0][i] ** 2)
+        smallest += 2 * math.sqrt(read * float(weights[1][:, i].square().sum()))
+    assert float(balancedness(weights, biases)) == pytest.approx(size(net) / smallest, rel=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_four_layers_it_is_what_a_minimiser_finds(seed: int) -> None:
+    net = layers(3, 6, 4, 5, 2, seed=seed)
+    weights, biases = ([t.numpy() for t in found] for found in parts(net))
+    splits = np.cumsum([6, 4, 5])[:-1]
+
+    def scaled(logs: np.ndarray) -> float:
+        factors = [np.ones(3), *map(np.exp, np.split(logs, splits)), np.ones(2)]
+        total = 0.0
+        for i, (w, b) in enumerate(zip(weights, biases, strict=True)):
+            total += ((w * factors[i + 1][:, None] / factors[i]) ** 2).sum()
+            total += ((b * factors[i + 1]) ** 2).sum()
+        return total
+
+    found = minimize(scaled, np.zeros(15), method="L-BFGS-B", options={"ftol": 1e-15})
+    assert float(balancedness(*parts(net))) == pytest.approx(size(net) / found.fun, rel=1e-6)
+
+
+def test_rescaling_units_changes_the_size_and_not_the_smallest_nor_the_outputs() -> None:
+    torch.default_generator.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Conv2d(3, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(36, 2)
+    ).double()
+    x = torch.randn(5, 2, 6, 6, dtype=torch.float64)
+    before, smallest = net(x), size(net) / float(balancedness(*parts(net)))
+    with torch.no_grad():
+        for first, second, spread in ((net[0], net[2], 1), (net[2], net[5], 9)):
+            a = torch.rand(len(first.weight), dtype=torch.float64) * 5 + 0.1
+            first.weight.mul_(a[:, None, None, None])
+            first.bias.mul_(a)
+            columns = a.repeat_interleave(spread)
+            second.weight.div_(columns.view(1, -1, *[1] * (second.weight.ndim - 2)))
+    torch.testing.assert_close(net(x), before)
+    again = float(balancedness(*parts(net)))
+    assert again > 1.5
+    assert size(net) / again == pytest.approx(smallest, rel=1e-9)
+
+
+def test_units_that_nothing_reads_or_that_read_nothing_cost_nothing_at_the_smallest() -> None:
+    net = layers(3, 4, 2)
+    with torch.no_grad():
+        net[0].weight[0], net[0].bias[0] = 0, 0
+        net[2].weight[:, 1] = 0
+    weights, biases = parts(net)
+    kept = [weights[0][2:], weights[1][:, 2:]], [biases[0][2:], biases[1]]
+    smallest = sum(float(t.square().sum()) for t in (*kept[0], *kept[1])) / float(
+        balancedness(*kept)
+    )
+    assert float(balancedness(weights, biases)) == pytest.approx(size(net) / smallest)
+    zeros = [torch.zeros(2, 2)]
+    assert math.isnan(float(balancedness(zeros, [None])))
+    with pytest.raises(ConfigError, match=r"shape \[2, 5\] after a layer of 3 units"):
+        balancedness([torch.ones(3, 2), torch.ones(2, 5)], [None, None])
+
+
+def test_no_pair_of_inputs_is_driven_further_apart_than_the_bound() -> None:
+    torch.default_generator.manual_seed(1)
+    net = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
+    ).double()
+    bound = float(lipschitz_bound(parts(net)[0]))
+    x, y = torch.randn(2, 200, 2, 6, 6, dtype=torch.float64)
+    grown = (net(x) - net(y)).norm(dim=1) / (x - y).flatten(1).norm(dim=1)
+    assert float(grown.detach().max()) <= bound
+    linear = torch.randn(4, 6, dtype=torch.float64)
+    assert float(lipschitz_bound([linear])) == pytest.approx(float(torch.linalg.svdvals(linear)[0]))
+    with pytest.raises(ConfigError, match="there are no weights"):
+        lipschitz_bound([])
+
+
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 1)])
+def test_a_convs_factor_is_no_less_than_the_norm_of_the_conv_as_a_matrix(kernel: tuple) -> None:
+    conv = nn.Conv2d(2, 3, kernel, padding=1, bias=False).double()
+    basis = torch.eye(50, dtype=torch.float64).view(50, 2, 5, 5)
+    exact = torch.linalg.svdvals(conv(basis).flatten(1).detach())[0]
+    assert float(exact) <= float(lipschitz_bound([conv.weight.detach()]))
+
+
+def test_after_swr_the_balance_of_two_layers_is_the_papers() -> None:
+    generator = torch.Generator().manual_seed(0)
+    first, second, a, b = (torch.randn(4, 4, generator=generator) for _ in range(4))
+    a = 0.3 * a  # the smaller one at the start
+    n, m, n0, m0 = (float(t.norm()) for t in (first, second, a, b))
+    coef = 0.2
+    swr = [(coef * s + (1 - coef) * w) / w for s, w in ((n0, n), (m0, m))]
+    expected = abs((coef * m0 + (1 - coef) * m) / (coef * n0 + (1 - coef) * n) - m0 / n0)
+    found = pairwise_balance(swr[0] * first, swr[1] * second, a, b)
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+    assert float(pairwise_balance(swr[1] * second, swr[0] * first, b, a)) == pytest.approx(
+        expected, rel=1e-5
+    )
+    assert float(pairwise_balance(3 * a, 3 * b, a, b)) == pytest.approx(0, abs=1e-6)

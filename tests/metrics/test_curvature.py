@@ -1,0 +1,140 @@
+"""Curvature against dense Hessians from torch.func, and closed forms."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev
+
+from rlplast.metrics.curvature import (
+    Spectrum,
+    hessian_max_eigenvalue,
+    hessian_spectral_norm,
+    hessian_spectrum,
+    products,
+)
+
+
+def bowl(eigenvalues: list[float]) -> tuple[Tensor, list[Tensor]]:
+    """½ xᵀ A x for a turned A of these eigenvalues, in two parameters."""
+    generator = torch.Generator().manual_seed(3)
+    n = len(eigenvalues)
+    q = torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.float64)).Q
+    a = q @ torch.diag(torch.tensor(eigenvalues, dtype=torch.float64)) @ q.T
+    x = torch.randn(n, generator=generator, dtype=torch.float64)
+    own = [x[:1].clone().requires_grad_(), x[1:].clone().reshape(1, -1).requires_grad_()]
+    whole = torch.cat([own[0], own[1].flatten()])
+    return 0.5 * whole @ a @ whole, own
+
+
+def net_loss(kind: str) -> tuple[Tensor, list[Tensor], Tensor]:
+    """A loss of a small net, its parameters and its dense Hessian."""
+    torch.default_generator.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    x, y = torch.randn(7, 3, dtype=torch.float64), torch.randint(2, (7,))
+
+    def loss(out: Tensor) -> Tensor:
+        if kind == "cross_entropy":
+            return nn.functional.cross_entropy(out, y)
+        return -out.square().mean()  # no bowl: its largest eigenvalue is not the dominant one
+
+    names, params = zip(*net.named_parameters(), strict=True)
+    sizes = [p.numel() for p in params]
+
+    def of(flat: Tensor) -> Tensor:
+        parts = [v.view(p.shape) for v, p in zip(flat.split(sizes), params, strict=True)]
+        return loss(functional_call(net, dict(zip(names, parts, strict=True)), (x,)))
+
+    flat = torch.cat([p.detach().flatten() for p in params])
+    return loss(net(x)), list(params), jacrev(jacrev(of))(flat)
+
+
+both_losses = pytest.mark.parametrize("kind", ["cross_entropy", "hill"])
+
+
+@both_losses
+def test_products_are_those_of_the_dense_hessian(kind: str) -> None:
+    loss, params, dense = net_loss(kind)
+    product = products(loss, params)
+    for seed in range(3):
+        vector = torch.randn(
+            len(dense), generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        )
+        torch.testing.assert_close(product(vector), dense @ vector)
+
+
+@both_losses
+def test_extreme_eigenvalues_are_those_of_the_dense_hessian(kind: str) -> None:
+    loss, params, dense = net_loss(kind)
+    values = torch.linalg.eigvalsh(dense)
+    found = hessian_max_eigenvalue(loss, params, steps=2000, tolerance=1e-12)
+    assert float(found) == pytest.approx(float(values[-1]), rel=1e-4)
+    norm = hessian_spectral_norm(loss, params, steps=2000, tolerance=1e-12)
+    assert float(norm) == pytest.approx(float(values.abs().max()), rel=1e-6)
+    assert found.dtype == norm.dtype == torch.float64
+
+
+def test_the_largest_eigenvalue_is_found_behind_a_larger_negative_one() -> None:
+    loss, params = bowl([-5.0, 1.0, 3.0])
+    assert float(hessian_spectral_norm(loss, params, 200)) == pytest.approx(5, rel=1e-3)
+    assert float(hessian_max_eigenvalue(loss, params, 200)) == pytest.approx(3, rel=1e-2)
+
+
+def test_a_linear_loss_has_no_curvature_and_nothing_moves() -> None:
+    weight = torch.ones(4, requires_grad=True)
+    unused = torch.ones(2, requires_grad=True)
+    state = torch.get_rng_state()
+    assert float(hessian_max_eigenvalue((2 * weight).sum(), [weight, unused])) == 0
+    spectrum = hessian_spectrum((2 * weight).sum(), [weight, unused])
+    assert (spectrum.nodes == 0).all()
+    assert weight.grad is None and unused.grad is None
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@both_losses
+def test_lanczos_with_all_steps_has_the_eigenvalues_and_their_moments(kind: str) -> None:
+    loss, params, dense = net_loss(kind)
+    values, n = torch.linalg.eigvalsh(dense), len(dense)
+    one = hessian_spectrum(loss, params, probes=1, steps=n)
+    for node, weight in zip(one.nodes, one.weights, strict=True):
+        assert weight < 1e-9 or float((values - node).abs().min()) < 1e-8
+    many = hessian_spectrum(loss, params, probes=400, steps=n)
+    assert float(many.weights.sum()) == pytest.approx(1)
+    for power in (1, 2):
+        moment = (many.weights * many.nodes**power).sum()
+        exact = (values**power).mean()
+        assert float(moment) == pytest.approx(float(exact), rel=0.1)
+
+
+@both_losses
+def test_with_all_steps_a_run_would_log_the_numbers_of_the_dense_hessian(kind: str) -> None:
+    """Nodes are exact to 1e-8; weights are those of 400 random probes."""
+    loss, params, dense = net_loss(kind)
+    values = torch.linalg.eigvalsh(dense)
+    found = hessian_spectrum(loss, params, probes=400, steps=len(dense)).summary()
+    assert float(found["min"]) == pytest.approx(float(values[0]), abs=1e-8)
+    assert float(found["max"]) == pytest.approx(float(values[-1]), abs=1e-8)
+    share = values.clamp(max=0).abs().sum() / values.abs().sum()
+    assert float(found["negative_share"]) == pytest.approx(float(share), abs=0.05)
+    sizes = values.abs().sort().values
+    nearby = sizes[int(0.8 * len(sizes)) :]  # the 90% of so few lie between two of them
+    assert float(nearby[0]) <= float(found["abs_q90"]) <= float(nearby[-1])
+
+
+def test_summary_is_that_of_the_point_masses() -> None:
+    nodes = torch.tensor([-2.0, 0.0, 1.0, 3.0], dtype=torch.float64)
+    weights = torch.tensor([0.15, 0.5, 0.25, 0.1], dtype=torch.float64)
+    found = {name: float(v) for name, v in Spectrum(nodes, weights).summary().items()}
+    share = 0.15 * 2 / (0.15 * 2 + 0.25 * 1 + 0.1 * 3)  # |λ|: 0 (50%), 1 (75%), 2 (90%), 3
+    assert found == pytest.approx({"min": -2, "max": 3, "abs_q90": 2, "negative_share": share})
+    zeros = Spectrum(torch.zeros(2, dtype=torch.float64), torch.full((2,), 0.5)).summary()
+    assert all(float(value) == 0 for value in zeros.values())
+
+
+def test_density_integrates_to_one_and_peaks_at_the_eigenvalues() -> None:
+    loss, params = bowl([-1.0, 2.0, 2.0, 2.0])
+    spectrum = hessian_spectrum(loss, params, probes=200)
+    at = torch.linspace(-3, 4, 1401, dtype=torch.float64)
+    density = spectrum.density(at, sigma=0.1)
+    assert float(torch.trapezoid(density, at)) == pytest.approx(1, abs=1e-6)
+    assert float(at[density.argmax()]) == pytest.approx(2, abs=0.02)
+    assert float(torch.trapezoid(density[at < 0], at[at < 0])) == pytest.approx(0.25, abs=0.05)

@@ -1,0 +1,201 @@
+"""Loss of trainability beside a loop of deep copies, and where it must and must not be found."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.network import Network
+from rlplast.core.network.optimizers import OptimizerConfig, Updater
+from rlplast.core.registry import rows
+from rlplast.core.rng import torch_stream
+from rlplast.metrics import output_probe
+from rlplast.metrics.new_targets import Trainability, trainability
+from rlplast.metrics.probe import check_names, measure_run
+from rlplast.run.build import build_trainable
+from rlplast.run.config_file import read_config
+from tests.agents.toy_env import same
+from tests.core.toy import Toy
+from tests.every_kind import KINDS, small_run
+from tests.gpt.runs import write_corpora
+from tests.metrics.test_output_probe import everything, trained
+from tests.models import masters_of, subject
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return write_corpora(tmp_path_factory.mktemp("corpora"))
+
+
+def mlp(seed: int, width: int = 32) -> nn.Sequential:
+    torch.default_generator.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4)
+    )
+
+
+def made(seed: int = 0, optimizer: Any = torch.optim.Adam, **options: Any) -> Any:
+    module = mlp(seed)
+    trained_by = optimizer(module.parameters(), **({"lr": 1e-2} | options))
+    return Network("net", module, trained_by), torch.randn(64, 8)
+
+
+def memorise(network: Network, x: Tensor, labellings: int, updates: int, seed: int) -> None:
+    """Train on random labels, one labelling after the other."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(labellings):
+        y = torch.randint(4, (len(x),), generator=generator)
+        for _ in range(updates):
+            network.optimizers[0].zero_grad()
+            F.cross_entropy(network.module(x), y).backward()
+            network.optimizers[0].step()
+
+
+def measured(network: Network, x: Tensor, **options: Any) -> Trainability:
+    return trainability(
+        network, lambda module: module(x), **({"targets": 3, "steps": 60} | options)
+    )
+
+
+# Beside a loop of deep copies.
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        (torch.optim.Adam, {"betas": (0.8, 0.99)}),
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+    ],
+)
+def test_it_is_what_a_loop_of_copies_finds(optimizer: Any, options: dict[str, Any]) -> None:
+    network, x = made(0, optimizer, **options)
+    start = copy.deepcopy(network.module)
+    memorise(network, x, 2, 20, 0)
+    found = measured(network, x, seed=5, steps=20)
+    errors: dict[str, list[float]] = {"now": [], "start": []}
+    for number in range(3):
+        drawn = copy.deepcopy(network.module)
+        Network("drawn", drawn).initialise(torch_stream(5, "trainability", number))
+        wave = torch.sin(100000.0 * drawn(x).detach().double())
+        for name, origin in (("now", network.module), ("start", start)):
+            fitted = copy.deepcopy(origin)
+            target = (fitted(x).detach().mean(0).double() + wave).float()
+            own = optimizer(fitted.parameters(), **({"lr": 1e-2} | options))
+            for _ in range(20):
+                own.zero_grad()
+                (fitted(x) - target).square().mean().backward()
+                own.step()
+            errors[name].append(float((fitted(x) - target).square().mean().detach()))
+    assert list(found.errors) == pytest.approx(errors["now"], rel=1e-3)
+    assert list(found.initial) == pytest.approx(errors["start"], rel=1e-3)
+    lost = torch.tensor(errors["now"]) - torch.tensor(errors["start"])
+    assert found.lost == pytest.approx(float(lost.mean()), rel=1e-2)
+    half = 4.302652729749464 * float(lost.std()) / 3**0.5  # Student's with 2 degrees of freedom
+    assert found.high - found.lost == pytest.approx(half, rel=1e-2)
+    assert found.lost - found.low == pytest.approx(half, rel=1e-2)
+
+
+# Where it must be, and where not.
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_lost_at_the_start(seed: int) -> None:
+    network, x = made(seed)
+    found = measured(network, x, seed=seed)
+    assert found.low <= 0 <= found.high
+    assert found.lost == pytest.approx(0, abs=1e-6)
+    assert max(found.errors) < 0.4  # it does fit: the targets' variance is ½
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_memorising_random_labels_for_long_loses_it(seed: int) -> None:
+    network, x = made(seed)
+    memorise(network, x, 20, 60, seed)
+    found = measured(network, x, seed=seed)
+    assert found.low > 0.1
+    assert found.lost > 0.2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_little_training_at_a_small_rate_does_not(seed: int) -> None:
+    network, x = made(seed, lr=1e-4)
+    memorise(network, x, 1, 5, seed)
+    assert abs(measured(network, x, seed=seed, lr=1e-2).lost) < 0.05
+
+
+# What it uses, and leaves alone.
+
+
+def test_nothing_of_the_network_moves() -> None:
+    subject_ = subject("conv_batchnorm")
+    subject_.module.train()
+    before, random = subject_.snapshot(), torch.get_rng_state()
+    gradients = [p.grad.clone() for p in subject_.module.parameters()]  # type: ignore[union-attr]
+    trainability(subject_.network, lambda m: m(subject_.x), targets=2, steps=3)
+    assert same(before, subject_.snapshot())
+    assert torch.equal(random, torch.get_rng_state())
+    now = [p.grad for p in subject_.module.parameters()]
+    assert same(gradients, now)
+
+
+@pytest.mark.parametrize("name", [info.name for info in rows("optimizers")])
+def test_every_optimizer_of_a_run_fits(name: str) -> None:
+    module, x = mlp(0), torch.randn(32, 8)
+    config = OptimizerConfig(name=name, lr=1e-2, decay="matrices")
+    network = Network("net", module, Updater(config, module).optimizers)
+    none, some = (measured(network, x, targets=2, steps=steps) for steps in (1, 40))
+    for one, after in zip(none.errors, some.errors, strict=True):
+        assert after < one
+    assert some.lost == pytest.approx(0, abs=1e-6)
+
+
+def test_the_learning_rate_can_be_given() -> None:
+    network, x = made(0)
+    network.optimizers[0].param_groups[0]["lr"] = 0.0  # as at the end of a schedule
+    still = measured(network, x)
+    assert min(still.errors) > 0.4
+    assert max(measured(network, x, lr=1e-2).errors) < 0.4
+
+
+def test_a_network_without_optimizer_or_with_masters_is_refused() -> None:
+    module, x = mlp(0), torch.randn(4, 8)
+    with pytest.raises(ConfigError, match="network 'net' has no optimizer or fp32 masters"):
+        measured(Network("net", module), x)
+    low = mlp(0).bfloat16()
+    masters = masters_of(low)
+    network = Network("net", low, torch.optim.SGD(masters.values(), lr=0.1), masters=masters)
+    with pytest.raises(ConfigError, match="network 'net' has no optimizer or fp32 masters"):
+        measured(network, x)
+
+
+# In runs.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_a_run_it_is_measured_at_the_configs_rate_and_moves_nothing(
+    kind: str, corpora: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_probe, "TARGETS", 2)
+    monkeypatch.setattr(output_probe, "STEPS", 3)
+    check_names(["trainability"])
+    run = trained(build_trainable(read_config(small_run(kind, corpora, hooks=[]))), 3)
+    before = everything(run)
+    found = measure_run(run, ["trainability"], 8, 1)
+    assert same(before, everything(run))
+    networks = {"dqn": ["q"], "sac": ["actor", "critic"], "supervised": ["model"], "gpt": ["gpt"]}
+    keys = {
+        f"metric/trainability/{n}{end}" for n in networks[kind] for end in ("", "/low", "/high")
+    }
+    assert found.keys() == keys
+    for name in networks[kind]:
+        low, lost, high = (found[f"metric/trainability/{name}{e}"] for e in ("/low", "", "/high"))
+        assert low <= lost <= high
+
+
+def test_a_run_that_has_not_begun_has_lost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_probe, "STEPS", 3)
+    assert measure_run(Toy(), ["trainability"], 8, 1)["metric/trainability/net"] == 0

@@ -1,0 +1,147 @@
+"""Metrics of outputs in runs: what is measured, what is remembered, and that nothing moves."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlplast.core.checkpoint.checkpoint import network_tensors
+from rlplast.metrics import output_probe, outputs
+from rlplast.metrics.balance import lipschitz_bound
+from rlplast.metrics.output_probe import OF_CHURN, OF_OUTPUTS
+from rlplast.metrics.probe import RunMetrics, check_names
+from rlplast.run import api
+from rlplast.run.build import build_trainable
+from rlplast.run.config_file import read_config
+from tests.agents.toy_env import same
+from tests.every_kind import KINDS, small_run
+from tests.gpt.runs import write_corpora
+from tests.runs import final, forget
+
+SAMPLES = 5
+CHEAP = [name for name in OF_OUTPUTS if name != "trainability"]
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return write_corpora(tmp_path_factory.mktemp("corpora"))
+
+
+@pytest.fixture(autouse=True)
+def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_probe, "SAMPLES", SAMPLES)
+
+
+def trainer(kind: str, corpora: dict[str, str], updates: int = 3) -> Any:
+    made = build_trainable(read_config(small_run(kind, corpora, hooks=[])))
+    return trained(made, updates)
+
+
+def trained(made: Any, updates: int) -> Any:
+    while made.clock.updates < updates:
+        made.step()
+    return made
+
+
+def everything(made: Any) -> Any:
+    tensors = [network_tensors(network) for network in made.networks.values()]
+    return copy.deepcopy([tensors, made.state_dict(), torch.get_rng_state()])
+
+
+def is_of(key: str, name: str) -> bool:
+    return key.split("/")[1] == name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_measuring_moves_no_stream_and_no_tensor(kind: str, corpora: dict[str, str]) -> None:
+    measure = RunMetrics(CHEAP, 8)
+    check_names(CHEAP)
+    watched = trainer(kind, corpora)
+    before = everything(watched)
+    first = measure(watched, 1)
+    assert same(before, everything(watched))
+    assert not any(is_of(key, name) for key in first for name in OF_CHURN)
+    trained(watched, 5)
+    found = measure(watched, 2)
+    assert same(everything(trainer(kind, corpora, 5)), everything(watched))
+    missing = {"lipschitz_estimate"} if kind == "gpt" else set()
+    networks = {"dqn": ["q"], "sac": ["actor", "critic"], "supervised": ["model"], "gpt": ["gpt"]}
+    for network in networks[kind]:
+        for name in set(CHEAP) - missing:
+            own = [v for k, v in found.items() if k.startswith(f"metric/{name}/{network}")]
+            members = network == "critic" and name not in (*OF_CHURN, "gradient_covariance")
+            assert len(own) == (2 if members else 1), name
+            assert all(value == value for value in own)
+    assert found[f"metric/churn/{networks[kind][0]}"] > 0
+
+
+def single_gradient(made: Any, value: Any) -> Tensor:
+    made.networks["q"].module.zero_grad(set_to_none=True)
+    value.backward()
+    grads = [p.grad.flatten() for p in made.networks["q"].module.parameters()]
+    made.networks["q"].module.zero_grad(set_to_none=True)
+    return torch.cat(grads)
+
+
+def test_of_a_dqn_the_values_are_those_of_loops_over_samples(corpora: dict[str, str]) -> None:
+    measure = RunMetrics(CHEAP, 8)
+    made = trainer("dqn", corpora)
+    measure(made, 1)
+    older = copy.deepcopy(made.online)
+    found = {k.split("/")[1]: v for k, v in measure(trained(made, 6), 2).items()}
+    online, batch = made.online, made.sample(8, 2)
+    now, then = online(batch.obs).detach(), older(batch.obs).detach()
+    assert found["churn"] == pytest.approx(float((now - then).square().mean()), rel=1e-4)
+    assert found["churn_size"] == pytest.approx(float((now - then).abs().mean()), rel=1e-4)
+    assert found["churn_argmax"] == float((now.argmax(1) != then.argmax(1)).float().mean())
+    some = made.sample(SAMPLES, 2).obs.float()
+    steepest = 0.0
+    for one in some:
+        slopes = torch.autograd.functional.jacobian(lambda x: online(x[None])[0], one).flatten(1)
+        steepest = max(steepest, float(torch.linalg.svdvals(slopes)[0]))
+    assert found["lipschitz_estimate"] == pytest.approx(steepest, rel=1e-4)
+    weights = [online.get_submodule(name).weight.detach() for name in online.order]
+    assert steepest <= float(lipschitz_bound(weights))
+
+
+def test_samples_are_drawn_one_by_one(
+    corpora: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, drawn = trainer("dqn", corpora), []
+    sample = made.sample
+    monkeypatch.setattr(made, "sample", lambda size, n: drawn.append(sample(size, n)) or drawn[-1])
+    measure = RunMetrics(["ntk_effective_rank", "gradient_covariance"], 8)
+    found = {k.split("/")[1]: v for k, v in measure(made, 2).items()}
+    singles = [one for one in drawn if len(one.obs) == 1][:SAMPLES]
+    assert len(singles) == SAMPLES
+    of_loss = torch.stack([single_gradient(made, made.td_loss(one)[0]) for one in singles])
+    of_values = torch.stack([single_gradient(made, made.online(one.obs).sum()) for one in singles])
+    expected = float(outputs.gradient_covariance(of_loss.double()))
+    assert found["gradient_covariance"] == pytest.approx(expected, rel=1e-4)
+    expected = float(outputs.ntk_effective_rank(of_values.double()))
+    assert found["ntk_effective_rank"] == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.usefixtures("no_disk_sync")
+@pytest.mark.parametrize("kind", ["dqn", "supervised"])
+def test_what_churn_compares_with_is_in_checkpoints(
+    kind: str, corpora: dict[str, str], tmp_path: Path
+) -> None:
+    metrics = {"every": "20%", "names": ["churn"], "batch_size": 8}
+    config = small_run(kind, corpora, hooks=[], metrics=metrics, evaluate={"every": None})
+    config |= {"checkpoint": {"every": "30%", "keep": 9}}
+    api.train(config, tmp_path / "run")
+    expected = final(tmp_path / "run")
+    saved = sorted(
+        int(p.name.split("-")[1]) for p in (tmp_path / "run" / "checkpoints").glob("step-*")
+    )
+    forget(tmp_path / "run", after=saved[len(saved) // 2])
+    api.resume(tmp_path / "run")
+    assert final(tmp_path / "run") == expected
+    measured = [
+        row for row in expected["metrics"] if any(is_of(k, "churn") for k in row if "/" in k)
+    ]
+    assert len(measured) >= 3

@@ -1,0 +1,241 @@
+"""Metrics of whole networks, measured in a run of every kind."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from rlplast.core.checkpoint import checkpoint
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.network import Network
+from rlplast.core.registry import rows
+from rlplast.metrics.balance import balancedness, lipschitz_bound, pairwise_balance
+from rlplast.metrics.curvature import IN_A_RUN
+from rlplast.metrics.probe import OF_CHAINS, OF_CURVATURE, check_names, measure_run
+from rlplast.metrics.units import grama_share
+from rlplast.run import api
+from tests.agents.toy_env import same
+from tests.every_kind import small_run
+from tests.gpt.runs import MODEL, write_corpora
+from tests.marks import slow
+from tests.methods.unit_nets import normal
+from tests.models import build
+from tests.naive import regrama as naive
+from tests.runs import TINY, final, lines
+
+# Runs of few updates and parameters, one of them of each kind; the critics of SAC are stacked.
+SMALL: dict[str, dict[str, Any]] = {
+    "dqn": {"total": "60 env_steps"},
+    "sac": {"total": "60 env_steps", "agent": {"critic_width": 4, "actor_width": 4}},
+    "sac mlp": {"total": "60 env_steps", "agent": {"network": "mlp", "critic_width": 4}},
+    "supervised": {"model": {"name": "mlp", "hidden": [4, 3]}},
+    "supervised batchnorm": {"model": {"name": "cnn_bn"}},  # whose statistics could move
+    "gpt": {"model": MODEL | {"layers": 1, "width": 4, "dropout": 0.1}},
+}
+CHAINS = {"dqn": ["q"], "sac mlp": ["critic/[0]", "critic/[1]"], "supervised": ["model"]}
+CHAINS |= {"sac": [], "supervised batchnorm": [], "gpt": []}  # norms, branches
+pytestmark = pytest.mark.usefixtures("no_disk_sync")
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return write_corpora(tmp_path_factory.mktemp("corpora"))
+
+
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the spectrum of a DQN's 132 179 parameters cheap."""
+    monkeypatch.setitem(IN_A_RUN, "probes", 1)
+    monkeypatch.setitem(IN_A_RUN, "steps", 4)
+
+
+def config(of: str, corpora: dict[str, str], **changes: Any) -> dict[str, Any]:
+    kind, own = of.split()[0], SMALL[of]
+    plain = small_run(kind, corpora)
+    agent = {"agent": plain["agent"] | own["agent"]} if "agent" in own else {}
+    return plain | own | agent | changes
+
+
+def trained(config: dict[str, Any], folder: Path) -> Any:
+    """Train; return what was trained, at its end."""
+    kept: list[Any] = []
+    api.train(config, folder, observer=lambda loop: kept.append(loop.trainable))
+    return kept[-1]
+
+
+def left(folder: Path) -> dict[str, Any]:
+    """Return what a run left but for its lines, and for what metrics themselves remember."""
+    found = final(folder)
+    tensors, _ = checkpoint.load(checkpoint.newest(folder / "checkpoints")[0])
+    own = {n: t for n, t in tensors.items() if not n.startswith("state/measured/")}
+    state = {key: value for key, value in found["state.json"].items() if key != "measured"}
+    parts = ("metrics", "tensors.safetensors", "state.json")
+    rest = {key: value for key, value in found.items() if key not in parts}
+    return rest | own | {"state": state}
+
+
+def measurable() -> Iterator[str]:
+    """Yield the name of every metric that a run can measure."""
+    for info in rows("metrics"):
+        try:
+            check_names([info.name])
+        except ConfigError:
+            continue
+        yield info.name
+
+
+@pytest.mark.parametrize("of", SMALL)
+@pytest.mark.usefixtures("few_steps")
+def test_every_metric_of_a_run_is_measured_and_none_moves_the_training(
+    of: str, corpora: dict[str, str], tmp_path: Path
+) -> None:
+    names = list(measurable())
+    metrics = {"every": "50%", "names": names, "batch_size": 8}
+    trainable = trained(config(of, corpora, metrics=metrics), tmp_path / "with")
+    api.train(config(of, corpora, metrics={"every": None}), tmp_path / "without")
+    measuring, plain = left(tmp_path / "with"), left(tmp_path / "without")
+    assert measuring.keys() == plain.keys()
+    for name in plain:  # weights, optimizers, streams, replay, receipts
+        assert same(measuring[name], plain[name]), name
+    measured = lines(tmp_path / "with", "metrics")
+    last = [row for row in measured if any(k.startswith("metric/") for k in row)][-1]
+    found = {key.removeprefix("metric/") for key in last if key.startswith("metric/")}
+    assert {f"{n}/{key}" for n in OF_CURVATURE[:2] for key in trainable.networks} <= found
+    assert {key for key in found if key.startswith(OF_CHAINS[:2])} == {
+        f"{n}/{key}" for n in OF_CHAINS[:2] for key in CHAINS[of]
+    }
+    # Of lifecycle layers, of inputs that are numbers, of cbp.
+    elsewhere = {"awake_fraction", "lipschitz_estimate", "unit_age"}
+    elsewhere |= set() if CHAINS[of] else set(OF_CHAINS)
+    assert set(names) - {key.split("/")[0] for key in found} <= elsewhere
+
+
+class LossOf(nn.Module):
+    """A network's loss on a batch, as a module without inputs."""
+
+    def __init__(self, network: nn.Module, loss: Callable[[], Tensor]) -> None:
+        super().__init__()
+        self.network, self.loss = network, loss
+
+    def forward(self) -> Tensor:
+        return self.loss()
+
+
+def dense_hessian(module: LossOf) -> Tensor:
+    """Return the Hessian in all parameters, entry by entry, from PyTorch's own function."""
+    params = dict(module.named_parameters())
+    sizes = [p.numel() for p in params.values()]
+
+    def loss(flat: Tensor) -> Tensor:
+        parts = zip(params.items(), flat.split(sizes), strict=True)
+        return functional_call(module, {n: v.view(p.shape) for (n, p), v in parts}, ())
+
+    flat = torch.cat([p.detach().flatten() for p in params.values()])
+    with sdpa_kernel(SDPBackend.MATH):
+        dense: Any = torch.autograd.functional.hessian(loss, flat)
+    return dense.double()
+
+
+@pytest.mark.parametrize("of", ["sac", "sac mlp", "supervised", slow("gpt")])
+def test_the_curvature_of_a_run_is_that_of_its_dense_hessian(
+    of: str, corpora: dict[str, str], tmp_path: Path
+) -> None:
+    trainable = trained(config(of, corpora, hooks=[], metrics={"every": None}), tmp_path / "run")
+    values = measure_run(trainable, OF_CURVATURE, 8, 7)
+    batch = trainable.sample(8, 7)
+    for key, network in trainable.networks.items():
+        module = LossOf(network.module, lambda key=key: trainable.loss(key, batch))
+        exact = torch.linalg.eigvalsh(dense_hessian(module))
+        low, high = float(exact[0]), float(exact[-1])
+        size = max(-low, high)
+        # 30 steps of Lanczos reach the ends; 20 of power iteration may stop on the way to them.
+        spectrum = f"metric/hessian_spectrum/{key}"
+        assert values[f"{spectrum}/min"] == pytest.approx(low, abs=0.02 * size)
+        assert values[f"{spectrum}/max"] == pytest.approx(high, abs=0.02 * size)
+        norm = values[f"metric/hessian_spectral_norm/{key}"]
+        assert 0.8 * size <= norm <= 1.001 * size
+        largest = values[f"metric/hessian_max_eigenvalue/{key}"]
+        assert high - 0.2 * size <= largest <= high + 0.001 * size
+        share = float(exact.clamp(max=0).abs().sum() / exact.abs().sum())
+        assert values[f"{spectrum}/negative_share"] == pytest.approx(share, abs=0.15)
+
+
+def test_the_chain_of_each_stacked_critic_is_that_of_its_own_weights(
+    corpora: dict[str, str], tmp_path: Path
+) -> None:
+    trainable = trained(config("sac mlp", corpora, metrics={"every": None}), tmp_path / "run")
+    found = measure_run(trainable, OF_CHAINS, 8, 0)
+    start = trainable.networks["critic"].initial
+    layers = [trainable.critic.get_submodule(path) for path in ("fc1", "head")]
+    for member in range(2):
+        weights = [layer.weight.detach()[member] for layer in layers]
+        biases = [layer.bias.detach()[member] for layer in layers]
+        own = f"critic/[{member}]"
+        assert found[f"metric/lipschitz_bound/{own}"] == float(lipschitz_bound(weights))
+        assert found[f"metric/balancedness/{own}"] == float(balancedness(weights, biases))
+        first, last = (f"[{member}].{path}.weight" for path in ("fc1", "head"))
+        balance = float(pairwise_balance(*weights, start[first], start[last]))
+        assert found[f"metric/pairwise_balance/critic/{first}"] == balance
+
+
+class Parts:
+    """Trains two critics in one tensor, with a loss of its own."""
+
+    def __init__(self, module: nn.Module, x: Tensor) -> None:
+        self.networks = {"critic": Network("critic", module)}
+        self.module, self.x = module, x
+
+    def sample(self, size: int, number: int) -> Tensor:
+        return self.x
+
+    def activations(self, network: str, batch: Tensor) -> dict[str, Tensor]:
+        return {}
+
+    def loss(self, network: str, batch: Tensor) -> Tensor:
+        return self.module(batch).square().mean()
+
+
+def test_grama_share_counts_the_units_of_all_members_whose_weights_get_no_gradient() -> None:
+    module, x = build("stacked"), normal(16, 5)
+    with torch.no_grad():
+        module.get_parameter("fc1.bias")[1, :3] = -100  # silent
+        module.get_parameter("fc2.weight")[0, :, 4] = 0  # read by nobody
+    trained: Any = Parts(module, x)
+    found = measure_run(trained, ["grama_share"], 16, 0)["metric/grama_share/critic"]
+    assert all(p.grad is None for p in module.parameters())
+    module(x).square().mean().backward()
+    masks = [
+        naive.inactive(gradient[slot], 0.01)
+        for slot in range(2)
+        for name in ("fc1", "fc2")
+        if (gradient := module.get_parameter(f"{name}.weight").grad) is not None
+    ]
+    assert masks[0][4] and all(masks[2][:3])
+    assert found == pytest.approx(sum(map(sum, masks)) / sum(map(len, masks)))
+
+
+def test_grama_share_of_a_gradient_that_is_not_finite_is_no_number() -> None:
+    gradient = torch.tensor([[1.0], [float("nan")], [0.0]])
+    assert grama_share({"fc1": gradient}).isnan()
+    assert float(grama_share({"fc1": gradient[::2], "fc2": torch.zeros(2, 3)})) == 0.75
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_unit_age_is_in_a_run_that_lists_cbp_and_absent_from_others(
+    listed: bool, tmp_path: Path
+) -> None:
+    cbp = {"method": "cbp", "every": "1 updates", "params": {"maturity": 1000}}
+    metrics = {"every": "100%", "names": ["unit_age", "weight_norm"]}
+    config = TINY | {"hooks": [cbp] * listed, "metrics": metrics, "evaluate": {"every": None}}
+    run = api.train(config, tmp_path / "run")
+    row = [line for line in run.lines() if "metric/weight_norm/q" in line][-1]
+    found = {key: value for key, value in row.items() if "unit_age" in key}
+    keys = ("", "/min", "/immature")
+    ages = (row["updates"], row["updates"], 1)
+    expected = {f"metric/unit_age/q{key}": age for key, age in zip(keys, ages, strict=True)}
+    assert found == (expected if listed else {})

@@ -1,0 +1,36 @@
+"""The two studies that have every method as an arm."""
+
+import pytest
+
+from rlplast.core.registry import LISTS, rows
+from rlplast.core.training.config import read_yaml
+from rlplast.run.shipped import find_config
+from rlplast.study.spec import StudyConfig
+from tests.cli.commands import command
+
+STUDIES = ("study/library_minatar", "study/library_digits")
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_method_has_an_arm_that_lists_it(name):
+    study = StudyConfig.parse(read_yaml(find_config(name)))
+    listed = {
+        (key, row["method"])
+        for arm in study.arms.values()
+        for key in LISTS
+        for row in arm.get(key, ())
+    }
+    absent = {("layers", "stochastic_depth")} if name == "study/library_minatar" else set()
+    assert listed | absent == {
+        (key, info.name)
+        for key, family in LISTS.items()
+        for info in rows(family)
+        if info.target.__module__.startswith("rlplast.methods.")
+    }
+    assert {"muon", "upgd", "trac", "schedule_free"} <= set(study.arms)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_arm_is_built(name, tmp_path):
+    assert command("study", name, "--out", tmp_path / "study", "--dry_run").code == 0

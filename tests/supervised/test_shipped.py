@@ -1,0 +1,48 @@
+"""Shipped configs say what the papers' codes do."""
+
+from pathlib import Path
+
+import pytest
+
+from rlplast.core.network.optimizers import lr_at
+from rlplast.core.training.config import read_yaml
+from rlplast.run.config_file import read_config
+from rlplast.supervised.config import SupervisedConfig
+
+HOOKS = Path(__file__).parents[2] / "configs" / "supervised" / "hooks"
+
+
+def config(name: str) -> SupervisedConfig:
+    found = read_config(f"supervised/{name}")
+    assert isinstance(found, SupervisedConfig)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "scope"),
+    [
+        ("fire_cifar10_resnet18", "resnet18", "resnet"),
+        ("fire_cifar100_vit", "vit_tiny_fire", "vit"),
+        ("fire_tiny_imagenet_vgg16", "vgg16", "vgg"),
+    ],
+)
+def test_fires_classifiers_warm_up_and_are_evaluated_as_in_its_code(
+    name: str, model: str, scope: str
+) -> None:
+    found = config(name)
+    rates = [lr_at(found.optimizer, epoch, 100) for epoch in range(12)]
+    assert rates == pytest.approx([1e-3 * min(1.0, (e + 1) / 10) for e in range(12)])
+    assert lr_at(found.optimizer, 99, 1000) == pytest.approx(1e-3)
+    assert found.evaluate.every == "1 epochs"
+    assert found.model.name == model
+    assert [hook["scope"] for hook in found.hooks] == [scope]
+
+
+def test_swrs_vgg16_has_batch_norm() -> None:
+    assert config("swr_tiny_imagenet_vgg16").model.batch_norm
+
+
+@pytest.mark.parametrize("name", ["full_reset", "head_reset"])
+def test_resets_of_classifiers_return_to_the_stored_weights(name: str) -> None:
+    (row,) = read_yaml(HOOKS / f"{name}.yaml")
+    assert row["params"]["init"] == "stored"
