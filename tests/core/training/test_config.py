@@ -1,0 +1,15 @@
+"""How a config's YAML is read."""
+
+import pytest
+
+from rlplast.core.training.config import parse_yaml
+
+
+@pytest.mark.parametrize("text", ["1e-3", "6.25e-5", "2E5", "-1e+4", ".5", "3."])
+def test_a_number_of_a_config_is_the_number_that_python_reads(text: str):
+    assert parse_yaml(f"value: {text}", "here") == {"value": float(text)}
+
+
+@pytest.mark.parametrize("text", ["on", "off", "yes", "no", "1e", "e3", "1-3"])
+def test_a_word_of_a_config_stays_a_word(text: str):
+    assert parse_yaml(f"value: {text}", "here") == {"value": text}
