@@ -94,7 +94,7 @@ class Executor:
         Jobs that take too long are killed. When Ctrl-C interrupts it, the next call goes on where
         it was: no job is asked twice.
         """
-        for running in self._running:
+        for running in reversed(self._running):  # those that wait first, or they would get the room
             if not running.asked:
                 running.asked = True
                 self._backend.end(running.handle, force=False)
