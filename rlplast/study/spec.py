@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from rlplast.core.rng import numpy_stream
 __all__ = ["ArmRun", "StudyConfig", "runs_of"]
 
 LISTS = ("hooks", "penalties", "layers")
-ARM_KEYS = (*LISTS, "overrides", "grid", "sample")
+ARM_KEYS = (*LISTS, "overrides", "grid", "sample", "tasks")
 SAMPLE_KEYS = ("count", "seed", "keys")
 RANGE_KEYS = ("low", "high", "log", "integer")
 Layers = tuple[Mapping[str, Any], ...]  # values by dotted key; a later one's hold
@@ -35,8 +35,9 @@ class StudyConfig:
     Attributes:
         base: a run's config: a path, a shipped name such as ``dqn/demo``, or a mapping.
         arms: by name, what an arm has that the base has not: ``hooks``, ``penalties``,
-            ``layers``, ``overrides`` (values by dotted key), and ``grid`` or ``sample``, which
-            make one arm per combination of values.
+            ``layers``, ``overrides`` (values by dotted key), ``grid`` or ``sample``, which make
+            one arm per combination of values, and ``tasks``: by a task's name what the arm has
+            there instead, values by dotted key, or null if it does not run there.
         tasks: by name, values by dotted key; or a list of environments' ids.
         seeds: the seeds; a number N stands for 1 to N.
         overrides: values by dotted key, for all runs.
@@ -104,9 +105,10 @@ class StudyConfig:
                 f"seeds = {self.seeds!r}: allowed is how many, or a list of numbers, each once"
             )
         _check_values(self.overrides, "overrides")
-        self.task_list()
+        tasks = list(self.task_list())
         for name, arm in self.arms.items():
             _check_arm(str(name), arm)
+            _check_tasks(f"arms.{name}.tasks", (arm or {}).get("tasks") or {}, tasks)
         arms = [name for name, _ in self.expanded()]
         if self.baseline is not None:
             check_choice("baseline", self.baseline, arms)
@@ -139,15 +141,20 @@ class StudyConfig:
             _check_values(values, f"tasks.{name}")
         return {str(name): dict(values) for name, values in self.tasks.items()}
 
-    def expanded(self) -> list[tuple[str, Layers]]:
+    def expanded(self, task: str | None = None) -> list[tuple[str, Layers]]:
         """Return each arm's name and its values by dotted key, in the order of the file.
+
+        Args:
+            task: of this task, without arms that do not run there; None for all arms.
 
         Raises:
             ConfigError: if two arms end up with one name.
         """
         arms: dict[str, Layers] = {}
         for name, arm in self.arms.items():
-            for label, layers in _expanded(str(name), arm or {}):
+            there = {str(key): v for key, v in ((arm or {}).get("tasks") or {}).items()}
+            own = there.get(task, {}) if task is not None else {}
+            for label, layers in _expanded(str(name), arm or {}, own) if own is not None else ():
                 if label in arms:
                     raise ConfigError(f"two arms are called {label!r}: give each a name of its own")
                 arms[label] = layers
@@ -171,14 +178,19 @@ def runs_of(study: StudyConfig) -> list[ArmRun]:
         ArmRun(task, seed, arm, (study.overrides, there, *layers, threads | {"seed": seed}))
         for task, there in study.task_list().items()
         for seed in study.seed_list()
-        for arm, layers in study.expanded()
+        for arm, layers in study.expanded(task)
     ]
 
 
-def _expanded(name: str, arm: Mapping[str, Any]) -> Iterator[tuple[str, Layers]]:
-    """Yield each arm that `grid` or `sample` make of one, with its values by dotted key."""
+def _expanded(
+    name: str, arm: Mapping[str, Any], own: Mapping[str, Any]
+) -> Iterator[tuple[str, Layers]]:
+    """Yield each arm that `grid` or `sample` make of one, with its values by dotted key.
+
+    Values for one task, `own`, come after the arm's, and before those of `grid` and `sample`.
+    """
     lists = {key: arm[key] for key in LISTS if arm.get(key) is not None}
-    values = lists | (arm.get("overrides") or {})
+    values = [lists | (arm.get("overrides") or {}), *([own] if own else ())]
     grid, sample = arm.get("grid"), arm.get("sample")
     if grid:
         labels = _short(list(grid))
@@ -186,12 +198,12 @@ def _expanded(name: str, arm: Mapping[str, Any]) -> Iterator[tuple[str, Layers]]
         for combination in itertools.product(*grid.values()):
             chosen = dict(zip(grid, combination, strict=True))
             words = " ".join(f"{labels[key]}={_said(value)}" for key, value in chosen.items())
-            yield f"{name} {words}", (values, chosen)
+            yield f"{name} {words}", (*values, chosen)
     elif sample:
         for number, chosen in enumerate(_samples(name, sample), start=1):
-            yield f"{name} #{number}", (values, chosen)
+            yield f"{name} #{number}", (*values, chosen)
     else:
-        yield name, (values,)
+        yield name, tuple(values)
 
 
 def _samples(name: str, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -268,6 +280,16 @@ def _check_arm(name: str, arm: Any) -> None:
             raise ConfigError(f"arms.{name}.grid.{key} = {choices!r}: allowed is a list of values")
     if arm.get("sample"):
         _check_sample(f"arms.{name}.sample", arm["sample"])
+
+
+def _check_tasks(where: str, given: Any, tasks: Sequence[str]) -> None:
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{where} = {given!r}: allowed is a mapping by names of tasks")
+    check_known(where, map(str, given), tasks)
+    for task, values in given.items():
+        if not isinstance(values, Mapping | None):
+            raise ConfigError(f"{where}.{task} = {values!r}: allowed is a mapping, or null")
+        _check_values(values or {}, f"{where}.{task}")
 
 
 def _check_sample(where: str, sample: Mapping[str, Any]) -> None:

@@ -70,6 +70,30 @@ def test_what_is_said_nearer_to_the_arm_is_set_later():
     )
 
 
+def test_an_arm_has_values_of_its_own_in_single_tasks_and_runs_not_where_it_has_none():
+    tasks = {"a": {"env.id": "x"}, "b": {"env.id": "y"}, 3: {"env.id": "z"}}
+    own = {"b": {"hooks.0.params.coef": 0.8}, 3: None}
+    runs = runs_of(parse({"none": {}, "s": {"hooks": "h", "tasks": own}}, tasks=tasks))
+    assert [(run.task, run.arm) for run in runs] == [
+        ("a", "none"),
+        ("a", "s"),
+        ("b", "none"),
+        ("b", "s"),
+        ("3", "none"),
+    ]
+    assert runs[1].overrides == ({}, {"env.id": "x"}, {"hooks": "h"}, {"seed": 1})
+    assert runs[3].overrides[2:] == ({"hooks": "h"}, {"hooks.0.params.coef": 0.8}, {"seed": 1})
+
+
+def test_a_grid_in_a_task_goes_over_the_arms_own_values_there():
+    arm = {"hooks": "h", "grid": {"x": [1, 2]}, "tasks": {"a": {"x": 3, "y": 4}}}
+    runs = runs_of(parse({"s": arm}, tasks={"a": {}}))
+    assert [run.overrides[2:-1] for run in runs] == [
+        ({"hooks": "h"}, {"x": 3, "y": 4}, {"x": 1}),
+        ({"hooks": "h"}, {"x": 3, "y": 4}, {"x": 2}),
+    ]
+
+
 # Grids and samples.
 
 
@@ -222,6 +246,10 @@ def test_key_of_a_study_is_named_with_what_is_allowed(keys: dict[str, Any], says
         ({"grid": {"x": [1]}, "sample": {"count": 1}}, "arms.a has grid and sample"),
         ({"sample": 3}, "arms.a.sample = 3"),
         ({"sample": {"cuont": 3}}, "unknown key 'cuont': did you mean 'count'"),
+        ({"tasks": 3}, "arms.a.tasks = 3: allowed is a mapping by names of tasks"),
+        ({"tasks": {"breakuot": {}}}, "unknown key 'breakuot': did you mean 'breakout'"),
+        ({"tasks": {"breakout": 3}}, "arms.a.tasks.breakout = 3: allowed is a mapping, or null"),
+        ({"tasks": {"breakout": {"seed": 3}}}, "arms.a.tasks.breakout.seed: seeds of a study"),
         ({"sample": {"count": 0, "keys": {"x": [1]}}}, "arms.a.sample.count = 0"),
         ({"sample": {"count": 2}}, "arms.a.sample.keys = None: allowed is a mapping"),
         ({"sample": {"count": 2, "seed": "x", "keys": {"x": [1]}}}, "arms.a.sample.seed = 'x'"),
@@ -231,7 +259,7 @@ def test_key_of_a_study_is_named_with_what_is_allowed(keys: dict[str, Any], says
 )
 def test_key_of_an_arm_is_named_with_what_is_allowed(arm: Any, says: str):
     with pytest.raises(ConfigError, match=says):
-        parse({"none": {}, "a": arm})
+        parse({"none": {}, "a": arm}, tasks={"breakout": {}})
 
 
 @pytest.mark.parametrize(
