@@ -69,11 +69,13 @@ def evaluate_policy(
     episodes: int,
     rng: Callable[[int], np.random.Generator],
     on_frame: Callable[[np.ndarray], None] | None = None,
+    steps: int | None = None,
 ) -> Evaluation:
     """Play full episodes in fresh environments.
 
     Each environment plays its own fixed share of the episodes: counting whichever end
-    first would favour short ones.
+    first would favour short ones. With `steps` they play on together until so many env_steps are
+    done, as many papers evaluate.
 
     Args:
         config: the environment; its workers are not used.
@@ -82,30 +84,43 @@ def evaluate_policy(
         rng: generator of the i-th environment.
         on_frame: called with each picture of the first environment's share, for videos; where
             an episode ends, that is the first of the next.
+        steps: instead of `episodes`, the env_steps of all environments together within which
+            episodes count; if none ends in time, the first that ends.
 
     Raises:
         RlplastError: as `environment_errors` says.
     """
-    n = min(episodes, max(1, config.num_envs))
+    n = max(1, config.num_envs) if steps is not None else min(episodes, max(1, config.num_envs))
     env = envs.make_vector(config.id, [rng(i) for i in range(n)], 0, **config.options)
     spec = env.spec
     stack = envs.FrameStack(n, spec)
     quota = np.array([episodes // n + (i < episodes % n) for i in range(n)])
     returns: list[list[float]] = [[] for _ in range(n)]
     lengths: list[list[int]] = [[] for _ in range(n)]
+    taken = 0
+
+    def is_over() -> bool:
+        if steps is not None:
+            return taken >= steps and any(returns)
+        return all(len(r) >= q for r, q in zip(returns, quota, strict=True))
+
+    def counts(i: int) -> bool:
+        return steps is not None or len(returns[i]) < quota[i]
+
     try:
         with environment_errors("in an evaluation"):
             stack.push(env.reset(), True)
-        while any(len(r) < q for r, q in zip(returns, quota, strict=True)):
+        while not is_over():
             actions = act(stack.obs())
             with environment_errors("in an evaluation"):
                 step = env.step(actions)
+            taken += n
             ended = step.terminated | step.truncated
             stack.push(step.obs, ended)
-            if on_frame is not None and len(returns[0]) < quota[0]:
+            if on_frame is not None and counts(0):
                 on_frame(env.render())
-            for i in np.flatnonzero(ended):
-                if len(returns[i]) < quota[i]:
+            for i in map(int, np.flatnonzero(ended)):
+                if counts(i):
                     returns[i].append(float(step.episode_return[i]))
                     lengths[i].append(int(step.episode_length[i]))
     finally:

@@ -99,11 +99,15 @@ class OffPolicyAgent(ABC):
     # What the loop asks for.
 
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
-        """Return scores of unclipped full episodes."""
-        return self.play(number, episodes).scores()
+        """Return scores of unclipped full episodes, or of as many as `evaluate.steps` allows."""
+        return self.play(number, episodes, steps=self.config.evaluate.steps).scores()
 
     def play(
-        self, number: int, episodes: int, on_frame: Callable[[np.ndarray], None] | None = None
+        self,
+        number: int,
+        episodes: int,
+        on_frame: Callable[[np.ndarray], None] | None = None,
+        steps: int | None = None,
     ) -> Evaluation:
         """Play full episodes as in an evaluation; see `evaluate_policy`."""
         seed = self.config.seed
@@ -115,6 +119,7 @@ class OffPolicyAgent(ABC):
                 episodes,
                 lambda i: numpy_stream(seed, "evaluation", number, i),
                 on_frame,
+                steps,
             )
 
     @abstractmethod

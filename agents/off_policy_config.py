@@ -9,9 +9,9 @@ from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.core.registry import check_range, param
-from rlplast.core.training.config import RunConfig
+from rlplast.core.training.config import EvaluateConfig, RunConfig
 
-__all__ = ["EnvConfig", "OffPolicyAgentConfig", "OffPolicyConfig"]
+__all__ = ["EnvConfig", "OffPolicyAgentConfig", "OffPolicyConfig", "OffPolicyEvaluateConfig"]
 
 
 @dataclass
@@ -31,6 +31,20 @@ class EnvConfig:
     workers: int = 0
     timeout: float = param(300.0, "(0, inf)")
     options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class OffPolicyEvaluateConfig(EvaluateConfig):
+    """How often and how long the agent is evaluated.
+
+    Attributes:
+        every: period; null for never.
+        episodes: full episodes per evaluation.
+        steps: instead of so many episodes, those that end within this many env_steps, summed over
+            environments; the first that ends if none does. Short episodes count more often.
+    """
+
+    steps: int | None = param(None, "[1, inf)")
 
 
 @dataclass
@@ -68,6 +82,7 @@ class OffPolicyConfig(RunConfig):
         optimizer: the optimizer and its learning rate.
         replay_ratio: updates per env_step, after initial_steps; fractions accumulate.
         agent: the agent.
+        evaluate: how often and how long the agent is evaluated.
     """
 
     units: ClassVar[tuple[str, ...]] = ("updates", "env_steps", "frames")
@@ -76,6 +91,9 @@ class OffPolicyConfig(RunConfig):
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     replay_ratio: float = param(1.0, "(0, 1000000]")
     agent: OffPolicyAgentConfig = field(default_factory=OffPolicyAgentConfig)
+    evaluate: OffPolicyEvaluateConfig = field(  # pyright: ignore[reportIncompatibleVariableOverride]
+        default_factory=OffPolicyEvaluateConfig
+    )
 
     def check(self) -> None:
         """Check values against their ranges and against each other.
@@ -86,6 +104,12 @@ class OffPolicyConfig(RunConfig):
         super().check()
         agent, num_envs = self.agent, self.env.num_envs
         sampling_of(agent.sampling)
+        steps, episodes = self.evaluate.steps, self.evaluate.episodes
+        if steps is not None and episodes != OffPolicyEvaluateConfig.episodes:
+            raise ConfigError(
+                f"evaluate.steps = {steps} and evaluate.episodes = {episodes}: allowed is one of "
+                "them; for episodes say evaluate.steps: null"
+            )
         self.optimizer.check()
         if self.optimizer.stepped != "update" or self.optimizer.renew:
             raise ConfigError(

@@ -248,6 +248,8 @@ def test_only_the_agent_sees_clipped_rewards(
     assert set(np.unique(agent.play(1, 30).returns * 2 % 1)) == {0.0}
     assert scores["length_mean"] == ROUND
     assert scores["episodes"] == 5
+    agent.config.evaluate.steps = 6 * ROUND * agent.config.env.num_envs
+    assert agent.evaluate(0, 5)["episodes"] == 6 * agent.config.env.num_envs
 
 
 def test_video_frames_are_those_of_the_first_environments_share(

@@ -46,6 +46,23 @@ def test_each_environment_plays_its_own_share(
     assert played.lengths.tolist() == expected  # CartPole pays 1 a step
 
 
+@pytest.mark.parametrize(("num_envs", "steps"), [(1, 400), (3, 301), (3, 1)])
+def test_within_so_many_steps_every_episode_that_ends_counts(num_envs: int, steps: int) -> None:
+    config = EnvConfig("gym/CartPole-v1", num_envs)
+    played = evaluate_policy(config, lean, 10, generator, steps=steps)
+    alone = [played_alone(i, 20) for i in range(num_envs)]
+    ends = [[int(sum(r[: k + 1])) for k in range(len(r))] for r in alone]  # one step pays 1
+    each = max(-(-steps // num_envs), min(own[0] for own in ends))  # of an environment
+    expected = [
+        r
+        for own, at in zip(alone, ends, strict=True)
+        for r, e in zip(own, at, strict=True)
+        if e <= each
+    ]
+    assert played.returns.tolist() == expected
+    assert (len(expected) > num_envs) == (steps > 300)
+
+
 def test_scores_are_those_of_all_episodes() -> None:
     scores = Evaluation(np.array([1.0, 2.0, 6.0]), np.array([10, 20, 60])).scores()
     assert scores == {

@@ -133,6 +133,8 @@ OUT_OF_RANGE = [
     ("total", "50%", "total = '50%': allowed is a positive number with a unit"),
     ("total", "100k frames", "total = '100k frames': a dqn run counts env_steps or updates"),
     ("evaluate.episodes", 0, "evaluate.episodes = 0: allowed is [1, 1000000]"),
+    ("evaluate.steps", 0, "evaluate.steps = 0: allowed is [1, inf)"),
+    ("evaluate.steps", 9, "evaluate.steps = 9 and evaluate.episodes = 3: allowed is one of them"),
     ("metrics.batch_size", 0, "metrics.batch_size = 0: allowed is [1, 1000000]"),
     ("checkpoint.keep", 0, "checkpoint.keep = 0: allowed is [1, 1000000]"),
     ("checkpoint.keep_every", "0%", "checkpoint.keep_every = 0 env_steps: allowed is at least 1"),
