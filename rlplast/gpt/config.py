@@ -43,7 +43,8 @@ class StartConfig:
     """Where the first weights come from; optimizer, streams and clock always start anew.
 
     Attributes:
-        run: folder of another GPT run: its weights and its θ0; null for a fresh draw.
+        run: folder of another GPT run: its weights and its θ0; null for a fresh draw. {seed} in it
+            stands for this run's seed.
         checkpoint: newest, best, or a checkpoint's name such as step-30000.
         huggingface: folder of a GPT-2 in Hugging Face's format; its weights are θ0 too.
     """

@@ -6,6 +6,7 @@ process draws the whole batch and takes its own rows, so that N processes follow
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,8 @@ class GPTTrainer(Trainable):
         self.updater = Updater(config.optimizer, self.gpt, derive_seed(seed, "gpt"))
         network = Network("gpt", self.gpt, self.updater.optimizers)
         network.initialise(torch_stream(seed, "init", "gpt"))
-        config.start = start(network, config.start, config.model)
+        run = config.start.run and config.start.run.replace("{seed}", str(seed))
+        config.start = start(network, replace(config.start, run=run), config.model)
         self.networks = {"gpt": network}
         self.penalties = penalties_of(self)
         self.clock = Clock()

@@ -75,6 +75,17 @@ def test_weights_and_initial_weights_are_those_of_the_checkpoint(
     assert config.start.checkpoint == name  # what config.yaml will say
 
 
+def test_seed_in_the_runs_name_is_this_runs(
+    corpora: dict[str, str], first: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(first, tmp_path / "seed-8")
+    config = second(corpora, tmp_path / "seed-{seed}", "step-6")
+    trainer = GPTTrainer(config, CPU)
+    saved = tensors(first / "checkpoints" / "step-6")
+    assert torch.equal(trainer.gpt.wte.weight, saved["gpt.wte.weight"])
+    assert config.start.run == str(tmp_path / "seed-8")
+
+
 def test_hook_at_the_start_edits_what_was_loaded(
     corpora: dict[str, str], first: Path, tmp_path: Path
 ) -> None:
