@@ -101,6 +101,14 @@ CASES: dict[str, Case] = {
     ),
     "redo": Case({"threshold": 1.0}, draws=True, refuses=_WITHOUT_UNITS, whole=False),
     "regrama": Case({"threshold": 1.0}, draws=True, refuses=_WITHOUT_UNITS, whole=False),
+    "scale_weights": Case(
+        {"factor": 0.5},
+        refuses={
+            "residual": r"net branches: add joins inp, relu",
+            "tied": r"net\.embed\.weight is tied to head\.weight",
+            "gpt": r"gpt\.wte\.weight is tied to lm_head\.weight: .*two places in the forward",
+        },
+    ),
     "shrink_perturb": Case({"coef": 0.8, "init": "fresh"}, draws=True),
     "snr": Case(
         {"eps": 0.5, "tau_init": 1, "tau_max": 64, "tau_min": 1, "refresh": 2},

@@ -15,55 +15,28 @@ from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, method
 from rlplast.core.method.once import fire_once
 from rlplast.core.method.receipt import Receipt
-from rlplast.core.network.blocks import NORMS, Block
-from rlplast.core.network.edits import Assign, Edit, Scale
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
-from rlplast.core.network.order import forward_order, heads
 from rlplast.core.network.segments import segments
 from rlplast.core.registry import param
+from rlplast.methods.rescaling import (
+    Layer,
+    Order,
+    chain_of,
+    chains_of,
+    norms_of,
+    order_of,
+    place_of,
+    rescaled,
+    slots_of,
+    weight_of,
+)
 
 __all__ = ["Swr", "swr"]
 
 
 _MOST = 85.0  # log of what still fits into float32, almost
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """One place in the forward order.
-
-    Attributes:
-        weight: W, a norm layer's scale; None if there is none to edit.
-        bias: b, a norm layer's shift; None if there is none to edit.
-        statistics: a BatchNorm's running mean and variance.
-        is_norm: whether the layer normalises, with parameters or without.
-        precedes_norm: whether a norm layer comes later.
-        beside: whether it reads the same as the layer before it here: heads side by side.
-    """
-
-    weight: Block | None
-    bias: Block | None
-    statistics: tuple[Block, ...]
-    is_norm: bool
-    precedes_norm: bool
-    beside: bool
-
-
-@dataclass(frozen=True)
-class _Order:
-    """The forward order of one network.
-
-    Attributes:
-        chains: layers in forward order; one chain per slot of a stacked network.
-        weights: every W, chain by chain.
-        classifier: per W, 1 if it belongs to the fully-connected classifier, else 0.
-        pairs: indices of two W each whose product alone matters, (pairs, 2); None if there is none.
-    """
-
-    chains: list[list[_Layer]]
-    weights: list[Block]
-    classifier: Tensor
-    pairs: Tensor | None = None
 
 
 @method("swr", source="SWR Algorithm 1, Theorem 1; Appendix E (re-anchoring)")
@@ -135,14 +108,14 @@ class Swr(Method):
     def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
         """Return the anchors n_l = ‖W_l at init‖ of every layer, and the learning rate."""
         order = self._order(network, blocks)
-        anchor = _norms([network.initial[w.name] for w in order.weights]).to(order.classifier)
+        anchor = norms_of([network.initial[w.name] for w in order.weights]).to(order.classifier)
         # Not 0-d: a compiled update on a CPU loses what it writes to a float64 scalar.
         return {"anchor": anchor, "lr": torch.zeros_like(anchor[:1], dtype=torch.float64)}
 
     def plan(self, context: Context, state: dict[str, Tensor]) -> list[Edit]:
         """Plan one factor per tensor; branch-free, without host synchronisation."""
         order = self._order(context.network, context.blocks)
-        norms = _norms([w.view for w in order.weights]).to(state["anchor"])
+        norms = norms_of([w.view for w in order.weights]).to(state["anchor"])
         edits, anchor = self._reanchored(context, state, norms)
         head = self.coef if self.coef_head is None else self.coef_head
         lam = order.classifier * (head - self.coef) + self.coef
@@ -160,25 +133,25 @@ class Swr(Method):
             factors = factors.index_copy(0, order.pairs.flatten(), balanced)
         rows = zip(factors.unbind(), norms.unbind(), strict=True)
         for layers in order.chains:
-            edits += self._edits_of(layers, rows, torch.ones_like(norms[0]))
+            edits += rescaled(
+                layers,
+                rows,
+                torch.ones_like(norms[0]),
+                leaks=self.rule == "printed",
+                statistics=self.rescale_running_stats,
+            )
         return edits
 
-    def _order(self, network: Network, blocks: Sequence[Block]) -> _Order:
+    def _order(self, network: Network, blocks: Sequence[Block]) -> Order:
         """Return the network's order; found once, since this runs every update."""
         key = ("swr", tuple(blocks), self.rule, self.approximate)
         if key not in network.memo:
             network.memo[key] = self._find_order(network, blocks)
         return network.memo[key]
 
-    def _find_order(self, network: Network, blocks: Sequence[Block]) -> _Order:
-        part = next((b for b in blocks if b.spec.part), None)
+    def _find_order(self, network: Network, blocks: Sequence[Block]) -> Order:
         try:
-            if part is not None:
-                raise ConfigError(
-                    f"swr: {network.qualified(part)} is one part of a packed layer: attention "
-                    "branches, and has no forward order"
-                )
-            return _chains(network, blocks)
+            return chains_of(network, blocks, "swr")
         except NothingToEdit:
             raise
         except ConfigError as error:
@@ -186,26 +159,6 @@ class Swr(Method):
             if declared or self.rule != "exact":
                 raise
             return _branches(network, blocks, error, self.approximate)
-
-    def _edits_of(
-        self, layers: list[_Layer], rows: Iterator[tuple[Tensor, Tensor]], one: Tensor
-    ) -> list[Edit]:
-        edits: list[Edit] = []
-        given = cumulative = one  # C of what a layer reads, and of what it gives
-        for layer in layers:
-            given = cumulative = given if layer.beside else cumulative
-            if self.rescale_running_stats and layer.statistics:
-                mean, variance = layer.statistics
-                edits += [Scale(mean, cumulative), Scale(variance, cumulative.square())]
-            restarts = layer.is_norm if self.rule == "exact" else layer.precedes_norm
-            cumulative = one if restarts else cumulative
-            if layer.weight is not None:
-                factor, norm = next(rows)
-                edits.append(Scale(layer.weight, factor, norm))
-                cumulative = factor * cumulative
-            if layer.bias is not None:
-                edits.append(Scale(layer.bias, cumulative))
-        return edits
 
     def _reanchored(
         self, context: Context, state: dict[str, Tensor], norms: Tensor
@@ -221,70 +174,9 @@ class Swr(Method):
         return [Assign(state["anchor"], anchor), Assign(state["lr"], lr)], anchor
 
 
-def _norms(tensors: Sequence[Tensor]) -> Tensor:
-    """Return Frobenius norms, in at least float32 (bf16 would round them to three digits)."""
-    wide = [t.to(torch.promote_types(t.dtype, torch.float32)) for t in tensors]
-    return torch.stack(torch._foreach_norm(wide))
-
-
-def _slots(
-    network: Network, blocks: Sequence[Block]
-) -> dict[int | None, dict[str, dict[str, Block]]]:
-    """Return the Blocks with a place in the order: by slot, by layer, by role."""
-    slots: dict[int | None, dict[str, dict[str, Block]]] = {}
-    for block in blocks:
-        if block.aliases:
-            raise ConfigError(
-                f"swr: {network.qualified(block)} is tied to {', '.join(block.aliases)}: it has "
-                "two places in the forward order; leave the tied layer out of the network"
-            )
-        if block.kind in ("linear", "conv", "norm"):
-            role = block.spec.tensor if block.role == "buffer" else block.role
-            slots.setdefault(block.spec.slot, {}).setdefault(_place(block), {})[role] = block
-    return slots
-
-
-def _chains(network: Network, blocks: Sequence[Block]) -> _Order:
-    """Return the order of a network that is a chain, or says in which order its layers come."""
-    slots = _slots(network, blocks)
-    nothing = NothingToEdit(f"swr finds no linear, conv or norm layer in network {network.name!r}")
-    if not slots:
-        raise nothing
-    if None in slots and len(slots) > 1:
-        name = network.qualified(next(iter(next(iter(slots[None].values())).values())))
-        raise ConfigError(
-            f"swr: {name} is shared by the members of a stacked network: the order branches there"
-        )
-    for block in network.blocks:
-        if block.role in ("bias", "shift") and not block.trainable and network.optimizers:
-            raise ConfigError(
-                f"swr: {network.qualified(block)} is frozen: it cannot follow the layers before "
-                "it, and the network would compute something else"
-            )
-    paths = forward_order(network)
-    for layers in slots.values():
-        for path, roles in layers.items():
-            if path not in paths:
-                name = network.qualified(next(iter(roles.values())))
-                raise ConfigError(
-                    f"swr: {name} has no place in the forward order {paths}: pass order=[...] "
-                    "with every layer to its Network, or freeze a layer that is not used"
-                )
-    chains = [_chain(layers, paths, network) for layers in slots.values()]
-    if not any(layer.weight is not None for chain in chains for layer in chain):
-        raise nothing
-    return _whole(chains)
-
-
-def _whole(chains: list[list[_Layer]]) -> _Order:
-    weights = [layer.weight for chain in chains for layer in chain if layer.weight is not None]
-    classifier = torch.tensor([float(w.kind == "linear") for w in weights])
-    return _Order(chains, weights, classifier.to(_norms([w.view for w in weights])))
-
-
 def _branches(
     network: Network, blocks: Sequence[Block], error: ConfigError, approximate: bool
-) -> _Order:
+) -> Order:
     """Return the pieces of a network that branches, each of which can be scaled by itself.
 
     Raises:
@@ -294,21 +186,21 @@ def _branches(
     """
     chosen = set(blocks)
     statistics = [b for b in network.blocks if b.kind == "norm" and b.role == "buffer"]
-    slots = _slots(network, [*blocks, *(b for b in statistics if b not in chosen)])
+    slots = slots_of(network, [*blocks, *(b for b in statistics if b not in chosen)], "swr")
     if set(slots) != {None}:
         raise error
     layers = slots[None]
     for block in network.blocks:
         if block.role in ("bias", "shift") and block not in chosen:
-            if _weight(layers.get(_place(block), {})) is not None:
+            if weight_of(layers.get(place_of(block), {})) is not None:
                 raise ConfigError(
                     f"swr: {network.qualified(block)} is frozen or out of scope: it cannot follow "
                     "its weight, and the network would compute something else"
                 )
-    chains: list[list[_Layer]] = []
+    chains: list[list[Layer]] = []
     for run, norm in segments(network.module, lambda path: "weight" in layers.get(path, {})):
-        chain = _chain(layers, run, network)
-        after = [] if norm is None else _chain(layers, [norm], network)
+        chain = chain_of(layers, run, network)
+        after = [] if norm is None else chain_of(layers, [norm], network)
         chains.append(chain + [replace(layer, weight=None, bias=None) for layer in after])
     pairs: list[tuple[Block, Block]] = []
     for query, key, value, output in _attentions(network):
@@ -316,20 +208,20 @@ def _branches(
             if chosen.issuperset(pair):
                 pairs.append(pair)
                 # The bias of the output projection is added to what the pair computes.
-                ones = [_alone(layers[_place(b)]) for b in pair]
+                ones = [_alone(layers[place_of(b)]) for b in pair]
                 chains += [
                     [o if b is not output else replace(o, bias=None)]
                     for o, b in zip(ones, pair, strict=True)
                 ]
     done = {layer.weight for chain in chains for layer in chain}
-    left = [r for r in layers.values() if _weight(r) is not None and _weight(r) not in done]
+    left = [r for r in layers.values() if weight_of(r) is not None and weight_of(r) not in done]
     if left and not approximate:
-        names = ", ".join(network.qualified(w) for w in map(_weight, left) if w is not None)
+        names = ", ".join(network.qualified(w) for w in map(weight_of, left) if w is not None)
         raise ConfigError(
             f"{error}; rescaling {names} would change what the network computes: leave them out by "
             "a scope, such as resnet (no norms) or vit (queries and keys), or set approximate: true"
         )
-    order = _whole([*chains, *([_alone(roles)] for roles in left)])
+    order = order_of([*chains, *([_alone(roles)] for roles in left)])
     if not pairs:
         return order
     index = {block: i for i, block in enumerate(order.weights)}
@@ -347,38 +239,9 @@ def _attentions(network: Network) -> Iterator[tuple[Block, ...]]:
             yield (*weights, group.outgoing[0].block)
 
 
-def _place(block: Block) -> str:
-    return block.layer if block.spec.part else block.path
-
-
-def _weight(roles: Mapping[str, Block]) -> Block | None:
-    return roles.get("weight", roles.get("scale"))
-
-
-def _alone(roles: Mapping[str, Block]) -> _Layer:
+def _alone(roles: Mapping[str, Block]) -> Layer:
     bias = roles.get("bias", roles.get("shift"))
-    return _Layer(_weight(roles), bias, (), is_norm=False, precedes_norm=False, beside=False)
-
-
-def _chain(layers: dict[str, dict[str, Block]], paths: list[str], network: Network) -> list[_Layer]:
-    modules = dict(network.module.named_modules())
-    later_heads = heads(network)[1:]
-    chain: list[_Layer] = []
-    for path in reversed(paths):
-        roles = layers.get(path, {})
-        statistics = [roles[name] for name in ("running_mean", "running_var") if name in roles]
-        chain.append(
-            _Layer(
-                weight=_weight(roles),
-                bias=roles.get("bias", roles.get("shift")),
-                statistics=tuple(statistics),
-                is_norm=isinstance(modules[path], NORMS)
-                or any(block.kind == "norm" for block in roles.values()),
-                precedes_norm=any(layer.is_norm for layer in chain),
-                beside=path in later_heads,
-            )
-        )
-    return chain[::-1]
+    return Layer(weight_of(roles), bias, (), is_norm=False, precedes_norm=False, beside=False)
 
 
 def swr(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any) -> Receipt:

@@ -73,7 +73,7 @@ ARMS = {
 }
 
 # Every registered method at 50%: its own policies, all networks. PARAMS has what is not default.
-OWN = ("cbp", "dash", "redo", "regrama", "snr", "weight_clip")
+OWN = ("cbp", "dash", "redo", "regrama", "scale_weights", "snr", "weight_clip")
 PARAMS = {name: CASES[name].params for name in OWN}
 METHODS = {
     "full_reset": Row("fresh", "fresh", temperature="θ0"),  # its law draws nothing
@@ -85,6 +85,7 @@ METHODS = {
     "plasticity_injection": Row("injected", "injected", renewed=(), forgets=TWO),
     "hypersphere_project": Row("unit rows", "unit rows", "unchanged", renewed=()),
     "weight_clip": Row("within 0.1", "within 0.1", "unchanged", renewed=()),
+    "scale_weights": Row("halved", "halved", renewed=TWO),
     "cbp": UNITS,
     "hare_tortoise": NOTHING,  # it has followed no update
     "redo": UNITS,
@@ -227,6 +228,17 @@ def clipped(blocks: list[Block], before: State, after: State, start: State) -> N
     unchanged([b for b in blocks if b not in linears], before, after, start)
 
 
+def halved(blocks: list[Block], before: State, after: State, start: State) -> None:
+    """Weights by 0.5, biases by 0.5 per layer so far, counted anew from each norm layer on."""
+    depth = 0
+    for path in dict.fromkeys(b.path for b in blocks):
+        own = [b for b in blocks if b.path == path]
+        depth = 1 if any(b.kind == "norm" for b in own) else depth + (path != "log_std")
+        for block in own:
+            power = 1 if block.role in ("weight", "scale") else depth
+            assert same(after[block.name], 0.5**power * before[block.name]), block.name
+
+
 unchanged = equal(lambda before, start, name: before[name])
 RULES: dict[str, Rule] = {
     "unchanged": unchanged,
@@ -240,6 +252,7 @@ RULES: dict[str, Rule] = {
     "shrunk": shrunk,
     "unit rows": unit_rows,
     "within 0.1": clipped,
+    "halved": halved,
     "injected": injected,
     "units": renewed_units,
 }

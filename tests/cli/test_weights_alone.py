@@ -13,7 +13,8 @@ from tests.cli.commands import Outcome, command, printed, trained_pair
 METHODS = {info.name: key for key, family in LISTS.items() for info in rows(family)}
 METRICS = [info.name for info in rows("metrics")]
 # These must work; others may.
-EDITORS = {"fire", "full_reset", "head_reset", "shrink_perturb", "swr", "weight_clip"}
+EDITORS = {"fire", "full_reset", "head_reset", "scale_weights", "shrink_perturb", "swr"}
+EDITORS |= {"weight_clip"}
 OF_WEIGHTS = {"dfi", "dfi_scaled", "effective_rank", "spectral_norm", "srank", "stable_rank"}
 OF_WEIGHTS |= {"sfe", "sfe_normalized", "weight_difference", "weight_norm"}
 

@@ -1,0 +1,225 @@
+"""What methods share that multiply layers, so that outputs keep their proportion.
+
+- `Layer`, `Order`: the places of a network's forward order, and what is multiplied there.
+- `chains_of`: the order of a network that is a chain, or that says in which order its layers come.
+- `slots_of`, `chain_of`, `order_of`: its steps, for pieces of a network.
+- `rescaled`: the edits of one chain, from a factor per weight.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.network.blocks import NORMS, Block
+from rlplast.core.network.edits import Edit, Scale
+from rlplast.core.network.network import Network
+from rlplast.core.network.order import forward_order, heads
+
+__all__ = [
+    "Layer",
+    "Order",
+    "chain_of",
+    "chains_of",
+    "norms_of",
+    "order_of",
+    "place_of",
+    "rescaled",
+    "slots_of",
+    "weight_of",
+]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One place in the forward order.
+
+    Attributes:
+        weight: W, a norm layer's scale; None if there is none to edit.
+        bias: b, a norm layer's shift; None if there is none to edit.
+        statistics: a BatchNorm's running mean and variance.
+        is_norm: whether the layer normalises, with parameters or without.
+        precedes_norm: whether a norm layer comes later.
+        beside: whether it reads the same as the layer before it here: heads side by side.
+    """
+
+    weight: Block | None
+    bias: Block | None
+    statistics: tuple[Block, ...]
+    is_norm: bool
+    precedes_norm: bool
+    beside: bool
+
+
+@dataclass(frozen=True)
+class Order:
+    """The forward order of one network.
+
+    Attributes:
+        chains: layers in forward order; one chain per slot of a stacked network.
+        weights: every W, chain by chain.
+        classifier: per W, 1 if it belongs to the fully-connected classifier, else 0.
+        pairs: indices of two W each whose product alone matters, (pairs, 2); None if there is none.
+    """
+
+    chains: list[list[Layer]]
+    weights: list[Block]
+    classifier: Tensor
+    pairs: Tensor | None = None
+
+
+def norms_of(tensors: Sequence[Tensor]) -> Tensor:
+    """Return Frobenius norms, in at least float32 (bf16 would round them to three digits)."""
+    wide = [t.to(torch.promote_types(t.dtype, torch.float32)) for t in tensors]
+    return torch.stack(torch._foreach_norm(wide))
+
+
+def slots_of(
+    network: Network, blocks: Sequence[Block], method: str
+) -> dict[int | None, dict[str, dict[str, Block]]]:
+    """Return the Blocks with a place in the order: by slot, by layer, by role.
+
+    Raises:
+        ConfigError: for a tied tensor; it names `method`, which asks.
+    """
+    found: dict[int | None, dict[str, dict[str, Block]]] = {}
+    for block in blocks:
+        if block.aliases:
+            raise ConfigError(
+                f"{method}: {network.qualified(block)} is tied to {', '.join(block.aliases)}: it "
+                "has two places in the forward order; leave the tied layer out of the network"
+            )
+        if block.kind in ("linear", "conv", "norm"):
+            role = block.spec.tensor if block.role == "buffer" else block.role
+            found.setdefault(block.spec.slot, {}).setdefault(place_of(block), {})[role] = block
+    return found
+
+
+def chains_of(network: Network, blocks: Sequence[Block], method: str) -> Order:
+    """Return the order of a network that is a chain, or says in which order its layers come.
+
+    Args:
+        network: the network.
+        blocks: those in scope.
+        method: the method that asks, for messages.
+
+    Raises:
+        NothingToEdit: if there is no weight.
+        ConfigError: if the network has no such order, or a Block no place in it.
+    """
+    part = next((b for b in blocks if b.spec.part), None)
+    if part is not None:
+        raise ConfigError(
+            f"{method}: {network.qualified(part)} is one part of a packed layer: attention "
+            "branches, and has no forward order"
+        )
+    found = slots_of(network, blocks, method)
+    nothing = NothingToEdit(
+        f"{method} finds no linear, conv or norm layer in network {network.name!r}"
+    )
+    if not found:
+        raise nothing
+    if None in found and len(found) > 1:
+        name = network.qualified(next(iter(next(iter(found[None].values())).values())))
+        raise ConfigError(
+            f"{method}: {name} is shared by the members of a stacked network: the order branches "
+            "there"
+        )
+    for block in network.blocks:
+        if block.role in ("bias", "shift") and not block.trainable and network.optimizers:
+            raise ConfigError(
+                f"{method}: {network.qualified(block)} is frozen: it cannot follow the layers "
+                "before it, and the network would compute something else"
+            )
+    paths = forward_order(network)
+    for layers in found.values():
+        for path, roles in layers.items():
+            if path not in paths:
+                name = network.qualified(next(iter(roles.values())))
+                raise ConfigError(
+                    f"{method}: {name} has no place in the forward order {paths}: pass order=[...] "
+                    "with every layer to its Network, or freeze a layer that is not used"
+                )
+    order = [chain_of(layers, paths, network) for layers in found.values()]
+    if not any(layer.weight is not None for layers in order for layer in layers):
+        raise nothing
+    return order_of(order)
+
+
+def order_of(layers: list[list[Layer]]) -> Order:
+    """Return an order of chains."""
+    weights = [layer.weight for chain in layers for layer in chain if layer.weight is not None]
+    classifier = torch.tensor([float(w.kind == "linear") for w in weights])
+    return Order(layers, weights, classifier.to(norms_of([w.view for w in weights])))
+
+
+def place_of(block: Block) -> str:
+    """Return the layer of a Block; of a packed one's part, the part."""
+    return block.layer if block.spec.part else block.path
+
+
+def weight_of(roles: Mapping[str, Block]) -> Block | None:
+    """Return a layer's weight, or a norm layer's scale."""
+    return roles.get("weight", roles.get("scale"))
+
+
+def chain_of(
+    layers: dict[str, dict[str, Block]], paths: list[str], network: Network
+) -> list[Layer]:
+    """Return the places of some paths, in their order; `layers` has their Blocks by role."""
+    modules = dict(network.module.named_modules())
+    later_heads = heads(network)[1:]
+    found: list[Layer] = []
+    for path in reversed(paths):
+        roles = layers.get(path, {})
+        statistics = [roles[name] for name in ("running_mean", "running_var") if name in roles]
+        found.append(
+            Layer(
+                weight=weight_of(roles),
+                bias=roles.get("bias", roles.get("shift")),
+                statistics=tuple(statistics),
+                is_norm=isinstance(modules[path], NORMS)
+                or any(block.kind == "norm" for block in roles.values()),
+                precedes_norm=any(layer.is_norm for layer in found),
+                beside=path in later_heads,
+            )
+        )
+    return found[::-1]
+
+
+def rescaled(
+    layers: list[Layer],
+    rows: Iterator[tuple[Tensor, Tensor | None]],
+    one: Tensor,
+    *,
+    leaks: bool = False,
+    statistics: bool = False,
+) -> list[Edit]:
+    """Return edits W ← c·W and b ← C·b of one chain, C the product of the factors so far.
+
+    Args:
+        layers: the chain.
+        rows: c of each weight, and ‖W‖ if known, from where the last chain ended.
+        one: 1, on the chain's device.
+        leaks: whether C restarts at every layer before the last norm, but not at that norm, as
+            SWR's printed algorithm has it; else C restarts at every norm layer.
+        statistics: whether a BatchNorm's running mean and variance follow its input.
+    """
+    edits: list[Edit] = []
+    given = cumulative = one  # C of what a layer reads, and of what it gives
+    for layer in layers:
+        given = cumulative = given if layer.beside else cumulative
+        if statistics and layer.statistics:
+            mean, variance = layer.statistics
+            edits += [Scale(mean, cumulative), Scale(variance, cumulative.square())]
+        restarts = layer.precedes_norm if leaks else layer.is_norm
+        cumulative = one if restarts else cumulative
+        if layer.weight is not None:
+            factor, norm = next(rows)
+            edits.append(Scale(layer.weight, factor, norm))
+            cumulative = factor * cumulative
+        if layer.bias is not None:
+            edits.append(Scale(layer.bias, cumulative))
+    return edits

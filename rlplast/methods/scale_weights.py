@@ -1,0 +1,74 @@
+"""Scale weights: every layer times one factor, with or without its bias in proportion.
+
+Source: SWR paper, Theorem 1 and Figure 1.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rlplast.core.errors import NothingToEdit
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Edit, Scale
+from rlplast.core.network.network import Network
+from rlplast.core.registry import param
+from rlplast.methods.rescaling import chains_of, rescaled
+
+__all__ = ["ScaleWeights"]
+
+
+@method("scale_weights", source="SWR Theorem 1, Figure 1")
+@dataclass(frozen=True)
+class ScaleWeights(Method):
+    """Multiply every layer's weight by one factor, once.
+
+    W_l ← c·W_l, and, if `proportional`, b_l ← C·b_l in forward order, where C is the product of
+    the factors so far; it starts anew at a norm layer. Outputs then keep their proportion and a
+    classifier its classes; without it they change. Weights of linear and conv layers and scales
+    of norm layers count, heads too; embeddings and tied tensors do not. Made for one firing. The
+    optimizer's state is zeroed and followers become copies unless the hook says otherwise.
+
+    Attributes:
+        factor: c.
+        proportional: whether biases and norm layers' shifts follow. This needs a network with a
+            forward order: no branches, no tied tensors.
+    """
+
+    factor: float = param(0.5, "(0, inf)")
+    proportional: bool = param(True, "")
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+        """Keep no state; refuse a scope without a weight, or a network without a forward order.
+
+        Raises:
+            NothingToEdit: if there is no weight.
+            ConfigError: if `proportional` and the network has no forward order.
+        """
+        if self.proportional and blocks:
+            chains_of(network, blocks, self.name)
+        elif blocks and not _weights(blocks):
+            raise NothingToEdit(
+                f"scale_weights finds no linear, conv or norm layer in network {network.name!r}"
+            )
+        return {}
+
+    def plan(self, context: Context, state: State) -> list[Edit]:
+        """Plan one factor per tensor."""
+        first = context.blocks[0].view
+        dtype = torch.promote_types(first.dtype, torch.float32)
+        factor = torch.tensor(self.factor, dtype=dtype, device=first.device)
+        if not self.proportional:
+            return [Scale(block, factor) for block in _weights(context.blocks)]
+        order = chains_of(context.network, context.blocks, self.name)
+        rows = itertools.repeat((factor, None))
+        one = torch.ones_like(factor)
+        return [edit for layers in order.chains for edit in rescaled(layers, rows, one)]
+
+
+def _weights(blocks: Sequence[Block]) -> list[Block]:
+    weights = [b for b in blocks if b.role in ("weight", "scale") and not b.aliases]
+    return [b for b in weights if b.kind in ("linear", "conv", "norm")]

@@ -1,0 +1,83 @@
+"""scale_weights beside its closed form and Theorem 1 of the SWR paper."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.method.once import fire_once
+from tests.methods.chains import ALL, inputs_for, make
+from tests.methods.nets import ConvNet, Mlp, randomise, snapshot
+
+
+@pytest.mark.parametrize("factor", [0.2, 3.0])
+@pytest.mark.parametrize("net", ALL)
+@torch.no_grad()
+def test_in_proportion_outputs_are_one_multiple_of_what_they_were(net: str, factor: float) -> None:
+    network = make(ALL[net])
+    network.module.train()  # BatchNorm by the statistics of the batch
+    x = inputs_for(network)
+    before = network.module(x)
+    fire_once("scale_weights", network, factor=factor)
+    after = network.module(x)
+    multiple = float((after * before).sum() / before.square().sum())
+    power = math.log(multiple) / math.log(factor)  # the layers after the last norm
+    assert power == pytest.approx(round(power)) and power > 0.5
+    torch.testing.assert_close(after, multiple * before, rtol=1e-9, atol=1e-9 * multiple)
+
+
+def test_a_bias_gets_the_factor_once_per_layer_so_far() -> None:
+    model = randomise(ConvNet(norm=False), 1)
+    before = snapshot(model)
+    fire_once("scale_weights", model, factor=0.5)
+    biases = [name for name in before if name.endswith("bias")]
+    assert len(biases) > 2
+    for name, value in snapshot(model).items():
+        power = biases.index(name) + 1 if name in biases else 1
+        assert torch.equal(value, before[name] * 0.5**power), name
+
+
+def test_a_norm_layer_starts_anew() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 2))
+    before = snapshot(randomise(model, 2))
+    fire_once("scale_weights", model, factor=0.5)
+    powers = {"0.bias": 1, "1.bias": 1, "3.bias": 2}
+    for name, value in snapshot(model).items():
+        assert torch.equal(value, before[name] * 0.5 ** powers.get(name, 1)), name
+
+
+def test_without_proportion_weights_alone_are_scaled_and_classes_change() -> None:
+    model = randomise(Mlp(), 3)
+    x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+    before, classes = snapshot(model), model(x).argmax(1)
+    fire_once("scale_weights", model, factor=0.25, proportional=False)
+    for name, value in snapshot(model).items():
+        factor = 1 if name.endswith("bias") else 0.25
+        assert torch.equal(value, before[name] * factor), name
+    assert not torch.equal(model(x).argmax(1), classes)
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.fc(x)
+
+
+def test_a_network_that_branches_has_no_proportion() -> None:
+    with pytest.raises(ConfigError, match="model branches: add joins"):
+        fire_once("scale_weights", Residual())
+    model = randomise(Residual(), 1)
+    before = model.fc.weight.detach().clone()
+    fire_once("scale_weights", model, factor=2.0, proportional=False)
+    assert torch.equal(model.fc.weight, 2 * before)
+
+
+@pytest.mark.parametrize("proportional", [True, False])
+def test_a_model_without_layers_is_refused(proportional: bool) -> None:
+    with pytest.raises(NothingToEdit, match="scale_weights finds no linear, conv or norm layer"):
+        fire_once("scale_weights", nn.Embedding(4, 2), proportional=proportional)
