@@ -42,6 +42,13 @@ def test_swrs_vgg16_has_batch_norm() -> None:
     assert config("swr_tiny_imagenet_vgg16").model.batch_norm
 
 
+@pytest.mark.parametrize(
+    "name", ["mnist_mlp", "cifar10_cnn", "cifar100_cnn", "cifar100_cnn_bn", "tiny_imagenet_vgg16"]
+)
+def test_swrs_classifiers_are_evaluated_after_each_epoch(name: str) -> None:
+    assert config(f"swr_{name}").evaluate.every == "1 epochs"
+
+
 @pytest.mark.parametrize("name", ["full_reset", "head_reset"])
 def test_resets_of_classifiers_return_to_the_stored_weights(name: str) -> None:
     (row,) = read_yaml(HOOKS / f"{name}.yaml")
