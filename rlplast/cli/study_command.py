@@ -6,6 +6,8 @@ runs what is new after the file was changed. `rlplast report DIR` then draws wha
 """
 
 import argparse
+import copy
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,12 +68,14 @@ def study_cells(study: StudyConfig) -> list[Cell]:
     Raises:
         ConfigError: naming the arm whose config is wrong.
     """
-    runs = []
+    runs, read = [], {}  # seeds differ in nothing else: one of them is read
     for run in runs_of(study):
         try:
-            config = read_config(study.base, *run.overrides)
+            if (run.task, run.arm) not in read:
+                read[run.task, run.arm] = read_config(study.base, *run.overrides)
         except ConfigError as error:
             raise ConfigError(f"arm {run.arm!r}: {error}") from error
+        config = dataclasses.replace(copy.deepcopy(read[run.task, run.arm]), seed=run.seed)
         runs.append(PlannedRun(run.task, run.seed, run.arm, config))
     return plan(runs)
 
