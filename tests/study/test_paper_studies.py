@@ -1,0 +1,242 @@
+"""Studies of FIRE and SWR beside the papers' tables, the official scripts and docs/papers.md.
+
+The values below were copied from the papers, not from the studies.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlplast.cli.study_command import read_study_config, study_cells
+from rlplast.run.config_file import read_config
+from rlplast.run.shipped import config_folder
+from rlplast.study.spec import StudyConfig, runs_of
+from tests.marks import slow
+
+PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
+FOLDER = config_folder() / "study"
+NAMES = sorted(
+    p.relative_to(FOLDER.parent).with_suffix("").as_posix() for p in FOLDER.glob("*/*.yaml")
+)
+OURS = [name for name in NAMES if name.startswith(("study/fire/", "study/swr/"))]
+PLANNED = ("fire/fig2a_cifar10", "fire/fig2c_cifar100", "fire/fig3", "fire/fig4b", "swr/fig5")
+
+
+def rows_of(study: StudyConfig, task: str, arm: str) -> list[dict[str, Any]]:
+    """Return the hooks and penalties that an arm has in a task."""
+    (run,) = [r for r in runs_of(study) if (r.task, r.arm, r.seed) == (task, arm, 1)]
+    config = read_config(study.base, *run.overrides)
+    return [dict(row) for row in (*config.hooks, *config.penalties)]
+
+
+def row(study: StudyConfig, task: str, arm: str) -> dict[str, Any]:
+    """Return the only hook or penalty of an arm, without its name."""
+    (found,) = rows_of(study, task, arm)
+    return {key: value for key, value in found.items() if key != "method"}
+
+
+# FIRE, Tables 6 to 8: S&P, DASH (α, λ), Parseval, FIRE's iterations; its scripts: continual
+# backprop (rate, maturity), ReDo, L2 Init, SNR.
+FIRE = {
+    "fig2a_cifar10": (0.8, (0.3, 0.05), 1e-3, 10, (1e-4, 1000), 0.5, 1e-3, 0.99),
+    "fig2a_cifar100": (0.8, (0.1, 0.05), 1e-5, 10, (1e-4, 100), 0.5, 1e-3, 0.99),
+    "fig2a_tiny_imagenet": (0.8, (0.1, 0.05), 1e-3, 10, (1e-4, 1000), 0.5, 1e-3, 0.92),
+    "fig2b_cifar10": (0.8, (0.3, 0.05), 1e-3, 10, (1e-5, 1000), 0.05, 1e-5, 0.92),
+    "fig2b_cifar100": (0.8, (0.1, 0.05), 1e-5, 10, (1e-5, 1000), 0.01, 1e-4, 0.96),
+    "fig2b_tiny_imagenet": (0.8, (0.1, 0.1), 1e-4, 10, (1e-5, 1000), 0.01, 1e-5, 0.99),
+    "fig2c_cifar100": (0.8, (0.3, 0.3), 1e-5, 10, (1e-5, 1000), 0.01, 1e-5, 0.92),
+    "fig2c_tiny_imagenet": (0.8, (0.3, 0.1), 1e-3, 10, (1e-4, 1000), 0.05, 1e-4, 0.98),
+}
+SCOPES = {"cifar10": "resnet", "cifar100": "vit", "tiny_imagenet": "vgg"}
+EPOCHS = {"a": [1000, 100], "b": [100] * 10, "c": [100] * 20}
+
+
+@pytest.mark.parametrize("name", FIRE)
+def test_fires_classifiers_have_the_published_values(name: str) -> None:
+    study = read_study_config(f"study/fire/{name}")
+    shrink, dash, parseval, iterations, cbp, redo, l2_init, snr = FIRE[name]
+    warm = {"from": "phase 1"} if name.startswith("fig2a") else {}
+    start: dict[str, Any] = {"on": "phase_start"}
+
+    def has(arm: str, **expected: Any) -> None:
+        found = row(study, "", arm)
+        params = expected.pop("params")
+        assert found.pop("params").items() >= params.items(), arm
+        assert found == expected, arm
+
+    assert study.seed_list() == [1, 2, 3] and rows_of(study, "", "none") == []
+    has("full_reset", **start, params={"init": "stored"})
+    has("shrink_perturb", **start, params={"coef": shrink})
+    has("dash", **start, params={"alpha": dash[0], "coef": dash[1], "mode": "eval"})
+    has("parseval", **warm, params={"coef": parseval, "norms": True})
+    scope = SCOPES[name.partition("_")[2]]
+    has("fire", **start, scope=scope, params={"iterations": iterations})
+    has("cbp", every="1 updates", **warm, params={"replacement_rate": cbp[0], "maturity": cbp[1]})
+    has("redo", every="1 epochs", **warm, params={"threshold": redo, "probe": 512})
+    has("l2_init", **warm, params={"coef": l2_init})
+    has("snr", every="1 updates", **warm, params={"percentile": snr, "tau_max": 20000})
+
+
+@pytest.mark.parametrize("name", FIRE)
+def test_fires_classifiers_have_the_published_stages_and_optimizer(name: str) -> None:
+    study = read_study_config(f"study/fire/{name}")
+    found: Any = read_config(study.base, study.overrides)
+    assert found.stream.epochs_of_phases() == EPOCHS[name[4]]
+    assert found.stream.fraction == (0.1 if name[4] == "a" else None)
+    assert (found.batch_size, found.augment, found.evaluate.every) == (256, [], "1 epochs")
+    optimizer = found.optimizer
+    assert (optimizer.name, optimizer.lr, optimizer.weight_decay) == ("adam", 1e-3, 0)
+    assert (optimizer.clip_norm, optimizer.renew, optimizer.warmup) == (0.5, True, 0.1)
+
+
+def test_fires_gpts_have_the_published_coefficients_and_checkpoints() -> None:
+    study = read_study_config("study/fire/fig3")
+    starts = {"best": ("best", 0.5), "30k": ("step-30000", 0.8), "60k": ("step-60000", 0.5)}
+    assert list(study.task_list()) == list(starts) and study.seed_list() == [1, 2, 3]
+    for task, (checkpoint, coef) in starts.items():
+        assert study.task_list()[task] == {"start.checkpoint": checkpoint}
+        assert row(study, task, "shrink_perturb") == {"at": "0%", "params": {"coef": coef}}
+        assert row(study, task, "fire")["params"] == {"iterations": 5, "include_tied": True}
+    scratch = [run for run in runs_of(study) if run.arm == "full_reset"]
+    assert {run.task for run in scratch} == {"best"}  # one curve for all three
+    config: Any = read_config(study.base, *scratch[0].overrides)
+    assert config.start.run is None and config.hooks == []
+
+
+def test_fires_agents_act_at_the_midpoint_in_the_published_environments() -> None:
+    tasks = {
+        "fig4a": [f"atari/{game}" for game in ("Asterix", "BeamRider", "DemonAttack")],
+        "fig4b": [f"humanoid_bench/h1-{t}-v0" for t in ("balance_simple", "walk", "run")],
+    }
+    for name, ids in tasks.items():
+        study = read_study_config(f"study/fire/{name}")
+        assert [values["env.id"] for values in study.task_list().values()] == ids
+        first = next(iter(study.task_list()))
+        for arm in ("full_reset", "shrink_perturb", "fire"):
+            assert {hook["at"] for hook in rows_of(study, first, arm)} == {"50%"}
+        assert rows_of(study, first, "none") == []
+        assert {"swr", "lifecycle"} <= set(study.arms)
+    config: Any = read_config("dqn/asterix")
+    assert config.evaluate.steps == 125_000 and config.evaluate.every == "10%"
+
+
+# SWR, Tables 2 to 4: S&P, L2, L2 Init, SWR (of features, of the classifier), by task.
+PAIRS = ("mnist_mlp", "cifar10_cnn", "cifar100_cnn", "cifar100_cnn_bn", "tiny_imagenet_vgg16")
+SWR: dict[str, list[tuple[Any, ...]]] = {
+    "fig2_6": [
+        (0.4, 1e-5, 1e-5, (1e-4,)),
+        (0.8, 1e-2, 1e-2, (1e-3,)),
+        (0.8, 1e-2, 1e-2, (1e-3,)),
+        (0.8, 1e-2, 1e-2, (1e-4, 1)),
+        (0.8, 1e-5, 1e-5, (1e-2, 1e-1)),
+    ],
+    "fig3_7": [
+        (0.6, 1e-4, 1e-4, (1e-4,)),
+        (0.8, 1e-2, 1e-2, (1e-3,)),
+        (0.8, 1e-2, 1e-2, (1e-3,)),
+        (0.8, 1e-2, 1e-2, (1e-4, 1e-1)),
+        (0.8, 1e-4, 1e-4, (1e-2, 1e-2)),
+    ],
+    "fig4_8": [
+        (0.2, 1e-5, 1e-5, (1e-4,)),
+        (0.4, 1e-2, 1e-2, (1e-1,)),
+        (0.6, 1e-2, 1e-2, (1e-1,)),
+        (0.4, 1e-2, 1e-2, (1e-1, 1e-2)),
+        (0.4, 1e-4, 1e-3, (1e-4, 1)),
+    ],
+    "table1": [
+        (None, 1e-5, 1e-5, (1e-4,)),
+        (None, 1e-2, 1e-2, (1e-3,)),
+        (None, 1e-2, 1e-2, (1e-3,)),
+        (None, 1e-2, 1e-2, (1e-4, 1e-1)),
+        (None, 1e-5, 1e-5, (1e-2, 1e-1)),
+    ],
+}
+SWR["table5"] = SWR["table1"]
+STREAMS = {
+    "fig2_6": ("warm_start", [100, 100]),
+    "fig3_7": ("continual_full", [100] * 10),
+    "fig4_8": ("continual_limited", [100] * 10),
+    "table1": ("single_task", [200]),
+    "table5": ("single_task", [200]),
+}
+
+
+@pytest.mark.parametrize("name", SWR)
+def test_swrs_classifiers_have_the_published_values(name: str) -> None:
+    study = read_study_config(f"study/swr/{name}")
+    assert tuple(study.task_list()) == PAIRS and study.seed_list() == [1, 2, 3, 4, 5]
+    for task, (shrink, l2, l2_init, swr) in zip(PAIRS, SWR[name], strict=True):
+        assert row(study, task, "l2") == {"params": {"coef": l2}}
+        assert row(study, task, "l2_init") == {"params": {"coef": l2_init}}
+        coefs = dict(zip(("coef", "coef_head"), swr, strict=False))
+        assert row(study, task, "swr") == {"every": "1 updates", "params": coefs}
+        if shrink is not None:
+            expected = {"on": "phase_start", "params": {"coef": shrink}}
+            assert row(study, task, "shrink_perturb") == expected
+            assert row(study, task, "head_reset")["params"] == {"init": "stored"}
+        if name == "table5":
+            anew = {"every": "1 updates", "params": coefs | {"reanchor_on_lr_decay": True}}
+            assert row(study, task, "swr_reanchored") == anew
+
+
+@pytest.mark.parametrize("name", SWR)
+def test_swrs_classifiers_have_the_published_nets_and_stages(name: str) -> None:
+    study = read_study_config(f"study/swr/{name}")
+    for task, values in study.task_list().items():
+        found: Any = read_config(study.base, study.overrides, values)
+        assert (found.stream.name, found.stream.epochs_of_phases()) == STREAMS[name]
+        data, _, model = task.rpartition("_cnn_bn" if task.endswith("_bn") else "_")
+        assert (found.data.name, found.model.name) == (data, model or "cnn_bn")
+        assert found.model.batch_norm == (model == "vgg16")  # cnn_bn has it by itself
+        optimizer = found.optimizer
+        assert (optimizer.lr, optimizer.renew, optimizer.warmup) == (1e-3, False, 0)
+        falls = ("step", [0.5, 0.75], 0.1) if name == "table5" else ("constant", [], 0.1)
+        assert (optimizer.schedule, optimizer.milestones, optimizer.gamma) == falls
+
+
+def test_grids_are_those_of_the_papers() -> None:
+    def grids(name: str) -> dict[str, list[list[Any]]]:
+        arms = read_study_config(name).arms
+        return {arm: list(v["grid"].values()) for arm, v in arms.items() if "grid" in v}
+
+    thin, wide = [0.2, 0.4, 0.6, 0.8], [0.1, 0.01, 1e-3, 1e-4, 1e-5]
+    assert grids("study/fire/fig2_grid") == {
+        "shrink_perturb": [thin],
+        "dash": [[0.1, 0.3], [0.05, 0.1, 0.3]],
+        "parseval": [[1e-3, 1e-4, 1e-5]],
+    }
+    assert grids("study/fire/fig3_grid") == {"shrink_perturb": [[0.2, 0.5, 0.8]]}
+    own = [1, *wide[:-1]]
+    assert grids("study/swr/grid") == {
+        "l2": [wide],
+        "l2_init": [wide],
+        "shrink_perturb": [thin],
+        "swr": [own],
+        "swr_norms": [own, own],
+    }
+
+
+# All papers.
+
+
+def test_the_page_names_every_study_and_every_study_it_names_is_there() -> None:
+    named = re.findall(r"rlplast study (study/\w+/\w+)", PAGE.read_text())
+    papers = {name.rpartition("/")[0] for name in named}
+    assert sorted(set(named)) == [n for n in NAMES if n.rpartition("/")[0] in papers]
+    assert {"study/fire", "study/swr"} <= papers
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_study_parses(name: str) -> None:
+    assert runs_of(read_study_config(name))
+
+
+@pytest.mark.parametrize("name", [n if n.endswith(PLANNED) else slow(n) for n in OURS])
+def test_a_study_is_planned_without_its_data(name: str) -> None:
+    study = read_study_config(name)
+    cells = study_cells(study)
+    runs = {(c.task, c.seed, c.arm) for c in cells if c.arm is not None}
+    assert runs == {(run.task, run.seed, run.arm) for run in runs_of(study)}
