@@ -2,7 +2,7 @@
 
 Importing this package imports every file of it, which registers its method. What several methods
 share is here too: `rlplast.methods.recycling` (edits of single units), `rlplast.methods.draws`
-(draws without a generator).
+(draws without a generator), `rlplast.methods.rescaling` (layers multiplied in forward order).
 """
 
 import importlib
