@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlplast import envs
 from rlplast.agents.dqn_config import DQNConfig
 from rlplast.agents.evaluation import evaluating
 from rlplast.agents.losses import huber, q_of, td_target
 from rlplast.agents.networks import QNetwork, architecture
 from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.replay import Batch, on_device
+from rlplast.agents.tasks import Tasks
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
@@ -41,14 +41,15 @@ class DQN(OffPolicyAgent):
 
     def __init__(self, config: DQNConfig, device: torch.device) -> None:
         agent, seed, clip = config.agent, config.seed, config.agent.clip_rewards
-        spec = envs.spec(config.env.id, **config.env.options)
+        tasks = Tasks(config.env, seed)
+        spec = tasks.spec
         if spec.num_actions is None:
             raise ConfigError(
                 f"env {spec.id!r} has {spec.action_dim} continuous actions: kind: dqn needs "
                 "discrete ones; use kind: sac"
             )
         self.num_actions = spec.num_actions
-        super().__init__(config, device, spec.clip_rewards if clip is None else clip)
+        super().__init__(config, tasks, device, spec.clip_rewards if clip is None else clip)
         self.online, self.target = self._q_network(), self._q_network()
         self.target.requires_grad_(False)
         if agent.precision == "bf16":  # autocast would round its weights anew at every update
@@ -86,10 +87,18 @@ class DQN(OffPolicyAgent):
         torch._foreach_copy_(target, online)
 
     def epsilon(self) -> float:
-        """Return the exploration rate now: linear after initial_steps, then constant."""
-        agent = self.config.agent
-        length = agent.epsilon_decay * self.config.env_steps_total()
-        passed = max(0, self.clock.env_steps - agent.initial_steps)
+        """Return the exploration rate now: linear after initial_steps, then constant.
+
+        In a sequence whose exploration restarts, it falls over a share of each task.
+        """
+        agent, sequence = self.config.agent, self.sequence
+        taken, whole = self._steps_of_schedule(), self.config.env_steps_total()
+        if sequence.each is not None and sequence.switch.explore == "restart":
+            whole = sequence.each
+        elif taken >= agent.initial_steps:
+            taken = self.clock.env_steps
+        length = agent.epsilon_decay * whole
+        passed = max(0, taken - agent.initial_steps)
         share = 1.0 if length == 0 else min(1.0, passed / length)
         return agent.epsilon_start + share * (agent.epsilon_end - agent.epsilon_start)
 
@@ -123,7 +132,7 @@ class DQN(OffPolicyAgent):
     def _update(self) -> None:
         batch = self.experience.replay.sample()
         loss, q, activations = self._td_loss(batch)
-        self.updater.set_lr(self.clock.updates, self.updates_planned)
+        self.updater.set_lr(*self._lr_place())
         clock = self.clock.advance(updates=1)
         self.updater.minimise(self.penalties.add("q", loss, clock=clock))
         self._count(torch.stack([loss.detach(), q.detach()]), {"q": activations})

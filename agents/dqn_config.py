@@ -24,7 +24,8 @@ class DQNAgentConfig(OffPolicyAgentConfig):
         target_every: env_steps between copies to the target network.
         epsilon_start: exploration at the first update.
         epsilon_end: exploration at the end of its decay.
-        epsilon_decay: share of the run over which it decays linearly, after initial_steps.
+        epsilon_decay: share of the run, or of each task of a sequence, over which it decays
+            linearly, after initial_steps.
         epsilon_eval: exploration during evaluation.
         policy: online or target: the network that acts.
         clip_rewards: whether the agent learns from the sign of rewards; null: on Atari only.

@@ -8,7 +8,6 @@ import numpy as np
 from torch import nn
 
 from rlplast import envs
-from rlplast.agents.off_policy_config import EnvConfig
 from rlplast.core.errors import RlplastError
 
 __all__ = ["Evaluation", "environment_errors", "evaluate_policy", "evaluating"]
@@ -64,7 +63,8 @@ def evaluating(*modules: nn.Module) -> Iterator[None]:
 
 
 def evaluate_policy(
-    config: EnvConfig,
+    make: Callable[[list[np.random.Generator]], envs.VectorEnv | envs.TaskVector],
+    num_envs: int,
     act: Callable[[np.ndarray], np.ndarray],
     episodes: int,
     rng: Callable[[int], np.random.Generator],
@@ -78,7 +78,8 @@ def evaluate_policy(
     done, as many papers evaluate.
 
     Args:
-        config: the environment; its workers are not used.
+        make: makes an environment of each generator.
+        num_envs: how many are stepped together, at most.
         act: actions for stacked observations (num_envs, ...).
         episodes: how many, at least 1.
         rng: generator of the i-th environment.
@@ -90,8 +91,8 @@ def evaluate_policy(
     Raises:
         RlplastError: as `environment_errors` says.
     """
-    n = max(1, config.num_envs) if steps is not None else min(episodes, max(1, config.num_envs))
-    env = envs.make_vector(config.id, [rng(i) for i in range(n)], 0, **config.options)
+    n = max(1, num_envs) if steps is not None else min(episodes, max(1, num_envs))
+    env = make([rng(i) for i in range(n)])
     spec = env.spec
     stack = envs.FrameStack(n, spec)
     quota = np.array([episodes // n + (i < episodes % n) for i in range(n)])

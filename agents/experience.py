@@ -13,6 +13,7 @@ from rlplast.agents.evaluation import environment_errors
 from rlplast.agents.off_policy_config import OffPolicyConfig
 from rlplast.agents.replay import Replay
 from rlplast.agents.sampling import sampling_of
+from rlplast.agents.tasks import Tasks
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.rng import numpy_stream
@@ -24,7 +25,8 @@ class Experience:
     """Environments, replay, and the updates owed for the transitions stored.
 
     Args:
-        config: of the run; every environment draws from a stream of its own.
+        config: of the run; every environment draws from a stream of its own, in each phase.
+        tasks: makes the environments.
         rng: the stream batches are drawn from.
         device: where batches live.
         clip_rewards: whether the replay stores the sign of rewards only.
@@ -37,12 +39,15 @@ class Experience:
     def __init__(
         self,
         config: OffPolicyConfig,
+        tasks: Tasks,
         rng: np.random.Generator,
         device: torch.device,
         clip_rewards: bool,
     ) -> None:
-        env, agent, n = config.env, config.agent, config.env.num_envs
-        self.spec = spec = envs.spec(env.id, **env.options)
+        agent, n = config.agent, config.env.num_envs
+        self.num_envs, self.workers, self.seed = n, config.env.workers, config.seed
+        self.tasks, self.phase = tasks, 0
+        self.spec = spec = tasks.spec
         # Then one transition can always be sampled: of the newest episode or, if that is shorter
         # than n_step, the last one of the episode before.
         least = n * (spec.frame_stack + agent.n_step + 1)
@@ -68,8 +73,7 @@ class Experience:
             action_dim=spec.action_dim,
             sampling=sampling_of(agent.sampling),
         )
-        rngs = [numpy_stream(config.seed, "environment", i) for i in range(n)]
-        self.env = envs.make_vector(env.id, rngs, env.workers, env.timeout, **env.options)
+        self.env = self._make(0)
         self.stack = envs.FrameStack(n, spec)
         self.credit = 0.0
         self.returns: list[float] = []
@@ -78,6 +82,30 @@ class Experience:
             with environment_errors("at the start"):
                 obs = self.env.reset()
             cleanup.pop_all()  # it answered: it stays
+        self.replay.start(obs)
+        self.stack.push(obs, True)
+
+    def _make(self, phase: int) -> envs.VectorEnv | envs.TaskVector:
+        of_phase = ("phase", phase) if phase else ()
+        names = [("environment", i, *of_phase) for i in range(self.num_envs)]
+        rngs = [numpy_stream(self.seed, *name) for name in names]
+        return self.tasks.make(self.tasks.sequence.tasks[phase], rngs, self.workers)
+
+    def switch(self, phase: int) -> None:
+        """Go on in a phase's task.
+
+        Running episodes end as truncated at their last observation, whether or not the replay
+        keeps them: no transition and no n-step window reaches into another task.
+
+        Raises:
+            RlplastError: as `environment_errors` says.
+        """
+        self.env.close()
+        with environment_errors(f"at the start of phase {phase}"):
+            self.env, self.phase = self._make(phase), phase
+            obs = self.env.reset()
+        if self.tasks.sequence.switch.replay == "clear":
+            self.replay.clear()
         self.replay.start(obs)
         self.stack.push(obs, True)
 
@@ -112,11 +140,11 @@ class Experience:
         ended = step.terminated | step.truncated
         self.stack.push(step.obs, ended)
         self.returns += step.episode_return[ended].tolist()
-        n = len(actions)
-        clock = clock.advance(env_steps=n, frames=step.frames)
-        counted = min(n, clock.env_steps - self.initial_steps)
-        self.credit += self.replay_ratio * max(0, counted)
-        return clock
+        after = clock.advance(env_steps=len(actions), frames=step.frames)
+        learning, initial = self.tasks.sequence.learning, self.initial_steps
+        counted = learning(after.env_steps, initial) - learning(clock.env_steps, initial)
+        self.credit += self.replay_ratio * counted
+        return after
 
     def episode_metrics(self) -> dict[str, float]:
         """Return the episodes finished since the last call: their number and mean return."""
@@ -139,11 +167,16 @@ class Experience:
             "replay": self.replay.state_dict(),
             "stack": self.stack.frames,
             "credit": self.credit,
+            "phase": self.phase,
             "returns": self.returns,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the replay follows in `load_files`."""
+        phase = int(state.get("phase", 0))
+        if phase != self.phase:
+            self.env.close()
+            self.env, self.phase = self._make(phase), phase
         self.env.load_state_dict(state["env"])
         self.stack.frames[:] = state["stack"]
         self.credit = float(state["credit"])

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,12 +15,16 @@ from rlplast.agents.evaluation import Evaluation, evaluate_policy, evaluating
 from rlplast.agents.experience import Experience
 from rlplast.agents.off_policy_config import OffPolicyConfig
 from rlplast.agents.replay import Batch
+from rlplast.agents.sequence import Sequence
+from rlplast.agents.tasks import Tasks
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.penalties import Penalties
+from rlplast.core.network.edits import Assign, write
 from rlplast.core.network.network import Network
-from rlplast.core.rng import Streams, numpy_stream
+from rlplast.core.network.optim_state import zero_all
+from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.core.training.trainable import AfterUpdate, no_hooks
 
 __all__ = ["OffPolicyAgent"]
@@ -30,11 +35,12 @@ class OffPolicyAgent(ABC):
 
     Args:
         config: a checked config.
+        tasks: of its phases.
         device: where networks live and updates run.
         clip_rewards: whether it learns from the sign of rewards.
     """
 
-    units: tuple[str, ...] = OffPolicyConfig.units
+    units: tuple[str, ...]
     means: ClassVar[tuple[str, ...]]  # names of what each update adds to `sums`
 
     config: Any  # an OffPolicyConfig of the agent's own kind
@@ -42,11 +48,17 @@ class OffPolicyAgent(ABC):
     penalties: Penalties
 
     def __init__(
-        self, config: OffPolicyConfig, device: torch.device, clip_rewards: bool = False
+        self,
+        config: OffPolicyConfig,
+        tasks: Tasks,
+        device: torch.device,
+        clip_rewards: bool = False,
     ) -> None:
-        self.config, self.device = config, device
+        self.config, self.tasks, self.device = config, tasks, device
+        self.units = config.units
         self.streams = Streams(config.seed)
-        self.experience = Experience(config, self.streams.numpy("replay"), device, clip_rewards)
+        rng = self.streams.numpy("replay")
+        self.experience = Experience(config, tasks, rng, device, clip_rewards)
         self.spec: envs.EnvSpec = self.experience.spec
         self.clock, self.updates_planned = Clock(), config.updates_planned()
         self.after_update: AfterUpdate = no_hooks
@@ -54,18 +66,68 @@ class OffPolicyAgent(ABC):
         self.sums = torch.zeros(len(self.means), dtype=torch.float64, device=device)
         self.updates_summed = 0
 
-    # One step: a vector environment step, or one update.
+    # One step: a vector environment step, one update, or the start of a phase.
 
     def step(self) -> None:
-        """Do one update if one is owed, else one step of every environment."""
+        """Do one update if one is owed, else start a phase if one is over, else step all envs.
+
+        The start of a phase is the networks' part of a switch alone, so that hooks that fire there
+        still find data in the replay. The new task begins with the next environment step.
+        """
         if self.owes():
             self._update()
+        elif self.phase_over():
+            self.clock = self.clock.advance(phase=1)
+            self._renew()
         else:
+            if self.experience.phase != self.clock.phase:
+                self._enter_task()
             self._environment_step()
 
     def owes(self) -> bool:
         """Whether an update is due before the next environment step."""
         return self.experience.owes()
+
+    def phase_over(self) -> bool:
+        """Whether the next step starts a phase: all updates of the last one are done."""
+        return not self.owes() and self.sequence.is_over(self.clock.phase, self.clock.env_steps)
+
+    @property
+    def sequence(self) -> Sequence:
+        """Which task comes when."""
+        return self.tasks.sequence
+
+    @torch.no_grad()
+    def _renew(self) -> None:
+        """Treat optimizers and targets as the switch says."""
+        switch, phase = self.sequence.switch, self.clock.phase
+        for network in self.networks.values():
+            if switch.optimizer == "renew" and network.optimizers:
+                zero_all(network)
+            if switch.target == "copy":
+                write([Assign(theirs, mine.view) for mine, theirs in network.followed()])
+            elif switch.target == "renew":
+                drawn = torch_stream(self.config.seed, "switch", phase, network.name)
+                pairs = network.followed()
+                write([Assign(theirs, network.fresh(mine, drawn)) for mine, theirs in pairs])
+
+    def _enter_task(self) -> None:
+        """Go on in the task of this phase."""
+        self.experience.switch(self.clock.phase)
+
+    def _steps_of_schedule(self) -> int:
+        """Return the env_steps that count for random actions: of this task, or of the run."""
+        restarts = self.sequence.switch.explore != "keep"
+        start = self.sequence.start(self.clock.phase) if restarts else 0
+        return self.clock.env_steps - start
+
+    def _lr_place(self) -> tuple[int, int]:
+        """Return the updates done in this phase, and how many it has: warm-up and fall of rates."""
+        done, phase, start = self.clock.updates, self.clock.phase, self.sequence.start
+        if self.sequence.each is None:
+            return done, self.updates_planned
+        first, end = (self.config.updates_at(start(p)) for p in (phase, phase + 1))
+        return done - first, end - first
 
     @abstractmethod
     def _environment_step(self) -> None:
@@ -99,8 +161,34 @@ class OffPolicyAgent(ABC):
     # What the loop asks for.
 
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
-        """Return scores of unclipped full episodes, or of as many as `evaluate.steps` allows."""
-        return self.play(number, episodes, steps=self.config.evaluate.steps).scores()
+        """Return scores of unclipped full episodes, or of as many as `evaluate.steps` allows.
+
+        Of a sequence those of the current task, and the mean return by task: of the current one,
+        or of all seen so far.
+        """
+        steps = self.config.evaluate.steps
+        scores = self.play(number, episodes, steps=steps).scores()
+        sequence, phase = self.sequence, self.clock.phase
+        if sequence.each is None:
+            return scores
+        now, names = sequence.tasks[phase], sequence.names
+        asked = sequence.seen(phase) if self._evaluates_all() else [now]
+        for task in asked:
+            again = task == now  # it was played already
+            mean = scores["return_mean"] if again else self._mean_return(number, episodes, task)
+            scores[f"{names[task]}/return_mean"] = mean
+        return scores
+
+    def _mean_return(self, number: int, episodes: int, task: int) -> float:
+        return float(
+            self.play(number, episodes, steps=self.config.evaluate.steps, task=task).returns.mean()
+        )
+
+    def _evaluates_all(self) -> bool:
+        """Whether this is the end of a phase or of the run, or all tasks are asked for."""
+        end = self.config.env_steps_total(self.config.total_time())
+        ended = not self.owes() and self.clock.env_steps >= end
+        return self.config.evaluate.tasks == "seen" or ended or self.phase_over()
 
     def play(
         self,
@@ -108,16 +196,29 @@ class OffPolicyAgent(ABC):
         episodes: int,
         on_frame: Callable[[np.ndarray], None] | None = None,
         steps: int | None = None,
+        task: int | None = None,
     ) -> Evaluation:
-        """Play full episodes as in an evaluation; see `evaluate_policy`."""
-        seed = self.config.seed
-        rng = numpy_stream(seed, "evaluation", number, "policy")
+        """Play full episodes as in an evaluation; see `evaluate_policy`.
+
+        Args:
+            number: of the evaluation, for its streams.
+            episodes: how many.
+            on_frame: called with each picture.
+            steps: instead of so many episodes, those that end within so many env_steps.
+            task: by its number; None for that of this phase.
+        """
+        now = self.sequence.tasks[self.clock.phase]
+        task = now if task is None else task
+        of_task = () if task == now else ("task", task)
+        stream = partial(numpy_stream, self.config.seed, "evaluation", number, *of_task)
+        rng = stream("policy")
         with evaluating(*self._acting()):
             return evaluate_policy(
-                self.config.env,
+                partial(self.tasks.make, task),
+                self.config.env.num_envs,
                 lambda obs: self._act_in_evaluation(obs, rng),
                 episodes,
-                lambda i: numpy_stream(seed, "evaluation", number, i),
+                stream,
                 on_frame,
                 steps,
             )

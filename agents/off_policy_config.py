@@ -2,9 +2,10 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from rlplast.agents.sampling import sampling_of
+from rlplast.agents.sequence import EnvConfig, Sequence
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.optimizers import OptimizerConfig
@@ -13,38 +14,24 @@ from rlplast.core.training.config import EvaluateConfig, RunConfig
 
 __all__ = ["EnvConfig", "OffPolicyAgentConfig", "OffPolicyConfig", "OffPolicyEvaluateConfig"]
 
-
-@dataclass
-class EnvConfig:
-    """Which environment, and how many of it.
-
-    Attributes:
-        id: such as ``atari/Asterix``, ``gym/Hopper-v5``, ``dmc/humanoid-walk``.
-        num_envs: instances stepped together; changes speed, not the meaning of any number.
-        workers: processes they are split over; 0 for this one.
-        timeout: seconds that such a process may take to answer; then the run ends.
-        options: options of the environment, see `rlplast list envs`.
-    """
-
-    id: str = "atari/Asterix"
-    num_envs: int = param(4, "[1, 100000]")
-    workers: int = 0
-    timeout: float = param(300.0, "(0, inf)")
-    options: dict[str, Any] = field(default_factory=dict)
+_TOTAL = "200k env_steps"  # of one environment
 
 
 @dataclass
 class OffPolicyEvaluateConfig(EvaluateConfig):
-    """How often and how long the agent is evaluated.
+    """How often and how long the agent is evaluated, and on which tasks of a sequence.
 
     Attributes:
         every: period; null for never.
         episodes: full episodes per evaluation.
         steps: instead of so many episodes, those that end within this many env_steps, summed over
             environments; the first that ends if none does. Short episodes count more often.
+        tasks: current: on the one it is trained on; seen: on all so far. At the end of each task
+            and of the run it is evaluated on all so far anyway.
     """
 
     steps: int | None = param(None, "[1, inf)")
+    tasks: str = param("current", "current | seen")
 
 
 @dataclass
@@ -54,7 +41,8 @@ class OffPolicyAgentConfig:
     Attributes:
         batch_size: transitions per update.
         buffer_size: transitions kept.
-        initial_steps: env_steps before the first update, with random actions.
+        initial_steps: env_steps before the first update, with random actions; of a sequence in
+            every task, unless ``env.switch`` says otherwise.
         gamma: discount per env_step.
         n_step: env_steps summed into a target.
         sampling: how often the replay draws which transition, a mapping with `method` and
@@ -78,31 +66,32 @@ class OffPolicyConfig(RunConfig):
     """A run of an off-policy agent.
 
     Attributes:
-        env: the environment.
+        total: its length; auto, for all of a sequence, else 200k env_steps.
+        env: the environment, or the sequence of tasks.
+        evaluate: how often and how long the agent is evaluated.
         optimizer: the optimizer and its learning rate.
         replay_ratio: updates per env_step, after initial_steps; fractions accumulate.
         agent: the agent.
-        evaluate: how often and how long the agent is evaluated.
     """
 
-    units: ClassVar[tuple[str, ...]] = ("updates", "env_steps", "frames")
-
+    total: str = "auto"
+    evaluate: OffPolicyEvaluateConfig = field(  # pyright: ignore[reportIncompatibleVariableOverride]
+        default_factory=OffPolicyEvaluateConfig
+    )
     env: EnvConfig = field(default_factory=EnvConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     replay_ratio: float = param(1.0, "(0, 1000000]")
     agent: OffPolicyAgentConfig = field(default_factory=OffPolicyAgentConfig)
-    evaluate: OffPolicyEvaluateConfig = field(  # pyright: ignore[reportIncompatibleVariableOverride]
-        default_factory=OffPolicyEvaluateConfig
-    )
 
     def check(self) -> None:
-        """Check values against their ranges and against each other.
+        """Check values against their ranges and against each other; write out what is auto.
 
         Raises:
             ConfigError: naming key, value and what is allowed.
         """
         super().check()
         agent, num_envs = self.agent, self.env.num_envs
+        self._check_sequence()
         sampling_of(agent.sampling)
         steps, episodes = self.evaluate.steps, self.evaluate.episodes
         if steps is not None and episodes != OffPolicyEvaluateConfig.episodes:
@@ -114,7 +103,8 @@ class OffPolicyConfig(RunConfig):
         if self.optimizer.stepped != "update" or self.optimizer.renew:
             raise ConfigError(
                 f"optimizer.stepped = {self.optimizer.stepped!r}, renew = {self.optimizer.renew}: "
-                f"a {self.kind} run has neither epochs nor phases; allowed are update and false"
+                f"a {self.kind} run has no epochs, and env.switch.optimizer says what happens "
+                "between tasks; allowed are update and false"
             )
         check_range("env.workers", self.env.workers, 0, f"[0, {num_envs}]")
         least = num_envs * (agent.n_step + 1)
@@ -134,6 +124,57 @@ class OffPolicyConfig(RunConfig):
                 f"total = {self.total!r}: a {self.kind} run counts env_steps or updates"
             )
 
+    def _check_sequence(self) -> None:
+        sequence = self.sequence()
+        if self.total == "auto":
+            self.total = _TOTAL if sequence.length is None else f"{sequence.length} env_steps"
+        if sequence.each is None:
+            return
+        if self.env.sequence:
+            joined = "+".join(dict.fromkeys(env_id for env_id, _ in sequence.envs))
+            if self.env.id not in (type(self)().env.id, joined):
+                raise ConfigError(
+                    f"env.id = {self.env.id!r} with env.sequence, which names its environments: "
+                    "leave env.id out"
+                )
+            self.env.id = joined
+        if self.total_time().unit != "env_steps":
+            raise ConfigError(f"total = {self.total!r}: a sequence of tasks counts env_steps")
+        if sequence.switch.waits and self.agent.initial_steps >= sequence.each:
+            raise ConfigError(
+                f"agent.initial_steps = {self.agent.initial_steps}: allowed is less than "
+                f"env.steps_per_task = {sequence.each}, or nothing is learnt in a task"
+            )
+
+    @property
+    def units(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What the run's clock counts: phases too, if it has several tasks."""
+        counted = ("updates", "env_steps", "frames")
+        return counted if self.sequence().each is None else (*counted, "phase")
+
+    def sequence(self) -> Sequence:
+        """Return the tasks of the run's phases.
+
+        Raises:
+            ConfigError: for keys that do not go together.
+        """
+        return Sequence.parse(self.env)
+
+    def total_time(self) -> Time:
+        """Return the run's length.
+
+        Raises:
+            ConfigError: if it is a percentage or zero, or longer than the sequence.
+        """
+        if self.total == "auto" and self.whole_time() is None:
+            return Time.parse(_TOTAL)
+        return super().total_time()
+
+    def whole_time(self) -> Time | None:
+        """Return the env_steps of a whole sequence of tasks; None for one environment."""
+        length = self.sequence().length
+        return None if length is None else Time(length, "env_steps")
+
     def env_steps_total(self, total: Time | None = None) -> int:
         """Return the env_steps of a `total`; by default of the run as first planned."""
         total = total or self.reference_time()
@@ -145,14 +186,19 @@ class OffPolicyConfig(RunConfig):
         """Return the updates of the run as first planned, over which learning rates fall."""
         return self._end(self.reference_time()).updates
 
+    def updates_at(self, env_steps: int) -> int:
+        """Return the updates that are owed for so many env_steps."""
+        learning = self.sequence().learning(env_steps, self.agent.initial_steps)
+        return math.floor(self.replay_ratio * learning + 1e-9)
+
     def horizon(self) -> Clock:
         """Return the clock at the end of the run; frames are not known in advance."""
         return self._end(self.total_time())
 
     def _end(self, total: Time) -> Clock:
         n, env_steps = self.env.num_envs, self.env_steps_total(total)
+        phases = self.sequence().begun(env_steps)  # 0 if they are not counted
         if total.unit == "updates":
-            return Clock(updates=int(total.value), env_steps=env_steps)
+            return Clock(updates=int(total.value), env_steps=env_steps, phase=phases)
         taken = math.ceil(env_steps / n) * n  # whole vector steps
-        updates = math.floor(self.replay_ratio * (taken - self.agent.initial_steps) + 1e-9)
-        return Clock(updates=updates, env_steps=env_steps)
+        return Clock(updates=self.updates_at(taken), env_steps=env_steps, phase=phases)

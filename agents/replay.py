@@ -141,6 +141,7 @@ class Replay:
         self._blank = np.zeros((), self._records.dtype)
         self._saving: replay_files.Saving | None = None
         self._written = np.zeros(num_envs, np.int64)
+        self._cleared = np.zeros(num_envs, np.int64)  # rows written before the last `clear`
         self._sampleable = np.zeros(num_envs, np.int64)  # rows in each ring, for `size`
         self._gammas = np.power(float(gamma), np.arange(n_step + 1))
         self._back = np.arange(frame_stack - 1, -1, -1)  # frame j of a stack is so many rows back
@@ -168,6 +169,14 @@ class Replay:
         row = np.concatenate([first, last], axis=1)[env, column]
         unusable = self._records["sampleable"][self._at(env, row)] & ~self._windows(env, row).valid
         return int(self._sampleable.sum() - np.count_nonzero(unusable))
+
+    def clear(self) -> None:
+        """Forget all transitions; `start` has to follow.
+
+        Rows stay until they are overwritten: what is saved of them meanwhile is still right.
+        """
+        self._cleared[:] = self._written
+        self._sampleable[:] = 0
 
     def start(self, obs: npt.NDArray[Any]) -> None:
         """Open an episode in every environment at `obs`, `[num_envs, *obs_shape]`.
@@ -275,6 +284,7 @@ class Replay:
         return {
             "layout": self._layout(),
             "rows_written": self._written.tolist(),
+            "rows_cleared": self._cleared.tolist(),
             "head_age": self._records["age"][head].tolist(),
             "rng": self._rng.bit_generator.state,
         }
@@ -315,13 +325,15 @@ class Replay:
                     "resume with the configuration it was saved with"
                 )
         self._written[:] = state["rows_written"]
+        self._cleared[:] = state.get("rows_cleared", 0)
         self._records[:] = self._blank
         replay_files.load(folder, self._rings())
         head = self._at(np.arange(self._num_envs), self._written - 1)
         self._records[head] = self._blank
         self._records["age"][head] = state["head_age"]
-        sampleable = self._records["sampleable"].reshape(self._num_envs, self._rows)
-        self._sampleable[:] = np.count_nonzero(sampleable, axis=1)
+        for env, (oldest, written) in enumerate(zip(self._oldest(), self._written, strict=True)):
+            rows = self._at(np.array(env), np.arange(oldest, written))
+            self._sampleable[env] = np.count_nonzero(self._records["sampleable"][rows])
         self._rng.bit_generator.state = state["rng"]
 
     def _rings(self) -> replay_files.Rings:
@@ -343,7 +355,7 @@ class Replay:
         return env * self._rows + row % self._rows
 
     def _oldest(self) -> npt.NDArray[np.int64]:
-        return np.maximum(self._written - self._rows, 0)
+        return np.maximum(self._written - self._rows, self._cleared)
 
     def _write(
         self, envs: npt.NDArray[np.int64], frames: npt.NDArray[Any], age: npt.NDArray[Any]
@@ -352,7 +364,8 @@ class Replay:
         if self._saving is not None and self._saving.active:
             self._saving.wait(envs, self._written[envs] - self._rows)
         at = self._at(envs, self._written[envs])
-        self._sampleable[envs] -= self._records["sampleable"][at]
+        counted = self._written[envs] - self._rows >= self._cleared[envs]
+        self._sampleable[envs] -= self._records["sampleable"][at] & counted
         self._frames[at] = frames
         self._records[at] = self._blank
         self._records["age"][at] = age

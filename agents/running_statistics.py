@@ -41,6 +41,10 @@ class RunningStatistics:
         self.mean = torch.zeros(tuple(shape), device=device)
         self.inv_std = torch.ones(tuple(shape), device=device)
 
+    def restart(self) -> None:
+        """Forget everything seen; `mean` and `inv_std` stay the same tensors."""
+        self.load_state_dict(RunningStatistics(self.mean.shape).state_dict())
+
     def update(self, batch: npt.NDArray[Any]) -> None:
         """Take in n ≥ 1 observations, `[n, *shape]`; nothing is clipped."""
         n = len(batch)

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rlplast import envs
 from rlplast.agents.evaluation import evaluating
 from rlplast.agents.losses import tanh_gaussian
 from rlplast.agents.off_policy import OffPolicyAgent
@@ -25,6 +24,7 @@ from rlplast.agents.replay import Batch, on_device
 from rlplast.agents.running_statistics import RunningStatistics
 from rlplast.agents.sac_config import SACConfig
 from rlplast.agents.sac_networks import Actor, Critic, Temperature, TrunkSpec
+from rlplast.agents.tasks import Tasks
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
@@ -61,7 +61,8 @@ class SAC(OffPolicyAgent):
 
     def __init__(self, config: SACConfig, device: torch.device) -> None:
         agent = config.agent
-        spec = envs.spec(config.env.id, **config.env.options)
+        tasks = Tasks(config.env, config.seed)
+        spec = tasks.spec
         if spec.action_dim is None:
             raise ConfigError(
                 f"env {spec.id!r} has {spec.num_actions} discrete actions: kind: sac needs "
@@ -73,7 +74,7 @@ class SAC(OffPolicyAgent):
                 "vectors"
             )
         self.obs_dim, self.action_dim = spec.obs_shape[0], spec.action_dim
-        super().__init__(config, device)
+        super().__init__(config, tasks, device)
         self._build_networks()
         self.statistics = RunningStatistics((self.obs_dim,), device)
         self.target_entropy = -agent.target_entropy_scale * self.action_dim
@@ -112,12 +113,17 @@ class SAC(OffPolicyAgent):
             self.networks[name].initialise(torch_stream(seed, "init", name))
         self.penalties = penalties_of(self)
 
+    def _enter_task(self) -> None:
+        super()._enter_task()
+        if self.sequence.switch.statistics == "restart":
+            self.statistics.restart()
+
     def _environment_step(self) -> None:
         obs, rng = self.experience.obs(), self.streams.numpy("exploration")
         if self.config.agent.normalize_obs:
             self.statistics.update(obs)
         shape = (len(obs), self.action_dim)
-        if self.clock.env_steps < self.config.agent.initial_steps:
+        if self._steps_of_schedule() < self.config.agent.initial_steps:
             actions = rng.uniform(-1, 1, shape).astype(np.float32)
         else:
             actions = self._act(obs, rng.standard_normal(shape, np.float32))
@@ -195,7 +201,7 @@ class SAC(OffPolicyAgent):
     def _update(self) -> None:
         batch = self._batch()
         for updater in self.updaters.values():
-            updater.set_lr(self.clock.updates, self.updates_planned)
+            updater.set_lr(*self._lr_place())
         actor_loss, entropy, of_actor = self._actor_loss(batch)
         self._minimise("actor", actor_loss)
         if "temperature" in self.updaters:

@@ -5,6 +5,7 @@ with Gymnasium), `dmc/`, `humanoid_bench/`, or as a registered family's do.
 
 - `make`, `make_vector`, `spec`, `list_envs`: environments by id.
 - `register`, `Family`: families of your own.
+- `join_specs`, `draw_shift`, `SHIFTS`, `TaskVector`: several tasks for one agent.
 - `Env`, `EnvSpec`, `VectorEnv`, `VectorStep`: what they return; `FrameStack`: what agents see.
 - `UnknownEnv`, `MissingPackage`, `NotFinite`, `EnvFailed`, `WorkerDied`: what they raise.
 
@@ -13,12 +14,16 @@ Needs numpy; each family imports its own package only when one of its environmen
 
 from rlplast.envs.base import Env, EnvFailed, EnvSpec, MissingPackage, NotFinite, UnknownEnv
 from rlplast.envs.frame_stack import FrameStack
+from rlplast.envs.joined import TaskVector, join_specs
 from rlplast.envs.options import Family
 from rlplast.envs.registry import list_envs, make, make_vector, register, spec
+from rlplast.envs.shifts import NO_SHIFT, SHIFTS, Shift, draw_shift
 from rlplast.envs.vector import VectorEnv, VectorStep
 from rlplast.envs.workers import WorkerDied
 
 __all__ = [
+    "NO_SHIFT",
+    "SHIFTS",
     "Env",
     "EnvFailed",
     "EnvSpec",
@@ -26,10 +31,14 @@ __all__ = [
     "FrameStack",
     "MissingPackage",
     "NotFinite",
+    "Shift",
+    "TaskVector",
     "UnknownEnv",
     "VectorEnv",
     "VectorStep",
     "WorkerDied",
+    "draw_shift",
+    "join_specs",
     "list_envs",
     "make",
     "make_vector",

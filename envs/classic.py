@@ -3,7 +3,8 @@
 Towers et al. 2024, arXiv:2407.17032. Observations are float32 vectors.
 
 Options: `max_episode_steps` steps until truncation, by default the task's own; for the two tasks
-with continuous actions those of `rlplast.envs.control`.
+with continuous actions those of `rlplast.envs.control`; `gravity` multiplies the constant of
+CartPole, MountainCar and Pendulum (the code of the other two has it as a bare number).
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain, require
 from rlplast.envs.control import control_env, control_options, control_spec
-from rlplast.envs.options import Family, Option, count
+from rlplast.envs.options import Family, Option, count, factor
 
 __all__ = ["FAMILY", "GymTask"]
 
@@ -29,13 +30,14 @@ class _Task:
     num_actions: int | None
     max_episode_steps: int
     state_names: tuple[str, ...]
+    gravity: str | None = None  # the attribute
 
 
 _TASKS = {
-    "CartPole-v1": _Task(4, 2, 500, ("state", "steps_beyond_terminated")),
+    "CartPole-v1": _Task(4, 2, 500, ("state", "steps_beyond_terminated"), "gravity"),
     "Acrobot-v1": _Task(6, 3, 500, ("state",)),
-    "MountainCar-v0": _Task(2, 3, 200, ("state",)),
-    "Pendulum-v1": _Task(3, None, 200, ("state", "last_u")),
+    "MountainCar-v0": _Task(2, 3, 200, ("state",), "gravity"),
+    "Pendulum-v1": _Task(3, None, 200, ("state", "last_u"), "g"),
     "MountainCarContinuous-v0": _Task(2, None, 999, ("state",)),
 }
 
@@ -56,6 +58,10 @@ class GymTask:
         self._not_installed = require("gymnasium.error", "gymnasium").DependencyNotInstalled
         space = self._task.action_space
         self.bounds = (space.low, space.high) if hasattr(space, "low") else None
+
+    def multiply(self, attribute: str, by: float) -> None:
+        """Multiply a constant of the task."""
+        setattr(self._task, attribute, getattr(self._task, attribute) * by)
 
     def reset(self) -> np.ndarray:
         """Start an episode and return its first observation."""
@@ -105,9 +111,11 @@ def _task(env_id: str) -> _Task:
 
 def _options(env_id: str) -> dict[str, Option]:
     task = _task(env_id)
+    constants = () if task.gravity is None else ("gravity",)
     if task.num_actions is None:
-        return control_options(task.max_episode_steps)
-    return {"max_episode_steps": count(task.max_episode_steps, none_means="no limit")}
+        return control_options(task.max_episode_steps, *constants)
+    limit = count(task.max_episode_steps, none_means="no limit")
+    return {"max_episode_steps": limit, **{name: factor() for name in constants}}
 
 
 def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
@@ -121,6 +129,8 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
     task = _task(env_id)
     simulator = GymTask(env_id.removeprefix("gym/"), rng, task.state_names)
+    if task.gravity is not None:
+        simulator.multiply(task.gravity, options["gravity"])
     if task.num_actions is None:
         return control_env(_spec(env_id, options), simulator, rng, options)
     return EpisodicEnv(_spec(env_id, options), simulator, rng)

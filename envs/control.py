@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, Simulator
-from rlplast.envs.options import Option, count, switch
+from rlplast.envs.options import Option, count, factor, switch
 
 __all__ = [
     "ControlSimulator",
@@ -83,17 +83,19 @@ def _observed(obs: np.ndarray) -> np.ndarray:
         return np.array(obs, dtype=np.float32)
 
 
-def control_options(task_limit: int | None) -> dict[str, Option]:
+def control_options(task_limit: int | None, *constants: str) -> dict[str, Option]:
     """Return the options that all these families share.
 
     Args:
         task_limit: control steps of the task's own episode; None for no limit.
+        constants: what can be multiplied: gravity, friction.
     """
     limit = "no limit" if task_limit is None else f"{task_limit} control steps, rounded up"
     return {
         "action_repeat": count(1),
         "terminate": switch(True),
         "max_episode_steps": count(None, none_means=limit),
+        **{name: factor() for name in constants},
     }
 
 

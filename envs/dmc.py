@@ -5,9 +5,10 @@ Observations are float32 vectors, the suite's entries one after the other; actio
 and rescaled to the task's own bounds, except those of `lqr`, which have none and are taken as
 they are.
 
-Options: those of `rlplast.envs.control`. Every task of the suite lasts 1000 control steps; `lqr`,
-which would last until it is at rest, has that limit too, since a policy that never brings it to
-rest would stall an evaluation. Only `lqr` terminates.
+Options: those of `rlplast.envs.control`; `gravity` and `friction` multiply the constants of the
+model. Every task of the suite lasts 1000 control steps; `lqr`, which would last until it is at
+rest, has that limit too, since a policy that never brings it to rest would stall an evaluation.
+Only `lqr` terminates.
 """
 
 import importlib
@@ -20,7 +21,7 @@ import numpy as np
 from rlplast.envs.base import EnvSpec, EpisodicEnv, NotFinite, State, plain, require
 from rlplast.envs.control import control_env, control_options, control_spec
 from rlplast.envs.gl import cannot_draw, choose_gl
-from rlplast.envs.mjdata import MjDataState, quiet
+from rlplast.envs.mjdata import MjDataState, multiply, quiet
 from rlplast.envs.options import Family
 
 __all__ = ["FAMILY", "DmcTask"]
@@ -91,8 +92,15 @@ class DmcTask:
 
     step_frames = 1
 
-    def __init__(self, domain: str, task: str, rng: np.random.Generator) -> None:
-        """Build a task that draws from `rng` and from nothing else.
+    def __init__(
+        self,
+        domain: str,
+        task: str,
+        rng: np.random.Generator,
+        gravity: float = 1.0,
+        friction: float = 1.0,
+    ) -> None:
+        """Build a task that draws from `rng` and from nothing else; two factors change its model.
 
         Raises:
             MissingPackage: when dm_control or mujoco is not installed.
@@ -108,6 +116,7 @@ class DmcTask:
         with quiet(self._mujoco):
             env = suite.load(domain, task, task_kwargs=kwargs)
         self._task, self._physics = env.task, env.physics
+        multiply(self._physics.model.ptr, gravity, friction)
         # A context for pictures is made by `render` alone: quadruped-escape would make one at
         # every reset, which fails on machines without OpenGL.
         self._physics._make_rendering_contexts = lambda: None
@@ -236,7 +245,8 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
-    return control_env(_spec(env_id, options), DmcTask(*_name(env_id), rng), rng, options)
+    task = DmcTask(*_name(env_id), rng, options["gravity"], options["friction"])
+    return control_env(_spec(env_id, options), task, rng, options)
 
 
 def _summary(env_id: str) -> str:
@@ -247,7 +257,7 @@ def _summary(env_id: str) -> str:
 
 FAMILY = Family(
     ids=tuple(_SIZES),
-    options=lambda env_id: control_options(_TASK_LIMIT),
+    options=lambda env_id: control_options(_TASK_LIMIT, "gravity", "friction"),
     summary=_summary,
     source="Tassa et al. 2018, arXiv:1801.00690",
     spec=_spec,

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlplast.envs.base import State
 
-__all__ = ["MjDataState", "quiet"]
+__all__ = ["MjDataState", "multiply", "quiet"]
 
 # Numbers beside the buffer that a step reads before it writes them; older versions lack some.
 # What they leave out are sizes, pointers, timers and high-water marks.
@@ -80,6 +80,13 @@ class MjDataState:
             setattr(self._data, name, value)
         for warning, (lastinfo, number) in zip(self._data.warning, state["warnings"], strict=True):
             warning.lastinfo, warning.number = int(lastinfo), int(number)
+
+
+def multiply(model: Any, gravity: float, friction: float) -> None:
+    """Multiply the gravity of a `mujoco.MjModel` and the sliding friction of all its contacts."""
+    model.opt.gravity[:] *= gravity
+    model.geom_friction[:, 0] *= friction
+    model.pair_friction[:, :2] *= friction
 
 
 @contextmanager

@@ -3,9 +3,9 @@
 Todorov et al. 2012, doi:10.1109/IROS.2012.6386109; Towers et al. 2024, arXiv:2407.17032.
 Observations are float32 vectors, actions are in [−1, 1] and rescaled to the task's own bounds.
 
-Options: those of `rlplast.envs.control`. Where `terminate` is off a robot that has fallen lies on
-until the limit. A simulation that blows up is reset by MuJoCo itself within the step, as in
-Gymnasium.
+Options: those of `rlplast.envs.control`; `gravity` and `friction` multiply the constants of the
+model. Where `terminate` is off a robot that has fallen lies on until the limit. A simulation that
+blows up is reset by MuJoCo itself within the step, as in Gymnasium.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from rlplast.envs.base import EnvSpec, EpisodicEnv, State, require
 from rlplast.envs.classic import GymTask
 from rlplast.envs.control import control_env, control_options, control_spec
 from rlplast.envs.gl import draw
-from rlplast.envs.mjdata import MjDataState, quiet
+from rlplast.envs.mjdata import MjDataState, multiply, quiet
 from rlplast.envs.options import Family
 
 __all__ = ["FAMILY", "MujocoTask"]
@@ -53,8 +53,15 @@ _TASKS = {
 class MujocoTask(GymTask):
     """One task, one control step at a time; a `ControlTask`."""
 
-    def __init__(self, name: str, rng: np.random.Generator, state_names: tuple[str, ...]) -> None:
-        """Build a task without wrappers that draws from `rng`.
+    def __init__(
+        self,
+        name: str,
+        rng: np.random.Generator,
+        state_names: tuple[str, ...],
+        gravity: float = 1.0,
+        friction: float = 1.0,
+    ) -> None:
+        """Build a task without wrappers that draws from `rng`; two factors change its model.
 
         Raises:
             MissingPackage: when mujoco or a package it is drawn with is not installed.
@@ -63,6 +70,7 @@ class MujocoTask(GymTask):
         require("imageio", _INSTALL)  # Gymnasium's renderer imports it
         with quiet(mujoco):
             super().__init__(name, rng, state_names)
+        multiply(self._task.model, gravity, friction)
         self._physics = MjDataState(self._task.data)
 
     def render(self) -> np.ndarray:
@@ -90,7 +98,8 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
     name = _name(env_id)
-    task = MujocoTask(name, rng, _TASKS[name].state_names)
+    constants = options["gravity"], options["friction"]
+    task = MujocoTask(name, rng, _TASKS[name].state_names, *constants)
     return control_env(_spec(env_id, options), task, rng, options)
 
 
@@ -102,7 +111,9 @@ def _summary(env_id: str) -> str:
 
 FAMILY = Family(
     ids=tuple(f"gym/{name}" for name in _TASKS),
-    options=lambda env_id: control_options(_TASKS[_name(env_id)].max_episode_steps),
+    options=lambda env_id: control_options(
+        _TASKS[_name(env_id)].max_episode_steps, "gravity", "friction"
+    ),
     summary=_summary,
     source="Todorov et al. 2012, doi:10.1109/IROS.2012.6386109",
     spec=_spec,

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlplast.envs.base import Env, EnvSpec
 
-__all__ = ["Family", "Option", "count", "probability", "resolve_options", "switch"]
+__all__ = ["Family", "Option", "count", "factor", "probability", "resolve_options", "switch"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,16 @@ def probability(default: float) -> Option:
         return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
 
     return Option(default, "[0, 1)", allowed)
+
+
+def factor() -> Option:
+    """Return an option that multiplies a constant of the environment: 1 for what it has itself."""
+
+    def allowed(value: Any) -> bool:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and 0 < value <= 1e6
+
+    return Option(1.0, "(0, 1e6]", allowed)
 
 
 def count(default: int | None, none_means: str = "") -> Option:

@@ -111,19 +111,28 @@ def build_trainable(config: RunConfig) -> Trainable:
 
 
 def _check_env(config: Any) -> None:
+    """Check the environment of a config, or those of its sequence."""
+    if not hasattr(config, "env"):
+        return
+    own = [(config.env.id, config.env.options)]
+    tasks = config.sequence().envs if hasattr(config, "sequence") else own
+    for i, task in enumerate(tasks):
+        if task not in tasks[:i]:
+            _check_one(*task)
+
+
+def _check_one(env_id: str, options: dict[str, Any]) -> None:
     """Turn what is wrong with an environment's id or options into a ConfigError."""
     from rlplast import envs
 
-    if not hasattr(config, "env"):
-        return
     try:
-        envs.spec(config.env.id, **config.env.options)
-        env = envs.make(config.env.id, np.random.default_rng(0), **config.env.options)
+        envs.spec(env_id, **options)
+        env = envs.make(env_id, np.random.default_rng(0), **options)
         env.close()
     except (ValueError, ImportError) as error:
-        own = isinstance(error, envs.UnknownEnv) and config.env.id.startswith("gym/")
+        own = isinstance(error, envs.UnknownEnv) and env_id.startswith("gym/")
         remedy = " (`rlplast --import MODULE …`)" if own else ""
         raise ConfigError(f"env: {error}{remedy}") from error
     except Exception as error:  # a user's environment may raise anything
         cause = shortened(f"{type(error).__name__}: {error}", 200)
-        raise ConfigError(f"env '{config.env.id}' could not be made: {cause}; mend it") from error
+        raise ConfigError(f"env '{env_id}' could not be made: {cause}; mend it") from error

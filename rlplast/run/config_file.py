@@ -332,6 +332,8 @@ def _explain(message: str, data: Any, cls: type) -> str:
         value, default = value[key], getattr(default, key)
     if not found or dataclasses.is_dataclass(hint):
         return "config: " + " ".join(message.split())
+    if keys == ["total"] and "env_steps" in cls().units:
+        default = "200k env_steps"
     example = "20k updates" if keys == ["total"] and default == "auto" else default
     remedy = _with_unit(value, example)
     if remedy is not None:

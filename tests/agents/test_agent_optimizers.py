@@ -90,7 +90,7 @@ def test_an_optimizer_that_is_text_is_blamed_and_not_the_old_key_beside_it() -> 
 @every_kind
 def test_phases_and_epochs_are_refused(kind: str) -> None:
     for key, value in (("optimizer.renew", True), ("optimizer.stepped", "epoch")):
-        with pytest.raises(ConfigError, match=f"a {kind} run has neither epochs nor phases"):
+        with pytest.raises(ConfigError, match=f"a {kind} run has no epochs, and env.switch"):
             api.read_config(KINDS[kind], {key: value})
 
 

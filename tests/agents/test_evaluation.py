@@ -1,9 +1,12 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
 from rlplast import envs
 from rlplast.agents.evaluation import Evaluation, evaluate_policy
-from rlplast.agents.off_policy_config import EnvConfig
+from rlplast.agents.sequence import EnvConfig
+from rlplast.agents.tasks import Tasks
 from rlplast.core.rng import numpy_stream
 
 SHORT = {"max_episode_steps": 30}
@@ -39,8 +42,8 @@ def played_alone(i: int, episodes: int) -> list[float]:
 def test_each_environment_plays_its_own_share(
     num_envs: int, episodes: int, quota: list[int]
 ) -> None:
-    config = EnvConfig("gym/CartPole-v1", num_envs)
-    played = evaluate_policy(config, lean, episodes, generator)
+    make = Tasks(EnvConfig("gym/CartPole-v1"), seed=0).make
+    played = evaluate_policy(partial(make, 0), num_envs, lean, episodes, generator)
     expected = [r for i, share in enumerate(quota) for r in played_alone(i, share)]
     assert played.returns.tolist() == expected
     assert played.lengths.tolist() == expected  # CartPole pays 1 a step
@@ -76,8 +79,8 @@ def test_scores_are_those_of_all_episodes() -> None:
 
 
 def test_returns_are_not_clipped() -> None:
-    config = EnvConfig("atari/Asterix", 1, options={"max_episode_steps": 300})
+    make = Tasks(EnvConfig("atari/Asterix", options={"max_episode_steps": 300}), seed=0).make
     rng = np.random.default_rng(0)
-    played = evaluate_policy(config, lambda obs: rng.integers(9, size=1), 2, generator)
+    played = evaluate_policy(partial(make, 0), 1, lambda obs: rng.integers(9, size=1), 2, generator)
     assert played.returns.max() >= 50  # every item of Asterix pays 50 or more
     assert played.lengths.max() <= 300

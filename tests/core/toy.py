@@ -65,6 +65,9 @@ class Toy:
     def owes(self) -> bool:
         return 2 * self.clock.updates + 2 <= self.clock.env_steps
 
+    def phase_over(self) -> bool:
+        return False
+
     def step(self) -> None:
         if not self.owes():
             self.points.append(self.streams.numpy("environment").normal(size=3))

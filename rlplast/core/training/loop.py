@@ -3,7 +3,7 @@
 After each step of the Trainable, in this order: scheduled hooks that became due,
 metrics, evaluation, log line, hooks whose condition a value just measured fulfils, checkpoint.
 Every-update hooks fire inside the update. The end of a run is always measured, evaluated,
-logged and saved, after the last update owed.
+logged and saved, after the last update owed; the end of an agent's phase likewise, but for saving.
 
 A checkpoint is the state as it was at its moment; a thread writes it while training goes on.
 Whatever needs it to be there (the next one, the end of the run, a signal) waits.
@@ -153,6 +153,8 @@ class Loop:
         schedules = (every.metrics, every.evaluate, every.log, every.checkpoint, every.keep_every)
         metrics, evaluate, log, save, keep = (is_due(s, previous, clock) for s in schedules)
         due = save or keep
+        if self.trainable.phase_over():  # as the end of a run
+            metrics, evaluate, log = every.metrics is not None, every.evaluate is not None, True
         best = self._measure(clock, metrics, evaluate)
         if log:
             self._log(clock)

@@ -39,8 +39,8 @@ def penalties_of(trainable: Any) -> Penalties:
 class Trainable(Source, Protocol):
     """Something that trains, one step at a time, and the source of what its hooks read.
 
-    A class derived from this one has what it need not say: no update owed, no files, nothing to
-    close.
+    A class derived from this one has what it need not say: no update owed, no phase whose end is
+    measured, no files, nothing to close.
 
     One that knows its end better than its config does, once its data are there, says it in a
     method ``horizon() -> Clock``. One that several processes of ``torchrun`` can train together
@@ -71,6 +71,10 @@ class Trainable(Source, Protocol):
 
     def owes(self) -> bool:
         """Whether an update is due before the next environment step."""
+        return False
+
+    def phase_over(self) -> bool:
+        """Whether the next step starts a phase, so that the one before is measured as a run is."""
         return False
 
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:

@@ -1,0 +1,213 @@
+"""Which task comes when: the keys of ``env`` that make one run out of several tasks.
+
+- `EnvConfig`: the section ``env``.
+- `Sequence`: the tasks of its phases, and where a count of env_steps lies among them.
+- `shift_of`: reads the key ``env.shift``.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlplast import envs
+from rlplast.agents.switch import Switch, switch_of
+from rlplast.core.clock import Time
+from rlplast.core.errors import ConfigError, check_choice, check_known
+from rlplast.core.registry import check_range, param
+
+__all__ = ["EnvConfig", "Sequence", "shift_of"]
+
+
+@dataclass
+class EnvConfig:
+    """Which environment, and how many of it; or a sequence of tasks.
+
+    Attributes:
+        id: such as ``atari/Asterix``, ``gym/Hopper-v5``, ``dmc/humanoid-walk``; of a sequence,
+            which names its own, leave it out.
+        num_envs: instances stepped together; changes speed, not the meaning of any number.
+        workers: processes they are split over; 0 for this one.
+        timeout: seconds that such a process may take to answer; then the run ends.
+        options: options of the environment, see `rlplast list envs`; of a sequence, of all.
+        sequence: environments that are trained on one after the other: ids, or mappings with
+            ``id`` and ``options``.
+        shift: instead of a sequence: how one environment becomes several tasks, a name such as
+            permuted_observations, or a mapping with ``name`` and its parameters.
+        tasks: of a shift: how many tasks.
+        steps_per_task: env_steps of each task, such as 100k.
+        cycles: how often the whole sequence is gone through.
+        switch: what happens where one task follows another: a mapping, or a preset's name.
+    """
+
+    id: str = "atari/Asterix"
+    num_envs: int = param(4, "[1, 100000]")
+    workers: int = 0
+    timeout: float = param(300.0, "(0, inf)")
+    options: dict[str, Any] = field(default_factory=dict)
+    sequence: list[Any] = field(default_factory=list)
+    shift: str | dict[str, Any] | None = None
+    tasks: int | None = param(None, "[1, 10000]")
+    steps_per_task: str | int | None = None
+    cycles: int = param(1, "[1, 10000]")
+    switch: str | dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """The tasks of a run, by phase.
+
+    Attributes:
+        each: env_steps of a task; None in a run of one environment.
+        tasks: the number of each phase's task, from 0; equal tasks have one number.
+        names: what each task is called, by its number.
+        envs: id and options of each task, by its number.
+        switch: what happens between them.
+    """
+
+    each: int | None
+    tasks: tuple[int, ...]
+    names: tuple[str, ...]
+    envs: tuple[tuple[str, dict[str, Any]], ...]
+    switch: Switch
+
+    @classmethod
+    def parse(cls, env: EnvConfig) -> "Sequence":
+        """Read the keys.
+
+        Raises:
+            ConfigError: for one that is not allowed, or that goes with another one only.
+        """
+        switch = switch_of(env.switch)
+        if not env.sequence and env.shift is None:
+            for name, absent in (("tasks", None), ("steps_per_task", None), ("cycles", 1)):
+                if getattr(env, name) != absent:
+                    raise ConfigError(
+                        f"env.{name} = {getattr(env, name)!r}: it goes with env.sequence or "
+                        "env.shift; give one of them, or leave it out"
+                    )
+            if env.switch:
+                raise ConfigError(
+                    f"env.switch = {env.switch!r}: one environment has no switch; give "
+                    "env.sequence or env.shift, or leave it out"
+                )
+            return cls(None, (0,), (env.id,), ((env.id, env.options),), switch)
+        each = _steps(env)
+        if env.shift is None:
+            return cls._of_sequence(env, each, switch)
+        if env.sequence:
+            raise ConfigError(
+                f"env.shift = {env.shift!r} with env.sequence: a shift makes tasks out of one "
+                "environment; leave one of the two out"
+            )
+        shift_of(env.shift)
+        if env.tasks is None:
+            raise ConfigError("env.tasks = null: a shift needs a number of tasks, such as 10")
+        names = tuple(f"task-{k}" for k in range(env.tasks))
+        tasks = tuple(range(env.tasks)) * env.cycles
+        return cls(each, tasks, names, ((env.id, env.options),) * env.tasks, switch)
+
+    @classmethod
+    def _of_sequence(cls, env: EnvConfig, each: int, switch: Switch) -> "Sequence":
+        if env.tasks is not None:
+            raise ConfigError(
+                f"env.tasks = {env.tasks} with env.sequence: its length is their number; leave "
+                "tasks out"
+            )
+        entries = [_entry(i, said, env.options) for i, said in enumerate(env.sequence)]
+        keys = [json.dumps(entry, sort_keys=True) for entry in entries]
+        distinct = list(dict.fromkeys(keys))
+        names: list[str] = []
+        for key in distinct:
+            name = base = entries[keys.index(key)][0]
+            number = 1
+            while name in names:  # one environment with other options
+                number += 1
+                name = f"{base}-{number}"
+            names.append(name)
+        tasks = tuple(distinct.index(key) for key in keys) * env.cycles
+        found = tuple(entries[keys.index(key)] for key in distinct)
+        return cls(each, tasks, tuple(names), found, switch)
+
+    @property
+    def length(self) -> int | None:
+        """The env_steps of all phases; None in a run of one environment."""
+        return None if self.each is None else self.each * len(self.tasks)
+
+    def start(self, phase: int) -> int:
+        """Return the env_steps before a phase."""
+        return phase * (self.each or 0)
+
+    def begun(self, env_steps: int) -> int:
+        """Return how many phases a run of so many env_steps begins; 0 with one environment."""
+        return 0 if self.each is None else max(1, min(len(self.tasks), -(-env_steps // self.each)))
+
+    def is_over(self, phase: int, env_steps: int) -> bool:
+        """Say whether a phase is at its end, and not the last one."""
+        return phase + 1 < len(self.tasks) and env_steps >= self.start(phase + 1)
+
+    def seen(self, phase: int) -> list[int]:
+        """Return the numbers of the tasks of all phases up to one, in the order they came."""
+        return list(dict.fromkeys(self.tasks[: phase + 1]))
+
+    def learning(self, env_steps: int, initial: int) -> int:
+        """Return how many of the first `env_steps` call for updates: `initial` are waited for."""
+        if self.each is None or not self.switch.waits:
+            return max(0, env_steps - initial)
+        full, rest = divmod(env_steps, self.each)
+        return full * max(0, self.each - initial) + max(0, rest - initial)
+
+
+def shift_of(said: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return what ``env.shift`` says: a name, and the values of all parameters.
+
+    Raises:
+        ConfigError: for another name, parameter or value.
+    """
+    given = dict(said) if isinstance(said, Mapping) else {"name": said}
+    name = given.pop("name", None)
+    check_choice("env.shift" if isinstance(said, str) else "env.shift.name", name, envs.SHIFTS)
+    known = envs.SHIFTS[str(name)]
+    check_known("env.shift", given, ["name", *known])
+    params = {
+        key: check_range(f"env.shift.{key}", given.get(key, default), default, allowed)
+        for key, (default, allowed) in known.items()
+    }
+    if "low" in params and params["low"] > params["high"]:
+        raise ConfigError(
+            f"env.shift.low = {params['low']}: allowed is at most high = {params['high']}"
+        )
+    return str(name), params
+
+
+def _steps(env: EnvConfig) -> int:
+    said = env.steps_per_task
+    if said is None:
+        raise ConfigError(
+            "env.steps_per_task = null: a sequence of tasks needs the env_steps of each, as 100k"
+        )
+    text = str(said)
+    plain = text.strip()[-1:] in "0123456789kMB"
+    time = Time.parse(f"{text} env_steps" if plain else text, "env.steps_per_task")
+    if time.unit != "env_steps" or time.value < 1 or time.value % env.num_envs:
+        raise ConfigError(
+            f"env.steps_per_task = {said!r}: allowed is a multiple of env.num_envs = "
+            f"{env.num_envs} in env_steps, such as {100_000 * env.num_envs}"
+        )
+    return int(time.value)
+
+
+def _entry(place: int, said: Any, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return id and options of one entry of ``env.sequence``."""
+    where = f"env.sequence[{place}]"
+    if isinstance(said, str):
+        return said, options
+    if not isinstance(said, Mapping) or not isinstance(said.get("id"), str):
+        raise ConfigError(
+            f"{where} = {said!r}: allowed is an environment's id, or a mapping with id and options"
+        )
+    check_known(where, said, ["id", "options"])
+    own = said.get("options", {})
+    if not isinstance(own, Mapping):
+        raise ConfigError(f"{where}.options = {own!r}: allowed is a mapping of options")
+    return str(said["id"]), options | dict(own)

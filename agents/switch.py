@@ -1,0 +1,69 @@
+"""What happens to an agent where one task of a sequence follows another.
+
+- `Switch`: a choice for each of its parts; `PRESETS`: those of published code, by name.
+- `switch_of`: reads the key ``env.switch``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from rlplast.core.errors import ConfigError, check_choice, check_known
+from rlplast.core.registry import check_fields, param
+
+__all__ = ["PRESETS", "Switch", "switch_of"]
+
+
+@dataclass(frozen=True)
+class Switch:
+    """What happens at a switch; defaults leave the weights and Adam's moments as they are.
+
+    Attributes:
+        replay: clear: the new task's transitions alone are learnt from; or keep.
+        explore: restart: the random steps of ``agent.initial_steps``, in which nothing is learnt,
+            and DQN's ε begin anew; random_only: the random steps alone; or keep.
+        optimizer: keep, or renew: its state is as new.
+        target: copy of the trained network; keep; or renew: initial weights, drawn afresh.
+        statistics: of SAC's observations: keep, or restart.
+    """
+
+    replay: str = param("clear", "clear | keep")
+    explore: str = param("restart", "restart | random_only | keep")
+    optimizer: str = param("keep", "keep | renew")
+    target: str = param("copy", "copy | keep | renew")
+    statistics: str = param("keep", "keep | restart")
+
+    @property
+    def waits(self) -> bool:
+        """Whether updates wait for ``agent.initial_steps`` of each task."""
+        return self.replay == "clear" or self.explore != "keep"
+
+
+PRESETS = {
+    # Tang et al. 2025 (C-CHAIN), MinAtar: one replay of all games; 10k random steps, without
+    # updates, at the start of every game; ε falls once; Adam and target go on.
+    "c_chain": Switch(replay="keep", explore="random_only", target="keep"),
+    # Anand & Precup 2023 (PT-DQN), MinAtar: nothing happens; their ε is 0.1 throughout.
+    "pt_dqn": Switch(replay="keep", explore="keep", target="keep"),
+    # Wołczyk et al. 2021 (Continual World), SAC: the replay is cleared, then 10k random steps.
+    # There updates begin after 1000 of them, here after all.
+    "continual_world": Switch(replay="clear", explore="random_only", target="keep"),
+}
+
+
+def switch_of(said: str | Mapping[str, Any]) -> Switch:
+    """Return what ``env.switch`` says: the name of a preset, or a choice for some of the parts.
+
+    Raises:
+        ConfigError: for another name, part or choice.
+    """
+    if not isinstance(said, Mapping):
+        check_choice("env.switch", said, PRESETS)
+        return PRESETS[said]
+    check_known("env.switch", said, [f.name for f in fields(Switch)])
+    for name, choice in said.items():
+        if not isinstance(choice, str):
+            raise ConfigError(f"env.switch.{name} = {choice!r}: allowed is a word")
+    switch = Switch(**said)
+    check_fields(switch, "env.switch.")
+    return switch
