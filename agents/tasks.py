@@ -65,6 +65,6 @@ class Tasks:
         """Build the environments of a task, one per generator."""
         env_id, options = self.of(number)
         made = envs.make_vector(env_id, rngs, workers, self.env.timeout, **options)
-        if self.sequence.each is None:
-            return made
-        return envs.TaskVector(made, self.spec, self._shifts[number])
+        shift = self._shifts[number]
+        plain = made.spec == self.spec and shift is envs.NO_SHIFT
+        return made if plain else envs.TaskVector(made, self.spec, shift)

@@ -1,0 +1,102 @@
+"""Environments of several tasks in one space."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlplast import envs
+
+CARTPOLE, ACROBOT = envs.spec("gym/CartPole-v1"), envs.spec("gym/Acrobot-v1")
+BREAKOUT, SEAQUEST = envs.spec("minatar/breakout"), envs.spec("minatar/seaquest")
+HOPPER, ANT = envs.spec("gym/Hopper-v5"), envs.spec("gym/Ant-v5")
+ASTERIX = envs.spec("atari/Asterix")
+
+
+def rngs(n: int) -> list[np.random.Generator]:
+    return [np.random.default_rng(i) for i in range(n)]
+
+
+def test_union_is_as_wide_as_the_widest():
+    joined = envs.join_specs([CARTPOLE, ACROBOT])
+    assert (joined.obs_shape, joined.num_actions) == ((6,), 3)
+    joined = envs.join_specs([BREAKOUT, SEAQUEST])
+    assert (joined.obs_shape, joined.num_actions) == ((10, 10, 10), 6)
+    joined = envs.join_specs([HOPPER, ANT])
+    assert (joined.obs_shape, joined.num_actions, joined.action_dim) == ((105,), None, 8)
+    assert joined.id == "gym/Hopper-v5+gym/Ant-v5"
+    assert envs.join_specs([ANT, ANT]) == ANT
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "says"),
+    [
+        (CARTPOLE, BREAKOUT, r"shapes \(4,\) and \(4, 10, 10\)"),
+        (CARTPOLE, HOPPER, "the actions of one are integers, those of the other vectors"),
+        (
+            ASTERIX,
+            dataclasses.replace(ASTERIX, id="x", obs_shape=(96, 96)),
+            r"\(84, 84\) and \(96, 96\)",
+        ),
+        (ASTERIX, dataclasses.replace(ASTERIX, id="x", frame_stack=2), "frame_stack is 4 and 2"),
+        (
+            BREAKOUT,
+            dataclasses.replace(BREAKOUT, id="x", obs_dtype="float32"),
+            "obs_dtype is uint8",
+        ),
+        (BREAKOUT, dataclasses.replace(BREAKOUT, id="x", clip_rewards=True), "clip_rewards is"),
+    ],
+)
+def test_what_cannot_be_joined_is_refused_by_name(one: Any, other: Any, says: str):
+    with pytest.raises(ValueError, match=rf"envs '{one.id}' and '{other.id}' cannot .*: .*{says}"):
+        envs.join_specs([one, one, other])
+
+
+def test_missing_coordinates_and_channels_are_zero_and_the_others_as_they_are():
+    for own, joined in (
+        (CARTPOLE, envs.join_specs([CARTPOLE, ACROBOT])),
+        (BREAKOUT, envs.join_specs([BREAKOUT, SEAQUEST])),
+    ):
+        wide = envs.TaskVector(envs.make_vector(own.id, rngs(2)), joined, envs.NO_SHIFT)
+        plain = envs.make_vector(own.id, rngs(2))
+        size = own.obs_shape[0]
+        seen, obs = wide.reset(), plain.reset()
+        for _ in range(40):
+            assert seen.shape == (2, *joined.obs_shape)
+            assert seen.dtype == obs.dtype
+            assert np.array_equal(seen[:, :size], obs)
+            assert not seen[:, size:].any()
+            one, two = wide.step(np.array([1, 0])), plain.step(np.array([1, 0]))
+            assert np.array_equal(one.obs_final[:, :size], two.obs_final)
+            seen, obs = one.obs, two.obs
+
+
+def test_action_that_a_task_lacks_is_action_0():
+    joined = envs.join_specs([CARTPOLE, ACROBOT])
+    wide = envs.TaskVector(envs.make_vector(CARTPOLE.id, rngs(2)), joined, envs.NO_SHIFT)
+    plain = envs.make_vector(CARTPOLE.id, rngs(2))
+    wide.reset(), plain.reset()
+    for step in range(8):
+        told, known = np.array([2, step % 2]), np.array([0, step % 2])
+        assert np.array_equal(wide.step(told).obs[:, :4], plain.step(known).obs)
+
+
+def test_entries_of_a_vector_that_a_task_lacks_are_ignored():
+    pendulum = envs.spec("gym/Pendulum-v1")
+    joined = dataclasses.replace(pendulum, action_dim=3)
+    wide = envs.TaskVector(envs.make_vector(pendulum.id, rngs(1)), joined, envs.NO_SHIFT)
+    plain = envs.make_vector(pendulum.id, rngs(1))
+    wide.reset(), plain.reset()
+    for entry in (0.5, -1.0, 0.2):
+        told = np.array([[entry, 0.9, -0.3]], np.float32)
+        assert np.array_equal(wide.step(told).obs, plain.step(told[:, :1]).obs)
+
+
+def test_bar_of_success_is_the_tasks_own():
+    own = dataclasses.replace(CARTPOLE, success_return=400.0)
+    made = envs.make_vector(CARTPOLE.id, rngs(1))
+    made.spec = own
+    joined = envs.join_specs([ACROBOT, own])
+    assert joined.success_return is None
+    assert envs.TaskVector(made, joined, envs.NO_SHIFT).spec.success_return == 400.0

@@ -1,0 +1,210 @@
+"""Whole runs of several tasks: one task is the plain run, and interruptions change nothing."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlplast.core.checkpoint import checkpoint
+from rlplast.core.clock import Clock, Time
+from rlplast.core.training.loop import Loop
+from rlplast.run import api
+from rlplast.run.config_file import read_config
+from rlplast.run.tasks import tasks_of
+from tests.marks import slow
+from tests.runs import Killed, final, kill, lines
+from tests.sequences import EACH, dqn_tasks, sac_tasks
+
+HOOKS = [
+    {"method": "shrink_perturb", "on": "phase_start", "params": {"init": "fresh"}},
+    {"method": "redo", "at": "phase 2", "params": {"probe": 8}},
+    {"method": "swr", "every": "1 updates", "from": "phase 1", "params": {"coef": 1e-3}},
+]
+PENALTIES = [{"method": "l2_init", "from": "phase 1", "until": "phase 2", "params": {"coef": 1e-3}}]
+CONFIG = dqn_tasks(hooks=HOOKS, penalties=PENALTIES)
+
+
+def test_every_phase_ends_with_an_evaluation_of_all_tasks_seen(run: Path):
+    names = tasks_of(read_config(CONFIG))
+    rows = [row for row in lines(run, "metrics") if "eval/return_mean" in row]
+    for phase in range(4):
+        keys = {f"eval/{name}/return_mean" for name in names[: phase + 1]}
+        own = [row for row in rows if row["phase"] == phase]
+        assert own[-1]["env_steps"] == EACH * (phase + 1)  # after its last update
+        assert own[-1]["updates"] == 15 * (phase + 1)
+        assert keys <= own[-1].keys()
+        for row in own:
+            assert row[f"eval/{names[phase]}/return_mean"] == row["eval/return_mean"]
+
+
+def test_hooks_fire_at_phases_before_anything_of_the_new_task(run: Path):
+    fired = [(row["method"], row["clock"]) for row in lines(run, "receipts")]
+    starts = [clock for method, clock in fired if method == "shrink_perturb"]
+    assert [clock["phase"] for clock in starts] == [1, 2, 3]
+    assert [clock["env_steps"] for clock in starts] == [EACH, 2 * EACH, 3 * EACH]
+    assert [clock["phase"] for method, clock in fired if method == "redo"] == [2]
+    assert min(clock["phase"] for method, clock in fired if method == "swr") == 1
+
+
+def test_lines_of_training_do_not_mix_tasks(run: Path):
+    for row in lines(run, "metrics"):
+        if "train/return" in row and row["env_steps"] % EACH == 0 and row["updates"] % 15 == 0:
+            returns = row["train/return"]
+            assert (returns > 0) == (row["phase"] % 2 == 0)  # Acrobot pays -1 a step
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks") / "run"
+    api.train(CONFIG, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(run: Path) -> dict[str, Any]:
+    return final(run)
+
+
+def killed_at(when: Callable[[Clock], bool]) -> Callable[[Loop], None]:
+    """Return an observer that saves and kills after the first step at such a clock."""
+
+    def observe(loop: Loop) -> None:
+        if when(loop.trainable.clock):
+            loop._checkpoint()
+            loop._settle()
+            kill()
+
+    return observe
+
+
+SWITCH = [
+    (lambda c: c.env_steps == EACH and c.updates == 14),  # an update is owed
+    (lambda c: c.env_steps == EACH and c.updates == 15),  # the next step starts the phase
+    (lambda c: c.phase == 1),  # not yet in its task
+    (lambda c: c.phase == 1 and c.env_steps == EACH + 2),  # its first step
+    (lambda c: c.phase == 2 and c.updates == 33),
+]
+
+
+@pytest.mark.parametrize("when", SWITCH)
+def test_killed_around_a_switch_and_resumed_equals(
+    when: Callable[[Clock], bool], tmp_path: Path, uninterrupted: dict[str, Any]
+):
+    with pytest.raises(Killed):
+        api.train(CONFIG, tmp_path / "run", observer=killed_at(when))
+    api.resume(tmp_path / "run")
+    assert final(tmp_path / "run") == uninterrupted
+
+
+VARIANTS = [
+    dqn_tasks(env={"switch": "c_chain"}, replay_ratio=0.3),
+    dqn_tasks(
+        env={
+            "sequence": ["minatar/breakout", "minatar/space_invaders"],
+            "options": {"max_episode_steps": 15},
+        },
+        agent={"network": "minatar"},
+    ),
+    dqn_tasks(
+        env={
+            "sequence": [],
+            "id": "gym/CartPole-v1",
+            "shift": {"name": "delayed_actions", "most": 4},
+            "tasks": 2,
+            "workers": 1,
+        },
+    ),
+    sac_tasks(),
+    sac_tasks(env={"switch": {"statistics": "restart", "optimizer": "renew", "target": "renew"}}),
+]
+
+
+@slow
+@pytest.mark.parametrize("config", VARIANTS, ids=range(len(VARIANTS)))
+def test_killed_after_each_of_many_steps_and_resumed_equals(config: dict[str, Any], tmp_path: Path):
+    config = config | {"checkpoint": {"every": "5%", "keep": 30}}
+    api.train(config, tmp_path / "through")
+    folder, steps = tmp_path / "run", 0
+
+    def observe(loop: Loop) -> None:
+        nonlocal steps
+        steps += 1
+        if steps % 17 == 0:
+            loop._checkpoint()
+            loop._settle()
+            kill()
+
+    with pytest.raises(Killed):
+        api.train(config, folder, observer=observe)
+    while json.loads((folder / "run.json").read_text())["status"] != "done":
+        try:
+            api.resume(folder, observer=observe)
+        except Killed:
+            pass
+    assert final(folder) == final(tmp_path / "through")
+
+
+def test_prefix_to_a_phase_is_shared_by_what_begins_there(
+    tmp_path: Path, uninterrupted: dict[str, Any]
+):
+    plain = read_config(CONFIG | {"hooks": []})
+    at_phase_1 = (Time(1, "phase"),)
+    # SWR is from phase 1 on in every update, which begins before that counts.
+    config = read_config(CONFIG | {"hooks": HOOKS[:2]})
+    api.train(plain, tmp_path / "prefix", until=at_phase_1)
+    api.branch(tmp_path / "prefix", tmp_path / "arm", config, at_phase_1)
+    api.resume(tmp_path / "arm")
+    api.train(config, tmp_path / "alone")
+    assert final(tmp_path / "arm") == final(tmp_path / "alone")
+
+
+def test_shorter_run_goes_on_into_the_next_task(tmp_path: Path):
+    shorter = CONFIG | {"total": f"{EACH} env_steps", "hooks": [], "penalties": []}
+    api.train(shorter, tmp_path / "run")
+    assert lines(tmp_path / "run", "metrics")[-1]["phase"] == 0
+    api.resume(tmp_path / "run", total=f"{2 * EACH} env_steps")
+    last = lines(tmp_path / "run", "metrics")[-1]
+    assert (last["phase"], last["env_steps"], last["updates"]) == (1, 2 * EACH, 30)
+
+
+# One task is the plain run.
+
+
+def without_task(row: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in row.items() if (k != "phase" and k.count("/") < 2) or "metric" in k}
+
+
+@pytest.mark.parametrize("switch", [{}, "pt_dqn"])
+@pytest.mark.parametrize("make", [dqn_tasks, sac_tasks], ids=["dqn", "sac"])
+def test_one_task_equals_the_plain_run_bit_for_bit(make: Any, switch: Any, tmp_path: Path):
+    config = make()
+    options = {"max_episode_steps": 25}
+    env_id = {"dqn": "gym/CartPole-v1", "sac": "gym/Pendulum-v1"}[config["kind"]]
+    plain = {"id": env_id, "num_envs": 2, "options": options}
+    tasks = {"sequence": [env_id], "steps_per_task": 90, "num_envs": 2, "options": options}
+    hooks = [{"method": "shrink_perturb", "at": "50%"}]
+    found = []
+    for name, env in (("plain", plain), ("tasks", tasks | {"switch": switch})):
+        made = config | {"env": env, "total": "90 env_steps", "hooks": hooks}
+        api.train(made, tmp_path / name)
+        left = final(tmp_path / name)
+        left["metrics"] = [without_task(row) for row in left["metrics"]]
+        for row in left["receipts"]:
+            row["clock"].pop("phase", None)
+        state = left["state.json"]
+        for key in ("hooks", "aliases"):
+            state.pop(key)  # the hooks' ends count phases
+        found.append(left)
+    assert found[0].keys() == found[1].keys()
+    for key in found[0]:
+        assert found[0][key] == found[1][key], key
+
+
+def test_checkpoints_of_one_count_of_env_steps_are_told_apart(tmp_path: Path):
+    config = dqn_tasks(checkpoint={"every": f"{EACH} env_steps", "keep": 20})
+    api.train(config, tmp_path / "run")
+    path, problems = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    assert not problems
+    assert json.loads((path / "state.json").read_text())["clock"]["phase"] == 3
