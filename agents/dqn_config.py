@@ -17,7 +17,7 @@ class DQNAgentConfig(OffPolicyAgentConfig):
     """The agent; defaults are FIRE's and Dopamine's for Atari.
 
     Attributes:
-        network: auto, nature, minatar or mlp.
+        network: auto, nature, minatar, mlp (256-256) or mlp_small (64-64).
         init: xavier_uniform (zero biases) or torch.
         double: whether targets are double Q-learning's.
         huber_delta: where the loss turns linear.

@@ -31,6 +31,7 @@ ARCHITECTURES = {
     "nature": Architecture(((32, 8, 4), (64, 4, 2), (64, 3, 1)), (512,)),  # Mnih et al. 2015
     "minatar": Architecture(((16, 3, 1),), (128,)),  # Young & Tian 2019
     "mlp": Architecture((), (256, 256)),
+    "mlp_small": Architecture((), (64, 64)),
 }
 INIT_LAWS = ("xavier_uniform", "torch")
 
@@ -47,7 +48,7 @@ def architecture(name: str, obs_shape: Sequence[int]) -> Architecture:
     if found.convs and len(obs_shape) != 3:
         raise ConfigError(
             f"agent.network = {name!r} needs image observations, this environment gives "
-            f"shape {tuple(obs_shape)}: allowed is mlp"
+            f"shape {tuple(obs_shape)}: allowed are mlp, mlp_small"
         )
     return found
 
