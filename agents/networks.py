@@ -48,7 +48,7 @@ def architecture(name: str, obs_shape: Sequence[int]) -> Architecture:
     if found.convs and len(obs_shape) != 3:
         raise ConfigError(
             f"agent.network = {name!r} needs image observations, this environment gives "
-            f"shape {tuple(obs_shape)}: allowed are mlp, mlp_small"
+            f"shape {tuple(obs_shape)}: allowed is mlp or mlp_small"
         )
     return found
 

@@ -45,7 +45,7 @@ class EnvConfig:
     workers: int = 0
     timeout: float = param(300.0, "(0, inf)")
     options: dict[str, Any] = field(default_factory=dict)
-    sequence: list[Any] = field(default_factory=list)
+    sequence: list[str | dict[str, Any]] = field(default_factory=list)
     shift: str | dict[str, Any] | None = None
     tasks: int | None = param(None, "[1, 10000]")
     steps_per_task: str | int | None = None

@@ -13,7 +13,6 @@ from rlplast.core.training.loop import Loop
 from rlplast.run import api
 from rlplast.run.config_file import read_config
 from rlplast.run.tasks import tasks_of
-from tests.marks import slow
 from tests.runs import Killed, final, kill, lines
 from tests.sequences import EACH, dqn_tasks, sac_tasks
 
@@ -121,7 +120,7 @@ VARIANTS = [
 ]
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("config", VARIANTS, ids=range(len(VARIANTS)))
 def test_killed_after_each_of_many_steps_and_resumed_equals(config: dict[str, Any], tmp_path: Path):
     config = config | {"checkpoint": {"every": "5%", "keep": 30}}

@@ -11,7 +11,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 
-SHAPES = {"nature": (4, 84, 84), "minatar": (4, 10, 10), "mlp": (6,)}
+SHAPES = {"nature": (4, 84, 84), "minatar": (4, 10, 10), "mlp": (6,), "mlp_small": (6,)}
 
 
 def q_network(name: str, init: str = "xavier_uniform", seed: int = 0, actions: int = 6) -> QNetwork:

@@ -89,7 +89,7 @@ REFUSED = [
     ({"steps_per_task": None}, "env.steps_per_task = null: a sequence of tasks needs"),
     ({"steps_per_task": 41}, "env.steps_per_task = 41: allowed is a multiple of env.num_envs = 2"),
     ({"steps_per_task": "5 updates"}, "env.steps_per_task = '5 updates': allowed is a multiple"),
-    ({"steps_per_task": "many"}, "env.steps_per_task = 'many env_steps': allowed is a number"),
+    ({"steps_per_task": "many"}, "env.steps_per_task = 'many': allowed is a number"),
     ({"sequence": [], "id": TWO[0]}, "env.steps_per_task = 40: it goes with env.sequence"),
     ({"shift": "gravity"}, "env.shift = 'gravity' with env.sequence: a shift makes tasks out of"),
     ({"tasks": 3}, "env.tasks = 3 with env.sequence"),
@@ -100,7 +100,8 @@ REFUSED = [
     (SHIFT | {"shift": {"name": "friction", "low": 0}}, r"env.shift.low = 0: allowed is \(0, "),
     (SHIFT | {"shift": {"std": 3}}, "env.shift.name = None"),
     ({"id": "gym/Pendulum-v1"}, "env.id = 'gym/Pendulum-v1' with env.sequence"),
-    ({"sequence": [3]}, r"env.sequence\[0\] = 3: allowed is an environment's id, or a mapping"),
+    ({"sequence": [3]}, r"env.sequence = \[3\]: allowed is a list of text or a mapping"),
+    ({"sequence": [{"name": "x"}]}, r"env.sequence\[0\] = .* allowed is an environment's id, or"),
     (
         {"sequence": [{"id": TWO[0], "option": {}}]},
         r"env.sequence\[0\] has an unknown key 'option'",

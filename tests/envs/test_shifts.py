@@ -7,7 +7,6 @@ import pytest
 
 from rlplast import envs
 from rlplast.envs.shifts import draw_shift
-from tests.marks import slow
 
 CARTPOLE, PENDULUM = envs.spec("gym/CartPole-v1"), envs.spec("gym/Pendulum-v1")
 BREAKOUT, ASTERIX = envs.spec("minatar/breakout"), envs.spec("atari/Asterix")
@@ -173,7 +172,7 @@ def test_constants_that_an_environment_lacks_are_refused_by_name(env_id: str):
         envs.spec("gym/CartPole-v1", friction=2.0)
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["gym/Hopper-v5", "dmc/walker-walk"])
 @pytest.mark.parametrize("constant", ["gravity", "friction"])
 def test_constants_of_mujoco_stay_through_episodes_and_states(env_id: str, constant: str):
