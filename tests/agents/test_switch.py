@@ -14,20 +14,19 @@ from tests.agents.toy_env import everything, hooked, same
 from tests.sequences import EACH, dqn_tasks, sac_tasks
 
 
-def made(config: dict[str, Any], **overrides: Any) -> OffPolicyAgent:
-    agent = build_trainable(read_config(config, overrides))
-    assert isinstance(agent, OffPolicyAgent)
-    return agent
+def made(config: dict[str, Any]) -> Any:
+    """Return a DQN or SAC agent."""
+    return build_trainable(read_config(config))
 
 
-def at_end_of(agent: OffPolicyAgent, phase: int) -> OffPolicyAgent:
+def at_end_of(agent: Any, phase: int) -> Any:
     """Step an agent to where the next step starts a phase."""
     while not (agent.clock.phase == phase and agent.phase_over()):
         agent.step()
     return agent
 
 
-def into(agent: OffPolicyAgent, phase: int) -> OffPolicyAgent:
+def into(agent: Any, phase: int) -> Any:
     """Step an agent to the start of a phase: not yet into its task."""
     at_end_of(agent, phase - 1).step()
     assert agent.clock.phase == phase
@@ -142,8 +141,8 @@ def test_later_visit_finds_the_same_task_but_other_episodes():
 
 def test_what_a_task_is_depends_on_seed_and_number_alone():
     env = {"sequence": [], "id": "gym/CartPole-v1", "shift": "permuted_observations", "tasks": 4}
-    config = read_config(dqn_tasks(env=env))
-    fewer = read_config(dqn_tasks(env=env | {"tasks": 3, "steps_per_task": 80}))
+    config: Any = read_config(dqn_tasks(env=env))
+    fewer: Any = read_config(dqn_tasks(env=env | {"tasks": 3, "steps_per_task": 80}))
     one, same_seed, other = (
         Tasks(c.env, seed)._shifts for c, seed in ((config, 5), (fewer, 5), (config, 6))
     )

@@ -76,7 +76,8 @@ def test_action_that_a_task_lacks_is_action_0():
     joined = envs.join_specs([CARTPOLE, ACROBOT])
     wide = envs.TaskVector(envs.make_vector(CARTPOLE.id, rngs(2)), joined, envs.NO_SHIFT)
     plain = envs.make_vector(CARTPOLE.id, rngs(2))
-    wide.reset(), plain.reset()
+    wide.reset()
+    plain.reset()
     for step in range(8):
         told, known = np.array([2, step % 2]), np.array([0, step % 2])
         assert np.array_equal(wide.step(told).obs[:, :4], plain.step(known).obs)
@@ -87,7 +88,8 @@ def test_entries_of_a_vector_that_a_task_lacks_are_ignored():
     joined = dataclasses.replace(pendulum, action_dim=3)
     wide = envs.TaskVector(envs.make_vector(pendulum.id, rngs(1)), joined, envs.NO_SHIFT)
     plain = envs.make_vector(pendulum.id, rngs(1))
-    wide.reset(), plain.reset()
+    wide.reset()
+    plain.reset()
     for entry in (0.5, -1.0, 0.2):
         told = np.array([[entry, 0.9, -0.3]], np.float32)
         assert np.array_equal(wide.step(told).obs, plain.step(told[:, :1]).obs)
