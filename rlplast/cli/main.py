@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from rlplast import __version__
 from rlplast.cli import (
     apply_command,
+    data_command,
     evaluate_command,
     list_command,
     measure_command,
@@ -32,6 +33,7 @@ COMMANDS = {
     "report": report_command,
     "apply": apply_command,
     "measure": measure_command,
+    "data": data_command,
     "tokens": tokens_command,
     "units": units_command,
     "list": list_command,

@@ -4,6 +4,7 @@ A corpus is two flat arrays of token ids. One comes with the library (`rlplast.g
 the others are folders written by `rlplast tokens` (`rlplast.gpt.tokens`) and memory-mapped.
 
 - `Corpus`, `open_corpus`: the arrays, by name of a folder or of an embedded text.
+- `sha256_of`: the checksum of a folder's files.
 - `check_corpus`: whether a model can read it.
 - `batch`: training rows of a mixture of corpora.
 - `validation_batches`: the fixed rows of an evaluation.
@@ -23,13 +24,22 @@ from numpy.lib.stride_tricks import sliding_window_view
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.gpt.embedded import EMBEDDED, SEPARATOR, embedded_text
 
-__all__ = ["FORMAT", "Corpus", "batch", "check_corpus", "open_corpus", "validation_batches"]
+__all__ = [
+    "FORMAT",
+    "Corpus",
+    "batch",
+    "check_corpus",
+    "open_corpus",
+    "sha256_of",
+    "validation_batches",
+]
 
 FORMAT = 1
 PREFIX = "embedded/"
 BYTES = 256  # vocabulary of the tokenizer `bytes`
 PARTS = ("train", "validation")
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+_PIECE = 1 << 20  # bytes read at once
 _NEEDED = ("format", "tokenizer", "vocab_size", "dtype", "sha256")
 
 
@@ -107,7 +117,8 @@ def _read_about(name: str, folder: Path) -> dict[str, Any]:
         what = "has no corpus.json" if folder.is_dir() else "does not exist"
         raise ConfigError(
             f"corpus {name!r}: folder {folder} {what}: allowed is a folder that `rlplast tokens "
-            "TEXT… --out DIR` wrote (train.bin, validation.bin, corpus.json), or "
+            "TEXT… --out DIR` or `rlplast data NAME --root DIR` wrote (train.bin, validation.bin, "
+            "corpus.json), or "
             f"{' or '.join(PREFIX + text for text in EMBEDDED)}"
         )
     try:
@@ -140,6 +151,20 @@ def _map(folder: Path, about: dict[str, Any], part: str) -> np.ndarray:
     if not tokens:  # an empty file cannot be mapped
         return np.empty(0, dtype)
     return np.asarray(np.memmap(path, dtype, "r"))
+
+
+def sha256_of(folder: Path) -> str:
+    """Return the SHA-256 of a folder's ``train.bin``, then ``validation.bin``.
+
+    Raises:
+        OSError: if one cannot be read.
+    """
+    sha256 = hashlib.sha256()
+    for part in PARTS:
+        with (folder / f"{part}.bin").open("rb") as file:
+            while piece := file.read(_PIECE):
+                sha256.update(piece)
+    return sha256.hexdigest()
 
 
 def check_corpus(corpus: Corpus, context: int, vocab_size: int) -> None:

@@ -3,13 +3,14 @@
 - `TOKENIZERS`: ``bytes``, and ``gpt2`` where tiktoken is installed.
 - `text_files`: the files meant by a list of files and folders.
 - `write_corpus`: the folder that `rlplast.gpt.corpus.open_corpus` opens.
+- `write_tokens`: its files, from documents of any origin.
 """
 
 import codecs
-import hashlib
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ import numpy as np
 from rlplast.core.checkpoint.files import fsync
 from rlplast.core.errors import ConfigError, RlplastError, check_choice
 from rlplast.core.training.run_folder import write_json
-from rlplast.gpt.corpus import DTYPES, FORMAT
+from rlplast.gpt.corpus import DTYPES, FORMAT, PARTS, sha256_of
 
-__all__ = ["TOKENIZERS", "Tokenizer", "text_files", "write_corpus"]
+__all__ = ["TOKENIZERS", "Tokenizer", "text_files", "write_corpus", "write_tokens"]
 
 Advance = Callable[[int, int], None]  # bytes read since the last call, bytes in all
 
@@ -257,34 +258,51 @@ def _write_parts(
 ) -> dict[str, Any]:
     """Write the token files; return what ``corpus.json`` says of them."""
     total = sum(span.stop - span.start for found in spans.values() for span in found)
+    documents = (
+        (part, _text(span, lambda read: advance(read, total)))
+        for part, found in spans.items()
+        for span in found
+    )
+    files = {f"{part}_files": len(found) for part, found in spans.items()}
+    return write_tokens(folder, documents, tokenizer) | files
+
+
+def write_tokens(
+    folder: Path, documents: Iterable[tuple[str, Iterable[str]]], tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """Write ``train.bin`` and ``validation.bin`` into a folder that has neither.
+
+    Args:
+        folder: where they are written, and forced to disk.
+        documents: ``train`` or ``validation``, and a document's text in parts that follow one
+            another; it ends with the tokenizer's separator.
+        tokenizer: makes the ids.
+
+    Returns:
+        What ``corpus.json`` is to hold.
+
+    Raises:
+        OSError: if the disk is full or not writable.
+    """
     dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
-    counts, sha256 = {}, hashlib.sha256()
-    for part, found in spans.items():
-        tokens = 0
-        with (folder / f"{part}.bin").open("xb") as file:
-            for ids in _tokens(found, tokenizer, lambda read: advance(read, total)):
-                written = ids.astype(DTYPES[dtype]).tobytes()
-                file.write(written)
-                sha256.update(written)
-                tokens += len(ids)
+    counts = {f"{part}_{of}": 0 for part in PARTS for of in ("tokens", "bytes")}
+    with ExitStack() as stack:
+        files = {part: stack.enter_context((folder / f"{part}.bin").open("xb")) for part in PARTS}
+        for part, texts in documents:
+            for text in texts if tokenizer.anywhere else _pieces(texts):
+                ids = tokenizer.encode(text)
+                files[part].write(ids.astype(DTYPES[dtype]).tobytes())
+                counts[f"{part}_tokens"] += len(ids)
+                counts[f"{part}_bytes"] += len(text.encode())
+            files[part].write(np.array([tokenizer.separator], DTYPES[dtype]).tobytes())
+            counts[f"{part}_tokens"] += 1
+    for part in PARTS:
         fsync(folder / f"{part}.bin")
-        counts[f"{part}_tokens"] = tokens
-        counts[f"{part}_bytes"] = sum(span.stop - span.start for span in found)
-        counts[f"{part}_files"] = len(found)
     return {
         "format": FORMAT,
         "tokenizer": tokenizer.name,
         "vocab_size": tokenizer.vocab_size,
         "dtype": dtype,
         **counts,
-        "sha256": sha256.hexdigest(),
+        "sha256": sha256_of(folder),
     }
-
-
-def _tokens(
-    spans: Sequence[_Span], tokenizer: Tokenizer, advance: Callable[[int], None]
-) -> Iterator[np.ndarray]:
-    for span in spans:
-        text = _text(span, advance)
-        yield from map(tokenizer.encode, text if tokenizer.anywhere else _pieces(text))
-        yield np.array([tokenizer.separator])

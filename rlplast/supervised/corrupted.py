@@ -53,7 +53,8 @@ def read_corrupted(
     if not path.is_file() or not names:
         raise ConfigError(
             f"data.corrupted = '{folder}': labels.npy and files such as gaussian_noise.npy are not "
-            f"there; they come from {_SOURCE} (docs/how-to-get-data.md shows the layout)"
+            f"there; they come from {_SOURCE} (`rlplast data cifar{num_classes}_c --root DIR` says "
+            "what is needed, and unpacks it)"
         )
     for name in names:
         if name not in CORRUPTIONS:

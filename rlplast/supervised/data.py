@@ -136,7 +136,11 @@ def _read(config: DataConfig) -> tuple[Images, Images, int]:
 
 
 def _folder(key: str, value: str | None, name: str) -> Path:
-    remedy = f"the folder with the published files of {name}; see docs/how-to-get-data.md"
+    data = f"{name}_c" if key == "corrupted" else name
+    remedy = (
+        f"the folder with the published files of {data}; `rlplast data {data} --root DIR` says "
+        "what is needed, and checks it"
+    )
     if value is None:
         raise ConfigError(f"data.{key} is not set: give {remedy}")
     folder = Path(value).expanduser()

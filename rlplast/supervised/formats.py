@@ -108,11 +108,11 @@ def checked_images(x: np.ndarray, y: np.ndarray, num_classes: int, where: object
     return Images(torch.from_numpy(np.require(x, np.uint8, ["C", "W"])), labels)
 
 
-def missing(folder: Path, name: str, source: str, remark: str = "") -> ConfigError:
-    """Return the error for a file that is not where it is expected."""
+def missing(folder: Path, name: str, source: str, data: str, remark: str = "") -> ConfigError:
+    """Return the error for a file of a set, `data`, that is not where it is expected."""
     return ConfigError(
         f"data.folder = '{folder}': {name} is not there{remark}; it comes from {source} "
-        "(docs/how-to-get-data.md shows the layout)"
+        f"(`rlplast data {data} --root {folder}` says what is needed, and unpacks it)"
     )
 
 
@@ -159,7 +159,7 @@ def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
     plain, packed = folder / name, folder / f"{name}.gz"
     path = plain if plain.is_file() else packed
     if not path.is_file():
-        raise missing(folder, f"{name} (or {name}.gz)", f"{_MNIST}{name}.gz")
+        raise missing(folder, f"{name} (or {name}.gz)", f"{_MNIST}{name}.gz", "mnist")
     try:
         data = path.read_bytes() if path == plain else gzip.decompress(path.read_bytes())
     except _BROKEN as error:
@@ -203,6 +203,11 @@ class CifarLayout:
     label_bytes: int
     num_classes: int
     pickles: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """What `DataConfig.name` calls it."""
+        return f"cifar{self.num_classes}"
 
 
 CIFAR10 = CifarLayout(
@@ -276,14 +281,14 @@ def _cifar_files(folder: Path, layout: CifarLayout) -> dict[str, bytes]:
         if there:
             absent = [n for n in names if n not in there]
             if absent:
-                raise missing(place, absent[0], f"{_CIFAR}{layout.archive}")
+                raise missing(place, absent[0], f"{_CIFAR}{layout.archive}", layout.name)
             return {n: (place / n).read_bytes() for n in names}
     archive = folder / layout.archive
     if archive.is_file():
         return _archived(archive, names)
     found = next((n for n in layout.pickles if (folder / n).exists()), None)
     remark = f", and {found} is the python version, a pickle, which is never read" if found else ""
-    raise missing(folder, layout.archive, f"{_CIFAR}{layout.archive}", remark)
+    raise missing(folder, layout.archive, f"{_CIFAR}{layout.archive}", layout.name, remark)
 
 
 def _archived(archive: Path, names: tuple[str, ...]) -> dict[str, bytes]:

@@ -65,7 +65,7 @@ def read_tiny_imagenet(folder: Path) -> tuple[Images, Images, int]:
     wnids, annotations = root / "wnids.txt", root / "val" / "val_annotations.txt"
     for path in (wnids, annotations):
         if not path.is_file():
-            raise missing(folder, str(path.relative_to(root)), _TINY)
+            raise missing(folder, str(path.relative_to(root)), _TINY, "tiny_imagenet")
     classes = _classes(wnids)
     train = [sorted((root / "train" / wnid / "images").glob("*.JPEG")) for wnid in classes]
     least, most = min(train, key=len), max(train, key=len)

@@ -1,13 +1,18 @@
 """Tiny folders in the published formats, written value by value."""
 
 import gzip
+import hashlib
 import io
 import struct
 import tarfile
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from rlplast.supervised.downloads import IMAGE_SETS, ImageSet
 
 # name → (bytes of label per record, classes, files)
 SHAPES = {
@@ -109,3 +114,22 @@ def write_tiny_imagenet(folder: Path, classes: int = 3, each: int = 2, val: int 
 def _jpeg(path: Path, seed: int, mode: str, side: int = 64) -> None:
     blocks = pictures(1, 4, 4, 3, seed=seed)[0].repeat(side // 4, 0).repeat(side // 4, 1)
     Image.fromarray(blocks).convert(mode).save(path, "JPEG")
+
+
+def zip_folder(folder: Path, path: Path) -> None:
+    """Pack a folder as the ``.zip`` that holds it."""
+    with zipfile.ZipFile(path, "w") as zipped:
+        for file in sorted(folder.rglob("*")):
+            zipped.write(file, file.relative_to(folder.parent))
+
+
+def tiny_set(name: str, archives: Path, train: int, test: int, classes: int = 0) -> ImageSet:
+    """A published set, but of the archives in a folder, with fewer images."""
+    own = IMAGE_SETS[name]
+    downloads = []
+    for download in own.downloads:
+        data = (archives / download.name).read_bytes()
+        md5 = hashlib.md5(data).hexdigest()
+        downloads.append(replace(download, size=len(data), md5=md5))
+    classes = classes or own.classes
+    return replace(own, downloads=tuple(downloads), train=train, test=test, classes=classes)

@@ -1,0 +1,125 @@
+"""Check published data that you downloaded, and unpack or convert it for training.
+
+Without NAME: the sets there are. NAME alone says where a set comes from and what its files are.
+With --root it looks into a folder: an archive that is whole is unpacked beside itself, text
+becomes tokens, and the reader of training reads it all. Exit 0 if a run can use it, 2 if not.
+Nothing is downloaded, but texts with --download.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from rlplast.cli.errors import stoppable
+from rlplast.cli.tables import show
+from rlplast.core.downloads import Finding, Published
+from rlplast.core.errors import ConfigError, check_choice
+from rlplast.gpt.downloads import TEXT_SETS, check_text
+from rlplast.gpt.tokens import TOKENIZERS
+from rlplast.supervised.downloads import IMAGE_SETS, check_images, config_keys
+
+__all__ = ["add_arguments", "run"]
+
+SETS: dict[str, Published] = {**IMAGE_SETS, **TEXT_SETS}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("name", nargs="?", metavar="NAME", help=" | ".join(SETS))
+    parser.add_argument("--root", type=Path, metavar="DIR", help="the folder with what you have")
+    parser.add_argument(
+        "--download",
+        action="store_true",
+        help=f"fetch a text ({', '.join(TEXT_SETS)}) from the Hugging Face hub with `datasets`",
+    )
+    parser.add_argument(
+        "--tokenizer", default="gpt2", help=f"of texts: {' | '.join(TOKENIZERS)} (default gpt2)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    if args.name is None:
+        if args.root is not None or args.download:
+            raise ConfigError(f"NAME is not set: allowed with --root are {', '.join(SETS)}")
+        show(_sets())
+        return 0
+    check_choice("NAME", args.name, SETS)
+    check_choice("--tokenizer", args.tokenizer, TOKENIZERS)
+    if args.download and args.name not in TEXT_SETS:
+        raise ConfigError(
+            f"--download: {args.name} is not fetched by rlplast; allowed for "
+            f"{', '.join(TEXT_SETS)}: `rlplast data {args.name} --root DIR` prints the commands"
+        )
+    _say_source(SETS[args.name])
+    if args.root is None:
+        if args.download:
+            raise ConfigError("--root is not set: give the folder for the tokens")
+        return 0
+    _check(args)
+    return 0
+
+
+def _sets() -> Table:
+    table = Table("name", "what", "for", "licence", "from")
+    for name, own in SETS.items():
+        table.add_row(*map(Text, (name, own.title, own.purpose, own.licence, own.page)))
+    return table
+
+
+def _say_source(own: Published) -> None:
+    print(f"{own.title}\nfrom     {own.page}\nlicence  {own.licence}")
+    for download in own.downloads:
+        print(f"file     {download.url}\n         {download.size:,} bytes, md5 {download.md5}")
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Print what a folder has.
+
+    Raises:
+        ConfigError: if a run cannot use it, with the remedies.
+    """
+    name, root = args.name, args.root.expanduser()
+    if args.download:
+        root.mkdir(parents=True, exist_ok=True)
+    if not root.is_dir():
+        hint = SETS[name].downloads[0].command(root) if SETS[name].downloads else "use --download"
+        raise ConfigError(f"--root = '{root}': no such folder; allowed is one with {name}: {hint}")
+    problems: list[Finding] = []
+    with stoppable(), _counter(name) as advance:  # nothing half-written is left
+        if name in IMAGE_SETS:
+            findings, keys = check_images(name, root), lambda: config_keys(name, root)
+        else:
+            findings = check_text(name, root, args.tokenizer, args.download, advance)
+            keys = lambda: f"corpora: {{{name}: {root}}}"  # noqa: E731
+        for finding in findings:
+            print(f"{finding.what}: {finding.state}", flush=True)
+            if finding.remedy:
+                print(f"  remedy: {finding.remedy}", flush=True)
+                problems.append(finding)
+    if problems:
+        more = f" (and {len(problems) - 1} more, above)" if len(problems) > 1 else ""
+        raise ConfigError(
+            f"--root = '{root}': {name} cannot be used yet: {problems[0].what} "
+            f"{problems[0].state}{more}; remedy: {problems[0].remedy}"
+        )
+    print(f"{name} is ready: {keys()}")
+
+
+@contextmanager
+def _counter(name: str) -> Iterator[Callable[[int], None]]:
+    """Show how many rows of a text have been read, on a terminal."""
+    if name not in TEXT_SETS or not sys.stderr.isatty():
+        yield lambda rows: None
+        return
+    bar = Progress("rows", MofNCompleteColumn(), TimeElapsedColumn(), console=Console(stderr=True))
+    task = bar.add_task("", total=None)
+    with bar:
+        yield lambda rows: bar.update(task, advance=rows)

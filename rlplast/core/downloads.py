@@ -1,0 +1,183 @@
+"""Files that a user downloads: what is published, whether a file is whole, and unpacking it.
+
+- `Download`, `Published`: a published file, and a set of data made of such files.
+- `Finding`: what a check found, with the remedy if something is wrong.
+- `find_download`: what is wrong with a file on disk.
+- `unpack`: a tar, tar.gz, zip or gz, beside it.
+
+Nothing here opens a connection.
+"""
+
+import gzip
+import hashlib
+import os
+import shlex
+import shutil
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from rlplast.core.errors import DamagedFile, RlplastError
+
+__all__ = ["Download", "Finding", "Published", "find_download", "unpack"]
+
+_PIECE = 1 << 20  # bytes read at once
+# What the standard library raises for archives that are cut or altered.
+_BROKEN = (EOFError, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile, zlib.error)
+
+
+@dataclass(frozen=True)
+class Download:
+    """A published archive.
+
+    Attributes:
+        name: of the file.
+        url: where it is.
+        size: bytes.
+        md5: as published.
+        unpacked: the file or folder that it becomes, beside it.
+    """
+
+    name: str
+    url: str
+    size: int
+    md5: str
+    unpacked: str
+
+    def command(self, folder: Path) -> str:
+        """Return the shell command that downloads it, or the rest of it, into a folder."""
+        out = shlex.quote(str(folder / self.name))
+        return f"curl -fL -C - --create-dirs -o {out} {shlex.quote(self.url)}"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published set of data.
+
+    Attributes:
+        title: what it is.
+        purpose: the config key it serves.
+        licence: on which terms.
+        page: where it is described, or comes from.
+        downloads: its files, with sizes and checksums; empty where those are not fixed.
+    """
+
+    title: str
+    purpose: str
+    licence: str
+    page: str
+    downloads: tuple[Download, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found of a file or folder; without a remedy all is well."""
+
+    what: str
+    state: str
+    remedy: str = ""
+
+
+def find_download(path: Path, download: Download) -> Finding:
+    """Return whether a file is the published one: by its size, then its checksum."""
+    command = download.command(path.parent)
+    if not path.is_file():
+        parts = sorted(p.name for p in path.parent.glob(f"{path.name}.*"))
+        state = f"is not there, {parts[0]} is: half a download?" if parts else "is not there"
+        return Finding(path.name, state, command)
+    size = path.stat().st_size
+    again = f"delete it, then {command}"
+    if size < download.size:
+        state = f"has {size:,} of {download.size:,} bytes: the download was cut"
+        return Finding(path.name, state, f"{command} (goes on with it), or {again}")
+    if size > download.size:
+        state = f"has {size:,} bytes, the published file {download.size:,}: it is another file"
+        return Finding(path.name, state, again)
+    with path.open("rb") as file:
+        md5 = hashlib.file_digest(file, "md5").hexdigest()
+    if md5 != download.md5:
+        state = f"has md5 {md5}, published is {download.md5}: it is damaged, or another file"
+        return Finding(path.name, state, again)
+    return Finding(path.name, f"is whole: {size:,} bytes, md5 as published")
+
+
+def unpack(archive: Path, target: str) -> None:
+    """Unpack an archive, so that one file or folder in it appears beside it, whole or not at all.
+
+    Args:
+        archive: a ``.tar``, ``.tar.gz`` or ``.zip``, or one file as ``.gz``.
+        target: name of the file or folder.
+
+    Raises:
+        DamagedFile: if the archive is cut, has a link or a path that leads elsewhere, or does
+            not have the target.
+        RlplastError: if the disk is full or not writable.
+    """
+    try:
+        with tempfile.TemporaryDirectory(".tmp", f".{target}.", archive.parent) as temporary:
+            inner = Path(temporary)
+            with _reading(archive):
+                _extract(archive, inner, target)
+            if not (inner / target).exists():
+                raise DamagedFile(f"{archive} holds no {target}: download it again")
+            os.sync()  # at once, for a set may be 100 000 files
+            (inner / target).rename(archive.parent / target)
+    except OSError as error:
+        raise RlplastError(
+            f"{archive} could not be unpacked ({error}): free space or fix permissions"
+        ) from error
+
+
+@contextmanager
+def _reading(archive: Path) -> Iterator[None]:
+    try:
+        yield
+    except _BROKEN as error:
+        raise DamagedFile(f"{archive} cannot be read ({error}): download it again") from error
+
+
+def _extract(archive: Path, folder: Path, target: str) -> None:
+    if archive.name.endswith((".tar", ".tar.gz")):
+        packed = archive.name.endswith(".gz")
+        with (gzip.open if packed else open)(archive, "rb") as stream:
+            with tarfile.open(fileobj=stream) as tar:
+                for member in tar:
+                    file = tar.extractfile(member) if member.isreg() else None
+                    if file is not None:
+                        _write(archive, folder, member.name, file)
+                    elif not member.isdir():
+                        raise _unsafe(archive, member.name, "is a link or a device")
+            while stream.read(_PIECE):  # up to the end, where gzip compares its checksum
+                pass
+    elif archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as zipped:
+            for info in zipped.infolist():
+                if not info.is_dir():
+                    with zipped.open(info) as file:
+                        _write(archive, folder, info.filename, file)
+    else:
+        with gzip.open(archive) as file:
+            _write(archive, folder, target, file)
+
+
+def _write(archive: Path, folder: Path, name: str, file: IO[bytes] | gzip.GzipFile) -> None:
+    parts = PurePosixPath(name)
+    if parts.is_absolute() or ".." in parts.parts:
+        raise _unsafe(archive, name, "leads out of its folder")
+    path = folder / parts
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as out:
+        shutil.copyfileobj(file, out, _PIECE)
+
+
+def _unsafe(archive: Path, name: str, what: str) -> DamagedFile:
+    return DamagedFile(
+        f"{archive}: its member {name!r} {what}; the published archive has no such member: "
+        "delete it, and download it again"
+    )

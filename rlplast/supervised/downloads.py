@@ -1,0 +1,211 @@
+"""The published image sets: where they come from, and whether a folder has one.
+
+- `ImageSet`, `IMAGE_SETS`: by the names of `DataConfig`, and cifar10_c and cifar100_c.
+- `check_images`: unpack what is an archive, then read the folder as training would.
+
+Sizes and checksums are those that the publishers state (torchvision has the ones of MNIST).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlplast.core.downloads import Download, Finding, Published, find_download, unpack
+from rlplast.core.errors import DamagedFile, RlplastError
+from rlplast.supervised.corrupted import CORRUPTIONS, read_corrupted
+from rlplast.supervised.data import DataConfig, load_data
+from rlplast.supervised.formats import CIFAR10, CIFAR100, CifarLayout
+
+__all__ = ["IMAGE_SETS", "ImageSet", "check_images", "config_keys"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSet(Published):
+    """A published set of images.
+
+    Attributes:
+        train: training images; 0 for a set of test images alone.
+        test: test images; of corrupted ones, those of one severity.
+        shape: channels, height and width.
+        classes: how many labels there are.
+        loose: patterns of files that lie in the folder itself, if what was in the archive does.
+        unread: files of the same images that are not read.
+    """
+
+    train: int
+    test: int
+    shape: tuple[int, int, int]
+    classes: int
+    loose: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+def _mnist() -> ImageSet:
+    base = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+    files = {
+        "train-images-idx3-ubyte": (9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        "train-labels-idx1-ubyte": (28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
+        "t10k-images-idx3-ubyte": (1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
+        "t10k-labels-idx1-ubyte": (4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
+    }
+    return ImageSet(
+        "60,000 + 10,000 grey digits of 28 × 28, 10 classes",
+        "data.name: mnist",
+        "CC BY-SA 3.0 (Y. LeCun and C. Cortes)",
+        "http://yann.lecun.com/exdb/mnist/",
+        tuple(Download(f"{n}.gz", f"{base}{n}.gz", *known, n) for n, known in files.items()),
+        train=60_000,
+        test=10_000,
+        shape=(1, 28, 28),
+        classes=10,
+    )
+
+
+def _cifar(layout: CifarLayout, size: int, md5: str) -> ImageSet:
+    classes, url = layout.num_classes, f"https://www.cs.toronto.edu/~kriz/{layout.archive}"
+    return ImageSet(
+        f"50,000 + 10,000 photographs of 32 × 32, {classes} classes",
+        f"data.name: cifar{classes}",
+        "none stated; its page asks to cite Krizhevsky 2009",
+        "https://www.cs.toronto.edu/~kriz/cifar.html",
+        (Download(layout.archive, url, size, md5, layout.folder),),
+        train=50_000,
+        test=10_000,
+        shape=(3, 32, 32),
+        classes=classes,
+        loose=("*.bin",),
+        unread=layout.pickles,
+    )
+
+
+def _corrupted(classes: int, record: int, size: int, md5: str) -> ImageSet:
+    folder, page = f"CIFAR-{classes}-C", f"https://zenodo.org/records/{record}"
+    url = f"{page}/files/{folder}.tar?download=1"
+    return ImageSet(
+        f"CIFAR-{classes}'s test images with {len(CORRUPTIONS)} corruptions of 5 severities",
+        "data.corrupted",
+        "CC BY 4.0 (Hendrycks and Dietterich 2019)",
+        page,
+        (Download(f"{folder}.tar", url, size, md5, folder),),
+        train=0,
+        test=10_000,
+        shape=(3, 32, 32),
+        classes=classes,
+        loose=("*.npy",),
+    )
+
+
+IMAGE_SETS = {
+    "mnist": _mnist(),
+    "cifar10": _cifar(CIFAR10, 170_052_171, "c32a1d4ab5d03f1284b67883e8d87530"),
+    "cifar100": _cifar(CIFAR100, 168_513_733, "03b5dce01913d631647c71ecec9e9cb8"),
+    "tiny_imagenet": ImageSet(
+        "100,000 + 10,000 photographs of 64 × 64, 200 classes",
+        "data.name: tiny_imagenet",
+        "ImageNet's terms: research and education, not commercial",
+        "http://cs231n.stanford.edu/",
+        (
+            Download(
+                "tiny-imagenet-200.zip",
+                "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+                248_100_043,
+                "90528d7ca1a48142e341f4ef8d21d0de",
+                "tiny-imagenet-200",
+            ),
+        ),
+        train=100_000,
+        test=10_000,
+        shape=(3, 64, 64),
+        classes=200,
+        loose=("wnids.txt", "train", "val"),
+    ),
+    "cifar10_c": _corrupted(10, 2535967, 2_918_471_680, "56bf5dcef84df0e2308c6dcbcbbd8499"),
+    "cifar100_c": _corrupted(100, 3555552, 2_918_473_216, "11f0ed0f1191edbf9fa23466ae6021d3"),
+}
+
+
+def check_images(name: str, root: Path) -> Iterator[Finding]:
+    """Yield what a folder has of a set; the last finding is what the reader of training says.
+
+    An archive that is whole and not unpacked yet is unpacked beside itself.
+
+    Args:
+        name: a key of `IMAGE_SETS`.
+        root: the folder.
+
+    Raises:
+        RlplastError: if an archive cannot be unpacked.
+    """
+    own = IMAGE_SETS[name]
+    usable = True
+    if not any(any(root.glob(pattern)) for pattern in own.loose):
+        for download in own.downloads:
+            if (root / download.unpacked).exists():
+                continue
+            finding = _archive(download, root, own.unread)
+            usable &= not finding.remedy
+            yield finding
+    if usable:
+        yield _read(name, root)
+
+
+def _archive(download: Download, root: Path, unread: tuple[str, ...]) -> Finding:
+    """Return the state of an archive, unpacked if it is whole."""
+    finding = find_download(root / download.name, download)
+    if not finding.remedy:
+        unpack(root / download.name, download.unpacked)
+        return Finding(finding.what, f"{finding.state}; unpacked as {download.unpacked}")
+    found = [n for n in unread if (root / n).exists()] if not (root / finding.what).exists() else []
+    said = f"; {found[0]} is the python version, a pickle, which is never read" if found else ""
+    return Finding(finding.what, f"{finding.state}{said}", finding.remedy)
+
+
+def _read(name: str, root: Path) -> Finding:
+    """Return what the reader of training finds, against what was published."""
+    own = IMAGE_SETS[name]
+    try:
+        found = _corrupted_counts(root, own) if not own.train else _counts(name, root)
+    except RlplastError as error:
+        return Finding(str(root), f"cannot be used: {error}", _again(own, root))
+    needed = (own.train, own.test, own.shape)
+    words = "{:,} training and {:,} test images of (channels, height, width) {}"
+    if found != needed:
+        state = f"has {words.format(*found)}; published are {words.format(*needed)}"
+        return Finding(str(root), state, _again(own, root))
+    return Finding(str(root), f"has {words.format(*found)}")
+
+
+def _counts(name: str, root: Path) -> tuple[int, int, tuple[int, int, int]]:
+    data = load_data(DataConfig(name=name, folder=str(root)), 0)
+    return len(data.train), len(data.test), data.input_shape
+
+
+def _corrupted_counts(root: Path, own: ImageSet) -> tuple[int, int, tuple[int, int, int]]:
+    folder = _corrupted_folder(root, own)
+    readers = read_corrupted(folder, own.shape, own.classes)
+    absent = sorted(CORRUPTIONS - {key.split("/")[0] for key in readers})
+    if absent:
+        raise DamagedFile(f"{folder} has no {', '.join(absent)} of {len(CORRUPTIONS)} corruptions")
+    return 0, len(next(iter(readers.values()))()), own.shape  # all have as many as labels.npy
+
+
+def _corrupted_folder(root: Path, own: ImageSet) -> Path:
+    inner = root / own.downloads[0].unpacked
+    return inner if inner.is_dir() else root
+
+
+def _again(own: ImageSet, root: Path) -> str:
+    """Return how a set that is unpacked and wrong is mended."""
+    there = [str(root / d.unpacked) for d in own.downloads if (root / d.unpacked).exists()]
+    old = f"delete {', '.join(there) or 'what is there'}"
+    absent = [d.command(root) for d in own.downloads if not (root / d.name).exists()]
+    fetch = "; ".join(absent) or "the archive is there"
+    return f"{old}; {fetch}; then give this command again, which unpacks it"
+
+
+def config_keys(name: str, root: Path) -> str:
+    """Return the options of a run that reads a set from a folder."""
+    own = IMAGE_SETS[name]
+    if not own.train:
+        return f"--data.corrupted {_corrupted_folder(root, own)}"
+    return f"--data.name {name} --data.folder {root}"

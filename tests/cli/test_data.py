@@ -1,0 +1,203 @@
+"""`rlplast data`: tiny archives in the published formats, whole, cut, missing, altered."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlplast.cli.data_command import SETS
+from rlplast.supervised import downloads
+from rlplast.supervised.corrupted import CORRUPTIONS
+from rlplast.supervised.data import DataConfig, load_data
+from tests.cli.commands import Outcome, command
+from tests.cli.runs import refused
+from tests.supervised.published import (
+    cifar_archive,
+    tiny_set,
+    write_cifar,
+    write_corrupted,
+    write_mnist,
+    write_tiny_imagenet,
+    zip_folder,
+)
+
+IMAGES = ("mnist", "cifar10", "cifar100", "tiny_imagenet", "cifar10_c", "cifar100_c")
+
+
+def archives(name: str, folder: Path) -> Path:
+    """Write the tiny archives of a set, as they are published."""
+    folder.mkdir()
+    if name == "mnist":
+        write_mnist(folder, train=20, test=10, packed=True)
+    elif name in ("cifar10", "cifar100"):
+        cifar_archive(folder, name, each=10)
+    elif name == "tiny_imagenet":
+        write_tiny_imagenet(folder / "tiny-imagenet-200")
+        zip_folder(folder / "tiny-imagenet-200", folder / "tiny-imagenet-200.zip")
+        shutil.rmtree(folder / "tiny-imagenet-200")
+    else:
+        inner = folder / SETS[name].downloads[0].unpacked
+        write_corrupted(inner, tuple(sorted(CORRUPTIONS)), count=2)
+        shutil.make_archive(str(inner), "tar", folder, inner.name)
+        shutil.rmtree(inner)
+    return folder
+
+
+@pytest.fixture(params=IMAGES)
+def published(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, Path]:
+    """Each set with its archives in a folder, and told that they are what is published."""
+    name, root = request.param, archives(request.param, tmp_path / "root")
+    train, test = {"mnist": (20, 10), "tiny_imagenet": (6, 4)}.get(name, (50, 10))
+    train, test = (0, 2) if name.endswith("_c") else (train, test)
+    own = tiny_set(name, root, train, test)
+    monkeypatch.setitem(downloads.IMAGE_SETS, name, own)
+    monkeypatch.setitem(SETS, name, own)
+    return name, root
+
+
+def not_ready(outcome: Outcome) -> str:
+    """The one error of a refused check; what was found is printed before it."""
+    assert outcome.code == 2
+    assert len(outcome.err.splitlines()) == 1
+    assert "remedy: " in outcome.err
+    return outcome.err
+
+
+def test_the_list_has_every_set_with_its_use_and_licence():
+    outcome = command("data")
+    assert (outcome.code, outcome.err) == (0, "")
+    for name, own in SETS.items():
+        line = next(text for text in outcome.out.splitlines() if f" {name} " in text)
+        assert own.purpose in line
+        assert own.licence in line
+        assert own.page in line
+
+
+def test_archives_are_unpacked_once_and_read(published: tuple[str, Path]):
+    name, root = published
+    packed = {path.name: path.read_bytes() for path in root.iterdir()}
+    outcome = command("data", name, "--root", root)
+    assert (outcome.code, outcome.err) == (0, "")
+    for download in SETS[name].downloads:
+        assert f"{download.name}: is whole" in outcome.out
+        assert download.url in outcome.out
+        assert (root / download.unpacked).exists()
+        assert (root / download.name).read_bytes() == packed.pop(download.name)
+    assert not packed
+    assert len(list(root.iterdir())) == 2 * len(SETS[name].downloads)  # no temporary file is left
+    for path in [root / download.name for download in SETS[name].downloads]:
+        path.unlink()
+    again = command("data", name, "--root", root)
+    assert again.code == 0
+    assert "is whole" not in again.out
+    last = again.out.splitlines()[-1]
+    if name.endswith("_c"):
+        folder = root / SETS[name].downloads[0].unpacked
+        assert last == f"{name} is ready: --data.corrupted {folder}"
+    else:
+        assert last == f"{name} is ready: --data.name {name} --data.folder {root}"
+        load_data(DataConfig(name=name, folder=str(root)), 0)
+
+
+def test_a_cut_archive_is_named_with_both_sizes(published: tuple[str, Path]):
+    name, root = published
+    path = root / SETS[name].downloads[-1].name
+    whole = path.stat().st_size
+    path.write_bytes(path.read_bytes()[: whole // 2])
+    said = not_ready(command("data", name, "--root", root))
+    assert f"{path.name} has {whole // 2:,} of {whole:,} bytes: the download was cut" in said
+    assert SETS[name].downloads[-1].url in said
+    assert not (root / SETS[name].downloads[-1].unpacked).exists()
+
+
+def test_an_altered_archive_is_named_by_its_checksum(published: tuple[str, Path]):
+    name, root = published
+    download = SETS[name].downloads[0]
+    data = bytearray((root / download.name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (root / download.name).write_bytes(data)
+    said = not_ready(command("data", name, "--root", root))
+    assert f"published is {download.md5}: it is damaged" in said
+    assert not (root / download.unpacked).exists()
+
+
+def test_a_missing_archive_is_named_with_the_command_that_fetches_it(published: tuple[str, Path]):
+    name, root = published
+    download = SETS[name].downloads[-1]
+    (root / download.name).unlink()
+    said = not_ready(command("data", name, "--root", root))
+    assert f"{download.name} is not there; remedy: curl" in said
+    assert download.url in said
+
+
+def test_another_number_of_images_is_named(published: tuple[str, Path]):
+    name, root = published
+    own = downloads.IMAGE_SETS[name]
+    downloads.IMAGE_SETS[name] = replace(own, test=own.test + 1)  # the fixture puts it back
+    said = not_ready(command("data", name, "--root", root))
+    assert f"and {own.test:,} test images" in said
+    assert f"and {own.test + 1:,} test images" in said
+    assert "delete" in said
+
+
+def test_an_unpacked_set_with_a_cut_file_is_named(published: tuple[str, Path]):
+    name, root = published
+    assert command("data", name, "--root", root).code == 0
+    unpacked = root / SETS[name].downloads[0].unpacked
+    files = [unpacked] if unpacked.is_file() else sorted(unpacked.rglob("*.*"))
+    path = next(p for p in reversed(files) if p.suffix in ("", ".bin", ".JPEG", ".npy"))
+    path.write_bytes(path.read_bytes()[:-1])
+    said = not_ready(command("data", name, "--root", root))
+    assert "cannot be used: " in said
+    assert f"delete {unpacked}" in said
+
+
+@pytest.mark.parametrize("name", ["cifar10", "tiny_imagenet"])
+def test_a_set_may_lie_in_the_folder_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    if name == "cifar10":
+        write_cifar(tmp_path, name, each=10)
+        own = replace(downloads.IMAGE_SETS[name], train=50, test=10)
+    else:
+        write_tiny_imagenet(tmp_path)
+        own = replace(downloads.IMAGE_SETS[name], train=6, test=4)
+    monkeypatch.setitem(downloads.IMAGE_SETS, name, own)
+    assert command("data", name, "--root", tmp_path).code == 0
+
+
+@pytest.mark.parametrize("published", ["cifar10_c"], indirect=True)
+def test_missing_corruptions_are_named(published: tuple[str, Path]):
+    name, root = published
+    assert command("data", name, "--root", root).code == 0
+    (root / SETS[name].downloads[0].unpacked / "fog.npy").unlink()
+    assert "has no fog of 15 corruptions" in not_ready(command("data", name, "--root", root))
+
+
+def test_the_python_version_of_cifar_is_named(tmp_path: Path):
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"")
+    said = not_ready(command("data", "cifar10", "--root", tmp_path))
+    assert "cifar-10-python.tar.gz is the python version, a pickle, which is never read" in said
+
+
+def test_bad_usage_is_named(tmp_path: Path):
+    assert "did you mean 'cifar10'?" in refused(command("data", "cifar_10"))
+    assert "allowed with --root are mnist" in refused(command("data", "--root", tmp_path))
+    said = refused(command("data", "mnist", "--root", tmp_path, "--download"))
+    assert "--download: mnist is not fetched" in said
+    outcome = command("data", "mnist", "--root", tmp_path / "none")
+    assert outcome.code == 2
+    assert "none': no such folder; allowed is one with mnist: curl " in outcome.err
+
+
+@pytest.mark.parametrize("name", IMAGES[:4])
+def test_a_run_without_its_data_names_the_command(tmp_path: Path, name: str):
+    words = ("train", "supervised/digits_warm_start", "--data.name", name)
+    outcome = command(*words, "--data.folder", tmp_path, "--out", tmp_path / "run")
+    assert outcome.code == 2
+    assert f"`rlplast data {name} --root {tmp_path}`" in outcome.err
+    outcome = command(*words, "--out", tmp_path / "run")
+    assert f"`rlplast data {name} --root DIR`" in outcome.err
