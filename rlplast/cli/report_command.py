@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _table(summary: "Summary") -> Table:
-    from rlplast.report.contents import estimate
+    from rlplast.report.records import estimate
 
     compared = any(row.improvement is not None for row in summary.rows)
     columns = ["task", "arm", Column("runs", justify="right"), Column("final", justify="right")]

@@ -37,9 +37,11 @@ _TREATMENT = ("hooks", "layers", "penalties")
 
 
 def task_of(config: Config) -> str:
-    """Return what a run trains on: its environment, its data set and stream, or its corpora.
+    """Return what a run trains on: its environments, its data set and stream, or its corpora.
 
     Examples:
+        >>> task_of({"env": {"id": "a/x", "sequence": ["a/y", {"id": "a/z"}], "cycles": 2}})
+        'a/y → a/z, 2 times'
         >>> task_of({"kind": "dqn", "env": {"id": "atari/Asterix"}})
         'atari/Asterix'
         >>> task_of({"data": {"name": "digits"}, "stream": {"name": "warm_start"}})
@@ -48,6 +50,13 @@ def task_of(config: Config) -> str:
         'a + b'
     """
     env, data, stream = (config.get(key) or {} for key in ("env", "data", "stream"))
+    times = f", {env['cycles']} times" if env.get("cycles", 1) != 1 else ""
+    if env.get("sequence"):
+        names = [str(e["id"] if isinstance(e, Mapping) else e) for e in env["sequence"]]
+        return f"{' → '.join(names)}{times}"
+    if env.get("shift"):
+        shift = env["shift"]
+        return f"{env['id']} {shift['name'] if isinstance(shift, Mapping) else shift}{times}"
     if "id" in env:
         return str(env["id"])
     if "name" in data:

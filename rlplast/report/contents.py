@@ -9,34 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlplast.core.errors import RlplastError
-from rlplast.report import pictures, records
+from rlplast.report import pictures, records, sequence_parts
 from rlplast.report.gather import Gathered
 from rlplast.report.html import Part, Picture, Row, Section, Table, Text, page
 from rlplast.report.plot import write_whole
-from rlplast.report.records import number, without_empty_columns
+from rlplast.report.records import estimate, number, without_empty_columns
 from rlplast.report.run_data import higher_is_better
-from rlplast.report.statistics import Estimate
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text
 from rlplast.report.view import Report, Rows, interval_words
 
-__all__ = ["estimate", "sections", "write_report"]
+__all__ = ["sections", "write_report"]
 
 SHOWN = 30  # missing runs that are named one by one
 ENOUGH = 5  # seeds, below which the report warns of its own intervals
-
-
-def estimate(found: Estimate | None) -> str:
-    """Return a value with its interval.
-
-    Examples:
-        >>> estimate(Estimate(1.25, 1.0, 1.5, 3)), estimate(Estimate(2.0, float("nan"), 1.0, 1))
-        ('1.25 [1, 1.5]', '2')
-    """
-    if found is None or found.value != found.value:
-        return number(None)
-    if found.low != found.low:
-        return number(found.value)
-    return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
 
 
 Columns = dict[str, Callable[[SummaryRow], str]]  # head → what a row has in the column
@@ -82,6 +67,7 @@ def sections(report: Report) -> tuple[Section, ...]:
     return (
         Section("summary", "Summary", (*_headline(report), *_results(report))),
         Section("curves", "Learning curves", tuple(pictures.curves(report))),
+        Section("sequence", "Sequence of tasks", tuple(sequence_parts.parts(report))),
         Section("scores", "Scores", (*pictures.scores(report), *_scores(report))),
         Section(
             "comparison",

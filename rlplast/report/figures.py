@@ -80,6 +80,7 @@ def draw_panels(
     panels: Mapping[str, Mapping[int, Curve]],
     xlabel: str,
     branches: Sequence[float],
+    shaded: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> Figure:
     """Draw small panels of curves, each with its own y axis, all over one x axis.
 
@@ -89,6 +90,7 @@ def draw_panels(
         panels: title → index of an arm → its curve.
         xlabel: of the common axis.
         branches: where arms left a shared prefix.
+        shaded: title → where the panel's background is grey, from and to.
     """
     next_id = ids(picture)
     drawn = {arm for curves in panels.values() for arm in curves}
@@ -104,6 +106,8 @@ def draw_panels(
                 _draw_curve(axes, look, curves[look.index], next_id, len(curves), small=True)
         for x in branches:
             axes.axvline(x, color=INK, linewidth=0.8, linestyle=DASHED, zorder=1)
+        for start, stop in (shaded or {}).get(title, ()):
+            axes.axvspan(start, stop, color=INK, alpha=0.08, linewidth=0, zorder=0)
         axes.set_title(title, fontsize=9, loc="left")
         axes.tick_params(labelsize=8)
         if number + columns >= len(panels):  # the lowest of its column

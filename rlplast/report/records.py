@@ -10,9 +10,10 @@ import yaml
 
 from rlplast.report.html import Details, Part, Row, Table, Text
 from rlplast.report.run_data import RunData
+from rlplast.report.statistics import Estimate
 from rlplast.report.view import Report
 
-__all__ = ["configs", "number", "receipts", "versions", "without_empty_columns"]
+__all__ = ["configs", "estimate", "number", "receipts", "versions", "without_empty_columns"]
 
 MOST = 20  # firings of one hook that are listed
 Receipt = Mapping[str, Any]
@@ -42,6 +43,20 @@ def number(value: float | None) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.4g}"
+
+
+def estimate(found: Estimate | None) -> str:
+    """Return a value with its interval.
+
+    Examples:
+        >>> estimate(Estimate(1.25, 1.0, 1.5, 3)), estimate(Estimate(2.0, float("nan"), 1.0, 1))
+        ('1.25 [1, 1.5]', '2')
+    """
+    if found is None or found.value != found.value:
+        return number(None)
+    if found.low != found.low:
+        return number(found.value)
+    return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
 
 
 def receipts(report: Report) -> tuple[Part, ...]:

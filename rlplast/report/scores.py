@@ -145,10 +145,10 @@ def reference_id(config: Mapping[str, Any]) -> str:
 
     Args:
         config: of the run. Shortened episodes of a control task have lower returns than those
-            that its scale was made for, so they have no id.
+            that its scale was made for, so they have no id, nor has a sequence of tasks.
     """
     env = config.get("env") or {}
-    name = str(env.get("id", ""))
+    name = "" if env.get("sequence") or env.get("shift") else str(env.get("id", ""))
     shortened = (env.get("options") or {}).get("max_episode_steps") is not None
     return "" if shortened and name.startswith(("dmc/", "humanoid_bench/")) else name
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rlplast.report.contents import estimate, write_report
+from rlplast.report.contents import write_report
 from rlplast.report.gather import gather
 from rlplast.report.html import Details, Row, Section, Table, Text, page
 from rlplast.report.looks import looks
-from rlplast.report.records import MOST, number
+from rlplast.report.records import MOST, estimate, number
 from rlplast.report.summary import summarise
 from tests.report.runs import receipt_row, write_run, write_study
 
