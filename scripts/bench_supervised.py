@@ -76,8 +76,7 @@ def bench_supervised(threads: int, rounds: int) -> list[Row]:
         loop = by_hand(
             copy.deepcopy(trainable.model),
             trainable.data.train,
-            trainable.factor,
-            trainable.offset,
+            *trainable.normaliser,
             keys["batch_size"],
         )
         sides = {"by hand": loop, "ours": ours(trainable, hooks)}

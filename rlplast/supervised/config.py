@@ -12,18 +12,18 @@ from rlplast.core.training.config import RunConfig
 from rlplast.supervised.augment import check_augment
 from rlplast.supervised.data import DataConfig
 from rlplast.supervised.models import ModelConfig
-from rlplast.supervised.streams import StreamConfig
+from rlplast.supervised.streams import TASKS, StreamConfig
 
 __all__ = ["SupervisedConfig"]
 
 
 @dataclass
 class SupervisedConfig(RunConfig):
-    """A classifier that learns from a stream of phases.
+    """A classifier, or a regression, that learns from a stream of phases.
 
     Attributes:
-        data: the images.
-        model: the classifier.
+        data: the images, or the examples of a regression.
+        model: the classifier; of a regression, what has as many outputs as its targets.
         stream: which images come when, and for how many epochs.
         optimizer: the optimizer and its learning rate.
         batch_size: images per update; the last batch of an epoch may be smaller, but a single
@@ -59,11 +59,9 @@ class SupervisedConfig(RunConfig):
         self.model.check()
         self.optimizer.check()
         self.stream.epochs_of_phases()
-        best, scores = self.checkpoint.best, ["accuracy", "loss", "ece"]
-        scores += ["mca"] if self.data.corrupted else []
-        scores += ["accuracy_all"] if self.stream.name == "class_incremental" else []
-        if best is not None:
-            check_choice("checkpoint.best", best, scores)
+        self._check_together()
+        if self.checkpoint.best is not None:
+            check_choice("checkpoint.best", self.checkpoint.best, self._scores())
         total, phases = self.total_time(), len(self.stream.epochs_of_phases())
         if total.unit not in self.units:
             raise ConfigError(
@@ -74,6 +72,50 @@ class SupervisedConfig(RunConfig):
                 f"total = {self.total!r}: the stream's last of {phases} phases is phase "
                 f"{phases - 1}; leave total out for all of them"
             )
+
+    def _scores(self) -> list[str]:
+        """Return what an evaluation reports."""
+        regression, stream = self.data.regression, self.stream.name
+        scores = ["loss"] if regression else ["accuracy", "loss", "ece"]
+        scores += ["mca"] if self.data.corrupted else []
+        scores += ["accuracy_all"] if stream == "class_incremental" else []
+        if stream in TASKS:
+            scores += ["online_loss" if regression else "online_accuracy"]
+        return scores
+
+    def _check_together(self) -> None:
+        """Refuse keys that the data or the stream do not read, and data that do not fit it."""
+        data, stream = self.data, self.stream.name
+        for key, readers in {"examples": ("bit_flipping", "curve"), "file": ("table",)}.items():
+            value = getattr(data, key)
+            if value is not None and data.name not in readers:
+                raise ConfigError(
+                    f"data.{key} = {value!r}: {data.name} does not read it, only "
+                    f"{' and '.join(readers)}"
+                )
+        if stream == "flipped_bits" and data.name != "bit_flipping":
+            raise ConfigError(
+                f"stream.name = 'flipped_bits' with data.name = {data.name!r}: allowed is "
+                "bit_flipping, whose bits it flips"
+            )
+        if data.corrupted and stream in TASKS:
+            raise ConfigError(
+                f"data.corrupted = {data.corrupted!r}: under {stream} the images or labels are "
+                "not those that were corrupted; leave it out"
+            )
+        if not data.regression:
+            return
+        if stream in ("class_incremental", "random_labels"):
+            raise ConfigError(
+                f"stream.name = {stream!r} with data.name = {data.name!r}: it has no classes; "
+                "give another stream or other data"
+            )
+        for key in ("label_smoothing", "augment"):
+            if getattr(self, key):
+                raise ConfigError(
+                    f"{key} = {getattr(self, key)!r}: data.name = {data.name!r} has no images and "
+                    "no labels; leave it out"
+                )
 
     def whole_time(self) -> Time:
         """Return the epochs of all phases."""

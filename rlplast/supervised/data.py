@@ -29,6 +29,7 @@ from rlplast.supervised.formats import (
 from rlplast.supervised.pictures import HuggingFaceConfig, read_huggingface, read_tiny_imagenet
 
 __all__ = [
+    "REGRESSIONS",
     "DataConfig",
     "Dataset",
     "HuggingFaceConfig",
@@ -38,7 +39,10 @@ __all__ = [
     "normaliser",
 ]
 
-_NAMES = "digits | mnist | cifar10 | cifar100 | tiny_imagenet | huggingface"
+REGRESSIONS = ("bit_flipping", "curve", "table")  # rlplast.supervised.regression has them
+_NAMES = "digits | mnist | cifar10 | cifar100 | tiny_imagenet | huggingface | " + " | ".join(
+    REGRESSIONS
+)
 
 
 @dataclass
@@ -47,13 +51,18 @@ class DataConfig:
 
     Attributes:
         name: digits (in scikit-learn, nothing to download), mnist, cifar10, cifar100,
-            tiny_imagenet or huggingface.
+            tiny_imagenet or huggingface; or a regression, trained and judged by its squared error:
+            bit_flipping (bits, and the output of a fixed random network), curve (points of
+            y = 3 sin(3x) + x), table (a file's rows).
         folder: where the published files lie; docs/how-to-get-data.md shows each layout.
         corrupted: folder of the .npy files of CIFAR-10-C or CIFAR-100-C, for mCA; null for none.
         validation: share of the training images of each class that is held out and evaluated
             instead of the test images; drawn from the run's seed; 0 for none.
-        test: share of digits held out as its test set, for no split of it is published; the same
-            images for every seed.
+        test: share of digits, or of a table's rows, held out as its test set, for no split of it
+            is published; the same images for every seed.
+        examples: bit_flipping: how many each task has, 10000 if null; curve: how many points, 100.
+        file: table: a ``.npz`` file with arrays x and y, or a ``.csv`` file of numbers without a
+            head, the target last.
         huggingface: which set, for the name huggingface.
     """
 
@@ -62,7 +71,14 @@ class DataConfig:
     corrupted: str | None = None
     validation: float = param(0.0, "[0, 1)")
     test: float = param(0.25, "(0, 1)")
+    examples: int | None = param(None, "[1, inf)")
+    file: str | None = None
     huggingface: HuggingFaceConfig = field(default_factory=HuggingFaceConfig)
+
+    @property
+    def regression(self) -> bool:
+        """Whether targets are numbers rather than classes."""
+        return self.name in REGRESSIONS
 
 
 @dataclass(frozen=True)
@@ -73,7 +89,7 @@ class Dataset:
         name: as in `DataConfig`.
         train: training images.
         test: test images, or the validation images if some were held out.
-        num_classes: labels are 0 to num_classes − 1.
+        num_classes: labels are 0 to num_classes − 1; the outputs of a regression.
         scale: largest raw value: 255, digits 16.
         corrupted: by ``<corruption>/<severity>``, functions that read the corrupted test images.
     """

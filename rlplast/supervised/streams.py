@@ -10,8 +10,12 @@
 | continual_full | the first k of n random chunks | SWR §4.2; FIRE §4.1 |
 | continual_limited | the k-th random chunk alone | SWR §4.2 |
 | class_incremental | the classes of the first k of n equal groups | FIRE §4.1 |
+| random_labels | the same images, with labels drawn anew | Kumar et al. 2023 |
+| permuted_pixels | the same images, their pixels in an order of its own | Kumar et al. 2023 |
+| flipped_bits | examples of its own, of data that are generated | Dohare et al. 2024 |
 
-Labels are never changed.
+The last three are tasks that follow one another; `rlplast.supervised.tasks` makes each of them. A
+network that has kept its plasticity learns the last as well as the first.
 """
 
 from dataclasses import dataclass
@@ -24,9 +28,18 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.registry import check_fields, check_range, param
 from rlplast.core.rng import torch_stream
 
-__all__ = ["Phase", "StreamConfig", "phases"]
+__all__ = ["TASKS", "Phase", "StreamConfig", "phases"]
 
-_NAMES = "single_task | warm_start | continual_full | continual_limited | class_incremental"
+TASKS = ("random_labels", "permuted_pixels", "flipped_bits")  # a phase is a task of its own
+_NAMES = (
+    "single_task | warm_start | continual_full | continual_limited | class_incremental | "
+    + " | ".join(TASKS)
+)
+_READERS = {  # key → the streams that read it
+    "fraction": ("warm_start",),
+    "images": ("random_labels", "permuted_pixels"),
+    "flip": ("flipped_bits",),
+}
 _FIXED = {"single_task": 1, "warm_start": 2}  # phases
 
 
@@ -35,17 +48,24 @@ class StreamConfig:
     """Which images come when, and for how many epochs.
 
     Attributes:
-        name: single_task, warm_start, continual_full, continual_limited or class_incremental.
-        phases: how many, in the last three, 10 if null; SWR has 10 chunks, FIRE 10 chunks or 20
-            groups of classes.
+        name: single_task, warm_start, continual_full, continual_limited, class_incremental,
+            random_labels, permuted_pixels or flipped_bits.
+        phases: how many, in all but the first two, 10 if null; SWR has 10 chunks, FIRE 10 chunks
+            or 20 groups of classes, Kumar et al. 50 tasks of random labels.
         fraction: share of the images in the first phase of warm_start, 0.5 if null as SWR's;
             FIRE 0.1.
+        images: how many images the tasks of random_labels and permuted_pixels have in common,
+            drawn from the run's seed; all if null.
+        flip: what changes from task to task of flipped_bits: all of the 15 slow bits, which are
+            drawn anew, or one, which is flipped; all if null.
         epochs: of each phase; a list gives each phase its own, as FIRE's warm start [1000, 100].
     """
 
     name: str = param("single_task", _NAMES)
     phases: int | None = param(None, "[1, 10000]")
     fraction: float | None = param(None, "(0, 1)")
+    images: int | None = param(None, "[1, inf)")
+    flip: str | None = param(None, "all | one")
     epochs: int | list[int] = 100
 
     def num_phases(self) -> int:
@@ -55,10 +75,13 @@ class StreamConfig:
             ConfigError: for an unknown name, or a number of phases or a fraction out of range.
         """
         check_fields(self, "stream.")
-        if self.fraction is not None and self.name != "warm_start":
-            raise ConfigError(
-                f"stream.fraction = {self.fraction}: {self.name} does not read it, only warm_start"
-            )
+        for key, readers in _READERS.items():
+            value = getattr(self, key)
+            if value is not None and self.name not in readers:
+                raise ConfigError(
+                    f"stream.{key} = {value!r}: {self.name} does not read it, only "
+                    f"{' and '.join(readers)}"
+                )
         if self.phases is not None and self.name in _FIXED:
             raise ConfigError(
                 f"stream.phases = {self.phases}: {self.name} does not read it, it has "
@@ -104,18 +127,19 @@ def phases(
     """Return the phases of a run.
 
     Images or classes are permuted once, by the run's seed. Chunks differ by one image at most.
-    All phases are tested on all test images; those of class_incremental on the classes seen.
+    All phases are tested on all test images; those of class_incremental on the classes seen, and
+    those of random_labels on the images that they train on.
 
     Args:
         config: the stream.
-        train_labels: (n,), int64.
-        test_labels: (m,), int64.
+        train_labels: (n,), int64; targets (n, outputs) will do where no classes are asked for.
+        test_labels: (m,), the same.
         num_classes: how many labels there are.
         seed: the run's seed.
 
     Raises:
-        ConfigError: for a bad config, classes that the phases do not divide, or a phase without
-            images.
+        ConfigError: for a bad config, classes that the phases do not divide, a phase without
+            images, or more images asked for than there are.
     """
     epochs = config.epochs_of_phases()
     train_labels, test_labels = train_labels.cpu(), test_labels.cpu()
@@ -125,7 +149,10 @@ def phases(
     else:
         order = torch.randperm(len(train_labels), generator=stream)
         test = torch.arange(len(test_labels))
-        parts = [(chosen.sort().values, test) for chosen in _of_images(config, order)]
+        if config.name in TASKS:
+            parts = [_of_tasks(config, order, test)] * len(epochs)
+        else:
+            parts = [(chosen.sort().values, test) for chosen in _of_images(config, order)]
     for number, (train, test) in enumerate(parts):
         if not len(train) or not len(test):
             raise ConfigError(
@@ -145,6 +172,17 @@ def _of_images(config: StreamConfig, order: Tensor) -> list[Tensor]:
     if config.name == "continual_limited":
         return [order[a:b] for a, b in pairwise(ends)]
     return [order[:end] for end in ends[1:]]
+
+
+def _of_tasks(config: StreamConfig, order: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the training and test images that all tasks have in common."""
+    if (config.images or 0) > len(order):
+        raise ConfigError(
+            f"stream.images = {config.images}: allowed is at most the {len(order)} training images"
+        )
+    train = order[: config.images].sort().values
+    # Under random labels no other image has one that could be learned.
+    return train, train if config.name == "random_labels" else test
 
 
 def _of_classes(

@@ -1,4 +1,4 @@
-"""A classifier on a stream of phases, as a Trainable.
+"""A classifier, or a regression, on a stream of phases, as a Trainable.
 
 One step is one update, or the start of the next phase. Where a run is in its stream follows
 from its clock alone: every epoch's order is a stream of its own, so there is no loader to save.
@@ -7,10 +7,9 @@ from its clock alone: every epoch's order is a stream of its own, so there is no
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import cycle, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlplast.core.checkpoint.fingerprint import check_data, fingerprint
@@ -24,47 +23,24 @@ from rlplast.core.network.optimizers import Updater
 from rlplast.core.network.record import in_mode, record
 from rlplast.core.rng import Streams, derive_seed, torch_stream
 from rlplast.core.training.trainable import AfterUpdate, Trainable, no_hooks, penalties_of
-from rlplast.methods.label_smoothing import label_smoothing
-from rlplast.metrics.calibration import accuracy, ece, mca
+from rlplast.metrics.calibration import mca
 from rlplast.supervised.augment import augment
 from rlplast.supervised.config import SupervisedConfig
-from rlplast.supervised.data import Images, load_data, normaliser
+from rlplast.supervised.data import Dataset, Images, load_data, normaliser
 from rlplast.supervised.models import build_model, model_taps
-from rlplast.supervised.streams import Phase, phases
+from rlplast.supervised.objective import REGRESSION, classification
+from rlplast.supervised.place import Position, check_total, end_of_run, position, updates_before
+from rlplast.supervised.regression import load_regression
+from rlplast.supervised.streams import TASKS, phases
+from rlplast.supervised.tasks import task_data
 
-__all__ = ["Position", "Supervised", "batches_per_epoch", "position"]
+__all__ = ["Supervised"]
 
 EVALUATION_BATCH = 1000  # images per forward pass
 
 
-class Position(NamedTuple):
-    """Where in its phase a run is, counted from the phase's start."""
-
-    epoch: int  # whole epochs done
-    batch: int  # batches done of the epoch that has begun
-    batches: int  # batches per epoch
-    updates: int  # updates done
-
-
-def batches_per_epoch(phase: Phase, batch_size: int) -> int:
-    """Return the updates of one epoch.
-
-    The last batch holds what is left, and is no batch of its own if that is a single image, of
-    which BatchNorm knows no variance: it joins the one before.
-    """
-    full, left = divmod(len(phase.train), batch_size)
-    return max(1, full + (left > 1))
-
-
-def position(stream: list[Phase], batch_size: int, clock: Clock) -> Position:
-    """Return the place in the stream that a clock stands for."""
-    before = sum(p.epochs * batches_per_epoch(p, batch_size) for p in stream[: clock.phase])
-    updates, batches = clock.updates - before, batches_per_epoch(stream[clock.phase], batch_size)
-    return Position(updates // batches, updates % batches, batches, updates)
-
-
 class Supervised(Trainable):
-    """A classifier and its stream of data.
+    """A model and its stream of data.
 
     Args:
         config: a checked config.
@@ -77,14 +53,17 @@ class Supervised(Trainable):
         self.config, self.device = config, device
         seed = config.seed
         self.streams = Streams(seed)
-        self.data = load_data(config.data, seed).to(device)
+        regression = config.data.regression
+        load = load_regression if regression else load_data
+        self.data = load(config.data, seed).to(device)
+        self.objective = REGRESSION if regression else classification(config.label_smoothing)
         parts = {"data.train": self.data.train, "data.test": self.data.test}
         self.fingerprints = {name: fingerprint([i.x, i.y]) for name, i in parts.items()}
-        self.factor, self.offset = (t.to(device) for t in normaliser(self.data))
+        self.normaliser = None if regression else normaliser(self.data)
         self.stream = phases(
             config.stream, self.data.train.y, self.data.test.y, self.data.num_classes, seed
         )
-        _check_total(config, self.stream)
+        check_total(self.stream, config.batch_size, config.total_time())
         self.model = build_model(config.model, self.data.input_shape, self.data.num_classes)
         self.model.to(device)
         install_methods(config.layers, config.hooks, {"model": (self.model,)}, seed)
@@ -98,9 +77,12 @@ class Supervised(Trainable):
         self.after_update: AfterUpdate = no_hooks
         self.recorded: frozenset[str] = frozenset()
         self.order: tuple[tuple[int, int], Tensor] | None = None  # of the epoch now
+        self.shown: tuple[int, Dataset, int] | None = None  # phase, its data, updates before it
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self.right = torch.zeros((), dtype=torch.int64, device=device)  # answers
         self.updates_summed = self.images_summed = 0
+        self.online = torch.zeros((), dtype=torch.float64, device=device)  # of the task so far
+        self.online_images = 0
         compiled = config.accelerate == "compile"
         self._loss = torch.compile(self.task_loss) if compiled else self.task_loss
 
@@ -108,10 +90,12 @@ class Supervised(Trainable):
 
     def step(self) -> None:
         """Do one update, or start the next phase if this one is over."""
-        here = position(self.stream, self.config.batch_size, self.clock)
+        here = self.here()
         epochs = self.stream[self.clock.phase].epochs
         if here.epoch == epochs:  # hooks fire between this phase and the next
             self.clock = self.clock.advance(phase=1)
+            self.online.zero_()
+            self.online_images = 0
             if self.config.optimizer.renew:
                 zero_all(self.networks["model"])
             return
@@ -121,17 +105,45 @@ class Supervised(Trainable):
             self.updater.set_lr(here.updates, epochs * here.batches)
         self._update(here)
 
+    def here(self) -> Position:
+        """Return where in its phase the run is."""
+        phase = self.stream[self.clock.phase]
+        return position(phase, self.config.batch_size, self.clock.updates - self._phase()[1])
+
+    @property
+    def task(self) -> Dataset:
+        """The data as the phase that has begun shows them; its phase's indices are of these."""
+        return self._phase()[0]
+
+    def _phase(self) -> tuple[Dataset, int]:
+        """Return the phase's data, and the updates before it."""
+        number, size = self.clock.phase, self.config.batch_size
+        if self.shown is None or self.shown[0] != number:
+            now, seed = self.stream[number], self.config.seed
+            data = task_data(self.config.stream, self.data, now, number, seed)
+            self.shown = number, data, updates_before(self.stream, size, number)
+        return self.shown[1:]
+
     def _update(self, here: Position) -> None:
         x, y = self._batch(here)
-        loss, logits, activations = self._loss(x, y)
-        self.loss_sum += loss.detach()
-        self.right += (logits.detach().argmax(1) == y).sum()
-        self.updates_summed += 1
-        self.images_summed += len(y)
+        loss, outputs, activations = self._loss(x, y)
+        self._sum_up(loss.detach(), outputs.detach(), y)
         clock = self.clock.advance(updates=1, epochs=int(here.batch == here.batches - 1))
         self.updater.minimise(self.penalties.add("model", loss, clock=clock))
         self.clock = clock
         self.after_update(self.clock, {"model": activations})
+
+    def _sum_up(self, loss: Tensor, outputs: Tensor, y: Tensor) -> None:
+        """Add a batch to the means; outputs and loss are those before the update."""
+        right = None if self.objective.right is None else self.objective.right(outputs, y)
+        self.loss_sum += loss
+        if right is not None:
+            self.right += right
+        self.updates_summed += 1
+        self.images_summed += len(y)
+        if self.config.stream.name in TASKS:
+            self.online += loss * len(y) if right is None else right
+            self.online_images += len(y)
 
     def _shuffled(self, *stream: str | int) -> Tensor:
         """Return the indices of this phase's training images in the order of a named stream."""
@@ -140,30 +152,37 @@ class Supervised(Trainable):
         return indices[torch.randperm(len(indices), generator=generator)].to(self.device)
 
     def _batch(self, here: Position) -> tuple[Tensor, Tensor]:
-        """Return augmented and normalised images, and labels."""
+        """Return augmented and normalised images, and labels or targets."""
         config, key = self.config, (self.clock.phase, here.epoch)
         if self.order is None or self.order[0] != key:
             self.order = key, self._shuffled("data", "epoch", *key)
         chosen = self.order[1][here.batch * config.batch_size :]
         if here.batch < here.batches - 1:
             chosen = chosen[: config.batch_size]
-        x = self.data.train.x.index_select(0, chosen)
+        images = self.task.train
+        x = images.x.index_select(0, chosen)
         if config.augment:  # of raw pixels, so that what a crop adds is black
             stream = torch_stream(config.seed, "data", "augment", self.clock.updates)
             x = augment(x, config.augment, stream)
-        return self.normalise(x), self.data.train.y.index_select(0, chosen)
+        return self.normalise(x), images.y.index_select(0, chosen)
 
     def normalise(self, x: Tensor) -> Tensor:
-        """Return raw images with mean 0 and standard deviation 1 per channel of all training."""
-        return x.to(torch.float32, copy=True).mul_(self.factor).add_(self.offset)
+        """Return raw images with mean 0 and standard deviation 1 per channel of all training.
+
+        Inputs of a regression stay as they are.
+        """
+        if self.normaliser is None:
+            return x
+        factor, offset = self.normaliser
+        return x.to(torch.float32, copy=True).mul_(factor).add_(offset)
 
     def task_loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Activations]:
-        """Return the mean cross-entropy of a batch, its logits, and activations if recorded."""
+        """Return the mean loss of a batch, its outputs, and activations if recorded."""
         with self._autocast():
-            logits, found = self._taps(x) if self.recorded else (self.model(x), {})
-        logits = logits.float()
-        loss = label_smoothing(logits, y, label_smoothing=self.config.label_smoothing)
-        return loss, logits, {k: v.detach() for k, v in found.items()}
+            outputs, found = self._taps(x) if self.recorded else (self.model(x), {})
+        outputs = outputs.float()
+        loss = self.objective.loss(outputs, y)
+        return loss, outputs, {k: v.detach() for k, v in found.items()}
 
     def _taps(self, x: Tensor) -> tuple[Tensor, Activations]:
         """Return logits and activations; of models from elsewhere those of their units."""
@@ -187,47 +206,38 @@ class Supervised(Trainable):
         An epoch that the end cuts short counts, so that the end of the one before it does not
         pass for the run's.
         """
-        total, size = self.config.total_time(), self.config.batch_size
-        end = Clock()
-        for number, phase in enumerate(self.stream):
-            each = batches_per_epoch(phase, size)
-            left = phase.epochs * each
-            if total.unit == "epochs":
-                left = min(left, (int(total.value) - end.epochs) * each)
-            elif total.unit == "updates":
-                left = min(left, int(total.value) - end.updates)
-            if left <= 0 or (total.unit == "phase" and number == total.value):
-                break
-            end = end.advance(updates=left, epochs=-(-left // each), phase=1)
-        return end
+        return end_of_run(self.stream, self.config.batch_size, self.config.total_time())
 
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
         """Return accuracy, loss and ECE on the images held out that this phase is tested on.
 
-        With ``data.corrupted`` also mCA; where classes come one after the other, also the accuracy
-        on the held-out images of all classes. Neither argument matters: all images count.
+        Of a regression only its loss. With ``data.corrupted`` also mCA; where classes come one
+        after the other, also the accuracy on the held-out images of all classes; where phases are
+        tasks, also how right the model was on their batches so far, each before its update.
+        Neither argument matters: all images count.
         """
         test = self.stream[self.clock.phase].test.to(self.device)
-        scores = self._score(self.data.test[test])
+        scores = self._score(self.task.test[test])
         if self.config.stream.name == "class_incremental":
             scores["accuracy_all"] = self._score(self.data.test)["accuracy"]
         if self.data.corrupted:
             sets = self.data.corrupted.items()
             scores["mca"] = mca({name: self._score(read())["accuracy"] for name, read in sets})
+        if self.online_images:
+            name = "online_loss" if self.objective.right is None else "online_accuracy"
+            scores[name] = float(self.online) / self.online_images
         return scores
 
     @torch.no_grad()
     def _score(self, images: Images) -> dict[str, float]:
-        logits, y = self.predict(images.x), images.y.to(self.device)
-        return {
-            "accuracy": float(accuracy(logits, y)),
-            "loss": float(F.cross_entropy(logits, y)),
-            "ece": float(ece(logits, y)),
-        }
+        return self.objective.scores(self.predict(images.x), images.y.to(self.device))
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        """Return logits (n, classes) of raw images (n, channels, height, width), in eval mode."""
+        """Return outputs (n, outputs) of raw images (n, channels, height, width), in eval mode.
+
+        They are logits, or the numbers of a regression.
+        """
         with self._evaluating(), self._autocast():
             parts = x.to(self.device).split(EVALUATION_BATCH)
             return torch.cat([self.model(self.normalise(p)).float() for p in parts])
@@ -248,7 +258,7 @@ class Supervised(Trainable):
         if updates := self.updates_summed:
             values = {
                 "train/loss": float(self.loss_sum) / updates,
-                "train/accuracy": int(self.right) / self.images_summed,
+                **self._accuracy(),
                 "train/lr": self.updater.lr,
                 **self.penalties.metrics(updates),
             }
@@ -257,9 +267,13 @@ class Supervised(Trainable):
         self.updates_summed = self.images_summed = 0
         return values
 
+    def _accuracy(self) -> dict[str, float]:
+        classes = self.objective.right is not None
+        return {"train/accuracy": int(self.right) / self.images_summed} if classes else {}
+
     def sample(self, size: int, number: int) -> Images:
         """Return raw training images of this phase, drawn from a stream of their own."""
-        return self.data.train[self._shuffled("probe", number)[:size]]
+        return self.task.train[self._shuffled("probe", number)[:size]]
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Images]:
         """Yield raw training images of this phase in one random order, from its start if need be.
@@ -268,15 +282,15 @@ class Supervised(Trainable):
         """
         parts = self._shuffled("batches", number).split(size)
         for chosen in parts if count is None else islice(cycle(parts), count):
-            yield self.data.train[chosen]
+            yield self.task.train[chosen]
 
     def loss(self, network: str, batch: Images, train: bool = False) -> Tensor:
-        """Return the mean cross-entropy of a batch; in eval mode no statistics move."""
+        """Return the mean loss of a batch; in eval mode no statistics move."""
         with nullcontext() if train else self._evaluating():
             return self.task_loss(self.normalise(batch.x), batch.y)[0]
 
     def outputs(self, network: str, batch: Images, module: nn.Module | None = None) -> Tensor:
-        """Return the logits of a batch, (batch, classes)."""
+        """Return the outputs of a batch, (batch, outputs): logits, or those of a regression."""
         module = self.model if module is None else module
         with in_mode(module, train=False):
             return module(self.normalise(batch.x))
@@ -294,6 +308,8 @@ class Supervised(Trainable):
             "penalties": self.penalties.state_dict(),
             "loss_sum": self.loss_sum,
             "right": self.right,
+            "online": self.online,
+            "online_images": self.online_images,
             "data": self.fingerprints,
             "counted": [self.updates_summed, self.images_summed],
         }
@@ -315,11 +331,6 @@ class Supervised(Trainable):
         self.loss_sum.copy_(state["loss_sum"])
         self.right.copy_(state["right"])
         self.updates_summed, self.images_summed = state["counted"]
-
-
-def _check_total(config: SupervisedConfig, stream: list[Phase]) -> None:
-    """Refuse a total in updates that the stream does not have."""
-    total = config.total_time()
-    whole = sum(p.epochs * batches_per_epoch(p, config.batch_size) for p in stream)
-    if total.unit == "updates" and total.value > whole:
-        raise ConfigError(f"total = {config.total!r}: the stream ends after {whole} updates")
+        if "online" in state:  # not in checkpoints of older versions
+            self.online.copy_(state["online"])
+            self.online_images = state["online_images"]

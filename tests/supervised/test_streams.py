@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlplast.core.errors import ConfigError
-from rlplast.supervised.streams import Phase, StreamConfig, phases
+from rlplast.supervised.streams import TASKS, Phase, StreamConfig, phases
 
 RANDOM = ["single_task", "warm_start", "continual_full", "continual_limited"]
 NAMES = [*RANDOM, "class_incremental"]
@@ -95,6 +95,33 @@ def test_class_incremental_adds_equally_many_whole_classes(count: int):
         assert phase.test.tolist() == [i for i in range(24) if int(test[i]) in classes]
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_tasks_have_all_images_in_common(name: str):
+    stream = make(StreamConfig(name, phases=5))
+    assert [phase.train.tolist() for phase in stream] == [list(range(60))] * 5
+    test = list(range(60 if name == "random_labels" else 24))
+    assert [phase.test.tolist() for phase in stream] == [test] * 5
+
+
+def test_random_labels_are_learned_and_evaluated_on_the_same_images_of_the_seed():
+    first, *others = make(StreamConfig("random_labels", phases=4, images=7))
+    assert len(first.train) == 7 and first.train.equal(first.train.unique())
+    for phase in (first, *others):
+        assert phase.train.equal(first.train) and phase.test.equal(first.train)
+    again = make(StreamConfig("random_labels", phases=2, images=7))
+    assert again[0].train.equal(first.train)
+    drawn = {
+        tuple(make(StreamConfig("random_labels", images=7), seed=s)[0].train.tolist())
+        for s in range(5)
+    }
+    assert len(drawn) > 1
+
+
+def test_permuted_pixels_of_few_images_are_tested_on_all_test_images():
+    phase = make(StreamConfig("permuted_pixels", phases=4, images=7))[-1]
+    assert len(phase.train) == 7 and phase.test.tolist() == list(range(24))
+
+
 @pytest.mark.parametrize("name", NAMES[1:])
 def test_order_comes_from_the_seed(name: str):
     def first(seed: int) -> list[int]:
@@ -145,6 +172,13 @@ def test_one_number_of_epochs_is_for_all_phases_and_a_list_for_each(name: str):
         (StreamConfig(epochs=[]), "has 0 entries"),
         (StreamConfig(fraction=0.3), "single_task does not read it, only warm_start"),
         (StreamConfig("warm_start", phases=3), "warm_start does not read it, it has 2"),
+        (
+            StreamConfig("warm_start", images=3),
+            "stream.images = 3: warm_start does not read it, only random_labels and permuted_pix",
+        ),
+        (StreamConfig("random_labels", images=0), r"stream.images = 0: allowed is \[1, inf\)"),
+        (StreamConfig("random_labels", flip="one"), "random_labels does not read it, only flip"),
+        (StreamConfig("flipped_bits", flip="two"), "stream.flip = 'two': allowed is all | one"),
     ],
 )
 def test_bad_configs_are_refused_without_data(config: StreamConfig, said: str):
@@ -160,6 +194,8 @@ def test_bad_configs_are_refused_without_data(config: StreamConfig, said: str):
         (StreamConfig("continual_limited", phases=10), 9, "phase 0 of 10 has 0 training"),
         (StreamConfig("warm_start", fraction=0.01), 9, "phase 0 of 2 has 0 training"),
         (StreamConfig("single_task"), 0, "phase 0 of 1 has 0 training"),
+        (StreamConfig("random_labels"), 0, "phase 0 of 10 has 0 training"),
+        (StreamConfig("random_labels", images=10), 9, "images = 10: allowed is at most the 9 trai"),
     ],
 )
 def test_streams_with_empty_phases_are_refused(config: StreamConfig, n: int, said: str):

@@ -42,7 +42,6 @@ def kill() -> None:
 )
 def test_position_is_where_a_plain_loop_would_be(sizes, batch_size):
     stream = [Phase(torch.arange(n), torch.arange(1), epochs) for n, epochs in sizes]
-    updates = 0
     for number, (n, epochs) in enumerate(sizes):
         in_phase = 0
         for epoch in range(epochs):
@@ -50,11 +49,11 @@ def test_position_is_where_a_plain_loop_would_be(sizes, batch_size):
             if len(starts) > 1 and n - starts[-1] == 1 < batch_size:
                 starts.pop()
             for batch in range(len(starts)):
-                here = position(stream, batch_size, Clock(updates=updates, phase=number))
+                here = position(stream[number], batch_size, in_phase)
                 assert (here.epoch, here.batch) == (epoch, batch)
                 assert (here.batches, here.updates) == (len(starts), in_phase)
-                updates, in_phase = updates + 1, in_phase + 1
-        assert position(stream, batch_size, Clock(updates=updates, phase=number)).epoch == epochs
+                in_phase += 1
+        assert position(stream[number], batch_size, in_phase).epoch == epochs
 
 
 def test_a_phase_starts_in_a_step_of_its_own():
@@ -73,7 +72,7 @@ def test_an_epoch_is_every_image_once_in_an_order_of_its_own():
     for epoch in range(2):
         seen = []
         for _ in range(6):
-            here = position(trainer.stream, 100, trainer.clock)
+            here = trainer.here()
             trainer._batch(here)
             seen.append(trainer.order[1][here.batch * 100 : here.batch * 100 + 100])
             trainer.step()
@@ -238,7 +237,7 @@ def test_a_last_image_alone_joins_the_batch_before_it():
     trainer = trainable(**changes, stream={"name": "warm_start", "fraction": 0.1, "epochs": 1})
     assert len(trainer.stream[0].train) % 67 == 1
     trainer.step()
-    here = position(trainer.stream, 67, trainer.clock)
+    here = trainer.here()
     assert (here.batch, here.batches) == (1, 2)
     assert len(trainer._batch(here)[1]) == 68
     trainer.step()

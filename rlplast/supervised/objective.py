@@ -1,0 +1,55 @@
+"""What a model is trained on and judged by: classes, or numbers.
+
+- `Objective`: a loss with the scores that belong to it.
+- `classification`, `REGRESSION`: the two there are.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from rlplast.methods.label_smoothing import label_smoothing
+from rlplast.metrics.calibration import accuracy, ece
+
+__all__ = ["REGRESSION", "Objective", "classification"]
+
+
+class Objective(NamedTuple):
+    """A loss with the scores that belong to it; all take outputs (n, outputs) and targets (n, …).
+
+    Attributes:
+        loss: what is minimised, a mean over the batch.
+        scores: what an evaluation reports, by name.
+        right: how many outputs are right, for accuracy in training; None without classes.
+    """
+
+    loss: Callable[[Tensor, Tensor], Tensor]
+    scores: Callable[[Tensor, Tensor], dict[str, float]]
+    right: Callable[[Tensor, Tensor], Tensor] | None = None
+
+
+def classification(smoothing: float) -> Objective:
+    """Return cross-entropy, trained with smoothed labels; accuracy, loss and ECE are reported."""
+    return Objective(partial(label_smoothing, label_smoothing=smoothing), _of_classes, _right)
+
+
+def _of_classes(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    return {
+        "accuracy": float(accuracy(logits, labels)),
+        "loss": float(F.cross_entropy(logits, labels)),
+        "ece": float(ece(logits, labels)),
+    }
+
+
+def _right(logits: Tensor, labels: Tensor) -> Tensor:
+    return (logits.argmax(1) == labels).sum()
+
+
+def _of_numbers(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    return {"loss": float(F.mse_loss(outputs, targets))}
+
+
+REGRESSION = Objective(F.mse_loss, _of_numbers)  # squared error, a mean over outputs too

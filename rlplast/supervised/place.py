@@ -1,0 +1,83 @@
+"""Where in its stream of phases a run is, and where it ends.
+
+- `Position`, `position`: the place in a phase.
+- `batches_per_epoch`, `updates_before`: how long epochs and phases are.
+- `end_of_run`, `check_total`: what a total comes to.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rlplast.core.clock import Clock, Time
+from rlplast.core.errors import ConfigError
+from rlplast.supervised.streams import Phase
+
+__all__ = [
+    "Position",
+    "batches_per_epoch",
+    "check_total",
+    "end_of_run",
+    "position",
+    "updates_before",
+]
+
+
+class Position(NamedTuple):
+    """Where in its phase a run is, counted from the phase's start."""
+
+    epoch: int  # whole epochs done
+    batch: int  # batches done of the epoch that has begun
+    batches: int  # batches per epoch
+    updates: int  # updates done
+
+
+def batches_per_epoch(phase: Phase, batch_size: int) -> int:
+    """Return the updates of one epoch.
+
+    The last batch holds what is left, and is no batch of its own if that is a single image, of
+    which BatchNorm knows no variance: it joins the one before.
+    """
+    full, left = divmod(len(phase.train), batch_size)
+    return max(1, full + (left > 1))
+
+
+def position(phase: Phase, batch_size: int, updates: int) -> Position:
+    """Return the place in a phase after so many updates of it."""
+    batches = batches_per_epoch(phase, batch_size)
+    return Position(updates // batches, updates % batches, batches, updates)
+
+
+def updates_before(stream: Sequence[Phase], batch_size: int, number: int) -> int:
+    """Return the updates of all phases before one."""
+    return sum(p.epochs * batches_per_epoch(p, batch_size) for p in stream[:number])
+
+
+def end_of_run(stream: Sequence[Phase], batch_size: int, total: Time) -> Clock:
+    """Return the clock at the end of a run; its phase is the number of phases begun.
+
+    An epoch that the end cuts short counts, so that the end of the one before it does not
+    pass for the run's.
+    """
+    end = Clock()
+    for number, phase in enumerate(stream):
+        each = batches_per_epoch(phase, batch_size)
+        left = phase.epochs * each
+        if total.unit == "epochs":
+            left = min(left, (int(total.value) - end.epochs) * each)
+        elif total.unit == "updates":
+            left = min(left, int(total.value) - end.updates)
+        if left <= 0 or (total.unit == "phase" and number == total.value):
+            break
+        end = end.advance(updates=left, epochs=-(-left // each), phase=1)
+    return end
+
+
+def check_total(stream: Sequence[Phase], batch_size: int, total: Time) -> None:
+    """Refuse a total in updates that the stream does not have.
+
+    Raises:
+        ConfigError: naming the total and where the stream ends.
+    """
+    whole = updates_before(stream, batch_size, len(stream))
+    if total.unit == "updates" and total.value > whole:
+        raise ConfigError(f"total = '{total}': the stream ends after {whole} updates")

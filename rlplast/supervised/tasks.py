@@ -1,0 +1,65 @@
+"""Tasks that follow one another on the same images: what each phase makes of the data.
+
+- `task_data`: the data as a phase shows them.
+- `task_labels`, `task_pixels`: the labels and the permutation of one task.
+
+Whatever is drawn for a task depends on the run's seed and the task's number alone. So a run may
+stop and go on anywhere, and task 7 is the same whether or not there were others before it.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from rlplast.core.rng import torch_stream
+from rlplast.supervised.data import Dataset
+from rlplast.supervised.formats import Images
+from rlplast.supervised.regression import bit_flipping
+from rlplast.supervised.streams import Phase, StreamConfig
+
+__all__ = ["task_data", "task_labels", "task_pixels"]
+
+
+def task_labels(seed: int, number: int, count: int, num_classes: int) -> Tensor:
+    """Return a task's labels (count,), int64, each class as likely for each."""
+    stream = torch_stream(seed, "data", "labels", number)
+    return torch.randint(0, num_classes, (count,), generator=stream)
+
+
+def task_pixels(seed: int, number: int, count: int) -> Tensor:
+    """Return a task's permutation of so many pixels (count,), int64."""
+    return torch.randperm(count, generator=torch_stream(seed, "data", "pixels", number))
+
+
+def task_data(config: StreamConfig, data: Dataset, phase: Phase, number: int, seed: int) -> Dataset:
+    """Return the data as a phase shows them; the phase's indices are those of this.
+
+    Args:
+        config: the stream. Streams without tasks of their own show the data as they are.
+        data: what was loaded, on any device.
+        phase: which images the phase has.
+        number: of the phase, from 0.
+        seed: the run's seed.
+    """
+    device = data.train.x.device
+    if config.name == "random_labels":
+        y = data.train.y.clone()
+        labels = task_labels(seed, number, len(phase.train), data.num_classes)
+        y[phase.train.to(device)] = labels.to(device)
+        images = Images(data.train.x, y)
+        return replace(data, train=images, test=images)
+    if config.name == "permuted_pixels":
+        order = task_pixels(seed, number, data.train.x[0, 0].numel()).to(device)
+        train, test = (_permuted(images, order) for images in (data.train, data.test))
+        return replace(data, train=train, test=test)
+    if config.name == "flipped_bits":
+        train, test = bit_flipping(seed, number, len(data.train), config.flip or "all")
+        return replace(data, train=train, test=test).to(device)
+    return data
+
+
+def _permuted(images: Images, order: Tensor) -> Images:
+    """Return images whose pixels are permuted, in all channels alike."""
+    x = images.x.flatten(2)[:, :, order].view_as(images.x)
+    return Images(x, images.y)

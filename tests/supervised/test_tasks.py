@@ -1,0 +1,178 @@
+"""Tasks: what they make of the data, and that they depend on seed and number alone."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.rng import derive_seed
+from rlplast.run import api
+from rlplast.run.build import build
+from rlplast.supervised.tasks import task_labels, task_pixels
+from tests.runs import Killed, at_step, final
+from tests.supervised.test_trainer import kill, steps
+from tests.supervised_runs import small_supervised
+
+LABELS: dict[str, Any] = {"name": "random_labels", "phases": 3, "epochs": 2, "images": 60}
+PIXELS: dict[str, Any] = {"name": "permuted_pixels", "phases": 3, "epochs": 1, "images": 60}
+BITS: dict[str, Any] = {"name": "flipped_bits", "phases": 3, "epochs": 1}
+BATCHES = {"random_labels": 6, "permuted_pixels": 3, "flipped_bits": 4}  # of 20 or 25 in a phase
+
+
+def changes(stream: dict[str, Any]) -> dict[str, Any]:
+    """A run of three tasks, with hooks at each."""
+    own: dict[str, Any] = {
+        "stream": stream,
+        "batch_size": 20,
+        "augment": [],
+        "hooks": [{"method": "full_reset", "on": "phase_start", "params": {"init": "fresh"}}],
+        "optimizer": {"name": "adam", "lr": 3e-3},
+        "checkpoint": {"every": "1 updates", "keep": 40},
+    }
+    if stream["name"] == "flipped_bits":
+        own |= {"data": {"name": "bit_flipping", "examples": 100}, "batch_size": 25}
+        own |= {"label_smoothing": 0.0}
+    return own
+
+
+def trainable(stream: dict[str, Any], **more: Any) -> Any:
+    return build(api.read_config(small_supervised(**changes(stream) | more)))[0]
+
+
+def at_phase(trainer: Any, number: int) -> Any:
+    """The trainer, as if it had begun with this phase."""
+    trainer.clock = trainer.clock.advance(phase=number)
+    return trainer
+
+
+def test_labels_are_those_of_a_generator_seeded_by_run_and_task():
+    for number in (0, 1, 17):
+        generator = torch.Generator().manual_seed(derive_seed(5, "data", "labels", number))
+        twin = [int(torch.randint(10, (), generator=generator)) for _ in range(40)]
+        assert task_labels(5, number, 40, 10).tolist() == twin
+    assert not task_labels(5, 0, 40, 10).equal(task_labels(5, 1, 40, 10))
+    assert not task_labels(5, 0, 40, 10).equal(task_labels(6, 0, 40, 10))
+
+
+def test_each_class_is_as_likely():
+    counts = Counter(task_labels(1, 0, 10_000, 10).tolist())
+    assert sorted(counts) == list(range(10))
+    assert all(880 < n < 1120 for n in counts.values())  # 1000 expected, standard deviation 30
+
+
+def test_a_task_of_random_labels_has_the_images_and_other_labels():
+    trainer = trainable(LABELS)
+    images = trainer.stream[0].train
+    for number in range(3):
+        task = at_phase(trainable(LABELS), number).task
+        assert task.train.x.equal(trainer.data.train.x)
+        assert task.train.y[images].equal(task_labels(3, number, 60, 10))
+        assert task.test.y.equal(task.train.y)
+    assert trainer.data.train.y.equal(trainable(PIXELS).data.train.y)  # those of the data stay
+
+
+def test_evaluation_under_random_labels_is_on_the_task_itself():
+    trainer = trainable(LABELS)
+    steps(trainer, 6)
+    images = trainer.stream[0].train
+    right = trainer.predict(trainer.data.train.x[images]).argmax(1) == task_labels(3, 0, 60, 10)
+    assert trainer.evaluate(0, 1)["accuracy"] == pytest.approx(float(right.double().mean()))
+
+
+def test_a_permutation_moves_every_pixel_alike_in_all_images():
+    trainer = at_phase(trainable(PIXELS), 2)
+    order = task_pixels(3, 2, 64).tolist()
+    assert sorted(order) == list(range(64)) and order != task_pixels(3, 1, 64).tolist()
+    for shown, raw in (
+        (trainer.task.train, trainer.data.train),
+        (trainer.task.test, trainer.data.test),
+    ):
+        assert shown.y.equal(raw.y) and shown.x.shape == raw.x.shape
+        for image in (0, 41):
+            before = raw.x[image].flatten().tolist()
+            assert shown.x[image].flatten().tolist() == [before[p] for p in order]
+
+
+@pytest.mark.parametrize("stream", [LABELS, PIXELS, BITS], ids=lambda s: s["name"])
+def test_online_scores_are_those_of_predictions_before_each_update(stream: dict[str, Any]):
+    trainer = trainable(stream, hooks=[], penalties=[])
+    per_phase, name = BATCHES[stream["name"]], stream["name"]
+    for _ in range(2):
+        trainer.metrics()
+        found = []
+        for _ in range(per_phase):
+            x, y = trainer._batch(trainer.here())
+            with torch.no_grad():
+                outputs = trainer.model(x)
+            found.append(
+                (outputs - y).square().mean()
+                if name == "flipped_bits"
+                else (outputs.argmax(1) == y).double().mean()
+            )
+            trainer.step()
+        key = "online_loss" if name == "flipped_bits" else "online_accuracy"
+        expected = float(torch.stack(found).double().mean())
+        assert trainer.evaluate(0, 1)[key] == pytest.approx(expected, rel=1e-5)
+        trainer.step()  # the next task
+    assert key not in trainer.evaluate(0, 1)  # of which nothing was predicted yet
+
+
+@pytest.mark.parametrize("stream", [LABELS, PIXELS, BITS], ids=lambda s: s["name"])
+def test_a_run_killed_at_a_switch_and_resumed_equals_the_uninterrupted(
+    stream: dict[str, Any], tmp_path: Any
+):
+    config = small_supervised(**changes(stream))
+    api.train(config, tmp_path / "through")
+    phase = BATCHES[stream["name"]]
+    for stops in ([phase - 1], [phase], [phase + 1, 1]):
+        run = tmp_path / f"stopped-{stops[0]}"
+        with pytest.raises(Killed):
+            api.train(config, run, observer=at_step(stops[0], kill))
+        for count in stops[1:]:
+            with pytest.raises(Killed):
+                api.resume(run, observer=at_step(count, kill))
+        api.resume(run)
+        assert final(run) == final(tmp_path / "through")
+
+
+@pytest.mark.parametrize("stream", [LABELS, PIXELS, BITS], ids=lambda s: s["name"])
+def test_a_task_is_the_same_whatever_came_before_it(stream: dict[str, Any]):
+    walked, direct = trainable(stream), at_phase(trainable(stream), 2)
+    steps(walked, 2 * (BATCHES[stream["name"]] + 1))
+    assert walked.clock.phase == 2
+    for own, other in (
+        (walked.task.train, direct.task.train),
+        (walked.task.test, direct.task.test),
+    ):
+        assert own.x.equal(other.x) and own.y.equal(other.y)
+    longer = trainable(stream | {"phases": 9})
+    assert at_phase(longer, 2).task.train.y.equal(direct.task.train.y)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"data": {"name": "digits"}}, "'flipped_bits' with data.name = 'digits': allowed is bit"),
+        ({"label_smoothing": 0.1}, "label_smoothing = 0.1: data.name = 'bit_flipping' has no im"),
+        ({"augment": ["crop"]}, r"augment = \['crop'\]: data.name = 'bit_flipping' has no imag"),
+        ({"checkpoint": {"best": "accuracy"}}, "checkpoint.best = 'accuracy'"),
+        ({"stream": LABELS}, "'random_labels' with data.name = 'bit_flipping': it has no class"),
+        (
+            {"stream": {"name": "class_incremental"}},
+            "'class_incremental' with data.name = 'bit_flipping': it has no classes",
+        ),
+        (
+            {"data": {"name": "digits", "examples": 9}, "stream": PIXELS},
+            "data.examples = 9: digits does not read it, only bit_flipping and curve",
+        ),
+        (
+            {"data": {"name": "digits", "corrupted": "c"}, "stream": PIXELS},
+            "data.corrupted = 'c': under permuted_pixels",
+        ),
+    ],
+)
+def test_data_that_do_not_fit_a_stream_are_refused(more: dict[str, Any], words: str):
+    with pytest.raises(ConfigError, match=words):
+        build(api.read_config(small_supervised(**changes(BITS) | more)))
