@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from bench_tools import Row, alternate, built, rates, row
 from torch import nn
 
+from rlplast.supervised.data import normaliser
+
 UPDATES = 10  # per call
 HOOKS = [{"method": "fire", "on": "phase_start"}]
 
@@ -76,7 +78,7 @@ def bench_supervised(threads: int, rounds: int) -> list[Row]:
         loop = by_hand(
             copy.deepcopy(trainable.model),
             trainable.data.train,
-            *trainable.normaliser,
+            *normaliser(trainable.data),
             keys["batch_size"],
         )
         sides = {"by hand": loop, "ours": ours(trainable, hooks)}

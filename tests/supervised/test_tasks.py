@@ -99,6 +99,7 @@ def test_a_permutation_moves_every_pixel_alike_in_all_images():
 def test_online_scores_are_those_of_predictions_before_each_update(stream: dict[str, Any]):
     trainer = trainable(stream, hooks=[], penalties=[])
     per_phase, name = BATCHES[stream["name"]], stream["name"]
+    key = "online_loss" if name == "flipped_bits" else "online_accuracy"
     for _ in range(2):
         trainer.metrics()
         found = []
@@ -112,7 +113,6 @@ def test_online_scores_are_those_of_predictions_before_each_update(stream: dict[
                 else (outputs.argmax(1) == y).double().mean()
             )
             trainer.step()
-        key = "online_loss" if name == "flipped_bits" else "online_accuracy"
         expected = float(torch.stack(found).double().mean())
         assert trainer.evaluate(0, 1)[key] == pytest.approx(expected, rel=1e-5)
         trainer.step()  # the next task
