@@ -164,6 +164,9 @@ def _scores(report: Report) -> Iterator[Table]:
             "seeds": lambda row: str(row.seeds),
             f"final {first.score}": lambda row: estimate(row.final),
         }
+        tasks = any(row.change is not None for row in rows.values())
+        if tasks:
+            columns["change since the first tasks"] = lambda row: estimate(row.change)
         if any(row.normalised not in (None, row.final) for row in rows.values()):
             columns[first.normalised_scale] = lambda row: estimate(row.normalised)
         columns["area under the curve"] = lambda row: estimate(row.auc)
@@ -175,6 +178,12 @@ def _scores(report: Report) -> Iterator[Table]:
             f"run, {sense} is better. Area: by trapezoids, over its length, so in the units of "
             f"the score. Intervals: {interval_words(rows.values())}."
         )
+        if tasks:
+            caption += (
+                " Change: final score minus the mean in the first tenth of the run. No task is "
+                "harder than the first, so an arm that gets worse has lost plasticity, if 0 is not "
+                "in the interval."
+            )
         yield _table(rows, columns, caption, task)
 
 

@@ -39,7 +39,7 @@ def curves(report: Report) -> Iterator[Picture]:
     """Yield a picture of the score over a run for each task, and one from the first hook on."""
     for task in report.tasks:
         drawn, interpolated = _bands(report, task)
-        key, firings, branches = report.score(task), _firings(report, task), report.branches(task)
+        key, firings, branches = report.score(task), _firings(report, task), _branches(report, task)
         between = " (straight lines between a run's own)" if interpolated else ""
         words = interval_words(report.rows(task).values())
         caption = f"Interquartile mean over seeds at each point of {key}{between}; band: {words}."
@@ -47,12 +47,14 @@ def curves(report: Report) -> Iterator[Picture]:
             caption += " Dashed: where arms left a shared prefix."
         if firings:
             caption += " Marks below: where scheduled hooks fired in any seed."
-        labels = (report.unit(task), better(key))
+        axis, step = report.axis(task)
+        labels = (axis, better(key))
         slug, start = report.slugs[task], report.summary.starts.get(task)
         rest = (report.arms, drawn, labels, branches, firings)
         yield _picture(f"curve-{slug}", task, caption, draw_curves, *rest)
         if start is None:
             continue
+        start /= step
         late = {arm: _from(own, start) for arm, own in drawn.items()}
         late = {arm: own for arm, own in late.items() if len(own.xs) > 1}
         if late:
@@ -69,9 +71,13 @@ def _bands(report: Report, task: str) -> tuple[dict[int, Curve], bool]:
         own = [curve(run, run.score) for run in report.of(task, look.name)]
         xs, ys = align(own)
         if len(xs):
-            found[look.index] = Curve(xs, *curve_band(ys))
+            found[look.index] = Curve(xs / report.axis(task)[1], *curve_band(ys))
             interpolated |= any(not np.isin(xs, points).all() for points, _ in own)
     return found, interpolated
+
+
+def _branches(report: Report, task: str) -> list[float]:
+    return [x / report.axis(task)[1] for x in report.branches(task)]
 
 
 def _from(curve: Curve, start: float) -> Curve:
@@ -91,7 +97,7 @@ def _firings(report: Report, task: str) -> dict[int, list[float]]:
             if row.get("norm_after") is not None
         }
         if xs:
-            found[look.index] = sorted(xs)
+            found[look.index] = [x / report.axis(task)[1] for x in sorted(xs)]
     return found
 
 
@@ -216,6 +222,7 @@ def metrics(report: Report) -> Iterator[Picture]:
     """Yield a picture of all plasticity metrics for each task and network."""
     used: list[str] = []
     for task in report.tasks:
+        axis, step = report.axis(task)
         rows = (row for run in report.of(task) for row in run.metrics)
         for network, names in metric_names(rows).items():
             panels: dict[str, dict[int, Curve]] = {metric: {} for metric in names}
@@ -223,11 +230,11 @@ def metrics(report: Report) -> Iterator[Picture]:
                 key = f"metric/{metric}/{network}"
                 xs, ys = align([curve(run, key) for run in report.of(task, look.name)])
                 if len(xs):
-                    panels[metric][look.index] = Curve(xs, np.nanmean(ys, axis=0))
+                    panels[metric][look.index] = Curve(xs / step, np.nanmean(ys, axis=0))
             name = f"metrics-{report.slugs[task]}-{slug_of(network)}"
             used.append(name := unused(name, used, "-"))
             caption = "Mean over seeds; each panel has its own y axis."
-            rest = (report.arms, panels, report.unit(task), report.branches(task))
+            rest = (report.arms, panels, axis, _branches(report, task))
             yield _picture(name, f"{task}, {network}", caption, draw_panels, *rest)
 
 

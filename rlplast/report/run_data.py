@@ -32,12 +32,19 @@ __all__ = [
     "measure",
     "prefix_seconds",
     "read_run",
+    "task_length",
 ]
 
 Row = Mapping[str, Any]
 
 EVALUATIONS = ("eval/return_mean", "eval/accuracy", "eval/loss")
 TRAINING = ("train/return", "train/accuracy", "train/loss")
+# Streams whose phases are tasks → the score a run on them is judged by.
+_SCORE_OF_TASKS = {
+    "random_labels": "eval/accuracy",
+    "permuted_pixels": "eval/online_accuracy",
+    "flipped_bits": "eval/online_loss",
+}
 _UNIT_OF_PHASES = {"supervised": "epochs"}  # what `total: auto` counts; updates in other kinds
 
 
@@ -98,7 +105,7 @@ def read_run(folder: Path, task: str, arm: str, seed: int) -> RunData:
         folder=folder,
         unit=unit,
         total=total,
-        score=_score(metrics),
+        score=_score(metrics, config),
         metrics=metrics,
         receipts=receipts,
         branch=origin.get("clock"),
@@ -134,11 +141,28 @@ def _check_clocks(clocks: Sequence[Any], unit: str, path: Path) -> None:
         last = x
 
 
-def _score(rows: Sequence[Row]) -> str:
-    """Return the first there is of `EVALUATIONS`, the loss on a corpus, and `TRAINING`."""
+def _score(rows: Sequence[Row], config: Row) -> str:
+    """Return the first there is of `EVALUATIONS`, the loss on a corpus, and `TRAINING`.
+
+    A stream of tasks has a score of its own.
+    """
     names = {name for row in rows for name in row}
+    of_tasks = _SCORE_OF_TASKS.get(str(_stream(config).get("name")), "")
+    if of_tasks in names:
+        return of_tasks
     corpora = sorted(n for n in names if n.startswith("eval/") and n.endswith("/loss"))
     return next((name for name in (*EVALUATIONS, *corpora, *TRAINING) if name in names), "")
+
+
+def _stream(config: Row) -> Row:
+    return config.get("stream") or {}
+
+
+def task_length(config: Row) -> int | None:
+    """Return the epochs of each task, where a run's phases are tasks of one length; else None."""
+    stream = _stream(config)
+    epochs = stream.get("epochs")
+    return epochs if stream.get("name") in _SCORE_OF_TASKS and isinstance(epochs, int) else None
 
 
 def higher_is_better(key: str) -> bool:
@@ -210,6 +234,8 @@ class Run:
     Attributes:
         final: mean score in the last tenth of it, at least the last score; not-a-number if it
             has no score.
+        change: that minus the mean score in the first tenth, of runs on tasks, of which none is
+            harder than the first; else not-a-number.
         auc: mean height of its curve.
         auc_after: the same from where the first arm of the task leaves the others.
         drop: what its intervention did at once; None without one, or without a score on
@@ -223,6 +249,7 @@ class Run:
     arm: str
     seed: int
     final: float
+    change: float
     auc: float
     auc_after: float
     drop: Drop | None
@@ -236,6 +263,8 @@ def measure(run: RunData, start: float | None) -> Run:
     xs, ys = curve(run, run.score)
     late = 10 * xs > 9 * run.total
     ends = ys[late] if late.any() else ys[-1:]
+    final = float(ends.mean()) if len(ends) else math.nan
+    early = ys[10 * xs <= run.total] if task_length(run.config) else ys[:0]
     moment, drop = hook_time(run), None
     if moment is not None:
         drop = drop_and_recovery(xs, ys, moment, first_after(run), higher_is_better(run.score))
@@ -244,7 +273,8 @@ def measure(run: RunData, start: float | None) -> Run:
         task=run.task,
         arm=run.arm,
         seed=run.seed,
-        final=float(ends.mean()) if len(ends) else math.nan,
+        final=final,
+        change=final - float(early.mean()) if len(early) else math.nan,
         auc=area_under_curve(xs, ys),
         auc_after=area_under_curve(xs, ys, start),
         drop=drop,

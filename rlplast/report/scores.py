@@ -166,7 +166,7 @@ def scale_of(task_id: str, score_key: str) -> Scale:
         >>> scale_of("dmc/humanoid-walk", "eval/return_mean").of(250.0)
         0.25
     """
-    if score_key in ("eval/accuracy", "eval/accuracy_all"):
+    if score_key in ("eval/accuracy", "eval/accuracy_all", "eval/online_accuracy"):
         return Scale("accuracy")
     family, _, name = task_id.partition("/")
     if score_key != "eval/return_mean" or not name:

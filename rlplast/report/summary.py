@@ -54,6 +54,7 @@ class SummaryRow:
         unit: what the x of the curves counts; "" over tasks that have several.
         scale: "raw", or the name of the scale `final` to `drop` are on (rows over all tasks).
         final: final score.
+        change: final score minus that in the first tenth of a run; None but for runs on tasks.
         normalised: final score on the scale of the task; None if there is none.
         normalised_scale: name of that scale; "" if there is none.
         auc: mean height of the curve.
@@ -79,6 +80,7 @@ class SummaryRow:
     unit: str
     scale: str
     final: Estimate
+    change: Estimate | None
     normalised: Estimate | None
     normalised_scale: str
     auc: Estimate
@@ -243,6 +245,9 @@ def _row(
         unit=tasks[0].unit if len(units) == 1 else "",
         scale=scales[0].label if scales else "",
         final=final,
+        change=estimate(lambda run, scale: scale.length(run.change))
+        if any(not math.isnan(run.change) for run in runs)
+        else None,
         normalised=normalised,
         normalised_scale=tasks[0].scale.label if normalised is not None else "",
         auc=estimate(lambda run, scale: scale.of(run.auc)),
@@ -293,7 +298,10 @@ def _recovery(drops: Sequence[Drop]) -> float:
     return median if math.isfinite(median) else math.nan
 
 
-_ESTIMATES = ("final", "normalised", "auc", "auc_after", "improvement", "difference", "drop")
+_ESTIMATES = (
+    *("final", "change", "normalised", "auc", "auc_after"),
+    *("improvement", "difference", "drop"),
+)
 
 
 def csv_text(summary: Summary) -> str:

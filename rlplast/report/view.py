@@ -11,7 +11,7 @@ from functools import cached_property
 
 from rlplast.report.gather import Gathered, unused
 from rlplast.report.looks import Look, looks
-from rlplast.report.run_data import Run, RunData, higher_is_better
+from rlplast.report.run_data import Run, RunData, higher_is_better, task_length
 from rlplast.report.statistics import LEVEL, RESAMPLES
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
 
@@ -70,6 +70,14 @@ class Report:
     def unit(self, task: str) -> str:
         """Return what the x of a task's curves counts, in words."""
         return self.of(task)[0].unit.replace("_", " ")
+
+    def axis(self, task: str) -> tuple[str, int]:
+        """Return what the x axis of a task's pictures says, and how many units one step of it is.
+
+        A run whose phases are tasks of one length is drawn over the tasks done.
+        """
+        length = task_length(self.of(task)[0].config)
+        return ("tasks done", length) if length else (self.unit(task), 1)
 
     def score(self, task: str) -> str:
         """Return the name of a task's score."""
