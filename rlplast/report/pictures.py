@@ -36,7 +36,10 @@ def _picture(
 
 
 def curves(report: Report) -> Iterator[Picture]:
-    """Yield a picture of the score over a run for each task, and one from the first hook on."""
+    """Yield a picture of the score over a run for each task, and one from the first hook on.
+
+    The second is left out where hooks fire at every task, so that it would show the same.
+    """
     for task in report.tasks:
         drawn, interpolated = _bands(report, task)
         key, firings, branches = report.score(task), _firings(report, task), _branches(report, task)
@@ -47,14 +50,12 @@ def curves(report: Report) -> Iterator[Picture]:
             caption += " Dashed: where arms left a shared prefix."
         if firings:
             caption += " Marks below: where scheduled hooks fired in any seed."
-        axis, step = report.axis(task)
-        labels = (axis, better(key))
+        labels = (report.axis(task)[0], better(key))
         slug, start = report.slugs[task], report.summary.starts.get(task)
         rest = (report.arms, drawn, labels, branches, firings)
         yield _picture(f"curve-{slug}", task, caption, draw_curves, *rest)
-        if start is None:
+        if start is None or report.over_tasks(task):
             continue
-        start /= step
         late = {arm: _from(own, start) for arm, own in drawn.items()}
         late = {arm: own for arm, own in late.items() if len(own.xs) > 1}
         if late:

@@ -120,7 +120,7 @@ def _panels(rows: Sequence[Row], unit: str) -> dict[str, list[Line]]:
         AWAKE: of_networks("awake_fraction"),
     }
     found = {title: [own for own in lines if own.xs] for title, lines in panels.items()}
-    plays = not (found["accuracy"] or any("tokens" in row for row in rows))
+    plays = not any("tokens" in row or "epochs" in row for row in rows)
     return {title: own for title, own in found.items() if own or (title == "return" and plays)}
 
 

@@ -1,4 +1,4 @@
-"""The two studies that have every method as an arm."""
+"""The studies that have every method as an arm."""
 
 import pytest
 
@@ -9,6 +9,7 @@ from rlplast.study.spec import StudyConfig
 from tests.cli.commands import command
 
 STUDIES = ("study/library_minatar", "study/library_digits")
+OF_TASKS = ("study/random_labels", "study/permuted_pixels")  # every method that applies
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -30,7 +31,23 @@ def test_every_method_has_an_arm_that_lists_it(name):
     assert {"muon", "upgd", "trac", "schedule_free"} <= set(study.arms)
 
 
+@pytest.mark.parametrize("name", OF_TASKS)
+def test_every_method_that_applies_has_an_arm(name):
+    study = StudyConfig.parse(read_yaml(find_config(name)))
+    rows_of = [row for arm in study.arms.values() for key in LISTS for row in arm.get(key, ())]
+    known = {
+        info.name
+        for family in LISTS.values()
+        for info in rows(family)
+        if info.target.__module__.startswith("rlplast.methods.")
+    }
+    elsewhere = {"persistent", "stochastic_depth"}  # past solutions, and residual blocks
+    assert {row["method"] for row in rows_of} == known - elsewhere
+    assert {"muon", "upgd", "trac", "schedule_free", "label_smoothing"} <= set(study.arms)
+    assert study.seeds == 20 and study.baseline is None and "none" in study.arms
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", (*STUDIES, *OF_TASKS, "study/changing_regression"))
 def test_every_arm_is_built(name, tmp_path):
     assert command("study", name, "--out", tmp_path / "study", "--dry_run").code == 0

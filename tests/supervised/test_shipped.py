@@ -53,3 +53,16 @@ def test_swrs_classifiers_are_evaluated_after_each_epoch(name: str) -> None:
 def test_resets_of_classifiers_return_to_the_stored_weights(name: str) -> None:
     (row,) = read_yaml(HOOKS / f"{name}.yaml")
     assert row["params"]["init"] == "stored"
+
+
+@pytest.mark.parametrize(
+    ("name", "tasks"),
+    [("random_labels", 30), ("permuted_pixels", 400), ("changing_regression", 20)],
+)
+def test_settings_that_lose_plasticity_are_evaluated_at_each_tasks_end(
+    name: str, tasks: int
+) -> None:
+    found = config(name)
+    epochs = found.stream.epochs_of_phases()
+    assert len(epochs) == tasks and len(set(epochs)) == 1
+    assert found.evaluate.every == f"{epochs[0]} epochs"
