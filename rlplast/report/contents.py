@@ -180,8 +180,8 @@ def _scores(report: Report) -> Iterator[Table]:
         )
         if tasks:
             caption += (
-                " Change: final score minus the mean in the first tenth of the run. No task is "
-                "harder than the first, so an arm that gets worse has lost plasticity, if 0 is not "
+                " Change: final score minus the mean in the first tenth of the run. Tasks are "
+                "drawn alike, so an arm that gets worse has lost plasticity, if 0 is not "
                 "in the interval."
             )
         yield _table(rows, columns, caption, task)

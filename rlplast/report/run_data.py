@@ -234,8 +234,8 @@ class Run:
     Attributes:
         final: mean score in the last tenth of it, at least the last score; not-a-number if it
             has no score.
-        change: that minus the mean score in the first tenth, of runs on tasks, of which none is
-            harder than the first; else not-a-number.
+        change: that minus the mean score in the first tenth, of runs on tasks, which are
+            drawn alike; else not-a-number.
         auc: mean height of its curve.
         auc_after: the same from where the first arm of the task leaves the others.
         drop: what its intervention did at once; None without one, or without a score on
