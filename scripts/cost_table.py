@@ -127,7 +127,8 @@ def cost(info: Info, model: Model, plain: Callable[[], Any], seconds: float, thr
         inside = (
             {"every": "100000 updates"} if has_face(method, "follow") else {"every": "1 updates"}
         )
-        row |= inside if in_updates(info) else {"at": "50%"}
+        fires = "0%" if has_face(method, "term") else "50%"  # a term counts from there on
+        row |= inside if in_updates(info) else {"at": fires}
     trainable, hooks = model.build(threads, **{method.key: [row]})
     try:
         found = []
@@ -135,11 +136,16 @@ def cost(info: Info, model: Model, plain: Callable[[], Any], seconds: float, thr
             hook = hooks.hooks[0]
             one = _seconds(lambda: hook.fire(trainable.clock, 1, 0), method.fires_once)
             found.append(f"{_ms(one)} ms ({one / seconds:.1f})")
-        if in_updates(info) or has_face(method, "install"):
+        if in_updates(info) or _stays(method):
             found.append(_ratio(plain, update_of(trainable), _rounds(seconds)))
         return ", then ".join(found)
     finally:
         trainable.close()
+
+
+def _stays(method: Any) -> bool:
+    """Say whether updates after a firing cost more than those before."""
+    return has_face(method, "install") or has_face(method, "term")
 
 
 def _rounds(seconds: float) -> int:

@@ -18,6 +18,7 @@ from rlplast.core.method import readings
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.method import has_face
 from rlplast.core.method.once import fire_once
+from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.network import Network
 from rlplast.core.registry import get
@@ -90,6 +91,7 @@ CASES: dict[str, Case] = {
         },
     ),
     "hypersphere_project": Case(made_for_every_update=True),
+    "persistent": Case(refuses_inside="adds a term to the updates between its firings"),
     "plasticity_injection": Case(
         draws=True,
         refuses={
@@ -197,7 +199,8 @@ def hooks(method: str, network: Network, **schedule: str) -> Hooks:
     """Return a run's only hook, a method as its case says, in a run of 100 updates."""
     case = CASES[method]
     config = {"method": method, "scope": case.scope, "params": case.params, **schedule}
-    return Hooks([config], network, "100 updates", probe=probe(network), loss=loss(network))
+    read = {"probe": probe(network), "loss": loss(network)}
+    return Hooks([config], network, "100 updates", penalties=Penalties([], network), **read)
 
 
 def schedule(method: str) -> dict[str, str]:

@@ -77,10 +77,10 @@ def _parameters() -> dict[str, list[str]]:
 
 def _needs(method: Any) -> str:
     """Say what a method does or reads that a file of weights has not; empty if nothing."""
-    if method.key == "penalties":
-        return "adds a term to the loss"
     if has_face(method, "install"):
         return "puts modules into a network"
+    if has_face(method, "term"):
+        return "adds a term to the loss"
     if has_face(method, "follow"):
         return "follows updates"
     return f"reads {' and '.join(method.reads)}" if method.reads else ""

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from rlplast.cli.tables import counted, figure, show
+from rlplast.core.training.best import Best, read_best
 from rlplast.run import api
 
 __all__ = ["add_arguments", "run"]
@@ -30,6 +31,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     opened = api.load(args.folder, args.checkpoint, lambda text: print(text, file=sys.stderr))
     try:
+        if args.checkpoint == "best":
+            Console().print(_chosen(read_best(opened.path / "checkpoints")), highlight=False)
         scores = opened.evaluate(args.episodes, args.video)
     finally:
         opened.close()
@@ -43,6 +46,11 @@ def run(args: argparse.Namespace) -> int:
     if args.video is not None:
         Console().print(f"video: {args.video}", highlight=False, soft_wrap=True, markup=False)
     return 0
+
+
+def _chosen(best: Best) -> str:
+    when = ", ".join(f"{unit} {count}" for unit, count in best.clock.items())
+    return f"{best.checkpoint}: best {best.metric} {figure(best.value)}, at {when}"
 
 
 def _played(scores: dict[str, float]) -> str:

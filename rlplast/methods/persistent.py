@@ -1,113 +1,126 @@
-"""Persistent: keep a network's layers away from the directions of solutions found before.
+"""Persistent: start again from θ0, away from the solutions found before.
 
 Source: Min 2020, Persistent Neurons (arXiv:2007.01419), equations 2, 4 and 5.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from rlplast.core.checkpoint import checkpoint
-from rlplast.core.checkpoint.state_file import SUFFIXES, read
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import BadWeights, NothingToEdit
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.registry import param
-from rlplast.core.training.best import find_checkpoint
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["Persistent"]
 
+_PAST = "past/"  # what the names of the solutions, by layer, begin with
 
-@method("persistent", source="Min 2020, Persistent Neurons, equations 4 and 5")
+
+@method("persistent", source="Min 2020, Persistent Neurons, equations 4 and 5", key="hooks")
 @dataclass(frozen=True)
 class Persistent(Method):
-    """Push every layer off its directions in past solutions: coef · Σ_k Σ_l |⟨Θ_k^l, θ^l⟩|/‖Θ_k^l‖.
+    """Remember the solution, return to θ0, and push every layer off what is remembered.
+
+    A firing ends one iteration and begins the next. From the first firing on the loss has the term
+    coef · Σ_k Σ_l |⟨Θ_k^l, θ^l⟩|/‖Θ_k^l‖ over the remembered solutions Θ_k. Before it training
+    is plain, as the paper's iteration 0.
 
     A layer is the weight and the bias of a linear or conv layer, one after the other. Norm layers,
-    embeddings and what is tied to one, and single numbers do not count (ours). A member of a
-    stacked critic is compared with the same member. A layer that is 0 in Θ_k adds nothing. Without
-    past solutions the term is 0. They are saved with the run, and a resumed one has them from
-    there, whatever the files hold by then.
+    embeddings and what is tied to one, and single numbers are not penalised (ours); they return to
+    θ0 like all in scope, running statistics too. A member of a stacked critic is compared with
+    the same member. A layer that is 0 in Θ_k adds nothing. The optimizer's state is zeroed and
+    followers become copies unless the hook says otherwise.
 
     Attributes:
         coef: strength λ.
-        form: ``full``: all layers. ``partial``: one layer, drawn once per run and network from
-            the run's seed (ours: the paper does not say when it draws).
+        layers: ``all``, equation 4; ``one``, equation 5: a layer that each firing draws anew (ours:
+            the paper does not say when it draws).
         norm_power: the power of ‖Θ_k^l‖ that it is divided by; the paper's print can be read as 2.
-        past: the solutions: folders of runs, of which the newest checkpoint counts, folders of
-            checkpoints, and ``.safetensors`` or ``.pt`` files of a state dict.
+        solutions: how many are remembered, a copy of the layers each; of more, the newest.
     """
 
     coef: float = param(0.01, "[0, inf)")
-    form: str = param("full", "full | partial")
+    layers: str = param("all", "all | one")
     norm_power: int = param(1, "[1, 2]")
-    past: tuple[str, ...] = param((), "paths")
+    solutions: int = param(20, "[1, 10000]")
+
+    @property
+    def uses_initial(self) -> bool:
+        """Plans return to θ0."""
+        return True
 
     def covers(self, block: Block) -> bool:
         """Return whether a Block is the weight or bias of a linear or conv layer."""
         return block.role in ("weight", "bias") and block.kind in ("linear", "conv")
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return Θ/‖Θ‖^norm_power of every layer, shape (past solutions, its entries).
+        """Return room for Θ/‖Θ‖^norm_power of every layer, (solutions, its entries), zeros.
 
         Raises:
-            ConfigError: if a path holds no weights of this network, naming the first.
+            NothingToEdit: if the network has no such layer.
         """
-        solutions = {path: _weights(Path(path)) for path in self.past}
+        layers = self._layers(blocks)
+        if blocks and not layers:
+            raise NothingToEdit(
+                f"persistent finds no linear or conv layer in network {network.name!r}"
+            )
         state = {}
-        for name, own in _layers(blocks).items():
-            now = at_least_float32(own[0].view)
-            rows = [now.new_zeros(0, sum(block.view.numel() for block in own))]
-            for path, tensors in solutions.items():
-                found = [_saved(path, tensors, network, block) for block in own]
-                flat = torch.cat([value.double().flatten() for value in found])
-                size = torch.linalg.vector_norm(flat) ** self.norm_power
-                rows.append((flat / size.clamp(min=1e-300)).to(now)[None])
-            state[name] = torch.cat(rows)
+        for name, own in layers.items():
+            entries = sum(block.view.numel() for block in own)
+            state[_PAST + name] = at_least_float32(own[0].view).new_zeros(self.solutions, entries)
+        device = blocks[0].view.device if blocks else None
+        state["found"] = torch.zeros((), dtype=torch.int64, device=device)
+        state["layer"] = torch.zeros(1, dtype=torch.int64, device=device)
         return state
 
+    def plan(self, context: Context, state: State) -> list[Edit]:
+        """Plan to remember the layers as they are, and to put all in scope back to θ0.
+
+        Raises:
+            BadWeights: if a layer to remember is not finite.
+        """
+        found = state["found"]
+        place = (found % self.solutions)[None]
+        layers = self._layers(context.blocks)
+        edits: list[Edit] = []
+        for name, own in layers.items():
+            direction = self._direction(own)
+            if not direction.isfinite().all():
+                names = ", ".join(context.network.qualified(block) for block in own)
+                raise BadWeights(f"persistent: {names}: not finite, hence no solution to remember")
+            edits.append(Assign(state[_PAST + name], direction[None], rows=place))
+        drawn = torch.randint(max(1, len(layers)), (1,), generator=context.stream())
+        edits += [Assign(found, found + 1), Assign(state["layer"], drawn.to(found.device))]
+        initial = context.network.initial
+        return edits + [Assign(block, initial[block.name]) for block in context.blocks]
+
     def term(self, context: Context, state: State) -> Tensor:
-        """Return coef times the sum over past solutions and layers."""
-        layers = list(_layers(context.blocks).items())
-        if self.form == "partial":
-            layers = [layers[context.seed % len(layers)]]
-        terms = []
-        for name, own in layers:
+        """Return coef times the sum over remembered solutions and layers."""
+        products = []
+        for name, own in self._layers(context.blocks).items():
             flat = torch.cat([at_least_float32(block.live()).flatten() for block in own])
-            terms.append((state[name] @ flat).abs().sum())
-        return self.coef * torch.stack(terms).sum()
+            products.append((state[_PAST + name] @ flat).abs().sum())
+        by_layer = torch.stack(products)
+        chosen = by_layer if self.layers == "all" else by_layer.index_select(0, state["layer"])
+        return self.coef * chosen.sum()
 
+    def _layers(self, blocks: Sequence[Block]) -> dict[str, list[Block]]:
+        """Return the penalised Blocks of each layer, in registration order."""
+        layers: dict[str, list[Block]] = {}
+        for block in blocks:
+            if block.trainable and self.covers(block):
+                layers.setdefault(block.layer, []).append(block)
+        return layers
 
-def _layers(blocks: Sequence[Block]) -> dict[str, list[Block]]:
-    """Return the Blocks of each layer, in registration order."""
-    layers: dict[str, list[Block]] = {}
-    for block in blocks:
-        layers.setdefault(block.layer, []).append(block)
-    return layers
-
-
-def _weights(path: Path) -> Mapping[str, Tensor]:
-    """Return the tensors of a past solution."""
-    if not path.exists():
-        raise ConfigError(f"persistent.past: {path.absolute()} does not exist")
-    if path.suffix in SUFFIXES:
-        return read(path).tensors
-    if not (path / checkpoint.SENTINEL).is_file():
-        path = find_checkpoint(path, "newest", "persistent.past")
-    return checkpoint.load(path)[0]
-
-
-def _saved(path: str, tensors: Mapping[str, Tensor], network: Network, block: Block) -> Tensor:
-    value = network.value_in(tensors, block)
-    if value is None:
-        raise ConfigError(
-            f"persistent.past: {path} has no {network.qualified(block)} of shape "
-            f"{tuple(block.view.shape)}: allowed are weights of the same network"
-        )
-    return value
+    def _direction(self, layer: Sequence[Block]) -> Tensor:
+        """Return Θ/‖Θ‖^norm_power of a layer's entries, (entries,), float64; 0 stays 0."""
+        flat = torch.cat([block.view.double().flatten() for block in layer])
+        size = torch.linalg.vector_norm(flat) ** self.norm_power
+        return flat / size.clamp(min=1e-300)

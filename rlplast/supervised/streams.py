@@ -10,6 +10,7 @@
 | continual_full | the first k of n random chunks | SWR §4.2; FIRE §4.1 |
 | continual_limited | the k-th random chunk alone | SWR §4.2 |
 | class_incremental | the classes of the first k of n equal groups | FIRE §4.1 |
+| repeated | everything, in each of n phases anew | persistent training (Min 2020) |
 | random_labels | the same images, with labels drawn anew | Kumar et al. 2023 |
 | permuted_pixels | the same images, their pixels in an order of its own | Kumar et al. 2023 |
 | flipped_bits | examples of its own, of data that are generated | Dohare et al. 2024 |
@@ -32,8 +33,8 @@ __all__ = ["TASKS", "Phase", "StreamConfig", "phases"]
 
 TASKS = ("random_labels", "permuted_pixels", "flipped_bits")  # a phase is a task of its own
 _NAMES = (
-    "single_task | warm_start | continual_full | continual_limited | class_incremental | "
-    + " | ".join(TASKS)
+    "single_task | warm_start | continual_full | continual_limited | class_incremental | repeated "
+    "| " + " | ".join(TASKS)
 )
 _READERS = {  # key → the streams that read it
     "fraction": ("warm_start",),
@@ -49,7 +50,7 @@ class StreamConfig:
 
     Attributes:
         name: single_task, warm_start, continual_full, continual_limited, class_incremental,
-            random_labels, permuted_pixels or flipped_bits.
+            repeated, random_labels, permuted_pixels or flipped_bits.
         phases: how many, in all but the first two, 10 if null; SWR has 10 chunks, FIRE 10 chunks
             or 20 groups of classes, Kumar et al. 50 tasks of random labels.
         fraction: share of the images in the first phase of warm_start, 0.5 if null as SWR's;
@@ -171,6 +172,8 @@ def _of_images(config: StreamConfig, order: Tensor) -> list[Tensor]:
     ends = [n * k // count for k in range(count + 1)]
     if config.name == "continual_limited":
         return [order[a:b] for a, b in pairwise(ends)]
+    if config.name == "repeated":
+        return [order] * count
     return [order[:end] for end in ends[1:]]
 
 

@@ -50,8 +50,8 @@ def trained(method: dict[str, Any], **options: Any) -> DQN:
 @every_method
 def test_firing_changes_the_network_and_nothing_around_it(method: dict[str, Any]):
     agent = trained(method)
-    before, rest = everything(agent), without_weights(agent)
     hooks = hooked(agent, method | {"at": "50%", "optimizer": "keep", "followers": "leave"})
+    before, rest = everything(agent), without_weights(agent)
     (receipt,) = hooks.fire(None, agent.clock)
     after = everything(agent)
     assert same(without_weights(agent), rest)

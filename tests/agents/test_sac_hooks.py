@@ -83,6 +83,7 @@ METHODS = {
     "swr": Row("swr 1e-3", "swr 1e-3", "unchanged", renewed=()),
     "dash": Row("shrunk", "shrunk", renewed=TWO),
     "plasticity_injection": Row("injected", "injected", renewed=(), forgets=TWO),
+    "persistent": Row("θ0", "θ0", renewed=TWO),
     "hypersphere_project": Row("unit rows", "unit rows", "unchanged", renewed=()),
     "weight_clip": Row("within 0.1", "within 0.1", "unchanged", renewed=()),
     "scale_weights": Row("halved", "halved", renewed=TWO),
@@ -283,8 +284,8 @@ def by_slot(network: Network) -> list[list[Block]]:
 
 def check_row(row: Row, configs: list[dict[str, Any]], **options: Any) -> None:
     agent = at_half(hooks=configs, **options)
-    before, seen = everything(agent), {n: weights(x) for n, x in agent.networks.items()}
     hooks = hooked(agent, *configs)
+    before, seen = everything(agent), {n: weights(x) for n, x in agent.networks.items()}
     batch = agent.sample(8, 0)
     hooks.after_update(agent.clock, {n: agent.activations(n, batch) for n in hooks.recorded()})
     receipts = hooks.fire(None, agent.clock)

@@ -137,6 +137,7 @@ def hooked(agent: OffPolicyAgent, *configs: dict[str, Any]) -> Hooks:
         agent.units,
         config.horizon(),
         source=agent,
+        penalties=agent.penalties,
     )
 
 

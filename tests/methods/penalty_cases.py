@@ -17,7 +17,6 @@ from tests.naive.penalties import (
     l2_init_twin,
     l2_twin,
     parseval_twin,
-    persistent_twin,
     spectral_twin,
     wasserstein_twin,
 )
@@ -34,21 +33,17 @@ class PenaltyCase:
         twin: its slow twin: (module, module with the initial weights, **params) → value; None of
             one that reads batches, whose tests are its own.
         weights_only: whether a network without linear and conv layers has nothing for it.
-        inert: whether the term is 0 with these parameters.
     """
 
     params: Mapping[str, Any]
     twin: Callable[..., Tensor] | None
     weights_only: bool = False
-    inert: bool = False
 
 
 CASES: dict[str, PenaltyCase] = {
     "l2": PenaltyCase({"coef": 0.3}, l2_twin),
     "l2_init": PenaltyCase({"coef": 0.7}, l2_init_twin),
     "parseval": PenaltyCase({"coef": 0.2, "scale": 1.5}, parseval_twin, weights_only=True),
-    # Without past solutions, which are of one network: test_persistent.py has them for all models.
-    "persistent": PenaltyCase({"coef": 0.4}, persistent_twin, weights_only=True, inert=True),
     "spectral": PenaltyCase({"coef": 0.1, "power": 2}, spectral_twin, weights_only=True),
     "wasserstein": PenaltyCase({"coef": 0.5}, wasserstein_twin),
     "c_chain": PenaltyCase({"coef": 0.5, "beta": 0.1, "batch": 4}, None),

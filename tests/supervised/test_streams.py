@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlplast.core.errors import ConfigError
 from rlplast.supervised.streams import TASKS, Phase, StreamConfig, phases
 
-RANDOM = ["single_task", "warm_start", "continual_full", "continual_limited"]
+RANDOM = ["single_task", "warm_start", "continual_full", "continual_limited", "repeated"]
 NAMES = [*RANDOM, "class_incremental"]
 
 
@@ -60,6 +60,11 @@ def test_random_streams_are_tested_on_all_test_images(name: str):
 def test_single_task_is_one_phase_of_everything():
     (phase,) = make(StreamConfig("single_task", epochs=7))
     assert phase.train.tolist() == list(range(60)) and phase.epochs == 7
+
+
+def test_repeated_is_everything_in_every_phase():
+    stream = make(StreamConfig("repeated", phases=4, epochs=7))
+    assert [(p.train.tolist(), p.epochs) for p in stream] == [(list(range(60)), 7)] * 4
 
 
 @given(st.floats(0.05, 0.95), st.integers(20, 200))
@@ -122,7 +127,7 @@ def test_permuted_pixels_of_few_images_are_tested_on_all_test_images():
     assert len(phase.train) == 7 and phase.test.tolist() == list(range(24))
 
 
-@pytest.mark.parametrize("name", NAMES[1:])
+@pytest.mark.parametrize("name", [*RANDOM[1:4], "class_incremental"])
 def test_order_comes_from_the_seed(name: str):
     def first(seed: int) -> list[int]:
         return make(some(name, 3), seed=seed)[0].train.tolist()

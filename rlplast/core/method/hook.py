@@ -102,6 +102,11 @@ class Hook:
                 f"{self.label} reads batches of data, which an update has no time for: allowed are "
                 "schedules such as at: 50%, every: 1000 updates, on: phase_start"
             )
+        if inside and self.method.key == "hooks" and has_face(self.method, "term"):
+            raise ConfigError(
+                f"{self.label} adds a term to the updates between its firings: allowed are "
+                "schedules such as every: 10000 updates, on: phase_start"
+            )
         if inside and self.follows:
             raise ConfigError(
                 f"{self.label} follows every update by itself, and fires less often: allowed are "
@@ -176,6 +181,10 @@ class Hook:
         receipts = self.fire(clock, 1, seed, ready)
         self.fired |= {n.name: (self._fired(n)[0] + 1, clock) for n in ready}
         return receipts
+
+    def has_fired(self, network: str, clock: Clock) -> bool:
+        """Return whether this has fired on a network, by a clock after what was due there."""
+        return network in self.fired or self.schedule.count(clock) > 0
 
     def _fired(self, network: Network) -> tuple[int, Clock | None]:
         return self.fired.get(network.name, (0, None))

@@ -17,7 +17,7 @@ from rlplast.core.method.apply import check_policy
 from rlplast.core.method.condition import Measured
 from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.hook import Hook
-from rlplast.core.method.inner import inside_updates
+from rlplast.core.method.inner import hook_terms, inside_updates
 from rlplast.core.method.listing import Row, parse_row
 from rlplast.core.method.method import Method, has_face
 from rlplast.core.method.penalties import Penalties
@@ -49,7 +49,8 @@ class Hooks:
             that read activations or gradients at scheduled moments. By network where they differ.
         loss: batch → loss, for methods that read gradients. By network where they differ.
         source: where probes come from in a run, instead of `probe` and `loss`.
-        penalties: the run's penalties, of which those with a plan fire at every update.
+        penalties: the run's penalties, of which those with a plan fire at every update; they get
+            the terms of hooks that have one.
 
     Raises:
         ConfigError: for unknown keys, methods, networks or parameters, and for schedules
@@ -121,6 +122,7 @@ class Hooks:
                     source=source,
                 )
             )
+            self._include_terms(self.hooks[-1])
         for hook in self.hooks:
             if own and "gradients" in hook.method.reads and not hook.schedule.every_update:
                 for network in hook.networks:
@@ -133,6 +135,15 @@ class Hooks:
         # What penalties remember of an update's weights is what it leaves behind.
         self.inside = sorted(inside, key=lambda h: h.method.key == "penalties")
         _check_evaluation(self.hooks)
+
+    def _include_terms(self, hook: Hook) -> None:
+        for term in hook_terms(hook, self._before_end):
+            if self.penalties is None:
+                raise ConfigError(
+                    f"{hook.label} adds a term to the loss: pass penalties=rlplast.Penalties([], "
+                    "network) to rlplast.Hooks, and let its `add` add the term to each loss"
+                )
+            self.penalties.include(term)
 
     def fire(self, previous: Clock | None, clock: Clock) -> list[Receipt]:
         """Fire the hooks due after `previous` and at or before `clock`, in list order.

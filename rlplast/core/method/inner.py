@@ -1,10 +1,12 @@
-"""What methods listed under ``layers`` and ``penalties`` do to weights, at every update.
+"""What methods do at every update, whatever list they stand in.
 
-- `inside_updates`: their hooks.
+- `inside_updates`: the hooks of methods listed under ``layers`` and ``penalties``.
+- `hook_terms`: what methods listed under ``hooks`` add to losses.
 - `tick`: one update of the layers, for a hand-written loop without `Hooks`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
@@ -14,7 +16,7 @@ from rlplast.core.method.penalties import Term
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.network import Network
 
-__all__ = ["inside_updates", "tick"]
+__all__ = ["hook_terms", "inside_updates", "tick"]
 
 
 def inside_updates(networks: Iterable[Network], terms: Iterable[Term] = ()) -> list[Hook]:
@@ -38,6 +40,30 @@ def inside_updates(networks: Iterable[Network], terms: Iterable[Term] = ()) -> l
             hooks.append(_hook(term.method, term.network, key, term.state))
             hooks[-1].edited[term.network.name] = term.blocks  # those its `setup` saw
     return hooks
+
+
+def hook_terms(hook: Hook, within: Callable[[Clock], Clock]) -> list[Term]:
+    """Return what a hook's method adds to losses from its first firing on, by network.
+
+    Args:
+        hook: the hook, with whose state the terms are made.
+        within: what a clock is to schedules: at the run's very end nothing is due.
+    """
+    method = hook.method
+    if not has_face(method, "term") or has_face(method, "install"):  # that one is the network's
+        return []
+    terms = []
+    for network in hook.networks:
+        name = network.name
+        blocks = tuple(b for b in hook.edited[name] if b.trainable and method.covers(b))
+        started = partial(_has_fired, hook, name, within)
+        key, state = f"{hook.label}/{name}", hook.states[name]
+        terms.append(Term(key, method, network, blocks, state, started=started))
+    return terms
+
+
+def _has_fired(hook: Hook, network: str, within: Callable[[Clock], Clock], clock: Clock) -> bool:
+    return hook.has_fired(network, within(clock))
 
 
 def _hook(method: Method, network: Network, key: str, state: State | None) -> Hook:

@@ -4,7 +4,7 @@
 """
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,6 +46,7 @@ class Term:
     blocks: tuple[Block, ...]
     state: State
     window: Schedule | None = None
+    started: Callable[[Clock], bool] | None = None
 
     def is_open(self, clock: Clock | None) -> bool:
         """Say whether the update that brings the run to `clock` has the term.
@@ -133,13 +134,31 @@ class Penalties:
         terms = [
             t.method.term(self._context(t, loss), t.state)
             for t in self.terms
-            if t.key.endswith(f"/{name}") and t.is_open(clock)
+            if t.key.endswith(f"/{name}") and t.is_open(clock) and self._has_started(t)
         ]
         return torch.stack(terms).sum() if terms else None
 
+    def include(self, term: Term) -> None:
+        """Add the term of a hook's method.
+
+        Raises:
+            ConfigError: for weights kept in low precision beside fp32 masters.
+        """
+        _check_gradients(term.key, term.network, term.blocks)
+        self.terms.append(term)
+        if self.sum is None:
+            device = term.blocks[0].view.device
+            self.sum = torch.zeros((), dtype=torch.float64, device=device)
+
+    def _now(self) -> Clock:
+        return getattr(self.source, "clock", self.clock)
+
+    def _has_started(self, term: Term) -> bool:
+        return term.started is None or term.started(self._now())
+
     def _context(self, term: Term, loss: Tensor | None) -> Context:
         network, method = term.network, term.method
-        clock = getattr(self.source, "clock", self.clock)
+        clock = self._now()
         readings = None
         if method.reads and self.source is not None:
             number = derive_seed(0, "penalty", method.name, network.name, clock.updates)
@@ -177,10 +196,12 @@ class Penalties:
     def metrics(self, updates: int) -> dict[str, float]:
         """Return ``train/penalty``, the mean per update of all networks' terms; {} if none.
 
+        Terms of hooks that have not fired yet are none.
+
         Args:
             updates: updates since the last call.
         """
-        if self.sum is None or updates == 0:
+        if self.sum is None or updates == 0 or not any(map(self._has_started, self.terms)):
             return {}
         mean = float(self.sum / updates)
         self.sum.zero_()
@@ -190,7 +211,8 @@ class Penalties:
         """Return the sum not yet read by `metrics`, and the methods' own tensors."""
         if self.sum is None:
             return {}
-        return {"sum": self.sum} | {t.key: t.state for t in self.terms if t.state}
+        own = {t.key: t.state for t in self.terms if t.state and t.started is None}
+        return {"sum": self.sum} | own
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the saved run may have had no penalties."""
@@ -223,20 +245,24 @@ def _parse(label: str, config: Any, networks: Mapping[str, Network]) -> list[Ter
     for name, blocks in found.items():
         if not blocks and (row.named or not any(found.values())):
             raise NothingToEdit(f"{row.label} finds nothing to penalise in network {name!r}")
-        for block in blocks:
-            if block.copies:
-                raise ConfigError(
-                    f"{row.label}: {networks[name].qualified(block)} is kept in "
-                    f"{block.copies[0].dtype} beside an fp32 master, which gets no gradient from "
-                    "the loss: train it in float32 (autocast may still compute in low precision), "
-                    "or leave it out by `networks` or `layers`"
-                )
+        _check_gradients(row.label, networks[name], blocks)
     return [
         Term(f"{label}/{name}", row.method, networks[name], blocks, state)
         for name, blocks in found.items()
         if blocks
         for state in [row.method.setup(networks[name], blocks)]
     ]
+
+
+def _check_gradients(label: str, network: Network, blocks: Sequence[Block]) -> None:
+    for block in blocks:
+        if block.copies:
+            raise ConfigError(
+                f"{label}: {network.qualified(block)} is kept in {block.copies[0].dtype} beside an "
+                "fp32 master, which gets no gradient from the loss: train it in float32 (autocast "
+                "may still compute in low precision), or leave it out by `networks`, `layers` or "
+                "`scope`"
+            )
 
 
 def _window(

@@ -2,7 +2,7 @@
 
 - `Best`: which score, its value, and the checkpoint that was saved then.
 - `improved`: whether scores are better than the best so far; pure.
-- `write_best`, `best_checkpoint`: the file ``best.json`` beside the checkpoints.
+- `write_best`, `read_best`, `best_checkpoint`: the file ``best.json`` beside the checkpoints.
 - `find_checkpoint`: the checkpoint a user names.
 """
 
@@ -11,7 +11,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlplast.core.checkpoint import checkpoint
@@ -19,7 +19,7 @@ from rlplast.core.checkpoint.files import read
 from rlplast.core.errors import ConfigError, DamagedFile, did_you_mean
 from rlplast.core.training.run_folder import write_json
 
-__all__ = ["Best", "best_checkpoint", "find_checkpoint", "improved", "write_best"]
+__all__ = ["Best", "best_checkpoint", "find_checkpoint", "improved", "read_best", "write_best"]
 
 FILE = "best.json"
 
@@ -33,11 +33,13 @@ class Best:
             highest.
         value: the score, finite.
         checkpoint: name of the checkpoint saved then; empty until it is.
+        clock: the counters of then, by unit.
     """
 
     metric: str
     value: float
     checkpoint: str = ""
+    clock: Mapping[str, int] = field(default_factory=dict)
 
 
 def improved(best: Best | None, metric: str, scores: Mapping[str, float]) -> Best | None:
@@ -73,16 +75,17 @@ def write_best(root: Path, best: Best | None) -> None:
         write_json(root / FILE, dataclasses.asdict(best))
 
 
-def best_checkpoint(root: Path) -> Path:
-    """Return the checkpoint in `root` of the best evaluation so far, checked.
+def read_best(root: Path) -> Best:
+    """Return which of the checkpoints in `root` is the best.
 
     Raises:
         ConfigError: if the run keeps none, or had no evaluation yet.
-        DamagedFile: if it is damaged or not there any more.
+        DamagedFile: if the file that says so is damaged.
     """
     path = root / FILE
     try:
-        found = root / Path(json.loads(read(path))["checkpoint"]).name
+        best = Best(**json.loads(read(path)))
+        return dataclasses.replace(best, checkpoint=Path(best.checkpoint).name)
     except FileNotFoundError as error:
         raise ConfigError(
             f"{root} has no best checkpoint: a run keeps one if its config says `checkpoint: "
@@ -90,6 +93,16 @@ def best_checkpoint(root: Path) -> Path:
         ) from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedFile(f"{path} cannot be read: {error}") from error
+
+
+def best_checkpoint(root: Path) -> Path:
+    """Return the checkpoint in `root` of the best evaluation so far, checked.
+
+    Raises:
+        ConfigError: if the run keeps none, or had no evaluation yet.
+        DamagedFile: if it is damaged or not there any more.
+    """
+    found = root / read_best(root).checkpoint
     checkpoint.check(found)
     return found
 

@@ -198,7 +198,9 @@ class Loop:
         self._write(clock, {f"eval/{name}": value for name, value in scores.items()})
         metric = self.cadence.best
         best = improved(self._best, metric, scores) if metric is not None else None
-        self._best = best or self._best
+        if best is not None:
+            when = clock_fields(clock, self.trainable.units)
+            self._best = dataclasses.replace(best, clock=when)
         return best is not None
 
     def _log(self, clock: Clock) -> None:

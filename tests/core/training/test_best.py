@@ -46,6 +46,7 @@ def test_best_checkpoint_is_the_one_written_last(tmp_path: Path) -> None:
         "metric": "loss",
         "value": 2.0,
         "checkpoint": "best-2",
+        "clock": {},
     }
     write_best(tmp_path, None)
     write_best(tmp_path, None)

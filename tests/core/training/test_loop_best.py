@@ -46,7 +46,9 @@ def through(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_best_moment_is_kept_beside_the_newest(through: Path) -> None:
     assert kept(through) == {"step-12": 6, "step-9": 4, "best-8": 4}
-    assert about(through) == {"metric": "loss", "value": 2.0, "checkpoint": "best-8"}
+    when = {"env_steps": 8, "updates": 4}
+    about_it = {"metric": "loss", "value": 2.0, "checkpoint": "best-8", "clock": when}
+    assert about(through) == about_it
     assert best_checkpoint(through / "checkpoints").name == "best-8"
 
 
