@@ -156,6 +156,9 @@ class Penalties:
     def _has_started(self, term: Term) -> bool:
         return term.started is None or term.started(self._now())
 
+    def _any_started(self) -> bool:
+        return any(map(self._has_started, self.terms))
+
     def _context(self, term: Term, loss: Tensor | None) -> Context:
         network, method = term.network, term.method
         clock = self._now()
@@ -201,7 +204,7 @@ class Penalties:
         Args:
             updates: updates since the last call.
         """
-        if self.sum is None or updates == 0 or not any(map(self._has_started, self.terms)):
+        if self.sum is None or updates == 0 or not self._any_started():
             return {}
         mean = float(self.sum / updates)
         self.sum.zero_()
@@ -209,7 +212,7 @@ class Penalties:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sum not yet read by `metrics`, and the methods' own tensors."""
-        if self.sum is None:
+        if self.sum is None or not self._any_started():
             return {}
         own = {t.key: t.state for t in self.terms if t.state and t.started is None}
         return {"sum": self.sum} | own
