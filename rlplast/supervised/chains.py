@@ -1,6 +1,6 @@
 """Models whose layers follow one another, and the stages that describe their convs.
 
-- `Chain`: layers by name, in forward order, with the activations after each ReLU.
+- `Chain`: layers by name, in forward order, with the activations after each nonlinearity.
 - `Conv`, `POOL`, `chain`: a chain from a list of stages and the sizes of its hidden layers.
 - `CNN`, `LENET5`, `ALEXNET`, `vgg16_stages`: the stages of known models.
 """
@@ -16,7 +16,8 @@ from rlplast.core.errors import ConfigError
 
 __all__ = ["ALEXNET", "CNN", "LENET5", "POOL", "Chain", "Conv", "Stages", "chain", "vgg16_stages"]
 
-_RELU = "_relu"  # what the name of an activation adds to its layer's
+# Activations, by what the name of one adds to its layer's.
+_ACTIVATIONS = {"_relu": lambda: nn.ReLU(inplace=True), "_tanh": nn.Tanh}
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ def vgg16_stages(width: int) -> Stages:
 class Chain(nn.Sequential):
     """Layers one after the other, by name.
 
-    A child ``<layer>_relu`` is the activation of ``<layer>``, whatever lies between them.
+    A child ``<layer>_relu`` or ``<layer>_tanh`` is the activation of ``<layer>``, whatever lies
+    between them.
     """
 
     def forward_order(self) -> list[str]:
@@ -82,12 +84,13 @@ class Chain(nn.Sequential):
         return [name for name, m in children if next(m.parameters(), None) is not None]
 
     def forward_taps(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return logits (n, classes) and the activations after each hidden layer's ReLU."""
+        """Return logits (n, classes) and the activations after each hidden layer's nonlinearity."""
         taps: dict[str, Tensor] = {}
         for name, layer in self.named_children():
             x = layer(x)
-            if name.endswith(_RELU):
-                taps[name.removesuffix(_RELU)] = x
+            own, mark, kind = name.rpartition("_")
+            if mark + kind in _ACTIVATIONS:
+                taps[own] = x
         return x, taps
 
 
@@ -99,6 +102,7 @@ def chain(
     *,
     batch_norm: bool = False,
     conv_bias: bool = True,
+    activation: str = "relu",
 ) -> Chain:
     """Return convs as `stages` say, then linear layers.
 
@@ -111,6 +115,7 @@ def chain(
         num_classes: outputs.
         batch_norm: whether each conv is followed by BatchNorm.
         conv_bias: whether convs have biases.
+        activation: relu or tanh.
 
     Raises:
         ConfigError: if images are too small for a kernel, with the smallest size.
@@ -123,6 +128,7 @@ def chain(
             f"are {least}x{least}; choose another, such as mlp"
         )
     layers: OrderedDict[str, nn.Module] = OrderedDict()
+    mark = f"_{activation}"
     convs, last = 0, ""
     for stage in stages:
         if isinstance(stage, Conv):
@@ -132,7 +138,7 @@ def chain(
             layers[last] = nn.Conv2d(*shape, bias=conv_bias)
             if batch_norm:
                 layers[f"bn{convs}"] = nn.BatchNorm2d(stage.channels)
-            layers[last + _RELU] = nn.ReLU(inplace=True)
+            layers[last + mark] = _ACTIVATIONS[mark]()
             channels = stage.channels
         elif min(sides) > 1:
             layers[f"{last}_pool"] = nn.MaxPool2d(2)
@@ -141,7 +147,7 @@ def chain(
     size = channels * sides[0] * sides[1]
     for i, units in enumerate(hidden, 1):
         layers[f"fc{i}"] = nn.Linear(size, units)
-        layers[f"fc{i}{_RELU}"] = nn.ReLU(inplace=True)
+        layers[f"fc{i}{mark}"] = _ACTIVATIONS[mark]()
         size = units
     layers["head"] = nn.Linear(size, num_classes)
     return Chain(layers)

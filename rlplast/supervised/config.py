@@ -28,6 +28,8 @@ class SupervisedConfig(RunConfig):
         optimizer: the optimizer and its learning rate.
         batch_size: images per update; the last batch of an epoch may be smaller, but a single
             image joins the batch before it.
+        micro_batch: images per forward pass; the gradients of several add up to that of the batch,
+            and BatchNorm sees one at a time. null for the whole batch.
         label_smoothing: probability mass spread evenly over all classes, in the training loss.
         augment: random changes of training images: crop, flip.
         precision: fp32, or bf16 for autocast in forward passes.
@@ -43,6 +45,7 @@ class SupervisedConfig(RunConfig):
     stream: StreamConfig = field(default_factory=StreamConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     batch_size: int = param(256, "[1, 1000000]")
+    micro_batch: int | None = param(None, "[1, 1000000]")
     label_smoothing: float = param(0.0, "[0, 1)")
     augment: list[str] = field(default_factory=list)
     precision: str = param("fp32", "fp32 | bf16")

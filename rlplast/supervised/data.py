@@ -56,8 +56,10 @@ class DataConfig:
             y = 3 sin(3x) + x), table (a file's rows).
         folder: where the published files lie; docs/how-to-get-data.md shows each layout.
         corrupted: folder of the .npy files of CIFAR-10-C or CIFAR-100-C, for mCA; null for none.
-        validation: share of the training images of each class that is held out and evaluated
-            instead of the test images; drawn from the run's seed; 0 for none.
+        validation: share of the images of each class that is held out for validation, drawn from
+            the run's seed; 0 for none. ``eval/accuracy`` and the like are then of these images, and
+            ``eval/test_accuracy`` of the test images.
+        validation_of: train or test: which images they are held out of.
         test: share of digits, or of a table's rows, held out as its test set, for no split of it
             is published; the same images for every seed.
         examples: bit_flipping: how many each task has, 10000 if null; curve: how many points, 100.
@@ -70,6 +72,7 @@ class DataConfig:
     folder: str | None = None
     corrupted: str | None = None
     validation: float = param(0.0, "[0, 1)")
+    validation_of: str = param("train", "train | test")
     test: float = param(0.25, "(0, 1)")
     examples: int | None = param(None, "[1, inf)")
     file: str | None = None
@@ -89,6 +92,7 @@ class Dataset:
         name: as in `DataConfig`.
         train: training images.
         test: test images, or the validation images if some were held out.
+        unseen: the test images, if `test` are validation images.
         num_classes: labels are 0 to num_classes − 1; the outputs of a regression.
         scale: largest raw value: 255, digits 16.
         corrupted: by ``<corruption>/<severity>``, functions that read the corrupted test images.
@@ -100,6 +104,7 @@ class Dataset:
     num_classes: int
     scale: float
     corrupted: Mapping[str, Callable[[], Images]] = field(default_factory=dict)
+    unseen: Images | None = None
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -109,7 +114,8 @@ class Dataset:
 
     def to(self, device: torch.device | str) -> "Dataset":
         """Return the data on a device, all but the corrupted images."""
-        return replace(self, train=self.train.to(device), test=self.test.to(device))
+        unseen = self.unseen and self.unseen.to(device)
+        return replace(self, train=self.train.to(device), test=self.test.to(device), unseen=unseen)
 
 
 def load_data(config: DataConfig, seed: int) -> Dataset:
@@ -125,11 +131,16 @@ def load_data(config: DataConfig, seed: int) -> Dataset:
     """
     check_fields(config, "data.")
     train, test, num_classes = _read(config)
+    unseen = None
     if config.validation:
         stream = torch_stream(seed, "data", "validation")
-        train, test = hold_out(train, config.validation, stream, "data.validation")
+        source = train if config.validation_of == "train" else test
+        kept, held = hold_out(source, config.validation, stream, "data.validation")
+        unseen = test if config.validation_of == "train" else kept
+        train = kept if config.validation_of == "train" else train
+        test = held
     scale = 16.0 if config.name == "digits" else 255.0
-    data = Dataset(config.name, train, test, num_classes, scale)
+    data = Dataset(config.name, train, test, num_classes, scale, unseen=unseen)
     if config.corrupted is None:
         return data
     folder = _folder("corrupted", config.corrupted, config.name)

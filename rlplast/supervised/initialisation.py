@@ -6,6 +6,7 @@ What a law does not mention follows torch's own (`torch_default`).
 - `vgg_law`, `resnet_law`: those of torchvision's models.
 - `vit_law`, `efficientnet_law`: those of timm's models.
 - `fire_vit_law`: that of FIRE's vision transformer.
+- `xavier_law`, `normal_law`: those of any model whose config asks for them.
 """
 
 import math
@@ -16,7 +17,15 @@ from torch import Tensor, nn
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
 
-__all__ = ["efficientnet_law", "fire_vit_law", "resnet_law", "vgg_law", "vit_law"]
+__all__ = [
+    "efficientnet_law",
+    "fire_vit_law",
+    "normal_law",
+    "resnet_law",
+    "vgg_law",
+    "vit_law",
+    "xavier_law",
+]
 
 
 def _normal(block: Block, std: float, generator: torch.Generator) -> Tensor:
@@ -75,3 +84,20 @@ def efficientnet_law(block: Block, generator: torch.Generator) -> Tensor:
         bound = 1 / math.sqrt(block.spec.fan_out)
         return torch.empty(block.view.shape).uniform_(-bound, bound, generator=generator)
     return (_he_fan_out if block.kind in ("conv", "linear") else torch_default)(block, generator)
+
+
+def xavier_law(block: Block, generator: torch.Generator) -> Tensor:
+    """Draw linear and conv weights U(±√(6/(fan_in + fan_out))), biases 0 (Glorot & Bengio 2010)."""
+    if block.kind not in ("linear", "conv"):
+        return torch_default(block, generator)
+    if block.role == "bias":
+        return torch.zeros(block.view.shape)
+    bound = math.sqrt(6 / (block.spec.fan_in + block.spec.fan_out))
+    return torch.empty(block.view.shape).uniform_(-bound, bound, generator=generator)
+
+
+def normal_law(block: Block, generator: torch.Generator, std: float) -> Tensor:
+    """Draw weights and biases of linear and conv layers N(0, std²)."""
+    if block.kind not in ("linear", "conv"):
+        return torch_default(block, generator)
+    return _normal(block, std, generator)

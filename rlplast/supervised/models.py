@@ -3,18 +3,20 @@
 - `ModelConfig`: a run's section ``model:``.
 - `MODELS`: what each name builds, which keys it reads, and how its weights are drawn.
 - `build_model`: a model for images of a shape.
+- `freeze`: which of its layers do not train.
 - `model_taps`: logits and hidden activations of any of them.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.errors import ConfigError, check_choice
+from rlplast.core.errors import ConfigError, check_choice, did_you_mean
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
 from rlplast.core.optional import import_optional
@@ -24,14 +26,16 @@ from rlplast.supervised.chains import ALEXNET, CNN, LENET5, Stages, chain, vgg16
 from rlplast.supervised.initialisation import (
     efficientnet_law,
     fire_vit_law,
+    normal_law,
     resnet_law,
     vgg_law,
     vit_law,
+    xavier_law,
 )
 from rlplast.supervised.resnet import ResNet18
 from rlplast.supervised.vit import FireViT, ViT
 
-__all__ = ["MODELS", "Model", "ModelConfig", "build_model", "model_taps"]
+__all__ = ["MODELS", "Model", "ModelConfig", "build_model", "freeze", "model_taps"]
 
 Shape = tuple[int, int, int]
 
@@ -46,7 +50,8 @@ class ModelConfig:
 
     Attributes:
         name: mlp, cnn, cnn_bn, lenet5, alexnet, vgg16, resnet18, vit_tiny (timm's), deit_tiny,
-            vit_tiny_fire (that of FIRE's code) or efficientnetv2_s.
+            vit_tiny_fire (that of FIRE's code), efficientnetv2_s or timm, for any model of timm's.
+        timm: timm: the model's name there, such as ``swin_base_patch4_window7_224.ms_in22k``.
         hidden: sizes of the linear layers before the last: mlp [100, 100], cnn and cnn_bn [100],
             lenet5 [120, 84], alexnet [], vgg16 [4096, 4096] (FIRE: [1024, 1024]), resnet18 []
             (FIRE: [512]).
@@ -56,20 +61,31 @@ class ModelConfig:
         patch: vision transformers: side of a patch in pixels; 4 for images of up to 64 pixels,
             16 for larger ones.
         batch_norm: vgg16: whether each conv is followed by BatchNorm.
-        init: vgg16, resnet18: ``torch`` for the laws of torch's own layers, as FIRE's code has;
-            null for torchvision's.
-        pretrained: vit_tiny, deit_tiny, efficientnetv2_s: whether to start from the weights
+        activation: mlp: relu or tanh; null for relu.
+        init: models without attention, but timm's: ``torch`` for the laws of torch's own layers,
+            as FIRE's code has; ``xavier`` for weights U(±√(6/(fan_in + fan_out))) and biases 0;
+            ``normal`` for weights and biases N(0, init_std²), norm layers as torch's; null for
+            the model's own.
+        init_std: standard deviation of init ``normal``.
+        pretrained: vit_tiny, deit_tiny, efficientnetv2_s, timm: whether to start from the weights
             timm publishes.
+        freeze: names or globs of layers and parameters that do not train, such as
+            ``blocks.*``. Frozen layers are in evaluation mode: running statistics stay, and
+            nothing is dropped.
     """
 
     name: str = "mlp"
+    timm: str | None = None
     hidden: list[int] | None = None
     width: int | None = param(None, "[1, inf)")
     depth: int | None = param(None, "[1, inf)")
     patch: int | None = param(None, "[1, inf)")
     batch_norm: bool = False
+    activation: str | None = None
     init: str | None = None
+    init_std: float | None = param(None, "(0, inf)")
     pretrained: bool = False
+    freeze: list[str] = field(default_factory=list)
 
     def check(self) -> None:
         """Check values, and that the model reads those that were given.
@@ -78,19 +94,30 @@ class ModelConfig:
             ConfigError: naming key, value and what is allowed.
         """
         check_choice("model.name", self.name, MODELS)
-        for field in fields(self)[1:]:
-            value = getattr(self, field.name)
-            readers = [name for name, model in MODELS.items() if field.name in model.reads]
+        for key in (f.name for f in fields(self)[1:] if f.name not in ("freeze", "init_std")):
+            value = getattr(self, key)
+            readers = [name for name, model in MODELS.items() if key in model.reads]
             if value not in (None, False) and self.name not in readers:
                 raise ConfigError(
-                    f"model.{field.name} = {value!r}: {self.name} does not read it, only "
+                    f"model.{key} = {value!r}: {self.name} does not read it, only "
                     f"{', '.join(readers)} do"
                 )
         check_fields(self, "model.")
         for i, size in enumerate(self.hidden or ()):
             check_range(f"model.hidden[{i}]", size, 1, "[1, inf)")
-        if self.init not in (None, "torch"):
-            raise ConfigError(f"model.init = {self.init!r}: allowed is torch, or null")
+        for key, allowed in (("activation", ACTIVATION_NAMES), ("init", LAWS)):
+            if getattr(self, key) is not None:
+                check_choice(f"model.{key}", getattr(self, key), allowed)
+        if (self.init_std is not None) != (self.init == "normal"):
+            raise ConfigError(
+                f"model.init_std = {self.init_std}, model.init = {self.init!r}: init normal needs "
+                "its standard deviation, and no other reads it"
+            )
+        if (self.timm is not None) != (self.name == "timm"):
+            raise ConfigError(
+                f"model.timm = {self.timm!r}, model.name = {self.name!r}: the name timm needs "
+                "which of timm's models, such as model.timm = resnet50"
+            )
         if self.pretrained and (self.width, self.depth) != (None, None):
             raise ConfigError(
                 "model.pretrained: published weights have their own width and depth; leave these "
@@ -126,7 +153,8 @@ def _chain(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
     hidden = hidden if config.hidden is None else config.hidden
     cnn_bn = config.name == "cnn_bn"
     norm = config.batch_norm or cnn_bn
-    return chain(stages, hidden, shape, classes, batch_norm=norm, conv_bias=not cnn_bn)
+    options = {"batch_norm": norm, "conv_bias": not cnn_bn}
+    return chain(stages, hidden, shape, classes, activation=config.activation or "relu", **options)
 
 
 def _resnet18(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
@@ -151,6 +179,11 @@ def _efficientnet(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
     return _timm("tf_efficientnetv2_s", pretrained=config.pretrained, **options)
 
 
+def _any_timm(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
+    options = {"in_chans": shape[0], "num_classes": classes}
+    return _timm(str(config.timm), pretrained=config.pretrained, **options)
+
+
 def _timm(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
     """Return a model of timm's, the extra ``vision``, by timm's name."""
     timm = import_optional("timm", "vision")
@@ -168,11 +201,11 @@ def _timm(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
 _VIT_KEYS = ("width", "depth", "patch")
 
 MODELS: dict[str, Model] = {
-    "mlp": Model(_chain, ("hidden",)),
-    "cnn": Model(_chain, ("hidden", "width")),
-    "cnn_bn": Model(_chain, ("hidden", "width")),
-    "lenet5": Model(_chain, ("hidden",)),
-    "alexnet": Model(_chain, ("hidden",)),
+    "mlp": Model(_chain, ("hidden", "activation", "init")),
+    "cnn": Model(_chain, ("hidden", "width", "init")),
+    "cnn_bn": Model(_chain, ("hidden", "width", "init")),
+    "lenet5": Model(_chain, ("hidden", "init")),
+    "alexnet": Model(_chain, ("hidden", "init")),
     "vgg16": Model(_chain, ("hidden", "width", "batch_norm", "init"), vgg_law),
     "resnet18": Model(_resnet18, ("hidden", "width", "init"), resnet_law),
     # One architecture; what differs is how the published weights were trained.
@@ -180,6 +213,13 @@ MODELS: dict[str, Model] = {
     "deit_tiny": Model(_vit, (*_VIT_KEYS, "pretrained"), vit_law),
     "vit_tiny_fire": Model(partial(_vit, build=FireViT), _VIT_KEYS, fire_vit_law),
     "efficientnetv2_s": Model(_efficientnet, ("pretrained",), efficientnet_law),
+    "timm": Model(_any_timm, ("timm", "pretrained")),
+}
+ACTIVATION_NAMES = ("relu", "tanh")
+LAWS: dict[str, Callable[[ModelConfig], Callable[[Block, torch.Generator], Tensor]]] = {
+    "torch": lambda config: torch_default,
+    "xavier": lambda config: xavier_law,
+    "normal": lambda config: partial(normal_law, std=config.init_std or 1.0),
 }
 
 
@@ -205,8 +245,38 @@ def build_model(config: ModelConfig, input_shape: Shape, num_classes: int) -> nn
             module = model.build(config, input_shape, num_classes)
         except ConfigError as error:
             raise ConfigError(f"model.name = {config.name!r}: {error}") from error
-    vars(module)["init_block"] = torch_default if config.init == "torch" else model.law
+    vars(module)["init_block"] = LAWS[config.init](config) if config.init else model.law
+    freeze(module, config.freeze)
     return module
+
+
+def freeze(module: nn.Module, globs: Sequence[str]) -> None:
+    """Stop the training of what is named: parameters, and whole layers, by their modes too.
+
+    Raises:
+        ConfigError: for a glob that names nothing, or if no parameter is left to train.
+    """
+    for glob in globs:
+        found = [p for name, p in module.named_parameters() if _under(name, glob)]
+        for parameter in found:
+            parameter.requires_grad_(False)
+        if not found:
+            names = [name for name, _ in module.named_parameters()]
+            raise ConfigError(
+                f"model.freeze: {glob!r} names no parameter: {did_you_mean(glob, names)}"
+            )
+    for layer in module.modules() if globs else ():
+        own = list(layer.parameters())
+        if own and not any(p.requires_grad for p in own):
+            layer.eval()
+    if not any(p.requires_grad for p in module.parameters()):
+        raise ConfigError(f"model.freeze = {list(globs)}: nothing is left to train")
+
+
+def _under(name: str, glob: str) -> bool:
+    """Say whether a glob matches a parameter's name, or that of a module it is in."""
+    parts = name.split(".")
+    return any(fnmatchcase(".".join(parts[:i]), glob) for i in range(1, len(parts) + 1))
 
 
 def model_taps(module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

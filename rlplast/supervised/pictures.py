@@ -15,6 +15,7 @@ import numpy as np
 
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.optional import import_optional
+from rlplast.core.registry import param
 from rlplast.supervised.formats import Images, checked_images, missing, unreadable
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class HuggingFaceConfig:
         label: column of the labels, whole numbers.
         train: split of the training images.
         test: split of the test images.
+        size: side in pixels: the shorter side of a picture becomes so long (bicubic), and of the
+            longer one the middle is kept. null for pictures that have one size already.
     """
 
     path: str | None = None
@@ -45,6 +48,7 @@ class HuggingFaceConfig:
     label: str = "label"
     train: str = "train"
     test: str = "test"
+    size: int | None = param(None, "[1, 10000]")
 
 
 def read_tiny_imagenet(folder: Path) -> tuple[Images, Images, int]:
@@ -204,17 +208,27 @@ def images_of_rows(rows: Iterable[Mapping[str, Any]], config: HuggingFaceConfig)
             raise ConfigError(
                 f"{where}: label {label!r} in column {config.label!r}; allowed are whole numbers"
             )
-        pictures.append(_picture(row[config.image], f"{where}: column {config.image!r}"))
+        picture = _picture(row[config.image], f"{where}: column {config.image!r}")
+        pictures.append(picture if config.size is None else _sized(picture, config.size))
         labels.append(label)
     sizes = sorted({picture.size for picture in pictures})
     if len(sizes) > 1:
         raise ConfigError(
             f"{where}: pictures have {len(sizes)} sizes, such as {sizes[0]} and {sizes[-1]}; "
-            "allowed is one size"
+            "allowed is one size, or data.huggingface.size, to which they are scaled and cut"
         )
     mode = "L" if all(picture.mode in _GREY for picture in pictures) else "RGB"
     x = np.stack([_pixels(p, mode) for p in pictures]) if pictures else np.empty((0, 1, 1, 1))
     return checked_images(x, np.array(labels, np.int64), max(labels, default=0) + 1, where)
+
+
+def _sized(picture: "Image", size: int) -> "Image":
+    """Return the middle of a picture whose shorter side was made `size` pixels long."""
+    from PIL import Image, ImageOps
+
+    grey = picture.mode in _GREY
+    whole = picture.convert("L" if grey else "RGB")  # a palette's indices have no mean
+    return ImageOps.fit(whole, (size, size), Image.Resampling.BICUBIC)
 
 
 def _picture(value: object, where: str) -> "Image":

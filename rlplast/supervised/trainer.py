@@ -126,21 +126,39 @@ class Supervised(Trainable):
 
     def _update(self, here: Position) -> None:
         x, y = self._batch(here)
-        loss, outputs, activations = self._loss(x, y)
-        self._sum_up(loss.detach(), outputs.detach(), y)
         clock = self.clock.advance(updates=1, epochs=int(here.batch == here.batches - 1))
-        self.updater.minimise(self.penalties.add("model", loss, clock=clock))
+        self.updater.zero_grad()
+        activations = self._backward(x, y, clock)
+        self.updates_summed += 1
+        self.images_summed += len(y)
+        self.updater.step()
         self.clock = clock
         self.after_update(self.clock, {"model": activations})
 
+    def _backward(self, x: Tensor, y: Tensor, clock: Clock) -> Activations:
+        """Add up the gradient of a batch, part by part; return its activations."""
+        count = -(-len(y) // (self.config.micro_batch or len(y)))
+        whole, found = torch.zeros((), device=self.device), []
+        parts = zip(x.tensor_split(count), y.tensor_split(count), strict=True)
+        for i, (inputs, targets) in enumerate(parts, 1):
+            loss, outputs, activations = self._loss(inputs, targets)
+            found.append(activations)
+            self._sum_up(loss.detach(), outputs.detach(), targets)
+            loss = loss * (len(targets) / len(y))
+            whole = whole + loss.detach()
+            if i == count:
+                loss = self.penalties.add("model", loss, whole, clock=clock)
+            loss.backward()
+        self.loss_sum += whole
+        if count == 1:
+            return found[0]
+        return {name: torch.cat([own[name] for own in found]) for name in found[0]}
+
     def _sum_up(self, loss: Tensor, outputs: Tensor, y: Tensor) -> None:
-        """Add a batch to the means; outputs and loss are those before the update."""
+        """Add a batch to the means of what is right; outputs and loss are before the update."""
         right = None if self.objective.right is None else self.objective.right(outputs, y)
-        self.loss_sum += loss
         if right is not None:
             self.right += right
-        self.updates_summed += 1
-        self.images_summed += len(y)
         if self.config.stream.name in TASKS:
             self.online += loss * len(y) if right is None else right
             self.online_images += len(y)
@@ -211,15 +229,19 @@ class Supervised(Trainable):
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
         """Return accuracy, loss and ECE on the images held out that this phase is tested on.
 
-        Of a regression only its loss. With ``data.corrupted`` also mCA; where classes come one
-        after the other, also the accuracy on the held-out images of all classes; where phases are
-        tasks, also how right the model was on their batches so far, each before its update.
-        Neither argument matters: all images count.
+        If these are validation images, also ``test_accuracy`` and so on, on the test images. Of a
+        regression only its loss. With ``data.corrupted`` also mCA; where classes come one after the
+        other, also the accuracy on the held-out images of all classes; where phases are tasks, also
+        how right the model was on their batches so far, each before its update. Neither argument
+        matters: all images count.
         """
         test = self.stream[self.clock.phase].test.to(self.device)
         scores = self._score(self.task.test[test])
         if self.config.stream.name == "class_incremental":
             scores["accuracy_all"] = self._score(self.data.test)["accuracy"]
+        if self.data.unseen is not None:
+            unseen = self._score(self.data.unseen)
+            scores |= {f"test_{name}": value for name, value in unseen.items()}
         if self.data.corrupted:
             sets = self.data.corrupted.items()
             scores["mca"] = mca({name: self._score(read())["accuracy"] for name, read in sets})

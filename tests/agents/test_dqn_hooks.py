@@ -83,7 +83,6 @@ def test_target_obeys_its_policy(method: dict[str, Any], policy: str):
 
 @every_method
 def test_default_policies_are_the_methods_own(method: dict[str, Any]):
-    whole = ("full_reset", "persistent")  # of whom an edited target is the same as a copy
     agent = trained(method, lr=0.01, target_every=13)
     before = everything(agent)
     hooked(agent, method | {"at": "50%"}).fire(None, agent.clock)

@@ -36,8 +36,10 @@ SMALL = {
     "deit_tiny": Small((1, 12, 8), {"width": 6, "depth": 1}),
     "vit_tiny_fire": Small((3, 8, 8), {"width": 12, "depth": 2}),
     "efficientnetv2_s": Small((3, 16, 16)),
+    "timm": Small((3, 32, 32), {"timm": "resnet10t"}),
 }
-OURS = [name for name in SMALL if name != "efficientnetv2_s"]
+TIMMS = ("efficientnetv2_s", "timm")  # need the library
+OURS = [name for name in SMALL if name not in TIMMS]
 
 
 def library(name: str) -> Any:
@@ -50,7 +52,7 @@ def library(name: str) -> Any:
 
 def build(name: str, **keys: Any) -> nn.Module:
     """Return a small model, or one with other keys."""
-    if name == "efficientnetv2_s":
+    if name in TIMMS:
         library("timm")
     config = ModelConfig(name, **{**SMALL[name].keys, **keys})
     return build_model(config, SMALL[name].shape, CLASSES)

@@ -72,6 +72,17 @@ def test_validation_images_are_drawn_from_the_seed_and_no_global_generator():
     assert (before[1] == np.random.get_state()[1]).all()
 
 
+def test_validation_images_of_the_test_set_leave_training_whole():
+    whole = load_data(DataConfig(), 1)
+    split = load_data(DataConfig(validation=0.5, validation_of="test"), 1)
+    assert split.train.x.equal(whole.train.x)
+    assert split.unseen is not None and whole.unseen is None
+    assert abs(len(split.test) - len(split.unseen)) <= 10  # a class may be odd
+    assert rows(split.test) + rows(split.unseen) == rows(whole.test)
+    held = load_data(DataConfig(validation=0.1), 1)
+    assert held.unseen is not None and held.unseen.x.equal(whole.test.x)
+
+
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.floats(0.01, 0.99))
 def test_hold_out_keeps_all_images_in_order(labels: list[int], share: float):
     images = Images(torch.arange(len(labels)), torch.tensor(labels))  # x tells which image

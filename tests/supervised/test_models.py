@@ -151,6 +151,48 @@ def test_torchs_own_laws_are_an_option(name: str) -> None:
             assert 0.8 * bound < float(value.abs().max()) <= bound, key
 
 
+@pytest.mark.parametrize("name", ["mlp", "lenet5", "alexnet", "resnet18"])
+def test_laws_of_a_config_hold_for_every_layer(name: str) -> None:
+    for key, value in draws(name, 1, init="normal", init_std=0.2).items():
+        if value.numel() > 200 and "bn" not in key:  # biases too
+            assert float(value.std()) == pytest.approx(0.2, rel=0.15), key
+    for key, value in draws(name, 1, init="xavier").items():
+        if value.ndim > 1:
+            fans = value[0].numel() + value[:, 0].numel()
+            bound = math.sqrt(6 / fans)
+            assert 0.8 * bound < float(value.abs().max()) <= bound, key
+        elif key.endswith("bias"):
+            assert not value.any(), key
+
+
+@torch.no_grad()
+def test_an_mlp_with_tanh_is_its_layers_one_by_one() -> None:
+    module = build("mlp", activation="tanh")
+    x = images("mlp")
+    logits, taps = model_taps(module, x)
+    fc1, fc2, head = (module.get_submodule(n).parameters() for n in ("fc1", "fc2", "head"))
+    first = torch.tanh(F.linear(x.flatten(1), *fc1))
+    second = torch.tanh(F.linear(first, *fc2))
+    assert torch.equal(taps["fc1"], first) and torch.equal(taps["fc2"], second)
+    assert torch.equal(logits, F.linear(second, *head))
+    groups = rlplast.Network("model", module).units().groups
+    assert [g.name for g in groups] == ["fc1", "fc2"]
+
+
+def test_frozen_layers_neither_train_nor_move_their_statistics() -> None:
+    module = build("cnn_bn", freeze=["conv*", "bn1", "fc1.bias"])
+    made = network(module)
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    for _ in range(3):
+        made.optimizers[0].zero_grad()
+        F.cross_entropy(module(images("cnn_bn")), torch.tensor([0, 1, 2, 3])).backward()
+        made.optimizers[0].step()
+    after = module.state_dict()
+    still = {name for name, tensor in after.items() if torch.equal(tensor, before[name])}
+    frozen = {name for name in before if name.startswith(("conv", "bn1."))} | {"fc1.bias"}
+    assert still == frozen
+
+
 def test_a_vision_transformer_is_drawn_as_timms() -> None:
     found = stds("vit_tiny", (3, 32, 32), depth=2)
     linear = [key for key in found if "attn" in key or "mlp" in key]
@@ -282,7 +324,15 @@ def test_images_too_small_for_a_kernel_are_refused_with_the_smallest_size() -> N
             r"pretrained = True: vit_tiny_fire does not",
         ),
         ({"name": "vit_tiny", "patch": 5}, r"model\.patch = 5: allowed is a divisor of 8 and 8"),
-        ({"name": "vgg16", "init": "he"}, r"model\.init = 'he': allowed is torch, or null"),
+        ({"name": "vgg16", "init": "he"}, r"model\.init = 'he': allowed: normal, torch, xavier"),
+        ({"name": "mlp", "init": "normal"}, r"init_std = None.*: init normal needs its standard"),
+        ({"name": "mlp", "init_std": 0.1}, r"init_std = 0\.1, model\.init = None: init normal"),
+        ({"name": "mlp", "activation": "selu"}, r"activation = 'selu': did you mean 'relu'"),
+        ({"name": "cnn", "activation": "tanh"}, r"activation = 'tanh': cnn does not read it"),
+        ({"name": "timm"}, r"model\.timm = None, model\.name = 'timm': .* which of timm's models"),
+        ({"name": "mlp", "timm": "resnet50"}, r"model\.timm = 'resnet50': mlp does not read it"),
+        ({"name": "mlp", "freeze": ["fc7"]}, r"model\.freeze: 'fc7' names no parameter: "),
+        ({"name": "mlp", "freeze": ["fc*", "head"]}, r"model\.freeze = .*: nothing is left to"),
         (
             {"name": "vit_tiny", "pretrained": True, "depth": 2},
             r"model\.pretrained: published weights have their own width and depth",

@@ -182,6 +182,16 @@ def test_rows_that_are_no_classification_set_are_refused(change: dict[str, Any],
         images_of_rows(table, CONFIG)
 
 
+def test_pictures_of_several_sizes_are_scaled_and_cut_to_one():
+    wide = Image.new("RGB", (40, 20), (255, 0, 0))
+    wide.paste((0, 0, 255), (10, 0, 30, 20))  # the middle, which stays
+    high = Image.new("P", (10, 30), 0)
+    table = [{"image": wide, "label": 0}, {"image": high, "label": 1}]
+    found = images_of_rows(table, HuggingFaceConfig(path="x", size=10))
+    assert found.x.shape == (2, 3, 10, 10)
+    assert found.x[0, :, 5, 5].tolist() == [0, 0, 255]
+
+
 def test_missing_column_is_named_with_those_there_are():
     with pytest.raises(ConfigError, match="no column 'image'; there are picture, digit"):
         images_of_rows(rows(pictures(1, 6, 7, 3)), HuggingFaceConfig("p", label="digit"))

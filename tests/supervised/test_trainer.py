@@ -81,6 +81,31 @@ def test_an_epoch_is_every_image_once_in_an_order_of_its_own():
     assert not torch.equal(*orders)
 
 
+@pytest.mark.parametrize("size", [1, 7, 50])
+def test_micro_batches_add_up_to_the_batch(size: int):
+    penalties = [{"method": "l2", "params": {"coef": 0.1}}]
+    plain = PLAIN | {"penalties": penalties, "optimizer": {"name": "sgd", "lr": 0.05}}
+    whole, parts = trainable(**plain), trainable(**plain, micro_batch=size)
+    steps(whole, 6)
+    steps(parts, 6)
+    expected, found = (t.networks["model"].module.state_dict() for t in (whole, parts))
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6)
+    one, other = whole.metrics(), parts.metrics()
+    assert other["train/accuracy"] == one["train/accuracy"]
+    for name in ("train/loss", "train/penalty"):
+        assert other[name] == pytest.approx(one[name], rel=1e-5)
+
+
+def test_a_validation_run_also_says_how_it_does_on_the_test_images():
+    trainer = trainable(data={"name": "digits", "validation": 0.2})
+    scores, unseen = trainer.evaluate(0, 0), trainer.data.unseen
+    right = (trainer.predict(unseen.x).argmax(1) == unseen.y).double().mean()
+    assert scores["test_accuracy"] == pytest.approx(float(right))
+    assert {"accuracy", "loss", "ece", "test_loss", "test_ece"} <= scores.keys()
+    assert not any(name.startswith("test_") for name in trainable().evaluate(0, 0))
+
+
 def test_updates_are_those_of_a_plain_loop():
     trainer = trainable(**PLAIN, optimizer={"name": "sgd", "lr": 0.05, "momentum": 0.9})
     net = trainer.networks["model"]

@@ -167,6 +167,10 @@ class Updater:
         """Update once along the gradient of a loss."""
         self.zero_grad()
         loss.backward()
+        self.step()
+
+    def step(self) -> None:
+        """Update once along the gradients there are."""
         self.clip()
         for optimizer in self.optimizers:
             optimizer.step()
