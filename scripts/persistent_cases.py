@@ -122,9 +122,8 @@ def curve(folder: Path, iterations: int, steps: int, seed: int) -> None:
     iterate(module, optimizer, lambda: squared(module(x), y), iterations, steps, 0.01, note)
     losses = [value for value, _ in ends]
     champion = int(np.argmin(losses))
-    print(
-        f"one dimension: plain {losses[0]:.4f}, champion {losses[champion]:.4f}, iteration {champion}"
-    )
+    best = f"champion {losses[champion]:.4f} at iteration {champion}"
+    print(f"one dimension: plain {losses[0]:.4f}, {best}")
     print("losses:", " ".join(f"{value:.4f}" for value in losses))
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
     left.plot(losses, "o-")
