@@ -1,0 +1,228 @@
+"""A run's config made small, by rule: the same run in seconds, on two cores and without its data.
+
+- `shrunk`: config → smaller config.
+
+The rules:
+
+1. **Length.** An agent makes 32 updates after 24 random steps, a classifier 8 epochs over all its
+   phases, a GPT 8 updates in each phase. Of many phases the first 2 are left (where classes
+   come in groups the least divisor of their number, so that groups stay equal).
+2. **Times** in counts shrink as the run does, unit by unit: ``at: 250k env_steps`` of 500k is
+   the middle of the short run too. None becomes 0, a period longer than one update stays so, and
+   percentages stay as they are. A condition holds whenever its value is measured.
+3. **Intervals.** A log line and the metrics every quarter of the run, evaluations and checkpoints every
+   half.
+4. **Sizes.** Batches, replay, probes, evaluations, contexts and episodes are cut to `CAPS`; networks
+   that have a key for their width become narrow. What a method's own ``params`` say stays.
+5. **Data.** Sets of images, corpora and runs to start from are looked for in `folder`, where
+   `rlplast.run.made_data` makes them; images keep their size. Published weights are not fetched.
+6. **Machine.** One thread of the CPU, nothing compiled, bf16 for fp16.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rlplast import envs
+from rlplast.core.clock import Time
+from rlplast.core.training.config import RunConfig
+from rlplast.gpt.corpus import PREFIX
+from rlplast.run.config_file import read_config
+from rlplast.run.length import length
+from rlplast.supervised.models import MODELS
+
+__all__ = ["CAPS", "UPDATES", "shrunk"]
+
+UPDATES, RANDOM_STEPS, EPOCHS, PHASES = 32, 24, 8, 2
+UPDATES_OF_PHASE = 8  # of a GPT
+EPISODE = 50  # env_steps
+
+# The most that a key may be, where a config has it.
+CAPS = {
+    "threads": 1,
+    "metrics.batch_size": 16,
+    "evaluate.episodes": 1,
+    "evaluate.steps": EPISODE,
+    "evaluate.batches": 1,
+    "checkpoint.keep": 2,
+    "env.num_envs": 4,
+    "env.workers": 0,
+    "agent.batch_size": 8,
+    "agent.buffer_size": 1000,
+    "agent.actor_width": 16,
+    "agent.critic_width": 16,
+    "stream.images": 100,
+    "model.context": 32,
+    "micro_batch": 2,
+}
+BATCH = {"supervised": 64, "gpt": 4}
+_WIDTH, _TOKEN_WIDTH, _HIDDEN = 4, 12, 16  # of convolutions, of vision transformers, of layers
+_HEAD_WIDTH = 4  # of a GPT
+_ROWS = ("hooks", "penalties")  # whose rows have schedules
+_INTERVALS = {"log": "25%", "metrics": "25%", "evaluate": "50%", "checkpoint": "50%"}
+_HELD_OUT = 0.8  # of digits, which are there
+GPT2_IDS = 50257
+_ANYTHING = 1e300  # every value is on one side of it
+
+
+def shrunk(config: RunConfig, folder: Path) -> RunConfig:
+    """Return a config made small by the rules above.
+
+    Args:
+        config: a checked config.
+        folder: where what it reads from the disk is made.
+
+    Raises:
+        ConfigError: if what comes out is no config.
+    """
+    data = dataclasses.asdict(config)
+    _cap(data)
+    _narrow(data)
+    _shorten(data, config)
+    _put_data(data, folder)
+    data |= {"device": "cpu", "tensorboard": False, "percentages_of": None}
+    for key, every in _INTERVALS.items():
+        data[key]["every"] = data[key]["every"] and every
+    data["checkpoint"]["keep_every"] = None
+    before = length(config)
+    after = length(read_config(data | dict.fromkeys(_ROWS, [])))
+    ratios = {unit: after[unit] / count for unit, count in before.items() if unit in after}
+    _rescale(data, config, ratios, after)
+    return read_config(data)
+
+
+def _cap(data: dict[str, Any]) -> None:
+    """Cut what `CAPS` names, and leave the machine out of it."""
+    for dotted, most in CAPS.items():
+        *parents, last = dotted.split(".")
+        part = data
+        for key in parents:
+            part = part.get(key) or {}
+        if isinstance(part.get(last), int):
+            part[last] = min(part[last], most)
+    if "batch_size" in data:
+        data["batch_size"] = min(data["batch_size"], BATCH.get(data["kind"], 64))
+    for part in (data, data.get("agent", {})):
+        if "accelerate" in part:
+            part["accelerate"] = "off"
+        if part.get("precision") == "fp16":
+            part["precision"] = "bf16"
+
+
+def _narrow(data: dict[str, Any]) -> None:
+    """Give a network the least width that its kind makes sense with."""
+    model = data.get("model", {})
+    if data["kind"] == "gpt":
+        model["width"] = min(model["width"], _HEAD_WIDTH * model["heads"])
+    elif data["kind"] == "supervised":
+        reads = MODELS[model["name"]].reads
+        if "width" in reads:
+            model["width"] = _TOKEN_WIDTH if "depth" in reads else _WIDTH
+        if model["hidden"] is None and model["name"] == "vgg16":
+            model["hidden"] = [_HIDDEN, _HIDDEN]
+        if model["hidden"]:
+            model["hidden"] = [min(size, _HIDDEN) for size in model["hidden"]]
+        model["pretrained"] = False
+
+
+def _shorten(data: dict[str, Any], config: Any) -> None:
+    """Shorten the run; `total` is left to `_rescale` where phases say how long it is."""
+    if data["kind"] == "gpt":
+        data["phases"] = [dict(p, updates=UPDATES_OF_PHASE) for p in data["phases"][:PHASES]]
+    elif data["kind"] == "supervised":
+        stream = data["stream"]
+        count = config.stream.num_phases()
+        if stream["phases"] is not None or count > PHASES:
+            by_class = stream["name"] == "class_incremental"
+            count = next(n for n in range(PHASES, count + 1) if not by_class or count % n == 0)
+            stream["phases"] = count
+        stream["epochs"] = max(1, EPOCHS // count)
+    elif "env" in data:
+        env, agent = data["env"], data["agent"]
+        first = max(env["num_envs"] * (agent["n_step"] + 1), RANDOM_STEPS)
+        agent["initial_steps"] = first
+        by_updates = config.total_time().unit == "updates"
+        env_steps = first + max(1, math.ceil(UPDATES / data["replay_ratio"]))
+        data["total"] = f"{UPDATES} updates" if by_updates else f"{env_steps} env_steps"
+        with suppress(ValueError, ImportError):  # not all environments have a limit to set
+            options = env["options"] | {"max_episode_steps": EPISODE}
+            envs.spec(env["id"], **options)
+            env["options"] = options
+    else:
+        data["total"] = str(Time(UPDATES, config.total_time().unit))
+
+
+def _put_data(data: dict[str, Any], folder: Path) -> None:
+    """Name the files that are made in `folder`, by what has to be in them."""
+    if data["kind"] == "supervised":
+        images = data["data"]
+        if images["name"] == "digits":
+            images["test"] = max(images["test"], _HELD_OUT)
+        elif images["name"] == "huggingface":
+            images["huggingface"] = {"path": str(folder / "pictures")}
+        else:
+            images["folder"] = str(folder / images["name"])
+        if images["corrupted"] is not None:
+            images["corrupted"] = str(folder / f"{images['name']}-c")
+    elif data["kind"] == "gpt":
+        embedded = any(source.startswith(PREFIX) for source in data["corpora"].values())
+        kind = "bytes" if embedded or data["model"]["vocab_size"] < GPT2_IDS else "gpt2"
+        for name, source in data["corpora"].items():
+            if not source.startswith(PREFIX):
+                data["corpora"][name] = str(folder / f"{kind}-{name}")
+        start = data["start"]
+        if start["run"] is not None:
+            key = json.dumps([data["model"], data["corpora"], data["layers"]], sort_keys=True)
+            digest = hashlib.sha256(key.encode()).hexdigest()[:8]
+            start["run"] = str(folder / f"start-{digest}")
+            if start["checkpoint"].startswith(("step-", "best-")):
+                start["checkpoint"] = "newest"
+
+
+def _rescale(
+    data: dict[str, Any],
+    config: RunConfig,
+    ratios: Mapping[str, float],
+    ends: Mapping[str, float],
+) -> None:
+    """Bring what counts in updates, env_steps and so on to the length of the short run."""
+
+    def scaled(value: Any, most: float = math.inf) -> str:
+        time = Time.parse(value)
+        if time.unit == "%":
+            return str(time)
+        least = min(time.value, 2 if time.unit == "updates" else 1)
+        count = round(time.value * ratios.get(time.unit, 1))
+        return str(Time(int(min(max(count, least), most)), time.unit))
+
+    def point(value: Any) -> str:
+        """Return a point before the end of the run."""
+        return scaled(value, ends.get(Time.parse(value).unit, math.inf) - 1)
+
+    if "env" in data:
+        every = data["agent"].get("target_every")
+        if every:
+            data["agent"]["target_every"] = max(1, round(every * ratios["env_steps"]))
+    elif config.total != "auto":
+        data["total"] = scaled(config.total)
+    for row in (row for key in _ROWS for row in data[key]):
+        for key in ("every", "until"):
+            if row.get(key) is not None:
+                row[key] = scaled(row[key])
+        if row.get("from") is not None:
+            row["from"] = point(row["from"])
+        if row.get("at") is not None:
+            several = isinstance(row["at"], list)
+            row["at"] = [point(p) for p in row["at"]] if several else point(row["at"])
+        if row.get("when") is not None:
+            when = dict(row["when"])
+            side = "above" if when.get("above") is not None else "below"
+            when[side] = -_ANYTHING if side == "above" else _ANYTHING
+            if when.get("cooldown") is not None:
+                when["cooldown"] = scaled(when["cooldown"])
+            row["when"] = when
