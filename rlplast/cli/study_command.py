@@ -6,33 +6,26 @@ runs what is new after the file was changed. `rlplast report DIR` then draws wha
 """
 
 import argparse
-import copy
-import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from rlplast.cli.cell import config_path
 from rlplast.cli.errors import stoppable
+from rlplast.cli.study_cells import build_each, read_study_config, study_cells, write_study
 from rlplast.cli.study_progress import study_progress
+from rlplast.cli.study_smoke import run_smoke
 from rlplast.cli.tables import counted
-from rlplast.core.errors import ConfigError, Interrupted, RlplastError
-from rlplast.core.training.config import read_yaml
-from rlplast.core.training.run_folder import write_text
-from rlplast.run.build import build
-from rlplast.run.config_file import dump_config, read_config
+from rlplast.core.errors import ConfigError, Interrupted
 from rlplast.run.info import versions
-from rlplast.run.shipped import find_config
 from rlplast.study.executors import Executor, make_executor
 from rlplast.study.folder import StudyFolder
-from rlplast.study.plan import Cell, PlannedRun, cost, plan
+from rlplast.study.plan import Cell, cost
 from rlplast.study.scheduler import Failure, Stopped, pending, run_cells
-from rlplast.study.spec import StudyConfig, runs_of
+from rlplast.study.spec import StudyConfig
 
 __all__ = ["add_arguments", "read_study_config", "run", "study_cells"]
 
@@ -51,44 +44,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--executor", help="local, ray or slurm; default: what the config says")
     parser.add_argument("--jobs", type=int, help="runs at once; default: what the cores hold")
     parser.add_argument("--dry_run", action="store_true", help="show the plan and exit")
-
-
-def read_study_config(source: str) -> StudyConfig:
-    """Return a study's checked config from a path or a shipped name.
-
-    Raises:
-        ConfigError: naming the key, its value and what is allowed.
-    """
-    return StudyConfig.parse(read_yaml(find_config(source)))
-
-
-def study_cells(study: StudyConfig) -> list[Cell]:
-    """Return the cells of a study, every run's config resolved.
-
-    Raises:
-        ConfigError: naming the arm whose config is wrong.
-    """
-    runs, read = [], {}  # seeds differ in nothing else: one of them is read
-    for run in runs_of(study):
-        try:
-            if (run.task, run.arm) not in read:
-                read[run.task, run.arm] = read_config(study.base, *run.overrides)
-        except ConfigError as error:
-            raise ConfigError(f"arm {run.arm!r}: {error}") from error
-        config = dataclasses.replace(copy.deepcopy(read[run.task, run.arm]), seed=run.seed)
-        runs.append(PlannedRun(run.task, run.seed, run.arm, config))
-    return plan(runs)
+    parser.add_argument(
+        "--smoke", action="store_true", help="try every arm for a moment, on made data"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    if args.smoke:
+        return run_smoke(args)
     study = read_study_config(args.config)
     cells = study_cells(study)
     console = Console()
     _show_plan(console, study, cells)
     threads = max(cell.config.threads for cell in cells)
     if args.dry_run:
-        _build_each(cells)
+        build_each(cells)
         _executor(study, threads, args).close()
         return 0
     path = Path(args.out) if args.out else Path("runs") / f"study-{Path(args.config).stem}"
@@ -98,10 +69,10 @@ def run(args: argparse.Namespace) -> int:
         left = pending(cells, path)
         if not left:
             console.print(f"{path} is done: `rlplast report {path}`", soft_wrap=True, markup=False)
-        _build_each(left)
+        build_each(left)
         executor = _executor(study, threads, args)
         try:
-            _write(folder, study, cells, args.config)
+            write_study(folder, study, cells, args.config)
             failures = _run(folder, cells, executor, study, args.modules)
         finally:
             executor.close()
@@ -154,46 +125,6 @@ def _executor(study: StudyConfig, threads: int, args: argparse.Namespace) -> Exe
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs {jobs}: allowed is at least 1")
     return make_executor(kind, jobs, threads, options)
-
-
-def _build_each(left: Sequence[Cell]) -> None:
-    """Build each arm of each task once, before hours are spent on what it goes on from.
-
-    Raises:
-        ConfigError: naming the arm, for whatever its config asks that is not there.
-    """
-    seen = set()
-    for cell in left:
-        if cell.arm is None or (cell.task, cell.arm) in seen:
-            continue
-        seen.add((cell.task, cell.arm))
-        try:
-            trainable, _ = build(cell.config.to_resume())
-        except RlplastError as error:
-            raise ConfigError(f"arm {cell.arm!r}: {error}") from error
-        trainable.close()
-
-
-def _write(folder: StudyFolder, study: StudyConfig, cells: Sequence[Cell], source: str) -> None:
-    """Write the plan: configs before study.json, which names them."""
-    write_text(folder.path / "study.yaml", find_config(source).read_text())
-    (folder.path / "configs").mkdir(exist_ok=True)
-    for cell in cells:
-        path = config_path(folder.path, cell.key)
-        text = dump_config(cell.config)
-        if not path.exists() or path.read_bytes() != text.encode():  # edited, or cut short
-            write_text(path, text)
-    arms = list(dict.fromkeys(run.arm for run in runs_of(study)))
-    about: dict[str, Any] = {
-        "name": Path(source).stem,
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "versions": versions(),
-        "baseline": study.baseline or ("none" if "none" in arms else None),
-        "arms": arms,
-        "tasks": list(study.task_list()),
-        "seeds": study.seed_list(),
-    }
-    folder.write_plan(about, cells)
 
 
 def _show_plan(console: Console, study: StudyConfig, cells: Sequence[Cell]) -> None:

@@ -10,10 +10,10 @@ The rules:
 2. **Times** in counts shrink as the run does, unit by unit: ``at: 250k env_steps`` of 500k is
    the middle of the short run too. None becomes 0, a period longer than one update stays so, and
    percentages stay as they are. A condition holds whenever its value is measured.
-3. **Intervals.** A log line and the metrics every quarter of the run, evaluations and checkpoints every
-   half.
-4. **Sizes.** Batches, replay, probes, evaluations, contexts and episodes are cut to `CAPS`; networks
-   that have a key for their width become narrow. What a method's own ``params`` say stays.
+3. **Intervals.** Log lines and metrics every quarter of the run, evaluations and checkpoints
+   every half.
+4. **Sizes.** Batches, replay, probes, evaluations, contexts and episodes are cut to `CAPS`;
+   networks that have a key for their width become narrow. A method's own ``params`` stay.
 5. **Data.** Sets of images, corpora and runs to start from are looked for in `folder`, where
    `rlplast.run.made_data` makes them; images keep their size. Published weights are not fetched.
 6. **Machine.** One thread of the CPU, nothing compiled, bf16 for fp16.
@@ -90,9 +90,9 @@ def shrunk(config: RunConfig, folder: Path) -> RunConfig:
         data[key]["every"] = data[key]["every"] and every
     data["checkpoint"]["keep_every"] = None
     before = length(config)
-    after = length(read_config(data | dict.fromkeys(_ROWS, [])))
+    after = length(read_config(data | {key: [] for key in _ROWS}))
     ratios = {unit: after[unit] / count for unit, count in before.items() if unit in after}
-    _rescale(data, config, ratios, after)
+    _rescale(data, config, _Scale(ratios, after))
     return read_config(data)
 
 
@@ -184,45 +184,58 @@ def _put_data(data: dict[str, Any], folder: Path) -> None:
                 start["checkpoint"] = "newest"
 
 
-def _rescale(
-    data: dict[str, Any],
-    config: RunConfig,
-    ratios: Mapping[str, float],
-    ends: Mapping[str, float],
-) -> None:
-    """Bring what counts in updates, env_steps and so on to the length of the short run."""
+@dataclasses.dataclass(frozen=True)
+class _Scale:
+    """From times of the long run to times of the short one.
 
-    def scaled(value: Any, most: float = math.inf) -> str:
+    Attributes:
+        ratios: by unit, counts of the short run per count of the long one.
+        ends: by unit, counts at the end of the short run.
+    """
+
+    ratios: Mapping[str, float]
+    ends: Mapping[str, float]
+
+    def period(self, value: Any) -> str:
+        """Return a period, or a length."""
         time = Time.parse(value)
         if time.unit == "%":
             return str(time)
-        least = min(time.value, 2 if time.unit == "updates" else 1)
-        count = round(time.value * ratios.get(time.unit, 1))
-        return str(Time(int(min(max(count, least), most)), time.unit))
+        least = 2 if time.unit == "updates" else 1  # every update is another kind of hook
+        count = max(round(time.value * self.ratios.get(time.unit, 1)), min(time.value, least))
+        return str(Time(int(count), time.unit))
 
-    def point(value: Any) -> str:
+    def point(self, value: Any) -> str:
         """Return a point before the end of the run."""
-        return scaled(value, ends.get(Time.parse(value).unit, math.inf) - 1)
+        time = Time.parse(self.period(value))
+        if time.unit == "%":
+            return str(time)
+        last = self.ends.get(time.unit, math.inf) - 1
+        return str(Time(int(min(time.value, last)), time.unit))
 
+
+def _rescale(data: dict[str, Any], config: RunConfig, scale: _Scale) -> None:
+    """Bring what counts in updates, env_steps and so on to the length of the short run."""
     if "env" in data:
         every = data["agent"].get("target_every")
         if every:
-            data["agent"]["target_every"] = max(1, round(every * ratios["env_steps"]))
+            data["agent"]["target_every"] = max(1, round(every * scale.ratios["env_steps"]))
     elif config.total != "auto":
-        data["total"] = scaled(config.total)
+        data["total"] = scale.period(config.total)
     for row in (row for key in _ROWS for row in data[key]):
-        for key in ("every", "until"):
-            if row.get(key) is not None:
-                row[key] = scaled(row[key])
-        if row.get("from") is not None:
-            row["from"] = point(row["from"])
-        if row.get("at") is not None:
-            several = isinstance(row["at"], list)
-            row["at"] = [point(p) for p in row["at"]] if several else point(row["at"])
-        if row.get("when") is not None:
-            when = dict(row["when"])
-            side = "above" if when.get("above") is not None else "below"
-            when[side] = -_ANYTHING if side == "above" else _ANYTHING
-            if when.get("cooldown") is not None:
-                when["cooldown"] = scaled(when["cooldown"])
-            row["when"] = when
+        for key in row.keys() & {"every", "until", "from", "at", "when"}:
+            if row[key] is not None:
+                row[key] = _rescaled(key, row[key], scale)
+
+
+def _rescaled(key: str, value: Any, scale: _Scale) -> Any:
+    """Return a value of a schedule's key."""
+    if key == "when":
+        side = "above" if value.get("above") is not None else "below"
+        when = {**value, side: -_ANYTHING if side == "above" else _ANYTHING}
+        if when.get("cooldown") is not None:
+            when["cooldown"] = scale.period(when["cooldown"])
+        return when
+    if key in ("every", "until"):
+        return scale.period(value)
+    return [scale.point(each) for each in value] if isinstance(value, list) else scale.point(value)

@@ -1,0 +1,102 @@
+"""From a study's config to its cells: shared by what runs a study, tries it out, or plans it.
+
+- `read_study_config`: a path or shipped name → a checked study.
+- `study_cells`: its cells, every run's config resolved.
+- `build_each`: whether every arm can be built.
+- `write_study`: the plan into the study's folder.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlplast.cli.cell import config_path
+from rlplast.core.errors import ConfigError, RlplastError
+from rlplast.core.training.config import read_yaml
+from rlplast.core.training.run_folder import write_text
+from rlplast.run.build import build
+from rlplast.run.config_file import dump_config, read_config
+from rlplast.run.info import versions
+from rlplast.run.shipped import find_config
+from rlplast.study.folder import StudyFolder
+from rlplast.study.plan import Cell, PlannedRun, plan
+from rlplast.study.spec import StudyConfig, runs_of
+
+__all__ = ["build_each", "planned_runs", "read_study_config", "study_cells", "write_study"]
+
+
+def read_study_config(source: str) -> StudyConfig:
+    """Return a study's checked config from a path or a shipped name.
+
+    Raises:
+        ConfigError: naming the key, its value and what is allowed.
+    """
+    return StudyConfig.parse(read_yaml(find_config(source)))
+
+
+def study_cells(study: StudyConfig) -> list[Cell]:
+    """Return the cells of a study, every run's config resolved.
+
+    Raises:
+        ConfigError: naming the arm whose config is wrong.
+    """
+    return plan(planned_runs(study))
+
+
+def planned_runs(study: StudyConfig) -> list[PlannedRun]:
+    """Return the runs of a study, their configs resolved.
+
+    Raises:
+        ConfigError: naming the arm whose config is wrong.
+    """
+    runs = []
+    for run in runs_of(study):
+        try:
+            config = read_config(study.base, *run.overrides)
+        except ConfigError as error:
+            raise ConfigError(f"arm {run.arm!r}: {error}") from error
+        runs.append(PlannedRun(run.task, run.seed, run.arm, config))
+    return runs
+
+
+def build_each(left: Sequence[Cell]) -> None:
+    """Build each arm of each task once, before hours are spent on what it goes on from.
+
+    Raises:
+        ConfigError: naming the arm, for whatever its config asks that is not there.
+    """
+    seen = set()
+    for cell in left:
+        if cell.arm is None or (cell.task, cell.arm) in seen:
+            continue
+        seen.add((cell.task, cell.arm))
+        try:
+            trainable, _ = build(cell.config.to_resume())
+        except RlplastError as error:
+            raise ConfigError(f"arm {cell.arm!r}: {error}") from error
+        trainable.close()
+
+
+def write_study(
+    folder: StudyFolder, study: StudyConfig, cells: Sequence[Cell], source: str
+) -> None:
+    """Write the plan: configs before study.json, which names them."""
+    write_text(folder.path / "study.yaml", find_config(source).read_text())
+    (folder.path / "configs").mkdir(exist_ok=True)
+    for cell in cells:
+        path = config_path(folder.path, cell.key)
+        text = dump_config(cell.config)
+        if not path.exists() or path.read_bytes() != text.encode():  # edited, or cut short
+            write_text(path, text)
+    arms = list(dict.fromkeys(run.arm for run in runs_of(study)))
+    about: dict[str, Any] = {
+        "name": Path(source).stem,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "versions": versions(),
+        "baseline": study.baseline or ("none" if "none" in arms else None),
+        "arms": arms,
+        "tasks": list(study.task_list()),
+        "seeds": study.seed_list(),
+    }
+    folder.write_plan(about, cells)
