@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
-from rich.tree import Tree
 
 from rlplast.cli.errors import stoppable
 from rlplast.cli.study_cells import build_each, read_study_config, study_cells, write_study
+from rlplast.cli.study_plan import run_plan, show_plan
 from rlplast.cli.study_progress import study_progress
 from rlplast.cli.study_smoke import run_smoke
 from rlplast.cli.tables import counted
@@ -23,7 +22,7 @@ from rlplast.core.errors import ConfigError, Interrupted
 from rlplast.run.info import versions
 from rlplast.study.executors import Executor, make_executor
 from rlplast.study.folder import StudyFolder
-from rlplast.study.plan import Cell, cost
+from rlplast.study.plan import Cell
 from rlplast.study.scheduler import Failure, Stopped, pending, run_cells
 from rlplast.study.spec import StudyConfig
 
@@ -43,7 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", help="the study's folder; default: runs/NAME of the config")
     parser.add_argument("--executor", help="local, ray or slurm; default: what the config says")
     parser.add_argument("--jobs", type=int, help="runs at once; default: what the cores hold")
-    parser.add_argument("--dry_run", action="store_true", help="show the plan and exit")
+    parser.add_argument(
+        "--plan", action="store_true", help="show cells, time and disk, check every arm, and exit"
+    )
+    parser.add_argument("--dry_run", action="store_true", dest="plan", help="old name of --plan")
     parser.add_argument(
         "--smoke", action="store_true", help="try every arm for a moment, on made data"
     )
@@ -53,15 +55,13 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     if args.smoke:
         return run_smoke(args)
+    if args.plan:
+        return run_plan(args, lambda study, threads: _executor(study, threads, args).close())
     study = read_study_config(args.config)
     cells = study_cells(study)
     console = Console()
-    _show_plan(console, study, cells)
+    show_plan(console, cells)
     threads = max(cell.config.threads for cell in cells)
-    if args.dry_run:
-        build_each(cells)
-        _executor(study, threads, args).close()
-        return 0
     path = Path(args.out) if args.out else Path("runs") / f"study-{Path(args.config).stem}"
     folder = StudyFolder(path)
     try:
@@ -125,30 +125,6 @@ def _executor(study: StudyConfig, threads: int, args: argparse.Namespace) -> Exe
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs {jobs}: allowed is at least 1")
     return make_executor(kind, jobs, threads, options)
-
-
-def _show_plan(console: Console, study: StudyConfig, cells: Sequence[Cell]) -> None:
-    """Print the tree of the first task and seed, and what it saves in all."""
-    first = next(c for c in cells if c.arm is not None)
-    own = [c for c in cells if (c.task, c.seed) == (first.task, first.seed)]
-    title = "/".join(part for part in (first.task, f"seed-{first.seed}") if part)
-    root = Tree(Text(title))  # names may have brackets, which are no markup
-    branches: dict[str | None, Tree] = {None: root}
-    for cell in own:
-        label = cell.arm if cell.arm is not None else cell.name.split("/")[-1]
-        node = branches[cell.parent].add(Text(label), highlight=False)
-        branches[cell.key] = node
-    console.print(root)
-    trees = len({(c.task, c.seed) for c in cells})
-    if trees > 1:
-        console.print(f"and {counted(trees - 1, 'more tree')} like it, for other tasks and seeds")
-    spent, runs = cost(cells)
-    saved = 0.0 if runs == 0 else 1 - spent / runs
-    console.print(
-        f"{counted(len(cells), 'cell')}: the training of {spent:.2f} whole runs instead of {runs}, "
-        f"{saved:.0%} saved",
-        highlight=False,
-    )
 
 
 def _show_failures(console: Console, failures: Sequence[Failure]) -> None:
