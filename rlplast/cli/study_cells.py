@@ -6,6 +6,8 @@
 - `write_study`: the plan into the study's folder.
 """
 
+import copy
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,12 +52,14 @@ def planned_runs(study: StudyConfig) -> list[PlannedRun]:
     Raises:
         ConfigError: naming the arm whose config is wrong.
     """
-    runs = []
+    runs, read = [], {}  # seeds differ in nothing else: one of them is read
     for run in runs_of(study):
         try:
-            config = read_config(study.base, *run.overrides)
+            if (run.task, run.arm) not in read:
+                read[run.task, run.arm] = read_config(study.base, *run.overrides)
         except ConfigError as error:
             raise ConfigError(f"arm {run.arm!r}: {error}") from error
+        config = dataclasses.replace(copy.deepcopy(read[run.task, run.arm]), seed=run.seed)
         runs.append(PlannedRun(run.task, run.seed, run.arm, config))
     return runs
 

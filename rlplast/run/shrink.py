@@ -30,7 +30,7 @@ from typing import Any
 
 from rlplast import envs
 from rlplast.core.clock import Time
-from rlplast.core.training.config import RunConfig
+from rlplast.core.training.config import EvaluateConfig, RunConfig
 from rlplast.gpt.corpus import PREFIX
 from rlplast.run.config_file import read_config
 from rlplast.run.length import length
@@ -105,6 +105,8 @@ def _cap(data: dict[str, Any]) -> None:
             part = part.get(key) or {}
         if isinstance(part.get(last), int):
             part[last] = min(part[last], most)
+    if data["evaluate"].get("steps") is not None:  # then episodes are not counted
+        data["evaluate"]["episodes"] = EvaluateConfig.episodes
     if "batch_size" in data:
         data["batch_size"] = min(data["batch_size"], BATCH.get(data["kind"], 64))
     for part in (data, data.get("agent", {})):
