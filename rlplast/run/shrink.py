@@ -90,7 +90,8 @@ def shrunk(config: RunConfig, folder: Path) -> RunConfig:
         data[key]["every"] = data[key]["every"] and every
     data["checkpoint"]["keep_every"] = None
     before = length(config)
-    after = length(read_config(data | {key: [] for key in _ROWS}))
+    whole = {"total": "auto"} if config.whole_time() is not None else {}
+    after = length(read_config(data | whole | {key: [] for key in _ROWS}))
     ratios = {unit: after[unit] / count for unit, count in before.items() if unit in after}
     _rescale(data, config, _Scale(ratios, after))
     return read_config(data)
