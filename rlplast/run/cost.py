@@ -24,11 +24,10 @@ from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
 from rlplast.core.clock import Time
 from rlplast.core.training.config import RunConfig
 from rlplast.gpt.model import GPT, cross_entropy
-from rlplast.run.length import length, phases_of
+from rlplast.run.length import batches_per_epoch, length, phases_of
 from rlplast.run.roofline import Machine, Traced
 from rlplast.supervised.models import build_model
 from rlplast.supervised.sizes import sizes_of
-from rlplast.supervised.trainer import batches_per_epoch
 
 __all__ = ["Cost", "cost_of", "updates_at"]
 
@@ -168,8 +167,7 @@ def _count(schedule: Any, config: RunConfig) -> int:
 
 
 def _classifier(config: Any, machine: Machine) -> Cost:
-    data = config.data
-    sizes, _ = sizes_of(data.name, data.validation, data.test)
+    sizes, _ = sizes_of(config.data)
     batch = min(config.batch_size, max(len(phase.train) for phase in phases_of(config)))
 
     def loss(module: nn.Module) -> Tensor:
@@ -248,7 +246,12 @@ def _sac(config: Any, machine: Machine) -> Cost:
 
 
 def _spec(config: Any) -> Any:
-    return envs.spec(config.env.id, **config.env.options)
+    """Return the description of the environment; of a sequence that of its first task."""
+    env_id, options = config.env.id, config.env.options
+    for first in getattr(config.env, "sequence", [])[:1]:
+        env_id = first if isinstance(first, str) else first["id"]
+        options = options | ({} if isinstance(first, str) else first.get("options", {}))
+    return envs.spec(env_id, **options)
 
 
 def _agent(
@@ -292,7 +295,12 @@ def updates_at(config: Any, time: Time) -> float:
             return time.value / (config.batch_size * config.model.context)
         starts = [phase.start for phase in config.phase_list()]
         return starts[int(time.value)] if time.value < len(starts) else config.total_time().value
+    ends = length(config)
+    if time.unit == "phase":  # of a sequence of tasks, all alike
+        return ends["updates"] * time.value / max(1.0, ends.get("phase", 1.0))
     env_steps = time.value if time.unit == "env_steps" else 0.0
+    if env_steps >= ends["env_steps"]:
+        return ends["updates"]
     return max(0.0, env_steps - config.agent.initial_steps) * config.replay_ratio
 
 

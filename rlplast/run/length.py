@@ -12,9 +12,8 @@ from rlplast.core.training.config import RunConfig
 from rlplast.supervised.config import SupervisedConfig
 from rlplast.supervised.sizes import sizes_of
 from rlplast.supervised.streams import Phase, phases
-from rlplast.supervised.trainer import batches_per_epoch
 
-__all__ = ["length", "phases_of"]
+__all__ = ["batches_per_epoch", "length", "phases_of"]
 
 
 def length(config: RunConfig) -> dict[str, float]:
@@ -35,6 +34,12 @@ def length(config: RunConfig) -> dict[str, float]:
 def phases_of(config: SupervisedConfig) -> list[Phase]:
     """Return the phases of a classifier's stream, as many images as its set is known to have."""
     data: Any = config.data
-    sizes, _ = sizes_of(data.name, data.validation, data.test)
+    sizes, _ = sizes_of(data)
     labels = [torch.arange(count) % sizes.classes for count in (sizes.train, sizes.test)]
     return phases(config.stream, *labels, sizes.classes, config.seed)
+
+
+def batches_per_epoch(phase: Phase, batch_size: int) -> int:
+    """Return the updates of one epoch: a last single image joins the batch before it."""
+    full, left = divmod(len(phase.train), batch_size)
+    return max(1, full + (left > 1))

@@ -23,7 +23,7 @@ from rlplast.gpt.corpus import FORMAT, PREFIX
 from rlplast.run import api
 from rlplast.supervised.corrupted import CORRUPTIONS, SEVERITIES
 from rlplast.supervised.formats import CIFAR10, CIFAR100, CifarLayout
-from rlplast.supervised.sizes import sizes_of
+from rlplast.supervised.sizes import KNOWN
 
 __all__ = ["make_data"]
 
@@ -65,7 +65,7 @@ def _once(folder: str, write: Callable[[Path], object]) -> None:
 
 def _images(name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return images (n, channels, height, width), uint8, and labels (n,) of both parts of a set."""
-    sizes, _ = sizes_of(name)
+    sizes = KNOWN[name]
     rng = numpy_stream(0, "made", name)
     labels = np.linspace(0, sizes.classes, min(sizes.classes, CLASSES), endpoint=False).astype(int)
     patterns = rng.integers(0, 192, (sizes.classes, *sizes.shape))

@@ -4,9 +4,9 @@
 
 The rules:
 
-1. **Length.** An agent makes 32 updates after 24 random steps, a classifier 8 epochs over all its
-   phases, a GPT 8 updates in each phase. Of many phases the first 2 are left (where classes
-   come in groups the least divisor of their number, so that groups stay equal).
+1. **Length.** An agent makes 32 updates after 24 random steps, in each task of a sequence, a
+   classifier 8 epochs over all its phases, a GPT 8 updates in each phase. Of many phases 2 are left
+   (where classes come in groups the least divisor of their number, so that groups stay equal).
 2. **Times** in counts shrink as the run does, unit by unit: ``at: 250k env_steps`` of 500k is
    the middle of the short run too. None becomes 0, a period longer than one update stays so, and
    percentages stay as they are. A condition holds whenever its value is measured.
@@ -67,6 +67,8 @@ _ROWS = ("hooks", "penalties")  # whose rows have schedules
 _INTERVALS = {"log": "25%", "metrics": "25%", "evaluate": "50%", "checkpoint": "50%"}
 _HELD_OUT = 0.8  # of digits, which are there
 GPT2_IDS = 50257
+PUBLISHED = ("mnist", "cifar10", "cifar100", "tiny_imagenet")
+GENERATED, EXAMPLES = ("bit_flipping", "curve"), 100  # sets that are computed
 _ANYTHING = 1e300  # every value is on one side of it
 
 
@@ -144,7 +146,9 @@ def _shorten(data: dict[str, Any], config: Any) -> None:
             by_class = stream["name"] == "class_incremental"
             count = next(n for n in range(PHASES, count + 1) if not by_class or count % n == 0)
             stream["phases"] = count
-        stream["epochs"] = max(1, EPOCHS // count)
+        epochs = stream["epochs"]
+        longest = max(epochs) if isinstance(epochs, list) else epochs
+        stream["epochs"] = min(longest, max(1, EPOCHS // count))
     elif "env" in data:
         env, agent = data["env"], data["agent"]
         first = max(env["num_envs"] * (agent["n_step"] + 1), RANDOM_STEPS)
@@ -152,6 +156,13 @@ def _shorten(data: dict[str, Any], config: Any) -> None:
         by_updates = config.total_time().unit == "updates"
         env_steps = first + max(1, math.ceil(UPDATES / data["replay_ratio"]))
         data["total"] = f"{UPDATES} updates" if by_updates else f"{env_steps} env_steps"
+        if env.get("steps_per_task") is not None:  # of a sequence of tasks
+            each = -(-env_steps // env["num_envs"]) * env["num_envs"]
+            several = env["tasks"] is not None or len(env["sequence"]) > 1
+            env |= {"steps_per_task": each, "cycles": 1 if several else PHASES}
+            env |= {"tasks": env["tasks"] and PHASES, "sequence": env["sequence"][:3]}
+            env["id"] = type(config)().env.id if env["sequence"] else env["id"]
+            data["total"] = "auto"
         with suppress(ValueError, ImportError):  # not all environments have a limit to set
             options = env["options"] | {"max_episode_steps": EPISODE}
             envs.spec(env["id"], **options)
@@ -168,8 +179,10 @@ def _put_data(data: dict[str, Any], folder: Path) -> None:
             images["test"] = max(images["test"], _HELD_OUT)
         elif images["name"] == "huggingface":
             images["huggingface"] = {"path": str(folder / "pictures")}
-        else:
+        elif images["name"] in PUBLISHED:
             images["folder"] = str(folder / images["name"])
+        if "examples" in images and images["name"] in GENERATED:
+            images["examples"] = EXAMPLES
         if images["corrupted"] is not None:
             images["corrupted"] = str(folder / f"{images['name']}-c")
     elif data["kind"] == "gpt":

@@ -1,8 +1,8 @@
 """What the sets of images are known to hold, for plans that must not read them."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["Sizes", "sizes_of"]
+__all__ = ["KNOWN", "Sizes", "sizes_of"]
 
 
 class Sizes(NamedTuple):
@@ -14,28 +14,30 @@ class Sizes(NamedTuple):
     classes: int
 
 
-_KNOWN = {
+KNOWN = {
     "digits": Sizes(1797, 0, (1, 8, 8), 10),  # one set; `data.test` says how it is split
     "mnist": Sizes(60_000, 10_000, (1, 28, 28), 10),
     "cifar10": Sizes(50_000, 10_000, (3, 32, 32), 10),
     "cifar100": Sizes(50_000, 10_000, (3, 32, 32), 100),
     "tiny_imagenet": Sizes(100_000, 10_000, (3, 64, 64), 200),
+    "bit_flipping": Sizes(10_000, 32, (1, 1, 20), 1),  # a task's examples; one output
+    "curve": Sizes(100, 100, (1, 1, 1), 1),
 }
 _ANY = Sizes(50_000, 10_000, (3, 224, 224), 100)  # of another set: a guess
 
 
-def sizes_of(name: str, validation: float = 0.0, test: float = 0.25) -> tuple[Sizes, bool]:
+def sizes_of(data: Any) -> tuple[Sizes, bool]:
     """Return what a set holds once it is split, and whether that is known.
 
     Args:
-        name: as in `rlplast.supervised.data.DataConfig`.
-        validation: share of the training images that is tested on instead.
-        test: share of digits that is tested on.
+        data: the section ``data`` of a config, a `rlplast.supervised.data.DataConfig`.
     """
-    found = _KNOWN.get(name, _ANY)
-    if name == "digits":
-        found = found._replace(train=round(1797 * (1 - test)), test=round(1797 * test))
-    if validation:
-        held = round(validation * found.train)
+    found = KNOWN.get(data.name, _ANY)
+    if data.name == "digits":
+        found = found._replace(train=round(1797 * (1 - data.test)), test=round(1797 * data.test))
+    if getattr(data, "examples", None) is not None:
+        found = found._replace(train=data.examples)
+    if data.validation:
+        held = round(data.validation * found.train)
         found = found._replace(train=found.train - held, test=held)
-    return found, name in _KNOWN
+    return found, data.name in KNOWN
