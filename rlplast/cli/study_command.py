@@ -14,9 +14,8 @@ from rich.console import Console
 
 from rlplast.cli.errors import stoppable
 from rlplast.cli.study_cells import build_each, read_study_config, study_cells, write_study
-from rlplast.cli.study_plan import run_plan, show_plan
 from rlplast.cli.study_progress import study_progress
-from rlplast.cli.study_smoke import run_smoke
+from rlplast.cli.study_tree import show_plan
 from rlplast.cli.tables import counted
 from rlplast.core.errors import ConfigError, Interrupted
 from rlplast.run.info import versions
@@ -53,9 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    # Both import everything that trains, and the plan's estimate more; other commands need neither.
     if args.smoke:
+        from rlplast.cli.study_smoke import run_smoke
+
         return run_smoke(args)
     if args.plan:
+        from rlplast.cli.study_plan import run_plan
+
         return run_plan(args, lambda study, threads: _executor(study, threads, args).close())
     study = read_study_config(args.config)
     cells = study_cells(study)

@@ -1,8 +1,4 @@
-"""A study's plan in words: its tree of cells, and with `--plan` what they will take.
-
-- `show_plan`: the tree.
-- `run_plan`: `rlplast study NAME --plan`, which starts nothing and needs no data.
-"""
+"""`rlplast study NAME --plan`: what a study will take. It starts nothing and needs no data."""
 
 import argparse
 import tempfile
@@ -11,22 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
-from rich.tree import Tree
 
 from rlplast.cli.study_cells import build_each, read_study_config, study_cells
 from rlplast.cli.study_smoke import smoke_runs
+from rlplast.cli.study_tree import duration, said, show_plan
 from rlplast.cli.tables import counted
 from rlplast.core.errors import ConfigError
 from rlplast.core.training.config import RunConfig
 from rlplast.run.made_data import make_data
 from rlplast.run.roofline import Machine, measured
 from rlplast.study.estimate import Estimate, estimate
-from rlplast.study.plan import Cell, cost, plan
+from rlplast.study.plan import Cell, plan
 from rlplast.study.smoke import shrunk_study
 from rlplast.study.spec import StudyConfig
 
-__all__ = ["run_plan", "show_plan"]
+__all__ = ["run_plan"]
 
 
 def run_plan(args: argparse.Namespace, check: Callable[[StudyConfig, int], object]) -> int:
@@ -55,33 +50,6 @@ def run_plan(args: argparse.Namespace, check: Callable[[StudyConfig, int], objec
     return 0
 
 
-def show_plan(
-    console: Console, cells: Sequence[Cell], estimates: Mapping[str, Estimate] | None = None
-) -> None:
-    """Print the tree of the first task and seed, and what it saves in all."""
-    first = next(c for c in cells if c.arm is not None)
-    own = [c for c in cells if (c.task, c.seed) == (first.task, first.seed)]
-    title = "/".join(part for part in (first.task, f"seed-{first.seed}") if part)
-    root = Tree(Text(title))  # names may have brackets, which are no markup
-    branches: dict[str | None, Tree] = {None: root}
-    for cell in own:
-        label = Text(cell.arm if cell.arm is not None else cell.name.split("/")[-1])
-        if estimates is not None and cell.key in estimates:
-            label.append(f"  {_said(estimates[cell.key])}", "dim")
-        branches[cell.key] = branches[cell.parent].add(label, highlight=False)
-    console.print(root)
-    trees = len({(c.task, c.seed) for c in cells})
-    if trees > 1:
-        console.print(f"and {counted(trees - 1, 'more tree')} like it, for other tasks and seeds")
-    spent, runs = cost(cells)
-    saved = 0.0 if runs == 0 else 1 - spent / runs
-    console.print(
-        f"{counted(len(cells), 'cell')}: the training of {spent:.2f} whole runs instead of {runs}, "
-        f"{saved:.0%} saved",
-        highlight=False,
-    )
-
-
 def _whole(cells: Sequence[Cell], found: Mapping[str, Estimate]) -> str:
     """Return what all cells take, by task where there are several."""
     by_task: dict[str, Estimate] = {}
@@ -92,9 +60,9 @@ def _whole(cells: Sequence[Cell], found: Mapping[str, Estimate]) -> str:
     if not by_task:
         return "none, for runs of a kind that is not known here"
     whole = sum(by_task.values(), start=Estimate(0, 0, 0))
-    parts = [f"{task} {_said(own)}" for task, own in by_task.items()] if len(by_task) > 1 else []
+    parts = [f"{task} {said(own)}" for task, own in by_task.items()] if len(by_task) > 1 else []
     ideal = f"{whole.flops:.1e} FLOP in updates, {duration(whole.flops / 1e13)} at 10 TFLOP/s"
-    return "; ".join([f"{_said(whole)}, one cell after the other", ideal, *parts])
+    return "; ".join([f"{said(whole)}, one cell after the other", ideal, *parts])
 
 
 def _basis(machine: Machine, threads: int) -> str:
@@ -104,36 +72,6 @@ def _basis(machine: Machine, threads: int) -> str:
         f"{machine.bandwidth / 1e9:.0f} GB/s, environments as measured on another; not counted: "
         "hooks, penalties, metrics"
     )
-
-
-def _said(found: Estimate) -> str:
-    return f"{duration(found.seconds)}, {size(found.disk)}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time as people say it.
-
-    Examples:
-        >>> duration(42), duration(600), duration(7200), duration(1e6)
-        ('42 s', '10 min', '2.0 h', '11.6 days')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 360_000 else f"{seconds / 86_400:.1f} days"
-
-
-def size(count: float) -> str:
-    """Return a number of bytes as people say it.
-
-    Examples:
-        >>> size(999), size(2.5e6), size(7.1e9)
-        ('1 kB', '2 MB', '7.1 GB')
-    """
-    if count < 1e6:
-        return f"{count / 1e3:.0f} kB"
-    return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
 
 
 def _missing(config: RunConfig) -> list[str]:

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rlplast import envs
 from rlplast.agents.networks import QNetwork, architecture
@@ -102,6 +101,8 @@ def _passes(
     build: Callable[[], nn.Module], loss: Callable[..., Tensor], machine: Machine
 ) -> _Passes:
     """Trace a network that takes no memory."""
+    from torch._subclasses.fake_tensor import FakeTensorMode  # slow to import
+
     with FakeTensorMode():
         module = build()
         with torch.no_grad(), Traced(machine) as forward:

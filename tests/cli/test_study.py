@@ -51,7 +51,7 @@ def test_plan_is_shown_and_nothing_is_done(tmp_path: Path):
         outcome = command("study", config, "--out", tmp_path / "study", "--dry_run")
     assert (outcome.code, backend.started, outcome.err) == (0, [], "")
     assert not (tmp_path / "study").exists()
-    lines = [line.strip("│├└─ ") for line in outcome.out.splitlines()]
+    lines = [line.strip("│├└─ ").partition("  ")[0] for line in outcome.out.splitlines()]
     assert sorted(lines[1:6]) == sorted(name.split("/")[-1] for name in ALL)
     assert lines[0] == "seed-3"
     assert "and 2 more trees like it" in outcome.out

@@ -1,0 +1,72 @@
+"""What `--plan` says of time and disk, beside closed forms; and that it needs no data."""
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from rlplast.cli.study_tree import duration, size
+from rlplast.core.clock import Time
+from rlplast.run.config_file import read_config
+from rlplast.run.cost import cost_of, updates_at
+from rlplast.run.roofline import Machine, Traced
+from tests.cli.commands import command
+
+MACHINE = Machine(matmul=1e9, conv=1e9, bandwidth=1e12, overhead=0.0)
+CLASSIFIER = {
+    "kind": "supervised",
+    "data": {"name": "mnist", "folder": "nowhere"},
+    "model": {"name": "mlp", "hidden": [100]},
+    "stream": {"name": "warm_start", "fraction": 0.1, "epochs": [10, 2]},
+    "batch_size": 100,
+}
+
+
+def test_the_work_of_a_linear_layer_is_its_products():
+    layer, x = nn.Linear(30, 20), torch.rand(7, 30)
+    with Traced(MACHINE) as traced:
+        layer(x).sum().backward()
+    assert traced.flops == 2 * (2 * 7 * 30 * 20)  # forward, and the gradient of the weight
+    assert traced.seconds == pytest.approx(traced.flops / 1e9, rel=0.05)
+
+
+def test_updates_of_a_stream_follow_from_the_size_of_its_set():
+    config = read_config(CLASSIFIER)
+    assert updates_at(config, Time(1, "phase")) == 10 * 60
+    assert updates_at(config, Time(11, "epochs")) == 10 * 60 + 600
+    assert updates_at(config, config.total_time()) == 10 * 60 + 2 * 600
+
+
+def test_arithmetic_and_disk_of_a_classifier():
+    found = cost_of(read_config(CLASSIFIER | {"checkpoint": {"every": "10%", "keep": 3}}), MACHINE)
+    assert found is not None
+    weights = 784 * 100 + 100 * 10
+    count = weights + 110
+    assert found.flops == 100 * (2 * 3 * weights - 2 * 784 * 100)  # images need no gradient
+    assert found.checkpoint == 4 * 3 * count  # weights and two moments
+    assert (found.checkpoints, found.rows) == (3, 0)
+
+
+def test_an_agent_stores_single_frames_and_learns_after_its_random_steps():
+    config = read_config("dqn/asterix")
+    found = cost_of(config, MACHINE)
+    assert found is not None
+    assert (found.updates, found.env_steps) == (2_480_000, 2_500_000)
+    assert found.rows == 1_000_000 and 84 * 84 < found.row < 84 * 84 + 40
+
+
+def test_plan_needs_no_data_and_says_what_is_missing(tmp_path):
+    path = tmp_path / "study.yaml"
+    arms = {"none": {"hooks": []}, "fire": {"hooks": [{"method": "fire", "on": "phase_start"}]}}
+    path.write_text(yaml.safe_dump({"base": CLASSIFIER, "arms": arms}))
+    outcome = command("study", path, "--plan", "--out", tmp_path / "out")
+    assert outcome.code == 0, outcome.err
+    assert "prefix to 1 phase  " in outcome.out
+    assert "estimate: " in outcome.out and "basis: " in outcome.out
+    assert "not there yet: nowhere (data.folder)" in outcome.out
+    assert not (tmp_path / "out").exists()
+
+
+def test_times_and_sizes_in_words():
+    assert [duration(s) for s in (42, 600, 7200, 1e6)] == ["42 s", "10 min", "2.0 h", "11.6 days"]
+    assert [size(n) for n in (999, 2.5e6, 7.1e9)] == ["1 kB", "2 MB", "7.1 GB"]

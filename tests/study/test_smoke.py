@@ -1,0 +1,174 @@
+"""Studies made small: every shipped one by rule, and what `--smoke` says of faults."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlplast.cli.study_cells import read_study_config
+from rlplast.cli.study_smoke import smoke_runs
+from rlplast.core.clock import Time
+from rlplast.core.method.schedule import KEYS, Schedule
+from rlplast.run.config_file import read_config
+from rlplast.run.made_data import make_data
+from rlplast.run.shipped import shipped_configs
+from rlplast.run.shrink import EPOCHS, UPDATES, shrunk
+from rlplast.study.plan import plan
+from rlplast.study.smoke import shrunk_study
+from rlplast.supervised.data import load_data
+from rlplast.supervised.sizes import KNOWN
+from tests.cli.commands import command
+
+STUDIES = [name for name in shipped_configs() if name.startswith("study/")]
+MOST = {"updates": 400, "env_steps": 2000, "epochs": 2 * EPOCHS, "phase": 20}  # of a cell
+DIGITS = {
+    "kind": "supervised",
+    "model": {"name": "mlp", "hidden": [8]},
+    "stream": {"name": "warm_start", "epochs": [100, 50]},
+    "tensorboard": False,
+}
+
+
+def base_of(name):
+    study = read_study_config(name)
+    return study, shrunk_study(study)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_shipped_study_made_small_is_short_and_every_hook_is_due(name, tmp_path):
+    study, small = base_of(name)
+    runs, same = smoke_runs(small, tmp_path)
+    assert plan(runs)
+    assert {run.task for run in runs} | {n.split("/seed-")[0] for n in same} >= {
+        run.task for run in runs
+    }
+    assert {str(arm) for arm in study.arms} == {
+        next(a for a in map(str, study.arms) if label == a or label.startswith(f"{a} "))
+        for label in [r.arm for r in runs] + [n.rsplit("/", 1)[-1] for n in same]
+    }
+    for run in runs:
+        end = run.config.horizon()
+        assert all(end[unit] <= most for unit, most in MOST.items())
+        total = run.config.reference_time()
+        for row in run.config.hooks:
+            schedule = Schedule.parse({k: row.get(k) for k in KEYS}, total, "hook", end)
+            last = min(schedule.at[0].value, 10**9) if schedule.at else 0
+            unit = schedule.at[0].unit if schedule.at else total.unit
+            assert last < end[unit] or end[unit] == 0
+
+
+def test_times_keep_their_place_in_the_run(tmp_path):
+    hooks = [
+        {"method": "full_reset", "at": "250k env_steps"},
+        {"method": "full_reset", "at": "75%"},
+        {"method": "redo", "every": "100k updates", "from": "100k env_steps"},
+        {"method": "swr", "every": "1 updates"},
+    ]
+    config = read_config(
+        {"kind": "dqn", "env": {"id": "minatar/breakout"}, "total": "500k env_steps"},
+        {"hooks": hooks, "agent.target_every": 5000},
+    )
+    small = shrunk(config, tmp_path)
+    whole = small.total_time().value
+    half, share, redo, swr = small.hooks
+    assert small.horizon().updates == UPDATES
+    assert Time.parse(half["at"]).value == round(whole / 2)
+    assert share["at"] == "75%"
+    assert 2 <= Time.parse(redo["every"]).value < UPDATES / 2
+    assert Time.parse(redo["from"]).value == round(whole / 5)
+    assert swr["every"] == "1 updates"
+    assert small.agent.target_every == round(5000 * whole / 500_000) == 1
+
+
+def test_a_condition_holds_at_once(tmp_path):
+    when = {"metric": "dormant_ratio", "above": 0.9, "cooldown": "50k env_steps"}
+    config = read_config(
+        {"kind": "dqn", "env": {"id": "minatar/breakout"}, "total": "500k env_steps"},
+        {"hooks": [{"method": "redo", "when": when}]},
+    )
+    [row] = shrunk(config, tmp_path).hooks
+    assert row["when"]["above"] < -1e200
+    assert Time.parse(row["when"]["cooldown"]).value <= 6
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100", "tiny_imagenet"])
+def test_the_readers_of_the_published_files_read_what_is_made(name, tmp_path):
+    config = shrunk(read_config(DIGITS | {"data": {"name": name, "validation": 0.1}}), tmp_path)
+    make_data(config)
+    data = load_data(config.data, seed=1)
+    assert data.input_shape == KNOWN[name].shape
+    assert len(data.train) + len(data.test) == 200
+    assert data.num_classes == (40 if name == "tiny_imagenet" else KNOWN[name].classes)
+
+
+def write(folder: Path, arms, **keys) -> Path:
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump({"base": DIGITS, "seeds": 3, "arms": arms} | keys))
+    return path
+
+
+@pytest.mark.slow
+def test_smoke_runs_every_arm_once_and_reports(tmp_path):
+    arms = {
+        "none": {"hooks": []},
+        "fire": {
+            "hooks": [{"method": "fire", "on": "phase_start"}],
+            "grid": {"hooks.0.params.iterations": [2, 5]},
+        },
+        "swr": {"hooks": [{"method": "swr", "every": "1 updates"}]},
+    }
+    out = tmp_path / "out"
+    outcome = command("study", write(tmp_path, arms), "--smoke", "--out", out)
+    assert outcome.code == 0, outcome.out + outcome.err
+    cells = json.loads((out / "study.json").read_text())["cells"]
+    names = [cell["arm"] for cell in cells if cell["arm"]]
+    assert sorted(names) == ["fire iterations=2", "none", "swr"]
+    assert (out / "report" / "report.html").is_file()
+    assert "every arm runs" in outcome.out
+    again = command("study", write(tmp_path, arms), "--smoke", "--out", out)
+    assert again.code == 2 and "choose another one" in again.err
+
+
+@pytest.mark.slow
+def test_smoke_names_a_metric_that_nobody_measured(tmp_path):
+    metrics = {"metrics.names": ["weight_norm", "unit_age", "balancedness"]}
+    model = {"model": {"name": "resnet18"}}  # it branches: no chain of layers to balance
+    path = write(tmp_path, {"none": {"hooks": [], "overrides": metrics | model}})
+    outcome = command("study", path, "--smoke", "--out", tmp_path / "out")
+    assert outcome.code == 1
+    assert "never measured: balancedness" in outcome.out
+
+
+def test_an_absent_package_is_named_before_anything_is_trained(tmp_path):
+    pytest.importorskip("gymnasium")
+    base = {"kind": "sac", "env": {"id": "humanoid_bench/h1-walk-v0", "num_envs": 1}}
+    path = write(tmp_path, {"none": {"hooks": []}}, base=base)
+    try:
+        import humanoid_bench  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        outcome = command("study", path, "--smoke", "--out", tmp_path / "out")
+        assert outcome.code == 2
+        assert "install_humanoid_bench.sh" in outcome.err
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDIES)
+def test_smoke_of_a_shipped_study(name, tmp_path):
+    """Of its first task, to be affordable."""
+    study = yaml.safe_load(shipped_configs()[name].read_text())
+    tasks = study.get("tasks")
+    if isinstance(tasks, dict):
+        study["tasks"] = dict([next(iter(tasks.items()))])
+        for arm in study["arms"].values():
+            if arm and arm.get("tasks"):
+                arm["tasks"] = {k: v for k, v in arm["tasks"].items() if k in study["tasks"]}
+    elif tasks:
+        study["tasks"] = tasks[:1]
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump(study))
+    outcome = command("study", path, "--smoke", "--out", tmp_path / "out")
+    if outcome.code == 2 and ("not installed" in outcome.err or "pip install" in outcome.err):
+        pytest.skip(outcome.err.strip())
+    assert outcome.code == 0, outcome.out + outcome.err
