@@ -228,7 +228,7 @@ def _sac(config: Any, machine: Machine) -> Cost:
     def actor(batch: int) -> _Passes:
         return _passes(
             lambda: Actor(*sizes, trunks[0], *bounds, agent.log_std),
-            lambda module: sum(module(torch.empty(batch, sizes[0]))).mean(),
+            lambda module: torch.stack(module(torch.empty(batch, sizes[0]))).mean(),
             machine,
         )
 

@@ -35,8 +35,8 @@ def phases_of(config: SupervisedConfig) -> list[Phase]:
     """Return the phases of a classifier's stream, as many images as its set is known to have."""
     data: Any = config.data
     sizes, _ = sizes_of(data)
-    labels = [torch.arange(count) % sizes.classes for count in (sizes.train, sizes.test)]
-    return phases(config.stream, *labels, sizes.classes, config.seed)
+    train, test = (torch.arange(count) % sizes.classes for count in (sizes.train, sizes.test))
+    return phases(config.stream, train, test, sizes.classes, config.seed)
 
 
 def batches_per_epoch(phase: Phase, batch_size: int) -> int:

@@ -10,6 +10,7 @@ from rlplast.cli.study_cells import read_study_config
 from rlplast.cli.study_smoke import smoke_runs
 from rlplast.core.clock import Time
 from rlplast.core.method.schedule import KEYS, Schedule
+from rlplast.core.training.config import read_yaml
 from rlplast.run.config_file import read_config
 from rlplast.run.made_data import make_data
 from rlplast.run.shipped import shipped_configs
@@ -157,7 +158,7 @@ def test_an_absent_package_is_named_before_anything_is_trained(tmp_path):
 @pytest.mark.parametrize("name", STUDIES)
 def test_smoke_of_a_shipped_study(name, tmp_path):
     """Of its first task, to be affordable."""
-    study = yaml.safe_load(shipped_configs()[name].read_text())
+    study = read_yaml(shipped_configs()[name])
     tasks = study.get("tasks")
     if isinstance(tasks, dict):
         study["tasks"] = dict([next(iter(tasks.items()))])
