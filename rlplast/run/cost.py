@@ -34,7 +34,8 @@ __all__ = ["Cost", "cost_of", "updates_at"]
 FRAME = {"atari": 0.065, "minatar": 0.015, "gym": 0.1, "dmc": 0.15, "humanoid_bench": 1.0}
 _FRAME = 0.1  # of other families
 _UPDATE, _STEP = 4e-4, 2e-4  # seconds of an update and of an env_step outside of tensors
-EPISODE = 1000  # env_steps of an evaluation's episode, where no limit is shorter: a guess
+EPISODES = {"minatar": 100}  # env_steps of an episode where no limit is shorter: guesses
+EPISODE = 1000  # of other families
 _MOMENTS = {"sgd": 1, "rmsprop": 1, "muon": 1, "kron": 3}  # tensors of a parameter's size; else 2
 _RECORD = 16  # bytes of a transition beside observation and action
 
@@ -265,9 +266,11 @@ def _agent(
     acting: float,
 ) -> Cost:
     """Return the cost of an agent; `acting` is a forward pass on one observation of each env."""
-    frame = FRAME.get(spec.id.partition("/")[0], _FRAME) / 1000
+    family = spec.id.partition("/")[0]
+    frame = FRAME.get(family, _FRAME) / 1000
     step = spec.frames_per_step * frame + (acting + _STEP) / config.env.num_envs
-    limit = min(spec.max_episode_steps or EPISODE, EPISODE)
+    guess = EPISODES.get(family, EPISODE)
+    limit = min(spec.max_episode_steps or guess, guess)
     steps = getattr(config.evaluate, "steps", None) or config.evaluate.episodes * limit
     observation = math.prod(spec.obs_shape) * np.dtype(spec.obs_dtype).itemsize
     row = observation + 4 * (spec.action_dim or 1) + _RECORD
