@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -70,7 +71,7 @@ def test_times_keep_their_place_in_the_run(tmp_path):
         {"kind": "dqn", "env": {"id": "minatar/breakout"}, "total": "500k env_steps"},
         {"hooks": hooks, "agent.target_every": 5000},
     )
-    small = shrunk(config, tmp_path)
+    small: Any = shrunk(config, tmp_path)
     whole = small.total_time().value
     half, share, redo, swr = small.hooks
     assert small.horizon().updates == UPDATES
@@ -95,7 +96,9 @@ def test_a_condition_holds_at_once(tmp_path):
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100", "tiny_imagenet"])
 def test_the_readers_of_the_published_files_read_what_is_made(name, tmp_path):
-    config = shrunk(read_config(DIGITS | {"data": {"name": name, "validation": 0.1}}), tmp_path)
+    config: Any = shrunk(
+        read_config(DIGITS | {"data": {"name": name, "validation": 0.1}}), tmp_path
+    )
     make_data(config)
     data = load_data(config.data, seed=1)
     assert data.input_shape == KNOWN[name].shape
