@@ -109,13 +109,13 @@ def chains_of(network: Network, blocks: Sequence[Block], method: str) -> Order:
         NothingToEdit: if there is no weight.
         ConfigError: if the network has no such order, or a Block no place in it.
     """
+    found = slots_of(network, blocks, method)
     part = next((b for b in blocks if b.spec.part), None)
     if part is not None:
         raise ConfigError(
             f"{method}: {network.qualified(part)} is one part of a packed layer: attention "
             "branches, and has no forward order"
         )
-    found = slots_of(network, blocks, method)
     nothing = NothingToEdit(
         f"{method} finds no linear, conv or norm layer in network {network.name!r}"
     )

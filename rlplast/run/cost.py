@@ -23,9 +23,10 @@ from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
 from rlplast.core.clock import Time
 from rlplast.core.training.config import RunConfig
 from rlplast.gpt.model import GPT, cross_entropy
-from rlplast.run.length import batches_per_epoch, length, phases_of
+from rlplast.run.length import length, phases_of
 from rlplast.run.roofline import Machine, Traced
 from rlplast.supervised.models import build_model
+from rlplast.supervised.place import batches_per_epoch
 from rlplast.supervised.sizes import sizes_of
 
 __all__ = ["Cost", "cost_of", "updates_at"]

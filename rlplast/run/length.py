@@ -10,10 +10,11 @@ import torch
 
 from rlplast.core.training.config import RunConfig
 from rlplast.supervised.config import SupervisedConfig
+from rlplast.supervised.place import updates_before
 from rlplast.supervised.sizes import sizes_of
 from rlplast.supervised.streams import Phase, phases
 
-__all__ = ["batches_per_epoch", "length", "phases_of"]
+__all__ = ["length", "phases_of"]
 
 
 def length(config: RunConfig) -> dict[str, float]:
@@ -27,7 +28,7 @@ def length(config: RunConfig) -> dict[str, float]:
     if isinstance(config, SupervisedConfig):
         stream = phases_of(config)
         found["epochs"] = sum(p.epochs for p in stream)
-        found["updates"] = sum(p.epochs * batches_per_epoch(p, config.batch_size) for p in stream)
+        found["updates"] = updates_before(stream, config.batch_size, len(stream))
     return found
 
 
@@ -37,9 +38,3 @@ def phases_of(config: SupervisedConfig) -> list[Phase]:
     sizes, _ = sizes_of(data)
     train, test = (torch.arange(count) % sizes.classes for count in (sizes.train, sizes.test))
     return phases(config.stream, train, test, sizes.classes, config.seed)
-
-
-def batches_per_epoch(phase: Phase, batch_size: int) -> int:
-    """Return the updates of one epoch: a last single image joins the batch before it."""
-    full, left = divmod(len(phase.train), batch_size)
-    return max(1, full + (left > 1))

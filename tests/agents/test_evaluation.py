@@ -51,8 +51,8 @@ def test_each_environment_plays_its_own_share(
 
 @pytest.mark.parametrize(("num_envs", "steps"), [(1, 400), (3, 301), (3, 1)])
 def test_within_so_many_steps_every_episode_that_ends_counts(num_envs: int, steps: int) -> None:
-    config = EnvConfig("gym/CartPole-v1", num_envs)
-    played = evaluate_policy(config, lean, 10, generator, steps=steps)
+    make = Tasks(EnvConfig("gym/CartPole-v1"), seed=0).make
+    played = evaluate_policy(partial(make, 0), num_envs, lean, 10, generator, steps=steps)
     alone = [played_alone(i, 20) for i in range(num_envs)]
     ends = [[int(sum(r[: k + 1])) for k in range(len(r))] for r in alone]  # one step pays 1
     each = max(-(-steps // num_envs), min(own[0] for own in ends))  # of an environment

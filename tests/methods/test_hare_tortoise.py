@@ -267,9 +267,9 @@ def test_a_run_is_evaluated_with_its_slow_copy_while_it_trains_and_later(
     seen: list[tuple[dict[str, Tensor], Any]] = []
     play: Callable[..., Any] = DQN.play
 
-    def spied(agent: Any, *args: Any) -> Any:
+    def spied(agent: Any, *args: Any, **options: Any) -> Any:
         seen.append((tensors(agent.online), agent))
-        return play(agent, *args)
+        return play(agent, *args, **options)
 
     monkeypatch.setattr(DQN, "play", spied)
     run = api.train(SHORT, tmp_path / "run")

@@ -24,6 +24,8 @@ from tests.marks import slow
 from tests.methods.living import halfway, layers_of, living
 from tests.models import FAMILIES, OPTIMIZERS, Subject, assert_same, subject
 
+RETURNS = ("full_reset", "persistent")  # to θ0, masks and counters included
+
 every_model = pytest.mark.parametrize(
     ("method", "family"),
     [(m, f) if f in ("mlp", "stacked") else slow(m, f) for m, f in ACCEPTED],
@@ -55,7 +57,7 @@ def test_hook_edits_the_effective_weight_and_its_memory_alike(
     fire(method, made.network)
     tape.rewind()  # asleep units are silent, and those of plain layers are not
     fire(method, plain)
-    resets = method == "full_reset"
+    resets = method in RETURNS
     for path, layer in layers_of(made.module).items():
         asleep = layer.active == 0
         assert bool(asleep.any()) is not resets
@@ -76,13 +78,13 @@ def test_hook_edits_the_effective_weight_and_its_memory_alike(
 
 
 @every_model
-def test_only_a_full_reset_changes_masks_and_counters(method: str, family: str) -> None:
-    made, resets = halfway(family, method=method), method == "full_reset"
+def test_only_a_return_to_the_start_changes_masks_and_counters(method: str, family: str) -> None:
+    made, resets = halfway(family, method=method), method in RETURNS
     lifecycle = [b for b in made.network.blocks if b.kind == "lifecycle"]
     counters = [(b, b.view.clone()) for b in lifecycle if not b.spec.tensor.startswith("memory")]
     fire(method, made.network)
     for block, before in counters:
-        if resets and block.spec.tensor == "seed":
+        if method == "full_reset" and block.spec.tensor == "seed":
             assert (block.view != before).all()  # draws after it are other ones
         else:
             assert torch.equal(block.view, made.network.initial[block.name] if resets else before)

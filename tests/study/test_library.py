@@ -41,7 +41,8 @@ def test_every_method_that_applies_has_an_arm(name):
         for info in rows(family)
         if info.target.__module__.startswith("rlplast.methods.")
     }
-    elsewhere = {"persistent", "stochastic_depth"}  # which returns to θ0, and wants residual blocks
+    # They return to θ0, want residual blocks, and are made for one firing.
+    elsewhere = {"persistent", "stochastic_depth", "scale_weights"}
     assert {row["method"] for row in rows_of} == known - elsewhere
     assert {"muon", "upgd", "trac", "schedule_free", "label_smoothing"} <= set(study.arms)
     assert study.seeds == 20 and study.baseline is None and "none" in study.arms

@@ -184,6 +184,7 @@ REFUSED = {
     ("swr", "vit_tiny"): r"blocks\.0\.attn\.qkv\.\w\.weight is one part .* no forward order",
     ("swr", "vit_tiny_fire"): r"model branches",
 }
+REFUSED |= {("scale_weights", name): message for (_, name), message in REFUSED.items()}
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
