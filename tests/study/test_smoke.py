@@ -21,8 +21,16 @@ from rlplast.study.smoke import shrunk_study
 from rlplast.supervised.data import load_data
 from rlplast.supervised.sizes import KNOWN
 from tests.cli.commands import command
+from tests.marks import slow_but
 
 STUDIES = [name for name in shipped_configs() if name.startswith("study/")]
+FAST = (
+    "study/demo",
+    "study/random_labels",
+    "study/fire/fig3",
+    "study/fire/fig4a",
+    "study/swr/fig1",
+)
 MOST = {"updates": 400, "env_steps": 2000, "epochs": 2 * EPOCHS, "phase": 20}  # of a cell
 DIGITS = {
     "kind": "supervised",
@@ -37,7 +45,7 @@ def base_of(name):
     return study, shrunk_study(study)
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", slow_but(FAST, STUDIES))
 def test_a_shipped_study_made_small_is_short_and_every_hook_is_due(name, tmp_path):
     study, small = base_of(name)
     runs, same = smoke_runs(small, tmp_path)
