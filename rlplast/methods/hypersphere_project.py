@@ -9,13 +9,12 @@ from typing import ClassVar
 
 import torch
 
-from rlplast.core.errors import NothingToEdit
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
-from rlplast.core.network.order import matrices
+from rlplast.core.network.order import check_matrices, matrices
 from rlplast.core.registry import param
 
 __all__ = ["HypersphereProject"]
@@ -47,11 +46,7 @@ class HypersphereProject(Method):
         Raises:
             NothingToEdit: if there is none.
         """
-        if blocks and not matrices(network, blocks, self.include_head):
-            raise NothingToEdit(
-                f"hypersphere_project finds no linear or conv weight in its scope of network "
-                f"{network.name!r}"
-            )
+        check_matrices(network, blocks, self.include_head, self.name)
         return {}
 
     def plan(self, context: Context, state: State) -> list[Edit]:

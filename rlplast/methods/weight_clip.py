@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rlplast.core.errors import NothingToEdit
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
-from rlplast.core.network.order import matrices
+from rlplast.core.network.order import check_matrices, matrices
 from rlplast.core.registry import param
 
 __all__ = ["WeightClip"]
@@ -46,11 +45,7 @@ class WeightClip(Method):
         Raises:
             NothingToEdit: if there is none.
         """
-        if blocks and not matrices(network, blocks, self.include_head):
-            raise NothingToEdit(
-                f"weight_clip finds no linear or conv weight in its scope of network "
-                f"{network.name!r}"
-            )
+        check_matrices(network, blocks, self.include_head, self.name)
         return {}
 
     def plan(self, context: Context, state: State) -> list[Edit]:

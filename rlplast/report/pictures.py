@@ -1,6 +1,7 @@
 """The pictures of a report, drawn from its runs and numbers.
 
 - `curves`, `scores`, `comparison`, `drops`, `metrics`, `costs`: pictures with their captions.
+- `picture`: one of them, from what draws it.
 """
 
 import itertools
@@ -22,12 +23,13 @@ from rlplast.report.statistics import Estimate, align, curve_band
 from rlplast.report.summary import ALL_TASKS, SummaryRow
 from rlplast.report.view import Report, better, interval_words, slug_of
 
-__all__ = ["comparison", "costs", "curves", "drops", "metrics", "scores"]
+__all__ = ["comparison", "costs", "curves", "drops", "metrics", "picture", "scores"]
 
 
-def _picture(
+def picture(
     name: str, title: str, caption: str, draw: Callable[..., Figure], *args: Any
 ) -> Picture:
+    """Return what `draw` draws of a name and `args`, as SVG and PNG."""
     with style():
         figure = draw(name, *args)
         svg = svg_of(figure)
@@ -53,7 +55,7 @@ def curves(report: Report) -> Iterator[Picture]:
         labels = (report.axis(task)[0], better(key))
         slug, start = report.slugs[task], report.summary.starts.get(task)
         rest = (report.arms, drawn, labels, branches, firings)
-        yield _picture(f"curve-{slug}", task, caption, draw_curves, *rest)
+        yield picture(f"curve-{slug}", task, caption, draw_curves, *rest)
         if start is None or report.over_tasks(task):
             continue
         late = {arm: _from(own, start) for arm, own in drawn.items()}
@@ -62,7 +64,7 @@ def curves(report: Report) -> Iterator[Picture]:
             fired = {arm: [x for x in xs if x >= start] for arm, xs in firings.items()}
             title = f"{task}, from the {report.moment(task)} on"
             rest = (report.arms, late, labels, branches, fired)
-            yield _picture(f"curve-{slug}-late", title, caption, draw_curves, *rest)
+            yield picture(f"curve-{slug}-late", title, caption, draw_curves, *rest)
 
 
 def _bands(report: Report, task: str) -> tuple[dict[int, Curve], bool]:
@@ -154,7 +156,7 @@ def _of_panels(
     dotted = any(isinstance(point, Point) and point.seeds for point in points)
     dots = " Small dots: the seeds." if dotted else ""
     caption = f"{words}: {interval_words(rows)}.{dots}"
-    return _picture(name, title, caption, draw_rows, report.arms, panels)
+    return picture(name, title, caption, draw_rows, report.arms, panels)
 
 
 def comparison(report: Report) -> Iterator[Picture]:
@@ -236,7 +238,7 @@ def metrics(report: Report) -> Iterator[Picture]:
             used.append(name := unused(name, used, "-"))
             caption = "Mean over seeds; each panel has its own y axis."
             rest = (report.arms, panels, axis, _branches(report, task))
-            yield _picture(name, f"{task}, {network}", caption, draw_panels, *rest)
+            yield picture(name, f"{task}, {network}", caption, draw_panels, *rest)
 
 
 def costs(report: Report) -> Iterator[Picture]:
@@ -258,4 +260,4 @@ def costs(report: Report) -> Iterator[Picture]:
     shared = any(row.seconds > row.own_seconds for row in report.summary.rows)
     hatched = " Hatched: the prefix, run once for all arms of a seed." if shared else ""
     caption = f"Mean over seeds.{hatched}"
-    yield _picture("cost", "Wall-clock time", caption, draw_rows, report.arms, panels)
+    yield picture("cost", "Wall-clock time", caption, draw_rows, report.arms, panels)

@@ -8,7 +8,7 @@ import numpy as np
 
 from rlplast.report.figures import Curve, draw_curves, draw_panels
 from rlplast.report.html import Part, Picture, Row, Table
-from rlplast.report.pictures import _picture as picture
+from rlplast.report.pictures import picture
 from rlplast.report.records import estimate, without_empty_columns
 from rlplast.report.run_data import RunData, higher_is_better
 from rlplast.report.sequences import (

@@ -81,7 +81,7 @@ def test_what_is_lost_is_the_last_tenth_minus_the_first(tmp_path: Path):
 def test_curves_and_firings_are_drawn_over_the_tasks_done(tmp_path: Path, epochs: Any, step: int):
     report = runs(tmp_path, "random_labels", {"eval/accuracy": 0.9}, epochs=epochs)
     with (
-        mock.patch.object(pictures, "_picture") as picture,
+        mock.patch.object(pictures, "picture") as picture,
         mock.patch.object(pictures, "interval_words", return_value=""),
     ):
         list(pictures.curves(report))

@@ -50,9 +50,8 @@ def test_a_shipped_study_made_small_is_short_and_every_hook_is_due(name, tmp_pat
     study, small = base_of(name)
     runs, same = smoke_runs(small, tmp_path)
     assert plan(runs)
-    assert {run.task for run in runs} | {n.split("/seed-")[0] for n in same} >= {
-        run.task for run in runs
-    }
+    tasks = {run.task for run in runs} | {n.split("/seed-")[0] for n in same}
+    assert tasks >= set(study.task_list())
     assert {str(arm) for arm in study.arms} == {
         next(a for a in map(str, study.arms) if label == a or label.startswith(f"{a} "))
         for label in [r.arm for r in runs] + [n.rsplit("/", 1)[-1] for n in same]
@@ -61,11 +60,8 @@ def test_a_shipped_study_made_small_is_short_and_every_hook_is_due(name, tmp_pat
         end = run.config.horizon()
         assert all(end[unit] <= most for unit, most in MOST.items())
         total = run.config.reference_time()
-        for row in run.config.hooks:
-            schedule = Schedule.parse({k: row.get(k) for k in KEYS}, total, "hook", end)
-            last = min(schedule.at[0].value, 10**9) if schedule.at else 0
-            unit = schedule.at[0].unit if schedule.at else total.unit
-            assert last < end[unit] or end[unit] == 0
+        for row in run.config.hooks:  # what is never due is refused
+            Schedule.parse({k: row.get(k) for k in KEYS}, total, "hook", end)
 
 
 def test_times_keep_their_place_in_the_run(tmp_path):

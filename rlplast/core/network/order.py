@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.blocks import NORMS, Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, why
 
-__all__ = ["Order", "forward_order", "heads", "last_layers", "matrices"]
+__all__ = ["Order", "check_matrices", "forward_order", "heads", "last_layers", "matrices"]
 
 Order = Sequence[str | tuple[str, ...]]
 
@@ -82,6 +82,18 @@ def matrices(network: Network, blocks: Sequence[Block], heads: bool = True) -> l
         weights = [b for b in blocks if b.role == "weight" and b.kind in ("linear", "conv")]
         network.memo[key] = [b for b in weights if not b.aliases and b.path not in kept]
     return network.memo[key]
+
+
+def check_matrices(network: Network, blocks: Sequence[Block], heads: bool, method: str) -> None:
+    """Refuse a scope without a weight of a linear or conv layer; no Blocks at all are allowed.
+
+    Raises:
+        NothingToEdit: naming the method and the network.
+    """
+    if blocks and not matrices(network, blocks, heads):
+        raise NothingToEdit(
+            f"{method} finds no linear or conv weight in its scope of network {network.name!r}"
+        )
 
 
 def _declared(network: Network) -> Order | None:
