@@ -29,9 +29,12 @@ __all__ = ["add_arguments", "read_study_config", "run", "study_cells"]
 
 # What a cell runs is the code that planned it, whatever lies in the current folder.
 _ROOT = str(Path(__file__).resolve().parents[2])
-_CELL = (
+_PROGRAM = (
+    sys.executable,
+    "-P",
+    "-c",
     f"import sys; sys.path.insert(0, {_ROOT!r}); "
-    "from rlplast.cli.cell import main; sys.exit(main())"
+    "from rlplast.cli.cell import main; sys.exit(main())",
 )
 
 
@@ -77,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         executor = _executor(study, threads, args)
         try:
             write_study(folder, study, cells, args.config)
-            failures = _run(folder, cells, executor, study, args.modules)
+            failures = _run(folder, cells, executor, study, args)
         finally:
             executor.close()
     finally:
@@ -96,18 +99,18 @@ def _run(
     cells: Sequence[Cell],
     executor: Executor,
     study: StudyConfig,
-    modules: Sequence[str],
+    args: argparse.Namespace,
 ) -> list[Failure]:
     """Run what is not done; a signal stops the running cells once they have saved.
 
     Raises:
         Interrupted: after SIGINT or SIGTERM.
     """
-    imports = tuple(word for module in modules for word in ("--import", module))
+    imports = tuple(word for module in args.modules for word in ("--import", module))
+    program = () if _kind(study, args) == "local" else _PROGRAM
 
     def command(cell: Cell) -> tuple[str, ...]:
-        study_path = str(folder.path.resolve())
-        return (sys.executable, "-P", "-c", _CELL, study_path, cell.key, *imports)
+        return (*program, str(folder.path.resolve()), cell.key, *imports)
 
     try:
         with stoppable(), study_progress(folder.path) as observer:
@@ -121,14 +124,19 @@ def _run(
 
 
 def _executor(study: StudyConfig, threads: int, args: argparse.Namespace) -> Executor:
-    options = {k: v for k, v in study.executor.items() if k != "kind"}
-    kind = args.executor or study.executor.get("kind", "local")
-    if args.executor and args.executor != study.executor.get("kind", "local"):
+    from rlplast.cli.cell import main  # imports everything that trains, as do those above
+
+    options, kind = {k: v for k, v in study.executor.items() if k != "kind"}, _kind(study, args)
+    if kind != study.executor.get("kind", "local"):
         options = {}  # they are another executor's
     jobs = args.jobs if args.jobs is not None else study.jobs
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs {jobs}: allowed is at least 1")
-    return make_executor(kind, jobs, threads, options)
+    return make_executor(kind, jobs, threads, options, main)
+
+
+def _kind(study: StudyConfig, args: argparse.Namespace) -> str:
+    return args.executor or study.executor.get("kind", "local")
 
 
 def _show_failures(console: Console, failures: Sequence[Failure]) -> None:

@@ -27,11 +27,11 @@ from rlplast.run.info import versions
 from rlplast.run.made_data import make_data
 from rlplast.run.read import read_lines
 from rlplast.run.shrink import shrunk
-from rlplast.study.executors import Executor, cpus
+from rlplast.study.executors import make_executor
 from rlplast.study.folder import StudyFolder
 from rlplast.study.plan import Cell, PlannedRun, plan
 from rlplast.study.scheduler import Failure, Stopped, run_cells
-from rlplast.study.smoke import PoolBackend, faults_of, shrunk_study, unmeasured
+from rlplast.study.smoke import faults_of, shrunk_study, unmeasured
 from rlplast.study.spec import StudyConfig
 
 __all__ = ["run_smoke", "smoke_runs"]
@@ -115,7 +115,7 @@ def _run(folder: StudyFolder, cells: Sequence[Cell], args: argparse.Namespace) -
     """
     imports = tuple(word for module in args.modules for word in ("--import", module))
     where = str(folder.path.resolve())
-    executor = Executor(PoolBackend(cells_main.main), args.jobs or cpus())
+    executor = make_executor("local", args.jobs, 1, {}, cells_main.main)
     try:
         with stoppable(), study_progress(folder.path) as observer:
             return run_cells(

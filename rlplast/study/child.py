@@ -10,6 +10,7 @@
 Only the standard library is used: Ray and Slurm carry these functions to their nodes as they are.
 """
 
+import contextlib
 import ctypes
 import datetime
 import os
@@ -19,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,44 +66,66 @@ def die_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def start(job: Job, more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+def start(job: Job) -> subprocess.Popen[bytes]:
     """Start a job in a session of its own, so that the terminal's Ctrl-C passes it by.
 
     Args:
         job: its log gets a line with attempt, time and machine, then the output.
-        more: further environment variables.
 
     Raises:
         OSError: if the program or the log cannot be opened.
     """
-    environment = {
+    begin_log(job)
+    with open(Path(job.folder, job.log), "ab") as out, deaf_to_slurm():
+        return subprocess.Popen(
+            job.command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**environment(job), PARENT: str(os.getpid())},
+            cwd=job.folder,
+            start_new_session=True,
+        )
+
+
+def environment(job: Job) -> dict[str, str]:
+    """Return the environment variables of a job's process."""
+    return {
         **os.environ,
-        "OMP_NUM_THREADS": str(job.threads),
-        "MKL_NUM_THREADS": str(job.threads),
+        **threads(job.threads),
         "PYTHONUNBUFFERED": "1",  # the last words of a process that is killed
-        PARENT: str(os.getpid()),
-        **(more or {}),
     }
+
+
+def threads(number: int) -> dict[str, str]:
+    """Return the environment variables that libraries read how many threads to use from."""
+    return {"OMP_NUM_THREADS": str(number), "MKL_NUM_THREADS": str(number)}
+
+
+@contextlib.contextmanager
+def deaf_to_slurm() -> Iterator[None]:
+    """Start processes that pass over SIGUSR2.
+
+    Slurm warns all processes of a job with it, which would end a command: it is for the process
+    that started it. A blocked signal is inherited as blocked.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def begin_log(job: Job) -> None:
+    """Write the line that says which attempt this is.
+
+    Raises:
+        OSError: if the log cannot be opened.
+    """
     log = Path(job.folder, job.log)
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as out:
         out.write(_header(job, log.read_bytes()))
-        out.flush()
-        # Slurm warns all processes of a job with SIGUSR2, which would end the command: it is
-        # for the process that started it. A blocked signal is inherited as blocked.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
-        try:
-            return subprocess.Popen(
-                job.command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=job.folder,
-                start_new_session=True,
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _header(job: Job, before: bytes) -> bytes:
@@ -138,14 +161,14 @@ def end(child: subprocess.Popen[bytes]) -> None:
     try:
         child.wait(GRACE)
     except subprocess.TimeoutExpired:
-        kill(child)
+        kill(child.pid)
         child.wait()
 
 
-def kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill a command and what it started."""
-    if child.poll() is None:  # until then its id is not given away
-        os.killpg(child.pid, signal.SIGKILL)
+def kill(pid: int) -> None:
+    """Kill a command and what it started; nobody has waited for its end yet."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def exit_of(returncode: int) -> tuple[int, str]:

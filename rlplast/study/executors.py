@@ -11,10 +11,8 @@ job that was submitted comes back as an outcome with an exit code, whatever happ
 
 import importlib
 import os
-import subprocess
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,7 +20,9 @@ from rlplast.core.errors import ConfigError, RlplastError, check_choice, check_k
 from rlplast.study import child
 from rlplast.study.child import Job
 
-__all__ = ["Backend", "Executor", "Job", "Outcome", "make_executor"]
+__all__ = ["Backend", "Executor", "Job", "Main", "Outcome", "make_executor"]
+
+Main = Callable[[Sequence[str]], int]
 
 _OPTIONS = {"local": ("devices", "gpus"), "ray": ("address", "gpus"), "slurm": ("slurm",)}
 _PATIENCE = child.GRACE + 60.0  # seconds: a cluster takes a while to say that a job has ended
@@ -128,52 +128,8 @@ class Executor:
             time.sleep(min(self._backend.pause, left))
 
 
-class LocalBackend:
-    """Processes of this machine, which end with this one.
-
-    Args:
-        devices: GPUs of this machine that jobs may use; each job gets the one with the fewest.
-    """
-
-    pause = 0.05
-
-    def __init__(self, devices: int = 0) -> None:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names = visible.split(",") if visible else [str(i) for i in range(devices)]
-        self._names = names[:devices]
-        self._device: dict[subprocess.Popen[bytes], str] = {}  # of each job that runs
-
-    def start(self, job: Job) -> subprocess.Popen[bytes]:
-        """Start a process."""
-        if not self._names:
-            return child.start(job)
-        load = Counter(self._device.values())
-        device = min(self._names, key=load.__getitem__)
-        process = child.start(job, {"CUDA_VISIBLE_DEVICES": device})
-        self._device[process] = device
-        return process
-
-    def ended(self, handle: subprocess.Popen[bytes]) -> tuple[int, str] | None:
-        """Return exit code and reason, or None while it runs."""
-        returncode = handle.poll()
-        if returncode is None:
-            return None
-        self._device.pop(handle, None)
-        return child.exit_of(returncode)
-
-    def end(self, handle: subprocess.Popen[bytes], force: bool) -> None:
-        """Send SIGTERM, or SIGKILL, also to what it started."""
-        if force:
-            child.kill(handle)
-        else:
-            handle.terminate()
-
-    def close(self) -> None:
-        """Nothing is left to close."""
-
-
 def make_executor(
-    kind: str, jobs: int | None, threads: int, options: Mapping[str, Any]
+    kind: str, jobs: int | None, threads: int, options: Mapping[str, Any], main: Main
 ) -> Executor:
     """Return an executor.
 
@@ -183,6 +139,8 @@ def make_executor(
         threads: CPUs of a job.
         options: local: ``devices`` (GPUs of this machine), ``gpus`` (of a job: 1, or 0.5 for half
             of one); ray: ``address``, ``gpus``; slurm: ``slurm``, parameters of sbatch.
+        main: what a local job's process calls with the words of its command, for an exit code.
+            Elsewhere a command is a program and its arguments.
 
     Raises:
         ConfigError: for an unknown kind or option, a value that is not allowed, a library that is
@@ -190,23 +148,9 @@ def make_executor(
     """
     check_choice("executor.kind", kind, _OPTIONS)
     check_known(f"executor {kind}", options, _OPTIONS[kind])
-    if kind == "local":
-        backend, room = _local(threads, options)
-    else:
-        module = importlib.import_module(f"rlplast.study.{kind}_executor")
-        backend, room = module.make(threads, options)
+    module = importlib.import_module(f"rlplast.study.{kind}_executor")
+    backend, room = module.make(threads, options, *((main,) if kind == "local" else ()))
     return Executor(backend, jobs or room)
-
-
-def _local(threads: int, options: Mapping[str, Any]) -> tuple[Backend, int]:
-    devices, gpus = options.get("devices", 0), gpus_of(options)
-    least = 1 if gpus else 0
-    if type(devices) is not int or not least <= devices <= 1000:
-        raise ConfigError(
-            f"executor local: devices is {devices!r}: allowed is how many GPUs this machine has, "
-            f"{least} to 1000 where gpus is {gpus}"
-        )
-    return LocalBackend(devices if gpus else 0), max(1, room_for(threads, gpus, cpus(), devices))
 
 
 def room_for(threads: int, gpus: float, cores: float, devices: float) -> int:

@@ -204,7 +204,7 @@ def test_cells_of_a_method_of_ones_own_know_it(tmp_path: Path, monkeypatch: pyte
 def test_jobs_get_the_threads_of_their_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked = []
 
-    def make(kind: str, jobs: int | None, threads: int, options: Any) -> Any:
+    def make(kind: str, jobs: int | None, threads: int, options: Any, main: Any) -> Any:
         asked.append((kind, jobs, threads, options))
         raise KeyboardInterrupt
 

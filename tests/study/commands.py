@@ -1,8 +1,11 @@
 """Commands that executors run in tests, and a way to wait for their traces."""
 
+import os
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rlplast.study import child
@@ -23,6 +26,20 @@ with open({trace!r}, "a") as trace:
 while not pathlib.Path({go!r}).exists():
     time.sleep(0.02)
 """
+
+
+def run_program(command: Sequence[str]) -> int:
+    """Run a program and end as it does; what the process of a local job calls here."""
+    try:
+        program = subprocess.Popen(command)
+    except OSError as error:
+        print(error)
+        return 127
+    signal.signal(signal.SIGTERM, lambda *_: program.terminate())
+    code = program.wait()
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    return code
 
 
 def job(folder: Path, name: str, code: str, threads: int = 1) -> Job:

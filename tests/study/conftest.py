@@ -4,6 +4,7 @@ import pytest
 
 from rlplast.study.executors import make_executor
 from tests.study import fake_slurm
+from tests.study.commands import run_program
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def make(slurm):
     made = []
 
     def make(kind, jobs=None, threads=1, **options):
-        made.append(make_executor(kind, jobs, threads, options))
+        made.append(make_executor(kind, jobs, threads, options, run_program))
         made[-1]._backend.pause = 0.05
         return made[-1]
 

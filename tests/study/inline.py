@@ -38,7 +38,7 @@ class InlineBackend:
             return code, ""
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            code = cell.main(job.command[4:])  # after the interpreter, -P, -c and its text
+            code = cell.main(job.command)
         job.log.parent.mkdir(parents=True, exist_ok=True)
         with job.log.open("a") as log:
             log.write(f"=== attempt {len(self.started)}\n{said.getvalue()}")
@@ -57,7 +57,7 @@ def inline(fault: Fault = lambda name, attempt: None) -> Iterator[InlineBackend]
     """Have studies run their cells in this process; yields what tells which were started."""
     backend = InlineBackend(fault)
 
-    def make(kind: str, jobs: int | None, threads: int, options: Any) -> Executor:
+    def make(kind: str, jobs: int | None, threads: int, options: Any, main: Any) -> Executor:
         return Executor(backend, jobs or 1)
 
     with mock.patch("rlplast.cli.study_command.make_executor", make):

@@ -9,10 +9,20 @@ from unittest import mock
 import pytest
 
 from rlplast.core.errors import ConfigError
-from rlplast.study import child, executors
+from rlplast.study import child, executors, local_executor
 from rlplast.study.executors import Job, cpus, make_executor
 from tests.marks import slow
-from tests.study.commands import alive, begin, job, outcomes, saved, saver, starts, until
+from tests.study.commands import (
+    alive,
+    begin,
+    job,
+    outcomes,
+    run_program,
+    saved,
+    saver,
+    starts,
+    until,
+)
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's prctl")
 TIME = {"time": 5}  # of a Slurm job
@@ -46,7 +56,8 @@ def test_every_job_comes_back_with_exit_code_reason_and_log(make, kind, tmp_path
     executor.submit(Job("missing", (str(tmp_path / "no program"),), tmp_path / "missing.log"))
     found = outcomes(executor, 4)
     said = {name: (outcome.exit, outcome.reason) for name, outcome in found.items()}
-    assert "no program" in said.pop("missing")[1]
+    said.pop("missing")
+    assert "no program" in found["missing"].reason + found["missing"].job.log.read_text()
     assert found["missing"].exit == 127
     assert said == {"echo": (0, ""), "failed": (3, ""), "killed": (137, "killed by SIGKILL")}
     executor.submit(echo)
@@ -109,8 +120,8 @@ def test_jobs_end_when_their_study_is_killed(tmp_path):
     study = (
         "import pathlib\n"
         "from rlplast.study.executors import make_executor\n"
-        "from tests.study.commands import begin\n"
-        "executor = make_executor('local', 1, 1, {})\n"
+        "from tests.study.commands import begin, run_program\n"
+        "executor = make_executor('local', 1, 1, {}, run_program)\n"
         f"begin(executor, pathlib.Path({str(tmp_path)!r}), 'cell')\n"
         "executor.wait(600)"
     )
@@ -162,8 +173,8 @@ def test_each_job_gets_the_device_with_the_fewest(make, tmp_path, monkeypatch):
     ],
 )
 def test_slots_are_what_the_machine_has_room_for(jobs, threads, options, slots, monkeypatch):
-    monkeypatch.setattr(executors, "cpus", lambda: 64)
-    assert make_executor("local", jobs, threads, options).slots == slots
+    monkeypatch.setattr(local_executor, "cpus", lambda: 64)
+    assert make_executor("local", jobs, threads, options, run_program).slots == slots
 
 
 @pytest.mark.parametrize(
@@ -191,7 +202,7 @@ def test_what_is_not_allowed_is_refused(kind, options, says, monkeypatch, tmp_pa
     pytest.importorskip("submitit", reason='needs pip install "rlplast[slurm]"')
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError) as refused:
-        make_executor(kind, 1, 1, options)
+        make_executor(kind, 1, 1, options, run_program)
     assert says in str(refused.value)
 
 
@@ -199,4 +210,4 @@ def test_what_is_not_allowed_is_refused(kind, options, says, monkeypatch, tmp_pa
 def test_missing_library_is_named_with_its_extra(kind, library, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(ConfigError, match=rf'pip install "rlplast\[{kind}\]"'):
-        make_executor(kind, 1, 1, {})
+        make_executor(kind, 1, 1, {}, run_program)

@@ -1,0 +1,143 @@
+"""Jobs as processes of this machine, forked from a server that has imported what they need.
+
+Importing PyTorch takes longer than many a run of a small network: the server does it once.
+
+- `make`: a backend, and how many jobs there is room for.
+- `LocalBackend`: starts jobs, which end with this process.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from multiprocessing import connection, forkserver
+from typing import Any
+
+from rlplast.core.errors import ConfigError
+from rlplast.study import child
+from rlplast.study.executors import Job, Main, cpus, gpus_of, room_for
+
+__all__ = ["LocalBackend", "make"]
+
+# Slow to import, and needed by runs only once they have begun: these if this process has them.
+_SLOW = ("torch._dynamo", "sklearn.datasets", "matplotlib.figure", "gymnasium", "mujoco")
+
+
+def make(threads: int, options: Mapping[str, Any], main: Main) -> "tuple[LocalBackend, int]":
+    """Return a backend, and how many jobs this machine has room for.
+
+    Args:
+        threads: CPUs of a job.
+        options: ``devices``: GPUs of this machine; ``gpus``: of a job.
+        main: what a job's process calls.
+
+    Raises:
+        ConfigError: if there are no devices for jobs that need one.
+    """
+    devices, gpus = options.get("devices", 0), gpus_of(options)
+    least = 1 if gpus else 0
+    if type(devices) is not int or not least <= devices <= 1000:
+        raise ConfigError(
+            f"executor local: devices is {devices!r}: allowed is how many GPUs this machine has, "
+            f"{least} to 1000 where gpus is {gpus}"
+        )
+    room = max(1, room_for(threads, gpus, cpus(), devices))
+    return LocalBackend(main, threads, devices if gpus else 0), room
+
+
+class LocalBackend:
+    """Processes of this machine, which end with this one.
+
+    Args:
+        main: what a job's process calls.
+        threads: CPUs of a job.
+        devices: GPUs of this machine that jobs may use; each job gets the one with the fewest.
+    """
+
+    pause = 0.02
+
+    def __init__(self, main: Main, threads: int, devices: int = 0) -> None:
+        self._main, self._threads = main, threads
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = visible.split(",") if visible else [str(i) for i in range(devices)]
+        self._names = names[:devices]
+        self._device: dict[Any, str] = {}  # of each job that runs
+        self._context = multiprocessing.get_context("forkserver")
+
+    def start(self, job: Job) -> Any:
+        """Fork a process, in a session of its own."""
+        environment, device = child.environment(job), None
+        if self._names:
+            load = Counter(self._device.values())
+            device = min(self._names, key=load.__getitem__)
+            environment["CUDA_VISIBLE_DEVICES"] = device
+        child.begin_log(job)
+        self._start_server()
+        process = self._context.Process(target=_run, args=(self._main, job, environment))
+        process.start()
+        if device is not None:
+            self._device[process] = device
+        return process
+
+    def _start_server(self) -> None:
+        """Start the server if there is none yet."""
+        slow = [name for name in _SLOW if name in sys.modules]
+        self._context.set_forkserver_preload([self._main.__module__, *slow])
+        with _environment_of_server(self._threads), child.deaf_to_slurm():
+            forkserver.ensure_running()
+
+    def ended(self, handle: Any) -> tuple[int, str] | None:
+        """Return exit code and reason, or None while it runs."""
+        if handle.exitcode is None:
+            return None
+        self._device.pop(handle, None)
+        return child.exit_of(handle.exitcode)
+
+    def end(self, handle: Any, force: bool) -> None:
+        """Send SIGTERM, or SIGKILL, also to what it started."""
+        if not force:
+            handle.terminate()
+        elif handle.exitcode is None:
+            child.kill(handle.pid)
+
+    def close(self) -> None:
+        """Nothing is left to close: the server ends with this process."""
+
+
+@contextlib.contextmanager
+def _environment_of_server(threads: int) -> Iterator[None]:
+    """Have a server import from where this process does, and use so many threads."""
+    before = dict(os.environ)
+    path = os.pathsep.join(filter(None, sys.path))
+    os.environ.update(child.threads(threads), PYTHONPATH=path, PYTHONSAFEPATH="1")
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _run(main: Main, job: Job, environment: Mapping[str, str]) -> None:
+    """Be the process of a job."""
+    os.setsid()
+    os.chdir(job.folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    with open(job.log, "ab") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # if it is killed
+    threading.Thread(target=_end_with_study, daemon=True).start()
+    sys.exit(main(job.command))
+
+
+def _end_with_study() -> None:
+    """Have this process save and end when the study's is gone."""
+    study = multiprocessing.parent_process()
+    if study is not None:
+        connection.wait([study.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
