@@ -60,8 +60,8 @@ class Dash(Method):
         batches: how many batches G is made of; null for one pass over the data (a whole replay;
             as many rows as a phase of a GPT trains on).
         batch: samples of a batch.
-        mode: of the network meanwhile: train (official code), or eval (FIRE's). Running
-            statistics do not move.
+        mode: of the network meanwhile: train (official code, and FIRE's in a warm start), or eval
+            (FIRE's else). Running statistics do not move.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("batches", "gradients")
