@@ -68,6 +68,8 @@ def test_shipped_phases_are_those_of_the_paper() -> None:
     assert first.total_time().value * 480 * 1024 == pytest.approx(400 * 118e6, rel=0.01)
     (mixed,) = second.phase_list()
     assert mixed.shares["wikitext"] == pytest.approx(0.1 / 9.1)
+    one_pass = 9_035_582_198 + 118e6  # tokens of both corpora, where Figure 3's axis ends
+    assert second.total_time().value * 480 * 1024 == pytest.approx(one_pass, rel=0.001)
     kept = [i * 10_000 for i in range(10)][-first.checkpoint.keep :]
     assert {30_000, 60_000} <= set(kept) and first.checkpoint.best == "loss"
 
