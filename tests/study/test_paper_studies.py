@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rlplast import envs
 from rlplast.cli.study_command import read_study_config, study_cells
 from rlplast.run.config_file import read_config
 from rlplast.run.shipped import config_folder
@@ -120,8 +121,69 @@ def test_fires_agents_act_at_the_midpoint_in_the_published_environments() -> Non
             assert {hook["at"] for hook in rows_of(study, first, arm)} == {"50%"}
         assert rows_of(study, first, "none") == []
         assert {"swr", "lifecycle"} <= set(study.arms)
-    config: Any = read_config("dqn/asterix")
-    assert config.evaluate.steps == 125_000 and config.evaluate.every == "10%"
+
+
+def test_fires_dqn_has_the_published_values() -> None:
+    study = read_study_config("study/fire/fig4a")
+    assert study.seed_list() == [1, 2, 3]
+    for values in study.task_list().values():
+        found: Any = read_config(study.base, study.overrides, values)
+        agent, evaluate = found.agent, found.evaluate
+        # Table 3, but for the learning rate, which is the code's.
+        assert (found.optimizer.name, found.optimizer.lr) == ("adam", 6.25e-5)
+        assert (found.optimizer.eps, agent.gamma, agent.batch_size) == (1.5e-4, 0.99, 32)
+        assert (agent.epsilon_end, agent.epsilon_eval) == (0.01, 0.001)
+        assert (agent.buffer_size, agent.initial_steps) == (10**6, 20_000)
+        assert found.total_time().value == 10 * 250_000
+        assert (found.replay_ratio, agent.target_every, agent.huber_delta) == (1, 2000, 1)
+        # The code.
+        assert (agent.network, agent.init, found.env.num_envs) == ("nature", "xavier_uniform", 4)
+        assert (agent.epsilon_start, agent.epsilon_decay) == (1, 0.1)
+        assert (agent.double, agent.n_step) == (False, 1)
+        assert (evaluate.every, evaluate.steps) == ("10%", 125_000)
+        # shimmy 1.1.0, which its environments are registered by: 108 000 frames, four a step.
+        spec = envs.spec(found.env.id, **found.env.options)
+        assert (spec.max_episode_steps, spec.frames_per_step) == (27_000, 4)
+    linear_back = {"at": "50%", "scope": "dqn", "optimizer": "keep"}
+    assert row(study, "atari/Asterix", "fire") == {
+        **linear_back,
+        "followers": "copy",
+        "params": {"iterations": 10, "polynomial": "cubic"},
+    }
+    assert row(study, "atari/Asterix", "shrink_perturb") == {
+        **linear_back,
+        "followers": "same_edit",
+        "params": {"coef": 0.8, "init": "stored"},
+    }
+    new_adam = {"at": "50%", "optimizer": "network"}
+    assert row(study, "atari/Asterix", "plasticity_injection") == new_adam
+
+
+def test_fires_sac_has_the_published_values() -> None:
+    study = read_study_config("study/fire/fig4b")
+    assert study.seed_list() == [1, 2, 3]
+    for values in study.task_list().values():
+        found: Any = read_config(study.base, study.overrides, values)
+        agent = found.agent
+        # Table 4.
+        assert (found.optimizer.name, found.optimizer.lr) == ("adamw", 1e-4)
+        assert (found.optimizer.weight_decay, agent.gamma, agent.tau) == (0.01, 0.99, 0.005)
+        assert (agent.actor_width, agent.actor_blocks) == (128, 1)
+        assert (agent.critic_width, agent.critic_blocks, agent.critics) == (512, 2, 2)
+        assert (agent.buffer_size, agent.batch_size, agent.initial_steps) == (10**6, 256, 5000)
+        assert found.replay_ratio == 2
+        # The code, and the plot in its repository: 10⁶ simulator steps.
+        assert found.env.options == {"action_repeat": 2}
+        assert found.total_time().value * 2 == 10**6
+        assert (agent.initial_temperature, agent.target_entropy_scale) == (0.01, 0.5)
+        assert (agent.log_std, agent.log_std_min, agent.log_std_max) == ("squash", -10, 2)
+        assert agent.normalize_obs and found.optimizer.decay == "all"
+        assert (found.evaluate.every, found.evaluate.episodes) == ("2%", 10)
+    for arm, coefs in (("shrink_perturb", {"coef": 0.8}), ("fire", {"iterations": 10})):
+        edit, temperature = rows_of(study, "h1-walk", arm)
+        assert edit["networks"] == ["actor", "critic"] and edit["params"].items() >= coefs.items()
+        assert (edit["optimizer"], edit["followers"]) == ("network", "copy")
+        assert (temperature["method"], temperature["networks"]) == ("full_reset", ["temperature"])
 
 
 # SWR, Tables 2 to 4: S&P, L2, L2 Init, SWR (of features, of the classifier), by task.
