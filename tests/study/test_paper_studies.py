@@ -261,6 +261,24 @@ def test_swrs_classifiers_have_the_published_nets_and_stages(name: str) -> None:
         assert (optimizer.schedule, optimizer.milestones, optimizer.gamma) == falls
 
 
+def test_the_variants_of_swrs_code_have_the_published_values() -> None:
+    study = read_study_config("study/swr/code_variants")
+    names = dict(zip(study.task_list(), ("fig2_6", "fig3_7", "fig4_8", "table1"), strict=True))
+    for task, name in names.items():
+        _, l2, l2_init, swr = SWR[name][PAIRS.index("cifar100_cnn_bn")]
+        assert row(study, task, "l2_doubled") == {"params": {"coef": 2 * l2}}
+        assert row(study, task, "l2_init_doubled") == {"params": {"coef": 2 * l2_init}}
+        for rule in ("exact", "printed"):
+            for arm, coefs in (("swr", swr), ("swr_swapped", swr[::-1])):
+                params = dict(zip(("coef", "coef_head"), coefs, strict=True)) | {"rule": rule}
+                found = row(study, task, f"{arm} rule={rule}")
+                assert found == {"every": "1 updates", "params": params}
+        values = study.task_list()[task]
+        found: Any = read_config(study.base, study.overrides, values)
+        assert (found.stream.name, found.stream.epochs_of_phases()) == STREAMS[name]
+        assert (found.data.name, found.model.name) == ("cifar100", "cnn_bn")
+
+
 def test_grids_are_those_of_the_papers() -> None:
     def grids(name: str) -> dict[str, list[list[Any]]]:
         arms = read_study_config(name).arms
