@@ -301,6 +301,57 @@ def test_grids_are_those_of_the_papers() -> None:
     }
 
 
+# Persistent neurons, section 4, partial model: network, batch size, epochs.
+PARTIAL = {
+    "figure_9": ("lenet5", 256, 150),
+    "figure_10": ("alexnet", 128, 150),
+    "figures_11_12": ("resnet18", 128, 350),
+}
+
+
+@pytest.mark.parametrize("name", PARTIAL)
+def test_persistent_neurons_partial_model_has_the_published_values(name: str) -> None:
+    study = read_study_config(f"study/persistent/{name}")
+    found: Any = read_config(study.base, study.overrides)
+    network, batch_size, epochs = PARTIAL[name]
+    assert (found.model.name, found.batch_size) == (network, batch_size)
+    assert set(found.stream.epochs_of_phases()) == {epochs}
+    assert found.model.init == (None if network != "resnet18" else "torch")  # torch's by itself
+    assert (found.optimizer.name, found.optimizer.lr, found.optimizer.schedule) == (
+        "adam",
+        1e-3,
+        "constant",
+    )
+    data = found.data
+    assert (data.name, data.validation, data.validation_of) == ("cifar10", 0.5, "test")
+    params = row(study, "", "persistent")["params"]
+    assert (params["coef"], params["layers"]) == (1e-3, "one")
+    assert params["solutions"] + 1 == found.stream.num_phases()
+
+
+# The lifecycle paper, Tables 1, 2 and 4.
+
+
+@pytest.mark.parametrize("name", ["resnet18", "deit_tiny", "efficientnetv2_s"])
+def test_the_lifecycle_studies_have_the_published_values(name: str) -> None:
+    study = read_study_config(f"study/lcl/tables_1_2_{name}")
+    assert study.seed_list() == [42, 123, 888]
+    assert list(study.task_list()) == ["cifar10", "cifar100"]
+    for task, values in study.task_list().items():
+        found: Any = read_config(study.base, study.overrides, values)
+        data, optimizer = found.data, found.optimizer
+        assert (data.name, data.validation, data.validation_of) == (task, 0.1, "train")
+        assert (found.model.name, found.model.pretrained) == (name, False)
+        assert (found.stream.epochs_of_phases(), found.batch_size) == ([100], 128)
+        assert (optimizer.name, optimizer.lr, optimizer.betas) == ("adamw", 1e-3, None)
+        assert (optimizer.schedule, optimizer.warmup * 100) == ("cosine", 5)
+        assert found.augment == ["crop", "flip"]
+    arms = {"baseline", "weight_decay", "dropout", "dropconnect", "scheduled_drop"}
+    arms |= {"label_smoothing", "rigl", "lcl", "lcl_no_warmup"}
+    arms |= {f"lcl_reinit_{m}{end}" for m in ("he", "xavier") for end in ("", "_no_warmup")}
+    assert set(study.arms) - {"stochastic_depth"} == arms
+
+
 # All papers.
 
 
