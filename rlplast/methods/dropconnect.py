@@ -79,9 +79,12 @@ class DropConnect(Dropping):
 
     Attributes:
         p: the share.
+        layers: names or globs of the layers that drop, whatever they read; None: those that read
+            hidden units.
     """
 
     p: float = param(0.1, "[0, 1)")
+    layers: tuple[str, ...] | None = param(None, "names")
 
     def check_layer(self, path: str, layer: nn.Module) -> None:
         """Refuse layers of other classes, which may compute something else."""

@@ -75,9 +75,12 @@ class Dropout(UnitDropout):
 
     Attributes:
         p: the share.
+        layers: names or globs of the layers that drop, whatever they read; None: those that read
+            hidden units.
     """
 
     p: float = param(0.1, "[0, 1)")
+    layers: tuple[str, ...] | None = param(None, "names")
 
     def rate(self, updates: Tensor) -> float:
         """Return p."""

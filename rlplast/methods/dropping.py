@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Context
-from rlplast.core.method.install import hidden_layers
+from rlplast.core.method.install import hidden_layers, named_layers
 from rlplast.core.method.method import Method, State
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
+from rlplast.core.network.trace import is_matrix
 from rlplast.core.rng import derive_seed
 from rlplast.methods.draws import hashed
 
@@ -76,7 +77,13 @@ def _(updates: Tensor, least: Tensor, seed: int, shape: Sequence[int]) -> Tensor
 
 
 class Dropping(Method):
-    """A method that drops in training mode where gradients are recorded, and nowhere else."""
+    """A method that drops in training mode where gradients are recorded, and nowhere else.
+
+    Attributes:
+        layers: names or globs of the layers that drop; None: those that read hidden units.
+    """
+
+    layers: tuple[str, ...] | None = None
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
         """Let every layer of `places` drop; return their paths.
@@ -105,7 +112,10 @@ class Dropping(Method):
         Raises:
             NothingToEdit: if there is none, saying why.
         """
-        return readers(model, self.name)
+        if self.layers is None:
+            return readers(model, self.name)
+        paths = named_layers(model, self.layers, is_matrix, f"{self.name}.layers")
+        return {path: path for path in paths}
 
     @property
     def _counter(self) -> str:

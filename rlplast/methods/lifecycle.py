@@ -5,15 +5,14 @@ Source: the lifecycle paper (Yang), Sec. 3 and Algorithm 1.
 - `Lifecycle`: the method with its parameters; see docs/methods/lifecycle.md.
 """
 
-import fnmatch
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import nn
 
-from rlplast.core.errors import ConfigError, NothingToEdit, did_you_mean
+from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.context import Context
-from rlplast.core.method.install import put
+from rlplast.core.method.install import named_layers, put
 from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.blocks import blocks_of
 from rlplast.core.network.edits import Edit
@@ -98,7 +97,7 @@ class Lifecycle(Method):
                 f"lifecycle: the model is itself a {type(model).__name__}: put it into an "
                 "nn.Sequential, whose layer can be replaced"
             )
-        paths = self._hidden(model) if self.layers is None else self._named(modules)
+        paths = self._hidden(model) if self.layers is None else self._named(model)
         for path in paths:
             if isinstance(modules[path], LifecycleUnits):
                 raise ConfigError(f"lifecycle: {path} is a lifecycle layer already")
@@ -136,22 +135,15 @@ class Lifecycle(Method):
             )
         return paths
 
-    def _named(self, modules: dict[str, nn.Module]) -> list[str]:
-        able = [path for path, module in modules.items() if _is_unit_layer(module)]
-        chosen: set[str] = set()
-        for name in self.layers or ():
-            matching = fnmatch.filter(able, name)
-            if not matching and name in modules:
+    def _named(self, model: nn.Module) -> list[str]:
+        names = self.layers or ()
+        for path, module in model.named_modules():
+            if path in names and not _is_unit_layer(module):
                 kinds = ", ".join(kind.__name__ for kind in SWAPS)
                 raise ConfigError(
-                    f"lifecycle.layers: {name!r} is a {type(modules[name]).__name__}: allowed are "
-                    f"{kinds}"
+                    f"lifecycle.layers: {path!r} is a {type(module).__name__}: allowed are {kinds}"
                 )
-            if not matching:
-                near = did_you_mean(name, able)
-                raise NothingToEdit(f"lifecycle.layers: {name!r} matches no layer: {near}")
-            chosen |= set(matching)
-        return [path for path in able if path in chosen]
+        return named_layers(model, names, _is_unit_layer, "lifecycle.layers")
 
 
 def _places(network: Network) -> list[Place]:

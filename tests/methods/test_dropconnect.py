@@ -63,6 +63,16 @@ def test_weights_that_read_hidden_units_drop_what_the_twin_drops(net: str) -> No
         hooks.step(updates=updates + 1)
 
 
+def test_a_layer_that_is_named_drops_and_no_other_does() -> None:
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    assert rlplast.replace_layers(net, "dropconnect", p=P, layers=["0"]) == ["0"]
+    seed = derive_seed(derive_seed(0, "layers", "dropconnect", "model"), "0")
+    x, first, last = normal(6, 4), net.get_submodule("0"), net.get_submodule("2")
+    mask = naive.mask((8, 4), P, 0, seed)
+    hidden = torch.relu(x @ (first.weight * mask).T + first.bias)  # type: ignore[operator]
+    torch.testing.assert_close(net(x), hidden @ last.weight.T + last.bias)  # type: ignore[operator]
+
+
 @every_net
 def test_without_gradients_or_training_nothing_drops(net: str) -> None:
     trained = made(net)

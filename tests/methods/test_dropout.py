@@ -15,10 +15,12 @@ from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.rng import derive_seed
 from rlplast.run import api
+from rlplast.supervised.models import model_taps
 from tests.agents.toy_env import advanced, dqn, same
 from tests.methods.unit_nets import NETS, Trained, normal
 from tests.models import assert_same
 from tests.naive import dropping as naive
+from tests.supervised.small_models import build, images
 from tests.supervised_runs import small_supervised
 
 # Of each network: a layer that reads hidden units → the layer whose units it reads.
@@ -74,6 +76,29 @@ def test_layers_that_read_hidden_units_drop_what_the_twin_drops(net: str, method
         torch.testing.assert_close(trained.module(x), twin(x), rtol=1e-5, atol=1e-6)
         trained.update()
         hooks.step(updates=updates + 1)
+
+
+@pytest.mark.parametrize(("layers", "path"), [(["0"], "0"), (["4"], "4"), (["[!02]"], "4")])
+def test_layers_that_are_named_drop_what_they_read_and_no_other_does(
+    layers: list[str], path: str
+) -> None:
+    trained = made("mlp", "dropout", layers=layers)
+    seed = derive_seed(derive_seed(0, "layers", "dropout", "model"), path)
+    twin, (x, _) = plain(trained), trained.batch()
+    before = twin[: int(path)](x)  # type: ignore[index]
+    expected = twin[int(path) :](before * naive.mask(before.shape, 0.4, 0, seed))  # type: ignore[index]
+    torch.testing.assert_close(trained.module(x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_frozen_layer_drops_nothing_and_the_head_on_it_does() -> None:
+    module = build("mlp", freeze=["fc1", "fc2"])
+    assert rlplast.replace_layers(module, "dropout", p=0.4) == ["fc2", "head"]
+    x, seed = images("mlp"), derive_seed(derive_seed(0, "layers", "dropout", "model"), "fc2")
+    features = model_taps(module, x)[1]["fc2"]
+    dropped = features * naive.mask(features.shape, 0.4, 0, seed)
+    head = module.get_submodule("head")
+    expected = nn.functional.linear(dropped, head.weight, head.bias)  # type: ignore[arg-type]
+    torch.testing.assert_close(module(x), expected)
 
 
 @every_method
@@ -222,5 +247,9 @@ def test_what_cannot_drop_is_named(method: str) -> None:
     rlplast.replace_layers(module, method)
     with pytest.raises(ConfigError, match=f"{method}: 2 drops by it already"):
         rlplast.replace_layers(module, method)
+    with pytest.raises(
+        NothingToEdit, match=r"dropout\.layers: '3' matches no layer: allowed: 0, 2, 4"
+    ):
+        rlplast.replace_layers(NETS["mlp"].module(), "dropout", layers=["4", "3"])
     with pytest.raises(ConfigError, match="attn"):
         rlplast.replace_layers(Attending(), method)

@@ -1,18 +1,20 @@
 """Modules that methods bring: installed when networks are built.
 
 - `hidden_layers`: the layers with hidden units, which such methods look for.
+- `named_layers`: those that a method's parameter `layers` names.
 - `as_kind`, `put`: a layer as a module of another class, with the same parameters.
 - `install_methods`: what a run's config lists, before initialisation and optimizers.
 - `replace_layers`: the same by hand, in anybody's model.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
-from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.errors import ConfigError, NothingToEdit, did_you_mean
 from rlplast.core.method.listing import Row, lists_face, parse_row
 from rlplast.core.method.method import Method, has_face
 from rlplast.core.network.blocks import blocks_of, unwrap
@@ -22,7 +24,14 @@ from rlplast.core.network.units import UnitGroup
 from rlplast.core.registry import build
 from rlplast.core.rng import derive_seed
 
-__all__ = ["as_kind", "hidden_layers", "install_methods", "put", "replace_layers"]
+__all__ = [
+    "as_kind",
+    "hidden_layers",
+    "install_methods",
+    "named_layers",
+    "put",
+    "replace_layers",
+]
 
 
 def install_methods(
@@ -105,6 +114,31 @@ def hidden_layers(model: nn.Module, method: str) -> dict[str, list[UnitGroup]]:
         reasons = "; ".join(f"{name}: {why}" for name, why in units.refused.items())
         raise NothingToEdit(f"{method} finds no layer with hidden units ({reasons})")
     return found
+
+
+def named_layers(
+    model: nn.Module, names: Sequence[str], able: Callable[[nn.Module], bool], label: str
+) -> list[str]:
+    """Return the paths of the layers that names or globs match, in the model's order.
+
+    Args:
+        model: the model.
+        names: the names or globs.
+        able: whether a module is a layer that may be named.
+        label: what error messages call `names`.
+
+    Raises:
+        NothingToEdit: for a name or glob that matches none.
+    """
+    layers = [path for path, module in model.named_modules() if able(module)]
+    chosen: set[str] = set()
+    for name in names:
+        matching = fnmatch.filter(layers, name)
+        if not matching:
+            near = did_you_mean(name, layers)
+            raise NothingToEdit(f"{label}: {name!r} matches no layer: {near}")
+        chosen |= set(matching)
+    return [path for path in layers if path in chosen]
 
 
 def as_kind(layer: nn.Module, kind: type[nn.Module]) -> Any:
