@@ -84,9 +84,13 @@ def draw_shift(name: str, spec: EnvSpec, rng: np.random.Generator, **params: Any
     vectors = len(spec.obs_shape) == 1
     if name == "permuted_observations":
         units = int(np.prod(spec.obs_shape)) if len(spec.obs_shape) == 2 else spec.obs_shape[0]
-        order = rng.permutation(units)
-        sign = rng.choice(np.array([-1, 1], np.float32), units) if vectors else None
-        return Shift(order=order, sign=sign)
+        if units == 1 and not vectors:
+            raise ValueError(f"observations of env '{spec.id}' have one channel: allowed are more")
+        while True:  # until it is not the identity, which task 0 is
+            order = rng.permutation(units)
+            sign = rng.choice(np.array([-1, 1], np.float32), units) if vectors else None
+            if (order != np.arange(units)).any() or (sign is not None and (sign < 0).any()):
+                return Shift(order=order, sign=sign)
     if name == "shifted_observations":
         if not vectors:
             raise ValueError(f"observations of env '{spec.id}' are pictures: allowed are vectors")

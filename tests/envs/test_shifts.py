@@ -1,5 +1,7 @@
 """One environment as several tasks: what is drawn, what is shown, and what is done."""
 
+import dataclasses
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ from rlplast import envs
 from rlplast.envs.shifts import draw_shift
 
 CARTPOLE, PENDULUM = envs.spec("gym/CartPole-v1"), envs.spec("gym/Pendulum-v1")
+SCREEN = dataclasses.replace(envs.spec("minatar/breakout"), id="one/screen", obs_shape=(1, 8, 8))
 BREAKOUT, ASTERIX = envs.spec("minatar/breakout"), envs.spec("atari/Asterix")
 
 
@@ -46,6 +49,28 @@ def test_permuted_channels_and_permuted_pixels_hold_the_same_values():
     assert (np.sort(seen.ravel()) == np.sort(screens.ravel())).all()
     order = np.argsort(screens[0].ravel(), kind="stable")  # one order for all screens
     assert not np.array_equal(order, np.argsort(seen[0].ravel(), kind="stable"))
+
+
+@pytest.mark.parametrize(("spec", "others"), [(BREAKOUT, 24 - 1), (PENDULUM, 6 * 8 - 1)])
+def test_a_permutation_is_never_the_identity_and_all_others_are_as_likely(
+    spec: envs.EnvSpec, others: int
+):
+    units = spec.obs_shape[0]
+    marks = np.arange(1, 1 + units).reshape(units, *[1] * (len(spec.obs_shape) - 1))
+    obs = np.broadcast_to(marks, (1, *spec.obs_shape))
+    drawn = [draw_shift("permuted_observations", spec, rng(i)).seen(obs) for i in range(2000)]
+    counts = Counter(tuple(seen.reshape(units, -1)[:, 0]) for seen in drawn)
+    assert tuple(marks.ravel()) not in counts and len(counts) == others
+    expected = 2000 / others
+    assert max(abs(n - expected) for n in counts.values()) < 4.5 * expected**0.5
+
+
+def test_a_first_draw_that_is_not_the_identity_stands():
+    obs = rng(1).normal(size=(5, 4)).astype(np.float32)
+    for seed in range(9):
+        stream, shift = rng(seed), draw_shift("permuted_observations", CARTPOLE, rng(seed))
+        expected = obs[:, stream.permutation(4)] * stream.choice([-1, 1], 4)
+        assert np.array_equal(shift.seen(obs), expected)
 
 
 def test_shifted_observations_are_moved_by_a_constant():
@@ -128,6 +153,7 @@ def test_factors_are_log_uniform_in_their_range(name: str):
     ("name", "spec", "says"),
     [
         ("shifted_observations", BREAKOUT, "observations of env 'minatar/breakout' are pictures"),
+        ("permuted_observations", SCREEN, "observations of env 'one/screen' have one channel"),
         ("scaled_actions", CARTPOLE, "actions of env 'gym/CartPole-v1' are integers"),
     ],
 )
