@@ -172,6 +172,8 @@ def _scores(report: Report) -> Iterator[Table]:
         columns["area under the curve"] = lambda row: estimate(row.auc)
         if report.summary.starts.get(task) is not None:
             columns[f"area from the {report.moment(task)} on"] = lambda row: estimate(row.auc_after)
+        best = _best(report, task)
+        columns |= best
         sense = "higher" if higher_is_better(first.score) else "lower"
         caption = (
             f"Final: interquartile mean over seeds of the mean evaluation in the last tenth of a "
@@ -184,7 +186,24 @@ def _scores(report: Report) -> Iterator[Table]:
                 "drawn alike, so an arm that gets worse has lost plasticity, if 0 is not "
                 "in the interval."
             )
+        if best:
+            caption += " Best: where the evaluation was whose checkpoint a run kept, by seed."
         yield _table(rows, columns, caption, task)
+
+
+def _best(report: Report, task: str) -> Columns:
+    """Return the column that says where runs were at their best, if they keep that checkpoint."""
+    runs = [run for run in report.of(task) if run.best is not None]
+    if not runs:
+        return {}
+    iterations = (runs[0].config.get("stream") or {}).get("name") == "repeated"
+    unit = "phase" if iterations else runs[0].unit
+
+    def cell(row: SummaryRow) -> str:
+        bests = (run.best for run in report.of(task, row.arm))
+        return ", ".join(str(best.clock.get(unit)) if best else number(None) for best in bests)
+
+    return {f"best at {unit.replace('_', ' ')}": cell}
 
 
 def _comparison(report: Report) -> Iterator[Table]:

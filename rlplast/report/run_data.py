@@ -17,6 +17,7 @@ import numpy as np
 
 from rlplast.core.clock import UNITS, Time
 from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.training.best import Best, read_best
 from rlplast.report.statistics import Drop, area_under_curve, drop_and_recovery
 from rlplast.run.read import read_config, read_info, read_lines
 
@@ -62,6 +63,7 @@ class RunData:
         branch_seconds: wall-clock seconds its prefix had taken there; 0 without one.
         config: config.yaml.
         info: run.json.
+        best: its best evaluation, if it keeps the checkpoint of that.
     """
 
     task: str
@@ -77,10 +79,11 @@ class RunData:
     branch_seconds: float
     config: dict[str, Any]
     info: dict[str, Any]
+    best: Best | None
 
 
 def read_run(folder: Path, task: str, arm: str, seed: int) -> RunData:
-    """Read a run's folder: config.yaml, run.json, metrics.jsonl and receipts.jsonl.
+    """Read a run's folder: config.yaml, run.json, metrics.jsonl, receipts.jsonl, best.json.
 
     Raises:
         DamagedFile: naming the file, and the line, that is cut or altered.
@@ -98,6 +101,9 @@ def read_run(folder: Path, task: str, arm: str, seed: int) -> RunData:
             )
     _check_clocks([row.get("clock") for row in receipts], unit, folder / "receipts.jsonl")
     _check_clocks([origin.get("clock")] if origin else [], unit, folder / "run.json")
+    best = _best(folder)
+    if best is not None:
+        _check_clocks([best.clock], unit, folder / "checkpoints" / "best.json")
     return RunData(
         task=task,
         arm=arm,
@@ -112,7 +118,15 @@ def read_run(folder: Path, task: str, arm: str, seed: int) -> RunData:
         branch_seconds=float(origin.get("seconds", 0.0)),
         config=config,
         info=info,
+        best=best,
     )
+
+
+def _best(folder: Path) -> Best | None:
+    try:
+        return read_best(folder / "checkpoints")
+    except ConfigError:
+        return None
 
 
 def _length(config: Row, metrics: Sequence[Row], folder: Path) -> tuple[str, int]:

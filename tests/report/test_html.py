@@ -125,6 +125,27 @@ def test_tables_say_the_numbers_of_the_summary(plain: tuple[Path, str]):
     assert drops["fire"]["time to recover (env steps)"] == "500"
 
 
+@pytest.mark.parametrize(
+    ("stream", "head", "expected"),
+    [("repeated", "best at phase", "4, 7, –"), ("single", "best at env steps", "1500, 3000, –")],
+)
+def test_scores_say_where_each_run_was_at_its_best(
+    tmp_path: Path, quick: None, stream: str, head: str, expected: str
+):
+    study = write_study(tmp_path, arms=("none", "fire"), config={"stream": {"name": stream}})
+    for seed, phase in ((1, 4), (2, 7)):
+        (folder,) = study.glob(f"cells/*/seed-{seed}/fire-*")
+        clock = {"updates": 750 * seed, "env_steps": 1500 * seed, "phase": phase}
+        best = {"metric": "return_mean", "value": 0.5, "checkpoint": "best-1", "clock": clock}
+        (folder / "checkpoints").mkdir()
+        (folder / "checkpoints" / "best.json").write_text(json.dumps(best))
+    scores = Page(written(study, tmp_path / "out")).table(head)
+    assert {arm: cells[head] for arm, cells in scores.items()} == {
+        "none": "–, –, –",
+        "fire": expected,
+    }
+
+
 def test_cost_counts_each_prefix_once(plain: tuple[Path, str]):
     # a run takes 60 s, 30 s of which are its prefix's; 3 seeds of 3 arms
     said = next(text for _, text in Page(plain[1]).paragraphs if "prefixes" in text)
