@@ -1,25 +1,43 @@
-"""Persistent Neurons, figures 1 to 5: two parameters, and a curve, in loops of their own.
+"""Persistent Neurons: its figures 2, 3, 5, 6 and 15, the last three small.
 
-    python scripts/persistent_cases.py --out docs/images
+    python scripts/persistent_cases.py [CASE ...] --out docs/images
 
-The paper's loss lacks a bracket; this one has the two minima that its text names. Its curve exists
-as a picture only: here y = |x| + 3 sin(2x) at 40 points of [−3, 3]. `--iterations` and `--steps`
-shorten the curve's training.
+two_dimensions is a loop of its own. The paper's loss lacks a bracket; this one has the two minima
+that its text names. The other cases are short runs of the arm `persistent` of study/persistent,
+whose weights are looked at on the way: curve (figures 3 and 5, with `--iterations` of `--steps`),
+trajectories (6) and saturation (15), both on digits. The champion is the best iteration but the
+plain one, by validation.
 """
 
 import argparse
-from collections.abc import Callable
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import rlplast
+from rlplast.cli.study_cells import read_study_config
+from rlplast.run import api
+from rlplast.run.config_file import read_config
+from rlplast.study.spec import runs_of
+from rlplast.supervised.models import model_taps
 
 START = (-0.335, -1.4)
-WIDTH, CURVE_LR, MOMENTUM = 32, 1e-3, 0.9
+DIGITS = {"name": "digits", "folder": None, "validation": 0.5, "validation_of": "test"}
+TANH = {  # figures 13 to 15 on digits
+    "data": DIGITS,
+    "model.hidden": [100] * 6,
+    "batch_size": 64,
+    "metrics.every": None,
+    "tensorboard": False,
+}
 
 
 def valley(x: Tensor, y: Tensor) -> Tensor:
@@ -28,126 +46,193 @@ def valley(x: Tensor, y: Tensor) -> Tensor:
     return -first - 1.5 * torch.exp(-((x + 2) ** 2 + (y + 1) ** 2))
 
 
-def iterate(
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    loss: Callable[[], Tensor],
-    iterations: int,
-    steps: int,
-    coef: float,
-    note: Callable[[int, int, float], object],
-) -> None:
-    """Train persistently: after each iteration the weights are remembered and start anew.
-
-    Args:
-        module: what trains.
-        optimizer: trains it.
-        loss: its loss, without the penalty.
-        iterations: the first of them is plain.
-        steps: updates of each.
-        coef: strength of the penalty.
-        note: told iteration, step and loss before each update, and at the end of an iteration.
-    """
-    network = rlplast.Network("net", module, optimizer)
-    penalties = rlplast.Penalties([], network)
-    params = {"coef": coef, "solutions": max(1, iterations - 1)}
-    row = {"method": "persistent", "on": "phase_start", "params": params}
-    hooks = rlplast.Hooks([row], network, f"{iterations * steps + 1} updates", penalties=penalties)
-    for phase in range(iterations):
-        hooks.step(updates=phase * steps, phase=phase)
-        for step in range(steps):
-            value = loss()
-            note(phase, step, float(value.detach()))
-            optimizer.zero_grad()
-            penalties.add("net", value).backward()
-            optimizer.step()
-        note(phase, steps, float(loss().detach()))
-
-
-def two_dimensions(folder: Path, steps: int) -> None:
-    """Draw figure 2: both trajectories over the contours of the loss."""
-    import matplotlib.pyplot as plt
-
+def two_dimensions(folder: Path, steps: int = 50_000) -> None:
+    """Draw figure 2: the plain and the persistent trajectory over the contours of the loss."""
     point = nn.Linear(2, 1, bias=False).double()
     with torch.no_grad():
         point.weight.copy_(torch.tensor([START]))
-    paths: list[list[list[float]]] = [[], []]
-
-    def note(phase: int, step: int, value: float) -> None:
-        if step % 50 == 0:
-            paths[phase].append(point.weight[0].tolist())
-
     optimizer = torch.optim.SGD(point.parameters(), lr=1e-3)
-    iterate(point, optimizer, lambda: valley(*point.weight[0]), 2, steps, 0.1, note)
+    network = rlplast.Network("net", point, optimizer)
+    penalties = rlplast.Penalties([], network)
+    row = {"method": "persistent", "on": "phase_start", "params": {"coef": 0.1, "solutions": 1}}
+    hooks = rlplast.Hooks([row], network, f"{2 * steps + 1} updates", penalties=penalties)
     x, y = np.meshgrid(np.linspace(-4, 4, 200), np.linspace(-4, 1, 150))
     z = valley(torch.as_tensor(x), torch.as_tensor(y)).numpy()
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     axes.contour(x, y, z, 20, cmap="Greys_r", linewidths=0.7)
-    for name, path, colour in zip(
-        ("plain", "persistent"), paths, ("tab:green", "tab:red"), strict=True
-    ):
-        end = path[-1]
-        axes.plot(
-            *zip(*path, strict=True), color=colour, label=f"{name}: ({end[0]:.3f}, {end[1]:.3f})"
-        )
-        axes.plot(*end, "o", color=colour)
+    for phase, (name, colour) in enumerate({"plain": "green", "persistent": "red"}.items()):
+        hooks.step(updates=phase * steps, phase=phase)
+        path = []
+        for _ in range(steps):
+            path.append(point.weight[0].tolist())
+            optimizer.zero_grad()
+            penalties.add("net", valley(*point.weight[0])).backward()
+            optimizer.step()
+        end = point.weight[0].tolist()
         print(f"two dimensions, {name}: {end}")
+        words = f"{name}: ({end[0]:.3f}, {end[1]:.3f})"
+        axes.plot(*zip(*path[::50], strict=True), color=f"tab:{colour}", label=words)
+        axes.plot(*end, "o", color=f"tab:{colour}")
     axes.plot(*START, "k*", label="start")
     axes.set(xlabel="x", ylabel="y")
     axes.legend()
     figure.savefig(folder / "persistent_two_dimensions.png", dpi=110)
 
 
-def curve(folder: Path, iterations: int, steps: int, seed: int) -> None:
+@dataclass(frozen=True)
+class Trained:
+    """A run of persistent training.
+
+    Attributes:
+        trainable: what trained, with its last weights.
+        weights: the weights (n,) by iteration and epoch in it; (i, 0) is θ0, but for i = 0.
+        scores: the score of evaluations, by iteration; higher is better.
+    """
+
+    trainable: Any
+    weights: dict[tuple[int, int], Tensor]
+    scores: dict[int, list[float]]
+
+    @property
+    def champion(self) -> int:
+        """The iteration with the best evaluation, without the plain one."""
+        return max((i for i in self.scores if i), key=lambda i: max(self.scores[i]))
+
+    def put(self, weights: Tensor) -> Any:
+        """Return what trained with other weights."""
+        vector_to_parameters(weights, self.trainable.model.parameters())
+        return self.trainable
+
+
+def train(study: str, score: str, every: int, changes: dict[str, Any]) -> Trained:
+    """Run the arm `persistent` of a study's first task, and keep its weights every so many epochs.
+
+    Args:
+        study: its name.
+        score: what evaluations are judged by: accuracy or loss.
+        every: epochs.
+        changes: values by dotted key.
+    """
+    spec = read_study_config(study)
+    overrides = next(run.overrides for run in runs_of(spec) if run.arm == "persistent")
+    config: Any = read_config(spec.base, *overrides, changes)
+    weights: dict[tuple[int, int], Tensor] = {}
+
+    def keep(loop: Any) -> None:
+        clock = loop.trainable.clock
+        place = (clock.phase, clock.epochs - clock.phase * config.stream.epochs)
+        if place[1] % every == 0 and place not in weights:
+            weights[place] = parameters_to_vector(loop.trainable.model.parameters()).detach()
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = api.train(config, Path(folder) / "run", observer=keep)
+        scores: dict[int, list[float]] = {}
+        for line in run.lines():
+            if f"eval/{score}" in line:
+                value = line[f"eval/{score}"]
+                scores.setdefault(line["phase"], []).append(-value if score == "loss" else value)
+        trained = Trained(run.agent(), weights, scores)
+    best = ", ".join(f"{abs(max(own)):.4f}" for own in scores.values())
+    print(f"{study}: best {score} by iteration {best}; champion {trained.champion}")
+    return trained
+
+
+def curve(folder: Path, iterations: int, steps: int) -> None:
     """Draw figures 3 and 5: the curve by the plain model and by the champion."""
-    import matplotlib.pyplot as plt
-
-    x = torch.linspace(-3, 3, 40)[:, None]
-    y = x.abs() + 3 * torch.sin(2 * x)
-    torch.manual_seed(seed)
-    sizes = [(1, WIDTH), (WIDTH, WIDTH), (WIDTH, 1)]
-    layers = [nn.Linear(*size) for size in sizes]
-    for layer in layers:
-        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-        nn.init.zeros_(layer.bias)
-    module = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
-    ends: list[tuple[float, Tensor]] = []
-
-    def note(phase: int, step: int, value: float) -> None:
-        if step == steps:
-            ends.append((value, module(x).detach()))
-
-    optimizer = torch.optim.SGD(module.parameters(), lr=CURVE_LR, momentum=MOMENTUM)
-    squared = nn.MSELoss()
-    iterate(module, optimizer, lambda: squared(module(x), y), iterations, steps, 0.01, note)
-    losses = [value for value, _ in ends]
-    champion = int(np.argmin(losses))
-    best = f"champion {losses[champion]:.4f} at iteration {champion}"
-    print(f"one dimension: plain {losses[0]:.4f}, {best}")
-    print("losses:", " ".join(f"{value:.4f}" for value in losses))
+    changes = {"stream.phases": iterations, "stream.epochs": steps}
+    changes |= {"evaluate.every": f"{steps} epochs", "checkpoint.every": f"{steps} epochs"}
+    trained = train("study/persistent/figures_3_4_5", "loss", steps, changes)
+    losses = [-max(own) for own in trained.scores.values()]
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
     left.plot(losses, "o-")
     left.set(xlabel="iteration", ylabel="squared error", yscale="log")
-    right.plot(x, y, "k.", label="data")
-    right.plot(x, ends[0][1], label="plain")
-    right.plot(x, ends[champion][1], label=f"iteration {champion}")
+    data = trained.trainable.data.train
+    right.plot(data.x.flatten(), data.y.flatten(), "k.", markersize=3, label="data")
+    for name, iteration in (("plain", 0), ("champion", trained.champion)):
+        fit = trained.put(trained.weights[iteration, steps]).predict(data.x)
+        right.plot(data.x.flatten(), fit, label=f"{name}, iteration {iteration}")
     right.legend()
     figure.savefig(folder / "persistent_one_dimension.png", dpi=110)
 
 
+def trajectories(folder: Path) -> None:
+    """Draw figure 6: trajectories of the plain model and of the champion, from one start.
+
+    They are projected onto the plane through the start and both ends, which is ours: the paper does
+    not say which. The contours are the validation error on that plane.
+    """
+    trained = train("study/persistent/digits", "accuracy", 1, {})
+    paths = {
+        name: torch.stack([w for (i, epoch), w in trained.weights.items() if i == number and epoch])
+        for name, number in (("plain", 0), ("champion", trained.champion))
+    }
+    start = trained.weights[1, 0]
+    basis, sides = torch.linalg.qr(torch.stack([p[-1] - start for p in paths.values()]).T)
+    plane = basis * sides.diagonal().sign()  # both ends lie on the positive side
+    flat = {n: torch.cat([start[None], p]).sub(start) @ plane for n, p in paths.items()}
+    every = torch.cat(list(flat.values()))
+    margin = 0.2 * (every.amax(0) - every.amin(0))
+    edges = zip(every.amin(0) - margin, every.amax(0) + margin, strict=True)
+    x, y = (torch.linspace(float(low), float(high), 40) for low, high in edges)
+    error = [
+        [100 - 100 * trained.put(start + plane @ torch.stack([a, b])).evaluate(0, 0)["accuracy"]]
+        for b in y
+        for a in x
+    ]
+    figure, axes = plt.subplots(figsize=(6, 4.5), layout="constrained")
+    lines = axes.contour(x, y, np.reshape(error, (40, 40)), 12, colors="0.6", linewidths=0.7)
+    axes.clabel(lines, fontsize=6)
+    for (name, path), colour in zip(flat.items(), ("tab:green", "tab:red"), strict=True):
+        axes.plot(*path.T, ".-", color=colour, markersize=3, label=name)
+        axes.plot(*path[-1], "o", color=colour)
+    axes.plot(0, 0, "k*", label="start")
+    axes.set(xlabel="towards the plain solution", ylabel="the champion's other direction")
+    axes.set_aspect("equal")
+    axes.legend(title="contours: validation error, %")
+    figure.savefig(folder / "persistent_trajectories.png", dpi=110)
+
+
+def saturation(folder: Path) -> None:
+    """Draw figure 15: activations of all tanh units on the test images, half way and at the end."""
+    trained = train("study/persistent/figures_13_14_15", "accuracy", 15, TANH)
+    images = trained.trainable.data.unseen.x
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.5), sharey=True, layout="constrained")
+    for panel, epoch in zip(panels, (15, 30), strict=True):
+        for name, number in (("plain", 0), ("champion", trained.champion), ("last", 9)):
+            trainable = trained.put(trained.weights[number, epoch])
+            taps = model_taps(trainable.model.eval(), trainable.normalise(images))[1]
+            values = torch.cat([own.detach().flatten() for own in taps.values()])
+            share = float((values.abs() > 0.9).float().mean())
+            print(f"saturation, epoch {epoch}, iteration {number}: {share:.1%} beyond ±.9")
+            words = f"{name}, iteration {number}"
+            panel.hist(values, 50, range=(-1, 1), density=True, histtype="step", label=words)
+        panel.set(xlabel="activation", title=f"epoch {epoch}")
+        panel.legend(loc="upper center")
+    panels[0].set(ylabel="density")
+    figure.savefig(folder / "persistent_saturation.png", dpi=110)
+
+
 def main() -> int:
-    """Run both cases."""
+    """Draw the cases that are asked for."""
+    cases = {
+        "two_dimensions": two_dimensions,
+        "curve": lambda folder: curve(folder, args.iterations, args.steps),
+        "trajectories": trajectories,
+        "saturation": saturation,
+    }
     mpl.use("Agg")
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(cases)}; all")
     parser.add_argument("--out", type=Path, default=Path())
-    parser.add_argument("--iterations", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=50_000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=10_000)
     args = parser.parse_args()
+    if unknown := set(args.cases) - set(cases):
+        parser.error(f"unknown: {', '.join(unknown)}; allowed: {', '.join(cases)}")
     torch.set_num_threads(1)
     args.out.mkdir(parents=True, exist_ok=True)
-    two_dimensions(args.out, 50_000)
-    curve(args.out, args.iterations, args.steps, args.seed)
+    for name in args.cases or cases:
+        cases[name](args.out)
     return 0
 
 

@@ -6,7 +6,7 @@ What a law does not mention follows torch's own (`torch_default`).
 - `vgg_law`, `resnet_law`: those of torchvision's models.
 - `vit_law`, `efficientnet_law`: those of timm's models.
 - `fire_vit_law`: that of FIRE's vision transformer.
-- `xavier_law`, `normal_law`: those of any model whose config asks for them.
+- `xavier_law`, `he_law`, `normal_law`: those of any model whose config asks for them.
 """
 
 import math
@@ -20,6 +20,7 @@ from rlplast.core.network.network import torch_default
 __all__ = [
     "efficientnet_law",
     "fire_vit_law",
+    "he_law",
     "normal_law",
     "resnet_law",
     "vgg_law",
@@ -94,6 +95,15 @@ def xavier_law(block: Block, generator: torch.Generator) -> Tensor:
         return torch.zeros(block.view.shape)
     bound = math.sqrt(6 / (block.spec.fan_in + block.spec.fan_out))
     return torch.empty(block.view.shape).uniform_(-bound, bound, generator=generator)
+
+
+def he_law(block: Block, generator: torch.Generator) -> Tensor:
+    """Draw linear and conv weights N(0, 2/fan_in), biases 0 (He et al. 2015)."""
+    if block.kind not in ("linear", "conv"):
+        return torch_default(block, generator)
+    if block.role == "bias":
+        return torch.zeros(block.view.shape)
+    return _normal(block, math.sqrt(2 / block.spec.fan_in), generator)
 
 
 def normal_law(block: Block, generator: torch.Generator, std: float) -> Tensor:

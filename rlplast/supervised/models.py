@@ -26,6 +26,7 @@ from rlplast.supervised.chains import ALEXNET, CNN, LENET5, Stages, chain, vgg16
 from rlplast.supervised.initialisation import (
     efficientnet_law,
     fire_vit_law,
+    he_law,
     normal_law,
     resnet_law,
     vgg_law,
@@ -64,8 +65,8 @@ class ModelConfig:
         activation: mlp: relu or tanh; null for relu.
         init: models without attention, but timm's: ``torch`` for the laws of torch's own layers,
             as FIRE's code has; ``xavier`` for weights U(±√(6/(fan_in + fan_out))) and biases 0;
-            ``normal`` for weights and biases N(0, init_std²), norm layers as torch's; null for
-            the model's own.
+            ``he`` for weights N(0, 2/fan_in) and biases 0; ``normal`` for weights and biases
+            N(0, init_std²), norm layers as torch's; null for the model's own.
         init_std: standard deviation of init ``normal``.
         pretrained: vit_tiny, deit_tiny, efficientnetv2_s, timm: whether to start from the weights
             timm publishes.
@@ -219,6 +220,7 @@ ACTIVATION_NAMES = ("relu", "tanh")
 LAWS: dict[str, Callable[[ModelConfig], Callable[[Block, torch.Generator], Tensor]]] = {
     "torch": lambda config: torch_default,
     "xavier": lambda config: xavier_law,
+    "he": lambda config: he_law,
     "normal": lambda config: partial(normal_law, std=config.init_std or 1.0),
 }
 

@@ -156,6 +156,12 @@ def test_laws_of_a_config_hold_for_every_layer(name: str) -> None:
     for key, value in draws(name, 1, init="normal", init_std=0.2).items():
         if value.numel() > 200 and "bn" not in key:  # biases too
             assert float(value.std()) == pytest.approx(0.2, rel=0.15), key
+    for key, value in draws(name, 1, init="he").items():
+        if value.ndim > 1 and value.numel() > 200:
+            expected = math.sqrt(2 / value[0].numel())
+            assert float(value.std()) == pytest.approx(expected, rel=0.15), key
+        elif key.endswith("bias"):
+            assert not value.any(), key
     for key, value in draws(name, 1, init="xavier").items():
         if value.ndim > 1:
             fans = value[0].numel() + value[:, 0].numel()
@@ -324,7 +330,7 @@ def test_images_too_small_for_a_kernel_are_refused_with_the_smallest_size() -> N
             r"pretrained = True: vit_tiny_fire does not",
         ),
         ({"name": "vit_tiny", "patch": 5}, r"model\.patch = 5: allowed is a divisor of 8 and 8"),
-        ({"name": "vgg16", "init": "he"}, r"model\.init = 'he': allowed: normal, torch, xavier"),
+        ({"name": "vgg16", "init": "kaiming"}, r"init = 'kaiming': allowed: he, normal, torch, xa"),
         ({"name": "mlp", "init": "normal"}, r"init_std = None.*: init normal needs its standard"),
         ({"name": "mlp", "init_std": 0.1}, r"init_std = 0\.1, model\.init = None: init normal"),
         ({"name": "mlp", "activation": "selu"}, r"activation = 'selu': did you mean 'relu'"),
