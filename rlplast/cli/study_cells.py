@@ -83,9 +83,9 @@ def build_each(left: Sequence[Cell]) -> None:
 
 
 def write_study(
-    folder: StudyFolder, study: StudyConfig, cells: Sequence[Cell], source: str
+    folder: StudyFolder, study: StudyConfig, cells: Sequence[Cell], source: str, smoke: bool = False
 ) -> None:
-    """Write the plan: configs before study.json, which names them."""
+    """Write the plan: configs before study.json, which names them, and says if it is a smoke."""
     write_text(folder.path / "study.yaml", find_config(source).read_text())
     (folder.path / "configs").mkdir(exist_ok=True)
     for cell in cells:
@@ -102,5 +102,6 @@ def write_study(
         "arms": arms,
         "tasks": list(study.task_list()),
         "seeds": study.seed_list(),
+        "smoke": smoke,
     }
     folder.write_plan(about, cells)

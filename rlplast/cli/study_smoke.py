@@ -54,7 +54,7 @@ def run_smoke(args: argparse.Namespace) -> int:
         except ConfigError:
             shutil.rmtree(path / "data", ignore_errors=True)
             raise
-        write_study(folder, study, cells, args.config)
+        write_study(folder, study, cells, args.config, smoke=True)
         failures = _run(folder, cells, args)
     finally:
         folder.close()

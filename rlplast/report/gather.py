@@ -17,6 +17,7 @@ __all__ = ["Gathered", "gather", "unused"]
 DONE = "done"
 PREFIX = "prefix"
 FORMAT = 1  # of study.json
+SMOKE = "this is a smoke, runs of a moment on made data: nothing in it is a result"
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def _of_study(study: Path) -> Gathered:
         runs=tuple(runs),
         missing=tuple(missing),
         prefixes=tuple(prefixes),
-        notes=(),
+        notes=(SMOKE,) if said.get("smoke") else (),
     )
 
 

@@ -20,6 +20,7 @@ from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.training.best import Best, read_best
 from rlplast.report.statistics import Drop, area_under_curve, drop_and_recovery
 from rlplast.run.read import read_config, read_info, read_lines
+from rlplast.run.tasks import tasks_of
 
 __all__ = [
     "EVALUATIONS",
@@ -241,6 +242,13 @@ def first_after(run: RunData) -> int:
     return sum(any(row.get(u, n) < n for u, n in clock.items() if u in UNITS) for row in rows)
 
 
+def _between_tasks(run: RunData) -> bool:
+    """Whether an agent's scores before and after its intervention are of two tasks."""
+    rows, after = _measured(run, run.score), first_after(run)
+    phases = {row.get("phase") for row in rows[max(after - 1, 0) : after + 1]}
+    return len(phases) > 1 and len(tasks_of(run.config)) > 1
+
+
 @dataclass(frozen=True)
 class Run:
     """The numbers of one run, in the units of its score.
@@ -253,7 +261,7 @@ class Run:
         auc: mean height of its curve.
         auc_after: the same from where the first arm of the task leaves the others.
         drop: what its intervention did at once; None without one, or without a score on
-            either side of it.
+            either side of it; of an agent on a sequence, without scores of one task.
         seconds: wall-clock seconds of the whole run, its prefix included.
         own_seconds: those after it left its prefix.
         updates: optimizer updates.
@@ -280,7 +288,7 @@ def measure(run: RunData, start: float | None) -> Run:
     final = float(ends.mean()) if len(ends) else math.nan
     early = ys[10 * xs <= run.total] if task_length(run.config) else ys[:0]
     moment, drop = hook_time(run), None
-    if moment is not None:
+    if moment is not None and not _between_tasks(run):
         drop = drop_and_recovery(xs, ys, moment, first_after(run), higher_is_better(run.score))
     seconds = _last(run, "time/seconds")
     return Run(

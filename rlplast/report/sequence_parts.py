@@ -46,7 +46,8 @@ _COLUMNS = {
     ),
     "forward transfer": (
         "forward_transfer",
-        f"Forward transfer: mean score of the first visit of a task, arm minus {ORACLE}, {{form}}.",
+        f"Forward transfer: mean score of the first visit of a task, arm minus {ORACLE}, {{form}}, "
+        "without the first task.",
     ),
     "forgetting": (
         "forgetting",
@@ -90,14 +91,15 @@ def _by_phase(report: Report, name: str, found: Found) -> Picture:
     drawn: dict[int, Curve] = {}
     for look in report.arms:
         means = [sign * own.means for own in found[look.name].values()]
-        xs, ys = align([(np.arange(1.0, len(own) + 1), own) for own in means])
+        xs, ys = align([(np.arange(float(len(own))), own) for own in means])
         if len(xs):
             drawn[look.index] = Curve(xs, *curve_band(ys))
     caption = (
         f"Mean height of {key} while each task was trained, interquartile mean over seeds; "
-        f"band: {interval_words(report.rows(name).values())}."
+        f"band: {interval_words(report.rows(name).values())}. The other sections have the score of "
+        "the task that is trained, so a final score is that of the last task."
     )
-    rest = (report.arms, drawn, ("number of the task", better(key)), (), {})
+    rest = (report.arms, drawn, ("phase: number of the task", better(key)), (), {})
     return picture(f"sequence-{slug}", f"{name}, task after task", caption, draw_curves, *rest)
 
 
@@ -111,8 +113,7 @@ def _by_task(report: Report, name: str, names: list[str]) -> Picture:
                 panels[task][look.index] = Curve(xs, curve_band(ys)[0])
     caption = (
         f"{report.score(name)} of each task over the run, interquartile mean over seeds. Grey: "
-        "where the task is trained; elsewhere it is evaluated at switches only, with straight "
-        "lines between."
+        "where the task is trained. Lines between evaluations are straight."
     )
     rest = (report.arms, panels, report.unit(name), report.branches(name))
     shaded = _trained(report.of(name)[0])

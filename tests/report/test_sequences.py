@@ -11,7 +11,7 @@ import pytest
 from rlplast.report.arms import task_of
 from rlplast.report.contents import write_report
 from rlplast.report.gather import Gathered, gather
-from rlplast.report.run_data import RunData
+from rlplast.report.run_data import RunData, measure
 from rlplast.report.scores import reference_id
 from rlplast.report.sequences import (
     by_task,
@@ -208,6 +208,20 @@ def test_the_page_says_it_in_pictures_and_tables(games: Gathered, tmp_path: Path
     assert "a plain difference" in found
     assert f"{name}, task after task" in found
     assert f"{name}, each task" in found
+
+
+def test_a_drop_compares_scores_of_one_task(games: Gathered):
+    run = next(run for run in games.runs if run.arm == "none")
+
+    def drop_at(steps: int, phase: int) -> float | None:
+        clock = {"updates": steps, "env_steps": steps, "frames": steps, "phase": phase}
+        fired = [{"clock": clock, "norm_after": 1.0}]
+        drop = measure(RunData(**{**vars(run), "receipts": fired}), None).drop
+        return drop and drop.drop
+
+    scores = {row["env_steps"]: row["eval/return_mean"] for row in run.metrics}
+    assert drop_at(1500, 1) == scores[1250] - scores[1500]
+    assert drop_at(1000, 1) is None  # before is one game, after another
 
 
 def test_equally_hard_tasks_are_compared_with_the_first(tmp_path: Path, quick: None):
