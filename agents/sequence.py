@@ -190,9 +190,10 @@ def _steps(env: EnvConfig) -> int:
     plain = text.strip()[-1:] in "0123456789kMB"
     time = Time.parse(f"{text} env_steps" if plain else text, "env.steps_per_task")
     if time.unit != "env_steps" or time.value < 1 or time.value % env.num_envs:
+        near = max(1, round(time.value / env.num_envs)) * env.num_envs
         raise ConfigError(
             f"env.steps_per_task = {said!r}: allowed is a multiple of env.num_envs = "
-            f"{env.num_envs} in env_steps, such as {100_000 * env.num_envs}"
+            f"{env.num_envs} in env_steps, such as {near}"
         )
     return int(time.value)
 

@@ -49,7 +49,7 @@ def _problem(one: EnvSpec, other: EnvSpec) -> str:
     # Only coordinates and channels can be filled up with zeros.
     fixed = slice(0, None) if len(a) == 2 else slice(1, None)
     if len(a) != len(b) or a[fixed] != b[fixed]:
-        return f"their observations are of shapes {a} and {b}"
+        return f"shapes {a} and {b} of observations; allowed are vectors, or pictures of one size"
     for name in _SAME:
         if getattr(one, name) != getattr(other, name):
             return f"their {name} is {getattr(one, name)} and {getattr(other, name)}"

@@ -89,9 +89,8 @@ def _check(args: argparse.Namespace) -> None:
     name, root = args.name, args.root.expanduser()
     if args.download:
         root.mkdir(parents=True, exist_ok=True)
-    if not root.is_dir():
-        hint = SETS[name].downloads[0].command(root) if SETS[name].downloads else "use --download"
-        raise ConfigError(f"--root = '{root}': no such folder; allowed is one with {name}: {hint}")
+    if root.exists() and not root.is_dir():  # one that is not there yet is an empty one
+        raise ConfigError(f"--root = '{root}' is a file: allowed is the folder with {name}")
     problems: list[Finding] = []
     with stoppable(), _counter(name) as advance:  # nothing half-written is left
         if name in IMAGE_SETS:

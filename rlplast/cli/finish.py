@@ -10,6 +10,7 @@ from rich.table import Table
 from rlplast.cli.tables import counted, figure
 from rlplast.report.plot import plot_run
 from rlplast.run.api import Run
+from rlplast.run.tasks import tasks_of
 
 __all__ = ["finish"]
 
@@ -30,7 +31,7 @@ def finish(run: Run) -> None:
         console.print(line, soft_wrap=True, highlight=False)
     scores = [m for m in run.lines("metrics") if any(key.startswith("eval/") for key in m)]
     if scores:
-        console.print(_evaluated(scores[-1]), soft_wrap=True, highlight=False)
+        console.print(_evaluated(scores[-1], tasks_of(run.config)), soft_wrap=True, highlight=False)
     picture = plot_run(run.path, run.path / "plot.png")
     console.print(f"run: {run.path}   picture: {picture}", soft_wrap=True)
 
@@ -49,11 +50,12 @@ def _inside(summaries: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _evaluated(row: dict[str, Any]) -> str:
-    """Say in a line what the last evaluation found."""
+def _evaluated(row: dict[str, Any], tasks: Sequence[str]) -> str:
+    """Say in a line what the last evaluation found, of the task of its phase."""
     if "eval/return_mean" in row:
+        of = f" of {tasks[row['phase']]}" if len(tasks) > 1 else ""
         return (
-            f"evaluation after {row['env_steps']:,} env_steps: "
+            f"evaluation{of} after {row['env_steps']:,} env_steps: "
             f"mean return {row['eval/return_mean']:.2f}, median {row['eval/return_median']:.2f} "
             f"over {counted(round(row['eval/episodes']), 'episode')}"
         )

@@ -115,6 +115,7 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     if near:
         return f"did you mean '{near[0]}'?"
     count = _NAMES if len(" ".join(names[:_NAMES])) <= 100 else _NAMES // 2
+    count += len(names) == count + 1  # the name takes no more room than "and 1 more"
     more = f" and {len(names) - count} more" if len(names) > count else ""
     return f"allowed: {', '.join(names[:count]) or 'nothing'}{more}"
 

@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 _BROKEN = (EOFError, OSError, zlib.error, tarfile.TarError)
+AGAIN = "download it again; `rlplast data` says from where"
 TRAIN_PER_TEST = 5  # in CIFAR: 50 000 images and 10 000
 _UNSIGNED_BYTE = 8  # idx's code of the type
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -119,7 +120,7 @@ def missing(folder: Path, name: str, source: str, data: str, remark: str = "") -
 def unreadable(path: Path, error: BaseException) -> DamagedFile:
     """Return the error for a file that is cut or damaged."""
     size = path.stat().st_size if path.exists() else 0
-    return DamagedFile(f"{path} cannot be read, {size} bytes ({error}): download it again")
+    return DamagedFile(f"{path} cannot be read, {size} bytes ({error}): {AGAIN}")
 
 
 # MNIST.
@@ -168,13 +169,13 @@ def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
     if len(data) < header or data[:4] != magic:
         raise DamagedFile(
             f"{path} begins with {data[:4].hex()} and has {len(data)} bytes; an idx file of "
-            f"{dimensions} dimensions begins with {magic.hex()} and has at least {header}"
+            f"{dimensions} dimensions begins with {magic.hex()} and has at least {header}: {AGAIN}"
         )
     shape = [int(n) for n in np.frombuffer(data, ">u4", dimensions, 4)]
     if len(data) != header + math.prod(shape):
         raise DamagedFile(
             f"{path} has {len(data)} bytes; its header, shape {shape}, needs "
-            f"{header + math.prod(shape)}: download it again"
+            f"{header + math.prod(shape)}: {AGAIN}"
         )
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
@@ -269,7 +270,7 @@ def _cifar_records(data: bytes, path: Path, label_bytes: int) -> np.ndarray:
         whole = max(1, -(-len(data) // length)) * length
         raise DamagedFile(
             f"{path} has {len(data)} bytes; needed are {length} for each image, so {whole} if "
-            "its end is missing: download it again"
+            f"its end is missing: {AGAIN}"
         )
     return np.frombuffer(data, np.uint8).reshape(-1, length)
 
@@ -307,5 +308,5 @@ def _archived(archive: Path, names: tuple[str, ...]) -> dict[str, bytes]:
         raise unreadable(archive, error) from error
     absent = [n for n in names if n not in data]
     if absent:
-        raise DamagedFile(f"{archive} holds no {absent[0]}: download it again")
+        raise DamagedFile(f"{archive} holds no {absent[0]}: {AGAIN}")
     return data

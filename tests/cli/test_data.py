@@ -188,9 +188,16 @@ def test_bad_usage_is_named(tmp_path: Path):
     assert "allowed with --root are mnist" in refused(command("data", "--root", tmp_path))
     said = refused(command("data", "mnist", "--root", tmp_path, "--download"))
     assert "--download: mnist is not fetched" in said
+    outcome = command("data", "mnist", "--root", __file__)
+    assert (outcome.code, "is a file: allowed is" in outcome.err) == (2, True)
+
+
+def test_a_folder_that_is_not_there_yet_is_an_empty_one(tmp_path: Path):
     outcome = command("data", "mnist", "--root", tmp_path / "none")
-    assert outcome.code == 2
-    assert "none': no such folder; allowed is one with mnist: curl " in outcome.err
+    assert "and 3 more, above" in not_ready(outcome)
+    assert outcome.out.count("ubyte.gz: is not there") == 4
+    assert not (tmp_path / "none").exists()
+    assert "remedy" in not_ready(command("data", "wikipedia", "--root", tmp_path / "none"))
 
 
 @pytest.mark.parametrize("name", IMAGES[:4])

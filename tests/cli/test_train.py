@@ -330,3 +330,10 @@ def test_units_reset_inside_updates_are_counted_at_the_end(tmp_path: Path):
     assert units > 0
     updates = sum(row["firings"] for row in rows)
     assert f"cbp in {updates} updates of q: {units} units reset" in outcome.out
+
+
+def test_the_last_evaluation_of_a_sequence_is_said_to_be_of_its_task(tmp_path: Path):
+    env = ("--env.tasks", "2", "--env.steps_per_task", "40", "--agent.initial_steps", "20")
+    rest = ("--evaluate.episodes", "1", "--metrics.every", "null", "--tensorboard", "false")
+    outcome = command("train", "dqn/cartpole_permuted", *env, *rest, "--out", tmp_path / "run")
+    assert "evaluation of task-1 after 80 env_steps: mean return" in outcome.out
