@@ -21,7 +21,7 @@ import jsonargparse
 import yaml
 
 from rlplast.core.clock import Time
-from rlplast.core.errors import ConfigError, shortened
+from rlplast.core.errors import ConfigError, did_you_mean, shortened
 from rlplast.core.training.config import RunConfig, check_keys, read_yaml
 from rlplast.core.training.kinds import get_kind, kinds
 from rlplast.run.shipped import config_folder, find_config
@@ -250,9 +250,11 @@ def _list_in_file(key: str, name: str) -> Any:
     shipped = config_folder() / f"{name.removesuffix('.yaml')}.yaml"
     path = Path(name) if os.path.isfile(name) else shipped
     if not os.path.isfile(path):
+        files = config_folder().glob("*/hooks/*.yaml")
+        lists = [f"{file.parent.parent.name}/hooks/{file.stem}" for file in files]
         raise ConfigError(
             f"{key} = {name!r}: there is no such file; allowed is a list of mappings, a file that "
-            "holds one, or a shipped one such as supervised/hooks/fire"
+            f"holds one, or a shipped one ({did_you_mean(name, lists)})"
         )
     found = _plain(read_yaml(path), f"{key} = {name!r}")
     if not isinstance(found, list):

@@ -53,7 +53,7 @@ def hook(**keys: Any) -> dict[str, Any]:
         (hook(at="40 updates"), "arm 'a': hooks[0] (fire).at = 40 updates is at or past the end"),
         (hook(at="7 tokens"), "arm 'a': hooks[0] (fire) counts tokens: this run counts"),
         (hook(at=None), "arm 'a': hooks[0] (fire) has no rule"),
-        ({"hooks": "dqn/hooks/fier"}, "arm 'a': hooks = 'dqn/hooks/fier': there is no such file"),
+        ({"hooks": "dqn/hooks/fier"}, "a shipped one (did you mean 'dqn/hooks/fire'?)"),
         ({"layers": [{"method": "x"}]}, "arm 'a': method 'x' is unknown"),
         ({"penalties": [{"method": "l3"}]}, "arm 'a': method 'l3' is unknown"),
         (
