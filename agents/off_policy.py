@@ -89,8 +89,8 @@ class OffPolicyAgent(ABC):
         return self.experience.owes()
 
     def phase_over(self) -> bool:
-        """Whether the next step starts a phase: all updates of the last one are done."""
-        return not self.owes() and self.sequence.is_over(self.clock.phase, self.clock.env_steps)
+        """Whether all env_steps of a phase are done: the next one starts once no update is owed."""
+        return self.sequence.is_over(self.clock.phase, self.clock.env_steps)
 
     @property
     def sequence(self) -> Sequence:
@@ -187,8 +187,8 @@ class OffPolicyAgent(ABC):
     def _evaluates_all(self) -> bool:
         """Whether this is the end of a phase or of the run, or all tasks are asked for."""
         end = self.config.env_steps_total(self.config.total_time())
-        ended = not self.owes() and self.clock.env_steps >= end
-        return self.config.evaluate.tasks == "seen" or ended or self.phase_over()
+        ended = self.clock.env_steps >= end or self.phase_over()
+        return self.config.evaluate.tasks == "seen" or (ended and not self.owes())
 
     def play(
         self,

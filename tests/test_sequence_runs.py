@@ -38,6 +38,11 @@ def test_every_phase_ends_with_an_evaluation_of_all_tasks_seen(run: Path):
             assert row[f"eval/{names[phase]}/return_mean"] == row["eval/return_mean"]
 
 
+def test_the_end_of_a_phase_is_measured_once_after_its_last_update(run: Path):
+    due = [row for row in lines(run, "metrics") if "metric/weight_norm/q" in row]  # every 25%
+    assert [row["updates"] for row in due] == [15 * phase for phase in range(1, 5)]
+
+
 def test_hooks_fire_at_phases_before_anything_of_the_new_task(run: Path):
     fired = [(row["method"], row["clock"]) for row in lines(run, "receipts")]
     starts = [clock for method, clock in fired if method == "shrink_perturb"]

@@ -21,9 +21,14 @@ def made(config: dict[str, Any]) -> Any:
 
 def at_end_of(agent: Any, phase: int) -> Any:
     """Step an agent to where the next step starts a phase."""
-    while not (agent.clock.phase == phase and agent.phase_over()):
+    while not (agent.clock.phase == phase and over(agent)):
         agent.step()
     return agent
+
+
+def over(agent: Any) -> bool:
+    """Say whether the next step starts a phase."""
+    return agent.phase_over() and not agent.owes()
 
 
 def into(agent: Any, phase: int) -> Any:
@@ -48,11 +53,11 @@ def test_switch_is_a_step_of_its_own_after_the_last_update_at_exactly_its_time(
 ):
     agent = made(config)
     while agent.clock.env_steps < 3 * EACH or agent.owes():
-        before, over = agent.clock, agent.phase_over()
+        before, last = agent.clock, over(agent)
         agent.step()
         after = agent.clock
-        assert (after.phase > before.phase) == over
-        if over:
+        assert (after.phase > before.phase) == last
+        if last:
             assert after == before.advance(phase=1)
             assert after.env_steps == EACH * after.phase
         if not agent.owes():
@@ -96,7 +101,7 @@ def test_cleared_replay_holds_the_new_task_alone_and_updates_wait_for_it():
     while agent.clock.env_steps < EACH + 10:
         agent.step()
         assert agent.clock.updates == updates
-    while not agent.phase_over():
+    while not over(agent):
         agent.step()
         assert (replayed(agent).obs[:, 4:] != 0).any(1).all()
     assert agent.clock.updates == updates + 15

@@ -153,8 +153,10 @@ class Loop:
         schedules = (every.metrics, every.evaluate, every.log, every.checkpoint, every.keep_every)
         metrics, evaluate, log, save, keep = (is_due(s, previous, clock) for s in schedules)
         due = save or keep
-        if self.trainable.phase_over():  # as the end of a run
-            metrics, evaluate, log = every.metrics is not None, every.evaluate is not None, True
+        if self.trainable.phase_over():  # as the end of a run: after the last update owed
+            log = not self.trainable.owes()
+            metrics = log and every.metrics is not None
+            evaluate = log and every.evaluate is not None
         best = self._measure(clock, metrics, evaluate)
         if log:
             self._log(clock)

@@ -74,7 +74,10 @@ class Trainable(Source, Protocol):
         return False
 
     def phase_over(self) -> bool:
-        """Whether the next step starts a phase, so that the one before is measured as a run is."""
+        """Whether the next step starts a phase, or will once no update is owed any more.
+
+        A phase is then measured as a run is at its end: once, after its last update.
+        """
         return False
 
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
