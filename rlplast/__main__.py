@@ -4,19 +4,29 @@ Environments in worker processes import the file that the program began with onc
 command line, and torch with it, are imported by `main`.
 """
 
+import os
+import signal
 import sys
+from typing import Any
 
 __all__ = ["main"]
 
 
 def main() -> int:
     """Run one command; returns the exit code."""
-    try:
-        from rlplast.cli.main import main as run  # seconds, in which one may press Ctrl-C
-    except KeyboardInterrupt:
-        print("rlplast: interrupted before it began", file=sys.stderr)
-        return 130
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if interruptible:  # an import that is interrupted may well make another error of it
+        signal.signal(signal.SIGINT, _stop)
+    from rlplast.cli.main import main as run  # seconds, in which one may press Ctrl-C
+
+    if interruptible:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return run()
+
+
+def _stop(*ignored: Any) -> None:
+    os.write(2, b"rlplast: interrupted before it began\n")
+    os._exit(130)
 
 
 if __name__ == "__main__":

@@ -337,3 +337,19 @@ def test_the_last_evaluation_of_a_sequence_is_said_to_be_of_its_task(tmp_path: P
     rest = ("--evaluate.episodes", "1", "--metrics.every", "null", "--tensorboard", "false")
     outcome = command("train", "dqn/cartpole_permuted", *env, *rest, "--out", tmp_path / "run")
     assert "evaluation of task-1 after 80 env_steps: mean return" in outcome.out
+
+
+def test_an_interrupt_while_the_program_is_imported_ends_it_in_one_line():
+    code = (
+        "import os, signal, sys\n"
+        "class Package:\n"
+        "    def find_spec(self, name, *others):\n"
+        "        if name == 'numpy':\n"
+        "            try: os.kill(os.getpid(), signal.SIGINT)\n"
+        "            except KeyboardInterrupt: raise ImportError('hidden')\n"
+        "sys.meta_path.insert(0, Package())\n"
+        "from rlplast.__main__ import main\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (130, b"rlplast: interrupted before it began\n")
