@@ -55,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    if args.jobs is not None and args.jobs < 1:
+        raise ConfigError(f"--jobs {args.jobs}: allowed is at least 1")
     # Both import everything that trains, and the plan's estimate more; other commands need neither.
     if args.smoke:
         from rlplast.cli.study_smoke import run_smoke
@@ -130,8 +132,6 @@ def _executor(study: StudyConfig, threads: int, args: argparse.Namespace) -> Exe
     if kind != study.executor.get("kind", "local"):
         options = {}  # they are another executor's
     jobs = args.jobs if args.jobs is not None else study.jobs
-    if jobs is not None and jobs < 1:
-        raise ConfigError(f"--jobs {jobs}: allowed is at least 1")
     return make_executor(kind, jobs, threads, options, main)
 
 

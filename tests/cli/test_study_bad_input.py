@@ -144,10 +144,12 @@ def test_list_of_hooks_is_looked_for_in_the_current_folder(
     assert command("study", config, "--dry_run").code == 0
 
 
-@pytest.mark.parametrize("jobs", [0, -1])
-def test_number_of_jobs_is_at_least_one(jobs: int, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("jobs", "mode"), [(0, ()), (-1, ()), (0, ("--smoke",)), (-1, ("--plan",))]
+)
+def test_number_of_jobs_is_at_least_one(jobs: int, mode: tuple[str, ...], tmp_path: Path):
     config = write_study(tmp_path, TINY, NONE)
-    outcome = command("study", config, "--out", tmp_path / "study", "--jobs", jobs)
+    outcome = command("study", config, "--out", tmp_path / "study", "--jobs", jobs, *mode)
     assert refused(outcome) == f"--jobs {jobs}: allowed is at least 1"
 
 
