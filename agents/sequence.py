@@ -7,13 +7,14 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from rlplast import envs
 from rlplast.agents.switch import Switch, switch_of
 from rlplast.core.clock import Time
-from rlplast.core.errors import ConfigError, check_choice, check_known
+from rlplast.core.errors import ConfigError, check_choice, check_known, shortened
 from rlplast.core.registry import check_range, param
 
 __all__ = ["EnvConfig", "Sequence", "shift_of"]
@@ -188,14 +189,17 @@ def _steps(env: EnvConfig) -> int:
         )
     text = str(said)
     plain = text.strip()[-1:] in "0123456789kMB"
-    time = Time.parse(f"{text} env_steps" if plain else text, "env.steps_per_task")
-    if time.unit != "env_steps" or time.value < 1 or time.value % env.num_envs:
-        near = max(1, round(time.value / env.num_envs)) * env.num_envs
-        raise ConfigError(
-            f"env.steps_per_task = {said!r}: allowed is a multiple of env.num_envs = "
-            f"{env.num_envs} in env_steps, such as {near}"
-        )
-    return int(time.value)
+    near = 100_000 * env.num_envs
+    with suppress(ConfigError):
+        time = Time.parse(f"{text} env_steps" if plain else text)
+        if time.unit == "env_steps" and time.value >= 1:
+            if not time.value % env.num_envs:
+                return int(time.value)
+            near = max(1, round(time.value / env.num_envs)) * env.num_envs
+    raise ConfigError(
+        f"env.steps_per_task = {shortened(said)}: allowed is a multiple of env.num_envs = "
+        f"{env.num_envs} in env_steps, at most 1e18, such as {near}"
+    )
 
 
 def _entry(place: int, said: Any, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
