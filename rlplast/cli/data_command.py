@@ -63,7 +63,13 @@ def run(args: argparse.Namespace) -> int:
         if args.download:
             raise ConfigError("--root is not set: give the folder for the tokens")
         return 0
-    _check(args)
+    try:
+        _check(args)
+    except PermissionError as error:
+        raise ConfigError(
+            f"--root = '{args.root}': {error.filename} may not be read or written; remedy: fix "
+            f"permissions, such as with `chmod -R u+rwX {args.root}`"
+        ) from error
     return 0
 
 

@@ -88,6 +88,8 @@ def find_download(path: Path, download: Download) -> Finding:
     """Return whether a file is the published one: by its size, then its checksum."""
     command = download.command(path.parent)
     if not path.is_file():
+        if os.path.lexists(path):
+            return Finding(path.name, "is no file", f"delete it, then {command}")
         parts = sorted(p.name for p in path.parent.glob(f"{path.name}.*"))
         state = f"is not there, {parts[0]} is: half a download?" if parts else "is not there"
         return Finding(path.name, state, command)

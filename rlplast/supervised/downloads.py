@@ -8,6 +8,7 @@ Sizes and checksums are those that the publishers state (torchvision has the one
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from os.path import lexists
 from pathlib import Path
 
 from rlplast.core.downloads import Download, Finding, Published, find_download, unpack
@@ -135,12 +136,13 @@ def check_images(name: str, root: Path) -> Iterator[Finding]:
 
     Raises:
         RlplastError: if an archive cannot be unpacked.
+        PermissionError: if a file may not be read.
     """
     own = IMAGE_SETS[name]
     usable = True
     if not any(any(root.glob(pattern)) for pattern in own.loose):
         for download in own.downloads:
-            if (root / download.unpacked).exists():
+            if lexists(root / download.unpacked):  # a link that leads nowhere stays too
                 continue
             finding = _archive(download, root, own.unread)
             usable &= not finding.remedy
@@ -166,6 +168,8 @@ def _read(name: str, root: Path) -> Finding:
     try:
         found = _corrupted_counts(root, own) if not own.train else _counts(name, root)
     except RlplastError as error:
+        if isinstance(error.__cause__, PermissionError):  # of data that may well be whole
+            raise error.__cause__ from None
         return Finding(str(root), f"cannot be used: {error}", _again(own, root))
     needed = (own.train, own.test, own.shape)
     words = "{:,} training and {:,} test images of (channels, height, width) {}"
@@ -196,7 +200,7 @@ def _corrupted_folder(root: Path, own: ImageSet) -> Path:
 
 def _again(own: ImageSet, root: Path) -> str:
     """Return how a set that is unpacked and wrong is mended."""
-    there = [str(root / d.unpacked) for d in own.downloads if (root / d.unpacked).exists()]
+    there = [str(root / d.unpacked) for d in own.downloads if lexists(root / d.unpacked)]
     old = f"delete {', '.join(there) or 'what is there'}"
     absent = [d.command(root) for d in own.downloads if not (root / d.name).exists()]
     fetch = "; ".join(absent) or "the archive is there"

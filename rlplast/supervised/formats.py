@@ -120,7 +120,8 @@ def missing(folder: Path, name: str, source: str, data: str, remark: str = "") -
 def unreadable(path: Path, error: BaseException) -> DamagedFile:
     """Return the error for a file that is cut or damaged."""
     size = path.stat().st_size if path.exists() else 0
-    return DamagedFile(f"{path} cannot be read, {size} bytes ({error}): {AGAIN}")
+    remedy = "fix permissions" if isinstance(error, PermissionError) else AGAIN
+    return DamagedFile(f"{path} cannot be read, {size} bytes ({error}): {remedy}")
 
 
 # MNIST.

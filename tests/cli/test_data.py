@@ -1,8 +1,10 @@
 """`rlplast data`: tiny archives in the published formats, whole, cut, missing, altered."""
 
+import errno
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -153,6 +155,50 @@ def test_an_unpacked_set_with_a_cut_file_is_named(published: tuple[str, Path]):
     said = not_ready(command("data", name, "--root", root))
     assert "cannot be used: " in said
     assert f"delete {unpacked}" in said
+
+
+def test_a_link_that_leads_nowhere_is_neither_replaced_nor_taken_for_nothing(
+    published: tuple[str, Path],
+):
+    name, root = published
+    download = SETS[name].downloads[0]
+    unpacked, archive = root / download.unpacked, root / download.name
+    unpacked.symlink_to("an unmounted disk")
+    command("data", name, "--root", root)
+    assert unpacked.is_symlink()
+    archive.unlink()
+    outcome = command("data", name, "--root", root)
+    assert outcome.code == 2
+    assert f"remedy: delete {unpacked}" in outcome.out
+    unpacked.unlink()
+    archive.symlink_to("an unmounted disk")
+    said = not_ready(command("data", name, "--root", root))
+    assert f"{archive.name} is no file; remedy: delete it, then curl" in said
+
+
+@pytest.mark.parametrize("published", IMAGES[:4], indirect=True)
+@pytest.mark.parametrize("unpacked", [False, True])
+def test_what_may_not_be_read_is_not_to_be_deleted(
+    published: tuple[str, Path], unpacked: bool, monkeypatch: pytest.MonkeyPatch
+):
+    name, root = published
+    path = root / SETS[name].downloads[0].name
+    if unpacked:
+        command("data", name, "--root", root)
+        inner = root / SETS[name].downloads[0].unpacked
+        read = ("wnids.txt", "data_batch_1.bin", "train.bin")
+        path = next((inner / name for name in read if (inner / name).exists()), inner)
+    whole = Path.open
+
+    def denied(self: Path, *how: Any, **more: Any) -> Any:  # for the superuser may read anything
+        if self == path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return whole(self, *how, **more)
+
+    monkeypatch.setattr(Path, "open", denied)
+    said = not_ready(command("data", name, "--root", root))
+    assert f"{path} may not be read or written; remedy: fix permissions" in said
+    assert "delete" not in said
 
 
 @pytest.mark.parametrize("name", ["cifar10", "tiny_imagenet"])
