@@ -154,6 +154,14 @@ def test_what_a_task_is_depends_on_seed_and_number_alone():
     assert same(vars(one[2]), vars(same_seed[2]))
     assert not same([vars(s) for s in one], [vars(s) for s in other])
     assert one[0].order is None  # the first is not shifted
+    assert not same(vars(one[2]), vars(one[3]))
+
+
+def test_a_factor_drawn_for_a_task_multiplies_the_environments_own_option():
+    shift = {"name": "gravity", "low": 0.5, "high": 0.5}
+    config: Any = read_config(sac_tasks(env={"options": {"gravity": 3.0}, "shift": shift}))
+    tasks = Tasks(config.env, 5)
+    assert [tasks.of(k)[1]["gravity"] for k in range(3)] == [3.0, 1.5, 1.5]
 
 
 # Networks.

@@ -39,6 +39,11 @@ def test_union_is_as_wide_as_the_widest():
             dataclasses.replace(ASTERIX, id="x", obs_shape=(96, 96)),
             r"\(84, 84\) and \(96, 96\)",
         ),
+        (
+            ASTERIX,
+            dataclasses.replace(ASTERIX, id="x", obs_shape=(96, 84)),  # rows are no channels
+            r"\(84, 84\) and \(96, 84\)",
+        ),
         (ASTERIX, dataclasses.replace(ASTERIX, id="x", frame_stack=2), "frame_stack is 4 and 2"),
         (
             BREAKOUT,
