@@ -1,5 +1,7 @@
 """Which task comes when, and what the keys refuse."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from rlplast.run.config_file import dump_config, read_config
 from rlplast.run.tasks import tasks_of
 from tests.sequences import TWO, dqn_tasks, sac_tasks
 
+PARTS = ("replay", "explore", "optimizer", "target", "statistics")
 SHIFT = {"sequence": [], "id": "gym/CartPole-v1", "shift": "permuted_observations", "tasks": 3}
 
 
@@ -148,3 +151,12 @@ def test_lengths_that_do_not_fit_the_sequence_are_refused(changes: dict[str, Any
 def test_a_part_that_is_not_said_is_the_default():
     assert switch_of({"replay": "keep"}).explore == "restart"
     assert switch_of("pt_dqn").replay == "keep"
+
+
+def test_presets_are_those_of_the_table_in_the_guide():
+    guide = Path(__file__).parents[2] / "docs" / "how-to-train-on-a-sequence.md"
+    row = re.compile(r"^\| `(\w+)` " + r"\| (\w+) " * 5 + r"\|", re.MULTILINE)
+    told = {
+        name: dict(zip(PARTS, said, strict=True)) for name, *said in row.findall(guide.read_text())
+    }
+    assert {name: vars(switch) for name, switch in PRESETS.items()} == told

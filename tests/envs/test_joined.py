@@ -51,6 +51,7 @@ def test_union_is_as_wide_as_the_widest():
             "obs_dtype is uint8",
         ),
         (BREAKOUT, dataclasses.replace(BREAKOUT, id="x", clip_rewards=True), "clip_rewards is"),
+        (BREAKOUT, dataclasses.replace(BREAKOUT, id="x", obs_scale=0.5), "obs_scale is 1.0 and"),
     ],
 )
 def test_what_cannot_be_joined_is_refused_by_name(one: Any, other: Any, says: str):

@@ -35,6 +35,8 @@ def test_permuted_coordinates_are_a_signed_permutation():
     assert seen.dtype == np.float32
     drawn = [draw_shift("permuted_observations", CARTPOLE, rng(i)) for i in range(9)]
     assert len({tuple(s.seen(obs)[0]) for s in drawn}) > 5
+    signs = np.array([s.seen(np.ones((1, 4), np.float32)) for s in drawn])
+    assert 0.2 < (signs == -1).mean() < 0.8
 
 
 def test_permuted_channels_and_permuted_pixels_hold_the_same_values():
@@ -43,12 +45,17 @@ def test_permuted_channels_and_permuted_pixels_hold_the_same_values():
     before, after = (sorted(plane.tobytes() for plane in x[0]) for x in (planes, seen))
     assert before == after
     assert seen.tobytes() != planes.tobytes()
-    screens = rng(1).integers(256, size=(2, 84, 84)).astype(np.uint8)
-    seen = draw_shift("permuted_observations", ASTERIX, rng(1)).seen(screens)
+    place = np.arange(84 * 84)  # its two digits on two screens, the same noise on all after them
+    noise = rng(1).integers(256, size=84 * 84)
+    screens = np.array([place % 256, place // 256, noise, noise]).astype(np.uint8)
+    seen = draw_shift("permuted_observations", ASTERIX, rng(1)).seen(screens.reshape(4, 84, 84))
     assert seen.dtype == np.uint8
-    assert (np.sort(seen.ravel()) == np.sort(screens.ravel())).all()
-    order = np.argsort(screens[0].ravel(), kind="stable")  # one order for all screens
-    assert not np.array_equal(order, np.argsort(seen[0].ravel(), kind="stable"))
+    low, high, *others = seen.reshape(4, -1).astype(np.int64)
+    order = low + 256 * high  # one order for all screens
+    assert np.array_equal(np.sort(order), place)
+    assert (order != place).mean() > 0.9
+    for other in others:
+        assert np.array_equal(other, noise[order])
 
 
 @pytest.mark.parametrize(("spec", "others"), [(BREAKOUT, 24 - 1), (PENDULUM, 6 * 8 - 1)])
