@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from rlplast.agents.experience import Experience
 from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.tasks import Tasks
+from rlplast.core.clock import Clock
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
 from tests.agents.toy_env import everything, hooked, same
@@ -121,6 +123,20 @@ def test_replay_that_was_cleared_counts_and_loads_as_one_that_was_not(tmp_path: 
     assert other.experience.replay.size == replay.size
 
 
+def test_stack_of_frames_begins_anew_in_a_task():
+    env = {"sequence": ["atari/Pong", "atari/Breakout"], "steps_per_task": EACH}
+    agent = {"network": "nature", "initial_steps": 10, "buffer_size": 100}
+    config: Any = read_config({"kind": "dqn", "env": env | {"num_envs": 1}, "agent": agent})
+    rng, clock = np.random.default_rng(0), Clock()
+    experience = Experience(config, Tasks(config.env, 3), rng, torch.device("cpu"), True)
+    for _ in range(5):
+        clock = experience.step(np.zeros(1, np.int64), clock)
+    assert experience.obs().any((2, 3)).all()
+    experience.switch(1)
+    assert experience.obs().any((2, 3)).tolist() == [[False, False, False, True]]
+    experience.close()
+
+
 def test_returns_are_of_episodes_that_ended_only():
     options = {"max_episode_steps": 25}
     agent = into(made(sac_tasks(env={"options": options})), 2)
@@ -183,6 +199,12 @@ def test_target_at_a_switch(choice: str, make: Any):
     assert {k for k in before if not same(before[k], after[k])} <= {"target"}
     kept, copied = (same(after["target"], before[k]) for k in ("target", name))
     assert (kept, copied) == (choice == "keep", choice == "copy")
+
+
+def test_renewed_targets_are_other_ones_at_every_switch():
+    agent = made(dqn_tasks(env={"switch": {"target": "renew"}}))
+    drawn = [weights(into(agent, phase))["target"] for phase in (1, 2)]
+    assert not same(drawn[0], drawn[1])
 
 
 @pytest.mark.parametrize("make", [dqn_tasks, sac_tasks])
