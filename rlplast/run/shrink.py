@@ -165,7 +165,8 @@ def _shorten(data: dict[str, Any], config: Any) -> None:
             data["total"] = "auto"
         with suppress(ValueError, ImportError):  # not all environments have a limit to set
             options = env["options"] | {"max_episode_steps": EPISODE}
-            envs.spec(env["id"], **options)
+            for entry in env["sequence"] or [env["id"]]:
+                envs.spec(entry if isinstance(entry, str) else entry["id"], **options)
             env["options"] = options
     else:
         data["total"] = str(Time(UPDATES, config.total_time().unit))

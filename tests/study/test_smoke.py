@@ -87,6 +87,14 @@ def test_times_keep_their_place_in_the_run(tmp_path):
     assert small.agent.target_every == round(5000 * whole / 500_000) == 1
 
 
+def test_episodes_of_a_sequence_are_short_whatever_its_environments_have_for_options(tmp_path):
+    sequence = ["gym/CartPole-v1", {"id": "gym/MountainCar-v0", "options": {"gravity": 1.5}}]
+    env = {"sequence": sequence, "options": {"gravity": 2.0}, "steps_per_task": 6000}
+    config = read_config({"kind": "dqn", "env": env, "agent": {"initial_steps": 100}})
+    small: Any = shrunk(config, tmp_path)
+    assert small.env.options == {"gravity": 2.0, "max_episode_steps": 50}
+
+
 def test_a_condition_holds_at_once(tmp_path):
     when = {"metric": "dormant_ratio", "above": 0.9, "cooldown": "50k env_steps"}
     config = read_config(
