@@ -167,3 +167,8 @@ def test_a_linear_model_finds_the_least_squares(tmp_path: Path):
     model = run.agent().model
     assert model.head.weight.flatten().tolist() == pytest.approx([2, -1], abs=1e-2)
     assert model.head.bias.item() == pytest.approx(0.5, abs=1e-2)
+
+
+def test_every_task_draws_its_last_bits_anew():
+    fast = [bit_flipping(3, task, 50, "one")[0].x[:, 0, 0, 15:] for task in (0, 1)]
+    assert not fast[0].equal(fast[1])
