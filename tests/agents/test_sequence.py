@@ -90,7 +90,7 @@ def test_updates_that_are_owed_by_a_count_of_env_steps(switch: Any, ratio: float
 
 REFUSED = [
     ({"steps_per_task": None}, "env.steps_per_task = null: a sequence of tasks needs"),
-    ({"steps_per_task": 41}, "allowed is a multiple of env.num_envs = 2 in env_steps, such as 40"),
+    ({"steps_per_task": 41}, "env.num_envs = 2 in env_steps, at most 1e18, such as 40"),
     ({"steps_per_task": "5 updates"}, "env.steps_per_task = '5 updates': allowed is a multiple"),
     ({"steps_per_task": "many"}, "env.steps_per_task = 'many': allowed is a multiple"),
     ({"steps_per_task": -4}, "env.steps_per_task = -4: allowed is a multiple of env.num_envs"),
