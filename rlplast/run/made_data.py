@@ -45,6 +45,8 @@ def make_data(config: RunConfig) -> None:
         data = known.data
         if data.name in _WRITERS:
             _once(data.folder, _WRITERS[data.name])
+        elif data.name == "huggingface":
+            _once(data.huggingface.path, _write_pictures)
         if data.corrupted is not None:
             _once(data.corrupted, lambda folder: _write_corrupted(folder, data.name))
     elif config.kind == "gpt":
@@ -106,6 +108,13 @@ def _write_tiny_imagenet(folder: Path) -> None:
         lines.append(f"val_{number}.JPEG\t{names[label]}\t0\t0\t63\t63\n")
     (folder / "wnids.txt").write_text("".join(f"{wnid}\n" for wnid in wnids))
     (folder / "val" / "val_annotations.txt").write_text("".join(lines))
+
+
+def _write_pictures(folder: Path) -> None:
+    """Write a folder of classes for each part, which `datasets` loads with its own columns."""
+    for part, (x, y) in _images("cifar10").items():
+        for number, (picture, label) in enumerate(zip(x, y, strict=True)):
+            _save(folder / part / str(label) / f"{number}.png", picture)
 
 
 def _save(path: Path, picture: np.ndarray) -> None:
