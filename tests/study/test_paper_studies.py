@@ -301,6 +301,72 @@ def test_grids_are_those_of_the_papers() -> None:
     }
 
 
+# The task of a grid, and the study and the task of it whose values came out.
+CHOSEN = {("study/fire/fig2_grid", name): (f"study/fire/{name}", "") for name in FIRE} | {
+    ("study/swr/grid", f"{setting}_{pair}"): (f"study/swr/{name}", pair)
+    for setting, name in zip(
+        ("warm", "full", "limited", "single"), ("fig2_6", "fig3_7", "fig4_8", "table1"), strict=True
+    )
+    for pair in PAIRS
+}
+QUICK = [key for key in CHOSEN if key[1] in ("fig2a_cifar100", "limited_cifar100_cnn_bn")]
+
+
+@pytest.mark.parametrize(("grid", "task"), [k if k in QUICK else slow(*k) for k in CHOSEN])
+def test_a_grid_has_the_runs_whose_values_were_chosen(grid: str, task: str) -> None:
+    """All of a run's config is compared: data, network, stream, optimizer, hooks, penalties."""
+    name, own_task = CHOSEN[grid, task]
+    study = read_study_config(name)
+    searched = read_study_config(grid)
+    tried = {run.arm: run for run in runs_of(searched) if (run.task, run.seed) == (task, 1)}
+    chosen = {r.arm: r for r in runs_of(study) if (r.task, r.seed) == (own_task, 1)}
+    for arm in {"none", "shrink_perturb", "dash", "parseval", "l2", "l2_init", "swr"} & set(chosen):
+        if name.startswith("study/fire/") and arm == "l2_init":
+            continue  # of the scripts, not of Table 5
+        config = read_config(study.base, *chosen[arm].overrides)
+        (row,) = [*config.hooks, *config.penalties] or [{"params": {}}]
+        wanted = {k: row["params"][k] for k in ("alpha", "coef", "coef_head") if k in row["params"]}
+        arm = "swr_norms" if "coef_head" in wanted else arm
+        label = " ".join([arm, *(f"{k}={v:g}" for k, v in wanted.items())])
+        assert read_config(searched.base, *tried[label].overrides) == config, label
+
+
+def test_fires_ablations_are_the_warm_start_of_figure_2a() -> None:
+    warm = read_study_config("study/fire/fig2a_cifar10")
+    base: Any = read_config(warm.base, warm.overrides)
+    for name in ("fig5a", "fig5b"):
+        study = read_study_config(f"study/fire/{name}")
+        found: Any = read_config(study.base, study.overrides)
+        assert study.seed_list() == [1, 2, 3]
+        parts = ("data", "model", "stream", "optimizer", "batch_size", "augment")
+        assert [getattr(found, p) for p in parts] == [getattr(base, p) for p in parts]
+        for arm in set(study.arms) - {"fire"}:
+            assert rows_of(study, "", arm) == rows_of(warm, "", arm)
+    fire = row(warm, "", "fire")
+    assert row(read_study_config("study/fire/fig5b"), "", "fire") == fire
+    for number in (1, 2, 3, 5, 10, 20):
+        found = row(read_study_config("study/fire/fig5a"), "", f"fire iterations={number}")
+        assert found == fire | {"params": {"iterations": number}}
+
+
+def test_swrs_illustrations_have_the_published_values() -> None:
+    scaled, balanced = (read_study_config(f"study/swr/{name}") for name in ("fig1", "fig5"))
+    for study, model, epochs in ((scaled, "cnn", 100 + 50), (balanced, "mlp", 200)):
+        found: Any = read_config(study.base, study.overrides)
+        assert study.seed_list() == [1, 2, 3, 4, 5]
+        assert (found.data.name, found.model.name, found.batch_size) == ("cifar10", model, 256)
+        assert (found.stream.name, found.stream.epochs_of_phases()) == ("single_task", [epochs])
+        assert (found.optimizer.name, found.optimizer.lr) == ("adam", 1e-3)
+        assert (found.optimizer.schedule, found.evaluate.every) == ("constant", "1 epochs")
+    for arm, proportional in (("proportional", True), ("plain", False)):
+        found = row(scaled, "", f"{arm} factor=0.5")
+        params = {"proportional": proportional, "factor": 0.5}
+        assert found == {"at": "100 epochs", "optimizer": "keep", "params": params}
+    config: Any = read_config(balanced.base, balanced.overrides)
+    assert config.model.hidden == [100, 100] and config.metrics.every == "1 epochs"
+    assert row(balanced, "", "swr") == {"every": "1 updates", "params": {"coef": 1e-3}}
+
+
 # Persistent neurons, section 4, partial model: network, batch size, epochs.
 PARTIAL = {
     "figure_9": ("lenet5", 256, 150),
