@@ -20,16 +20,14 @@ from torch import Tensor, nn
 from rlplast import envs
 from rlplast.agents.networks import QNetwork, architecture
 from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
-from rlplast.core.clock import Time
 from rlplast.core.training.config import RunConfig
 from rlplast.gpt.model import GPT, cross_entropy
-from rlplast.run.length import length, phases_of
+from rlplast.run.length import length, phases_of, updates_at
 from rlplast.run.roofline import Machine, Traced
 from rlplast.supervised.models import build_model
-from rlplast.supervised.place import batches_per_epoch
 from rlplast.supervised.sizes import sizes_of
 
-__all__ = ["Cost", "cost_of", "updates_at"]
+__all__ = ["Cost", "cost_of"]
 
 # Milliseconds of a simulator's frame, measured on one core of an AMD EPYC with random actions.
 FRAME = {"atari": 0.065, "minatar": 0.015, "gym": 0.1, "dmc": 0.15, "humanoid_bench": 1.0}
@@ -287,35 +285,3 @@ def _agent(
         rows=rows,
         row=row,
     )
-
-
-def updates_at(config: Any, time: Time) -> float:
-    """Return how many updates a run has made when it reaches a time."""
-    if time.unit == "updates":
-        return time.value
-    if config.kind == "supervised":
-        return _updates_of_epochs(config, time)
-    if config.kind == "gpt":
-        if time.unit == "tokens":
-            return time.value / (config.batch_size * config.model.context)
-        starts = [phase.start for phase in config.phase_list()]
-        return starts[int(time.value)] if time.value < len(starts) else config.total_time().value
-    ends = length(config)
-    if time.unit == "phase":  # of a sequence of tasks, all alike
-        return ends["updates"] * time.value / max(1.0, ends.get("phase", 1.0))
-    env_steps = time.value if time.unit == "env_steps" else 0.0
-    if env_steps >= ends["env_steps"]:
-        return ends["updates"]
-    return max(0.0, env_steps - config.agent.initial_steps) * config.replay_ratio
-
-
-def _updates_of_epochs(config: Any, time: Time) -> float:
-    """Return the updates up to an epoch or a phase of a classifier."""
-    updates = 0.0
-    left = time.value
-    for phase in phases_of(config):
-        part = min(left, 1 if time.unit == "phase" else phase.epochs)
-        share = part if time.unit == "phase" else part / phase.epochs
-        updates += share * phase.epochs * batches_per_epoch(phase, config.batch_size)
-        left -= part
-    return updates

@@ -1,6 +1,7 @@
 """How long a run is, in every unit, from its config alone.
 
 - `length`: counts at the end of a run.
+- `updates_at`: updates up to a time.
 - `phases_of`: training and test images of each phase of a classifier's stream.
 """
 
@@ -8,13 +9,14 @@ from typing import Any
 
 import torch
 
+from rlplast.core.clock import Time
 from rlplast.core.training.config import RunConfig
 from rlplast.supervised.config import SupervisedConfig
-from rlplast.supervised.place import updates_before
+from rlplast.supervised.place import batches_per_epoch, updates_before
 from rlplast.supervised.sizes import sizes_of
 from rlplast.supervised.streams import Phase, phases
 
-__all__ = ["length", "phases_of"]
+__all__ = ["length", "phases_of", "updates_at"]
 
 
 def length(config: RunConfig) -> dict[str, float]:
@@ -38,3 +40,35 @@ def phases_of(config: SupervisedConfig) -> list[Phase]:
     sizes, _ = sizes_of(data)
     train, test = (torch.arange(count) % sizes.classes for count in (sizes.train, sizes.test))
     return phases(config.stream, train, test, sizes.classes, config.seed)
+
+
+def updates_at(config: Any, time: Time) -> float:
+    """Return how many updates a run has made when it reaches a time."""
+    if time.unit == "updates":
+        return time.value
+    if config.kind == "supervised":
+        return _updates_of_epochs(config, time)
+    if config.kind == "gpt":
+        if time.unit == "tokens":
+            return time.value / (config.batch_size * config.model.context)
+        starts = [phase.start for phase in config.phase_list()]
+        return starts[int(time.value)] if time.value < len(starts) else config.total_time().value
+    ends = length(config)
+    if time.unit == "phase":  # of a sequence of tasks, all alike
+        return ends["updates"] * time.value / max(1.0, ends.get("phase", 1.0))
+    env_steps = time.value if time.unit == "env_steps" else 0.0
+    if env_steps >= ends["env_steps"]:
+        return ends["updates"]
+    return max(0.0, env_steps - config.agent.initial_steps) * config.replay_ratio
+
+
+def _updates_of_epochs(config: Any, time: Time) -> float:
+    """Return the updates up to an epoch or a phase of a classifier."""
+    updates = 0.0
+    left = time.value
+    for phase in phases_of(config):
+        part = min(left, 1 if time.unit == "phase" else phase.epochs)
+        share = part if time.unit == "phase" else part / phase.epochs
+        updates += share * phase.epochs * batches_per_epoch(phase, config.batch_size)
+        left -= part
+    return updates

@@ -21,6 +21,7 @@ from rlplast.core.method.hooks import hook_identity
 from rlplast.core.method.listing import lists_face
 from rlplast.core.method.schedule import KEYS, Schedule
 from rlplast.core.training.config import RunConfig
+from rlplast.run.length import updates_at
 
 __all__ = ["Cell", "PlannedRun", "cost", "plan"]
 
@@ -282,6 +283,13 @@ def _length(cell: Cell) -> float:
     """Return how much of its run lies before a cell's end, in [0, 1]; 0 where not known."""
     if cell.arm is not None:
         return 1.0
-    ends = cell.config.horizon()
-    shares = [time.value / ends[time.unit] for time in cell.stops if ends[time.unit] > 0]
-    return min(1.0, *shares) if len(shares) == len(cell.stops) else 0.0
+    shares = [_share(cell.config, time) for time in cell.stops]
+    return min(1.0, *shares) if all(shares) else 0.0
+
+
+def _share(config: RunConfig, time: Time) -> float:
+    """Return how much of a run lies before a time; 0 where not known."""
+    if time.unit == "phase":  # of a classifier's stream one may take longer than another
+        return updates_at(config, time) / updates_at(config, config.total_time())
+    end = config.horizon()[time.unit]
+    return time.value / end if end > 0 else 0.0

@@ -8,8 +8,10 @@ from torch import nn
 from rlplast.cli.study_tree import duration, size
 from rlplast.core.clock import Time
 from rlplast.run.config_file import read_config
-from rlplast.run.cost import cost_of, updates_at
+from rlplast.run.cost import cost_of
+from rlplast.run.length import updates_at
 from rlplast.run.roofline import Machine, Traced
+from rlplast.study.plan import PlannedRun, cost, plan
 from tests.cli.commands import command
 
 MACHINE = Machine(matmul=1e9, conv=1e9, bandwidth=1e12, overhead=0.0)
@@ -35,6 +37,13 @@ def test_updates_of_a_stream_follow_from_the_size_of_its_set():
     assert updates_at(config, Time(1, "phase")) == 10 * 60
     assert updates_at(config, Time(11, "epochs")) == 10 * 60 + 600
     assert updates_at(config, config.total_time()) == 10 * 60 + 2 * 600
+
+
+def test_a_shared_phase_counts_by_its_updates():
+    hooks = [[], [{"method": "full_reset", "on": "phase_start"}]]
+    configs = [read_config(CLASSIFIER | {"hooks": rows}) for rows in hooks]
+    cells = plan([PlannedRun("", 1, str(i), config) for i, config in enumerate(configs)])
+    assert cost(cells) == (pytest.approx(1 / 3 + 2 * 2 / 3), 2)  # of 1800 updates it has 600
 
 
 def test_arithmetic_and_disk_of_a_classifier():
