@@ -1,4 +1,4 @@
-"""Studies of FIRE and SWR beside the papers' tables, the official scripts and docs/papers.md.
+"""The papers' studies beside their tables, the official scripts and docs/papers.md.
 
 The values below were copied from the papers, not from the studies.
 """
@@ -25,10 +25,16 @@ OURS = [name for name in NAMES if name.startswith(("study/fire/", "study/swr/"))
 PLANNED = ("fire/fig2a_cifar10", "fire/fig2c_cifar100", "fire/fig3", "fire/fig4b", "swr/fig5")
 
 
+def arm_config(study: StudyConfig, task: str, arm: str) -> Any:
+    """Return the config of an arm in a task, of the first seed."""
+    seed = study.seed_list()[0]
+    (run,) = [r for r in runs_of(study) if (r.task, r.arm, r.seed) == (task, arm, seed)]
+    return read_config(study.base, *run.overrides)
+
+
 def rows_of(study: StudyConfig, task: str, arm: str) -> list[dict[str, Any]]:
     """Return the hooks and penalties that an arm has in a task."""
-    (run,) = [r for r in runs_of(study) if (r.task, r.arm, r.seed) == (task, arm, 1)]
-    config = read_config(study.base, *run.overrides)
+    config = arm_config(study, task, arm)
     return [dict(row) for row in (*config.hooks, *config.penalties)]
 
 
@@ -393,6 +399,51 @@ def test_persistent_neurons_partial_model_has_the_published_values(name: str) ->
     params = row(study, "", "persistent")["params"]
     assert (params["coef"], params["layers"]) == (1e-3, "one")
     assert params["solutions"] + 1 == found.stream.num_phases()
+
+
+# Persistent neurons, section 4, full model: standard deviation of the initial weights.
+FULL = {"bad": 0.2, "good": 0.05}
+
+
+@pytest.mark.parametrize("task", FULL)
+def test_persistent_neurons_full_model_has_the_published_values(task: str) -> None:
+    study = read_study_config("study/persistent/figures_6_7_8")
+    assert list(study.task_list()) == list(FULL)
+    found: Any = read_config(study.base, study.overrides, study.task_list()[task])
+    model, optimizer, data = found.model, found.optimizer, found.data
+    assert (model.name, model.init, model.init_std) == ("lenet5", "normal", FULL[task])
+    assert (optimizer.name, optimizer.lr, optimizer.schedule) == ("adam", 1e-3, "constant")
+    assert (found.batch_size, found.stream.num_phases()) == (256, 1 + 19)
+    assert (data.name, data.validation, data.validation_of) == ("cifar10", 0.5, "test")
+    assert row(study, task, "persistent")["params"] == {
+        "coef": 0.01,
+        "layers": "all",
+        "solutions": 19,
+    }
+
+
+def test_persistent_neurons_tanh_units_have_the_published_values() -> None:
+    study = read_study_config("study/persistent/figures_13_14_15")
+    found: Any = read_config(study.base, study.overrides)
+    model, data = found.model, found.data
+    assert (model.name, model.activation, model.init) == ("mlp", "tanh", "xavier")
+    assert len(model.hidden) + 1 == 7
+    assert set(found.stream.epochs_of_phases()) == {30}
+    assert (data.name, data.validation, data.validation_of) == ("cifar10", 0.5, "test")
+    params = row(study, "", "persistent")["params"]
+    assert params["layers"] == "one" and params["solutions"] + 1 == found.stream.num_phases()
+
+
+def test_persistent_neurons_curve_has_the_published_values() -> None:
+    study = read_study_config("study/persistent/figures_3_4_5")
+    found: Any = read_config(study.base, study.overrides)
+    model, optimizer = found.model, found.optimizer
+    assert (model.hidden, model.activation, model.init) == ([32, 32], None, "he")
+    assert (optimizer.name, optimizer.lr, optimizer.momentum) == ("sgd", 1e-3, 0.9)
+    examples = found.data.examples or 100  # gradient descent: an epoch is an update
+    assert found.batch_size == examples
+    assert found.stream.epochs_of_phases() == [50_000] * 100
+    assert row(study, "", "persistent")["params"] == {"coef": 0.01, "solutions": 99}
 
 
 # The lifecycle paper, Tables 1, 2 and 4.
