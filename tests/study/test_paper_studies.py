@@ -466,7 +466,15 @@ def test_the_lifecycle_studies_have_the_published_values(name: str) -> None:
     arms = {"baseline", "weight_decay", "dropout", "dropconnect", "scheduled_drop"}
     arms |= {"label_smoothing", "rigl", "lcl", "lcl_no_warmup"}
     arms |= {f"lcl_reinit_{m}{end}" for m in ("he", "xavier") for end in ("", "_no_warmup")}
-    assert set(study.arms) - {"stochastic_depth"} == arms
+    assert set(study.arms) == arms | {"stochastic_depth"}
+    for arm in (name for name in arms if name.startswith("lcl")):
+        memory = next((m for m in ("he", "xavier") if m in arm.split("_")), "restore")
+        for lifecycle in (dict(entry) for entry in arm_config(study, "cifar10", arm).layers):
+            params = lifecycle["params"]
+            assert params.get("memory", "restore") == memory, arm
+            assert (params["warmup"] == 0) == arm.endswith("no_warmup"), arm
+            # Classes that sleep in evaluation cannot be told apart.
+            assert "head" not in params["layers"] or params["eval_mask"] is False, arm
 
 
 # All papers.
