@@ -61,7 +61,7 @@ class Lifecycle(Method):
         recovery: range of a sleep, in ticks; each unit draws R_max from it once (ours).
         warmup: ticks to full strength after waking; 0: at once.
         memory: what a unit wakes up with: ``restore`` its own weights, ``he`` or ``xavier`` a
-            new draw, made when it falls asleep (the paper's ablations).
+            new draw (the paper's ablations).
         redraw: whether a unit draws both durations anew each time it wakes up.
         eval_mask: whether the mask holds in evaluation mode (the paper does not say).
         target_mask: whether followers compute with the network's own mask.

@@ -5,8 +5,9 @@ weights, returns edits, writes nothing; without branches on values and without w
 the device.
 
 One thing is done more often than in Algorithm 1: the rows of sleeping units are written back
-from their memory at every tick, not only at revival. A sleeping row is read by nobody, so the
-network computes the same; and whoever reads a weight after a tick finds the effective one.
+from their memory at every tick, not only at revival. A sleeping row is read by nobody but an
+unmasked evaluation, so the network computes the same; and whoever reads a weight after a tick
+finds the effective one.
 """
 
 from collections.abc import Callable
@@ -142,12 +143,13 @@ def tick(place: Place, context: Context) -> list[Edit]:
     for parameter, memory in layer.memories.items():
         weight = layer.rows(place.held(layer.get_parameter(parameter)))
         remembered = layer.rows(layer.get_buffer(memory))
-        falling, sleeping = (layer.spread(mask, parameter) for mask in (died, asleep))
-        if rule.memory == "restore":
-            edits += write_rows(remembered, falling, weight.__getitem__)
-        else:
-            drawn = write_rows(remembered, falling, _Drawn(layer, parameter, before.revivals))
+        masks = died, asleep, revived
+        falling, sleeping, waking = (layer.spread(mask, parameter) for mask in masks)
+        edits += write_rows(remembered, falling, weight.__getitem__)
+        if rule.memory != "restore":
+            drawn = write_rows(remembered, waking, _Drawn(layer, parameter, before.revivals))
             edits += drawn + [replace(edit, target=weight) for edit in drawn]
+            sleeping = sleeping & ~waking
         edits += write_rows(weight, sleeping, remembered.__getitem__)
     if rule.target_mask == "online":
         for follower in place.followers:

@@ -51,9 +51,6 @@ class NaiveLifecycleLinear:
         self.recovery = self.recovery - (1 - self.active)
         for i in np.flatnonzero((self.active == 1) & (self.life <= 0)):  # (C)
             self.weight_memory[i], self.bias_memory[i] = self.weight[i], self.bias[i]
-            if self.fresh is not None:
-                fresh = self.fresh(int(i), int(self.revivals[i]))
-                self.weight_memory[i], self.bias_memory[i] = fresh
             self.active[i] = 0
             self.recovery[i] = self.recovery_max[i]
             self.scale[i] = 1
@@ -62,6 +59,9 @@ class NaiveLifecycleLinear:
             self.largest_drift = max(
                 self.largest_drift, moved / np.linalg.norm(self.weight_memory[i])
             )
+            if self.fresh is not None:
+                fresh = self.fresh(int(i), int(self.revivals[i]))
+                self.weight_memory[i], self.bias_memory[i] = fresh
             self.weight[i], self.bias[i] = self.weight_memory[i], self.bias_memory[i]
             self.active[i] = 1
             self.life[i] = self.life_max[i]
