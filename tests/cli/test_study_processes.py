@@ -35,16 +35,14 @@ def training(out: Path, lines: int = 2) -> bool:
 
 
 def cells_alive(out: Path) -> list[int]:
-    """Return the process ids of a study's cells."""
-    words = [b"rlplast.cli.cell", str(out.resolve()).encode()]
+    """Return the process ids of a study's cells: what they print goes to its logs."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            text = path.read_bytes()
+            if Path(os.readlink(path / "fd" / "1")).parent == out.resolve() / "logs":
+                found.append(int(path.name))
         except OSError:
             continue
-        if all(word in text for word in words):
-            found.append(int(path.parent.name))
     return [pid for pid in found if alive(pid)]
 
 
@@ -60,6 +58,7 @@ def test_study_that_is_stopped_by_a_signal_goes_on(number: signal.Signals, tmp_p
 
     process = start(config, out, "--jobs", 2)
     until(lambda: training(out), 120)
+    assert cells_alive(out)
     process.send_signal(number)
     said, _ = process.communicate(timeout=120)
     if number == signal.SIGKILL:
@@ -90,7 +89,9 @@ def test_restarted_study_waits_for_a_cell_that_still_runs(tmp_path: Path):
     (cell,) = cells_alive(out)
     os.kill(cell, signal.SIGSTOP)  # it cannot act on the end of its study
     process.kill()
-    process.communicate()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()  # what served the study with processes still holds its other end
     process = start(config, out)
     until(lambda: len(cells_alive(out)) == 2, 120)
     time.sleep(8)  # more than it takes to start
@@ -103,9 +104,9 @@ def test_restarted_study_waits_for_a_cell_that_still_runs(tmp_path: Path):
 
 def test_cell_whose_process_dies_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     module = (
-        "import os, sys, pathlib\n"
+        "import os, pathlib\n"
         "marks = [pathlib.Path(f'{n}.mark') for n in (1, 2)]\n"
-        "if sys.argv[0] == '-c' and not all(m.exists() for m in marks):\n"
+        "if os.getsid(0) == os.getpid() and not all(m.exists() for m in marks):\n"
         "    next(m for m in marks if not m.exists()).touch()\n"
         "    os._exit(9)\n"
     )
