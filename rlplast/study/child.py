@@ -166,7 +166,10 @@ def end(child: subprocess.Popen[bytes]) -> None:
 
 
 def kill(pid: int) -> None:
-    """Kill a command and what it started; nobody has waited for its end yet."""
+    """Kill a command and what it started.
+
+    Its end has not been waited for yet: until then no other process gets its id.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
 

@@ -23,7 +23,7 @@ from rlplast.study.executors import Job, Main, cpus, gpus_of, room_for
 
 __all__ = ["LocalBackend", "make"]
 
-# Slow to import, and needed by runs only once they have begun: these if this process has them.
+# Slow to import. The server imports those that this process has, since it built every arm.
 _SLOW = ("torch._dynamo", "sklearn.datasets", "matplotlib.figure", "gymnasium", "mujoco")
 
 
@@ -105,12 +105,12 @@ class LocalBackend:
             child.kill(handle.pid)
 
     def close(self) -> None:
-        """Nothing is left to close: the server ends with this process."""
+        """Nothing is left to close: the server ends once this process and its jobs have."""
 
 
 @contextlib.contextmanager
 def _environment_of_server(threads: int) -> Iterator[None]:
-    """Have a server import from where this process does, and use so many threads."""
+    """Start a server here: it imports from where this process does, with so many threads."""
     before = dict(os.environ)
     path = os.pathsep.join(filter(None, sys.path))
     os.environ.update(child.threads(threads), PYTHONPATH=path, PYTHONSAFEPATH="1")

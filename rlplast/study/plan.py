@@ -289,7 +289,7 @@ def _length(cell: Cell) -> float:
 
 def _share(config: RunConfig, time: Time) -> float:
     """Return how much of a run lies before a time; 0 where not known."""
-    if time.unit == "phase":  # of a classifier's stream one may take longer than another
+    if time.unit == "phase" and config.kind in ("supervised", "gpt"):  # not all are as long
         return updates_at(config, time) / updates_at(config, config.total_time())
     end = config.horizon()[time.unit]
     return time.value / end if end > 0 else 0.0
