@@ -6,12 +6,12 @@ Source: Wan et al. 2013; the scaling by 1/(1 − p) is ours, as inverted dropout
 from dataclasses import dataclass
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.install import as_kind, put
+from rlplast.core.method.install import as_kind, kind_of, put
 from rlplast.core.method.method import method
+from rlplast.core.network.affine import Linear, affine
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.registry import param
 from rlplast.methods.dropping import Dropping, dropped
@@ -34,12 +34,12 @@ class _Connected(nn.Module):
         return dropped(self.weight, self.method.p, updates, self.seed)
 
 
-class DropConnectLinear(_Connected, nn.Linear):  # pyright: ignore[reportIncompatibleVariableOverride]
+class DropConnectLinear(_Connected, Linear):  # pyright: ignore[reportIncompatibleVariableOverride]
     """A linear layer that drops entries of its weight."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return x W'ᵀ + b."""
-        return F.linear(input, self.connected(), self.bias)
+        return affine(input, self.connected(), self.bias)
 
 
 class DropConnectConv2d(_Connected, nn.Conv2d):  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -88,7 +88,7 @@ class DropConnect(Dropping):
 
     def check_layer(self, path: str, layer: nn.Module) -> None:
         """Refuse layers of other classes, which may compute something else."""
-        if type(layer) not in _SWAPS:
+        if kind_of(layer) not in _SWAPS:
             allowed = ", ".join(kind.__name__ for kind in _SWAPS)
             raise ConfigError(
                 f"dropconnect: {path} reads hidden units and is a {type(layer).__name__}: allowed "
@@ -98,7 +98,7 @@ class DropConnect(Dropping):
     def drop_in(self, model: nn.Module, path: str, seed: int) -> nn.Module:
         """Put a layer that drops in place of a plain one."""
         layer = model.get_submodule(path)
-        new = as_kind(layer, _SWAPS[type(layer)])
+        new = as_kind(layer, _SWAPS[kind_of(layer)])
         new.method, new.seed = self, seed
         put(model, layer, new)
         return new

@@ -12,7 +12,7 @@ from torch import nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.context import Context
-from rlplast.core.method.install import named_layers, put
+from rlplast.core.method.install import kind_of, named_layers, put
 from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.blocks import blocks_of
 from rlplast.core.network.edits import Edit
@@ -92,7 +92,7 @@ class Lifecycle(Method):
                 layer already, or a model that is itself the layer.
         """
         modules = dict(model.named_modules())
-        if type(model) in SWAPS or isinstance(model, LifecycleUnits):
+        if kind_of(model) in SWAPS or isinstance(model, LifecycleUnits):
             raise ConfigError(
                 f"lifecycle: the model is itself a {type(model).__name__}: put it into an "
                 "nn.Sequential, whose layer can be replaced"
@@ -104,7 +104,7 @@ class Lifecycle(Method):
             _refuse_tied(model, path)
         for path in paths:
             own = derive_seed(seed, path)
-            put(model, modules[path], SWAPS[type(modules[path])].of(modules[path], self, own))
+            put(model, modules[path], SWAPS[kind_of(modules[path])].of(modules[path], self, own))
         _avoid_fast_paths(model)
         return paths
 
@@ -175,7 +175,7 @@ def _place(network: Network, path: str, layer: LifecycleUnits) -> Place:
 
 
 def _is_unit_layer(module: nn.Module) -> bool:
-    return type(module) in SWAPS or isinstance(module, LifecycleUnits)
+    return kind_of(module) in SWAPS or isinstance(module, LifecycleUnits)
 
 
 def _refuse_tied(model: nn.Module, path: str) -> None:

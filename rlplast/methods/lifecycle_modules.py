@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlplast.core.method.install import as_kind
+from rlplast.core.network.affine import Linear
 from rlplast.core.network.blocks import BlockSpec
 from rlplast.core.network.network import INSTALLED
 from rlplast.core.network.stacked import StackedLinear
@@ -159,7 +160,7 @@ class LifecycleUnits(nn.Module):
         return self
 
 
-class LifecycleLinear(LifecycleUnits, nn.Linear):
+class LifecycleLinear(LifecycleUnits, Linear):
     """A linear layer whose outputs live and sleep: y = d ⊙ (Wx + b)."""
 
     def unit_shape(self) -> tuple[int, ...]:

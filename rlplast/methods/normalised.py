@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.install import as_kind, hidden_layers, put
+from rlplast.core.method.install import as_kind, hidden_layers, kind_of, put
+from rlplast.core.network.affine import Linear
 from rlplast.core.network.stacked import StackedLayerNorm, StackedLinear
 
 __all__ = ["normalise"]
@@ -25,7 +26,7 @@ class _Normalized(nn.Module):
         return self.norm(super().forward(x))
 
 
-class NormalizedLinear(_Normalized, nn.Linear):  # pyright: ignore[reportIncompatibleMethodOverride]
+class NormalizedLinear(_Normalized, Linear):  # pyright: ignore[reportIncompatibleMethodOverride]
     """A linear layer followed by LayerNorm over its outputs."""
 
 
@@ -79,13 +80,13 @@ def normalise(model: nn.Module, method: str, *, affine: bool, eps: float, bias: 
         if isinstance(model.get_submodule(path), _Normalized):
             raise ConfigError(f"{method}: {path} is normalised already")
     for path, layer in layers.items():
-        if type(layer) not in _SWAPS:
+        if kind_of(layer) not in _SWAPS:
             allowed = ", ".join(kind.__name__ for kind in _SWAPS)
             raise ConfigError(
                 f"{method}: {path} is a {type(layer).__name__}: allowed are {allowed}"
             )
     for layer in layers.values():
-        new = as_kind(layer, _SWAPS[type(layer)])
+        new = as_kind(layer, _SWAPS[kind_of(layer)])
         if not bias:
             new._parameters["bias"] = None
         new.norm = _norm(layer, affine, eps)

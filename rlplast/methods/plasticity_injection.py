@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.context import Context
-from rlplast.core.method.install import as_kind, put
+from rlplast.core.method.install import as_kind, kind_of, put
 from rlplast.core.method.method import Method, State, method
+from rlplast.core.network.affine import Linear
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
@@ -58,7 +59,7 @@ class _Remembering(nn.Module):
 
 
 class _RememberingLinear(  # pyright: ignore[reportIncompatibleMethodOverride]
-    _Remembering, nn.Linear
+    _Remembering, Linear
 ):
     pass
 
@@ -101,7 +102,7 @@ class Injected(nn.Module):
         return layers[-1](x)
 
 
-class InjectedLinear(Injected, nn.Linear):  # pyright: ignore[reportIncompatibleMethodOverride]
+class InjectedLinear(Injected, Linear):  # pyright: ignore[reportIncompatibleMethodOverride]
     """An injected linear layer."""
 
 
@@ -152,7 +153,7 @@ class PlasticityInjection(Method):
                     f"plasticity_injection: {block.name} is tied to {', '.join(block.aliases)}"
                 )
         for path in paths:
-            kind = type(model.get_submodule(path))
+            kind = kind_of(model.get_submodule(path))
             if kind not in _SWAPS:
                 allowed = ", ".join(k.__name__ for k in _SWAPS)
                 raise ConfigError(
@@ -219,7 +220,7 @@ def _inject(model: nn.Module, network: Network, chain: list[str]) -> list[str]:
     groups = {g.weight.block.path: g for g in network.units().groups}
     steps = [step for path in chain[:-1] for step in _between(network, path, groups.get(path))]
     features = None if len(chain) == 1 else _Features()
-    last = as_kind(layers[-1], _SWAPS[type(layers[-1])][1])
+    last = as_kind(layers[-1], _SWAPS[kind_of(layers[-1])][1])
     beside = tuple(f"{chain[-1]}.{kind}.0" for kind in ("old", "new"))
     last.features, last.steps, last.paths = features, tuple(steps), tuple(chain)
     last.beside = beside if features is None else ()
@@ -227,7 +228,7 @@ def _inject(model: nn.Module, network: Network, chain: list[str]) -> list[str]:
     last.register_buffer("gate", torch.zeros((), device=next(layers[-1].parameters()).device))
     put(model, layers[-1], last)
     if features is not None:
-        first = as_kind(layers[0], _SWAPS[type(layers[0])][0])
+        first = as_kind(layers[0], _SWAPS[kind_of(layers[0])][0])
         first.features, first.beside = features, beside
         put(model, layers[0], first)
     return [chain[0], chain[-1]] if features is not None else chain

@@ -2,6 +2,7 @@
 
 - `hidden_layers`: the layers with hidden units, which such methods look for.
 - `named_layers`: those that a method's parameter `layers` names.
+- `kind_of`: the class of a layer that a method may replace.
 - `as_kind`, `put`: a layer as a module of another class, with the same parameters.
 - `install_methods`: what a run's config lists, before initialisation and optimizers.
 - `replace_layers`: the same by hand, in anybody's model.
@@ -17,6 +18,7 @@ from torch import nn
 from rlplast.core.errors import ConfigError, NothingToEdit, did_you_mean
 from rlplast.core.method.listing import Row, lists_face, parse_row
 from rlplast.core.method.method import Method, has_face
+from rlplast.core.network.affine import Linear
 from rlplast.core.network.blocks import blocks_of, unwrap
 from rlplast.core.network.network import INSTALLED
 from rlplast.core.network.unit_search import find_units
@@ -28,6 +30,7 @@ __all__ = [
     "as_kind",
     "hidden_layers",
     "install_methods",
+    "kind_of",
     "named_layers",
     "put",
     "replace_layers",
@@ -139,6 +142,11 @@ def named_layers(
             raise NothingToEdit(f"{label}: {name!r} matches no layer: {near}")
         chosen |= set(matching)
     return [path for path in layers if path in chosen]
+
+
+def kind_of(layer: nn.Module) -> type[nn.Module]:
+    """Return a layer's class; torch's own for `rlplast.core.network.affine.Linear`."""
+    return nn.Linear if type(layer) is Linear else type(layer)
 
 
 def as_kind(layer: nn.Module, kind: type[nn.Module]) -> Any:

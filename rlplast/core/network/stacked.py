@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rlplast.core.network.affine import affine, pays
 from rlplast.core.network.blocks import BlockSpec
 
 __all__ = ["StackedLayerNorm", "StackedLinear"]
@@ -130,6 +131,10 @@ class StackedLinear(nn.Module):
     def affine(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return x Wᵀ + b of every member, of (slots, batch, d_in), for a weight in its place."""
         bias = self.bias
+        if x.dtype == torch.float32 and pays(x.shape[1], weight):  # member by member
+            biases = [None] * self.slots if bias is None else bias.unbind()
+            members = zip(x.unbind(), weight.unbind(), biases, strict=True)
+            return torch.stack([affine(*member) for member in members])
         if torch.is_autocast_enabled(x.device.type):  # which does not look into the function below
             low = torch.get_autocast_dtype(x.device.type)
             x, weight = x.to(low), weight.to(low)

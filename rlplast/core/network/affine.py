@@ -1,0 +1,129 @@
+"""x Wᵀ + b in float32 on a CPU, by the faster of the two libraries that PyTorch brings.
+
+PyTorch multiplies float32 matrices with MKL. On AMD CPUs that uses half of a vector register where
+oneDNN uses all of it: 104 against 215 GFLOP/s on one core of an AMD EPYC (Zen 5). Calling oneDNN
+costs more, so small products stay with MKL.
+
+- `affine`: `torch.nn.functional.linear`.
+- `Linear`: `torch.nn.Linear` that computes with it.
+- `pays`: which library computes a product.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["Linear", "affine", "pays"]
+
+LEAST = 1 << 21  # multiply-adds; 32 × 256 × 256 takes 50 µs either way, call and autograd included
+_ONEDNN: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+
+# An operator of our own for compiled code: inductor takes oneDNN's with a constant weight only.
+torch.library.define("rlplast::affine", "(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
+_op: Any = torch.ops.rlplast.affine
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return _ONEDNN(x, weight, bias, "none", [], "")
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, _ = inputs
+    ctx.save_for_backward(x, weight)
+
+
+def _gradients(
+    product: Callable[..., Tensor], saved: Sequence[Tensor], needs: Sequence[bool], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients in x, weight and bias; their products are as large as the first."""
+    x, weight = saved
+    return (
+        product(grad, weight.mT, None) if needs[0] else None,
+        product(grad.mT, x.mT, None) if needs[1] else None,
+        grad.sum(0) if needs[2] else None,
+    )
+
+
+torch.library.impl("rlplast::affine", "cpu", _product)
+torch.library.register_fake(
+    "rlplast::affine", lambda x, weight, bias: x.new_empty(x.shape[0], weight.shape[0])
+)
+torch.library.register_autograd(
+    "rlplast::affine",
+    lambda ctx, grad: _gradients(_op, ctx.saved_tensors, ctx.needs_input_grad, grad),
+    setup_context=_save,
+)
+
+
+class _Affine(torch.autograd.Function):
+    """The operator for eager code, where `torch.func` may transform it.
+
+    Dynamo would warn of it, and `torch.func` takes no operator with gradients.
+    """
+
+    setup_context = staticmethod(_save)
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return _product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        return _gradients(_Affine.apply, ctx.saved_tensors, ctx.needs_input_grad, *grad_outputs)
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, int]:
+        x, weight = (
+            t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
+            for t, d in zip((x, weight), dims, strict=False)
+        )
+        y = torch.bmm(x, weight.mT)
+        if bias is not None:
+            y = y + (bias if dims[2] is None else bias.movedim(dims[2], 0).unsqueeze(1))
+        return y, 0
+
+
+def pays(rows: int, weight: Tensor) -> bool:
+    """Say whether oneDNN computes the product of `rows` inputs with a weight (..., d_out, d_in).
+
+    It depends on sizes, type, device and autocast alone, never on time: the same run has the same
+    bits.
+    """
+    return (
+        weight.is_cpu
+        and weight.dtype == torch.float32
+        and rows * weight.shape[-1] * weight.shape[-2] >= LEAST
+        and _ONEDNN is not None
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x Wᵀ + b; gradients of every order, and transforms of `torch.func` but forward mode.
+
+    Args:
+        x: shape (..., d_in).
+        weight: shape (d_out, d_in).
+        bias: shape (d_out,), or None.
+
+    Returns:
+        Shape (..., d_out).
+    """
+    if x.dtype != torch.float32 or not pays(x.numel() // x.shape[-1], weight):
+        return F.linear(x, weight, bias)
+    product = _op if torch.compiler.is_compiling() else _Affine.apply
+    y = product(x.reshape(-1, x.shape[-1]), weight, bias)
+    return y.view(*x.shape[:-1], weight.shape[0])
+
+
+class Linear(nn.Linear):
+    """`torch.nn.Linear`, computed by `affine`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return x Wᵀ + b, shape (..., d_out)."""
+        return affine(input, self.weight, self.bias)

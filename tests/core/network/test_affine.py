@@ -1,0 +1,114 @@
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from rlplast.core.network import affine as module
+from rlplast.core.network.affine import Linear, affine, pays
+from rlplast.core.network.stacked import StackedLinear
+
+LARGE, SMALL = (128, 192, 160), (8, 4, 6)  # rows, d_in, d_out
+ONEDNN = pytest.mark.skipif(module._ONEDNN is None, reason="this PyTorch has no oneDNN")
+
+
+def tensors(rows: int, d_in: int, d_out: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shapes = ((rows, d_in), (d_out, d_in), (d_out,))
+    drawn = (torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes)
+    return [tensor.requires_grad_() for tensor in drawn]
+
+
+def close(found: Tensor, expected: Tensor) -> bool:
+    """Compare in float64, by the size of the whole."""
+    found, expected = found.detach().double(), expected.detach().double()
+    return float((found - expected).abs().max()) <= 1e-6 * float(expected.abs().max())
+
+
+@ONEDNN
+def test_large_float32_products_are_onednns_and_small_ones_mkls() -> None:
+    assert pays(LARGE[0], tensors(*LARGE)[1])
+    assert not pays(SMALL[0], tensors(*SMALL)[1])
+    assert not pays(LARGE[0], tensors(*LARGE, dtype=torch.float64)[1])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not pays(LARGE[0], tensors(*LARGE)[1])
+
+
+@pytest.mark.parametrize("sizes", [LARGE, SMALL])
+@pytest.mark.parametrize("bias", [True, False])
+def test_values_and_first_and_second_gradients_are_those_of_float64(
+    sizes: tuple[int, int, int], bias: bool
+) -> None:
+    def derivatives(compute: object, dtype: torch.dtype) -> list[Tensor]:
+        given = [t.detach().to(dtype).requires_grad_() for t in tensors(*sizes)]
+        given = given if bias else given[:2]
+        y = compute(*given)  # pyright: ignore[reportCallIssue]
+        first = torch.autograd.grad(y.square().mean(), given, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), given[:2])
+        return [y, *first, *second]
+
+    found = derivatives(affine, torch.float32)
+    expected = derivatives(F.linear, torch.float64)
+    assert all(close(f, e) for f, e in zip(found, expected, strict=True))
+
+
+def test_leading_dimensions_are_kept() -> None:
+    x, weight, bias = tensors(*LARGE)
+    spread = x.view(4, 32, LARGE[1]).transpose(0, 1)  # not contiguous
+    assert close(affine(spread, weight, bias), F.linear(spread, weight, bias))
+
+
+def test_transforms_of_torch_func_see_a_linear_layer() -> None:
+    x, weight, bias = (t.detach() for t in tensors(*LARGE))
+    batches, weights = torch.stack([x, 2 * x, -x]), torch.stack([weight, -weight, 3 * weight])
+
+    def loss(compute: object, weight: Tensor, x: Tensor, bias: Tensor) -> Tensor:
+        return compute(x, weight, bias).square().mean()  # pyright: ignore[reportCallIssue]
+
+    for dims in ((None, 0, None), (0, None, None), (0, 0, None)):
+        given = [w if d is None else s for d, w, s in zip(dims, (weight, x), (weights, batches))]
+        of_both = [
+            vmap(grad(loss, argnums=1), (None, *dims))(compute, *given, bias)
+            for compute in (affine, F.linear)
+        ]
+        assert close(*of_both)
+
+
+def test_frozen_weights_get_no_gradient() -> None:
+    x, weight, bias = tensors(*LARGE)
+    weight.requires_grad_(False)
+    affine(x, weight, bias).sum().backward()
+    assert weight.grad is None
+    assert x.grad is not None and bias.grad is not None
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own import
+def test_compiled_code_has_the_gradients_of_eager_code() -> None:
+    layer = Linear(LARGE[1], LARGE[2])
+    x = tensors(*LARGE)[0]
+    compiled = torch.compile(lambda x: layer(x).square().mean(), fullgraph=True)
+    expected = torch.autograd.grad(layer(x).square().mean(), [x, *layer.parameters()])
+    found = torch.autograd.grad(compiled(x), [x, *layer.parameters()])
+    assert all(close(f, e) for f, e in zip(found, expected, strict=True))
+
+
+def test_a_stacked_layer_computes_what_its_members_would() -> None:
+    rows, d_in, d_out = LARGE
+    stacked = StackedLinear(3, d_in, d_out, generator=torch.Generator().manual_seed(2))
+    x = torch.stack([tensors(*LARGE)[0].detach() * i for i in (1, 2, 3)])
+    y = stacked(x)
+    y.square().mean().backward()
+    assert stacked.bias is not None and stacked.weight.grad is not None
+    for i in range(3):
+        own = nn.Linear(d_in, d_out).double()
+        values = {"weight": stacked.weight[i].double(), "bias": stacked.bias[i].double()}
+        expected = functional_call(own, values, (x[i].double(),))
+        assert close(y[i], expected)
+    expected = copy.deepcopy(stacked).double()
+    expected.zero_grad()
+    expected(x.double()).square().mean().backward()
+    assert expected.weight.grad is not None
+    assert close(stacked.weight.grad, expected.weight.grad)
