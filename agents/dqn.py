@@ -1,7 +1,7 @@
 """DQN: Q-learning from replay with a target network, at any replay ratio.
 
 Source: Mnih et al. 2015; defaults of FIRE's DQN and Dopamine. The update is one function
-of static tensors (`td_loss`), eager or compiled.
+of static tensors (`DQN.learn`).
 """
 
 from contextlib import nullcontext
@@ -55,8 +55,9 @@ class DQN(OffPolicyAgent):
         if agent.precision == "bf16":  # autocast would round its weights anew at every update
             self.target.bfloat16()
         install_methods(config.layers, config.hooks, {"q": (self.online, self.target)}, seed)
-        self.updater = Updater(config.optimizer, self.online, derive_seed(seed, "q"))
-        q = Network("q", self.online, self.updater.optimizers, {"target": self.target})
+        updater = Updater(config.optimizer, self.online, derive_seed(seed, "q"))
+        self.updaters = {"q": updater}
+        q = Network("q", self.online, updater.optimizers, {"target": self.target})
         q.initialise(torch_stream(seed, "init", "q"))
         self.networks = {"q": q}
         self.penalties = penalties_of(self)
@@ -129,13 +130,15 @@ class DQN(OffPolicyAgent):
         target = td_target(batch.reward, batch.discount, q_next.float(), best)
         return huber(q - target, agent.huber_delta).mean(), q.mean(), self._kept("q", found)
 
-    def _update(self) -> None:
-        batch = self.experience.replay.sample()
+    def learn(self, batch: Batch) -> tuple[Tensor, dict[str, Activations]]:
+        """Update the online network."""
         loss, q, activations = self._td_loss(batch)
-        self.updater.set_lr(*self._lr_place())
-        clock = self.clock.advance(updates=1)
-        self.updater.minimise(self.penalties.add("q", loss, clock=clock))
-        self._count(torch.stack([loss.detach(), q.detach()]), {"q": activations})
+        self._minimise("q", loss)
+        return torch.stack([loss.detach(), q.detach()]), {"q": activations}
+
+    def _batch(self) -> Batch:
+        """Return the next batch, in the same tensors every time."""
+        return self.experience.replay.sample()
 
     def _acting(self) -> tuple[nn.Module, ...]:
         return self.online, self.target

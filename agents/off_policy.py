@@ -23,7 +23,8 @@ from rlplast.core.method.context import Activations
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.edits import Assign, write
 from rlplast.core.network.network import Network
-from rlplast.core.network.optim_state import zero_all
+from rlplast.core.network.optim_state import allocate, zero_all
+from rlplast.core.network.optimizers import Updater
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.core.training.trainable import AfterUpdate, no_hooks
 
@@ -45,6 +46,7 @@ class OffPolicyAgent(ABC):
 
     config: Any  # an OffPolicyConfig of the agent's own kind
     networks: dict[str, Network]
+    updaters: dict[str, Updater]
     penalties: Penalties
 
     def __init__(
@@ -63,6 +65,8 @@ class OffPolicyAgent(ABC):
         self.clock, self.updates_planned = Clock(), config.updates_planned()
         self.after_update: AfterUpdate = no_hooks
         self.recorded: frozenset[str] = frozenset()
+        self.gradients_read = False
+        self._whole: Callable[..., Any] | None = None
         self.sums = torch.zeros(len(self.means), dtype=torch.float64, device=device)
         self.updates_summed = 0
 
@@ -134,8 +138,46 @@ class OffPolicyAgent(ABC):
         """Act, store what happens, and advance the clock."""
 
     @abstractmethod
+    def _batch(self) -> Any:
+        """Return the next batch, in the same tensors every time."""
+
+    @abstractmethod
+    def learn(self, batch: Any) -> tuple[Tensor, dict[str, Activations]]:
+        """Update all networks once; eager, or compiled as a whole.
+
+        Returns:
+            What is added to `sums`, (len(means),), and the activations of each network, if they
+            are recorded.
+        """
+
     def _update(self) -> None:
-        """Learn from one batch, and call `_count`."""
+        batch = self._batch()
+        for updater in self.updaters.values():
+            updater.set_lr(*self._lr_place())
+        self._count(*self._learns()(batch))
+
+    def _minimise(self, network: str, loss: Tensor) -> None:
+        if self.penalties.terms:
+            loss = self.penalties.add(network, loss, clock=self.clock.advance(updates=1))
+        self.updaters[network].minimise(loss)
+
+    def _learns(self) -> Callable[..., Any]:
+        """Return `learn`, compiled as a whole where all of it can be.
+
+        Else its losses are compiled, and terms of penalties and optimizers of other kinds stay
+        outside.
+        """
+        outside = self.config.agent.accelerate != "compile" or self.gradients_read
+        if outside or self.penalties.terms or not all(u.compiles for u in self.updaters.values()):
+            return self.learn
+        if self._whole is None:
+            import torch._dynamo
+
+            torch._dynamo.config.trace_autograd_ops = True
+            for network in self.networks.values():
+                allocate(network)
+            self._whole = torch.compile(self.learn, dynamic=False, fullgraph=True)
+        return self._whole
 
     def _count(self, values: Tensor, activations: Mapping[str, Activations]) -> None:
         """Count an update that adds `values`, (len(means),), to `sums`; run the hooks inside it."""

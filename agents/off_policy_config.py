@@ -48,7 +48,8 @@ class OffPolicyAgentConfig:
         sampling: how often the replay draws which transition, a mapping with `method` and
             `params`, see ``rlplast list replay``; null for all alike.
         precision: fp32, or bf16 for autocast in forward passes.
-        accelerate: off, or compile for torch.compile.
+        accelerate: off, or compile for torch.compile: of whole updates where their optimizers and
+            hooks allow it, else of their losses.
     """
 
     batch_size: int = param(256, "[1, 1000000]")

@@ -4,8 +4,8 @@ Source: Haarnoja et al. 2018 (arXiv:1812.05905); sizes, init laws, normalisation
 of updates of SimBa (Lee et al. 2025), as FIRE ran it on HumanoidBench. Three networks take
 hooks: ``actor``, ``critic`` (all critics stacked; followed by its target), ``temperature``.
 
-The update is three pure losses of static tensors, in the order actor → temperature → critic
-(new actor, new α) → target; those of actor and critic eager or compiled.
+The update is one function of static tensors (`SAC.learn`), in the order actor → temperature →
+critic (new actor, new α); then the target follows.
 """
 
 from collections.abc import Mapping
@@ -170,7 +170,11 @@ class SAC(OffPolicyAgent):
         policy, found = self._policy_taps(obs)
         action, log_prob = tanh_gaussian(*policy, batch.noise[0])
         with self._autocast():
-            q = functional_call(self.critic, self._critic_fixed, (self._normalise(obs), action))
+            inputs = self._normalise(obs), action
+            if torch.compiler.is_compiling():  # which computes no gradient that nobody asks for
+                q = self.critic(*inputs)
+            else:
+                q = functional_call(self.critic, self._critic_fixed, inputs)
         alpha = self.temperature().detach()
         loss = (alpha * log_prob - q.float().amin(0)).mean()
         return loss, -log_prob.detach().mean(), self._kept("actor", found)
@@ -198,10 +202,8 @@ class SAC(OffPolicyAgent):
         loss = (q - target).square().mean(1).sum()
         return loss, q.detach().mean(), self._kept("critic", found)
 
-    def _update(self) -> None:
-        batch = self._batch()
-        for updater in self.updaters.values():
-            updater.set_lr(*self._lr_place())
+    def learn(self, batch: SACBatch) -> tuple[Tensor, dict[str, Activations]]:
+        """Update actor, temperature and critics, in this order."""
         actor_loss, entropy, of_actor = self._actor_loss(batch)
         self._minimise("actor", actor_loss)
         if "temperature" in self.updaters:
@@ -209,12 +211,11 @@ class SAC(OffPolicyAgent):
         loss, q, of_critic = self._critic_loss(batch)
         self._minimise("critic", loss)
         values = torch.stack([loss.detach(), actor_loss.detach(), q, entropy])
-        self._count(values, {"actor": of_actor, "critic": of_critic})
-        self._follow()
+        return values, {"actor": of_actor, "critic": of_critic}
 
-    def _minimise(self, network: str, loss: Tensor) -> None:
-        clock = self.clock.advance(updates=1)
-        self.updaters[network].minimise(self.penalties.add(network, loss, clock=clock))
+    def _update(self) -> None:
+        super()._update()
+        self._follow()
 
     def _batch(self) -> SACBatch:
         """Return the next batch, in the same tensors every time."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.install import hidden_layers
+from rlplast.core.method.install import hidden_layers, kind_of
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.network.unit_search import JOINED
 from rlplast.core.network.units import Tap, UnitGroup
@@ -88,7 +88,7 @@ def _join(model: nn.Module, path: str, groups: Sequence[UnitGroup]) -> Join:
 def _no_halves(join: Join) -> str | None:
     """Say why a layer cannot have half its rows; None if it can."""
     layer: Any = join.layer
-    if type(layer) not in _KINDS:
+    if kind_of(layer) not in _KINDS:
         return f"is a {type(layer).__name__}: {_ALLOWED}"
     rows = getattr(layer, _sizes(layer)[0])
     if rows % 2 or getattr(layer, "groups", 1) != 1:

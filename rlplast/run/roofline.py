@@ -8,7 +8,7 @@ time of its own. This is the roofline model (Williams et al. 2009).
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,21 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, register_flop_formula
+
+from rlplast.core.network.affine import affine
 
 __all__ = ["Machine", "Traced", "measured"]
 
 _SECONDS = 0.25  # of each measurement
+
+if hasattr(
+    torch.ops.mkldnn, "_linear_pointwise"
+):  # what `affine` calls, which torch does not count
+
+    @register_flop_formula(torch.ops.mkldnn._linear_pointwise)
+    def _flops(x: Sequence[int], weight: Sequence[int], *args: Any, **kwargs: Any) -> int:
+        return 2 * x[0] * x[1] * weight[0]
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,7 @@ def measured(threads: int) -> Machine:
     torch.set_num_threads(threads)
     try:
         a, b = torch.rand(768, 768), torch.rand(768, 768)
-        matmul = 2 * 768**3 / _each(lambda: a @ b)
+        matmul = 2 * 768**3 / _each(lambda: affine(a, b))  # as in our networks
         return Machine(matmul, _conv(), _bandwidth(), _overhead())
     finally:
         torch.set_num_threads(before)

@@ -1,13 +1,15 @@
-"""The losses of DQN and SAC, eager and compiled, in fp32 and bf16."""
+"""Updates of DQN and SAC and their losses, eager and compiled, in fp32 and bf16."""
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from rlplast.core.method.penalties import Penalties
 from tests.agents.toy_control import sac, use_slide
 from tests.agents.toy_env import advanced, dqn, everything, same
 from tests.marks import slow
@@ -69,6 +71,49 @@ def test_loss_and_gradients_agree_eager_and_compiled(
         torch.testing.assert_close(loss_compiled, loss)
         torch.testing.assert_close(other_compiled, other)
         torch.testing.assert_close(gradients(made, network, loss_compiled), expected)
+
+
+@pytest.fixture
+def aot_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `torch.compile` trace, and run what it traced as it is."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+
+
+LIFECYCLE = {"layers": [{"method": "lifecycle", "params": {"life": [3, 6], "recovery": [1, 3]}}]}
+
+
+@pytest.mark.usefixtures("aot_eager")
+@pytest.mark.parametrize(
+    "options",
+    [
+        slow(CARTPOLE | {"clip_norm": 0.1}),
+        BREAKOUT | {"name": "adamw", "weight_decay": 0.1},
+        slow(SIMBA),
+        MLP | {"clip_norm": 0.5} | LIFECYCLE,
+    ],
+)
+def test_an_update_compiles_as_a_whole_and_does_what_eager_code_does(
+    options: dict[str, Any], agent: Callable[..., Any]
+):
+    eager, compiled = (agent(9, accelerate=how, **options) for how in ("off", "compile"))
+    assert compiled._whole is not None
+    expected, found = everything(eager), everything(compiled)
+    expected.pop("rest"), found.pop("rest")
+    torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-6)
+    torch.testing.assert_close(compiled.sums, eager.sums, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("aot_eager")
+@pytest.mark.parametrize("why", ["a penalty", "an optimizer", "gradients read"])
+def test_what_cannot_be_compiled_keeps_the_update_eager(why: str, agent: Callable[..., Any]):
+    options = {"name": "sgd"} if why == "an optimizer" else {}
+    made = agent(0, accelerate="compile", **CARTPOLE, **options)
+    made.gradients_read = why == "gradients read"
+    if why == "a penalty":
+        config = dataclasses.replace(made.config, penalties=[{"method": "l2"}])
+        made.penalties = Penalties(config.penalties, made.networks)
+    advanced(made, 2)
+    assert made._whole is None
 
 
 WIDE = {"batch_size": 64, "actor_width": 32, "critic_width": 32}

@@ -235,7 +235,7 @@ def test_learning_rate_begins_anew_with_every_task():
         updates = agent.clock.updates
         agent.step()
         if agent.clock.updates > updates:
-            rates.append(agent.updater.lr)
+            rates.append(agent.updaters["q"].lr)
     alone = [1 - i / (EACH - 10) for i in range(EACH - 10)]
     assert rates == pytest.approx(alone + alone)
 

@@ -222,6 +222,10 @@ class Hooks:
         hooks = [h for h in self.every_update if "activations" in h.method.reads]
         return frozenset(n.name for h in hooks for n in h.networks)
 
+    def gradients_read(self) -> bool:
+        """Whether gradients are read at every update, where the optimizer found them."""
+        return any("gradients" in h.method.reads for h in self.every_update)
+
     def after_update(
         self, clock: Clock, activations: Mapping[str, Activations] | None = None
     ) -> None:

@@ -22,7 +22,11 @@ LEAST = 1 << 21  # multiply-adds; 32 × 256 × 256 takes 50 µs either way, call
 _ONEDNN: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 # An operator of our own for compiled code: inductor takes oneDNN's with a constant weight only.
-torch.library.define("rlplast::affine", "(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
+torch.library.define(
+    "rlplast::affine",
+    "(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
+    tags=torch.Tag.flexible_layout,
+)
 _op: Any = torch.ops.rlplast.affine
 
 
@@ -42,7 +46,7 @@ def _gradients(
     x, weight = saved
     return (
         product(grad, weight.mT, None) if needs[0] else None,
-        product(grad.mT, x.mT, None) if needs[1] else None,
+        product(grad.mT.contiguous(), x.mT, None) if needs[1] else None,
         grad.sum(0) if needs[2] else None,
     )
 

@@ -6,11 +6,13 @@
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam, AdamW
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import check_fields, check_range, checked, get, param, rows
@@ -135,8 +137,8 @@ class Updater:
     """
 
     def __init__(self, config: OptimizerConfig, module: nn.Module, seed: int = 0) -> None:
-        self.config, self._module = config, module
-        parameters = [p for p in module.parameters() if p.requires_grad]
+        self.config = config
+        self._parameters = parameters = [p for p in module.parameters() if p.requires_grad]
         groups: list[dict[str, Any]] = [{"params": parameters, "weight_decay": config.weight_decay}]
         if config.decay == "matrices":
             groups[0]["params"] = [p for p in parameters if p.ndim >= 2]
@@ -148,6 +150,8 @@ class Updater:
         for number, optimizer in enumerate(self.optimizers):
             if hasattr(optimizer, "seed"):
                 vars(optimizer)["seed"] = derive_seed(seed, "optimizer", number)
+        # For compiled updates, which a number that changes would compile anew.
+        self._lr = torch.zeros((), device=parameters[0].device if parameters else None)
 
     @property
     def lr(self) -> float:
@@ -157,6 +161,7 @@ class Updater:
     def set_lr(self, done: int, length: int) -> None:
         """Set the learning rate `lr_at` a place, in place where it is a tensor."""
         lr = lr_at(self.config, done, length)
+        self._lr.fill_(lr)
         for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(lr)
@@ -165,9 +170,35 @@ class Updater:
 
     def minimise(self, loss: Tensor) -> None:
         """Update once along the gradient of a loss."""
-        self.zero_grad()
-        loss.backward()
-        self.step()
+        if torch.compiler.is_compiling():
+            gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+            self._compiled_step(gradients)
+        else:
+            self.zero_grad()
+            loss.backward()
+            self.step()
+
+    @property
+    def compiles(self) -> bool:
+        """Whether `minimise` can be compiled: Adam and AdamW can."""
+        return all(type(optimizer) in (Adam, AdamW) for optimizer in self.optimizers)
+
+    @torch.no_grad()
+    def _compiled_step(self, gradients: Sequence[Tensor | None]) -> None:
+        of = dict(zip(self._parameters, self._clipped(gradients), strict=True))
+        for optimizer in self.optimizers:
+            decoupled = isinstance(optimizer, AdamW)
+            for group in optimizer.param_groups:
+                for p in (p for p in group["params"] if of[p] is not None):
+                    adam_step(p, of[p], optimizer.state[p], group, self._lr, decoupled)
+
+    def _clipped(self, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        if self.config.clip_norm is None:
+            return gradients
+        norms = [torch.linalg.vector_norm(g) for g in gradients if g is not None]
+        norm = torch.linalg.vector_norm(torch.stack(norms))
+        factor = (self.config.clip_norm / (norm + 1e-6)).clamp(max=1.0)
+        return [None if g is None else g * factor for g in gradients]
 
     def step(self) -> None:
         """Update once along the gradients there are."""
@@ -183,7 +214,42 @@ class Updater:
     def clip(self) -> None:
         """Scale gradients down to a norm of at most `clip_norm`, if there is one."""
         if self.config.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._module.parameters(), self.config.clip_norm)
+            torch.nn.utils.clip_grad_norm_(self._parameters, self.config.clip_norm)
+
+
+def adam_step(
+    parameter: Tensor,
+    gradient: Tensor,
+    state: Mapping[str, Tensor],
+    group: Mapping[str, Any],
+    lr_per_update: Tensor,
+    decoupled: bool,
+) -> None:
+    """Take a step of Adam or AdamW in place, as torch's fused kernels do.
+
+    Source: Kingma and Ba 2015, Algorithm 1; Loshchilov and Hutter 2019, Algorithm 2.
+
+    Args:
+        parameter: what is updated.
+        gradient: of its shape.
+        state: torch's own: step, exp_avg, exp_avg_sq.
+        group: torch's own: betas, eps, weight_decay.
+        lr_per_update: the learning rate, 0-d.
+        decoupled: whether the weight decays beside the gradient (AdamW), not in it (Adam).
+    """
+    (beta1, beta2), decay = group["betas"], group["weight_decay"]
+    step, mean, square = state["step"], state["exp_avg"], state["exp_avg_sq"]
+    step.add_(1)
+    if decay and decoupled:
+        parameter.mul_(1 - lr_per_update * decay)
+    elif decay:
+        gradient = gradient + decay * parameter
+    mean.lerp_(gradient, 1 - beta1)
+    square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    # 1 − βᵗ; subtracting in float32 would leave four digits of it at β = 0.999.
+    first, second = (-torch.expm1(step * math.log(max(b, 1e-45))) for b in (beta1, beta2))
+    size = square.sqrt() / second.sqrt() + group["eps"]
+    parameter.sub_(lr_per_update / first * mean / size)
 
 
 def lr_at(config: OptimizerConfig, done: int, length: int) -> float:

@@ -93,6 +93,7 @@ class Loop:
         trainable = self.trainable
         trainable.after_update = self.hooks.after_update
         trainable.recorded = self.hooks.recorded()
+        trainable.gradients_read = self.hooks.gradients_read()
         self._since = time.perf_counter()
         with noted_signals() as signals, self._background:
             if not self.started:

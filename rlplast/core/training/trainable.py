@@ -55,6 +55,7 @@ class Trainable(Source, Protocol):
             optimizer step and before targets and averages follow; and with the activations of
             the update's own forward pass, by network, of those in `recorded`.
         recorded: the networks whose activations `after_update` reads.
+        gradients_read: whether it reads the parameters' gradients.
         penalties: the terms added to its losses.
     """
 
@@ -63,6 +64,7 @@ class Trainable(Source, Protocol):
     units: tuple[str, ...]
     after_update: AfterUpdate
     recorded: frozenset[str]
+    gradients_read: bool = False
     penalties: Penalties
 
     def step(self) -> None:

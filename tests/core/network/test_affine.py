@@ -68,7 +68,7 @@ def test_transforms_of_torch_func_see_a_linear_layer() -> None:
         return compute(x, weight, bias).square().mean()  # pyright: ignore[reportCallIssue]
 
     for dims in ((None, 0, None), (0, None, None), (0, 0, None)):
-        given = [w if d is None else s for d, w, s in zip(dims, (weight, x), (weights, batches))]
+        given = [weight if dims[0] is None else weights, x if dims[1] is None else batches]
         of_both = [
             vmap(grad(loss, argnums=1), (None, *dims))(compute, *given, bias)
             for compute in (affine, F.linear)
@@ -96,7 +96,7 @@ def test_compiled_code_has_the_gradients_of_eager_code() -> None:
 
 
 def test_a_stacked_layer_computes_what_its_members_would() -> None:
-    rows, d_in, d_out = LARGE
+    _, d_in, d_out = LARGE
     stacked = StackedLinear(3, d_in, d_out, generator=torch.Generator().manual_seed(2))
     x = torch.stack([tensors(*LARGE)[0].detach() * i for i in (1, 2, 3)])
     y = stacked(x)

@@ -288,3 +288,25 @@ def test_nesterov_goes_with_a_momentum_wherever_it_is_given(changes):
     config = OptimizerConfig(name="sgd", **changes)
     config.check()
     assert Updater(config, nn.Linear(2, 1)).optimizers[0].param_groups[0]["nesterov"]
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_compiled_steps_are_those_of_torchs_own_adam(name: str, decay: float):
+    config = OptimizerConfig(name=name, lr=0.01, weight_decay=decay, eps=1e-3, clip_norm=0.3)
+    generator = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(shape, generator=generator) for shape in ((5, 4), (3,), (2, 2))]
+    ours, theirs = (nn.ParameterList(p.clone() for p in drawn) for _ in range(2))
+    updater, other = Updater(config, ours), Updater(config, theirs)
+    allocate(Network("model", ours, updater.optimizers))
+    for i in range(6):
+        for side in (updater, other):
+            side.set_lr(i, 10)
+        gradients = [torch.randn(p.shape, generator=generator) for p in drawn[:2]]
+        updater._compiled_step([*gradients, None])  # the last one had no part in the loss
+        for p, gradient in zip(theirs, [*gradients, None], strict=True):
+            p.grad = gradient
+        other.step()
+    for mine, reference in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, reference, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(ours[2], drawn[2], rtol=0, atol=0)
