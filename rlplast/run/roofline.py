@@ -24,9 +24,7 @@ __all__ = ["Machine", "Traced", "measured"]
 
 _SECONDS = 0.25  # of each measurement
 
-if hasattr(
-    torch.ops.mkldnn, "_linear_pointwise"
-):  # what `affine` calls, which torch does not count
+if hasattr(torch.ops.mkldnn, "_linear_pointwise"):  # of `affine`; torch does not count it
 
     @register_flop_formula(torch.ops.mkldnn._linear_pointwise)
     def _flops(x: Sequence[int], weight: Sequence[int], *args: Any, **kwargs: Any) -> int:

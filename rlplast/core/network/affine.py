@@ -79,17 +79,15 @@ class _Affine(torch.autograd.Function):
         return _gradients(_Affine.apply, ctx.saved_tensors, ctx.needs_input_grad, *grad_outputs)
 
     @staticmethod
-    def vmap(
-        info: Any, dims: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor | None
-    ) -> tuple[Tensor, int]:
-        x, weight = (
-            t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
-            for t, d in zip((x, weight), dims, strict=False)
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+        x, weight, bias = (
+            t if t is None or dim is None else t.movedim(dim, 0)
+            for t, dim in zip(args, in_dims, strict=True)
         )
-        y = torch.bmm(x, weight.mT)
+        y = torch.matmul(x, weight.mT)
         if bias is not None:
-            y = y + (bias if dims[2] is None else bias.movedim(dims[2], 0).unsqueeze(1))
-        return y, 0
+            y = y + (bias if in_dims[2] is None else bias.unsqueeze(1))
+        return y.expand(info.batch_size, -1, -1), 0
 
 
 def pays(rows: int, weight: Tensor) -> bool:

@@ -185,20 +185,21 @@ class Updater:
 
     @torch.no_grad()
     def _compiled_step(self, gradients: Sequence[Tensor | None]) -> None:
-        of = dict(zip(self._parameters, self._clipped(gradients), strict=True))
+        found = zip(self._parameters, gradients, strict=True)
+        of = self._clipped({p: gradient for p, gradient in found if gradient is not None})
         for optimizer in self.optimizers:
             decoupled = isinstance(optimizer, AdamW)
             for group in optimizer.param_groups:
-                for p in (p for p in group["params"] if of[p] is not None):
+                for p in (p for p in group["params"] if p in of):
                     adam_step(p, of[p], optimizer.state[p], group, self._lr, decoupled)
 
-    def _clipped(self, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def _clipped(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
         if self.config.clip_norm is None:
             return gradients
-        norms = [torch.linalg.vector_norm(g) for g in gradients if g is not None]
+        norms = [torch.linalg.vector_norm(gradient) for gradient in gradients.values()]
         norm = torch.linalg.vector_norm(torch.stack(norms))
         factor = (self.config.clip_norm / (norm + 1e-6)).clamp(max=1.0)
-        return [None if g is None else g * factor for g in gradients]
+        return {p: gradient * factor for p, gradient in gradients.items()}
 
     def step(self) -> None:
         """Update once along the gradients there are."""
