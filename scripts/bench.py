@@ -2,7 +2,7 @@
 
     python scripts/bench.py [NAME ...] [--threads 2] [--rounds 5] [--json FILE]
 
-NAME: dqn, replay, fire, methods, sac, supervised, gpt; all of them if none is given.
+NAME: dqn, replay, fire, methods, sac, small, supervised, gpt; all of them if none is given.
 
 Each comparison alternates between the two sides, so that whatever else the machine does
 falls on both, and reports medians with the spread. Speed is never asserted in tests.
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from bench_methods import bench_methods
 from bench_sac import bench_sac
+from bench_small import bench_small
 from bench_supervised import bench_gpt, bench_supervised
 from bench_tools import Row, alternate, built, medians, rates, row
 
@@ -176,6 +177,7 @@ BENCHES = {
     "fire": bench_fire,
     "methods": bench_methods,
     "sac": bench_sac,
+    "small": bench_small,
     "supervised": bench_supervised,
     "gpt": bench_gpt,
 }

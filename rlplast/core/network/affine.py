@@ -80,13 +80,13 @@ class _Affine(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        x, weight, bias = (
-            t if t is None or dim is None else t.movedim(dim, 0)
-            for t, dim in zip(args, in_dims, strict=True)
-        )
-        y = torch.matmul(x, weight.mT)
-        if bias is not None:
-            y = y + (bias if in_dims[2] is None else bias.unsqueeze(1))
+        def mapped(i: int) -> Tensor:
+            dim = in_dims[i]
+            return args[i] if dim is None else args[i].movedim(dim, 0)
+
+        y = torch.matmul(mapped(0), mapped(1).mT)
+        if args[2] is not None:
+            y = y + (args[2] if in_dims[2] is None else mapped(2).unsqueeze(1))
         return y.expand(info.batch_size, -1, -1), 0
 
 
