@@ -28,6 +28,7 @@ from rlplast.supervised.downloads import IMAGE_SETS, check_images, config_keys
 __all__ = ["add_arguments", "run"]
 
 SETS: dict[str, Published] = {**IMAGE_SETS, **TEXT_SETS}
+BUILT_IN = ("digits", "bit_flipping", "curve")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +51,9 @@ def run(args: argparse.Namespace) -> int:
         if args.root is not None or args.download:
             raise ConfigError(f"NAME is not set: allowed with --root are {', '.join(SETS)}")
         show(_sets())
+        return 0
+    if args.name in BUILT_IN:
+        print(f"{args.name} needs no file: it comes with rlplast; use data.name: {args.name}")
         return 0
     check_choice("NAME", args.name, SETS)
     check_choice("--tokenizer", args.tokenizer, TOKENIZERS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlplast.cli.data_command import SETS
+from rlplast.cli.data_command import BUILT_IN, SETS
 from rlplast.supervised import downloads
 from rlplast.supervised.corrupted import CORRUPTIONS
 from rlplast.supervised.data import DataConfig, load_data
@@ -254,3 +254,11 @@ def test_a_run_without_its_data_names_the_command(tmp_path: Path, name: str):
     assert f"`rlplast data {name} --root {tmp_path}`" in outcome.err
     outcome = command(*words, "--out", tmp_path / "run")
     assert f"`rlplast data {name} --root DIR`" in outcome.err
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_data_that_comes_with_the_library_needs_no_file(name: str):
+    outcome = command("data", name)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "needs no file" in outcome.out
+    assert f"data.name: {name}" in outcome.out
