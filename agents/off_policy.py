@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplast import envs
+from rlplast.agents.compiled import compiled_update, compiles_updates
 from rlplast.agents.evaluation import Evaluation, evaluate_policy, evaluating
 from rlplast.agents.experience import Experience
 from rlplast.agents.off_policy_config import OffPolicyConfig
@@ -167,16 +168,14 @@ class OffPolicyAgent(ABC):
         Else its losses are compiled, and terms of penalties and optimizers of other kinds stay
         outside.
         """
-        outside = self.config.agent.accelerate != "compile" or self.gradients_read
-        if outside or self.penalties.terms or not all(u.compiles for u in self.updaters.values()):
+        asked = self.config.agent.accelerate == "compile" and compiles_updates()
+        outside = self.gradients_read or self.penalties.terms
+        if not asked or outside or not all(u.compiles for u in self.updaters.values()):
             return self.learn
         if self._whole is None:
-            import torch._dynamo
-
-            torch._dynamo.config.trace_autograd_ops = True
             for network in self.networks.values():
                 allocate(network)
-            self._whole = torch.compile(self.learn, dynamic=False, fullgraph=True)
+            self._whole = compiled_update(self.learn)
         return self._whole
 
     def _count(self, values: Tensor, activations: Mapping[str, Activations]) -> None:

@@ -170,11 +170,10 @@ class SAC(OffPolicyAgent):
         policy, found = self._policy_taps(obs)
         action, log_prob = tanh_gaussian(*policy, batch.noise[0])
         with self._autocast():
-            inputs = self._normalise(obs), action
-            if torch.compiler.is_compiling():  # which computes no gradient that nobody asks for
-                q = self.critic(*inputs)
-            else:
-                q = functional_call(self.critic, self._critic_fixed, inputs)
+            fixed = self._critic_fixed
+            if torch.compiler.is_compiling():  # inputs of a graph should not share memory
+                fixed = {name: p.detach() for name, p in self.critic.named_parameters()}
+            q = functional_call(self.critic, fixed, (self._normalise(obs), action))
         alpha = self.temperature().detach()
         loss = (alpha * log_prob - q.float().amin(0)).mean()
         return loss, -log_prob.detach().mean(), self._kept("actor", found)

@@ -24,9 +24,10 @@ __all__ = ["Machine", "Traced", "measured"]
 
 _SECONDS = 0.25  # of each measurement
 
-if hasattr(torch.ops.mkldnn, "_linear_pointwise"):  # of `affine`; torch does not count it
+_ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # of `affine`
+if _ONEDNN is not None and _ONEDNN not in flop_registry:
 
-    @register_flop_formula(torch.ops.mkldnn._linear_pointwise)
+    @register_flop_formula(_ONEDNN)
     def _flops(x: Sequence[int], weight: Sequence[int], *args: Any, **kwargs: Any) -> int:
         return 2 * x[0] * x[1] * weight[0]
 

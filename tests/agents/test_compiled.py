@@ -1,5 +1,6 @@
 """Updates of DQN and SAC and their losses, eager and compiled, in fp32 and bf16."""
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from functools import partial
@@ -9,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlplast.agents import off_policy
+from rlplast.core.errors import ConfigError
 from rlplast.core.method.penalties import Penalties
 from tests.agents.toy_control import sac, use_slide
 from tests.agents.toy_env import advanced, dqn, everything, same
@@ -104,8 +107,50 @@ def test_an_update_compiles_as_a_whole_and_does_what_eager_code_does(
 
 
 @pytest.mark.usefixtures("aot_eager")
-@pytest.mark.parametrize("why", ["a penalty", "an optimizer", "gradients read"])
-def test_what_cannot_be_compiled_keeps_the_update_eager(why: str, agent: Callable[..., Any]):
+def test_a_learning_rate_that_falls_compiles_nothing_anew_for_any_number_of_agents(
+    agent: Callable[..., Any],
+):
+    options = CARTPOLE | {"network": "mlp_small", "schedule": "linear", "lr": 0.01}
+    eager, *compiled = (agent(11, accelerate=how, **options) for how in ("off", *["compile"] * 9))
+    for made in compiled:
+        assert made.updaters["q"].lr == eager.updaters["q"].lr < 0.01
+        torch.testing.assert_close(
+            made.online.state_dict(), eager.online.state_dict(), rtol=1e-4, atol=1e-6
+        )
+
+
+@pytest.mark.usefixtures("aot_eager")
+def test_state_loaded_later_is_what_compiled_updates_go_on_from(agent: Callable[..., Any]):
+    options = CARTPOLE | {"network": "mlp_small", "accelerate": "compile"}
+    made = agent(3, **options)
+    (optimizer,) = made.networks["q"].optimizers
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # new tensors
+    advanced(made, 6)
+    assert same(everything(made), everything(agent(6, **options)))
+
+
+@pytest.mark.usefixtures("aot_eager")
+def test_an_update_that_does_not_compile_is_an_error_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, agent: Callable[..., Any]
+):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=no_compiler))
+    with pytest.raises(
+        ConfigError, match=r"'compile': the update cannot .*no g\+\+.*set it to off"
+    ):
+        agent(1, accelerate="compile", **CARTPOLE)
+
+
+def no_compiler(graph: Any, inputs: Any) -> Any:
+    raise RuntimeError("no g++")
+
+
+@pytest.mark.usefixtures("aot_eager")
+@pytest.mark.parametrize("why", ["a penalty", "an optimizer", "gradients read", "torch"])
+def test_what_cannot_be_compiled_keeps_the_update_eager(
+    why: str, agent: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    if why == "torch":
+        monkeypatch.setattr(off_policy, "compiles_updates", lambda: False)
     options = {"name": "sgd"} if why == "an optimizer" else {}
     made = agent(0, accelerate="compile", **CARTPOLE, **options)
     made.gradients_read = why == "gradients read"

@@ -31,16 +31,17 @@ _op: Any = torch.ops.rlplast.affine
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    bias = None if bias is None else bias.contiguous()  # oneDNN would read past a view
     return _ONEDNN(x, weight, bias, "none", [], "")
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, _ = inputs
-    ctx.save_for_backward(x, weight)
+    (x, weight, _), needs = inputs, ctx.needs_input_grad
+    ctx.save_for_backward(x if needs[1] else None, weight if needs[0] else None)
 
 
 def _gradients(
-    product: Callable[..., Tensor], saved: Sequence[Tensor], needs: Sequence[bool], grad: Tensor
+    product: Callable[..., Tensor], saved: Sequence[Any], needs: Sequence[bool], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients in x, weight and bias; their products are as large as the first."""
     x, weight = saved
@@ -116,7 +117,9 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         Shape (..., d_out).
     """
-    if x.dtype != torch.float32 or not pays(x.numel() // x.shape[-1], weight):
+    fits = x.dtype == torch.float32 and x.shape[-1:] == weight.shape[1:]
+    fits &= bias is None or (bias.shape == weight.shape[:1] and bias.dtype == x.dtype)
+    if not fits or not pays(x.shape[:-1].numel(), weight):  # errors are torch's own
         return F.linear(x, weight, bias)
     product = _op if torch.compiler.is_compiling() else _Affine.apply
     y = product(x.reshape(-1, x.shape[-1]), weight, bias)

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Adam, AdamW
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import check_fields, check_range, checked, get, param, rows
@@ -152,6 +151,12 @@ class Updater:
                 vars(optimizer)["seed"] = derive_seed(seed, "optimizer", number)
         # For compiled updates, which a number that changes would compile anew.
         self._lr = torch.zeros((), device=parameters[0].device if parameters else None)
+        self._constants = [
+            (optimizer, p, {key: group.get(key) for key in ("betas", "eps", "weight_decay")})
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for p in group["params"]
+        ]
 
     @property
     def lr(self) -> float:
@@ -180,18 +185,17 @@ class Updater:
 
     @property
     def compiles(self) -> bool:
-        """Whether `minimise` can be compiled: Adam and AdamW can."""
-        return all(type(optimizer) in (Adam, AdamW) for optimizer in self.optimizers)
+        """Whether `minimise` can be compiled: with adam and adamw it can."""
+        return self.config.name in ("adam", "adamw")
 
     @torch.no_grad()
     def _compiled_step(self, gradients: Sequence[Tensor | None]) -> None:
         found = zip(self._parameters, gradients, strict=True)
         of = self._clipped({p: gradient for p, gradient in found if gradient is not None})
-        for optimizer in self.optimizers:
-            decoupled = isinstance(optimizer, AdamW)
-            for group in optimizer.param_groups:
-                for p in (p for p in group["params"] if p in of):
-                    adam_step(p, of[p], optimizer.state[p], group, self._lr, decoupled)
+        decoupled = self.config.name == "adamw"
+        for optimizer, p, constants in self._constants:
+            if p in of:
+                adam_step(p, of[p], optimizer.state[p], constants, self._lr, decoupled)
 
     def _clipped(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
         if self.config.clip_norm is None:
@@ -222,7 +226,7 @@ def adam_step(
     parameter: Tensor,
     gradient: Tensor,
     state: Mapping[str, Tensor],
-    group: Mapping[str, Any],
+    constants: Mapping[str, Any],
     lr_per_update: Tensor,
     decoupled: bool,
 ) -> None:
@@ -234,11 +238,11 @@ def adam_step(
         parameter: what is updated.
         gradient: of its shape.
         state: torch's own: step, exp_avg, exp_avg_sq.
-        group: torch's own: betas, eps, weight_decay.
+        constants: betas, eps, weight_decay.
         lr_per_update: the learning rate, 0-d.
         decoupled: whether the weight decays beside the gradient (AdamW), not in it (Adam).
     """
-    (beta1, beta2), decay = group["betas"], group["weight_decay"]
+    (beta1, beta2), decay = constants["betas"], constants["weight_decay"]
     step, mean, square = state["step"], state["exp_avg"], state["exp_avg_sq"]
     step.add_(1)
     if decay and decoupled:
@@ -249,7 +253,7 @@ def adam_step(
     square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
     # 1 − βᵗ; subtracting in float32 would leave four digits of it at β = 0.999.
     first, second = (-torch.expm1(step * math.log(max(b, 1e-45))) for b in (beta1, beta2))
-    size = square.sqrt() / second.sqrt() + group["eps"]
+    size = square.sqrt() / second.sqrt() + constants["eps"]
     parameter.sub_(lr_per_update / first * mean / size)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.network.affine import Linear
 from rlplast.core.network.blocks import NORMS, Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, why
@@ -108,7 +109,7 @@ def _counts(module: nn.Module) -> bool:
 def _is_chain(module: nn.Module) -> bool:
     if type(module).forward is nn.Sequential.forward:
         return all(_is_chain(child) for child in module.children())
-    known = type(module).__module__.startswith("torch.nn.modules")
+    known = type(module) is Linear or type(module).__module__.startswith("torch.nn.modules")
     return known and next(module.children(), None) is None
 
 

@@ -76,6 +76,17 @@ def test_transforms_of_torch_func_see_a_linear_layer() -> None:
         assert close(*of_both)
 
 
+def test_views_of_biases_and_other_oddities_are_computed_as_torch_does() -> None:
+    x, weight, _ = (t.detach() for t in tensors(*LARGE))
+    for bias in (torch.arange(320.0)[::2], torch.ones(1).expand(160), torch.ones(1)):
+        assert close(affine(x, weight, bias), F.linear(x, weight, bias))
+    assert affine(torch.zeros(3, 0), torch.zeros(2, 0)).shape == (3, 2)
+    assert affine(x[:0], weight).shape == (0, 160)
+    assert close(affine(x[0], weight), F.linear(x[0], weight))
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes"):
+        affine(torch.zeros(128, 300), weight)
+
+
 def test_frozen_weights_get_no_gradient() -> None:
     x, weight, bias = tensors(*LARGE)
     weight.requires_grad_(False)
