@@ -10,7 +10,7 @@ from rlplast.core.network import affine as module
 from rlplast.core.network.affine import Linear, affine, pays
 from rlplast.core.network.stacked import StackedLinear
 
-LARGE, SMALL = (128, 192, 160), (8, 4, 6)  # rows, d_in, d_out
+LARGE, SMALL = (256, 224, 160), (8, 4, 6)  # rows, d_in, d_out
 ONEDNN = pytest.mark.skipif(module._ONEDNN is None, reason="this PyTorch has no oneDNN")
 
 
@@ -56,7 +56,7 @@ def test_values_and_first_and_second_gradients_are_those_of_float64(
 
 def test_leading_dimensions_are_kept() -> None:
     x, weight, bias = tensors(*LARGE)
-    spread = x.view(4, 32, LARGE[1]).transpose(0, 1)  # not contiguous
+    spread = x.view(4, 64, LARGE[1]).transpose(0, 1)  # not contiguous
     assert close(affine(spread, weight, bias), F.linear(spread, weight, bias))
 
 
@@ -84,7 +84,7 @@ def test_views_of_biases_and_other_oddities_are_computed_as_torch_does() -> None
     assert affine(x[:0], weight).shape == (0, 160)
     assert close(affine(x[0], weight), F.linear(x[0], weight))
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes"):
-        affine(torch.zeros(128, 300), weight)
+        affine(torch.zeros(256, 300), weight)
 
 
 def test_frozen_weights_get_no_gradient() -> None:
