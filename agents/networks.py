@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError, check_choice
-from rlplast.core.network.affine import Linear
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
 from rlplast.core.network.units import UnitSpec, activated
@@ -89,9 +88,9 @@ class QNetwork(nn.Module):
             shape = (channels, *((s - kernel) // stride + 1 for s in shape[1:]))
         width = math.prod(shape)
         for i, hidden in enumerate(arch.hidden, 1):
-            self._add(f"fc{i}", Linear(width, hidden))
+            self._add(f"fc{i}", nn.Linear(width, hidden))
             width = hidden
-        self._add("head", Linear(width, num_actions))
+        self._add("head", nn.Linear(width, num_actions))
 
     def _add(self, name: str, layer: nn.Module) -> None:
         self.add_module(name, layer)

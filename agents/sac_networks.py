@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError, check_choice
-from rlplast.core.network.affine import Linear
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
 from rlplast.core.network.order import Order
@@ -94,7 +93,7 @@ class _TrunkNetwork(nn.Module):
 
     def _linear(self, d_in: int, d_out: int) -> nn.Module:
         if self.slots is None:
-            return Linear(d_in, d_out)
+            return nn.Linear(d_in, d_out)
         return StackedLinear(self.slots, d_in, d_out)
 
     def _norm(self, dim: int) -> nn.Module:

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.network.affine import Linear
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.units import UnitSpec, activated
 from rlplast.core.registry import check_fields, param
@@ -72,8 +71,8 @@ class Attention(nn.Module):
     def __init__(self, config: GPTModelConfig) -> None:
         super().__init__()
         self.heads, self.dropout = config.heads, config.dropout
-        self.c_attn = Linear(config.width, 3 * config.width, bias=config.bias)
-        self.c_proj = Linear(config.width, config.width, bias=config.bias)
+        self.c_attn = nn.Linear(config.width, 3 * config.width, bias=config.bias)
+        self.c_proj = nn.Linear(config.width, config.width, bias=config.bias)
 
     def unit_specs(self) -> list[UnitSpec]:
         """Return the heads."""
@@ -95,8 +94,8 @@ class MLP(nn.Module):
     def __init__(self, config: GPTModelConfig) -> None:
         super().__init__()
         self.gelu = _GELU[config.gelu]
-        self.c_fc = Linear(config.width, 4 * config.width, bias=config.bias)
-        self.c_proj = Linear(4 * config.width, config.width, bias=config.bias)
+        self.c_fc = nn.Linear(config.width, 4 * config.width, bias=config.bias)
+        self.c_proj = nn.Linear(4 * config.width, config.width, bias=config.bias)
 
     def unit_specs(self) -> list[UnitSpec]:
         """Return the hidden units."""
@@ -146,7 +145,7 @@ class GPT(nn.Module):
         self.wpe = nn.Embedding(config.context, config.width)
         self.h = nn.ModuleList(TransformerBlock(config) for _ in range(config.layers))
         self.ln_f = nn.LayerNorm(config.width, bias=config.bias)
-        self.lm_head = Linear(config.width, config.vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.width, config.vocab_size, bias=False)
         self.lm_head.weight = self.wte.weight
 
     def residual_branches(self) -> list[list[str]]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.network.affine import Linear
 
 __all__ = ["ALEXNET", "CNN", "LENET5", "POOL", "Chain", "Conv", "Stages", "chain", "vgg16_stages"]
 
@@ -147,10 +146,10 @@ def chain(
     layers["flatten"] = nn.Flatten()
     size = channels * sides[0] * sides[1]
     for i, units in enumerate(hidden, 1):
-        layers[f"fc{i}"] = Linear(size, units)
+        layers[f"fc{i}"] = nn.Linear(size, units)
         layers[f"fc{i}{mark}"] = _ACTIVATIONS[mark]()
         size = units
-    layers["head"] = Linear(size, num_classes)
+    layers["head"] = nn.Linear(size, num_classes)
     return Chain(layers)
 
 

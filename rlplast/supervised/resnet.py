@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlplast.core.network.affine import Linear
 from rlplast.core.network.units import UnitSpec, activated
 
 __all__ = ["ResNet18"]
@@ -66,9 +65,9 @@ class ResNet18(nn.Module):
             size = width << i
         self.hidden = [f"fc{i}" for i in range(1, len(hidden) + 1)]
         for name, units in zip(self.hidden, hidden, strict=True):
-            self.add_module(name, Linear(size, units))
+            self.add_module(name, nn.Linear(size, units))
             size = units
-        self.head = Linear(size, num_classes)
+        self.head = nn.Linear(size, num_classes)
 
     def unit_specs(self) -> list[UnitSpec]:
         """Return the channels inside blocks and the hidden linear units; the stream has none."""

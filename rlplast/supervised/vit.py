@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.network.affine import Linear
 from rlplast.core.network.units import UnitSpec, activated
 
 __all__ = ["HEADS", "FireViT", "ViT"]
@@ -28,8 +27,8 @@ class _Attention(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.qkv = Linear(width, 3 * width)
-        self.proj = Linear(width, width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (n, tokens, width) for (n, tokens, width)."""
@@ -44,10 +43,10 @@ class _FireAttention(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.to_q = Linear(width, width, bias=False)
-        self.to_k = Linear(width, width, bias=False)
-        self.to_v = Linear(width, width, bias=False)
-        self.proj = Linear(width, width)
+        self.to_q = nn.Linear(width, width, bias=False)
+        self.to_k = nn.Linear(width, width, bias=False)
+        self.to_v = nn.Linear(width, width, bias=False)
+        self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (n, tokens, width) for (n, tokens, width)."""
@@ -66,8 +65,8 @@ class _Block(nn.Module):
         self.norm2 = nn.LayerNorm(width, eps=eps)
         self.mlp = nn.ModuleDict(
             {
-                "fc1": Linear(width, _MLP_RATIO * width),
-                "fc2": Linear(_MLP_RATIO * width, width),
+                "fc1": nn.Linear(width, _MLP_RATIO * width),
+                "fc2": nn.Linear(_MLP_RATIO * width, width),
             }
         )
 
@@ -127,7 +126,7 @@ class ViT(nn.Module):
         blocks = (_Block(width, self.attention(width), eps) for _ in range(depth))
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(width, eps=eps)
-        self.head = Linear(width, num_classes)
+        self.head = nn.Linear(width, num_classes)
 
     def _layers_of_patches(self, channels: int, width: int) -> dict[str, nn.Module]:
         return {"proj": nn.Conv2d(channels, width, self.patch, self.patch)}
@@ -172,7 +171,7 @@ class FireViT(ViT):
         pixels = channels * self.patch**2
         return {
             "norm_pixels": nn.LayerNorm(pixels),
-            "proj": Linear(pixels, width),
+            "proj": nn.Linear(pixels, width),
             "norm": nn.LayerNorm(width),
         }
 

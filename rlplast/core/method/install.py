@@ -18,7 +18,7 @@ from torch import nn
 from rlplast.core.errors import ConfigError, NothingToEdit, did_you_mean
 from rlplast.core.method.listing import Row, lists_face, parse_row
 from rlplast.core.method.method import Method, has_face
-from rlplast.core.network.affine import Linear
+from rlplast.core.network.affine import Linear, quicken
 from rlplast.core.network.blocks import blocks_of, unwrap
 from rlplast.core.network.network import INSTALLED
 from rlplast.core.network.unit_search import find_units
@@ -46,7 +46,7 @@ def install_methods(
     """Install what a run's config lists under ``layers``, and under ``hooks`` what has modules.
 
     Called after the modules are built, before they are initialised and get optimizers, and before
-    anything is compiled or captured.
+    anything is compiled or captured. Then linear layers of torch compute by `affine`.
 
     Args:
         layers: the config's list of layers.
@@ -71,6 +71,8 @@ def install_methods(
     for row in listed:
         for name, paths in _install(row, networks, seed).items():
             replaced.setdefault(name, []).extend(paths)
+    for model in (m for models in networks.values() for m in models):
+        quicken(model)  # last, so that methods find the layers of torch that they know
     return replaced
 
 

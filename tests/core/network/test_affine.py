@@ -6,9 +6,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from rlplast.core import registry
 from rlplast.core.network import affine as module
-from rlplast.core.network.affine import Linear, affine, pays
+from rlplast.core.network.affine import Linear, affine, pays, quicken
 from rlplast.core.network.stacked import StackedLinear
+from tests.agents.toy_env import dqn
 
 LARGE, SMALL = (256, 224, 160), (8, 4, 6)  # rows, d_in, d_out
 ONEDNN = pytest.mark.skipif(module._ONEDNN is None, reason="this PyTorch has no oneDNN")
@@ -52,6 +54,17 @@ def test_values_and_first_and_second_gradients_are_those_of_float64(
     found = derivatives(affine, torch.float32)
     expected = derivatives(F.linear, torch.float64)
     assert all(close(f, e) for f, e in zip(found, expected, strict=True))
+
+
+def test_a_quickened_model_keeps_its_tensors_and_leaves_other_kinds_of_layers_alone() -> None:
+    class Own(nn.Linear):
+        pass
+
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), Own(3, 2))
+    before = [id(p) for p in model.parameters()]
+    quicken(model)
+    assert [type(layer) for layer in model] == [Linear, nn.ReLU, Own]
+    assert [id(p) for p in model.parameters()] == before
 
 
 def test_leading_dimensions_are_kept() -> None:
@@ -123,3 +136,18 @@ def test_a_stacked_layer_computes_what_its_members_would() -> None:
     expected(x.double()).square().mean().backward()
     assert expected.weight.grad is not None
     assert close(stacked.weight.grad, expected.weight.grad)
+
+
+def test_methods_find_torchs_own_layers_in_an_agent_whose_layers_are_then_quickened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[type] = []
+
+    def install(self: object, model: nn.Module, seed: int) -> list[str]:
+        seen.extend(type(layer) for layer in model.modules())
+        return ["fc1"]
+
+    monkeypatch.setattr(registry.get("methods", "layer_norm").target, "install", install)
+    agent = dqn(layers=[{"method": "layer_norm"}])
+    assert nn.Linear in seen and Linear not in seen
+    assert {type(net.head) for net in (agent.online, agent.target)} == {Linear}
