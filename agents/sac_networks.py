@@ -6,7 +6,9 @@ forward order and the law of each Block, and returns its hidden activations.
 """
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +18,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
 from rlplast.core.network.order import Order
 from rlplast.core.network.stacked import StackedLayerNorm, StackedLinear
-from rlplast.core.network.units import UnitSpec, activated
+from rlplast.core.network.units import NONLINEARITY, UnitSpec, activated
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["Actor", "Critic", "Temperature", "TrunkSpec"]
@@ -51,6 +53,14 @@ class TrunkSpec:
                 raise ConfigError(f"trunk {name} = {getattr(self, name)}: allowed is at least 1")
 
 
+_STACKED = (StackedLinear, StackedLayerNorm)
+
+
+def _computed(layer: nn.Module, x: Tensor, slot: int | None) -> Tensor:
+    """Return a layer's output, or that of one member of a stacked layer."""
+    return layer(x) if slot is None else cast(StackedLinear, layer).member(x, slot)
+
+
 class _ResidualBlock(nn.Module):
     """x + fc2(relu(fc1(norm(x))))."""
 
@@ -58,11 +68,11 @@ class _ResidualBlock(nn.Module):
         super().__init__()
         self.norm, self.fc1, self.fc2 = norm, fc1, fc2
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, slot: int | None = None) -> tuple[Tensor, Tensor]:
         """Return the sum and the activations after the ReLU."""
-        # In place: it saves a large allocation.
-        inner = activated(self.fc1, self.fc1(self.norm(x)), torch.relu_)
-        return x + self.fc2(inner), inner
+        z = _computed(self.fc1, _computed(self.norm, x, slot), slot)
+        inner = activated(self.fc1, z, torch.relu_)  # in place: it saves a large allocation
+        return x + _computed(self.fc2, inner, slot), inner
 
 
 class _TrunkNetwork(nn.Module):
@@ -147,18 +157,18 @@ class _TrunkNetwork(nn.Module):
             return nn.init.trunc_normal_(value, 0, std, -2 * std, 2 * std, generator=generator)
         return nn.init.orthogonal_(value, generator=generator)
 
-    def _hidden(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return what the heads read, and the activations after each ReLU."""
+    def _hidden(self, x: Tensor, slot: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what the heads read, and the activations after each ReLU; of one slot or all."""
         taps: dict[str, Tensor] = {}
         if self.trunk.kind == "mlp":
             for name in self._trunk_order():
                 layer = self.get_submodule(name)
-                x = taps[name] = activated(layer, layer(x), torch.relu_)
+                x = taps[name] = activated(layer, _computed(layer, x, slot), torch.relu_)
             return x, taps
-        x = self.input(x)
+        x = _computed(self.input, x, slot)
         for i, block in enumerate(self.blocks):
-            x, taps[f"blocks.{i}.fc1"] = block(x)
-        return self.norm(x), taps
+            x, taps[f"blocks.{i}.fc1"] = block(x, slot)
+        return _computed(self.norm, x, slot), taps
 
 
 class Actor(_TrunkNetwork):
@@ -222,6 +232,7 @@ class Critic(_TrunkNetwork):
 
     def __init__(self, obs_dim: int, action_dim: int, trunk: TrunkSpec, slots: int = 2) -> None:
         super().__init__(obs_dim + action_dim, trunk, {"head": 1}, slots)
+        self.members = slots
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return values, (slots, batch), at least float32.
@@ -241,10 +252,31 @@ class Critic(_TrunkNetwork):
         }
         return values, split
 
-    def _values(self, obs: Tensor, action: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        hidden, taps = self._hidden(torch.cat([obs, action], dim=-1))
-        values = self.get_submodule("head")(hidden).squeeze(-1)
-        return at_least_float32(values), taps
+    def _values(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Mapping[str, Iterable[Tensor]]]:
+        """Return values, (slots, batch), and of each layer the activations of each member."""
+        x, head = torch.cat([obs, action], dim=-1), self.get_submodule("head")
+        if self._one_by_one(x):
+            members = [self._hidden(x, slot) for slot in range(self.members)]
+            heads = [_computed(head, hidden, i) for i, (hidden, _) in enumerate(members)]
+            taps = {name: [taps[name] for _, taps in members] for name in members[0][1]}
+            return torch.stack(heads).squeeze(-1), taps
+        hidden, taps = self._hidden(x)
+        return at_least_float32(head(hidden).squeeze(-1)), taps
+
+    def _one_by_one(self, x: Tensor) -> bool:
+        """Say whether members are computed one after the other.
+
+        In compiled float32 code on a CPU they are: products of matrices, unlike batched ones, need
+        no copies between their layouts. Layers of methods have all members at once.
+        """
+        layers = [self.get_submodule(name) for name in (*self._trunk_order(), *self.heads)]
+        return (
+            torch.compiler.is_compiling()
+            and x.is_cpu
+            and x.dtype == torch.float32
+            and not torch.is_autocast_enabled("cpu")
+            and all(type(m) in _STACKED and not hasattr(m, NONLINEARITY) for m in layers)
+        )
 
 
 class Temperature(nn.Module):

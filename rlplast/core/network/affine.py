@@ -28,7 +28,7 @@ _ONEDNN: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 torch.library.define(
     "rlplast::affine",
     "(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
-    tags=torch.Tag.flexible_layout,
+    tags=torch.Tag.needs_fixed_stride_order,
 )
 _op: Any = torch.ops.rlplast.affine
 

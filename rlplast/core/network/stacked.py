@@ -128,6 +128,10 @@ class StackedLinear(nn.Module):
             )
         return self.affine(x.expand(self.slots, *x.shape[-2:]), self.weight)
 
+    def member(self, x: Tensor, slot: int) -> Tensor:
+        """Return the output of one member, (batch, d_out), of (batch, d_in)."""
+        return affine(x, self.weight[slot], None if self.bias is None else self.bias[slot])
+
     def affine(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return x Wᵀ + b of every member, of (slots, batch, d_in), for a weight in its place."""
         bias = self.bias
@@ -210,6 +214,10 @@ class StackedLayerNorm(nn.Module):
         wide = x if x.dtype == torch.float64 else x.float()
         normed = F.layer_norm(wide, (self.dim,), eps=self.eps)
         return torch.addcmul(self.bias[:, None], normed, self.weight[:, None]).to(x.dtype)
+
+    def member(self, x: Tensor, slot: int) -> Tensor:
+        """Return the output of one member, (batch, dim), of float32 (batch, dim)."""
+        return F.layer_norm(x, (self.dim,), self.weight[slot], self.bias[slot], self.eps)
 
     def extra_repr(self) -> str:
         """Return the sizes, for `print`."""
