@@ -1,15 +1,44 @@
-"""Whole updates through `torch.compile`."""
+"""Whole updates through `torch.compile`.
 
+- `chosen`: what ``accelerate: auto`` stands for.
+- `compiled_update`: an update as one compiled graph.
+"""
+
+import os
+import shutil
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rlplast.core.errors import ConfigError
 
-__all__ = ["compiled_update", "compiles_updates"]
+if TYPE_CHECKING:
+    from rlplast.agents.off_policy_config import OffPolicyConfig
+
+__all__ = ["chosen", "compiled_update", "compiles_updates"]
 
 NEEDS = "2.13"  # which compiles functions that ask for gradients, and code once per agent
+# Compiling takes 10 to 25 s, and saves from 0.4 ms an update on (docs/benchmarks.md).
+LEAST_UPDATES = 50_000
+
+
+def chosen(config: "OffPolicyConfig") -> str:
+    """Return what ``accelerate: auto`` stands for: compile or off.
+
+    It is compile for runs of at least `LEAST_UPDATES` planned updates on a CPU, if all of an update
+    compiles: with adam or adamw, and without penalties and layers of methods. It depends on the
+    config and the machine, never on time: the same run has the same bits at any hour.
+    """
+    on_cpu = config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available())
+    pays = (
+        config.updates_planned() >= LEAST_UPDATES
+        and config.optimizer.compiles
+        and not config.penalties
+        and not config.layers
+    )
+    able = compiles_updates() and shutil.which(os.environ.get("CXX", "g++")) is not None
+    return "compile" if on_cpu and pays and able else "off"
 
 
 def compiles_updates() -> bool:

@@ -170,7 +170,7 @@ class OffPolicyAgent(ABC):
         """
         asked = self.config.agent.accelerate == "compile" and compiles_updates()
         outside = self.gradients_read or self.penalties.terms
-        if not asked or outside or not all(u.compiles for u in self.updaters.values()):
+        if not asked or outside or not all(u.config.compiles for u in self.updaters.values()):
             return self.learn
         if self._whole is None:
             for network in self.networks.values():

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlplast.agents.compiled import chosen
 from rlplast.agents.sampling import sampling_of
 from rlplast.agents.sequence import EnvConfig, Sequence
 from rlplast.core.clock import Clock, Time
@@ -48,8 +49,9 @@ class OffPolicyAgentConfig:
         sampling: how often the replay draws which transition, a mapping with `method` and
             `params`, see ``rlplast list replay``; null for all alike.
         precision: fp32, or bf16 for autocast in forward passes.
-        accelerate: off, or compile for torch.compile: of whole updates where their optimizers and
-            hooks allow it, else of their losses.
+        accelerate: auto, off, or compile for torch.compile: of whole updates where their optimizers
+            and hooks allow it, else of their losses. auto is compile for long runs on a CPU, see
+            `rlplast.agents.compiled.chosen`; the run's config says which.
     """
 
     batch_size: int = param(256, "[1, 1000000]")
@@ -59,7 +61,7 @@ class OffPolicyAgentConfig:
     n_step: int = param(1, "[1, 1000]")
     sampling: dict[str, Any] | None = None
     precision: str = param("fp32", "fp32 | bf16")
-    accelerate: str = param("off", "off | compile")
+    accelerate: str = param("auto", "auto | off | compile")
 
 
 @dataclass
@@ -124,6 +126,8 @@ class OffPolicyConfig(RunConfig):
             raise ConfigError(
                 f"total = {self.total!r}: a {self.kind} run counts env_steps or updates"
             )
+        if agent.accelerate == "auto":
+            agent.accelerate = chosen(self)
 
     def _check_sequence(self) -> None:
         sequence = self.sequence()

@@ -104,6 +104,11 @@ class OptimizerConfig:
                 f"it belongs to {having}"
             )
 
+    @property
+    def compiles(self) -> bool:
+        """Whether its step compiles with the rest of an update: of adam and adamw it does."""
+        return self.name in ("adam", "adamw")
+
     def own_params(self) -> dict[str, Any]:
         """Return the optimizer's own parameters, checked; keys it does not have are left out.
 
@@ -182,11 +187,6 @@ class Updater:
             self.zero_grad()
             loss.backward()
             self.step()
-
-    @property
-    def compiles(self) -> bool:
-        """Whether `minimise` can be compiled: with adam and adamw it can."""
-        return self.config.name in ("adam", "adamw")
 
     @torch.no_grad()
     def _compiled_step(self, gradients: Sequence[Tensor | None]) -> None:
