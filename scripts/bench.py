@@ -10,9 +10,9 @@ falls on both, and reports medians with the spread. Speed is never asserted in t
 
 import argparse
 import json
-import platform
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +27,19 @@ from bench_tools import Row, alternate, built, medians, rates, row
 import rlplast
 from rlplast.agents.networks import ARCHITECTURES, QNetwork
 from rlplast.agents.replay import Replay
+from rlplast.run.timing import machine, training
 
 
-def ours(env_steps: int, **keys: Any) -> Callable[[], None]:
+def ours(env_steps: int, **keys: Any) -> Callable[[], object]:
     """Return what takes so many env_steps of our DQN at replay ratio 1, past its initial steps."""
     fixed = {"total": "400k env_steps", "agent__initial_steps": 200, "agent__buffer_size": 20_000}
     trainable, _ = built("dqn/asterix", **fixed, **keys)
-
-    def run(env_steps: int = env_steps) -> None:
-        goal = trainable.clock.env_steps + env_steps
-        while trainable.clock.env_steps < goal or trainable.owes():
-            trainable.step()
-
-    run(300)
-    return run
+    run, n = training(trainable), trainable.config.env.num_envs
+    run(300 // n)
+    return partial(run, env_steps // n)
 
 
-def stable_baselines(env_steps: int) -> Callable[[], None]:
+def stable_baselines(env_steps: int) -> Callable[[], object]:
     """Return the same of Stable-Baselines3's DQN, with its own Atari wrapper."""
     import ale_py
     import gymnasium
@@ -181,22 +177,6 @@ BENCHES = {
     "supervised": bench_supervised,
     "gpt": bench_gpt,
 }
-
-
-def machine() -> dict[str, Any]:
-    """Return what the figures depend on."""
-    cpu = "unknown"
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        models = [x for x in info.read_text().splitlines() if x.startswith("model name")]
-        cpu = f"{models[0].split(':')[1].strip()} x {len(models)}" if models else cpu
-    return {
-        "cpu": cpu,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "threads": torch.get_num_threads(),
-    }
 
 
 def main() -> int:

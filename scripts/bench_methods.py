@@ -5,13 +5,14 @@ falls on both.
 """
 
 import statistics
+from functools import partial
 from typing import Any
 
 from bench_tools import Row, alternate, built, medians, row
 
 from rlplast.core.clock import Clock
 from rlplast.core.method.hooks import Hooks
-from rlplast.core.training.trainable import no_hooks
+from rlplast.run.timing import inside
 
 INSIDE: dict[str, dict[str, Any]] = {  # at every update
     "swr": {"coef": 1e-3},
@@ -84,16 +85,9 @@ def _inside(
     config = [{"method": name, "every": "1 updates", "networks": [network], "params": params}]
     hooks = Hooks(config, trainable.networks, "400k env_steps", units=trainable.units)
 
-    def without() -> None:
-        trainable.after_update, trainable.recorded = no_hooks, frozenset()
-        trainable._update()
-
-    def with_method() -> None:
-        trainable.after_update, trainable.recorded = hooks.after_update, hooks.recorded()
-        trainable._update()
-
-    found = _ratio(label, without, with_method, rounds)
-    without()
+    sides = {name: partial(run, 1) for name, run in inside(trainable, hooks).items()}
+    found = _ratio(label, sides["without"], sides["with"], rounds)
+    sides["without"]()
     return found
 
 

@@ -1,39 +1,19 @@
-"""What all benchmarks share: runs to be timed, sides called in turn, and lines of the report."""
+"""What all benchmarks share: runs to be timed, and lines of the report."""
 
-import statistics
-import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
-from rlplast.run import api
-from rlplast.run.build import build
+from rlplast.run import timing
+from rlplast.run.timing import Times, alternate, medians
+
+__all__ = ["Row", "Times", "alternate", "built", "medians", "rates", "row"]
 
 Row = dict[str, Any]
-Times = dict[str, list[float]]
 
 
 def built(config: Any, **keys: Any) -> tuple[Any, Any]:
     """Return the trainable of a config on the CPU, and its hooks, which act inside its updates."""
     dotted = {key.replace("__", "."): value for key, value in keys.items()}
-    trainable, hooks = build(api.read_config(config, {"device": "cpu"} | dotted))
-    trainable.after_update = hooks.after_update
-    return trainable, hooks
-
-
-def alternate(sides: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 0) -> Times:
-    """Return seconds per call of each side, called in turn `rounds` times after a warm-up."""
-    seconds: Times = {name: [] for name in sides}
-    for number in range(warm_up + rounds):
-        for name, call in sides.items():
-            started = time.perf_counter()
-            call()
-            if number >= warm_up:
-                seconds[name].append(time.perf_counter() - started)
-    return seconds
-
-
-def medians(seconds: Times) -> dict[str, float]:
-    return {name: statistics.median(times) for name, times in seconds.items()}
+    return timing.built(config, {"device": "cpu"} | dotted)
 
 
 def rates(seconds: Times, per_call: int) -> dict[str, float]:

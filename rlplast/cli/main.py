@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from rlplast import __version__
 from rlplast.cli import (
     apply_command,
+    bench_command,
     data_command,
     evaluate_command,
     list_command,
@@ -37,6 +38,7 @@ COMMANDS = {
     "tokens": tokens_command,
     "units": units_command,
     "list": list_command,
+    "bench": bench_command,
 }
 
 

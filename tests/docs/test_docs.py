@@ -15,6 +15,7 @@ import gymnasium
 import pytest
 import torch
 
+from rlplast.cli.bench_command import agent_config
 from rlplast.cli.list_command import list_rows
 from rlplast.cli.main import parser
 from rlplast.cli.train_command import overrides
@@ -175,7 +176,9 @@ def test_commands_and_their_options_exist(
     monkeypatch.chdir(ROOT)
     words = [re.sub(r"\$\w+", "1", word) for word in shlex.split(line, comments=True)]
     arguments, rest = parser().parse_known_args(words)
-    if arguments.command != "train":
+    if arguments.command == "bench":
+        agent_config(rest, arguments.threads)
+    elif arguments.command != "train":
         assert not rest
     elif arguments.config in shipped_configs():
         config = read_config(arguments.config, overrides(rest))
