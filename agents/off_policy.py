@@ -175,7 +175,7 @@ class OffPolicyAgent(ABC):
         if self._whole is None:
             for network in self.networks.values():
                 allocate(network)
-            self._whole = compiled_update(self.learn)
+            self._whole = compiled_update(self.learn, self.device)
         return self._whole
 
     def _count(self, values: Tensor, activations: Mapping[str, Activations]) -> None:

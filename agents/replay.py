@@ -375,7 +375,7 @@ class Replay:
         """Look at the n rows from each `row` on: what they add up to, and whether they may."""
         head = self._written[env] - 1
         rows = row[:, None] + np.arange(self._n_step)
-        records = self._records[self._at(env[:, None], rows)]
+        records = np.take(self._records, self._at(env[:, None], rows), mode="clip")
         goes_on = records["discount"] != 0
         inside = records["sampleable"]  # false for the head, so no window passes it
         inside[:, 1:] &= goes_on[:, :-1]

@@ -133,11 +133,9 @@ class SAC(OffPolicyAgent):
     def _act(self, obs: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
         """Return one action per observation; without noise the tanh of the mean."""
         mean, log_std = self._policy(on_device(obs, self.device))
-        if noise is None:
-            actions = mean.tanh()
-        else:
-            actions, _ = tanh_gaussian(mean, log_std, on_device(noise, self.device))
-        found = actions.cpu().numpy()
+        if noise is not None:
+            mean = mean + log_std.exp() * on_device(noise, self.device)
+        found = mean.tanh().cpu().numpy()
         if not np.isfinite(found).all():
             raise RlplastError(
                 f"the policy's actions are not finite at {self.clock}: training diverged; the last "

@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from rlplast.agents import off_policy
+from rlplast.agents.compiled import LEAST_UPDATES
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.penalties import Penalties
+from rlplast.core.training.config import parse_yaml
+from rlplast.run.config_file import dump_config, read_config
 from tests.agents.toy_control import sac, use_slide
 from tests.agents.toy_env import advanced, dqn, everything, same
 from tests.marks import slow
@@ -140,8 +143,46 @@ def test_an_update_that_does_not_compile_is_an_error_with_a_remedy(
         agent(1, accelerate="compile", **CARTPOLE)
 
 
-def no_compiler(graph: Any, inputs: Any) -> Any:
+def no_compiler(graph: Any, inputs: Any, **options: Any) -> Any:
     raise RuntimeError("no g++")
+
+
+LONG = {"total": "900k env_steps", "device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "choice"),
+    [
+        ({}, "compile"),
+        ({"optimizer.name": "adamw"}, "compile"),
+        ({"hooks": [{"method": "fire", "at": "50%"}]}, "compile"),
+        ({"total": f"{LEAST_UPDATES} updates"}, "compile"),
+        ({"total": f"{LEAST_UPDATES - 1} updates"}, "off"),
+        ({"replay_ratio": 0.01}, "off"),
+        ({"optimizer.name": "sgd"}, "off"),
+        ({"penalties": [{"method": "l2"}]}, "off"),
+        ({"layers": [{"method": "layer_norm"}]}, "off"),
+        ({"device": "cuda"}, "off"),
+        ({"agent.accelerate": "off"}, "off"),
+        ({"total": "30k env_steps", "agent.accelerate": "compile"}, "compile"),
+    ],
+)
+@pytest.mark.parametrize("config", ["dqn/minatar_breakout", "sac/pendulum"])
+def test_auto_compiles_long_runs_whose_whole_update_compiles(
+    config: str, keys: dict[str, Any], choice: str
+):
+    assert read_config(config, LONG | keys).agent.accelerate == choice
+
+
+def test_auto_compiles_nothing_without_a_compiler(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert read_config("sac/pendulum", LONG).agent.accelerate == "off"
+
+
+def test_what_auto_chose_holds_for_a_longer_total():
+    first = read_config("sac/pendulum", {"total": "6k env_steps"})
+    again = read_config(parse_yaml(dump_config(first)), {"total": "900k env_steps"})
+    assert first.agent.accelerate == again.agent.accelerate == "off"
 
 
 @pytest.mark.usefixtures("aot_eager")
