@@ -20,22 +20,21 @@ __all__ = ["chosen", "compiled_update", "compiles_updates"]
 
 NEEDS = "2.13"  # which compiles functions that ask for gradients, and code once per agent
 # Compiling takes 10 to 25 s, and saves from 0.4 ms an update on (docs/benchmarks.md).
-LEAST_UPDATES = 50_000
+LEAST_UPDATES = 20_000
 
 
 def chosen(config: "OffPolicyConfig") -> str:
     """Return what ``accelerate: auto`` stands for: compile or off.
 
     It is compile for runs of at least `LEAST_UPDATES` planned updates on a CPU, if all of an update
-    compiles: with adam or adamw, and without penalties and layers of methods. It depends on the
-    config and the machine, never on time: the same run has the same bits at any hour.
+    compiles: with adam or adamw, and without penalties. It depends on the config and the machine,
+    never on time: the same run has the same bits at any hour.
     """
     on_cpu = config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available())
     pays = (
         config.updates_planned() >= LEAST_UPDATES
         and config.optimizer.compiles
         and not config.penalties
-        and not config.layers
     )
     able = compiles_updates() and shutil.which(os.environ.get("CXX", "g++")) is not None
     return "compile" if on_cpu and pays and able else "off"

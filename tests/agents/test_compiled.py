@@ -161,7 +161,7 @@ LONG = {"total": "900k env_steps", "device": "cpu"}
         ({"replay_ratio": 0.01}, "off"),
         ({"optimizer.name": "sgd"}, "off"),
         ({"penalties": [{"method": "l2"}]}, "off"),
-        ({"layers": [{"method": "layer_norm"}]}, "off"),
+        ({"layers": [{"method": "layer_norm"}]}, "compile"),
         ({"device": "cuda"}, "off"),
         ({"agent.accelerate": "off"}, "off"),
         ({"total": "30k env_steps", "agent.accelerate": "compile"}, "compile"),
