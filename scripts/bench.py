@@ -11,6 +11,7 @@ falls on both, and reports medians with the spread. Speed is never asserted in t
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,9 @@ from bench_tools import Row, alternate, built, medians, rates, row
 import rlplast
 from rlplast.agents.networks import ARCHITECTURES, QNetwork
 from rlplast.agents.replay import Replay
+from rlplast.gpt.model import GPT, GPTModelConfig
 from rlplast.run.timing import machine, training
+from rlplast.supervised.models import ModelConfig, build_model
 
 
 def ours(env_steps: int, **keys: Any) -> Callable[[], object]:
@@ -130,17 +133,24 @@ def bench_replay(threads: int, rounds: int) -> list[Row]:
 
 
 @torch.no_grad()
-def loop_fire(network: torch.nn.Module, iterations: int = 10) -> None:
+def loop_fire(
+    network: torch.nn.Module, scope: str, iterations: int, start: dict[str, torch.Tensor]
+) -> None:
     """FIRE as the papers' scripts do it: one slice after the other in float32."""
-    for module in network.modules():
-        if not isinstance(module, torch.nn.Conv2d | torch.nn.Linear):
+    for name, module in network.named_modules():
+        if not isinstance(module, torch.nn.Conv2d | torch.nn.Linear) or name == "lm_head":
             continue
-        weight = module.weight[:, :, None, None] if module.weight.ndim == 2 else module.weight
-        d_out, d_in, height, width = weight.shape
-        factor = (d_out / d_in) ** 0.5 / (height * width)
-        for i in range(height):
-            for j in range(width):
-                weight[:, :, i, j] = newton_schulz(weight[:, :, i, j], iterations) * factor
+        if scope == "dqn" and isinstance(module, torch.nn.Linear):
+            for key, tensor in module.named_parameters(prefix=name):
+                tensor.copy_(start[key])
+            continue
+        for part in module.weight.chunk(3 if name.endswith("c_attn") else 1):
+            weight = (part[:, :, None, None] if part.ndim == 2 else part).clone()
+            d_out, d_in, height, width = weight.shape
+            for i in range(height):
+                for j in range(width):
+                    weight[:, :, i, j] = newton_schulz(weight[:, :, i, j], iterations)
+            part.copy_(weight.view(part.shape) * ((d_out / d_in) ** 0.5 / (height * width)))
 
 
 def newton_schulz(weight: torch.Tensor, iterations: int) -> torch.Tensor:
@@ -153,18 +163,40 @@ def newton_schulz(weight: torch.Tensor, iterations: int) -> torch.Tensor:
     return x.T if wide else x
 
 
+def nature() -> QNetwork:
+    return QNetwork(ARCHITECTURES["nature"], (4, 84, 84), 9)
+
+
+def classifier(name: str, size: int, hidden: list[int], num_classes: int) -> torch.nn.Module:
+    """Return a classifier as FIRE's experiments have it."""
+    config = ModelConfig(name, hidden=hidden, init="torch")
+    return build_model(config, (3, size, size), num_classes)
+
+
+FIRED: dict[str, tuple[Callable[[], torch.nn.Module], str, int]] = {  # network, scope, iterations
+    "Nature CNN": (nature, "all", 10),
+    "Nature CNN, scope dqn": (nature, "dqn", 10),
+    "ResNet-18": (lambda: classifier("resnet18", 32, [512], 10), "resnet", 10),
+    "VGG-16": (lambda: classifier("vgg16", 64, [1024, 1024], 200), "vgg", 10),
+    "12-layer GPT": (lambda: GPT(GPTModelConfig(vocab_size=1024)), "gpt", 5),
+}
+
+
 def bench_fire(threads: int, rounds: int) -> list[Row]:
-    """FIRE on every conv and linear of the Nature CNN against the per-slice loop."""
-
-    def network() -> QNetwork:
-        return QNetwork(ARCHITECTURES["nature"], (4, 84, 84), 9)
-
-    mine, theirs = rlplast.Network("q", network()), network()
-    sides = {"ours": lambda: rlplast.fire(mine), "loop": lambda: loop_fire(theirs)}
-    seconds = alternate(sides, 5 * rounds, 2)
-    median = medians(seconds)
-    rows = [row(f"fire on the Nature CNN, {k}", 1e3 * median[k], "ms", seconds[k]) for k in sides]
-    return [*rows, row("fire, ours over the loop", median["ours"] / median["loop"], "x")]
+    """CPU time of FIRE, receipt included, over that of the per-slice loop."""
+    rows = []
+    for name, (make, scope, iterations) in FIRED.items():
+        network, theirs = rlplast.Network("model", make()), make()
+        start = {key: tensor.clone() for key, tensor in theirs.state_dict().items()}
+        sides = {
+            "ours": partial(rlplast.fire, network, scope=scope, iterations=iterations),
+            "loop": partial(loop_fire, theirs, scope, iterations, start),
+        }
+        seconds = alternate(sides, rounds, 1, time.process_time)
+        ms = {side: 1e3 * value for side, value in medians(seconds).items()}
+        rows += [row(f"fire, {name}, {side}", ms[side], "CPU ms", seconds[side]) for side in sides]
+        rows.append(row(f"fire, {name}, ours over the loop", ms["ours"] / ms["loop"], "x"))
+    return rows
 
 
 BENCHES = {

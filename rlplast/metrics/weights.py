@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from rlplast.core.errors import BadWeights, ConfigError
+from rlplast.core.network.affine import pays_alone, product
 from rlplast.core.registry import register
 from rlplast.metrics.ranks import at_least_float32, spectral_summary
 
@@ -122,9 +123,10 @@ def _difference(weight: Tensor, reference: Tensor) -> Tensor:
 def _isometry_gap(matrices: Tensor) -> Tensor:
     """Sum over slices ``[slices, n, m]`` of the smaller Gram's squared distance to I."""
     wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
-    gram = wide @ wide.mT
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    return _squared_norm(gram - identity)
+    identity = torch.eye(wide.shape[1], dtype=wide.dtype, device=wide.device)
+    if torch.is_grad_enabled() or not pays_alone(wide):
+        return _squared_norm(wide @ wide.mT - identity)
+    return torch.stack([_squared_norm(product(one, one.mT) - identity) for one in wide]).sum()
 
 
 @register("metrics", "weight_norm", source="root of summed squares")

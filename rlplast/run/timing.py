@@ -60,15 +60,20 @@ Times = dict[str, list[float]]
 Steps = Callable[[int], object]  # takes so many steps
 
 
-def alternate(sides: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 0) -> Times:
+def alternate(
+    sides: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    warm_up: int = 0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Times:
     """Return seconds per call of each side, called in turn `rounds` times after a warm-up."""
     seconds: Times = {name: [] for name in sides}
     for number in range(warm_up + rounds):
         for name, call in sides.items():
-            started = time.perf_counter()
+            started = clock()
             call()
             if number >= warm_up:
-                seconds[name].append(time.perf_counter() - started)
+                seconds[name].append(clock() - started)
     return seconds
 
 

@@ -163,6 +163,90 @@ def test_norms_whose_squares_are_out_of_range_are_no_obstacle(
     assert relative_error(weight_of(module), fire_twin(before, 10, "cubic")) <= TOLERANCE[dtype]
 
 
+# --- in float32 as in float64 --------------------------------------------------------------
+
+
+def spectrum(values: Tensor) -> Tensor:
+    """Return a square float64 matrix with these singular values."""
+    left, right = (torch.linalg.qr(normal(len(values), len(values), seed=s)).Q for s in (7, 8))
+    return (left * values) @ right
+
+
+def of_rank(n: int, rank: int) -> Tensor:
+    return normal(n, rank, seed=3) @ normal(rank, n, seed=4)
+
+
+def holes(n: int, every: int) -> Tensor:
+    weight = normal(n, n, seed=5)
+    weight[::every], weight[:, 1::every] = 0, 0
+    return weight
+
+
+HARD: dict[str, Callable[[int], Tensor]] = {
+    "drawn": lambda n: normal(n, n),
+    "not square": lambda n: normal(n, 2 * n // 3),
+    "rank 1": lambda n: of_rank(n, 1),
+    "rank n / 2": lambda n: of_rank(n, n // 2),
+    "rank n - 1": lambda n: of_rank(n, n - 1),
+    "dead rows and columns": lambda n: holes(n, 3),
+    "one row": lambda n: normal(n, n) * torch.eye(n, dtype=torch.float64)[:, :1],
+    "constant": lambda n: torch.full((n, n - 1), 0.1, dtype=torch.float64),
+    "ill-conditioned": lambda n: spectrum(torch.logspace(0, -12, n, dtype=torch.float64)),
+    "orthogonal": lambda n: spectrum(torch.ones(n, dtype=torch.float64)),
+    "one giant value": lambda n: spectrum(torch.tensor([1e4] + [1.0] * (n - 1)).double()),
+    "huge": lambda n: 1e34 * normal(n, n),
+    "tiny": lambda n: 1e-36 * normal(n, n),
+}
+
+
+def deviation(weight: Tensor, iterations: int, polynomial: str) -> float:
+    """Return how far, in spectral norm, float32 weights end from the same in float64."""
+    weight = weight.float()[None]
+    found = orthogonalise(weight, iterations, polynomial).double()
+    expected = orthogonalise(weight.double(), iterations, polynomial)
+    return torch.linalg.matrix_norm(found[0] - expected[0], 2).item()
+
+
+@pytest.mark.parametrize("iterations", [5, 10, 20])
+@pytest.mark.parametrize("polynomial", ["cubic", "quintic"])
+@pytest.mark.parametrize("kind", HARD)
+def test_float32_ends_where_float64_does(kind: str, polynomial: str, iterations: int) -> None:
+    for n in (3, 16, 64, 160):  # the largest in oneDNN
+        assert deviation(HARD[kind](n), iterations, polynomial) <= 1e-5 / 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("iterations", [5, 9, 10, 11, 20])
+@pytest.mark.parametrize("polynomial", ["cubic", "quintic"])
+@pytest.mark.parametrize("kind", HARD)
+def test_large_float32_ends_where_float64_does(kind: str, polynomial: str, iterations: int) -> None:
+    for n in (256, 520):
+        assert deviation(HARD[kind](n), iterations, polynomial) <= 1e-5 / 3
+
+
+@pytest.mark.parametrize("polynomial", ["cubic", "quintic"])
+def test_any_number_of_iterations_ends_where_float64_does(polynomial: str) -> None:
+    for iterations in (40, 1000):
+        assert deviation(normal(48, 48), iterations, polynomial) <= 1e-5 / 3
+
+
+def test_long_sums_of_equal_products_are_as_exact() -> None:
+    assert deviation(torch.ones(1055, 1055), 1, "cubic") <= 1e-5 / 3
+
+
+def test_autocast_changes_nothing() -> None:
+    weight = normal(3, 40, 40, dtype=torch.float32)
+    expected = orthogonalise(weight)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(orthogonalise(weight), expected)
+
+
+def test_large_matrices_are_edited_as_if_alone() -> None:
+    weight = normal(3, 150, 140, dtype=torch.float32)
+    alone = torch.cat([orthogonalise(one[None]) for one in weight])
+    assert torch.equal(orthogonalise(weight), alone)
+
+
 # --- how far it gets ----------------------------------------------------------------------
 
 

@@ -28,6 +28,9 @@ OPTIMIZER_POLICIES = ("keep", "touched", "parameter", "network")
 FOLLOWER_POLICIES = ("copy", "same_edit", "leave")
 
 
+_PIECE = 1 << 16  # entries that a CPU widens at a time: new memory costs more than the sum
+
+
 def check_policy(optimizer: str, followers: str, key: str = "hook") -> None:
     """Check the two policies of a firing.
 
@@ -60,13 +63,17 @@ def _zero_touched(view: Tensor, edit: Edit) -> None:
         view.zero_()
 
 
-def _squares(tensor: Tensor) -> Tensor:
-    """Return Σ x² in float64, where no weight is too large or too small to be squared."""
-    return torch.linalg.vector_norm(_wide(tensor), dtype=torch.float64).square()
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
+def _squares(tensor: Tensor, origin: Tensor | None = None) -> Tensor:
+    """Return Σ (x − origin)² in float64, where no weight is too large or small to be squared."""
+    size = max(1, min(tensor.numel(), _PIECE) if tensor.is_cpu else tensor.numel())
+    pieces = tensor.reshape(-1).split(size)
+    origins = [None] * len(pieces) if origin is None else origin.reshape(-1).split(size)
+    memory = tensor.new_empty(size, dtype=torch.float64)
+    norms = []
+    for piece, start in zip(pieces, origins, strict=True):
+        wide = memory[: len(piece)].copy_(piece)
+        norms.append(torch.linalg.vector_norm(wide if start is None else wide.sub_(start.double())))
+    return torch.stack(norms).square().sum()
 
 
 @dataclass(frozen=True)
@@ -175,7 +182,7 @@ def _write(p: Planned, optimizer: str, followers: str) -> list[list[Tensor]]:
         write([Assign(theirs, mine.view) for mine, theirs in p.network.followed()])
     for _, plan in p.followers:
         write(plan)
-    differences = [_squares(_wide(b.view) - _wide(before[key])) for key, b in blocks.items()]
+    differences = [_squares(b.view, before[key]) for key, b in blocks.items()]
     counts = [counter.clone() for counter in p.counters.values()]
     if p.counters:
         torch._foreach_zero_(list(p.counters.values()))

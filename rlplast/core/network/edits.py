@@ -171,7 +171,10 @@ def _stays_finite(edit: Edit) -> Tensor:
     value = edit.value
     if edit.mask is not None:
         value = torch.where(edit.mask, value, torch.zeros_like(value))
-    return value.to(target.dtype).isfinite().all()
+    value = value.to(target.dtype)
+    if value.is_floating_point() and value.numel():  # one pass, a tenth of the time
+        value = torch.stack(value.aminmax())
+    return value.isfinite().all()
 
 
 def _with_memories(edits: Sequence[Edit]) -> list[Edit]:

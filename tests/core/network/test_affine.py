@@ -8,7 +8,7 @@ from torch.func import functional_call, grad, vmap
 
 from rlplast.core import registry
 from rlplast.core.network import affine as module
-from rlplast.core.network.affine import Linear, affine, pays, quicken
+from rlplast.core.network.affine import Linear, affine, pays, product, quicken
 from rlplast.core.network.stacked import StackedLinear
 from tests.agents.toy_env import dqn
 
@@ -151,3 +151,14 @@ def test_methods_find_torchs_own_layers_in_an_agent_whose_layers_are_then_quicke
     agent = dqn(layers=[{"method": "layer_norm"}])
     assert nn.Linear in seen and Linear not in seen
     assert {type(net.head) for net in (agent.online, agent.target)} == {Linear}
+
+
+@pytest.mark.parametrize("shape", [(300, 260, 140), (20, 30, 40)])
+def test_a_product_of_matrices_of_any_layout(shape: tuple[int, int, int]) -> None:
+    n, k, m = shape
+    for a in (torch.randn(n, k), torch.randn(k, n).mT, torch.randn(n, 2 * k)[:, ::2]):
+        for b in (torch.randn(k, m), torch.randn(m, k).mT, torch.randn(k, 2 * m)[:, ::2]):
+            expected = a.double() @ b.double()
+            torch.testing.assert_close(product(a, b).double(), expected, rtol=0, atol=2e-4)
+            stacked = product(torch.stack([a, -a]), torch.stack([b, b]))
+            torch.testing.assert_close(stacked[1].double(), -expected, rtol=0, atol=2e-4)
