@@ -96,6 +96,24 @@ def test_critic_computes_every_member_by_the_published_formulas(trunk: str, slot
         torch.testing.assert_close(values[slot], expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("trunk", TRUNKS)
+def test_compiled_critics_have_the_values_activations_and_gradients_of_eager_ones(
+    trunk: str,
+) -> None:
+    critic = randomise(Critic(OBS, ACTION, TRUNKS[trunk], 2), 0)
+    obs, action = inputs()
+
+    def found() -> tuple[Tensor, dict[str, Tensor]]:
+        return critic.forward_taps(obs, action)
+
+    results = []
+    for call in (found, torch.compile(found, backend="aot_eager", fullgraph=True)):
+        values, taps = call()
+        gradients = torch.autograd.grad(values.square().sum(), list(critic.parameters()))
+        results.append((values, taps, gradients))
+    torch.testing.assert_close(results[1], results[0])
+
+
 def test_sizes_are_those_of_the_paper() -> None:
     # FIRE Table 4: actor 128 x 1, critic 512 x 2, inner layers four times as wide
     actor, critic = (

@@ -19,6 +19,8 @@ from rlplast.core.rng import derive_seed
 
 __all__ = ["OptimizerConfig", "Updater", "lr_at"]
 
+_CONSTANTS = ("betas", "eps", "weight_decay")  # of a parameter group, for `adam_step`
+
 
 @dataclass
 class OptimizerConfig:
@@ -156,11 +158,10 @@ class Updater:
                 vars(optimizer)["seed"] = derive_seed(seed, "optimizer", number)
         # For compiled updates, which a number that changes would compile anew.
         self._lr = torch.zeros((), device=parameters[0].device if parameters else None)
-        self._constants = [
-            (optimizer, p, {key: group.get(key) for key in ("betas", "eps", "weight_decay")})
+        self._groups = [
+            (optimizer, list(group["params"]), {key: group.get(key) for key in _CONSTANTS})
             for optimizer in self.optimizers
             for group in optimizer.param_groups
-            for p in group["params"]
         ]
 
     @property
@@ -193,7 +194,7 @@ class Updater:
         found = zip(self._parameters, gradients, strict=True)
         of = self._clipped({p: gradient for p, gradient in found if gradient is not None})
         decoupled = self.config.name == "adamw"
-        rows = [(p, o.state[p], constants) for o, p, constants in self._constants if p in of]
+        rows = [(p, o.state[p], c) for o, own, c in self._groups for p in own if p in of]
         corrections = adam_corrections([(state["step"], c["betas"]) for _, state, c in rows])
         for (p, state, constants), of_row in zip(rows, corrections, strict=True):
             adam_step(p, of[p], state, constants, of_row, self._lr, decoupled)

@@ -119,6 +119,26 @@ def test_compiled_code_has_the_gradients_of_eager_code() -> None:
     assert all(close(f, e) for f, e in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("d_in", [1, 3, module.NARROW, module.NARROW + 1])
+def test_compiled_layers_of_few_inputs_have_values_and_gradients_of_eager_ones(
+    d_in: int, bias: bool
+) -> None:
+    generator = torch.Generator().manual_seed(d_in)
+    layer = Linear(d_in, 40, bias=bias)
+    x = torch.randn(50, d_in, generator=generator, requires_grad=True)
+    to = torch.randn(50, 40, generator=generator)
+    wanted = [x, *layer.parameters()]
+
+    def loss() -> Tensor:
+        return (layer(x) - to).square().sum()
+
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(
+        torch.autograd.grad(compiled(), wanted), torch.autograd.grad(loss(), wanted)
+    )
+
+
 def test_a_stacked_layer_computes_what_its_members_would() -> None:
     _, d_in, d_out = LARGE
     stacked = StackedLinear(3, d_in, d_out, generator=torch.Generator().manual_seed(2))
