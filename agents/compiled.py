@@ -6,6 +6,7 @@
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +46,15 @@ def compiles_updates() -> bool:
     return torch.__version__ >= NEEDS
 
 
-def compiled_update(learn: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+def compiled_update(
+    learn: Callable[..., Any], device: torch.device, told: Callable[[float], None]
+) -> Callable[..., Any]:
     """Return a function that takes gradients and writes weights as one compiled graph.
+
+    Args:
+        learn: the function.
+        device: where it runs.
+        told: called with the seconds of the first call, which compiles.
 
     Raises:
         ConfigError: at its first call, if it cannot be compiled here.
@@ -60,14 +68,22 @@ def compiled_update(learn: Callable[..., Any], device: torch.device) -> Callable
         learn, dynamic=False, fullgraph=True, isolate_recompiles=True, options=options
     )
 
+    first = True
+
     def call(batch: Any) -> Any:
+        nonlocal first
+        started = time.perf_counter()
         try:
-            return compiled(batch)
+            found = compiled(batch)
         except torch._dynamo.exc.TorchDynamoException as error:
             cause = " ".join(str(error).strip().splitlines()[:2])
             raise ConfigError(
                 f"agent.accelerate = 'compile': the update cannot be compiled here ({cause}): "
                 "set it to off; on a CPU it needs a C++ compiler, such as g++"
             ) from error
+        if first:
+            first = False
+            told(time.perf_counter() - started)
+        return found
 
     return call

@@ -68,6 +68,7 @@ class OffPolicyAgent(ABC):
         self.recorded: frozenset[str] = frozenset()
         self.gradients_read = False
         self._whole: Callable[..., Any] | None = None
+        self._compile_seconds: float | None = None  # not yet logged
         self.sums = torch.zeros(len(self.means), dtype=torch.float64, device=device)
         self.updates_summed = 0
 
@@ -168,15 +169,26 @@ class OffPolicyAgent(ABC):
         Else its losses are compiled, and terms of penalties and optimizers of other kinds stay
         outside.
         """
-        asked = self.config.agent.accelerate == "compile" and compiles_updates()
-        outside = self.gradients_read or self.penalties.terms
-        if not asked or outside or not all(u.config.compiles for u in self.updaters.values()):
+        if not self._compiles_whole():
             return self.learn
         if self._whole is None:
             for network in self.networks.values():
                 allocate(network)
-            self._whole = compiled_update(self.learn, self.device)
+            self._whole = compiled_update(self.learn, self.device, self._compiled_in)
         return self._whole
+
+    def _compiles_whole(self) -> bool:
+        asked = self.config.agent.accelerate == "compile" and compiles_updates()
+        outside = self.gradients_read or self.penalties.terms
+        return asked and not outside and all(u.config.compiles for u in self.updaters.values())
+
+    def _compiled_in(self, seconds: float) -> None:
+        self._compile_seconds = seconds
+
+    @property
+    def about_to_compile(self) -> bool:
+        """Whether the next step compiles the update, which takes seconds."""
+        return self._whole is None and self.owes() and self._compiles_whole()
 
     def _count(self, values: Tensor, activations: Mapping[str, Activations]) -> None:
         """Count an update that adds `values`, (len(means),), to `sums`; run the hooks inside it."""
@@ -275,9 +287,12 @@ class OffPolicyAgent(ABC):
     def metrics(self) -> dict[str, float]:
         """Return means since the last call: losses and so on, return of finished episodes.
 
-        Losses are without penalties, whose sum over networks is ``train/penalty``.
+        Losses are without penalties, whose sum over networks is ``train/penalty``. Once there is
+        ``time/compile``, the seconds that compiling the update took.
         """
         values = self.experience.episode_metrics()
+        if self._compile_seconds is not None:
+            values["time/compile"], self._compile_seconds = self._compile_seconds, None
         if self.updates_summed:
             means = (self.sums / self.updates_summed).tolist()
             values |= dict(zip(self.means, means, strict=True))

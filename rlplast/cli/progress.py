@@ -46,7 +46,8 @@ def progress() -> Iterator[Callable[[Loop], None]]:
     def observe(loop: Loop) -> None:
         nonlocal shown, first, task
         now = time.monotonic()
-        if now - shown < 0.2 and not loop.done():
+        compiling = getattr(loop.trainable, "about_to_compile", False)
+        if now - shown < 0.2 and not loop.done() and not compiling:
             return
         shown = now
         done = loop.trainable.clock[loop.total.unit]
@@ -56,7 +57,8 @@ def progress() -> Iterator[Callable[[Loop], None]]:
                 "", total=loop.total.value, unit=loop.total.unit, rate=0.0, words=""
             )
         rate = (done - first) / max(now - started, 1e-9)
-        bar.update(task, completed=done, rate=rate, words=describe(loop))
+        words = "compiling the update: up to a minute" if compiling else describe(loop)
+        bar.update(task, completed=done, rate=rate, words=words, refresh=compiling)
 
     with bar:
         yield observe

@@ -123,6 +123,20 @@ def test_a_learning_rate_that_falls_compiles_nothing_anew_for_any_number_of_agen
 
 
 @pytest.mark.usefixtures("aot_eager")
+def test_compiling_is_announced_and_its_seconds_are_logged_once(agent: Callable[..., Any]):
+    made = agent(0, accelerate="compile", **CARTPOLE)
+    while not made.owes():
+        assert not made.about_to_compile
+        made.step()
+    assert made.about_to_compile
+    advanced(made, 1)
+    assert not made.about_to_compile
+    assert made.metrics()["time/compile"] > 0
+    advanced(made, 2)
+    assert "time/compile" not in made.metrics()
+
+
+@pytest.mark.usefixtures("aot_eager")
 def test_state_loaded_later_is_what_compiled_updates_go_on_from(agent: Callable[..., Any]):
     options = CARTPOLE | {"network": "mlp_small", "accelerate": "compile"}
     made = agent(3, **options)
