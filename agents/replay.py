@@ -450,6 +450,9 @@ class Replay:
         self, env: npt.NDArray[np.int64], row: npt.NDArray[np.int64], out: npt.NDArray[Any]
     ) -> None:
         """Write the stacks that end at `row` to `out`; frames before an episode are zero."""
+        if self._frame_stack == 1:
+            np.take(self._frames, self._at(env, row), axis=0, out=out, mode="clip")
+            return
         stacks = out.reshape(-1, self._frame_stack, *self._obs_shape)
         used = self._back <= self._records["age"][self._at(env, row)][:, None]
         rows = row[:, None] - np.where(used, self._back, 0)
