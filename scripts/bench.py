@@ -35,8 +35,9 @@ from rlplast.supervised.models import ModelConfig, build_model
 
 def ours(env_steps: int, **keys: Any) -> Callable[[], object]:
     """Return what takes so many env_steps of our DQN at replay ratio 1, past its initial steps."""
-    fixed = {"total": "400k env_steps", "agent__initial_steps": 200, "agent__buffer_size": 20_000}
-    trainable, _ = built("dqn/asterix", **fixed, **keys)
+    fixed: dict[str, Any] = {"total": "400k env_steps", "agent__accelerate": "off"}
+    fixed |= {"agent__initial_steps": 200, "agent__buffer_size": 20_000}
+    trainable, _ = built("dqn/asterix", **(fixed | keys))
     run, n = training(trainable), trainable.config.env.num_envs
     run(300 // n)
     return partial(run, env_steps // n)

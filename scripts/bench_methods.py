@@ -47,7 +47,8 @@ INSTALLED = {
 
 def agent(config: str, threads: int, overrides: dict[str, Any]) -> Any:
     """Return an agent on the CPU with some transitions in its replay."""
-    trainable, _ = built(config, total="400k env_steps", threads=threads, **overrides)
+    fixed = {"total": "400k env_steps", "agent__accelerate": "off"}
+    trainable, _ = built(config, threads=threads, **fixed, **overrides)
     goal = overrides["agent__initial_steps"] + trainable.config.env.num_envs
     while trainable.clock.env_steps < goal:
         trainable._environment_step()

@@ -47,16 +47,16 @@ gymnasium.register("RlplastBenchNoise-v0", "bench_sac:Noise", max_episode_steps=
 
 def ours(threads: int, **keys: Any) -> Callable[[], None]:
     """Return what takes UPDATES updates of our SAC with a filled replay."""
-    agent, _ = built(
-        "sac/h1_walk",
-        env__id="gym/RlplastBenchNoise-v0",
-        env__options={},
-        threads=threads,
-        total="400k env_steps",
-        agent__initial_steps=FILL,
-        agent__buffer_size=20_000,
-        **keys,
-    )
+    fixed: dict[str, Any] = {
+        "env__id": "gym/RlplastBenchNoise-v0",
+        "env__options": {},
+        "threads": threads,
+        "total": "400k env_steps",
+        "agent__initial_steps": FILL,
+        "agent__buffer_size": 20_000,
+        "agent__accelerate": "off",
+    }
+    agent, _ = built("sac/h1_walk", **(fixed | keys))
     while not agent.owes():
         agent.step()
 
