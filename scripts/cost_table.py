@@ -67,8 +67,9 @@ def models(folder: Path) -> dict[str, Model]:
     names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
     for name, part in zip(names, images, strict=True):
         part.tofile(folder / f"{name}.bin")
+    fixed = {"total": "400k env_steps", "agent__accelerate": "off"}
     agents = {
-        name: Model(config, network, changes | {"total": "400k env_steps"})
+        name: Model(config, network, changes | fixed)
         for name, (config, network, changes) in AGENTS.items()
     }
     return agents | {
