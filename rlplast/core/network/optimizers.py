@@ -158,7 +158,7 @@ class Updater:
                 vars(optimizer)["seed"] = derive_seed(seed, "optimizer", number)
         # For compiled updates, which a number that changes would compile anew.
         self._lr = torch.zeros((), device=parameters[0].device if parameters else None)
-        self._groups = [
+        self._groups: list[tuple[torch.optim.Optimizer, list[Tensor], dict[str, Any]]] = [
             (optimizer, list(group["params"]), {key: group.get(key) for key in _CONSTANTS})
             for optimizer in self.optimizers
             for group in optimizer.param_groups
