@@ -13,29 +13,38 @@ from typing import Any
 import torch
 
 from rlplast.core.errors import ConfigError
+from rlplast.core.method.listing import lists_face
+from rlplast.core.registry import get
 
 __all__ = ["chosen", "compiled_update", "compiles_updates"]
 
 NEEDS = "2.13"  # which compiles functions that ask for gradients, and code once per agent
 # Compiling takes 10 to 25 s, and saves from 0.4 ms an update on (docs/benchmarks.md).
-LEAST_UPDATES = 20_000
+LEAST_UPDATES = 15_000
 
 
 def chosen(config: Any) -> str:
     """Return what ``accelerate: auto`` stands for in an `OffPolicyConfig`: compile or off.
 
     It is compile for runs of at least `LEAST_UPDATES` planned updates on a CPU, if all of an update
-    compiles: with adam or adamw, and without penalties. It depends on the config and the machine,
-    never on time: the same run has the same bits at any hour.
+    compiles: with adam or adamw, and without penalties and layers that read gradients. Hooks do not
+    count, so that arms of a study that differ in hooks share their prefix. It depends on the
+    config and the machine, never on time: the same run has the same bits at any hour.
     """
     on_cpu = config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available())
     pays = (
         config.updates_planned() >= LEAST_UPDATES
         and config.optimizer.compiles
         and not config.penalties
+        and not any(_reads_gradients(row) for row in config.layers)
     )
     able = compiles_updates() and shutil.which(os.environ.get("CXX", "g++")) is not None
     return "compile" if on_cpu and pays and able else "off"
+
+
+def _reads_gradients(row: Any) -> bool:
+    known = lists_face(row, "plan")
+    return known and "gradients" in getattr(get("methods", row["method"]).target, "reads", ())
 
 
 def compiles_updates() -> bool:

@@ -64,7 +64,8 @@ def singular_values(matrix: Tensor) -> Tensor:
     Raises:
         ConfigError: for a tensor of fewer than two dimensions.
     """
-    matrix = at_least_float32(as_matrix(matrix))
+    # Where gradients are recorded torch asks LAPACK for the vectors too, which may not converge.
+    matrix = at_least_float32(as_matrix(matrix.detach()))
     finite = matrix.isfinite().all()
     sigma = torch.linalg.svdvals(torch.where(finite, matrix, 0.0))
     return torch.where(finite, sigma.double(), torch.nan)

@@ -176,6 +176,8 @@ LONG = {"total": "900k env_steps", "device": "cpu"}
         ({"optimizer.name": "sgd"}, "off"),
         ({"penalties": [{"method": "l2"}]}, "off"),
         ({"layers": [{"method": "layer_norm"}]}, "compile"),
+        ({"layers": [{"method": "rigl"}]}, "off"),
+        ({"hooks": [{"method": "persistent", "at": "50%"}]}, "compile"),
         ({"device": "cuda"}, "off"),
         ({"agent.accelerate": "off"}, "off"),
         ({"total": "30k env_steps", "agent.accelerate": "compile"}, "compile"),

@@ -107,3 +107,10 @@ def test_spectral_summary_equals_the_four_metrics() -> None:
     assert summary["spectral_norm"] == ranks.spectral_norm(weight)
     assert summary["effective_rank"] == ranks.effective_rank(weight)
     assert summary["stable_rank"] == ranks.stable_rank(weight)
+
+
+def test_ranks_of_a_parameter_are_those_of_its_values() -> None:
+    weight = torch.nn.Parameter(torch.randn(8, 5, generator=torch.Generator().manual_seed(0)))
+    found = ranks.singular_values(weight)
+    assert not found.requires_grad
+    assert torch.equal(found, ranks.singular_values(weight.detach()))
