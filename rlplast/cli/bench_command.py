@@ -105,7 +105,9 @@ def conclusion(config: Any, found: Measured) -> str:
         return f"{said}. Updates do not compile here{wrong}."
     saved = 1e3 * (found.eager - found.compiled)
     here = verdict(choice, count, found.compile, found.eager, found.compiled)
-    right = "right here" if here.right else f"here `{here.best}` would save {duration(here.lost)}"
+    right = "right here"
+    if not here.right:
+        right = f"set it to `{here.best}`, which here saves {duration(here.lost)}"
     pays = "never pays" if here.pays_from is None else f"pays from {here.pays_from:,.0f} updates"
     return (
         f"{said}: {right}. Compiling takes {found.compile:.1f} s and saves {saved:.3g} ms an "

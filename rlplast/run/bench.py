@@ -227,9 +227,9 @@ def _experience(agent: Any, rounds: int) -> list[Row]:
         env.close()
     batch, size = config.agent.batch_size, agent.experience.replay.size
     return [
-        _row(f"environment alone, {n} at once", [n / t for t in times["env"]], 1, "env_steps/s"),
-        _row(f"acting, {n} at once", times["act"], 1e3, "ms"),
-        _row(f"replay, a batch of {batch} from {size}", times["sample"], 1e3, "ms"),
+        _row(f"environment alone, {n} side by side", [n / t for t in times["env"]], 1, "env_steps/s"),
+        _row(f"acting, {n} side by side", times["act"], 1e3, "ms"),
+        _row(f"replay, a batch of {batch} from {size} transitions", times["sample"], 1e3, "ms"),
     ]
 
 
@@ -263,8 +263,8 @@ def _checkpoint(agent: Any, hooks: Hooks, folder: Path, rounds: int) -> list[Row
     count = sum(path.stat().st_size for path in newest.rglob("*") if path.is_file())
     stored = min(config.agent.buffer_size, replay.size)
     return [
-        _row(f"checkpoint with {stored} transitions", times[1:], 1e3, "ms"),
-        Row(f"checkpoint with {stored} transitions", count / 1e6, "MB"),
+        _row(f"checkpoint with {stored} transitions, time", times[1:], 1e3, "ms"),
+        Row(f"checkpoint with {stored} transitions, size", count / 1e6, "MB"),
     ]
 
 

@@ -30,10 +30,11 @@ TINY_SAC = (
 )
 HOOKS = "[{method: head_reset, at: 50%}, {method: cbp, every: 1 updates}]"
 NAMES = [
-    *("environment alone, N at once", "acting, N at once", "replay, a batch of N from N"),
+    *("environment alone, N side by side", "acting, N side by side"),
+    "replay, a batch of N from N transitions",
     *("update, eager", "update, compiled", "compilation, without caches"),
     *("training, eager", "training, compiled", "training, Stable-BaselinesN", "training, SBX"),
-    *["checkpoint with N transitions"] * 2,
+    *("checkpoint with N transitions, time", "checkpoint with N transitions, size"),
 ]
 METHODS = ["fire, a firing", "shrink_perturb, a firing", "redo, a firing"]
 METHODS.append("swr, added to an update")
