@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -199,9 +198,9 @@ class OffPolicyAgent(ABC):
         self.clock = self.clock.advance(updates=1)
         self.after_update(self.clock, activations)
 
-    def _autocast(self) -> AbstractContextManager[object]:
-        low = self.config.agent.precision == "bf16"
-        return torch.autocast(self.device.type, torch.bfloat16) if low else nullcontext()
+    def _autocast(self) -> torch.autocast:
+        enabled = self.config.agent.precision == "bf16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
 
     def _compiled(self, loss: Callable[..., Any]) -> Callable[..., Any]:
         """Return a loss, compiled if the config says so."""

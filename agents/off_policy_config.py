@@ -1,7 +1,7 @@
 """What configs of off-policy agents have in common."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlplast.agents.compiled import chosen
@@ -50,8 +50,8 @@ class OffPolicyAgentConfig:
             `params`, see ``rlplast list replay``; null for all alike.
         precision: fp32, or bf16 for autocast in forward passes.
         accelerate: auto, off, or compile for torch.compile: of whole updates where their optimizers
-            and hooks allow it, else of their losses. auto is compile for long runs on a CPU, see
-            `rlplast.agents.compiled.chosen`; the run's config says which.
+            and hooks allow it, else of their losses. auto is settled as a run starts: compile if it
+            is long and on a CPU, see `rlplast.agents.compiled.chosen`.
     """
 
     batch_size: int = param(256, "[1, 1000000]")
@@ -126,8 +126,6 @@ class OffPolicyConfig(RunConfig):
             raise ConfigError(
                 f"total = {self.total!r}: a {self.kind} run counts env_steps or updates"
             )
-        if agent.accelerate == "auto":
-            agent.accelerate = chosen(self)
 
     def _check_sequence(self) -> None:
         sequence = self.sequence()
@@ -174,6 +172,13 @@ class OffPolicyConfig(RunConfig):
         if self.total == "auto" and self.whole_time() is None:
             return Time.parse(_TOTAL)
         return super().total_time()
+
+    def settled(self, parent: RunConfig | None = None) -> "OffPolicyConfig":
+        """Return the config with what ``accelerate: auto`` stands for."""
+        if self.agent.accelerate != "auto":
+            return self
+        choice = parent.agent.accelerate if isinstance(parent, OffPolicyConfig) else chosen(self)
+        return replace(self, agent=replace(self.agent, accelerate=choice))
 
     def whole_time(self) -> Time | None:
         """Return the env_steps of a whole sequence of tasks; None for one environment."""

@@ -61,6 +61,12 @@ def _computed(layer: nn.Module, x: Tensor, slot: int | None) -> Tensor:
     return layer(x) if slot is None else cast(StackedLinear, layer).member(x, slot)
 
 
+def _is_plain(layer: nn.Module) -> bool:
+    """Say whether a stacked layer is as built: no method or hook changes what it computes."""
+    hooked = layer._forward_hooks or layer._forward_pre_hooks or hasattr(layer, NONLINEARITY)
+    return type(layer) in _STACKED and not hooked
+
+
 class _ResidualBlock(nn.Module):
     """x + fc2(relu(fc1(norm(x))))."""
 
@@ -267,7 +273,7 @@ class Critic(_TrunkNetwork):
         """Say whether members are computed one after the other.
 
         In compiled float32 code on a CPU they are: products of matrices, unlike batched ones, need
-        no copies between their layouts. Layers of methods have all members at once.
+        no copies between their layouts. Layers in which a method acts have all members at once.
         """
         layers = [self.get_submodule(name) for name in (*self._trunk_order(), *self.heads)]
         return (
@@ -275,7 +281,7 @@ class Critic(_TrunkNetwork):
             and x.is_cpu
             and x.dtype == torch.float32
             and not torch.is_autocast_enabled("cpu")
-            and all(type(m) in _STACKED and not hasattr(m, NONLINEARITY) for m in layers)
+            and all(map(_is_plain, layers))
         )
 
 

@@ -29,7 +29,6 @@ _Matrix = list[Block]  # one matrix: one Block, or the heads of a query, key or 
 GRAM_ASPECT = 2  # from this ratio of the sides on, work on the small Gram matrix
 
 
-@torch.autocast("cpu", enabled=False)
 def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic") -> Tensor:
     """Move matrices towards their nearest orthogonal ones by Newton–Schulz.
 
@@ -38,8 +37,9 @@ def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic
     Wide matrices are handled as their transpose. With an aspect ratio of at least 2 the
     same polynomial is applied to the eigenvalues of the small Gram matrix, which costs two
     products with W whatever the number of iterations. Work is in float64, but for the last
-    `_float32_steps` of lower-precision weights on a CPU. So X is within 1e-5 of float64 in
-    spectral norm, measured 3e-6.
+    `_float32_steps` of lower-precision weights on a CPU. Up to 20 iterations X is then within
+    1e-5 of float64 in spectral norm, measured 4e-6; in longer runs rounding grows in the null
+    directions of low-rank matrices, in float64 too.
 
     Args:
         slices: finite, non-zero matrices, shape (batch, d_out, d_in) or (d_out, d_in).
@@ -49,8 +49,13 @@ def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic
     Returns:
         A new tensor of the same shape in at least float32.
     """
-    if slices.ndim == 3 and pays_alone(slices):
-        return torch.stack([orthogonalise(one, iterations, polynomial) for one in slices])
+    with torch.autocast("cpu", enabled=False):
+        if slices.ndim == 3 and pays_alone(slices):
+            return torch.stack([_orthogonalised(one, iterations, polynomial) for one in slices])
+        return _orthogonalised(slices, iterations, polynomial)
+
+
+def _orthogonalised(slices: Tensor, iterations: int, polynomial: str) -> Tensor:
     wide = slices.shape[-2] < slices.shape[-1]
     # A power of two changes no digit and keeps squares of extreme weights in range.
     largest = slices.abs().amax((-2, -1), keepdim=True).double()

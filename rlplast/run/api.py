@@ -192,6 +192,7 @@ def train(
     if not isinstance(config, RunConfig):
         keys = {key.replace("__", "."): value for key, value in overrides.items()}
         config = read_config(config, keys)
+    config = config.settled()
     path = Path(out) if out is not None else _new_folder(config)
     if distributed.rank() == 0:
         _check_new(path)
@@ -264,7 +265,7 @@ def resume(
         DamagedFile: if no checkpoint is usable.
     """
     opened = load(run)
-    config, path, info = opened.config, opened.path, opened.info
+    config, path, info = opened.config.settled(), opened.path, opened.info
     done = info.get("status") == "done"
     if total is not None:
         config = _extended(config, total, done)
@@ -305,6 +306,7 @@ def branch(
         DamagedFile: if what `run` left is damaged.
     """
     _check_new(Path(out))
+    config = config.settled(read_config(Path(run) / "config.yaml"))
     parents = run_ids(Run(Path(run), config).info)
     branch_run(Path(run), Path(out), dump_config(config), first_info(config), parents, until)
     return Run(Path(out), config)

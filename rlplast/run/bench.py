@@ -23,6 +23,7 @@ from rlplast.core.method.hooks import Hooks
 from rlplast.core.rng import numpy_stream
 from rlplast.core.training.loop import Loop
 from rlplast.core.training.run_folder import RunFolder
+from rlplast.run.build import choose_device
 from rlplast.run.timing import (
     Steps,
     inside,
@@ -128,6 +129,8 @@ def measure(config: Any, rounds: int, say: Callable[[str], None]) -> Measured:
     """
     n = config.env.num_envs
     with ExitStack() as stack:
+        if choose_device(config.device).type == "cpu":
+            _make_headers(say)
         files = TemporaryDirectory(prefix="rlplast-bench-", ignore_cleanup_errors=True)
         folder = Path(stack.enter_context(files))
         stack.enter_context(_compiling_into(folder / "compiled"))
@@ -135,8 +138,6 @@ def measure(config: Any, rounds: int, say: Callable[[str], None]) -> Measured:
         agent, hooks = ready(config, "off")
         stack.callback(agent.close)
         rows = _experience(agent, rounds)
-        if agent.device.type == "cpu":
-            _make_headers(say)
         say("compiling an update: up to a minute")
         sides = {"eager": agent}
         compiling, problem = None, ""
@@ -176,7 +177,8 @@ def _make_headers(say: Callable[[str], None]) -> None:
 
     if not Path(default_cache_dir(), "precompiled_headers").exists():
         say("headers of torch, once on a machine: up to a minute")
-        program = "import torch; torch.compile(torch.sin)(torch.ones(8))"
+        how = "options={'cpp_wrapper': True}"  # as updates are compiled
+        program = f"import torch; torch.compile(torch.sin, {how})(torch.ones(8))"
         with suppress(OSError, subprocess.TimeoutExpired):  # compiling says what is wrong
             command = [sys.executable, "-c", program]
             subprocess.run(command, capture_output=True, timeout=120, check=False)
@@ -227,7 +229,9 @@ def _experience(agent: Any, rounds: int) -> list[Row]:
         env.close()
     batch, size = config.agent.batch_size, agent.experience.replay.size
     return [
-        _row(f"environment alone, {n} side by side", [n / t for t in times["env"]], 1, "env_steps/s"),
+        _row(
+            f"environment alone, {n} side by side", [n / t for t in times["env"]], 1, "env_steps/s"
+        ),
         _row(f"acting, {n} side by side", times["act"], 1e3, "ms"),
         _row(f"replay, a batch of {batch} from {size} transitions", times["sample"], 1e3, "ms"),
     ]

@@ -13,7 +13,9 @@ from torch import Tensor
 from rlplast.agents import off_policy
 from rlplast.agents.compiled import LEAST_UPDATES
 from rlplast.core.errors import ConfigError
+from rlplast.core.method.listing import lists_face
 from rlplast.core.method.penalties import Penalties
+from rlplast.core.registry import rows
 from rlplast.core.training.config import parse_yaml
 from rlplast.run.config_file import dump_config, read_config
 from tests.agents.toy_control import sac, use_slide
@@ -109,6 +111,33 @@ def test_an_update_compiles_as_a_whole_and_does_what_eager_code_does(
     torch.testing.assert_close(compiled.sums, eager.sums, rtol=1e-4, atol=1e-5)
 
 
+LAYERS = [i.name for i in rows("methods") if lists_face({"method": i.name}, "install")]
+
+
+@pytest.mark.usefixtures("aot_eager")
+@pytest.mark.parametrize(
+    ("method", "trunk"),
+    [
+        ("dropout", MLP),
+        *(slow(method, trunk) for method in LAYERS for trunk in (MLP, SIMBA)),
+    ],
+)
+def test_layers_of_methods_in_critics_do_in_compiled_updates_what_they_do_in_eager_ones(
+    method: str, trunk: dict[str, Any], agent: Callable[..., Any]
+):
+    layers = [{"method": method, "networks": ["critic"]}]
+    try:
+        eager = agent(6, accelerate="off", layers=layers, **trunk)
+    except ConfigError as error:
+        pytest.skip(f"refused: {error}")
+    expected, found = (
+        everything(eager),
+        everything(agent(6, accelerate="compile", layers=layers, **trunk)),
+    )
+    expected.pop("rest"), found.pop("rest")
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.usefixtures("aot_eager")
 def test_a_learning_rate_that_falls_compiles_nothing_anew_for_any_number_of_agents(
     agent: Callable[..., Any],
@@ -161,6 +190,11 @@ def no_compiler(graph: Any, inputs: Any, **options: Any) -> Any:
     raise RuntimeError("no g++")
 
 
+def settled(config: str, keys: dict[str, Any]) -> str:
+    found: Any = read_config(config, keys).settled()
+    return found.agent.accelerate
+
+
 LONG = {"total": "900k env_steps", "device": "cpu"}
 
 
@@ -187,18 +221,23 @@ LONG = {"total": "900k env_steps", "device": "cpu"}
 def test_auto_compiles_long_runs_whose_whole_update_compiles(
     config: str, keys: dict[str, Any], choice: str
 ):
-    assert read_config(config, LONG | keys).agent.accelerate == choice
+    assert settled(config, LONG | keys) == choice
 
 
 def test_auto_compiles_nothing_without_a_compiler(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert read_config("sac/pendulum", LONG).agent.accelerate == "off"
+    assert settled("sac/pendulum", LONG) == "off"
 
 
-def test_what_auto_chose_holds_for_a_longer_total():
-    first = read_config("sac/pendulum", {"total": "6k env_steps"})
+def test_what_auto_chose_holds_for_a_longer_total_and_for_runs_that_go_on_from_it():
+    first = read_config("sac/pendulum", {"total": "6k env_steps"}).settled()
     again = read_config(parse_yaml(dump_config(first)), {"total": "900k env_steps"})
-    assert first.agent.accelerate == again.agent.accelerate == "off"
+    branch: Any = read_config("sac/pendulum", LONG).settled(first)
+    assert first.agent.accelerate == again.agent.accelerate == branch.agent.accelerate == "off"
+
+
+def test_a_config_says_auto_until_its_run_starts():
+    assert read_config("sac/pendulum", LONG).agent.accelerate == "auto"
 
 
 @pytest.mark.usefixtures("aot_eager")

@@ -234,6 +234,12 @@ def test_long_sums_of_equal_products_are_as_exact() -> None:
     assert deviation(torch.ones(1055, 1055), 1, "cubic") <= 1e-5 / 3
 
 
+def test_a_callers_autocast_goes_on_after_large_matrices() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        orthogonalise(torch.eye(130)[None])
+        assert torch.is_autocast_enabled("cpu")
+
+
 def test_autocast_changes_nothing() -> None:
     weight = normal(3, 40, 40, dtype=torch.float32)
     expected = orthogonalise(weight)

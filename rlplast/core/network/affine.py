@@ -144,12 +144,13 @@ def pays_alone(matrices: Tensor) -> bool:
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """Return A·B of matrices or stacks of them, in a tensor of its own, without gradients.
+    """Return A·B of matrices or stacks of them, in a tensor of its own.
 
-    oneDNN computes it for large float32 matrices on a CPU.
+    oneDNN computes it for large float32 matrices on a CPU, unless gradients are asked for.
     """
     single = a.ndim == 2 and a.dtype == torch.float32
-    if not single or not pays_alone(a) or a.shape[0] * b.numel() < LEAST_PRODUCT:
+    differentiated = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
+    if not single or differentiated or not pays_alone(a) or a.shape[0] * b.numel() < LEAST_PRODUCT:
         return a @ b
     # Contiguous, as oneDNN takes minutes for other layouts.
     pieces = zip(a.split(SUMMED, 1), b.contiguous().split(SUMMED), strict=True)

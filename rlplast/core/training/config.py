@@ -280,6 +280,14 @@ class RunConfig:
         """
         check_fields(self)
 
+    def settled(self, parent: "RunConfig | None" = None) -> "RunConfig":
+        """Return the config with what a run settles as it starts, on its machine.
+
+        Args:
+            parent: the config of the run that this one goes on from, whose choices it keeps.
+        """
+        return self
+
     def to_resume(self) -> "RunConfig":
         """Return the config to build a run from whose checkpoint is then loaded."""
         return self
