@@ -84,7 +84,8 @@ def compiled_update(
             cause = " ".join(str(error).strip().splitlines()[:2])
             raise ConfigError(
                 f"agent.accelerate = 'compile': the update cannot be compiled here ({cause}): "
-                "set it to off; on a CPU it needs a C++ compiler, such as g++"
+                "set it to off (to resume a run, in its config.yaml); on a CPU it needs a C++ "
+                "compiler, such as g++"
             ) from error
         if first:
             first = False
