@@ -42,7 +42,13 @@ CORE_THIRD_PARTY_OF_FILE = {
     "rlplast/core/checkpoint/state_file.py": {"safetensors"},
     "rlplast/core/training/config.py": {"yaml"},
 }
-MODULE_OF_DISTRIBUTION = {"pyyaml": "yaml", "ale-py": "ale_py", "scikit-learn": "sklearn"}
+MODULE_OF_DISTRIBUTION = {
+    "pyyaml": "yaml",
+    "ale-py": "ale_py",
+    "scikit-learn": "sklearn",
+    "pillow": "PIL",
+    "vl-convert-python": "vl_convert",
+}
 
 
 class Import(NamedTuple):
@@ -214,7 +220,7 @@ def test_rooms_form_no_cycle():
     graphlib.TopologicalSorter(room_graph(imports_of_repository())).prepare()
 
 
-BASE = {"torch", "numpy", "safetensors", "yaml", "rich", "matplotlib"}
+BASE = {"torch", "numpy", "safetensors", "yaml", "rich", "altair"}
 
 
 def check(source: str, path: str) -> list[str]:
@@ -259,7 +265,7 @@ def test_checker_reports_file_and_line(path: str, source: str, line: int):
         ("rlplast/methods/fire.py", "from rlplast.metrics import weights\n"),
         ("rlplast/adapters/sb3.py", "def f():\n    import stable_baselines3\n"),
         ("rlplast/adapters/sb3.py", "if TYPE_CHECKING:\n    import stable_baselines3\n"),
-        ("rlplast/report/plots.py", "import matplotlib\nfrom rlplast.study import store\n"),
+        ("rlplast/report/plots.py", "import altair\nfrom rlplast.study import store\n"),
         ("rlplast/__init__.py", "import rlplast.core\ndef f():\n    from .run import api\n"),
         ("rlplast/cli/train.py", "import rlplast.agents.dqn, rlplast.envs, rlplast\n"),
         ("agents/dqn.py", "from agents import replay\nfrom rlplast.methods import lifecycle\n"),

@@ -75,7 +75,12 @@ def test_the_wheel_has_one_package_with_everything_in_it(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names} == {"rlplast", info}
     code = sources("rlplast") | {f"rlplast/{p}" for p in sources("agents") | sources("envs")}
     shipped = {f"rlplast/{path}" for path in sources("configs", ".yaml")}
-    others = {"rlplast/py.typed", "rlplast/report/report.css", "rlplast/report/report.js"}
+    others = {
+        "rlplast/py.typed",
+        "rlplast/report/report.css",
+        "rlplast/report/report.js",
+        "rlplast/report/report.html.j2",
+    }
     assert {n for n in names if n.startswith("rlplast/")} == code | shipped | others
     assert f"{info}/licenses/LICENSE" in names
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlplast.core.errors import RlplastError
-from rlplast.report import pictures, records, sequence_parts
+from rlplast.report import charts, pictures, records, sequence_parts
 from rlplast.report.gather import Gathered
-from rlplast.report.html import Part, Picture, Row, Section, Table, Text, page
+from rlplast.report.page import Chart, Part, Row, Section, Table, Text, page
 from rlplast.report.plot import write_whole
 from rlplast.report.records import estimate, number, without_empty_columns
 from rlplast.report.run_data import higher_is_better
@@ -44,8 +44,12 @@ def write_report(gathered: Gathered, summary: Summary, out: Path, footer: str = 
     files: dict[str, bytes] = {}
     for section in contents:
         for part in section.parts:
-            if isinstance(part, Picture):
-                files |= {f"{part.name}.svg": _encoded(part.svg), f"{part.name}.png": part.png}
+            if isinstance(part, Chart):
+                drawing = charts.svg(part.spec)
+                files |= {
+                    f"{part.name}.svg": _encoded(drawing),
+                    f"{part.name}.png": charts.png(drawing),
+                }
     text = page(gathered.name, report.arms, contents, footer)
     files["report.html"] = _encoded(text)
     files["summary.csv"] = _encoded(csv_text(summary))

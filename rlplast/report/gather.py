@@ -2,17 +2,18 @@
 
 import dataclasses
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.report import arms as naming
+from rlplast.report.looks import unused
 from rlplast.report.run_data import EVALUATIONS, TRAINING, RunData, read_run
 from rlplast.run.read import read_config, read_info, read_json, read_lines
 
-__all__ = ["Gathered", "gather", "unused"]
+__all__ = ["Gathered", "gather"]
 
 DONE = "done"
 PREFIX = "prefix"
@@ -225,20 +226,6 @@ def _conflict(ours: Sequence[RunData], theirs: Sequence[RunData]) -> bool:
         for own in (ours, theirs)
     )
     return one != other
-
-
-def unused(name: str, names: Collection[str], joint: str = " ") -> str:
-    """Return a name that is none of `names`: itself, or with a number from 2 on.
-
-    Examples:
-        >>> unused("a", ["a", "a 2"])
-        'a 3'
-    """
-    number, free = 1, name
-    while free in names:
-        number += 1
-        free = f"{name}{joint}{number}"
-    return free
 
 
 def _check_comparable(runs: Sequence[RunData]) -> None:

@@ -1,106 +1,88 @@
-"""The pictures of a report, drawn from its runs and numbers.
+"""The charts of a report, made from its runs and numbers.
 
-- `curves`, `scores`, `comparison`, `drops`, `metrics`, `costs`: pictures with their captions.
-- `picture`: one of them, from what draws it.
+- `curves`, `scores`, `comparison`, `drops`, `metrics`, `costs`: charts with their captions.
+- `thinned`: a curve with fewer points, as the page draws it.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from rlplast.report.figure_rows import Axis, Bar, Panel, Point, draw_rows
-from rlplast.report.figures import Curve, draw_curves, draw_panels
-from rlplast.report.gather import unused
-from rlplast.report.html import Picture
-from rlplast.report.looks import png_of, style, svg_of
+from rlplast.report import charts
+from rlplast.report.charts import Axis, Bar, Curve, Firing, Panel, Point
+from rlplast.report.looks import unused
+from rlplast.report.page import Chart
 from rlplast.report.plot import metric_names
-from rlplast.report.run_data import curve
+from rlplast.report.run_data import RunData, curve
 from rlplast.report.statistics import Estimate, align, curve_band
 from rlplast.report.summary import ALL_TASKS, SummaryRow
 from rlplast.report.view import Report, better, interval_words, slug_of
 
-__all__ = ["comparison", "costs", "curves", "drops", "metrics", "picture", "scores"]
+__all__ = ["comparison", "costs", "curves", "drops", "metrics", "scores", "thinned"]
+
+POINTS = 3000  # of all curves of a chart together, so that a page is quick
+PANEL_POINTS = 40  # of a curve of a small chart
+SEED_POINTS = 24_000  # of all seeds' curves of a page, so that it is small
 
 
-def picture(
-    name: str, title: str, caption: str, draw: Callable[..., Figure], *args: Any
-) -> Picture:
-    """Return what `draw` draws of a name and `args`, as SVG and PNG."""
-    with style():
-        figure = draw(name, *args)
-        svg = svg_of(figure)
-        figure.set_layout_engine("none")  # what the first file has is the second one's too
-        return Picture(name, title, caption, svg, png_of(figure), figure.get_figwidth())
+def thinned(curve: Curve, most: int) -> Curve:
+    """Return a curve with at most so many points, at even distances by number, both ends kept."""
+    if len(curve.xs) <= most:
+        return curve
+    kept = np.unique(np.linspace(0, len(curve.xs) - 1, max(2, most)).round().astype(int))
+    low, high = (None if side is None else side[kept] for side in (curve.low, curve.high))
+    return Curve(curve.xs[kept], curve.ys[kept], low, high)
 
 
-def curves(report: Report) -> Iterator[Picture]:
-    """Yield a picture of the score over a run for each task, and one from the first hook on.
-
-    The second is left out where hooks fire at every task, so that it would show the same.
-    """
+def curves(report: Report) -> Iterator[Chart]:
+    """Yield a chart of the score over a run for each task."""
+    most = max(12, SEED_POINTS // len(report.gathered.runs))
     for task in report.tasks:
-        drawn, interpolated = _bands(report, task)
+        name, step = report.axis(task)
+        drawn, seeds, interpolated = {}, {}, False
+        for look in report.arms:
+            own = {run.seed: curve(run, run.score) for run in report.of(task, look.name)}
+            xs, ys = align(list(own.values()))
+            if not len(xs):
+                continue
+            band = Curve(xs / step, *curve_band(ys))
+            drawn[look.index] = thinned(band, max(20, POINTS // len(report.arms)))
+            interpolated |= any(not np.isin(xs, points).all() for points, _ in own.values())
+            if len(own) > 1:
+                seeds[look.index] = {
+                    seed: thinned(Curve(points / step, ys), most)
+                    for seed, (points, ys) in own.items()
+                }
         key, firings, branches = report.score(task), _firings(report, task), _branches(report, task)
         between = " (straight lines between a run's own)" if interpolated else ""
         words = interval_words(report.rows(task).values())
-        caption = f"Interquartile mean over seeds at each point of {key}{between}; band: {words}."
+        caption = f"Interquartile mean over seeds at each point of {key}{between}. Band: {words}."
         if branches:
-            caption += " Dashed: where arms left a shared prefix."
+            caption += " Dashed line: where arms left a shared prefix."
         if firings:
-            caption += " Marks below: where scheduled hooks fired in any seed."
-        labels = (report.axis(task)[0], better(key))
-        slug, start = report.slugs[task], report.summary.starts.get(task)
-        rest = (report.arms, drawn, labels, branches, firings)
-        yield picture(f"curve-{slug}", task, caption, draw_curves, *rest)
-        if start is None or report.over_tasks(task):
-            continue
-        late = {arm: _from(own, start) for arm, own in drawn.items()}
-        late = {arm: own for arm, own in late.items() if len(own.xs) > 1}
-        if late:
-            fired = {arm: [x for x in xs if x >= start] for arm, xs in firings.items()}
-            title = f"{task}, from the {report.moment(task)} on"
-            rest = (report.arms, late, labels, branches, fired)
-            yield picture(f"curve-{slug}-late", title, caption, draw_curves, *rest)
-
-
-def _bands(report: Report, task: str) -> tuple[dict[int, Curve], bool]:
-    """Return index of an arm → its curve, and whether runs were measured at different points."""
-    found, interpolated = {}, False
-    for look in report.arms:
-        own = [curve(run, run.score) for run in report.of(task, look.name)]
-        xs, ys = align(own)
-        if len(xs):
-            found[look.index] = Curve(xs / report.axis(task)[1], *curve_band(ys))
-            interpolated |= any(not np.isin(xs, points).all() for points, _ in own)
-    return found, interpolated
+            caption += " Marks below: where scheduled hooks fired, in any seed."
+        spec = charts.curves(report.arms, drawn, seeds, (name, better(key)), branches, firings)
+        yield Chart(f"curve-{report.slugs[task]}", task, caption, spec)
 
 
 def _branches(report: Report, task: str) -> list[float]:
     return [x / report.axis(task)[1] for x in report.branches(task)]
 
 
-def _from(curve: Curve, start: float) -> Curve:
-    late = curve.xs >= start
-    low, high = (None if side is None else side[late] for side in (curve.low, curve.high))
-    return Curve(curve.xs[late], curve.ys[late], low, high)
-
-
-def _firings(report: Report, task: str) -> dict[int, list[float]]:
+def _firings(report: Report, task: str) -> dict[int, list[Firing]]:
     """Return index of an arm → where its hooks fired; not those that fire after every update."""
     found = {}
     for look in report.arms:
-        xs = {
-            float(row["clock"][run.unit])
-            for run in report.of(task, look.name)
-            for row in run.receipts
-            if row.get("norm_after") is not None
-        }
-        if xs:
-            found[look.index] = [x / report.axis(task)[1] for x in sorted(xs)]
+        said: dict[float, dict[str, None]] = {}
+        for run in report.of(task, look.name):
+            for row in run.receipts:
+                if row.get("norm_after") is not None:
+                    x = row["clock"][run.unit] / report.axis(task)[1]
+                    said.setdefault(x, {})[f"{row.get('method')} on {row.get('network')}"] = None
+        if said:
+            found[look.index] = [Firing(x, ", ".join(said[x])) for x in sorted(said)]
     return found
 
 
@@ -123,8 +105,8 @@ def _panel(
     return [Panel(title, xlabel, known, reference, axis)] if known else []
 
 
-def scores(report: Report) -> Iterator[Picture]:
-    """Yield a picture of the final scores and the areas for each task, and over all tasks."""
+def scores(report: Report) -> Iterator[Chart]:
+    """Yield a chart of the final scores and the areas for each task, and over all tasks."""
     for task, rows in report.groups.items():
         titles = {"final": "final score", "auc": "area under the curve"}
         if task == ALL_TASKS:
@@ -151,16 +133,16 @@ def _of_panels(
     rows: Iterable[SummaryRow],
     panels: list[Panel],
     words: str = "Points: interquartile mean over seeds; lines",
-) -> Picture:
+) -> Chart:
     points = [point for panel in panels for point in panel.numbers.values()]
     dotted = any(isinstance(point, Point) and point.seeds for point in points)
     dots = " Small dots: the seeds." if dotted else ""
     caption = f"{words}: {interval_words(rows)}.{dots}"
-    return picture(name, title, caption, draw_rows, report.arms, panels)
+    return Chart(name, title, caption, charts.rows(report.arms, panels))
 
 
-def comparison(report: Report) -> Iterator[Picture]:
-    """Yield pictures of how arms compare with the baseline; none without one."""
+def comparison(report: Report) -> Iterator[Chart]:
+    """Yield charts of how arms compare with the baseline; none without one."""
     baseline = report.summary.baseline
     if baseline is None:
         return
@@ -195,8 +177,8 @@ def comparison(report: Report) -> Iterator[Picture]:
         yield _of_panels(report, "difference", title, everyone, differences, words)
 
 
-def drops(report: Report) -> Iterator[Picture]:
-    """Yield a picture of drops and recoveries for each task with an intervention."""
+def drops(report: Report) -> Iterator[Chart]:
+    """Yield a chart of drops and recoveries for each task with an intervention."""
     for task in report.tasks:
         rows = {i: row for i, row in report.rows(task).items() if row.drop is not None}
         fell: dict[int, Point | None] = {}
@@ -209,7 +191,7 @@ def drops(report: Report) -> Iterator[Picture]:
                 back[index] = Point(row.recovery, seeds=times)
         panels = [
             *_panel("drop", f"lost {report.score(task)}", fell, 0.0),
-            *_panel("time to recover", report.unit(task), back, axis="time"),
+            *_panel("time to recover", report.unit(task), back, axis="zero"),
         ]
         if panels:
             words = (
@@ -221,28 +203,47 @@ def drops(report: Report) -> Iterator[Picture]:
             yield _of_panels(report, name, task, rows.values(), panels, words)
 
 
-def metrics(report: Report) -> Iterator[Picture]:
-    """Yield a picture of all plasticity metrics for each task and network."""
+def metrics(report: Report) -> Iterator[Chart]:
+    """Yield a chart of all plasticity metrics for each task and network, with its layers."""
     used: list[str] = []
     for task in report.tasks:
         axis, step = report.axis(task)
-        rows = (row for run in report.of(task) for row in run.metrics)
+        rows = [row for run in report.of(task) for row in run.metrics]
+        layers = _layers(rows)
         for network, names in metric_names(rows).items():
-            panels: dict[str, dict[int, Curve]] = {metric: {} for metric in names}
+            found: dict[str, dict[str, dict[int, Curve]]] = {metric: {} for metric in names}
             for metric, look in itertools.product(names, report.arms):
-                key = f"metric/{metric}/{network}"
-                xs, ys = align([curve(run, key) for run in report.of(task, look.name)])
-                if len(xs):
-                    panels[metric][look.index] = Curve(xs / step, np.nanmean(ys, axis=0))
+                for layer in ("", *layers.get((metric, network), ())):
+                    key = "/".join(filter(None, ("metric", metric, network, layer)))
+                    own = _mean_curve(report.of(task, look.name), key, step)
+                    if own is not None:
+                        found[metric].setdefault(layer, {})[look.index] = own
             name = f"metrics-{report.slugs[task]}-{slug_of(network)}"
             used.append(name := unused(name, used, "-"))
             caption = "Mean over seeds; each panel has its own y axis."
-            rest = (report.arms, panels, axis, _branches(report, task))
-            yield picture(name, f"{task}, {network}", caption, draw_panels, *rest)
+            if any(len(own) > 1 for own in found.values()):
+                caption += " Choose a layer below the panels."
+            spec = charts.panels(report.arms, found, axis, _branches(report, task))
+            yield Chart(name, f"{task}, {network}", caption, spec)
 
 
-def costs(report: Report) -> Iterator[Picture]:
-    """Yield a picture of the seconds that a run of each arm took."""
+def _layers(rows: Iterable[Mapping[str, object]]) -> dict[tuple[str, str], list[str]]:
+    """Return metric and network → the layers, or tensors, it was measured of."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for key in dict.fromkeys(key for row in rows for key in row if key.startswith("metric/")):
+        parts = key.split("/", 3)
+        if len(parts) == 4:
+            found.setdefault((parts[1], parts[2]), {})[parts[3]] = None
+    return {own: list(layers) for own, layers in found.items()}
+
+
+def _mean_curve(runs: Iterable[RunData], key: str, step: int) -> Curve | None:
+    xs, ys = align([curve(run, key) for run in runs])
+    return thinned(Curve(xs / step, np.nanmean(ys, axis=0)), PANEL_POINTS) if len(xs) else None
+
+
+def costs(report: Report) -> Iterator[Chart]:
+    """Yield a chart of the seconds that a run of each arm took."""
     longest = max((row.seconds for row in report.summary.rows), default=0.0)
     if longest <= 0:
         return
@@ -256,8 +257,8 @@ def costs(report: Report) -> Iterator[Picture]:
             index: Bar(row.own_seconds / size, (row.seconds - row.own_seconds) / size)
             for index, row in report.rows(task).items()
         }
-        panels.append(Panel(task, f"{unit} per run", bars, axis="bars"))
+        panels.append(Panel(task, f"{unit} per run", bars))
     shared = any(row.seconds > row.own_seconds for row in report.summary.rows)
-    hatched = " Hatched: the prefix, run once for all arms of a seed." if shared else ""
-    caption = f"Mean over seeds.{hatched}"
-    yield picture("cost", "Wall-clock time", caption, draw_rows, report.arms, panels)
+    pale = " Pale: the prefix, run once for all arms of a seed." if shared else ""
+    caption = f"Mean over seeds.{pale}"
+    yield Chart("cost", "Wall-clock time", caption, charts.rows(report.arms, panels))

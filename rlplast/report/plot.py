@@ -1,18 +1,13 @@
 """One picture of a run: scores, loss, norms and so on, with every scheduled hook marked."""
 
-import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlplast.core.checkpoint.files import fsync
 from rlplast.run.read import read_lines
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["draw_run", "metric_names", "plot_run", "write_whole"]
 
@@ -47,10 +42,11 @@ class Line:
 
 def plot_run(folder: Path, out: Path) -> Path:
     """Draw the metrics of a run's folder into a .png or .svg file, and return that."""
+    from rlplast.report.charts import png, svg  # slow to import, and most commands draw nothing
+
     rows, receipts = (read_lines(folder / f"{n}.jsonl") for n in ("metrics", "receipts"))
-    content = io.BytesIO()
-    draw_run(rows, receipts).savefig(content, format=out.suffix.removeprefix("."), dpi=120)
-    write_whole(out, content.getvalue())
+    drawing = svg(draw_run(rows, receipts))
+    write_whole(out, drawing.encode() if out.suffix == ".svg" else png(drawing))
     return out
 
 
@@ -63,25 +59,84 @@ def write_whole(path: Path, content: bytes) -> None:
     temporary.rename(path)
 
 
-def draw_run(rows: Sequence[Row], receipts: Sequence[Row]) -> "Figure":
-    """Draw metrics above one another, over a common clock, with a mark where hooks fired.
+def draw_run(rows: Sequence[Row], receipts: Sequence[Row]) -> dict[str, Any]:
+    """Return a Vega-Lite chart of metrics above one another, with a line where hooks fired.
 
-    A panel of which nothing was measured is left out. Every-update hooks have no mark. `rows` are
+    A panel of which nothing was measured is left out. Every-update hooks have no line. `rows` are
     the lines of metrics.jsonl, `receipts` those of receipts.jsonl.
     """
-    from matplotlib.figure import Figure  # slow to import, and most commands draw nothing
+    import altair as alt
 
     unit = "env_steps" if rows and "env_steps" in rows[-1] else "updates"
-    panels = _panels(rows, unit)
-    figure = Figure(figsize=(9.5, 2.5 + 1.6 * len(panels)), layout="constrained")
-    grid = list(figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0])
-    for axes, (title, lines) in zip(grid, panels.items(), strict=True):
-        _draw_panel(axes, title, lines)
-    _draw_marks(grid, _marks(receipts, unit))
-    grid[-1].set_xlabel(unit.replace("_", " "))
-    grid[-1].xaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
-    figure.align_ylabels(grid)
-    return figure
+    marks, panels = _marks(receipts, unit), _panels(rows, unit)
+    every = [x for lines in panels.values() for line in lines for x in line.xs]
+    every += [x for xs in marks.values() for x in xs]
+    ends = [min(every), max(every)] if every else [0, 1]
+    axis = alt.Axis(labelExpr="format(datum.value, ',')")
+    words = {title: None for title in panels} | {list(panels)[-1]: unit.replace("_", " ")}
+    charts = []
+    for title, lines in panels.items():
+        x = alt.X("x:Q", title=words[title], scale=alt.Scale(domain=ends), axis=axis)
+        charts.append(_panel(title, lines, marks, x))
+    shared = alt.vconcat(*charts, spacing=8).resolve_scale(
+        color="independent", strokeDash="independent", stroke="shared"
+    )
+    return shared.to_dict()
+
+
+def _panel(title: str, lines: Sequence[Line], marks: Mapping[str, list[int]], x: Any) -> Any:
+    import altair as alt
+
+    values = [
+        {"x": a, "y": b, "label": line.label}
+        for line in lines
+        for a, b in zip(line.xs, line.ys, strict=True)
+    ]
+    labels = [line.label for line in lines]
+    legend = alt.Legend(title=None, orient="right", symbolType="stroke") if any(labels) else None
+    colour = alt.Color(
+        "label:N",
+        scale=alt.Scale(domain=labels, range=[line.colour for line in lines]),
+        legend=legend,
+    )
+    dash = alt.StrokeDash(
+        "label:N",
+        scale=alt.Scale(domain=labels, range=[[4, 3] if line.dashed else [1, 0] for line in lines]),
+        legend=legend,
+    )
+    heights = [y for line in lines for y in line.ys]
+    if title == TEMPERATURE and max(heights) > 4 * min(heights) > 0:
+        scale = alt.Scale(type="log")
+    else:
+        scale = alt.Scale(domain=[0, 1.05]) if title == AWAKE else alt.Scale(zero=False)
+    y = alt.Y(
+        "y:Q",
+        title=title,
+        scale=scale,
+        axis=alt.Axis(tickCount=4, labelExpr="format(datum.value, '.4~g')"),
+    )
+    few = max((len(line.xs) for line in lines), default=0) < 30
+    data = alt.Chart(alt.InlineData(values))
+    layers = [
+        data.mark_line(point={"size": 18} if few else False).encode(
+            x=x, y=y, color=colour, strokeDash=dash
+        )
+    ]
+    if marks:
+        words = [
+            text if len(xs) == 1 else f"{text} ({len(xs)} times)" for text, xs in marks.items()
+        ]
+        fired = [
+            {"x": at, "fired": w} for w, xs in zip(words, marks.values(), strict=True) for at in xs
+        ]
+        stroke = alt.Stroke(
+            "fired:N",
+            scale=alt.Scale(domain=words, range=[MARKS[i % len(MARKS)] for i in range(len(words))]),
+            legend=alt.Legend(title=None, orient="top", columns=1, labelLimit=600),
+        )
+        rule = alt.Chart(alt.InlineData(fired)).mark_rule(strokeDash=[2, 2], strokeWidth=1.3)
+        layers.append(rule.encode(x=x, stroke=stroke))
+    return alt.layer(*layers).properties(width=620, height=110)
 
 
 def _panels(rows: Sequence[Row], unit: str) -> dict[str, list[Line]]:
@@ -157,36 +212,6 @@ def metric_names(rows: Iterable[Row]) -> dict[str, list[str]]:
     return found
 
 
-def _draw_panel(axes: "Axes", title: str, lines: Sequence[Line]) -> None:
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
-
-    for line in lines:
-        axes.plot(
-            line.xs,
-            line.ys,
-            color=line.colour,
-            label=line.label,
-            linestyle="--" if line.dashed else "-",
-            marker="o" if len(line.xs) < 30 else "",
-            markersize=3,
-            linewidth=1.5,
-        )
-    axes.set_ylabel(title)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    if title == TEMPERATURE:
-        axes.set_yscale("log")
-        wide = max(lines[0].ys) > 4 * min(lines[0].ys)  # else 1, 2, 5 name too few points
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if wide else MaxNLocator(4))
-        axes.yaxis.set_major_formatter(lambda value, position: f"{value:g}")
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    if title == AWAKE:
-        axes.set_ylim(0, 1.05)
-    if any(line.label for line in lines):
-        # beside the panel, where it covers nothing
-        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1), fontsize=9)
-
-
 def _marks(receipts: Sequence[Row], unit: str) -> dict[str, list[int]]:
     """Return what fired, as "method: networks", → when, in the order of first firings."""
     fired: dict[int, dict[str, list[str]]] = {}
@@ -199,23 +224,3 @@ def _marks(receipts: Sequence[Row], unit: str) -> dict[str, list[int]]:
         text = "; ".join(f"{method}: {', '.join(own)}" for method, own in methods.items())
         marks.setdefault(text, []).append(x)
     return marks
-
-
-def _draw_marks(grid: Sequence["Axes"], marks: Mapping[str, list[int]]) -> None:
-    """Draw a line per firing through all panels, and each distinct text once above them."""
-    middle = sum(grid[0].get_xlim()) / 2
-    for row, (text, xs) in enumerate(marks.items()):
-        colour = MARKS[row % len(MARKS)]
-        for axes in grid:
-            for x in xs:
-                axes.axvline(x, color=colour, linewidth=1.2, linestyle=":")
-        grid[0].annotate(
-            text if len(xs) == 1 else f"{text} ({len(xs)} times)",
-            (xs[0], 1),
-            (0, 3 + 12 * row),  # a row each, so that no two texts overlap
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            ha="left" if xs[0] < middle else "right",
-            color=colour,
-            fontsize=9,
-        )

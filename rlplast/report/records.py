@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from rlplast.report.html import Details, Part, Row, Table, Text
+from rlplast.report.page import Details, Part, Row, Table, Text
 from rlplast.report.run_data import RunData
 from rlplast.report.statistics import Estimate
 from rlplast.report.view import Report
@@ -148,25 +148,32 @@ def _distinct(words: Iterable[str]) -> str:
 
 
 def configs(report: Report) -> tuple[Part, ...]:
-    """Return what differs between arms, and the whole config of each arm and task."""
-    arms, runs = report.arms, report.gathered.runs
-    settings = {arm.name: _settings(run for run in runs if run.arm == arm.name) for arm in arms}
-    measured = [own for own in settings.values() if own]
-    keys = dict.fromkeys(key for own in measured for key in own if key != "seed")
-    rows = tuple(
-        Row((key, *(_cut(" | ".join(own.get(key, ["–"]))) for own in settings.values())))
-        for key in keys
-        if any(own.get(key) != measured[0].get(key) for own in measured)
-    )
+    """Return what differs between arms, a table of all runs, and each arm's whole config."""
+    runs = report.gathered.runs
+    settings = [dict(_leaves(run.config)) for run in runs]
+    keys = [key for key in dict.fromkeys(k for own in settings for k in own) if key != "seed"]
+    arms: dict[str, dict[str, str]] = {}
+    for run, own in zip(runs, settings, strict=True):
+        values = arms.setdefault(run.arm, {})
+        for key in keys:
+            value = own.get(key, "–")
+            if value not in values.setdefault(key, value).split(" | "):
+                values[key] += f" | {value}"
+    differing = [key for key in keys if len({own[key] for own in arms.values()}) > 1]
     parts: list[Part] = []
-    if rows:
-        head = ("key", *(arm.name for arm in arms))
-        columns = (None, *(arm.index for arm in arms))
+    if differing:
+        rows = [
+            Row((look.name, *(_cut(arms[look.name][key]) for key in differing)), look.index)
+            for look in report.arms
+            if look.name in arms
+        ]
         caption = "Keys that differ between arms; values that differ within one are parted by |."
-        parts.append(Table(head, rows, caption, len(head), "What differs", columns))
-    elif len(measured) > 1:
+        head = ("arm", *differing)
+        parts.append(Table(head, tuple(rows), caption, len(head), "What differs"))
+    elif len(arms) > 1:
         parts.append(Text("The configs of all arms are equal."))
-    for arm in arms:
+    parts.append(_runs(report, settings, arms))
+    for arm in report.arms:
         for task in report.tasks:
             for run in report.of(task, arm.name)[:1]:
                 words = f"{arm.name}, {task}: config of seed {run.seed}"
@@ -175,13 +182,19 @@ def configs(report: Report) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _settings(runs: Iterable[RunData]) -> dict[str, list[str]]:
-    """Return key → its values in all configs, each once."""
-    found: dict[str, dict[str, None]] = {}
-    for run in runs:
-        for key, value in _leaves(run.config):
-            found.setdefault(key, {})[value] = None
-    return {key: list(values) for key, values in found.items()}
+def _runs(report: Report, settings: Sequence[Mapping[str, str]], arms: Mapping) -> Table:
+    """Return a row per run: its numbers, and values that not all runs of its arm have."""
+    index = {look.name: look.index for look in report.arms}
+    rows = []
+    for data, run, own in zip(report.gathered.runs, report.summary.runs, settings, strict=True):
+        mixed = [f"{k}: {own[k]}" for k, v in arms[run.arm].items() if k in own and v != own[k]]
+        numbers = (run.final, run.auc, run.updates, run.seconds)
+        cells = (run.arm, run.task, _cut("; ".join(mixed)), str(run.seed), *map(number, numbers))
+        rows.append(Row((*cells, str(data.info.get("host") or "")), index[run.arm]))
+    head = ("arm", "task", "config of its own", "seed", "final score", "area", "updates", "seconds")
+    caption = "Area: mean height of the curve. Config of its own: where runs of one arm differ."
+    table = Table((*head, "host"), tuple(rows), caption, 3, "Runs")
+    return without_empty_columns(table)
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

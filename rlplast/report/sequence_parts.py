@@ -1,4 +1,4 @@
-"""What a report says of runs through tasks that follow one another: pictures and tables."""
+"""What a report says of runs through tasks that follow one another: charts and tables."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from rlplast.report.figures import Curve, draw_curves, draw_panels
-from rlplast.report.html import Part, Picture, Row, Table
-from rlplast.report.pictures import picture
+from rlplast.report import charts
+from rlplast.report.charts import Curve
+from rlplast.report.page import Chart, Part, Row, Table
+from rlplast.report.pictures import thinned
 from rlplast.report.records import estimate, without_empty_columns
 from rlplast.report.run_data import RunData, higher_is_better
 from rlplast.report.sequences import (
@@ -59,7 +60,7 @@ Found = Mapping[str, Mapping[int, Visits]]  # arm → seed → its visits
 
 
 def parts(report: Report) -> Iterator[Part]:
-    """Yield pictures and tables of each task of a study that is a sequence of tasks."""
+    """Yield charts and tables of each task of a study that is a sequence of tasks."""
     for name in report.tasks:
         names = list(dict.fromkeys(tasks_of(report.of(name)[0].config)))
         if len(names) < 2:
@@ -84,8 +85,8 @@ def _evaluated_apart(found: Found) -> bool:
     return any(not math.isnan(value) for own in finals for value in own.values())
 
 
-def _by_phase(report: Report, name: str, found: Found) -> Picture:
-    """Return the picture of the mean score of each task, in the order in which they came."""
+def _by_phase(report: Report, name: str, found: Found) -> Chart:
+    """Return the chart of the mean score of each task, in the order in which they came."""
     key, slug = report.score(name), report.slugs[name]
     sign = 1.0 if higher_is_better(key) else -1.0
     drawn: dict[int, Curve] = {}
@@ -99,28 +100,26 @@ def _by_phase(report: Report, name: str, found: Found) -> Picture:
         f"band: {interval_words(report.rows(name).values())}. The other sections have the score of "
         "the task that is trained, so a final score is that of the last task."
     )
-    rest = (report.arms, drawn, ("phase: number of the task", better(key)), (), {})
-    return picture(f"sequence-{slug}", f"{name}, task after task", caption, draw_curves, *rest)
+    labels = ("phase: number of the task", better(key))
+    spec = charts.curves(report.arms, drawn, {}, labels, (), {})
+    return Chart(f"sequence-{slug}", f"{name}, task after task", caption, spec)
 
 
-def _by_task(report: Report, name: str, names: list[str]) -> Picture:
-    """Return the picture of the score of each task over the whole run, a panel per task."""
-    panels: dict[str, dict[int, Curve]] = {task: {} for task in names}
+def _by_task(report: Report, name: str, names: list[str]) -> Chart:
+    """Return the chart of the score of each task over the whole run, a panel per task."""
+    panels: dict[str, dict[str, dict[int, Curve]]] = {task: {"": {}} for task in names}
     for task in names:
         for look in report.arms:
             xs, ys = align([task_curve(run, task) for run in report.of(name, look.name)])
             if len(xs):
-                panels[task][look.index] = Curve(xs, curve_band(ys)[0])
+                panels[task][""][look.index] = thinned(Curve(xs, curve_band(ys)[0]), 100)
     caption = (
         f"{report.score(name)} of each task over the run, interquartile mean over seeds. Grey: "
         "where the task is trained. Lines between evaluations are straight."
     )
-    rest = (report.arms, panels, report.unit(name), report.branches(name))
-    shaded = _trained(report.of(name)[0])
-    title = f"{name}, each task"
-    return picture(
-        f"sequence-{report.slugs[name]}-tasks", title, caption, draw_panels, *rest, shaded
-    )
+    shaded, unit = _trained(report.of(name)[0]), report.unit(name)
+    spec = charts.panels(report.arms, panels, unit, report.branches(name), shaded)
+    return Chart(f"sequence-{report.slugs[name]}-tasks", f"{name}, each task", caption, spec)
 
 
 def _trained(run: RunData) -> dict[str, list[tuple[float, float]]]:

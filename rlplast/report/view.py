@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from rlplast.report.gather import Gathered, unused
-from rlplast.report.looks import Look, looks
+from rlplast.report.gather import Gathered
+from rlplast.report.looks import Look, looks, unused
 from rlplast.report.run_data import Run, RunData, higher_is_better, task_length
 from rlplast.report.statistics import LEVEL, RESAMPLES
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow

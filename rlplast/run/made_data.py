@@ -118,7 +118,7 @@ def _write_pictures(folder: Path) -> None:
 
 
 def _save(path: Path, picture: np.ndarray) -> None:
-    from PIL import Image  # matplotlib brings it
+    from PIL import Image
 
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(picture.transpose(1, 2, 0)).save(path)

@@ -24,7 +24,7 @@ from rlplast.study.executors import Job, Main, cpus, gpus_of, room_for
 __all__ = ["LocalBackend", "make"]
 
 # Slow to import. The server imports those that this process has, since it built every arm.
-_SLOW = ("torch._dynamo", "sklearn.datasets", "matplotlib.figure", "gymnasium", "mujoco")
+_SLOW = ("torch._dynamo", "sklearn.datasets", "altair", "gymnasium", "mujoco")
 
 
 def make(threads: int, options: Mapping[str, Any], main: Main) -> "tuple[LocalBackend, int]":

@@ -131,7 +131,7 @@ def _annotated(annotations: Path, classes: Mapping[str, int]) -> tuple[list[Path
 
 
 def _jpegs(paths: Sequence[Path], labels: list[int], num_classes: int, where: Path) -> Images:
-    from PIL import Image  # matplotlib brings it
+    from PIL import Image
 
     x = np.empty((len(paths), 3, _SIDE, _SIDE), np.uint8)
     for i, path in enumerate(paths):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from select import select
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 __all__ = ["Browser", "chromium"]
@@ -110,6 +110,17 @@ class Browser:
         for kind in ("mousePressed", "mouseReleased"):
             event = {"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1}
             self.ask("Input.dispatchMouseEvent", **event)
+
+    def move(self, x: float, y: float, kind: str = "mouseMoved", **more: Any) -> None:
+        """Move the mouse to a place of the window, or do `kind` there."""
+        self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
+
+    def wait_for(self, script: str) -> None:
+        """Wait until an expression in the page is true."""
+        end = monotonic() + SECONDS
+        while not self.value(script):
+            assert monotonic() < end, f"never true: {script}"
+            sleep(0.02)
 
     def press(self, key: str, code: int) -> None:
         """Press and release a key of the keyboard."""

@@ -5,6 +5,7 @@ import pytest
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what the page says: its pictures are not rendered."""
-    monkeypatch.setattr("rlplast.report.pictures.png_of", lambda figure: b"")
-    monkeypatch.setattr("rlplast.report.pictures.svg_of", lambda figure: "<svg ></svg>")
+    """For tests of what the page says: its charts are not drawn, and Vega is left out."""
+    monkeypatch.setattr("rlplast.report.charts.png", lambda drawing: b"")
+    monkeypatch.setattr("rlplast.report.charts.svg", lambda spec: "<svg ></svg>")
+    monkeypatch.setattr("rlplast.report.page._vega", lambda: "")

@@ -1,7 +1,8 @@
-"""The page of a report in a real browser: it renders, complains and loads nothing, hides arms."""
+"""The page of a report in a real browser: it draws, loads nothing else, hides, zooms, answers."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,19 +15,27 @@ from tests.report.runs import write_study
 PROGRAM = chromium()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs chromium or google-chrome")
 
-# How many elements of an arm take up room on the page: hidden ones have boxes of no size.
-SHOWN = """
-[...document.querySelectorAll('[id^="arm-{0}-"], [data-arm="{0}"]')]
-    .map((own) => own.getBoundingClientRect())
-    .filter((box) => box.width + box.height > 0).length
-"""
+CURVES = "curve-asterix"
 ARMS = ("none", "fire", "full_reset")
+CHARTS = "document.querySelectorAll('figure.chart').length"
+# How many elements of a colour take up room in a chart.
+DRAWN = """
+[...document.querySelectorAll('#chart-{0} .role-mark *')]
+    .filter((own) => [own.getAttribute('stroke'), own.getAttribute('fill')].includes('{1}'))
+    .filter((own) => own.getBoundingClientRect().width + own.getBoundingClientRect().height > 0)
+    .length
+"""
+ROWS = """
+[...document.querySelectorAll('tr[data-arm="{0}"]')]
+    .filter((row) => row.getBoundingClientRect().height > 0).length
+"""
+COLOURS = ("#777777", "#0077bb", "#ee7733")
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("page")
-    found = gather([write_study(folder, arms=ARMS, seeds=(1, 2))])
+    found = gather([write_study(folder, arms=ARMS, seeds=(1, 2, 3, 4, 5))])
     return write_report(found, summarise(found), folder / "out").as_uri()
 
 
@@ -37,27 +46,66 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield found
 
 
-@pytest.fixture
-def opened(browser: Browser, address: str) -> Browser:
-    """The browser, with the page just loaded."""
+def draw_all(browser: Browser, address: str) -> Browser:
+    """Load the page, and wait until all of its charts are drawn."""
     browser.open("about:blank")  # a changed part after # alone would not load it again
     browser.requests.clear()
     browser.complaints.clear()
     browser.open(address)
+    for chart in range(browser.value(CHARTS)):
+        browser.value(f"document.querySelectorAll('figure.chart')[{chart}].scrollIntoView()")
+        browser.wait_for(f"views.size > {chart}")
+    browser.value("window.scrollTo(0, 0)")
     return browser
 
 
-def shown(browser: Browser) -> list[int]:
-    return [browser.value(SHOWN.format(arm)) for arm in range(len(ARMS))]
+@pytest.fixture
+def opened(browser: Browser, address: str) -> Browser:
+    return draw_all(browser, address)
 
 
-def test_page_renders_without_complaint_and_asks_for_nothing_else(opened: Browser, address: str):
+def drawn(browser: Browser, chart: str = CURVES) -> list[int]:
+    return [browser.value(DRAWN.format(chart, colour)) for colour in COLOURS]
+
+
+def rows(browser: Browser) -> list[int]:
+    return [browser.value(ROWS.format(arm)) for arm in range(len(ARMS))]
+
+
+def domain(browser: Browser, axis: str) -> list[float]:
+    return browser.value(f"views.get('{CURVES}').scale('{axis}').domain()")
+
+
+def place(browser: Browser, x: float, y: float) -> tuple[float, float]:
+    """Where in the window a point of the chart of curves is."""
+    browser.value(f"document.getElementById('chart-{CURVES}').scrollIntoView({{block: 'center'}})")
+    script = f"""(() => {{
+        const view = views.get('{CURVES}');
+        const box = view.container().querySelector('svg').getBoundingClientRect();
+        const [left, top] = view.origin();
+        return [box.x + left + view.scale('x')({x}), box.y + top + view.scale('y')({y})];
+    }})()"""
+    found = browser.value(script)
+    return found[0], found[1]
+
+
+def height(browser: Browser, arm: str, x: float) -> float:
+    """The value of an arm's curve at x."""
+    script = f"JSON.parse(document.getElementById('data').textContent).charts['{CURVES}']"
+    found: list[dict[str, Any]] = browser.value(f"{script}.datasets.curves")
+    (row,) = [own for own in found if own["arm"] == arm]
+    return row["y"][row["x"].index(x)]
+
+
+def test_page_draws_every_chart_without_complaint_and_asks_for_nothing_else(
+    opened: Browser, address: str
+):
     boxes = opened.value(
-        "[...document.querySelectorAll('figure svg')].map((own) => own.getBoundingClientRect())"
-        ".map((box) => [box.width, box.height])"
+        "[...document.querySelectorAll('figure.chart svg')]"
+        ".map((own) => own.getBoundingClientRect()).map((box) => [box.width, box.height])"
     )
-    assert len(boxes) >= 7
-    assert all(width > 300 and height > 50 for width, height in boxes)
+    assert len(boxes) == opened.value(CHARTS) >= 6
+    assert all(width > 200 and height > 50 for width, height in boxes)
     assert opened.value("document.title") == "demo"
     opened.click("#show-1")
     opened.click("#show-all")
@@ -73,30 +121,108 @@ def test_complaints_and_requests_would_be_seen(opened: Browser, tmp_path: Path):
     assert any(request.endswith("missing.png") for request in opened.requests)
 
 
-def test_a_click_on_its_box_hides_an_arm_everywhere_and_the_next_shows_it(opened: Browser):
-    before = shown(opened)
-    assert all(before)
+@pytest.mark.parametrize("chart", [CURVES, "score-asterix", "metrics-asterix-q", "cost"])
+def test_a_click_on_its_box_hides_an_arm_everywhere_and_the_next_shows_it(
+    opened: Browser, chart: str
+):
+    before, lines = drawn(opened, chart), rows(opened)
+    assert all(before) and all(lines)
     opened.click("#show-1")
-    assert shown(opened) == [before[0], 0, before[2]]
-    display = "getComputedStyle(document.querySelector('{}')).display"
-    for own in ('[id^="arm-1-curve-asterix-"]', 'tr[data-arm="1"]', 'th[data-arm="1"]'):
-        assert opened.value(display.format(own)) == "none"
-        assert opened.value(display.format(own.replace("1", "2"))) != "none"
+    opened.wait_for(f"{DRAWN.format(chart, COLOURS[1])} === 0")
+    assert drawn(opened, chart)[::2] == before[::2]
+    assert rows(opened) == [lines[0], 0, lines[2]]
     opened.click("#show-1")
-    assert shown(opened) == before
+    opened.wait_for(f"{DRAWN.format(chart, COLOURS[1])} === {before[1]}")
+    assert rows(opened) == lines
 
 
 def test_all_arms_can_be_hidden_and_shown_again_at_once(opened: Browser):
-    before = shown(opened)
-    for arm in range(len(ARMS)):
-        opened.click(f"#show-{arm}")
-    assert shown(opened) == [0, 0, 0]
+    before, lines = drawn(opened), rows(opened)
+    opened.click("#show-none")
+    opened.wait_for(f"{DRAWN.format(CURVES, COLOURS[0])} === 0")
+    assert (drawn(opened), rows(opened)) == ([0, 0, 0], [0, 0, 0])
     opened.click("#show-all")
-    assert shown(opened) == before
+    opened.wait_for(f"{DRAWN.format(CURVES, COLOURS[0])} > 0")
+    assert (drawn(opened), rows(opened)) == (before, lines)
+
+
+def test_axes_fit_the_arms_that_are_shown(opened: Browser):
+    highest = domain(opened, "y")[1]
+    opened.click("#show-2")  # the arm with the highest scores
+    opened.wait_for(f"views.get('{CURVES}').scale('y').domain()[1] < {highest}")
+    assert domain(opened, "y")[1] >= height(opened, "fire", 6000)
+    opened.click("#show-2")
+    opened.wait_for(f"views.get('{CURVES}').scale('y').domain()[1] === {highest}")
+
+
+def test_a_point_under_the_mouse_says_its_arm_value_and_interval(opened: Browser):
+    value = height(opened, "fire", 5000)
+    x, y = place(opened, 5000, value)
+    opened.move(x - 40, y - 40)
+    opened.move(x, y)
+    tip = "document.querySelector('#vg-tooltip-element.visible')"
+    opened.wait_for(f"{tip} !== null")
+    said = opened.value(f"{tip}.innerText")
+    assert "fire" in said
+    assert "5,000" in said
+    assert f"{value:.4g}" in said
+    assert "interval from" in said
+
+
+def test_the_wheel_with_ctrl_zooms_and_a_double_click_resets(opened: Browser):
+    whole = domain(opened, "x")
+    x, y = place(opened, 4000, 100)
+    opened.move(x, y)
+    opened.move(x, y, "mouseWheel", deltaX=0, deltaY=100)  # scrolls the page
+    assert domain(opened, "x") == whole
+    x, y = place(opened, 4000, 100)
+    opened.move(x, y)
+    opened.move(x, y, "mouseWheel", deltaX=0, deltaY=-200, modifiers=2)
+    opened.wait_for(f"views.get('{CURVES}').scale('x').domain()[0] > {whole[0]}")
+    low, high = domain(opened, "x")
+    assert whole[0] < low < 4000 < high < whole[1]
+    for kind in ("mousePressed", "mouseReleased", "mousePressed", "mouseReleased"):
+        opened.move(x, y, kind, button="left", clickCount=2)
+    opened.wait_for(f"views.get('{CURVES}').scale('x').domain()[0] === {whole[0]}")
+    assert domain(opened, "x") == whole
+
+
+def test_a_drag_moves_the_clock(opened: Browser):
+    x, y = place(opened, 4000, 100)
+    low, high = domain(opened, "x")
+    opened.move(x, y)
+    opened.move(x, y, "mousePressed", button="left", clickCount=1)
+    opened.move(x - 100, y, buttons=1)
+    opened.move(x - 100, y, "mouseReleased", button="left", clickCount=1)
+    opened.wait_for(f"views.get('{CURVES}').scale('x').domain()[0] > {low}")
+    moved = domain(opened, "x")
+    assert moved[1] - moved[0] == pytest.approx(high - low)
+
+
+def test_each_seed_has_a_line_on_demand(opened: Browser):
+    before = drawn(opened)
+    opened.click("#show-seeds")
+    opened.wait_for(f"{DRAWN.format(CURVES, COLOURS[1])} > {before[1]}")
+    assert drawn(opened) == [count + 5 for count in before]
+    opened.click("#show-seeds")
+    opened.wait_for(f"{DRAWN.format(CURVES, COLOURS[1])} === {before[1]}")
+
+
+def test_pointing_at_a_box_makes_the_other_arms_faint(opened: Browser):
+    box = opened.value(
+        "(() => { const b = document.querySelector('label[data-points=\"1\"]')"
+        ".getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+    )
+    opened.move(5, 5)
+    opened.move(*box)
+    opened.wait_for(f"views.get('{CURVES}').signal('focus') === 'fire'")
+    lines = f"[...document.querySelectorAll('#chart-{CURVES} .mark-line path')]"
+    opened.wait_for(f"{lines}.filter((own) => own.getAttribute('opacity') === '0.12').length === 2")
+    opened.move(5, 5)
+    opened.wait_for(f"views.get('{CURVES}').signal('focus') === null")
 
 
 def test_boxes_work_with_the_keyboard(opened: Browser):
-    before = shown(opened)
     focused = ""
     for _ in range(30):
         opened.press("Tab", 9)
@@ -105,31 +231,31 @@ def test_boxes_work_with_the_keyboard(opened: Browser):
             break
     assert focused == "show-2"
     opened.press(" ", 32)
-    assert shown(opened) == [before[0], before[1], 0]
+    opened.wait_for(f"{DRAWN.format(CURVES, COLOURS[2])} === 0")
+    assert all(drawn(opened)[:2])
 
 
 def test_choice_is_kept_in_the_address(opened: Browser, address: str):
     opened.click("#show-0")
     kept = opened.value("location.href")
     assert kept == f"{address}#hide=0"
-    opened.open("about:blank")
-    opened.open(kept)
-    visible = shown(opened)
-    assert visible[0] == 0
-    assert all(visible[1:])
+    draw_all(opened, kept)
+    opened.wait_for(f"{DRAWN.format(CURVES, COLOURS[0])} === 0")
+    assert all(drawn(opened)[1:])
     assert opened.value("document.getElementById('show-0').checked") is False
 
 
-def test_page_is_no_wider_than_a_phone(opened: Browser):
-    opened.ask(
-        "Emulation.setDeviceMetricsOverride",
-        width=390,
-        height=800,
-        deviceScaleFactor=1,
-        mobile=True,
-    )
+def test_page_is_no_wider_than_a_phone(opened: Browser, address: str):
+    metrics = {"width": 420, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    opened.ask("Emulation.setDeviceMetricsOverride", **metrics)
     try:
-        assert opened.value("document.documentElement.scrollWidth") == 390
+        draw_all(opened, address)
+        assert opened.value("document.documentElement.scrollWidth") == 420
+        widths = opened.value(
+            "[...document.querySelectorAll('figure.chart svg')]"
+            ".map((own) => own.getBoundingClientRect().width)"
+        )
+        assert max(widths) <= 420
     finally:
         opened.ask("Emulation.clearDeviceMetricsOverride")
 
@@ -142,7 +268,7 @@ def test_dark_scheme_has_light_text_and_axes(opened: Browser):
         opened.ask("Emulation.setEmulatedMedia", features=[feature])
         colours[scheme] = [
             opened.value(text.format("body", "color")),
-            opened.value(text.format('.picture svg [id$="matplotlib.axis_1"] text', "fill")),
+            opened.value(text.format(f"#chart-{CURVES} .role-axis-label text", "fill")),
         ]
     opened.ask("Emulation.setEmulatedMedia", features=[])
     assert colours["light"] == ["rgb(27, 30, 35)"] * 2

@@ -27,7 +27,7 @@ from rlplast.report.sequences import (
 )
 from rlplast.report.summary import summarise
 from tests.report.runs import write_run
-from tests.report.test_html import Page
+from tests.report.test_page import Page
 
 TWICE = ("a", "b", "a", "b")
 GAMES = {"sequence": ["gym/x", {"id": "gym/y"}], "steps_per_task": "1k", "cycles": 2}
