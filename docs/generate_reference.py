@@ -129,11 +129,11 @@ def _state(method: Any) -> str:
 
 def _cost(name: str) -> str:
     """Return the method's row of the table of costs, in words; empty if it was not measured."""
-    made = (_DOCS / "benchmarks.md").read_text().partition("<!-- costs -->")[2]
+    made = (_DOCS / "explanation" / "benchmarks.md").read_text().partition("<!-- costs -->")[2]
     lines = [line.strip("| ").split(" | ") for line in made.splitlines() if line.startswith("|")]
     for _, when, *cells in (line for line in lines if line[0] == _code(name)):
         found = (f"{what} {cell}" for what, cell in zip(lines[0][2:], cells, strict=True))
-        link = "[Benchmarks](../benchmarks.md#what-every-method-costs)"
+        link = "[Benchmarks](../explanation/benchmarks.md#what-every-method-costs)"
         return f"{when}: {', '.join(found)}; see {link}"
     return ""
 
@@ -152,7 +152,7 @@ def _tests(info: Info) -> str:
     lines = "".join(f"- {name.removeprefix('test_').replace('_', ' ')}\n" for name in names)
     return (
         "## What the tests prove\n\nBeside the [tests of every method]"
-        f"(../how-to-add-a-method.md#in-the-library):\n\n{lines}"
+        f"(../reference/method.md#in-the-library):\n\n{lines}"
     )
 
 

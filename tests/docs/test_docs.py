@@ -243,7 +243,7 @@ def test_the_site_has_what_is_made_from_the_code(site: Path) -> None:
     commands = (site / "reference" / "command-line.html").read_text()
     keys = (site / "reference" / "config.html").read_text()
     methods = (site / "methods" / "index.html").read_text()
-    metrics = (site / "reference" / "run-folder.html").read_text()
+    metrics = (site / "reference" / "metrics.html").read_text()
     assert "usage: rlplast train" in commands and "--print_config" in commands
     assert "agent.target_every" in keys and "copies to the target network" in keys
     families = ("interventions", "layers", "penalties", "regularisers")
