@@ -20,7 +20,7 @@ What stands between them is replaced. A test fails when it is not what the code 
 import re
 from pathlib import Path
 
-from docs.generate import api, cards, tables
+from docs.generate import cards, tables
 
 __all__ = ["DOCS", "regenerated", "write"]
 
@@ -57,6 +57,8 @@ def _made(name: str, page: Path, text: str, now: str) -> str:
         case "tests":
             return cards.tests(page.stem)
         case "api":
+            from docs.generate import api  # needs griffe, of the extra `docs`
+
             return api.index(text)
     return tables.table_of(name)
 

@@ -36,7 +36,7 @@ def index(text: str) -> str:
         for member in sorted(map(str, found.exports or ()), key=str.lower):
             if found[member].has_docstring:  # the others have no place on the site either
                 rows.append(_row(f"{name}.{member}", found[member]))
-    return table("name | takes | what it is | source", rows)
+    return table("name | what it is | what it takes, and its file", rows)
 
 
 def _row(path: str, found: griffe.Object | griffe.Alias) -> tuple[str, ...]:
@@ -47,7 +47,8 @@ def _row(path: str, found: griffe.Object | griffe.Alias) -> tuple[str, ...]:
         takes = ", ".join(f"`{name}`" for name in names)
     summary = target.docstring.value.splitlines()[0] if target.docstring else ""
     source = Path(str(target.filepath)).relative_to(_ROOT).as_posix()
-    return f"[`{path}`](#{path})", takes, summary, f"`{source}`"
+    below = f"{takes}<br>`{source}`" if takes else f"`{source}`"
+    return f"[`{path.rpartition('.')[2]}`](#{path})", summary, below
 
 
 def _parameter(parameter: griffe.Parameter) -> str:

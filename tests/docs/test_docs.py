@@ -1,11 +1,13 @@
 """The documents: their links lead somewhere, every family has its cards, the site builds."""
 
+import json
 import re
 import warnings
 from pathlib import Path
 
 import pytest
 
+import rlplast
 from rlplast.cli.list_command import list_rows
 from rlplast.core.method.listing import ROW_KEYS
 from rlplast.core.method.scope import SCOPES
@@ -64,3 +66,18 @@ def test_the_site_builds_and_loads_nothing_from_elsewhere(site: Path) -> None:
     for page in pages:
         loaded = re.findall(r"<(?:link|script|img|source|iframe)\b[^>]*>", page.read_text())
         assert not [tag for tag in loaded if re.search(r'(?:src|href)="(?:https?:)?//', tag)]
+
+
+def test_the_search_finds_every_page_and_every_public_name(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    places = {row["location"] for row in index["docs"]}
+    pages = {page.relative_to(site).as_posix() for page in site.rglob("*.html")} - {"404.html"}
+    assert pages <= places
+    assert {f"reference/api/rlplast.html#rlplast.{name}" for name in rlplast.__all__} <= places
+
+
+def test_docstrings_are_rendered_with_their_sections_and_links(site: Path) -> None:
+    page = (site / "reference" / "api" / "rlplast.html").read_text()
+    train = page[page.index('id="rlplast.train"') :]
+    assert "Parameters:" in train[: train.index("Returns:")]
+    assert 'href="#rlplast.run.api.Run"' in page
