@@ -12,7 +12,7 @@ DEMO ?= study/demo
 DEMO_OUT := runs/demo
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-gpu lint format types bench docs clean
+.PHONY: help demo test test-slow test-gpu lint format types bench docs reference clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,6 +47,9 @@ bench: $(VENV)/.installed-bench ## speed measurements
 
 docs: $(VENV)/.installed-docs ## the documentation site, into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+reference: $(VENV)/.installed-docs ## write into docs/ what its pages take from the code
+	$(BIN)/python -m docs.generate
 
 clean: ## remove .venv, caches and the demo run
 	rm -rf $(VENV) $(DEMO_OUT) build dist site .pytest_cache .ruff_cache .hypothesis

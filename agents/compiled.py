@@ -19,7 +19,7 @@ from rlplast.core.registry import get
 __all__ = ["chosen", "compiled_update", "compiles_updates"]
 
 NEEDS = "2.13"  # which compiles functions that ask for gradients, and code once per agent
-# Compiling takes 10 to 25 s, and saves from 0.4 ms an update on (docs/benchmarks.md).
+# Compiling takes 10 to 25 s, and saves from 0.4 ms an update on (docs/explanation/benchmarks.md).
 LEAST_UPDATES = 15_000
 
 

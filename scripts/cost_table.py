@@ -8,8 +8,8 @@ it adds. A method with a schedule: a firing, also in updates. Sides alternate; f
 "–" stands for a method that refuses the model, with its reason under the table.
 
 A second table has the cost of the metrics that a run measures by default, in 100 k updates, and a
-pair of real runs that checks it. With ``--write`` both go into docs/benchmarks.md, from where the
-methods' cards take their costs; that takes all methods and all models.
+pair of real runs that checks it. With ``--write`` both go into docs/explanation/benchmarks.md,
+from where the methods' cards take their costs; that takes all methods and all models.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from rlplast.core.registry import LISTS, Info, rows
 from rlplast.metrics.probe import measure_run
 from rlplast.run import api
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "benchmarks.md"
 MARKS = ("<!-- costs -->", "<!-- end of costs -->")
 SIDE_SECONDS = 1.5  # of a comparison, for each side, unless three calls take longer
 PARAMS = {"dash": {"batches": 4, "batch": 64}}  # where the default depends on the data

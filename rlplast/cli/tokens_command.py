@@ -2,7 +2,7 @@
 
 Each file is a document. A folder stands for every *.txt file in it and below, sorted by name.
 The last tenth of the text is kept for validation; --validation has another share, or a file or
-folder with the validation text, which is not among TEXT. docs/how-to-prepare-tokens.md has more.
+folder with the validation text, which is not among TEXT. docs/how-to/prepare-tokens.md has more.
 """
 
 import argparse

@@ -54,7 +54,7 @@ class DataConfig:
             tiny_imagenet or huggingface; or a regression, trained and judged by its squared error:
             bit_flipping (bits, and the output of a fixed random network), curve (points of
             y = 3 sin(3x) + x), table (a file's rows).
-        folder: where the published files lie; docs/how-to-get-data.md shows each layout.
+        folder: where the published files lie; docs/how-to/get-data.md shows each layout.
         corrupted: folder of the .npy files of CIFAR-10-C or CIFAR-100-C, for mCA; null for none.
         validation: share of the images of each class that is held out for validation, drawn from
             the run's seed; 0 for none. ``eval/accuracy`` and the like are then of these images, and

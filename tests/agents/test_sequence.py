@@ -154,7 +154,7 @@ def test_a_part_that_is_not_said_is_the_default():
 
 
 def test_presets_are_those_of_the_table_in_the_guide():
-    guide = Path(__file__).parents[2] / "docs" / "how-to-train-on-a-sequence.md"
+    guide = Path(__file__).parents[2] / "docs" / "how-to" / "train-on-a-sequence.md"
     row = re.compile(r"^\| `(\w+)` " + r"\| (\w+) " * 5 + r"\|", re.MULTILINE)
     told = {
         name: dict(zip(PARTS, said, strict=True)) for name, *said in row.findall(guide.read_text())

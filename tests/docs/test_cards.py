@@ -6,18 +6,17 @@ from typing import Any
 
 import pytest
 
-from rlplast.core.registry import rows
+from rlplast.core.registry import LISTS, rows
 from rlplast.core.training.config import parse_yaml
 
 CARDS = Path(__file__).parents[2] / "docs" / "methods"
 METHODS = {i.name: i for f in ("interventions", "layers", "penalties") for i in rows(f)}
-# In bold at the start of a paragraph, in this order; a card may have others in between.
-NEEDED = ("Formula", "Paper, code, and here")
-ALLOWED = (*NEEDED, "Measured", "Cost")
-LEAD = re.compile(r"^\*\*([^*\n]+)\.\*\*", re.MULTILINE)
-TABLE = re.compile(
-    r"^\| parameter \| default \| \|\n\|---\|---\|---\|\n((?:\|.*\n)+)", re.MULTILINE
-)
+KEYS = {family: key for key, family in LISTS.items()}
+# In this order; a card may have others in between.
+NEEDED = ("Formula", "Paper, code, and here", "What the tests prove")
+ALLOWED = ("Formula", "Paper, code, and here", "Measured", "Cost", "What the tests prove")
+HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
+TABLE = re.compile(r"^\| parameter \| .*\n\| --- .*\n((?:\|.*\n)+)", re.MULTILINE)
 
 
 def plain(value: Any) -> Any:
@@ -27,19 +26,22 @@ def plain(value: Any) -> Any:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_a_card_with_a_source_and_the_agreed_headings(method: str) -> None:
     card = (CARDS / f"{method}.md").read_text()
-    title, words, _ = card.split("\n\n", 2)
+    title, words, place, _ = card.split("\n\n", 3)
     assert title == f"# {method}"
     assert "Source:" in words
-    leads = [lead for lead in LEAD.findall(card) if lead in ALLOWED]
-    assert leads == [lead for lead in ALLOWED if lead in NEEDED or lead in leads]
+    assert place == "<!-- generated: card -->"
+    assert f"| listed under | `{KEYS[METHODS[method].family]}:` |" in card
+    assert "<!-- generated: tests -->\n\n- " in card
+    headings = [heading for heading in HEADING.findall(card) if heading in ALLOWED]
+    assert headings == [h for h in ALLOWED if h in NEEDED or h in headings]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_cards_parameters_and_defaults_are_the_codes(method: str) -> None:
+def test_a_cards_parameters_and_defaults_are_the_codes_and_all_are_explained(method: str) -> None:
     tables = TABLE.findall((CARDS / f"{method}.md").read_text())
     assert len(tables) == (1 if METHODS[method].params else 0)
-    lines = "".join(tables).splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    found = {name.strip("`"): parse_yaml(default, name) for name, default, *_ in cells}
+    cells = [[c.strip() for c in line.split("|", 4)[1:]] for line in "".join(tables).splitlines()]
+    found = {name.strip("`"): parse_yaml(default.strip("`"), name) for name, default, *_ in cells}
     expected = {name: plain(p["default"]) for name, p in METHODS[method].params.items()}
     assert found == expected
+    assert all(words.strip("| ") for *_, words in cells)

@@ -1,189 +1,19 @@
-"""The documents: their code runs, their configs and commands are accepted, the site builds."""
+"""The documents: their links lead somewhere, every family has its cards, the site builds."""
 
-import html
+import json
 import re
-import shlex
-import sys
-import types
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import gymnasium
 import pytest
-import torch
 
-from rlplast.cli.bench_command import agent_config
+import rlplast
 from rlplast.cli.list_command import list_rows
-from rlplast.cli.main import parser
-from rlplast.cli.train_command import overrides
-from rlplast.core import registry
 from rlplast.core.method.listing import ROW_KEYS
 from rlplast.core.method.scope import SCOPES
-from rlplast.core.training.config import parse_yaml
-from rlplast.run.config_file import read_config
-from rlplast.run.shipped import shipped_configs
-from tests.marks import slow
+from tests.docs.snippets import DOCS, PAGES, ROOT
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
-FENCE = re.compile(r"```(\w*)$")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)[^)]*\)")
-# What may stand before a block: why it is not run, that it goes on where the last one stopped,
-# or which file it is, for later blocks of the page to import.
-NOT_RUN = re.compile(r"<!-- not run: .+ -->$")
-CONTINUES = "<!-- continues -->"
-# Sizes that make a block of docs/methods take seconds, and sizes that its tests run with.
-SMALLER = {"1001": "101", "2000": "20", "512": "32", "3136": "64"}
-FILE = re.compile(r"`([\w/]+)\.py`:$")
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block: where it begins, its language, its text, the words before it."""
-
-    page: Path
-    line: int
-    language: str
-    text: str
-    before: str
-
-    def __str__(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
-
-    @property
-    def module(self) -> str:
-        """The module that the page says this is, or nothing."""
-        found = FILE.search(self.before)
-        return found[1].replace("/", ".") if found else ""
-
-
-def blocks_of(page: Path) -> Iterator[Block]:
-    lines = page.read_text().splitlines()
-    start, language = None, ""
-    for number, line in enumerate(lines):
-        if start is None and (fence := FENCE.match(line)):
-            start, language = number, fence[1]
-        elif start is not None and line == "```":
-            text = "\n".join(lines[start + 1 : number]) + "\n"
-            before = [words for words in lines[:start] if words]
-            yield Block(page, start + 1, language, text, before[-1] if before else "")
-            start = None
-    assert start is None, f"{page}:{start} is never closed"
-
-
-BLOCKS = [block for page in PAGES for block in blocks_of(page)]
-PYTHON = [b for b in BLOCKS if b.language == "python" and not NOT_RUN.match(b.before)]
-YAML = [b for b in BLOCKS if b.language == "yaml"]
-
-
-def chains() -> list[list[Block]]:
-    """Return lists of Python blocks that share a namespace: one, and those that continue it."""
-    found: list[list[Block]] = []
-    for block in PYTHON:
-        if block.before == CONTINUES:
-            found[-1].append(block)
-        else:
-            found.append([block])
-    return found
-
-
-@pytest.fixture
-def _untouched(
-    own_methods: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """Leave no method, environment, draw or file behind."""
-    monkeypatch.chdir(tmp_path)
-    known = dict(gymnasium.registry)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-    for name in gymnasium.registry.keys() - known:
-        del gymnasium.registry[name]
-
-
-def run(block: Block, namespace: dict[str, Any]) -> None:
-    code = "\n" * block.line + block.text  # so that a traceback has the page's line
-    if block.page.parent.name == "methods":
-        code = re.sub(r"\b\d+\b", lambda size: SMALLER.get(size[0], size[0]), code)
-    exec(compile(code, f"{block.page.relative_to(ROOT)} (a block)", "exec"), namespace)
-
-
-def import_files(later: Block, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the files that a page has before a block modules that can be imported."""
-    for block in PYTHON:
-        if block.page == later.page and block.line < later.line and block.module:
-            module = types.ModuleType(block.module)
-            monkeypatch.setitem(sys.modules, module.__name__, module)
-            run(block, module.__dict__)
-
-
-# Those of the README at every step, the others in `make test-slow`.
-MARKED = [c if c[0].page.name == "README.md" else slow(c) for c in chains()]
-
-
-@pytest.mark.parametrize("chain", MARKED, ids=lambda chain: str(chain[0]))
-@pytest.mark.usefixtures("_untouched")
-def test_python_blocks_run(chain: list[Block], monkeypatch: pytest.MonkeyPatch) -> None:
-    import_files(chain[0], monkeypatch)
-    namespace: dict[str, Any] = {"__name__": "block"}
-    for block in chain:
-        run(block, namespace)
-    for name, value in list(namespace.items()):
-        if name.startswith("test_"):
-            value()
-
-
-def check_lists(data: Mapping[str, Any]) -> None:
-    """Check keys, methods and parameters of hooks, penalties and layers."""
-    for key, family in registry.LISTS.items():
-        for row in data.get(key, []):
-            assert set(row) <= set(ROW_KEYS[key])
-            registry.build(family, row["method"], row.get("params"))
-
-
-@pytest.mark.parametrize("block", YAML, ids=str)
-@pytest.mark.usefixtures("_untouched")
-def test_yaml_blocks_are_yaml_and_whole_configs_are_accepted(
-    block: Block, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import_files(block, monkeypatch)
-    data = parse_yaml(block.text, str(block))
-    assert isinstance(data, dict)
-    check_lists(data)
-    if "kind" in data:
-        read_config(data)
-
-
-def command_lines() -> Iterator[tuple[str, str]]:
-    """Yield where, and what, for every `rlplast ...` line of a block without a language."""
-    for block in BLOCKS:
-        if block.language not in ("", "sh"):
-            continue
-        text = block.text.replace("\\\n", " ")
-        for line in text.splitlines():
-            if found := re.match(r"\s*(?:\S*/)?rlplast (.*)", line):
-                yield str(block), found[1]
-
-
-@pytest.mark.parametrize(("where", "line"), list(command_lines()))
-def test_commands_and_their_options_exist(
-    where: str, line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    words = [re.sub(r"\$\w+", "1", word) for word in shlex.split(line, comments=True)]
-    arguments, rest = parser().parse_known_args(words)
-    if arguments.command == "bench":
-        agent_config(rest, arguments.threads)
-    elif arguments.command != "train":
-        assert not rest
-    elif arguments.config in shipped_configs():
-        config = read_config(arguments.config, overrides(rest))
-        if not arguments.modules:  # else methods may be those of the module
-            check_lists(vars(config))
 
 
 def test_readme_links_to_what_exists() -> None:
@@ -236,29 +66,18 @@ def test_the_site_builds_and_loads_nothing_from_elsewhere(site: Path) -> None:
     for page in pages:
         loaded = re.findall(r"<(?:link|script|img|source|iframe)\b[^>]*>", page.read_text())
         assert not [tag for tag in loaded if re.search(r'(?:src|href)="(?:https?:)?//', tag)]
-        assert "made from the code:" not in page.read_text()
 
 
-def test_the_site_has_what_is_made_from_the_code(site: Path) -> None:
-    commands = (site / "reference" / "command-line.html").read_text()
-    keys = (site / "reference" / "config.html").read_text()
-    methods = (site / "methods" / "index.html").read_text()
-    metrics = (site / "reference" / "run-folder.html").read_text()
-    assert "usage: rlplast train" in commands and "--print_config" in commands
-    assert "agent.target_every" in keys and "copies to the target network" in keys
-    families = ("interventions", "layers", "penalties", "regularisers")
-    for row in (row for family in families for row in list_rows(family)):
-        assert f'<a href="{row["name"]}.html"><code>{row["name"]}</code></a>' in methods
-        assert all(f"<code>{param}</code>" in methods for param in row["params"])
-    assert all(f"<code>{row['name']}</code>" in metrics for row in list_rows("metrics"))
+def test_the_search_finds_every_page_and_every_public_name(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    places = {row["location"] for row in index["docs"]}
+    pages = {page.relative_to(site).as_posix() for page in site.rglob("*.html")} - {"404.html"}
+    assert pages <= places
+    assert {f"reference/api/rlplast.html#rlplast.{name}" for name in rlplast.__all__} <= places
 
 
-@pytest.mark.parametrize(("key", "family"), registry.LISTS.items())
-def test_cards_have_a_frame_that_is_made_from_the_code(site: Path, key: str, family: str) -> None:
-    for row in list_rows(family):
-        card = (site / "methods" / f"{row['name']}.html").read_text()
-        frame = card[card.index("in short") : card.index('id="formula"')]
-        assert f"<code>{key}:</code>" in frame
-        assert all(html.escape(p["range"]) in card for p in row["params"].values())
-        assert 'id="paper-code-and-here"' in card
-        assert "<li>" in card[card.index('id="what-the-tests-prove"') :]
+def test_docstrings_are_rendered_with_their_sections_and_links(site: Path) -> None:
+    page = (site / "reference" / "api" / "rlplast.html").read_text()
+    train = page[page.index('id="rlplast.train"') :]
+    assert "Parameters:" in train[: train.index("Returns:")]
+    assert 'href="#rlplast.run.api.Run"' in page

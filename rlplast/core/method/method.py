@@ -28,7 +28,7 @@ class Method:
     """A method: a frozen dataclass whose fields are its parameters.
 
     It implements the faces it needs of the four below; one state serves all of them. Register it
-    with `method`; see docs/how-to-add-a-method.md.
+    with `method`; see docs/how-to/add-a-method.md.
 
     Attributes:
         name: registry name.

@@ -1,0 +1,78 @@
+"""Write into the pages what they take from the code: `make reference`.
+
+A page says where, between two comments of their own lines::
+
+    <!-- generated: NAME -->
+    <!-- end -->
+
+What stands between them is replaced. A test fails when it is not what the code says. NAME is one of
+
+- ``commands``: the help of every command.
+- ``keys common``, ``keys KIND``: a config's keys, defaults and meanings.
+- ``methods FAMILY``, ``metrics``, ``optimizers``, ``configs``: what `rlplast list` prints.
+- ``receipt``: the fields of a receipt.
+- ``card``: on the card of a method, what the registry, the class and the table of costs say.
+- ``parameters``: on a card, its parameters. The last column is the page's own and stays.
+- ``tests``: on a card, the names of the method's tests.
+- ``api``: the names, signatures and first lines of what the page's ``::: NAME`` lines document.
+"""
+
+import re
+from pathlib import Path
+
+from docs.generate import cards, tables
+
+__all__ = ["DOCS", "regenerated", "write"]
+
+DOCS = Path(__file__).parents[1]
+_PLACE = re.compile(r"^<!-- generated: (.+?) -->$(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
+
+
+def regenerated(page: Path, text: str) -> str:
+    """Return the text of a page with every place filled in from the code.
+
+    Args:
+        page: the page's path, whose stem is the method on a card.
+        text: what the page has now.
+
+    Raises:
+        ValueError: for a name that stands for nothing, or a place without an end.
+    """
+    if len(_PLACE.findall(text)) != text.count("<!-- generated: "):
+        raise ValueError(f"{page} has a `generated` comment without a later `<!-- end -->`")
+
+    def filled(place: re.Match[str]) -> str:
+        made = _made(place[1], page, text, place[2])
+        return f"<!-- generated: {place[1]} -->\n\n{made.strip()}\n\n<!-- end -->"
+
+    return _PLACE.sub(filled, text)
+
+
+def _made(name: str, page: Path, text: str, now: str) -> str:
+    match name:
+        case "card":
+            return cards.frame(page.stem)
+        case "parameters":
+            return cards.parameters(page.stem, now)
+        case "tests":
+            return cards.tests(page.stem)
+        case "api":
+            from docs.generate import api  # needs griffe, of the extra `docs`
+
+            return api.index(text)
+    return tables.table_of(name)
+
+
+def write() -> list[Path]:
+    """Write all pages anew.
+
+    Returns:
+        Those that changed.
+    """
+    changed = []
+    for page in sorted(DOCS.rglob("*.md")):
+        text = page.read_text()
+        if (new := regenerated(page, text)) != text:
+            page.write_text(new)
+            changed.append(page)
+    return changed

@@ -1,0 +1,120 @@
+"""What a method's card takes from the registry, the class, its tests and the table of costs."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from docs.generate.markdown import choices, code, table, yaml_code
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.method import has_face
+from rlplast.core.network.network import Network
+from rlplast.core.registry import Info, rows
+
+__all__ = ["frame", "parameters", "tests"]
+
+_ROOT = Path(__file__).parents[2]
+_COSTS = _ROOT / "docs" / "explanation" / "benchmarks.md"
+_TESTS = _ROOT / "tests" / "methods"
+_TEST = re.compile(r"^def (test_\w+)\(([^)]*)\)", re.MULTILINE)
+# Of a family: files of tests that many of its methods share, and the argument that names one.
+_SHARED_TESTS = {
+    "penalties": [("test_terms.py", "method")],
+    "layers": [("test_layers.py", "layer")],
+}
+
+
+def frame(name: str) -> str:
+    """Return what the registry, the class and the table of costs say of a method."""
+    info = _info(name)
+    method: Any = info.target
+    policies = ", ".join(map(code, method.policies)) if method.key == "hooks" else ""
+    facts = {
+        "listed under": code(f"{method.key}:"),
+        "source": info.source,
+        "reads": ", ".join(("weights", *method.reads)),
+        "own tensors, saved with the run": _state(method),
+        "optimizer, followers by default": policies,
+        "fires": "once in a run" if method.fires_once else "",
+        "cost": _cost(name),
+    }
+    return table("in short | ", ((what, fact) for what, fact in facts.items() if fact))
+
+
+def parameters(name: str, now: str) -> str:
+    """Return a method's parameters; what their table says in its last column now stays."""
+    lines = [line for line in now.splitlines() if line.startswith("| `")]
+    words = {cells[0].strip(" `"): cells[-1].strip() for cells in map(_cells, lines)}
+    made = [
+        (code(key), yaml_code(p["default"]), choices(p["range"]), words.get(key, ""))
+        for key, p in _info(name).params.items()
+    ]
+    return table("parameter | default | allowed | meaning", made)
+
+
+def tests(name: str) -> str:
+    """Return the names of a method's own tests as sentences; a name says what it proves."""
+    info = _info(name)
+    names = [
+        test
+        for file in sorted(_TESTS.glob(f"test_{name}*.py"))
+        if _about(file.stem) == name
+        for test, _ in _TEST.findall(file.read_text())
+    ]
+    for shared, named in _SHARED_TESTS.get(info.family, ()):
+        found = _TEST.findall((_TESTS / shared).read_text())
+        names += [t for t, args in found if f"{named}: str" in args or _about(t) == name]
+    return "".join(f"- {name.removeprefix('test_').replace('_', ' ')}\n" for name in names)
+
+
+def _cells(line: str) -> list[str]:
+    return line.strip("| \n").split("|", 3)
+
+
+def _method_rows() -> dict[str, Info]:
+    return {info.name: info for f in ("interventions", "layers", "penalties") for info in rows(f)}
+
+
+def _info(name: str) -> Info:
+    """Return a method's row.
+
+    Raises:
+        ValueError: if no method has this name.
+    """
+    if name not in _method_rows():
+        raise ValueError(f"{name}.md is the card of a method {name!r}, which there is not")
+    return _method_rows()[name]
+
+
+def _about(test: str) -> str:
+    """Return the method that a test is about: the longest one that its name begins with."""
+    name = f"{test.removeprefix('test_')}_"
+    return max((n for n in _method_rows() if name.startswith(f"{n}_")), key=len, default="")
+
+
+def _state(method: Any) -> str:
+    """Return the names of a method's tensors, from a small network."""
+    layers = torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8), torch.nn.ReLU()
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(8, 2))
+    before = set(model.state_dict())
+    try:
+        if has_face(method, "install"):
+            method().install(model, 0)
+        network = Network("net", model)
+        names = set(method().setup(network, network.blocks)) | (set(model.state_dict()) - before)
+    except ConfigError:
+        return ""
+    parts = {re.sub(r"(^|/)\d+(?=[./]|$)", r"\1LAYER", name) for name in names}
+    return ", ".join(code(part) for part in sorted(parts)) or "none"
+
+
+def _cost(name: str) -> str:
+    """Return the method's row of the table of costs, in words; empty if it was not measured."""
+    made = _COSTS.read_text().partition("<!-- costs -->")[2]
+    lines = [line.strip("| ").split(" | ") for line in made.splitlines() if line.startswith("|")]
+    for _, when, *cells in (line for line in lines if line[0] == code(name)):
+        found = (f"{what} {cell}" for what, cell in zip(lines[0][2:], cells, strict=True))
+        link = "[Benchmarks](../explanation/benchmarks.md#what-every-method-costs)"
+        return f"{when}: {', '.join(found)}; see {link}"
+    return ""

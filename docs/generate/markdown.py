@@ -1,0 +1,42 @@
+"""Tables and code in Markdown."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+__all__ = ["choices", "code", "table", "yaml_code"]
+
+
+def code(text: str) -> str:
+    """Return a text as code; nothing stays nothing."""
+    return f"`{text}`" if text else ""
+
+
+def choices(allowed: str) -> str:
+    """Return what is allowed, ``a | b`` or ``[0, 1]``, as code without a bar: it ends a cell."""
+    return ", ".join(map(code, allowed.split(" | ")))
+
+
+def yaml_code(value: Any) -> str:
+    """Return a value as a config has it, as code."""
+    value = list(value) if isinstance(value, tuple) else value
+    return code(yaml.safe_dump(value, default_flow_style=True, width=math.inf).split("\n")[0])
+
+
+def table(head: str, rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a table; `head` has its columns' names between bars.
+
+    Raises:
+        ValueError: for code with a bar, which ends the cell in some readers.
+    """
+    columns = [name.strip() for name in head.split(" | ")]
+    lines = [columns, ["---"] * len(columns), *(map(_cell, row) for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    if any("|" in part for part in text.split("`")[1::2]):
+        raise ValueError(f"a table's cell cannot have code with a bar: {text}")
+    return text.replace("|", "&#124;")

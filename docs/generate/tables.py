@@ -1,0 +1,123 @@
+"""Tables of what the code declares, such as keys, methods, receipts and commands."""
+
+import dataclasses
+import inspect
+import io
+import os
+import re
+from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from docs.generate.markdown import choices, code, table, yaml_code
+from rlplast.cli.list_command import list_rows
+from rlplast.cli.main import COMMANDS, main
+from rlplast.core.method.receipt import Receipt
+from rlplast.core.training.config import RunConfig
+from rlplast.core.training.kinds import get_kind
+
+__all__ = ["table_of"]
+
+_ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+_CARDS = Path(__file__).parents[1] / "methods"
+
+
+def table_of(name: str) -> str:
+    """Return what stands at a place of a page.
+
+    Args:
+        name: ``commands``, ``keys KIND`` and so on; see `docs.generate`.
+
+    Raises:
+        ValueError: for a name that stands for nothing.
+    """
+    match name.split():
+        case ["commands"]:
+            return "\n".join(f"## rlplast {c}\n\n{_help(c)}" for c in COMMANDS)
+        case ["keys", "common"]:
+            return table("key | default | meaning", _keys(RunConfig()))
+        case ["keys", kind]:
+            return table("key | default | meaning", _own_keys(get_kind(kind).config_class()()))
+        case ["methods", family]:
+            return _methods(family)
+        case ["metrics"]:
+            found = ((code(r["name"]), r["summary"], r["source"]) for r in _rows("metrics"))
+            return table("metric | meaning | source", found)
+        case ["optimizers"]:
+            return _methods("optimizers", "optimizer")
+        case ["configs"]:
+            found = ((code(r["name"]), r["summary"]) for r in _rows("configs"))
+            return table("config | what it is", found)
+        case ["receipt"]:
+            found = ((code(key), meaning) for key, meaning in _meanings(Receipt).items())
+            return table("field | meaning", found)
+    raise ValueError(f"nothing is generated under the name {name!r}")
+
+
+def _rows(family: str) -> list[dict[str, Any]]:
+    """Return the rows of a family, without those of plug-ins that happen to be installed."""
+    return [row for row in list_rows(family) if row["from"] == "rlplast"]
+
+
+def _help(command: str) -> str:
+    """Return what ``rlplast COMMAND --help`` prints, as a block of text."""
+    printed = io.StringIO()
+    environment = {"COLUMNS": "90", "NO_COLOR": "1"}
+    with mock.patch.dict(os.environ, environment), redirect_stdout(printed), suppress(SystemExit):
+        main([command, "--help"])
+    return f"```text\n{printed.getvalue()}```\n"
+
+
+def _own_keys(config: RunConfig) -> Iterator[tuple[str, ...]]:
+    """Yield the keys that only this kind has, and those it has another default for."""
+    common = {key: default for key, default, _ in _keys(RunConfig())}
+    for key, default, meaning in _keys(config):
+        if common.get(key) != default:
+            yield key, default, meaning
+
+
+def _keys(config: Any, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield key, default and meaning from a config of defaults, a section's keys after it.
+
+    Raises:
+        KeyError: for a key that no docstring explains.
+    """
+    meanings = _meanings(type(config))
+    for field in dataclasses.fields(config):
+        key, value = prefix + field.name, getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield code(key), "", meanings[field.name]
+            yield from _keys(value, f"{key}.")
+        else:
+            yield code(key), yaml_code(value), meanings[field.name]
+
+
+def _meanings(cls: type) -> dict[str, str]:
+    """Return what the docstrings of a class and its bases say about each attribute."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        attributes = (inspect.getdoc(base) or "").partition("Attributes:")[2]
+        found |= {m[1]: " ".join(m[2].split()) for m in _ATTRIBUTE.finditer(attributes)}
+    return found
+
+
+def _methods(family: str, word: str = "method") -> str:
+    """Return a table of a family's methods, then one of the parameters of each."""
+    rows = _rows(family)
+    lines = [(_linked(row["name"]), row["summary"], row["source"]) for row in rows]
+    parts = [table(f"{word} | what it does | source", lines)]
+    for row in rows:
+        params = [
+            (code(name), yaml_code(p["default"]), choices(p["range"]))
+            for name, p in row["params"].items()
+        ]
+        if params:
+            parts.append(table(f"parameter of {code(row['name'])} | default | allowed", params))
+    return "\n".join(parts)
+
+
+def _linked(name: str) -> str:
+    card = f"{name}.md"
+    return f"[{code(name)}]({card})" if (_CARDS / card).exists() else code(name)

@@ -1,0 +1,129 @@
+"""The pages' code runs as it stands, in any order, in one folder; their configs are accepted.
+
+A block that is a file, named just before it as in "`my_redo.py`:", lies in the folder from the
+start. A run that a block loads and that a command of its page trains is there too, made small.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+
+from rlplast.core import registry
+from rlplast.core.method.listing import ROW_KEYS
+from rlplast.core.network import optim_state
+from rlplast.core.training import kinds
+from rlplast.core.training.config import RunConfig, parse_yaml
+from rlplast.envs import registry as envs
+from rlplast.run import api
+from rlplast.run.config_file import read_config
+from rlplast.run.shrink import shrunk
+from tests.docs.snippets import BLOCKS, DOCS, Block
+from tests.docs.test_commands import train_commands
+from tests.marks import slow
+
+PYTHON = [block for block in BLOCKS if block.language == "python"]
+YAML = [block for block in BLOCKS if block.language == "yaml"]
+FILES = [block for block in BLOCKS if block.file]
+# Blocks that cannot run offline, and why: (page, reason).
+NOT_RUN: set[tuple[str, str]] = set()
+
+
+def loaded_runs(block: Block) -> dict[str, RunConfig]:
+    """Return the configs of the runs that a block loads and a command of its page trains."""
+    commands = train_commands(block.page)
+    return {out: c for out, c in commands.items() if f'load("{out}")' in block.text}
+
+
+# The last block comes first, so that one that needs another one's leavings fails.
+TO_RUN = [
+    slow(block) if block.page.parent == DOCS / "methods" or loaded_runs(block) else block
+    for block in reversed(PYTHON)
+    if not block.not_run
+]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that pages have the reader save."""
+    folder = tmp_path_factory.mktemp("reader")
+    for block in FILES:
+        (folder / block.file).write_text(block.text)
+    return folder
+
+
+@pytest.fixture
+def reader(
+    shared: Path, own_methods: None, no_disk_sync: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """Be in the folder; leave no method, kind, environment, module or draw behind."""
+    monkeypatch.chdir(shared)
+    monkeypatch.syspath_prepend(shared)
+    tables = [optim_state.RULES, kinds._KINDS, envs._FAMILY_OF, envs._FROM, gymnasium.registry]
+    before = [dict(table) for table in tables]
+    modules = set(sys.modules)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield shared
+    for table, known in zip(tables, before, strict=True):
+        for key in set(table) - set(known):
+            del table[key]
+    for name in set(sys.modules) - modules:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(shared)):
+            del sys.modules[name]
+
+
+def test_no_two_blocks_are_the_same_file() -> None:
+    names = [block.file for block in FILES]
+    assert len(names) > 5
+    assert sorted(set(names)) == sorted(names)
+
+
+def test_blocks_that_are_not_run_are_known_with_their_reasons() -> None:
+    found = {(b.page.relative_to(DOCS).as_posix(), b.not_run) for b in PYTHON if b.not_run}
+    assert found == NOT_RUN
+
+
+def test_every_block_says_its_language() -> None:
+    known = {"python", "yaml", "sh", "text", "toml"}
+    assert not [str(block) for block in BLOCKS if block.language not in known]
+
+
+@pytest.mark.filterwarnings("ignore:.*exists and is not empty")  # Lightning
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec")
+@pytest.mark.parametrize("block", TO_RUN, ids=str)
+def test_python_blocks_run(block: Block, reader: Path) -> None:
+    for out, config in loaded_runs(block).items():
+        api.train(dataclasses.asdict(shrunk(config, reader / "made")), out)
+    code = "\n" * block.line + block.text  # so that a traceback has the page's line
+    namespace: dict[str, Any] = {"__name__": "block"}
+    exec(compile(code, f"{block} (a block)", "exec"), namespace)
+    for name, value in list(namespace.items()):
+        if name.startswith("test_"):
+            value()
+
+
+def check_lists(data: Mapping[str, Any]) -> None:
+    """Check keys, methods and parameters of hooks, penalties and layers."""
+    for key, family in registry.LISTS.items():
+        for row in data.get(key, []):
+            assert set(row) <= set(ROW_KEYS[key])
+            registry.build(family, row["method"], row.get("params"))
+
+
+@pytest.mark.parametrize("block", YAML, ids=str)
+def test_yaml_blocks_are_yaml_and_whole_configs_are_accepted(block: Block, reader: Path) -> None:
+    for file in FILES:  # whose methods the config may name
+        if file.page == block.page and file.line < block.line and file.language == "python":
+            __import__(Path(file.file).stem)
+    data = parse_yaml(block.text, str(block))
+    assert isinstance(data, dict)
+    check_lists(data)
+    if "kind" in data:
+        read_config(data)
