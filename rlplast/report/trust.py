@@ -2,15 +2,17 @@
 
 - `COVERAGE`, `coverage_words`: how often intervals held the true value in simulated studies.
 - `verdict`: what a row says of an arm against the baseline.
+- `verdict_words`: what all rows say, in a sentence per task.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from rlplast.report.run_data import higher_is_better
 from rlplast.report.statistics import ALPHA, FEWEST
-from rlplast.report.summary import SummaryRow
+from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
 
-__all__ = ["COVERAGE", "Kind", "Verdict", "coverage_words", "verdict"]
+__all__ = ["COVERAGE", "Kind", "Verdict", "coverage_words", "verdict", "verdict_words"]
 
 Kind = Literal["final score", "difference", "all tasks", "improvement"]
 Verdict = Literal["better", "worse", "unclear", "too few seeds"]
@@ -72,3 +74,62 @@ def verdict(row: SummaryRow, sense: int) -> Verdict:
     if row.p_holm is None or row.p_holm >= ALPHA:
         return "unclear"
     return "better" if sense * row.difference.value > 0 else "worse"
+
+
+_SAID = {
+    "better": "Better than {}: {}.",
+    "worse": "Worse than {}: {}.",
+    "unclear": "Not to be told from {}: {}. That does not mean that they are equal.",
+    "too few seeds": (
+        "Nothing is said with certainty of {1}: that takes {2} seeds with a score on each task, "
+        "for the arm and for {0}."
+    ),
+}
+NAMED = 12  # arms that a sentence names
+
+
+def verdict_words(summary: Summary) -> list[str]:
+    """Return in words which arms differ from the baseline, and what cannot be said.
+
+    A paragraph over all tasks if there are rows of them that have a test, else one per task.
+    """
+    if summary.baseline is None:
+        return ["There is no baseline, so no arm is tested against another."]
+    groups: dict[str, list[SummaryRow]] = {}
+    pooled = any(row.p_value is not None for row in summary.aggregates)
+    for row in summary.aggregates if pooled else summary.rows:
+        if row.improvement is not None and row.difference is not None:
+            groups.setdefault(row.task, []).append(row)
+    return [
+        ("" if len(groups) == 1 and not pooled else f"{task}: ")
+        + _paragraph(rows, summary.baseline)
+        for task, rows in groups.items()
+    ]
+
+
+def _paragraph(rows: Sequence[SummaryRow], baseline: str) -> str:
+    found: dict[Verdict, list[str]] = {}
+    for row in rows:
+        sense = 1 if row.task == ALL_TASKS or higher_is_better(row.score) else -1
+        own = verdict(row, sense)
+        certain = f" (p {_below(row.p_holm)})" if own in ("better", "worse") else ""
+        found.setdefault(own, []).append(row.arm + certain)
+    said = []
+    for own, words in _SAID.items():
+        arms = found.get(own, [])
+        if arms:
+            rest = f" and {len(arms) - NAMED} more" if len(arms) > NAMED else ""
+            said.append(words.format(baseline, ", ".join(arms[:NAMED]) + rest, FEWEST))
+    if {"better", "worse"} & found.keys():
+        said.append("p is corrected by Holm's method for the number of arms.")
+    return " ".join(said)
+
+
+def _below(p_value: float | None) -> str:
+    """Return a p-value in words.
+
+    Examples:
+        >>> _below(0.0213), _below(0.00001)
+        ('= 0.021', '< 0.001')
+    """
+    return "< 0.001" if p_value is not None and p_value < 0.001 else f"= {p_value:.2g}"
