@@ -1,10 +1,11 @@
 """What a report says, section by section, and its folder.
 
 - `sections`: text, tables and pictures.
-- `write_report`: report.html, summary.csv, and the pictures as .svg and .png.
+- `write_report`: report.html, summary.csv, and the charts as .svg and .png.
+- `write_waiting`: a page for while no run is done.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text
 from rlplast.report.trust import verdict_words
 from rlplast.report.view import Report, Rows, interval_words
 
-__all__ = ["sections", "write_report"]
+__all__ = ["sections", "write_report", "write_waiting"]
 
 SHOWN = 30  # missing runs that are named one by one
 NAMED = 8  # arms, tasks or seeds that the first sentence names
@@ -55,13 +56,23 @@ def write_report(gathered: Gathered, summary: Summary, out: Path, footer: str = 
     text = page(gathered.name, report.arms, contents, footer)
     files["report.html"] = _encoded(text)
     files["summary.csv"] = _encoded(csv_text(summary))
+    _write_files(files, out)
+    return out / "report.html"
+
+
+def write_waiting(words: str, out: Path) -> None:
+    """Write a page that only says that there is nothing to report yet."""
+    text = page("Nothing to report yet", (), [Section("summary", "Summary", (Text(words),))])
+    _write_files({"report.html": _encoded(text)}, out)
+
+
+def _write_files(files: Mapping[str, bytes], out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             write_whole(out / name, content)
     except OSError as error:
         raise RlplastError(f"{out}: the report could not be written ({error})") from error
-    return out / "report.html"
 
 
 def _encoded(text: str) -> bytes:

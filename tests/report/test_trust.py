@@ -4,12 +4,13 @@ import dataclasses
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from rlplast.report.gather import gather
 from rlplast.report.summary import SummaryRow, summarise
-from rlplast.report.trust import COVERAGE, coverage_words, verdict
+from rlplast.report.trust import COVERAGE, coverage_words, verdict, verdict_words
 from tests.report.runs import write_study
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "coverage.py"
@@ -81,3 +82,40 @@ def test_few_seeds_have_no_verdict_and_neither_has_the_baseline(
     assert [verdict(row, 1) for row in summary.rows[1:]] == ["too few seeds"] * 2
     with pytest.raises(ValueError, match="asterix, none: there is no comparison"):
         verdict(rows["none"], 1)
+
+
+def said(tmp_path: Path, scores: dict[str, float], seeds: int = 6, **changes: Any) -> str:
+    """The words on arms whose seeds score that much more or less, on average, than the baseline."""
+
+    def score(task: str, arm: str, seed: int, x: int) -> float:
+        return 10.0 + seed + scores.get(arm, 0.0) + (0.5 if (seed + len(arm)) % 2 else -0.5)
+
+    arms = ("none", *scores)
+    study = write_study(tmp_path, arms=arms, seeds=range(seeds), score=score, **changes)
+    return " ".join(verdict_words(summarise(gather([study]))))
+
+
+def test_words_name_what_is_better_worse_and_unclear(tmp_path: Path):
+    words = said(tmp_path, {"high": 9.0, "low": -9.0, "same": 0.0})
+    assert "Better than none: high (p < 0.001)." in words
+    assert "Worse than none: low (p < 0.001)." in words
+    assert "Not to be told from none: same. That does not mean that they are equal." in words
+
+
+def test_words_of_losses_are_turned_round(tmp_path: Path):
+    words = said(tmp_path, {"high": 9.0, "low": -9.0}, key="eval/loss")
+    assert "Worse than none: high" in words
+    assert "Better than none: low" in words
+
+
+def test_few_seeds_and_no_baseline_are_said(tmp_path: Path):
+    words = said(tmp_path / "a", {"high": 9.0}, seeds=4)
+    assert words.startswith("Nothing is said with certainty of high: that takes 5 seeds")
+    assert "no baseline" in said(tmp_path / "b", {"high": 9.0}, baseline=None)
+
+
+def test_tasks_without_a_common_scale_have_a_sentence_each(tmp_path: Path):
+    words = said(tmp_path, {"high": 9.0}, tasks=("asterix", "mini"))
+    assert "asterix: Better than none: high" in words
+    assert "mini: Better than none: high" in words
+    assert "all tasks" not in words
