@@ -30,15 +30,16 @@ def test_report_lies_in_the_first_folder_and_is_named(tmp_path: Path):
 
 
 def test_table_has_a_line_per_arm_with_score_and_comparison(tmp_path: Path):
-    study = write_study(tmp_path, arms=ARMS, seeds=(1, 2))
+    study = write_study(tmp_path, arms=ARMS, seeds=range(1, 6))
     lines = [
         [cell.strip() for cell in line.split("│")[1:-1]]
         for line in command("report", study).out.splitlines()
         if line.startswith("│")
     ]
-    assert [line[:3] for line in lines] == [["asterix", arm, "2"] for arm in ARMS]
+    assert [line[:3] for line in lines] == [["asterix", arm, "5"] for arm in ARMS]
     assert all("[" in line[3] for line in lines)
-    assert [line[4] for line in lines] == ["–", "1 [1, 1]", "1 [1, 1]"]
+    # all 25 pairs are won: Newcombe's interval of 5 and 5 seeds
+    assert [line[4] for line in lines] == ["–", "1 [0.6427, 1]", "1 [0.6427, 1]"]
 
 
 def test_report_of_a_report_folders_parent_finds_the_same_runs_again(tmp_path: Path):
