@@ -6,7 +6,7 @@ the distribution. Beside the report's intervals stands the percentile bootstrap.
 
     python scripts/coverage.py [--studies 20000] [--picture docs/images/coverage.png]
 
-Prints `COVERAGE` of rlplast/report/trust.py and the tables of docs/statistics.md.
+Prints `COVERAGE` of rlplast/report/trust.py and the tables of docs/explanation/statistics.md.
 """
 
 import argparse

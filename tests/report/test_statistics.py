@@ -88,6 +88,32 @@ def test_how_far_tasks_are_apart_is_in_no_interval() -> None:
     assert apart.value == pytest.approx(500, abs=2)
 
 
+def slow_tasks(tasks: list[list[float]]) -> tuple[float, float, bool]:
+    """The larger variance of a pooled IQM, its degrees of freedom, and whether it is winsorised."""
+    ordered = sorted(own for task in tasks for own in task)
+    cut = len(ordered) // 4
+    ends = ordered[cut], ordered[-1 - cut]
+    moved = [[min(max(own, ends[0]), ends[1]) for own in task] for task in tasks]
+    found = []
+    for scores, kept in ((tasks, len(ordered)), (moved, len(ordered) - 2 * cut)):
+        parts = [len(own) * python_statistics.variance(own) / kept**2 for own in scores]
+        inverse = sum(v**2 / (len(own) - 1) for v, own in zip(parts, scores, strict=True))
+        found.append((sum(parts), sum(parts) ** 2 / inverse, kept < len(ordered)))
+    return max(found)
+
+
+def test_several_tasks_have_the_larger_error_with_its_own_degrees_of_freedom() -> None:
+    winsorised = set()
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        tasks = [rng.normal(k, 1 + 3 * k, size=n) for k, n in enumerate((5, 9, 6))]
+        variance, freedom, larger = slow_tasks([list(own) for own in tasks])
+        found = middle(tasks)
+        assert (found.variance, found.freedom) == pytest.approx((variance, freedom))
+        winsorised.add(larger)
+    assert winsorised == {True, False}
+
+
 def test_tasks_without_trimming_are_joined_as_satterthwaite_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
