@@ -73,8 +73,9 @@ def terminal_line(reading: Reading, columns: int, plain: bool = False) -> str:
         ahead.append(_following(*reading.following))
     amount = f"{reading.done:,.0f} of {reading.total:,.0f} {reading.unit}"
     figures = [[text] for text in (*reading.scores, amount)]
-    parts = [reading.doing, [f"{reading.share:.0%}"], *ahead, *figures]
-    doing, *rest = fitted(parts, columns - _BAR[0] - 1)
+    phase = [*reading.doing, middle(reading.doing[-1], max(3, columns - 20))]
+    parts = [phase, [f"{reading.share:.0%}"], *ahead, *figures]
+    doing, *rest = fitted(parts, columns - _BAR[0] - 1) or phase[-1:]
     room = columns - len(GAP.join([doing, *rest])) - 1
     drawn = bar(reading.share, min(_BAR[1], max(0, room)), plain)
     return middle(GAP.join([f"{doing} {drawn}", *rest]), columns)
@@ -124,7 +125,7 @@ class RunProgress:
 
     def __call__(self, loop: Loop) -> None:
         """Note what the next step will be."""
-        self.compiling = loop.trainable.about_to_compile
+        self.compiling = getattr(loop.trainable, "about_to_compile", False)
 
     def reading(self) -> Reading:
         """Return where the run is now."""
