@@ -29,6 +29,7 @@ __all__ = [
     "terminal_lines",
 ]
 
+_STARTING = "study: starting the first cells"
 _NAMED = 8  # running cells in a plain line
 _WITH_RATES = 80  # columns
 
@@ -75,7 +76,7 @@ class StudyReading:
 
 
 def terminal_lines(
-    reading: StudyReading, columns: int, rows: int, plain: bool = False
+    reading: StudyReading | None, columns: int, rows: int, plain: bool = False
 ) -> list[str]:
     """Return the lines of a terminal: the whole, then the running cells that have room.
 
@@ -85,6 +86,8 @@ def terminal_lines(
         rows: there are no more lines.
         plain: whether bars are of ASCII letters.
     """
+    if reading is None:
+        return [middle(_STARTING, columns)]
     words = [f"{reading.share:.0%}", *reading.said, f"{reading.left} to do"]
     said = fitted([[word] for word in words], columns - len("study ") - 10)
     room = columns - len("study ") - len(GAP.join(["", *said]))
@@ -114,8 +117,10 @@ def _table(cells: Sequence[CellReading], columns: int) -> list[str]:
     return [middle(line, columns) for line in lines]
 
 
-def plain_line(reading: StudyReading) -> str:
+def plain_line(reading: StudyReading | None) -> str:
     """Return the line that says the same where there is no terminal."""
+    if reading is None:
+        return _STARTING
     parts = [", ".join(["study: " + reading.said[0], *reading.said[1:], f"{reading.left} to do"])]
     for cell in reading.running[:_NAMED]:
         share, left = cell.said
@@ -137,7 +142,7 @@ class StudyProgress:
         self._whole = Pace()
         self._paces: dict[str, tuple[Pace, Pace]] = {}  # of a cell: of its share, of its count
         self._weights: dict[str, float] = {}
-        self.reading = StudyReading(0.0, 0, 0, 0, None, ())
+        self.reading: StudyReading | None = None  # until the first cells have begun
 
     def observe(self, progress: Progress) -> None:
         """Read how far the running cells are."""

@@ -69,6 +69,10 @@ def test_few_rows_are_not_exceeded(lines: int):
     assert len(terminal_lines(reading(["a", "b"]), 80, lines)) == max(1, lines)
 
 
+def test_before_the_first_cells_nothing_is_counted():
+    assert terminal_lines(None, 60, 23) == [plain_line(None)] == ["study: starting the first cells"]
+
+
 def test_a_plain_line_names_the_running_cells():
     assert plain_line(reading(["seed-1/fire"])) == (
         "study: 3 of 12 done, 1 failed, 1:02:05 left, 8 to do; seed-1/first starting; "
@@ -91,30 +95,35 @@ def write_metrics(root: Path, cell: Cell, **row: Any) -> None:
         file.write(json.dumps(row) + "\n")
 
 
+def _reading(watched: StudyProgress) -> StudyReading:
+    assert watched.reading is not None
+    return watched.reading
+
+
 def test_cells_are_as_far_as_their_metrics_say(cells: dict[str, Cell], tmp_path: Path):
     seconds = [0.0]
     watched = StudyProgress(tmp_path, lambda: seconds[-1])
     prefix, fire = cells["prefix to 50 env_steps"], cells["fire"]
     progress = Progress(list(cells.values()), set(), {prefix.key: 0.0})
     watched.observe(progress)
-    assert watched.reading.running == (CellReading("seed-3/prefix to 50 env_steps", None),)
+    assert _reading(watched).running == (CellReading("seed-3/prefix to 50 env_steps", None),)
     for second, env_steps in ((1.0, 10), (3.0, 20)):
         seconds.append(second)
         write_metrics(tmp_path, prefix, env_steps=env_steps, updates=0)
         watched.observe(progress)
-    (found,) = watched.reading.running
+    (found,) = _reading(watched).running
     assert (found.share, found.rate) == (0.4, "5 env_steps/s")
     assert found.left == pytest.approx(6)  # 30 env_steps
-    assert watched.reading.seconds_left is not None
+    assert _reading(watched).seconds_left is not None
 
     progress.done.add(prefix.key)
     progress.running = {fire.key: 3.0}
     write_metrics(tmp_path, fire, env_steps=75, updates=30)
     watched.observe(progress)
-    assert watched.reading.running[0].share == 0.5  # it began at 50
+    assert _reading(watched).running[0].share == 0.5  # it began at 50
     # Of 1.75 runs (two prefixes of 0.5 and 0.25, arms of 0.5, 0.25, 0.25) the first, and half fire.
-    assert watched.reading.share == pytest.approx(0.75 / 1.75)
-    assert (watched.reading.done, watched.reading.left) == (1, 4)
+    assert _reading(watched).share == pytest.approx(0.75 / 1.75)
+    assert (_reading(watched).done, _reading(watched).left) == (1, 4)
 
 
 def test_failed_cells_are_no_longer_waited_for(cells: dict[str, Cell], tmp_path: Path):
@@ -122,8 +131,8 @@ def test_failed_cells_are_no_longer_waited_for(cells: dict[str, Cell], tmp_path:
     failures = [Failure(cells["fire"], "why", None)]
     done = {cell.key for name, cell in cells.items() if name != "fire"}
     watched.observe(Progress(list(cells.values()), done, {}, failures))
-    assert watched.reading.said == ["4 of 5 done", "1 failed"]
-    assert (watched.reading.share, watched.reading.left) == (pytest.approx(1), 0)
+    assert _reading(watched).said == ["4 of 5 done", "1 failed"]
+    assert (_reading(watched).share, _reading(watched).left) == (pytest.approx(1), 0)
 
 
 def test_a_study_draws_on_a_terminal_and_names_its_events(
