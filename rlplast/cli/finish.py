@@ -29,12 +29,13 @@ def finish(run: Run) -> None:
         unit = "updates" if unit in ("epochs", "phase") else unit  # many firings within one
         console.print(receipt_table(receipts[-_SHOWN:], unit, console.width))
     for line in _inside([r for r in rows if r["norm_after"] is None and r.get("units")]):
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
     scores = [m for m in run.lines("metrics") if any(key.startswith("eval/") for key in m)]
     if scores:
-        console.print(_evaluated(scores[-1], tasks_of(run.config)), soft_wrap=True, highlight=False)
+        said = _evaluated(scores[-1], tasks_of(run.config))
+        console.print(said, soft_wrap=True, highlight=False, markup=False)
     picture = plot_run(run.path, run.path / "plot.png")
-    console.print(f"run: {run.path}   picture: {picture}", soft_wrap=True)
+    console.print(f"run: {run.path}   picture: {picture}", soft_wrap=True, markup=False)
 
 
 def _inside(summaries: Sequence[dict[str, Any]]) -> list[str]:

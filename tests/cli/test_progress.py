@@ -3,6 +3,8 @@
 import contextlib
 import io
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +29,7 @@ from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora
 from tests.study.commands import until
 
+ROOT = Path(__file__).resolve().parents[2]
 WIDTHS = (60, 80, 100, 160)
 LONG = "a_method_of_ones_own_whose_name_is_as_long_as_a_whole_row_of_a_usual_terminal_or_longer"
 
@@ -230,6 +233,14 @@ def test_phases_and_tasks_are_named():
     assert watched.reading().doing[0] == "training 2/3 a/y"
 
 
+def test_what_a_plug_in_calls_env_is_no_sequence_of_tasks():
+    loop = stub(horizon={"phase": 2})
+    loop.trainable.config = SimpleNamespace(env="a/x")
+    watched = RunProgress()
+    watched.begins(loop)
+    assert watched.reading().doing[-1] == "training 1/2"
+
+
 def test_long_epochs_are_counted_in_updates():
     watched, loop = RunProgress(), stub(horizon={"updates": 500})
     loop.trainable.clock = Clock(updates=100, epochs=1)
@@ -316,3 +327,19 @@ def test_times_are_short():
         "59:59",
         "23:59:59",
     ]
+
+
+def test_a_slow_import_is_said():
+    code = (
+        "import sys, time\n"
+        "import rlplast.__main__ as program\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, *others):\n"
+        "        time.sleep(0.2 * (name == 'numpy'))\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        "program._LATE = 0.01\n"
+        "sys.argv = ['rlplast', '--version']\n"
+        "program.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"starting: PyTorch is being imported\n")
