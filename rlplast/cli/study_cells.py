@@ -9,7 +9,7 @@
 import copy
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +64,12 @@ def planned_runs(study: StudyConfig) -> list[PlannedRun]:
     return runs
 
 
-def build_each(left: Sequence[Cell]) -> None:
+def build_each(left: Sequence[Cell], told: Callable[[str], None] = lambda text: None) -> None:
     """Build each arm of each task once, before hours are spent on what it goes on from.
+
+    Args:
+        left: the cells.
+        told: called with what is built next.
 
     Raises:
         ConfigError: naming the arm, for whatever its config asks that is not there.
@@ -75,6 +79,7 @@ def build_each(left: Sequence[Cell]) -> None:
         if cell.arm is None or (cell.task, cell.arm) in seen:
             continue
         seen.add((cell.task, cell.arm))
+        told(f"checking that every arm can be built: {cell.name}")
         try:
             trainable, _ = build(cell.config.to_resume())
         except RlplastError as error:

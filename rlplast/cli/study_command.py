@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rlplast.cli.errors import stoppable
+from rlplast.cli.live import step_shown
 from rlplast.cli.study_cells import build_each, read_study_config, study_cells, write_study
 from rlplast.cli.study_progress import study_progress
 from rlplast.cli.study_tree import show_plan
@@ -78,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
         left = pending(cells, path)
         if not left:
             console.print(f"{path} is done: `rlplast report {path}`", soft_wrap=True, markup=False)
-        build_each(left)
+        with step_shown() as told:
+            build_each(left, told)
         executor = _executor(study, threads, args)
         try:
             write_study(folder, study, cells, args.config)

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from rlplast.cli.study_cells import build_each, read_study_config, study_cells
 from rlplast.cli.study_smoke import smoke_runs
-from rlplast.cli.study_tree import duration, said, show_plan
-from rlplast.cli.tables import counted
+from rlplast.cli.study_tree import said, show_plan
+from rlplast.cli.tables import counted, duration
 from rlplast.core.errors import ConfigError
 from rlplast.core.training.config import RunConfig
 from rlplast.run.made_data import make_data

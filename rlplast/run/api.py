@@ -31,7 +31,7 @@ from rlplast.run.build import build
 from rlplast.run.config_file import dump_config, read_config
 from rlplast.run.episodes import play
 from rlplast.run.info import first_info, resumed_info, run_ids, status, versions
-from rlplast.run.read import read_info, read_lines
+from rlplast.run.read import check_is_run, read_info, read_lines
 
 __all__ = ["Run", "branch", "load", "read_config", "resume", "train"]
 
@@ -368,7 +368,5 @@ def load(
         ConfigError: if it is none.
     """
     path = Path(run)
-    started = any((path / name).is_file() for name in ("run.json", "metrics.jsonl"))
-    if not started or not (path / "config.yaml").is_file():
-        raise ConfigError(f"{path} is no run's folder: it has no config.yaml and run.json")
+    check_is_run(path)
     return Run(path, read_config(path / "config.yaml"), checkpoint, report)

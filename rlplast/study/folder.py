@@ -29,6 +29,7 @@ __all__ = [
     "is_done",
     "is_prefix",
     "is_started",
+    "log_file",
     "read_study",
     "study_of",
 ]
@@ -87,6 +88,11 @@ def is_done(folder: Path) -> bool:
 def is_started(folder: Path) -> bool:
     """Whether a cell's run has begun and needs its prefix no more."""
     return (folder / "run.json").is_file()
+
+
+def log_file(cell_folder: str) -> str:
+    """Return where a cell's output goes, below the study's folder, given the cell's folder."""
+    return f"logs/{cell_folder.removeprefix('cells/').replace('/', '_')}.log"
 
 
 def cell_row(cell: Cell) -> dict[str, Any]:
@@ -171,7 +177,7 @@ class StudyFolder:
 
     def log(self, cell: Cell) -> Path:
         """Return where a cell's output goes."""
-        return self.path / "logs" / f"{cell.folder.removeprefix('cells/').replace('/', '_')}.log"
+        return self.path / log_file(cell.folder)
 
     def note(self, cell: Cell, event: str, **more: Any) -> None:
         """Append a line to the journal."""
