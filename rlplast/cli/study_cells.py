@@ -20,6 +20,7 @@ from rlplast.core.training.run_folder import write_text
 from rlplast.run.build import build
 from rlplast.run.config_file import dump_config, read_config
 from rlplast.run.info import versions
+from rlplast.run.loggers.logger import check_loggers
 from rlplast.run.shipped import find_config
 from rlplast.study.folder import StudyFolder
 from rlplast.study.plan import Cell, PlannedRun, plan
@@ -76,6 +77,7 @@ def build_each(left: Sequence[Cell]) -> None:
             continue
         seen.add((cell.task, cell.arm))
         try:
+            check_loggers(cell.config)
             trainable, _ = build(cell.config.to_resume())
         except RlplastError as error:
             raise ConfigError(f"arm {cell.arm!r}: {error}") from error
