@@ -15,13 +15,12 @@ from rich.console import Console
 from rlplast.cli.errors import stoppable
 from rlplast.cli.study_cells import (
     build_each,
-    cells_of,
     read_study_config,
     study_cells,
     write_study,
 )
 from rlplast.cli.study_progress import study_progress
-from rlplast.cli.study_search import first_trials, open_trials, said_of_search, show_best
+from rlplast.cli.study_search import drawn_trials, open_trials, said_of_search, show_best
 from rlplast.cli.study_tree import show_plan
 from rlplast.cli.tables import counted
 from rlplast.core.errors import ConfigError, Interrupted
@@ -75,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         return run_plan(args, lambda study, threads: _executor(study, threads, args).close())
     study = read_study_config(args.config)
     cells = study_cells(study)
-    first = cells_of(study, first_trials(study))  # they stand for all trials of their arm
+    first = drawn_trials(study, 1)  # they stand for all trials of their arm
     console = Console()
     if cells:
         show_plan(console, cells)

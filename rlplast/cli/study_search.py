@@ -1,6 +1,6 @@
 """What `rlplast study` says of a search, and how it opens one.
 
-- `first_trials`: runs that stand for the trials, before any is chosen.
+- `drawn_trials`: cells that stand for the trials, before any is chosen.
 - `open_trials`: the trials of a study, as the scheduler takes them.
 - `said_of_search`, `show_best`: what is printed before and after.
 """
@@ -24,14 +24,22 @@ if TYPE_CHECKING:
     from rlplast.study.search import Search
     from rlplast.study.trials import Trials
 
-__all__ = ["first_trials", "open_trials", "said_of_search", "show_best"]
+__all__ = ["drawn_trials", "open_trials", "said_of_search", "show_best"]
 
 
-def first_trials(study: StudyConfig) -> list[ArmRun]:
-    """Return for each arm that is searched, and each task, one run of values drawn at random."""
-    arms = {f"{arm} #1" for arm in study.searched()}
-    runs = runs_of(study.drawn(1)) if arms else []
-    return [run for run in runs if run.arm in arms and run.seed == study.seed_list()[0]]
+def drawn_trials(study: StudyConfig, count: int | None = None) -> list[Cell]:
+    """Return cells that stand for trials before any is chosen, of values drawn at random.
+
+    Args:
+        study: the study.
+        count: of each task and arm that is searched; default: as many as there are trials.
+    """
+    others = {(run.task, run.arm) for run in runs_of(study)}
+    trials: dict[tuple[str, str], list[ArmRun]] = {}
+    for run in runs_of(study.drawn(count)) if study.search is not None else ():
+        if (run.task, run.arm) not in others:
+            trials.setdefault((run.task, run.arm), []).append(run)
+    return [cell for runs in trials.values() for cell in cells_of(study, runs)]
 
 
 def open_trials(

@@ -58,27 +58,30 @@ def open_searches(study: StudyConfig, folder: Path, plan_runs: PlanRuns) -> list
     config = study.search_config()
     if config is None:
         return []
+    planned = {
+        (task, arm): plan_runs(runs)
+        for task in study.task_list()
+        for arm in study.searched()
+        if (runs := runs_of_trial(study, task, arm, 0, {}))
+    }
+    for (_, arm), cells in planned.items():
+        if cells[0].config.evaluate.every is None:
+            raise ConfigError(
+                f"arm {arm!r}: evaluate.every = null with search: trials are judged by "
+                "evaluations, give them a period"
+            )
     backend = optuna.storages.journal.JournalFileBackend(str(folder / STORAGE))
     storage = optuna.storages.JournalStorage(backend)
     searches = []
-    for task in study.task_list():
-        for arm, given in study.searched().items():
-            runs = runs_of_trial(study, task, arm, 0, {})
-            if not runs:
-                continue
-            cells = plan_runs(runs)
-            if cells[0].config.evaluate.every is None:
-                raise ConfigError(
-                    f"arm {arm!r}: evaluate.every = null with search: trials are judged by "
-                    "evaluations, give them a period"
-                )
-            space = given["sample"]["keys"]
-            name = _name(task, arm, config, space, cells)
-            direction = "maximize" if config.maximizes else "minimize"
-            stored = optuna.create_study(
-                storage=storage, study_name=name, direction=direction, load_if_exists=True
-            )
-            searches.append(Search(study, config, task, arm, space, stored, plan_runs))
+    for (task, arm), cells in planned.items():
+        space = study.searched()[arm]["sample"]["keys"]
+        stored = optuna.create_study(
+            storage=storage,
+            study_name=_name(task, arm, config, space, cells),
+            direction="maximize" if config.maximizes else "minimize",
+            load_if_exists=True,
+        )
+        searches.append(Search(study, config, task, arm, space, stored, plan_runs))
     return searches
 
 
@@ -114,14 +117,9 @@ class Search:
     plan_runs: PlanRuns
 
     def begun(self) -> dict[int, dict[str, Any]]:
-        """Return the values of all trials that have begun, by number from 1."""
-        return {
-            int(number): text
-            for number, text in sorted(
-                (int(key.removeprefix("trial ")), values)
-                for key, values in self.stored.user_attrs.items()
-            )
-        }
+        """Return what Optuna chose for each trial that has begun, by number from 1."""
+        chosen = self.stored.user_attrs
+        return {number: chosen[f"trial {number}"] for number in range(1, len(chosen) + 1)}
 
     def over(self) -> dict[int, Any]:
         """Return Optuna's record of each trial that is over, by number from 1."""

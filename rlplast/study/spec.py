@@ -8,6 +8,7 @@
 
 import dataclasses
 import itertools
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -143,10 +144,10 @@ class StudyConfig:
         return {n: arm for n, arm in arms.items() if search is not None and search.searches(n)}
 
     def drawn(self, count: int | None = None) -> "StudyConfig":
-        """Return the study with random draws for the trials of a search.
+        """Return the study with random draws for the trials of a search, no two alike.
 
         Args:
-            count: how many; default: as many as there are trials.
+            count: how many; default: as many as there are trials, or different values.
         """
         search = self.search_config()
         if search is None:
@@ -154,7 +155,8 @@ class StudyConfig:
         arms = dict(self.arms)
         for name, arm in arms.items():
             if str(name) in self.searched():
-                draws = {"count": count or search.trials}
+                most = math.prod(map(_different, arm["sample"]["keys"].values()))
+                draws = {"count": int(min(count or search.trials, most))}
                 arms[name] = {**arm, "sample": {**arm["sample"], **draws}}
         return dataclasses.replace(self, arms=arms, search=None)
 
@@ -308,6 +310,13 @@ def _samples(name: str, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             )
         seen.append(chosen)
         yield chosen
+
+
+def _different(choice: Any) -> float:
+    """Return how many different values a choice has."""
+    if isinstance(choice, list):
+        return len({json.dumps(value, sort_keys=True) for value in choice})
+    return choice["high"] - choice["low"] + 1 if choice.get("integer", False) else math.inf
 
 
 def _short(keys: list[str]) -> dict[str, str]:

@@ -104,13 +104,16 @@ class Trials:
     def _begin(self, search: Search, number: int) -> list[Cell]:
         """Begin a trial; return its cells that nobody runs and that are not done."""
         trial = _Trial(search, number, self._cells(search, number))
-        taken = {cell.key for cell in self.cells} | {
-            cell.key for other in self._running for cell in other.cells
-        }
+        taken = self._wanted(trial)
         self._running.append(trial)
         self._unwanted -= {cell.key for cell in trial.cells}  # of an equal trial before
         left = (cell for cell in trial.cells if not is_done(self._folder(cell)))
         return [cell for cell in left if cell.key not in taken]
+
+    def _wanted(self, trial: _Trial) -> set[str]:
+        """Return the keys of cells that others than a trial run, or will."""
+        others = (other for other in self._running if other is not trial)
+        return {cell.key for cell in (*self.cells, *(c for o in others for c in o.cells))}
 
     def _over(self, trial: _Trial) -> bool:
         """Whether a trial is over, which is then told to its search."""
@@ -118,9 +121,8 @@ class Trials:
         if state is None:
             return False
         trial.search.tell(trial.number, state, value, trial.values)
-        others = {c.key for other in self._running if other is not trial for c in other.cells}
         if state != "COMPLETE":
-            self._unwanted |= {cell.key for cell in trial.cells} - others
+            self._unwanted |= {cell.key for cell in trial.cells} - self._wanted(trial)
         return True
 
     def _judged(self, trial: _Trial) -> tuple[str | None, float | None]:

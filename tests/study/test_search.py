@@ -13,6 +13,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.study.search_config import SearchConfig
 from rlplast.study.spec import StudyConfig
 from tests.cli.commands import command
+from tests.runs import killed_at_rename
 from tests.study.inline import arm_folders, inline, journal, run_study, write_study
 
 BASE: dict[str, Any] = {
@@ -253,6 +254,29 @@ def test_arm_that_is_never_evaluated_is_refused(tmp_path: Path) -> None:
     outcome, started = run_study(search_study(tmp_path, base=base), tmp_path / "study")
     assert (outcome.code, started) == (2, [])
     assert "evaluate.every = null with search" in outcome.err
+    assert not (tmp_path / "study").exists()
+
+
+def test_search_that_died_before_its_plan_was_written_starts_again(tmp_path: Path) -> None:
+    config, out = search_study(tmp_path, trials=1), tmp_path / "study"
+    with killed_at_rename(1):
+        run_study(config, out)
+    assert (out / "search.log").exists() and not (out / "study.json").exists()
+    assert run_study(config, out)[0].code == 0
+
+
+def test_trial_that_equals_another_arm_is_that_one(tmp_path: Path) -> None:
+    arms = {
+        "plain": {"overrides": {"optimizer.lr": 0.01}},
+        "tuned": {"sample": {"keys": {"optimizer.lr": [0.01]}}},
+    }
+    out = tmp_path / "study"
+    outcome, started = run_study(search_study(tmp_path, arms, trials=1), out)
+    assert (outcome.code, started) == (0, ["seed-1/plain", "seed-2/plain"])
+    folders = arm_folders(out)
+    last = [evaluations(folders[f"seed-{seed}/plain"])[-1] for seed in (1, 2)]
+    assert trials(out)[1][1] == pytest.approx(sum(last) / 2)
+    assert command("study", tmp_path / "study.yaml", "--plan").code == 0
 
 
 # What is known before.
@@ -264,6 +288,17 @@ def test_plan_draws_as_many_as_there_are_trials(tmp_path: Path) -> None:
     assert (outcome.code, backend.started) == (0, [])
     assert "tuned #8" in outcome.out and "18 cells" in outcome.out
     assert "search: 8 trials of tuned, 2 runs each, for the highest eval/accuracy" in outcome.out
+
+
+def test_plan_of_few_different_values_counts_these(tmp_path: Path) -> None:
+    arms = {"tuned": {"sample": {"keys": {"optimizer.lr": [0.01, 0.02]}}}}
+    outcome = command("study", search_study(tmp_path, arms), "--plan")
+    assert outcome.code == 0 and "4 cells" in outcome.out
+
+
+def test_shipped_demo_of_a_search_has_a_plan() -> None:
+    outcome = command("study", "study/search_demo", "--plan")
+    assert outcome.code == 0 and "42 cells" in outcome.out
 
 
 def test_smoke_tries_one_draw_of_what_is_searched(tmp_path: Path) -> None:
