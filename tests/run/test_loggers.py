@@ -270,6 +270,31 @@ def test_branched_run_is_shown_from_its_start(tmp_path: Path) -> None:
     assert mlflow_series(tmp_path / "arm", "train/loss") == expected
 
 
+def test_branched_run_is_shown_from_its_start_though_the_first_start_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wandb
+
+    from rlplast.core.clock import Time
+
+    stop = (Time(12, "updates"),)
+    api.train(config(), tmp_path / "prefix", until=stop)
+    api.branch(tmp_path / "prefix", tmp_path / "arm", api.read_config(config("wandb")), stop)
+
+    def fail(**given: Any) -> None:
+        (Path(given["dir"]) / "wandb").mkdir()
+        raise ConnectionError("no such host")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wandb, "init", fail)
+        with pytest.raises(RlplastError, match="WANDB_MODE=offline, then `rlplast resume"):
+            api.resume(tmp_path / "arm")
+    api.resume(tmp_path / "arm")
+    history = wandb_files.history(tmp_path / "arm")
+    logged = [(r["updates"], r["train/loss"]) for r in history if "train/loss" in r]
+    assert logged == series(tmp_path / "arm", "train/loss")
+
+
 # Failures.
 
 

@@ -39,8 +39,9 @@ class WeightsAndBiases:
     def __init__(self, about: About) -> None:
         import wandb
 
-        # Whether this run was begun there: with that, online and offline alike, comes this folder.
-        self.resumed = (about.folder / "wandb").exists()
+        # Left by the first lines: an empty file, since offline there is nobody to ask.
+        self._begun = about.folder / "wandb" / "begun"
+        self.resumed = self._begun.exists()
         study = about.study
         tags = [
             f"{key}:{study[key]}"
@@ -72,7 +73,8 @@ class WeightsAndBiases:
         self._run.log({**row["clock"], **receipt_values(row)})
 
     def flush(self) -> None:
-        """Nothing waits: a process of its own sends."""
+        """Note that lines were given; a process of its own sends them."""
+        self._begun.touch()
 
     def close(self, status: str) -> None:
         """Send the rest; what is not done counts as failed there, and the summary says which."""
