@@ -35,7 +35,8 @@ __all__ = [
 ]
 
 FORMAT = 1
-_FIRST = {".lock", "study.yaml", "configs", ".study.yaml.tmp", ".study.json.tmp"}  # before the plan
+_EARLY = {".lock", ".study.yaml.tmp", "search.log", "search.log.lock"}  # before the config
+_FIRST = {*_EARLY, "study.yaml", "configs", ".study.json.tmp"}  # before the plan
 
 
 def read_study(path: Path) -> dict[str, Any]:
@@ -146,7 +147,7 @@ class StudyFolder:
             )
         names = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
         begun = "study.json" in names or ("study.yaml" in names and names <= _FIRST)
-        if not begun and not names <= {".lock", ".study.yaml.tmp"}:
+        if not begun and not names <= _EARLY:
             raise ConfigError(
                 f"--out {self.path} is not empty and no study's folder: choose another one"
             )
