@@ -121,6 +121,7 @@ class RunProgress:
         self._loop = loop
         config: Any = getattr(loop.trainable, "config", None)
         self._tasks = [] if config is None else tasks_of(config)
+        self._pace.add(self._now(), loop.trainable.clock[_length(loop)[0]])
         self(loop)
 
     def __call__(self, loop: Loop) -> None:
