@@ -26,7 +26,7 @@ _SCORES = {  # name in metrics → in the line
     "eval/accuracy": "eval accuracy",
     "eval/loss": "eval loss",
 }
-_BAR = 8, 30  # columns, fewest and most
+_BAR = 6, 30  # columns, fewest and most
 
 
 @dataclasses.dataclass(frozen=True)

@@ -75,6 +75,11 @@ def test_a_usual_terminal_shows_phase_bar_rate_time_and_next_firing(columns: int
     assert ("2,540 of 6,000 env_steps" in parts) == (columns == 160)
 
 
+def test_sixty_columns_still_say_what_fires_next():
+    parts = terminal_line(PLAIN, 60).split(GAP)[1:]
+    assert parts == ["42%", "67 env_steps/s", "0:51 left", "fire at 3k"]
+
+
 def test_more_columns_show_more():
     shown = [set(terminal_line(PLAIN, columns).split(GAP)[1:]) for columns in (60, 100, 160)]
     assert [len(parts) for parts in shown] == sorted(len(parts) for parts in shown)
