@@ -128,6 +128,10 @@ class RunProgress:
         """Note what the next step will be."""
         self.compiling = getattr(loop.trainable, "about_to_compile", False)
 
+    def forget(self) -> None:
+        """Let go of the loop, and of the environments and networks that it holds."""
+        self._loop = None
+
     def reading(self) -> Reading:
         """Return where the run is now."""
         loop, now = self._loop, self._now()
@@ -192,6 +196,9 @@ def progress(now: Callable[[], float] = time.monotonic) -> Iterator[Callable[[Lo
     def plain() -> str:
         return plain_line(watched.reading())
 
-    with shown(screen, plain, lambda: _COMPILING if watched.compiling else "", now):
-        yield watched
-        watched.ended = True
+    try:
+        with shown(screen, plain, lambda: _COMPILING if watched.compiling else "", now):
+            yield watched
+            watched.ended = True
+    finally:
+        watched.forget()

@@ -308,6 +308,7 @@ def test_no_row_of_a_terminal_is_longer_than_it(
     config = small_run(kind, write_corpora(tmp_path))
     with terminal(monkeypatch, columns) as written, progress() as observer:
         api.train(config, tmp_path / "run", observer=observer)
+    assert isinstance(observer, RunProgress) and observer._loop is None  # nothing is held
     found = rows(written)
     assert max(map(cell_len, found)) <= columns
     assert found[-1].startswith("done in 0:") and "100%" in found[-1]
