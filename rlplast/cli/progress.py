@@ -26,7 +26,7 @@ _SCORES = {  # name in metrics → in the line
     "eval/accuracy": "eval accuracy",
     "eval/loss": "eval loss",
 }
-_BAR = 8, 30  # columns, fewest and most
+_BAR = 6, 30  # columns, fewest and most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,11 +121,16 @@ class RunProgress:
         self._loop = loop
         config: Any = getattr(loop.trainable, "config", None)
         self._tasks = [] if config is None else tasks_of(config)
+        self._pace.add(self._now(), loop.trainable.clock[_length(loop)[0]])
         self(loop)
 
     def __call__(self, loop: Loop) -> None:
         """Note what the next step will be."""
         self.compiling = getattr(loop.trainable, "about_to_compile", False)
+
+    def forget(self) -> None:
+        """Let go of the loop, and of the environments and networks that it holds."""
+        self._loop = None
 
     def reading(self) -> Reading:
         """Return where the run is now."""
@@ -191,6 +196,9 @@ def progress(now: Callable[[], float] = time.monotonic) -> Iterator[Callable[[Lo
     def plain() -> str:
         return plain_line(watched.reading())
 
-    with shown(screen, plain, lambda: _COMPILING if watched.compiling else "", now):
-        yield watched
-        watched.ended = True
+    try:
+        with shown(screen, plain, lambda: _COMPILING if watched.compiling else "", now):
+            yield watched
+            watched.ended = True
+    finally:
+        watched.forget()

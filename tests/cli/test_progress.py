@@ -75,6 +75,11 @@ def test_a_usual_terminal_shows_phase_bar_rate_time_and_next_firing(columns: int
     assert ("2,540 of 6,000 env_steps" in parts) == (columns == 160)
 
 
+def test_sixty_columns_still_say_what_fires_next():
+    parts = terminal_line(PLAIN, 60).split(GAP)[1:]
+    assert parts == ["42%", "67 env_steps/s", "0:51 left", "fire at 3k"]
+
+
 def test_more_columns_show_more():
     shown = [set(terminal_line(PLAIN, columns).split(GAP)[1:]) for columns in (60, 100, 160)]
     assert [len(parts) for parts in shown] == sorted(len(parts) for parts in shown)
@@ -303,6 +308,7 @@ def test_no_row_of_a_terminal_is_longer_than_it(
     config = small_run(kind, write_corpora(tmp_path))
     with terminal(monkeypatch, columns) as written, progress() as observer:
         api.train(config, tmp_path / "run", observer=observer)
+    assert isinstance(observer, RunProgress) and observer._loop is None  # nothing is held
     found = rows(written)
     assert max(map(cell_len, found)) <= columns
     assert found[-1].startswith("done in 0:") and "100%" in found[-1]
