@@ -10,7 +10,7 @@
 As in rliable (Agarwal et al. 2021, arXiv:2108.13264), the interquartile mean (IQM) leaves out
 ⌊n/4⌋ values at either end. Its interval is Student's, with the larger of two standard errors: that
 of a trimmed mean (Tukey & McLaughlin 1963) and that of the plain mean. `scripts/coverage.py`
-measures how often such intervals hold the true value; docs/explanation/statistics.md has the tables.
+measures how often such intervals hold the true value; docs/explanation/statistics.md says it.
 With fewer than `FEWEST` seeds in a task `low` and `high` are not-a-number. Nothing here is random.
 """
 
