@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlplast.report.gather import Gathered
     from rlplast.report.summary import Summary
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "report", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,10 +41,15 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--out {out} is a file: allowed is a folder, which may be new")
     if args.serve:
         return _serve(args, out)
-    gathered, summary, page = _write(args.folders, out)
+    report(args.folders, out)
+    return 0
+
+
+def report(folders: Sequence[Path], out: Path) -> None:
+    """Write a report, and print its numbers and where it is."""
+    gathered, summary, page = _write(folders, out)
     show(_table(summary))
     _say(gathered, summary, page)
-    return 0
 
 
 def _write(folders: Sequence[Path], out: Path) -> "tuple[Gathered, Summary, Path]":

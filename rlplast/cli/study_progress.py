@@ -147,7 +147,8 @@ class StudyProgress:
     def observe(self, progress: Progress) -> None:
         """Read how far the running cells are."""
         cells, now = {cell.key: cell for cell in progress.cells}, self._now()
-        self._weights = self._weights or weights(progress.cells)
+        if len(self._weights) != len(progress.cells):  # a search adds cells
+            self._weights = weights(progress.cells)
         self._paces = {key: pace for key, pace in self._paces.items() if key in progress.running}
         running = {key: self._cell(cells[key], now) for key in progress.running}
         failed = {failure.cell.key for failure in progress.failures}

@@ -62,7 +62,7 @@ def run_smoke(args: argparse.Namespace) -> int:
         folder.close()
     wrong = _show(cells, failures, path, same)
     if len(failures) < len(cells):
-        report_command.run(argparse.Namespace(folders=[path], out=None))
+        report_command.report([path], path / "report")
     seconds = time.monotonic() - began
     verdict = "every arm runs" if not wrong else f"{counted(wrong, 'fault')}, see the table"
     Console().print(f"smoke: {verdict} ({seconds:.0f} s)", highlight=False, soft_wrap=True)

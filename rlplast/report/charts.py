@@ -318,7 +318,7 @@ def _lines_across(x: alt.X, places: Sequence[float]) -> list[alt.Chart]:
 
 
 def _points(arms: Sequence[Look], source: str, panel: Panel, y: alt.Y) -> list[alt.Chart]:
-    domain = {"domain": [0, 1]} if panel.axis == "share" else {"zero": panel.axis == "zero"}
+    domain: Spec = {"domain": [0, 1]} if panel.axis == "share" else {"zero": panel.axis == "zero"}
     scale = alt.Scale(nice=panel.axis != "share", **domain)
 
     def x(field: str) -> alt.X:
@@ -349,10 +349,10 @@ def _bar_layers(arms: Sequence[Look], source: str, panel: Panel, y: alt.Y) -> li
     base = _data(source).transform_filter(_SHOWN)
     x = alt.X("shared:Q", title=panel.xlabel, axis=alt.Axis(tickCount=4))
     tips = ["arm:N", _tip("own", "its own"), _tip("shared", "shared prefix")]
-    own, colour = {"y": y, "color": _colour(arms, legend=False), "tooltip": tips}, {"height": 12}
+    own: Spec = {"y": y, "color": _colour(arms, legend=False), "tooltip": tips}
     return [
-        base.mark_bar(opacity=0.35, **colour).encode(x=x, x2=alt.datum(0), **own),
-        base.mark_bar(**colour).encode(x=x, x2="end:Q", **own),
+        base.mark_bar(opacity=0.35, height=12).encode(x=x, x2=alt.datum(0), **own),
+        base.mark_bar(height=12).encode(x=x, x2="end:Q", **own),
     ]
 
 

@@ -124,12 +124,13 @@ def _of_study(study: Path) -> Gathered:
         folder, task, seed = study / cell["folder"], cell["task"], cell["seed"]
         arm = cell["arm"] if cell["kind"] == "arm" else PREFIX
         status = str(read_info(folder).get("status", "absent"))
-        if status == DONE:
+        last = events.get(cell["key"])
+        if status == DONE and not _pruned(last):
             own = task or naming.task_of(read_config(folder))  # a study without tasks
             (prefixes if arm == PREFIX else runs).append(read_run(folder, own, arm, seed))
         else:
             name = "/".join(part for part in (task, f"seed-{seed}", arm) if part)
-            missing.append(f"{name}: {_in_words(status, events.get(cell['key']))}")
+            missing.append(f"{name}: {_in_words(status, last)}")
     tasks = [task for task in said["tasks"] if task] + [run.task for run in runs]
     return Gathered(
         name=said["name"] or study.resolve().name,
@@ -143,7 +144,14 @@ def _of_study(study: Path) -> Gathered:
     )
 
 
+def _pruned(event: Mapping[str, Any] | None) -> bool:
+    """Whether a search stopped a cell, or meant to when it had just ended."""
+    return event is not None and event.get("event") == "pruned"
+
+
 def _in_words(status: str, event: Mapping[str, Any] | None = None) -> str:
+    if _pruned(event):
+        return "pruned by the search"
     words = {"absent": "not started", "running": "running, or killed"}.get(status, status)
     if event is not None and event.get("event") == "failed":
         words = f"failed with exit {event.get('exit')} at attempt {event.get('attempt')}"

@@ -115,7 +115,10 @@ def page(title: str, arms: Sequence[Look], sections: Iterable[Section], footer: 
     )
 
 
+_SNIPPET = "window.vegaEmbed = vegaEmbed;"
+
+
 @cache
 def _vega() -> str:
     """Return Vega, Vega-Lite and Vega-Embed as one script; a tag's end in it would end it."""
-    return vl_convert.javascript_bundle(vl_version=VERSION).replace("</script", "<\\/script")
+    return vl_convert.javascript_bundle(_SNIPPET, VERSION).replace("</script", "<\\/script")

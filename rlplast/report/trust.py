@@ -76,7 +76,7 @@ def verdict(row: SummaryRow, sense: int) -> Verdict:
     return "better" if sense * row.difference.value > 0 else "worse"
 
 
-_SAID = {
+_SAID: Mapping[Verdict, str] = {
     "better": "Better than {}: {}.",
     "worse": "Worse than {}: {}.",
     "unclear": "Not to be told from {}: {}. That does not mean that they are equal.",
