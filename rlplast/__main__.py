@@ -7,9 +7,12 @@ command line, and torch with it, are imported by `main`.
 import os
 import signal
 import sys
+import threading
 from typing import Any
 
 __all__ = ["main"]
+
+_LATE = 5.0  # seconds that nothing need be said, as long as a disk is not slow
 
 
 def main() -> int:
@@ -17,8 +20,12 @@ def main() -> int:
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if interruptible:  # an import that is interrupted may well make another error of it
         signal.signal(signal.SIGINT, _stop)
+    late = threading.Timer(_LATE, os.write, (2, b"starting: PyTorch is being imported\n"))
+    late.daemon = True
+    late.start()
     from rlplast.cli.main import main as run  # seconds, in which one may press Ctrl-C
 
+    late.cancel()
     if interruptible:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return run()

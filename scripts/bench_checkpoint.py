@@ -103,7 +103,7 @@ def bench(folder: Path, trainable: Synthetic, checkpoints: int) -> Stopwatch:
         trainable,
         Hooks((), trainable.networks, str(total), 0, trainable.units),
         total,
-        RunFolder(folder, tensorboard=False),
+        RunFolder(folder),
         Cadence(every, None, None, every, keep=checkpoints + 2),
         observer=watch,
         until=(Time(trainable.apart * (checkpoints + 1), "updates"),),

@@ -9,7 +9,8 @@ it adds. A method with a schedule: a firing, also in updates. Sides alternate; f
 
 A second table has the cost of the metrics that a run measures by default, in 100 k updates, and a
 pair of real runs that checks it. With ``--write`` both go into docs/explanation/benchmarks.md,
-from where the methods' cards take their costs; that takes all methods and all models.
+from where ``make reference`` takes the costs on the methods' cards; that takes all methods and all
+models.
 """
 
 import argparse

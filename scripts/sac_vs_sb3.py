@@ -7,7 +7,7 @@
 The side ours-bf16 is ours with bf16 autocast in the networks.
 
 A run takes 20 000 env_steps with one thread. Its score is the mean return of 20 episodes of the
-final policy, mean actions. The summary has the IQM over seeds with 95% bootstrap intervals.
+final policy, mean actions. The summary has the IQM over seeds with 95% intervals.
 """
 
 import argparse

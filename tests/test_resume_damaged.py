@@ -164,7 +164,7 @@ def test_disk_that_is_full_ends_the_run_with_exit_1_and_resume_equals(
 
 
 def test_folder_in_use_is_exit_2(halfway: Path) -> None:
-    writer = RunFolder(halfway, tensorboard=False)
+    writer = RunFolder(halfway)
     try:
         outcome = command("resume", halfway)
     finally:

@@ -25,6 +25,7 @@ from docs.generate import cards, tables
 __all__ = ["DOCS", "regenerated", "write"]
 
 DOCS = Path(__file__).parents[1]
+_START = re.compile(r"^<!-- generated: .+ -->$", re.MULTILINE)
 _PLACE = re.compile(r"^<!-- generated: (.+?) -->$(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
 
 
@@ -38,7 +39,7 @@ def regenerated(page: Path, text: str) -> str:
     Raises:
         ValueError: for a name that stands for nothing, or a place without an end.
     """
-    if len(_PLACE.findall(text)) != text.count("<!-- generated: "):
+    if len(_PLACE.findall(text)) != len(_START.findall(text)):
         raise ValueError(f"{page} has a `generated` comment without a later `<!-- end -->`")
 
     def filled(place: re.Match[str]) -> str:

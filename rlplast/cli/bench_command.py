@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from rlplast.cli.errors import stoppable
-from rlplast.cli.study_tree import duration
+from rlplast.cli.tables import duration
 from rlplast.cli.train_command import overrides
 from rlplast.core.errors import ConfigError
 from rlplast.run.bench import Measured, Row, measure, verdict

@@ -38,13 +38,20 @@ def run_cell(study: Path, key: str) -> None:
         ConfigError: if the study has no such cell.
         DamagedFile: if it, or the prefix it goes on from, is damaged.
     """
-    cells = {cell["key"]: cell for cell in read_study(study)["cells"]}
+    plan = read_study(study)
+    cells = {cell["key"]: cell for cell in plan["cells"]}
     if key not in cells:
         raise ConfigError(f"{study} has no cell {key!r}: its study.json was written anew")
     cell = cells[key]
     folder = study / cell["folder"]
     config = api.read_config(config_path(study, key))
     until = tuple(Time.parse(text) for text in cell["stops"])
+    about = {
+        "study": plan.get("name"),
+        "task": cell["task"],
+        "seed": cell["seed"],
+        "arm": cell["arm"] or cell["kind"],
+    }
     _wait_for(folder)
     if is_done(folder):
         return
@@ -52,13 +59,13 @@ def run_cell(study: Path, key: str) -> None:
         _set_aside(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         if cell["parent"] is None:
-            api.train(config, folder, until=until)
+            api.train(config, folder, until=until, study=about)
             return
         parent = cells[cell["parent"]]
         prefix = study / parent["folder"]
         if not is_done(prefix):
             raise ConfigError(f"{prefix} is not done: {folder.name} goes on from where it ends")
-        api.branch(prefix, folder, config, tuple(map(Time.parse, parent["stops"])))
+        api.branch(prefix, folder, config, tuple(map(Time.parse, parent["stops"])), about)
     try:
         api.resume(folder, until=until, report=print)
     except DamagedFile as error:

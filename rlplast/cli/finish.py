@@ -6,13 +6,14 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from rlplast.cli.tables import counted, figure
 from rlplast.report.plot import plot_run
 from rlplast.run.api import Run
 from rlplast.run.tasks import tasks_of
 
-__all__ = ["finish"]
+__all__ = ["finish", "receipt_table"]
 
 _SHOWN = 20  # receipts
 _WIDE = 100  # columns
@@ -26,14 +27,15 @@ def finish(run: Run) -> None:
     if receipts:
         unit = run.config.total_time().unit
         unit = "updates" if unit in ("epochs", "phase") else unit  # many firings within one
-        console.print(_receipt_table(receipts[-_SHOWN:], unit, console.width))
+        console.print(receipt_table(receipts[-_SHOWN:], unit, console.width))
     for line in _inside([r for r in rows if r["norm_after"] is None and r.get("units")]):
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
     scores = [m for m in run.lines("metrics") if any(key.startswith("eval/") for key in m)]
     if scores:
-        console.print(_evaluated(scores[-1], tasks_of(run.config)), soft_wrap=True, highlight=False)
+        said = _evaluated(scores[-1], tasks_of(run.config))
+        console.print(said, soft_wrap=True, highlight=False, markup=False)
     picture = plot_run(run.path, run.path / "plot.png")
-    console.print(f"run: {run.path}   picture: {picture}", soft_wrap=True)
+    console.print(f"run: {run.path}   picture: {picture}", soft_wrap=True, markup=False)
 
 
 def _inside(summaries: Sequence[dict[str, Any]]) -> list[str]:
@@ -63,7 +65,7 @@ def _evaluated(row: dict[str, Any], tasks: Sequence[str]) -> str:
     return f"evaluation after {row['updates']:,} updates: {', '.join(found)}"
 
 
-def _receipt_table(receipts: Sequence[dict[str, Any]], unit: str, width: int) -> Table:
+def receipt_table(receipts: Sequence[dict[str, Any]], unit: str, width: int) -> Table:
     """Return a table of firings.
 
     Args:
@@ -92,5 +94,6 @@ def _receipt_table(receipts: Sequence[dict[str, Any]], unit: str, width: int) ->
         at = f"{row['clock'][unit]:,} {unit}"
         units = None if row.get("units") is None else sum(row["units"].values())
         values = [units if key == "units" else row[key] for key in numbers]
-        table.add_row(str(row["method"]), str(row["network"]), at, *map(figure, values))
+        names = (Text(str(row[key])) for key in ("method", "network"))  # which are no markup
+        table.add_row(*names, at, *map(figure, values))
     return table

@@ -5,6 +5,7 @@ which needs no network, there are its pictures as SVG and PNG, and its numbers i
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="studies or runs")
     parser.add_argument("--out", type=Path, help="folder to write; default: DIR/report")
+    parser.add_argument(
+        "--serve", action="store_true", help="show the page, and renew it as runs end, until Ctrl-C"
+    )
+    parser.add_argument("--port", type=int, default=8000, help="of --serve; 0: any free one")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,16 +39,43 @@ def run(args: argparse.Namespace) -> int:
     out = args.folders[0] / "report" if args.out is None else args.out
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out} is a file: allowed is a folder, which may be new")
-    # statistics and pictures are slow to import, and other commands need neither
+    if args.serve:
+        return _serve(args, out)
+    gathered, summary, page = _write(args.folders, out)
+    show(_table(summary))
+    _say(gathered, summary, page)
+    return 0
+
+
+def _write(folders: Sequence[Path], out: Path) -> "tuple[Gathered, Summary, Path]":
+    # statistics and charts are slow to import, and other commands need neither
     from rlplast.report.contents import write_report
     from rlplast.report.gather import gather
     from rlplast.report.summary import summarise
 
-    gathered = gather(args.folders)
+    gathered = gather(folders)
     summary = summarise(gathered)
-    page = write_report(gathered, summary, out, f"rlplast {__version__}")
-    show(_table(summary))
-    _say(gathered, page)
+    return gathered, summary, write_report(gathered, summary, out, f"rlplast {__version__}")
+
+
+def _serve(args: argparse.Namespace, out: Path) -> int:
+    from rlplast.report.contents import write_waiting
+    from rlplast.report.gather import NothingDone
+    from rlplast.report.serve import serve
+
+    def write() -> None:
+        try:
+            _write(args.folders, out)
+        except NothingDone as error:
+            write_waiting(str(error), out)
+
+    def started(address: str) -> None:
+        print(f"report: {address}   Ctrl-C ends it", flush=True)
+
+    try:
+        serve(args.folders, write, out, args.port, started)
+    except KeyboardInterrupt:
+        return 0
     return 0
 
 
@@ -63,8 +95,12 @@ def _table(summary: "Summary") -> Table:
     return table
 
 
-def _say(gathered: "Gathered", page: Path) -> None:
+def _say(gathered: "Gathered", summary: "Summary", page: Path) -> None:
+    from rlplast.report.trust import verdict_words
+
     console = Console()
+    for words in verdict_words(summary):
+        console.print(words, highlight=False, markup=False)
     missing = len(gathered.missing)
     if missing:
         console.print(f"{counted(missing, 'cell')} not done: the report names them")

@@ -2,6 +2,7 @@
 
 - `read_study_config`: a path or shipped name → a checked study.
 - `study_cells`: its cells, every run's config resolved.
+- `cells_of`: the cells of some runs of it, such as a trial's.
 - `build_each`: whether every arm can be built.
 - `write_study`: the plan into the study's folder.
 """
@@ -9,7 +10,7 @@
 import copy
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,20 @@ from rlplast.core.training.run_folder import write_text
 from rlplast.run.build import build
 from rlplast.run.config_file import dump_config, read_config
 from rlplast.run.info import versions
+from rlplast.run.loggers.logger import check_loggers
 from rlplast.run.shipped import find_config
 from rlplast.study.folder import StudyFolder
 from rlplast.study.plan import Cell, PlannedRun, plan
-from rlplast.study.spec import StudyConfig, runs_of
+from rlplast.study.spec import ArmRun, StudyConfig, runs_of
 
-__all__ = ["build_each", "planned_runs", "read_study_config", "study_cells", "write_study"]
+__all__ = [
+    "build_each",
+    "cells_of",
+    "planned_runs",
+    "read_study_config",
+    "study_cells",
+    "write_study",
+]
 
 
 def read_study_config(source: str) -> StudyConfig:
@@ -52,8 +61,21 @@ def planned_runs(study: StudyConfig) -> list[PlannedRun]:
     Raises:
         ConfigError: naming the arm whose config is wrong.
     """
+    return _resolved(study, runs_of(study))
+
+
+def cells_of(study: StudyConfig, arm_runs: Sequence[ArmRun]) -> list[Cell]:
+    """Return the cells of some runs of a study, every config resolved.
+
+    Raises:
+        ConfigError: naming the arm whose config is wrong.
+    """
+    return plan(_resolved(study, arm_runs))
+
+
+def _resolved(study: StudyConfig, arm_runs: Sequence[ArmRun]) -> list[PlannedRun]:
     runs, read = [], {}  # seeds differ in nothing else: one of them is read
-    for run in runs_of(study):
+    for run in arm_runs:
         try:
             if (run.task, run.arm) not in read:
                 read[run.task, run.arm] = read_config(study.base, *run.overrides)
@@ -64,8 +86,12 @@ def planned_runs(study: StudyConfig) -> list[PlannedRun]:
     return runs
 
 
-def build_each(left: Sequence[Cell]) -> None:
+def build_each(left: Sequence[Cell], told: Callable[[str], None] = lambda text: None) -> None:
     """Build each arm of each task once, before hours are spent on what it goes on from.
+
+    Args:
+        left: the cells.
+        told: called with what is built next.
 
     Raises:
         ConfigError: naming the arm, for whatever its config asks that is not there.
@@ -75,7 +101,9 @@ def build_each(left: Sequence[Cell]) -> None:
         if cell.arm is None or (cell.task, cell.arm) in seen:
             continue
         seen.add((cell.task, cell.arm))
+        told(f"checking that every arm can be built: {cell.name}")
         try:
+            check_loggers(cell.config)
             trainable, _ = build(cell.config.to_resume())
         except RlplastError as error:
             raise ConfigError(f"arm {cell.arm!r}: {error}") from error
@@ -93,7 +121,8 @@ def write_study(
         text = dump_config(cell.config)
         if not path.exists() or path.read_bytes() != text.encode():  # edited, or cut short
             write_text(path, text)
-    arms = list(dict.fromkeys(run.arm for run in runs_of(study)))
+    trials = (cell.arm for cell in cells if cell.arm is not None)
+    arms = list(dict.fromkeys([*(run.arm for run in runs_of(study)), *trials]))
     about: dict[str, Any] = {
         "name": Path(source).stem,
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],

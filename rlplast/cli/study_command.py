@@ -13,8 +13,10 @@ from pathlib import Path
 from rich.console import Console
 
 from rlplast.cli.errors import stoppable
+from rlplast.cli.live import step_shown
 from rlplast.cli.study_cells import build_each, read_study_config, study_cells, write_study
 from rlplast.cli.study_progress import study_progress
+from rlplast.cli.study_search import drawn_trials, open_trials, said_of_search, show_best
 from rlplast.cli.study_tree import show_plan
 from rlplast.cli.tables import counted
 from rlplast.core.errors import ConfigError, Interrupted
@@ -22,7 +24,7 @@ from rlplast.run.info import versions
 from rlplast.study.executors import Executor, make_executor
 from rlplast.study.folder import StudyFolder
 from rlplast.study.plan import Cell
-from rlplast.study.scheduler import Failure, Stopped, pending, run_cells
+from rlplast.study.scheduler import Failure, Stopped, Supply, pending, run_cells
 from rlplast.study.spec import StudyConfig
 
 __all__ = ["add_arguments", "read_study_config", "run", "study_cells"]
@@ -68,29 +70,39 @@ def run(args: argparse.Namespace) -> int:
         return run_plan(args, lambda study, threads: _executor(study, threads, args).close())
     study = read_study_config(args.config)
     cells = study_cells(study)
+    first = drawn_trials(study, 1)  # they stand for all trials of their arm
     console = Console()
-    show_plan(console, cells)
-    threads = max(cell.config.threads for cell in cells)
+    if cells:
+        show_plan(console, cells)
+    for line in said_of_search(study):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    threads = max(cell.config.threads for cell in (*cells, *first))
     path = Path(args.out) if args.out else Path("runs") / f"study-{Path(args.config).stem}"
     folder = StudyFolder(path)
     try:
         folder.open_for(versions())
         left = pending(cells, path)
-        if not left:
+        with step_shown() as told:
+            build_each([*left, *first], told)
+        trials = open_trials(study, cells, folder, args.config)
+        over = trials is None or trials.finished()
+        if not left and over:
             console.print(f"{path} is done: `rlplast report {path}`", soft_wrap=True, markup=False)
-        build_each(left)
         executor = _executor(study, threads, args)
         try:
-            write_study(folder, study, cells, args.config)
-            failures = _run(folder, cells, executor, study, args)
+            known = trials.known() if trials is not None else []
+            write_study(folder, study, [*cells, *known], args.config)
+            failures = _run(folder, cells, executor, study, args, trials)
         finally:
             executor.close()
     finally:
         folder.close()
+    if trials is not None:
+        show_best(console, trials.searches, path)
     _show_failures(console, failures)
     if failures:
         return 1
-    if left:
+    if left or not over:
         say = f"study: {path}   next: `rlplast report {path}`"
         console.print(say, soft_wrap=True, markup=False)
     return 0
@@ -102,6 +114,7 @@ def _run(
     executor: Executor,
     study: StudyConfig,
     args: argparse.Namespace,
+    trials: Supply | None,
 ) -> list[Failure]:
     """Run what is not done; a signal stops the running cells once they have saved.
 
@@ -116,7 +129,7 @@ def _run(
 
     try:
         with stoppable(), study_progress(folder.path) as observer:
-            return run_cells(cells, folder, executor, command, study.retries, observer)
+            return run_cells(cells, folder, executor, command, study.retries, observer, trials)
     except Stopped as interruption:
         stopped = counted(interruption.cells, "running cell")
         raise Interrupted(

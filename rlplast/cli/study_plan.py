@@ -9,9 +9,10 @@ from typing import Any
 from rich.console import Console
 
 from rlplast.cli.study_cells import build_each, read_study_config, study_cells
+from rlplast.cli.study_search import drawn_trials, said_of_search
 from rlplast.cli.study_smoke import smoke_runs
-from rlplast.cli.study_tree import duration, said, show_plan
-from rlplast.cli.tables import counted
+from rlplast.cli.study_tree import said, show_plan
+from rlplast.cli.tables import counted, duration
 from rlplast.core.errors import ConfigError
 from rlplast.core.training.config import RunConfig
 from rlplast.run.made_data import make_data
@@ -35,12 +36,15 @@ def run_plan(args: argparse.Namespace, check: Callable[[StudyConfig, int], objec
         ConfigError: naming the arm that could not be built, whatever is installed.
     """
     study = read_study_config(args.config)
-    cells = study_cells(study)
+    cells = [*study_cells(study), *drawn_trials(study)]
+    cells = list({cell.key: cell for cell in reversed(cells)}.values())[::-1]  # equal ones are one
     threads = max(cell.config.threads for cell in cells)
     machine = measured(threads)
     found = estimate(cells, machine)
     console = Console()
     show_plan(console, cells, found)
+    for line in said_of_search(study):
+        _say(console, line)
     _say(console, f"estimate: {_whole(cells, found)}")
     _say(console, _basis(machine, threads))
     for missing in dict.fromkeys(name for cell in cells for name in _missing(cell.config)):

@@ -18,6 +18,7 @@ from rich.text import Text
 from rlplast.cli import cell as cells_main
 from rlplast.cli import report_command
 from rlplast.cli.errors import stoppable
+from rlplast.cli.live import step_shown
 from rlplast.cli.study_cells import build_each, planned_runs, read_study_config, write_study
 from rlplast.cli.study_progress import study_progress
 from rlplast.cli.tables import counted, show
@@ -50,7 +51,8 @@ def run_smoke(args: argparse.Namespace) -> int:
         try:
             for run in runs:
                 make_data(run.config)
-            build_each(cells)
+            with step_shown() as told:
+                build_each(cells, told)
         except ConfigError:
             shutil.rmtree(path / "data", ignore_errors=True)
             raise

@@ -1,7 +1,7 @@
 """A study's plan in words: its tree of cells.
 
 - `show_plan`: the tree of the first task and seed, with estimates if there are some.
-- `said`, `duration`, `size`: an estimate, a time and a number of bytes for people.
+- `said`: an estimate for people.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from rlplast.cli.tables import counted
+from rlplast.cli.tables import counted, duration, size
 from rlplast.study.plan import Cell, cost
 
 if TYPE_CHECKING:
     from rlplast.study.estimate import Estimate
 
-__all__ = ["duration", "said", "show_plan", "size"]
+__all__ = ["said", "show_plan"]
 
 
 def show_plan(
@@ -50,29 +50,3 @@ def show_plan(
 def said(found: "Estimate") -> str:
     """Return an estimate in words."""
     return f"{duration(found.seconds)}, {size(found.disk)}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time as people say it.
-
-    Examples:
-        >>> duration(42), duration(600), duration(7200), duration(1e6)
-        ('42 s', '10 min', '2.0 h', '11.6 days')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 360_000 else f"{seconds / 86_400:.1f} days"
-
-
-def size(count: float) -> str:
-    """Return a number of bytes as people say it.
-
-    Examples:
-        >>> size(999), size(2.5e6), size(7.1e9)
-        ('1 kB', '2 MB', '7.1 GB')
-    """
-    if count < 1e6:
-        return f"{count / 1e3:.0f} kB"
-    return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"

@@ -4,6 +4,7 @@
 - `show`: print one table, unwrapped where the output is not a terminal.
 - `figure`: a number in a cell.
 - `counted`: a number with its noun.
+- `duration`, `size`: a time and a number of bytes for people.
 """
 
 import json
@@ -12,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["counted", "figure", "show", "show_json"]
+__all__ = ["counted", "duration", "figure", "show", "show_json", "size"]
 
 _UNWRAPPED = 10_000  # columns; a table only takes what it needs
 
@@ -53,3 +54,29 @@ def counted(number: int, noun: str) -> str:
         ('1 episode', '2 episodes')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it.
+
+    Examples:
+        >>> duration(42), duration(600), duration(7200), duration(1e6)
+        ('42 s', '10 min', '2.0 h', '11.6 days')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 360_000 else f"{seconds / 86_400:.1f} days"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes as people say it.
+
+    Examples:
+        >>> size(999), size(2.5e6), size(7.1e9)
+        ('1 kB', '2 MB', '7.1 GB')
+    """
+    if count < 1e6:
+        return f"{count / 1e3:.0f} kB"
+    return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"

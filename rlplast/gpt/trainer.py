@@ -101,10 +101,15 @@ class GPTTrainer(Trainable):
         self.updates_summed = 0
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         self._plain_loss = _Loss(self.gpt, device.type, config.precision)
-        compiled = config.accelerate == "compile"
+        compiled = self._to_compile = config.accelerate == "compile"
         # Compiled below DDP: its hooks on gradients stay outside the graph.
         inner = torch.compile(self._plain_loss, dynamic=False) if compiled else self._plain_loss
         self._loss = distributed.averaging(inner, device)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def about_to_compile(self) -> bool:
+        """Whether the next step compiles the update, which takes seconds."""
+        return self._to_compile
 
     # One step: an update, or the start of a phase.
 
@@ -137,6 +142,7 @@ class GPTTrainer(Trainable):
         self.sum += loss
         self.updates_summed += 1
         self.clock = clock
+        self._to_compile = False
         self.after_update(self.clock, {"gpt": activations})
 
     def _backward(self, parts: tuple[Tensor, ...], clock: Clock) -> tuple[Tensor, Activations]:

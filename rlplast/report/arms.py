@@ -7,10 +7,11 @@
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlplast.core.method.schedule import KEYS
+from rlplast.run.differences import differing, is_free, leaves
 
 __all__ = ["differences", "label_of", "number_variants", "substance", "task_of", "treatment"]
 
@@ -18,21 +19,6 @@ Config = Mapping[str, Any]
 
 NO_TREATMENT = "none"
 
-# Dotted keys that runs of one arm may differ in: what measures and saves a run, or where and how
-# fast it runs, does not change what is trained.
-_FREE = (
-    "seed",
-    "threads",
-    "device",
-    "tensorboard",
-    "log",
-    "evaluate",
-    "metrics",
-    "checkpoint",
-    "percentages_of",
-    "data.folder",
-    "env.workers",
-)
 _TREATMENT = ("hooks", "layers", "penalties")
 
 
@@ -92,7 +78,7 @@ def _row_label(row: Config) -> str:
 
 def substance(config: Config) -> str:
     """Return what a run's training depends on but its seed, as text to compare."""
-    return _text(sorted(_leaves(config)))
+    return _text(sorted((k, v) for k, v in leaves(config) if not is_free(k)))
 
 
 def treatment(config: Config) -> str:
@@ -111,21 +97,8 @@ def differences(one: Config, other: Config) -> list[str]:
         >>> differences({"seed": 1, "agent": {"lr": 0.1}}, {"seed": 2, "agent": {"lr": 0.2}})
         ['agent.lr 0.1, 0.2']
     """
-    left, right = (dict(_leaves(config)) for config in (one, other))
-    both = {key: (left.get(key, "absent"), right.get(key, "absent")) for key in left | right}
-    return [f"{key} {a}, {b}" for key, (a, b) in sorted(both.items()) if a != b]
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (dotted key, value as text) of all that matters in a config."""
-    if path in _FREE:
-        return
-    inner = dict(enumerate(value)) if isinstance(value, list) else value
-    if isinstance(inner, Mapping) and inner:
-        for key, own in inner.items():
-            yield from _leaves(own, f"{path}.{key}" if path else str(key))
-    else:
-        yield path, str(value)
+    both = differing(one, other)
+    return [f"{key} {a}, {b}" for key, (a, b) in both.items() if not is_free(key)]
 
 
 def number_variants(

@@ -1,10 +1,11 @@
 """What a report says, section by section, and its folder.
 
 - `sections`: text, tables and pictures.
-- `write_report`: report.html, summary.csv, and the pictures as .svg and .png.
+- `write_report`: report.html, summary.csv, and the charts as .svg and .png.
+- `write_waiting`: a page for while no run is done.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,18 +17,20 @@ from rlplast.report.plot import write_whole
 from rlplast.report.records import estimate, number, without_empty_columns
 from rlplast.report.run_data import higher_is_better
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text
+from rlplast.report.trust import verdict_words
 from rlplast.report.view import Report, Rows, interval_words
 
-__all__ = ["sections", "write_report"]
+__all__ = ["sections", "write_report", "write_waiting"]
 
 SHOWN = 30  # missing runs that are named one by one
-ENOUGH = 5  # seeds, below which the report warns of its own intervals
+NAMED = 8  # arms, tasks or seeds that the first sentence names
 
 
 Columns = dict[str, Callable[[SummaryRow], str]]  # head → what a row has in the column
 _COMPARED: Columns = {
     "P(improvement)": lambda row: estimate(row.improvement),
-    "difference by seed": lambda row: estimate(row.difference),
+    "difference": lambda row: estimate(row.difference),
+    "p (Holm)": lambda row: number(row.p_holm),
 }
 
 
@@ -53,13 +56,23 @@ def write_report(gathered: Gathered, summary: Summary, out: Path, footer: str = 
     text = page(gathered.name, report.arms, contents, footer)
     files["report.html"] = _encoded(text)
     files["summary.csv"] = _encoded(csv_text(summary))
+    _write_files(files, out)
+    return out / "report.html"
+
+
+def write_waiting(words: str, out: Path) -> None:
+    """Write a page that only says that there is nothing to report yet."""
+    text = page("Nothing to report yet", (), [Section("summary", "Summary", (Text(words),))])
+    _write_files({"report.html": _encoded(text)}, out)
+
+
+def _write_files(files: Mapping[str, bytes], out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             write_whole(out / name, content)
     except OSError as error:
         raise RlplastError(f"{out}: the report could not be written ({error})") from error
-    return out / "report.html"
 
 
 def _encoded(text: str) -> bytes:
@@ -92,10 +105,10 @@ def _headline(report: Report) -> Iterator[Part]:
     seeds = sorted({run.seed for run in gathered.runs})
     done, missing = len(gathered.runs), len(gathered.missing)
     yield Text(
-        f"{_listed(gathered.tasks, 'task')}; {_listed(gathered.arms, 'arm')}; "
-        f"{_listed([str(seed) for seed in seeds], 'seed')}. "
-        + (f"Baseline: {gathered.baseline}." if gathered.baseline else "No baseline.")
+        f"Compared: {_listed(gathered.arms, 'arm')}, on {_listed(gathered.tasks, 'task')}, with "
+        f"{_listed([str(seed) for seed in seeds], 'seed')}."
     )
+    yield from map(Text, verdict_words(report.summary))
     left = f"; {missing} {'cell is' if missing == 1 else 'cells are'} not" if missing else ""
     yield Text(f"{done} {'run is' if done == 1 else 'runs are'} done{left}.")
     if missing:
@@ -104,16 +117,11 @@ def _headline(report: Report) -> Iterator[Part]:
         yield Text(f"Not done, and in no number below: {names}{rest}.", bad=True)
     for note in dict.fromkeys((*gathered.notes, *report.summary.notes)):
         yield Text(f"Note: {note}")
-    if 1 < len(seeds) < ENOUGH:
-        yield Text(
-            f"Note: intervals of {len(seeds)} seeds are narrower than they say: a bootstrap cannot "
-            f"know what other seeds would do. Run {ENOUGH} or more before you conclude."
-        )
 
 
 def _listed(names: tuple[str, ...] | list[str], noun: str) -> str:
-    plural = noun if len(names) == 1 else f"{noun}s"
-    return f"{len(names)} {plural}: {', '.join(names)}"
+    words = f"{len(names)} {noun}" + ("" if len(names) == 1 else "s")
+    return words + (f" ({', '.join(names)})" if len(names) <= NAMED else "")
 
 
 def _results(report: Report) -> Iterator[Table]:
@@ -148,6 +156,8 @@ def _result(report: Report, rows: Rows) -> Table:
     if "P(improvement)" in table.head:
         baseline = report.summary.baseline
         caption += f" P(improvement): how likely a run ends better than one of {baseline}."
+        caption += f" Difference: from {baseline}, by seed where seeds are shared."
+        caption += " p (Holm): corrected for the number of arms."
     return replace(table, caption=caption)
 
 
@@ -220,10 +230,10 @@ def _comparison(report: Report) -> Iterator[Table]:
                 compared.append(row)
     if body:
         caption = (
-            f"Against {report.summary.baseline}. P(improvement) is 0.5 for equals; of a "
-            "difference, the interval tells whether 0 is in it. Differences are in the units of "
-            "the score, so negative ones are better for losses. "
-            f"Intervals: {interval_words(compared)}."
+            f"Against {report.summary.baseline}. P(improvement) is 0.5 for equals. Differences are "
+            "in the units of the score, so negative ones are better for losses. p (Holm): of no "
+            "difference, two-sided, corrected for the number of arms; an interval is not "
+            f"corrected. Intervals: {interval_words(compared, 'difference')}."
         )
         yield Table(("arm", "task", *_COMPARED, "pairs"), tuple(body), caption, words=2)
 

@@ -13,12 +13,16 @@ from rlplast.report.looks import unused
 from rlplast.report.run_data import EVALUATIONS, TRAINING, RunData, read_run
 from rlplast.run.read import read_config, read_info, read_json, read_lines
 
-__all__ = ["Gathered", "gather"]
+__all__ = ["Gathered", "NothingDone", "gather"]
 
 DONE = "done"
 PREFIX = "prefix"
 FORMAT = 1  # of study.json
 SMOKE = "this is a smoke, runs of a moment on made data: nothing in it is a result"
+
+
+class NothingDone(ConfigError):
+    """Raised when there are runs, and none of them is finished."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,9 @@ def gather(folders: Sequence[Path]) -> Gathered:
             in it. The arm of a run outside a study is what its hooks say.
 
     Raises:
-        ConfigError: if there is no finished run, or if those of one task count different
-            units or have different scores.
+        NothingDone: if no run is finished.
+        ConfigError: if there is no run, or if those of one task count different units or have
+            different scores.
         DamagedFile: if a file is cut or altered; it names the file and the line.
     """
     studies, plain = _find(folders)
@@ -76,7 +81,7 @@ def gather(folders: Sequence[Path]) -> Gathered:
         )
     merged = _merge(parts)
     if not merged.runs:
-        raise ConfigError(f"no run is finished yet: {'; '.join(merged.missing)}")
+        raise NothingDone(f"no run is finished yet: {'; '.join(merged.missing)}")
     _check_comparable(merged.runs)
     return merged
 

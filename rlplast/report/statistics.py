@@ -1,44 +1,55 @@
 """Statistics of a few runs: point estimates, each with an interval.
 
-- `stratified_interval`: the interquartile mean of several tasks' scores, seeds resampled per task.
+- `middle`: the interquartile mean, its variance and its degrees of freedom.
+- `stratified_interval`: the interquartile mean of several tasks' scores, with its interval.
 - `probability_of_improvement`: how often a run of one arm beats a run of another.
 - `paired_difference`: differences between runs of equal seeds.
 - `align`, `curve_band`: curves on common points, and their interquartile mean with a band.
 - `area_under_curve`, `drop_and_recovery`: what one curve says.
 
-Point estimates and stratified percentile bootstrap after Agarwal et al. 2021, "Deep
-Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv:2108.13264). As in rliable,
-the interquartile mean (IQM) leaves out ⌊n/4⌋ values at either end. Every function draws from a
-generator of its own seed, so a report repeats. With fewer than two seeds in a task there is nothing
-to resample: `low` and `high` are then not-a-number.
+As in rliable (Agarwal et al. 2021, arXiv:2108.13264), the interquartile mean (IQM) leaves out
+⌊n/4⌋ values at either end. Its interval is Student's, with the larger of two standard errors: that
+of a trimmed mean (Tukey & McLaughlin 1963) and that of the plain mean. `scripts/coverage.py`
+measures how often such intervals hold the true value; docs/explanation/statistics.md says it.
+With fewer than `FEWEST` seeds in a task `low` and `high` are not-a-number. Nothing here is random.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
 __all__ = [
+    "ALPHA",
+    "FEWEST",
     "LEVEL",
     "RESAMPLES",
     "Drop",
     "Estimate",
+    "Mean",
     "align",
     "area_under_curve",
+    "by_seed",
     "curve_band",
     "drop_and_recovery",
+    "estimate_of",
+    "interval_of",
+    "middle",
+    "newcombe_interval",
     "paired_difference",
     "probability_of_improvement",
     "stratified_interval",
+    "summed",
+    "variance_of_sum",
 ]
 
-LEVEL, RESAMPLES = 0.95, 2000  # of all intervals: their coverage, and the bootstrap samples behind
+LEVEL, ALPHA = 0.95, 0.05  # the coverage that intervals aim at; the level of tests
+FEWEST = 5  # seeds of a task, below which there is no interval and no test
+RESAMPLES = 2000  # of the percentile bootstrap that these intervals replace (scripts/coverage.py)
 
-_SEED = 0  # of the resampling
 _TRIM = 0.25  # share cut off at either end
-_CELLS = 2_000_000  # numbers held at once while resampling
 
 
 @dataclass(frozen=True)
@@ -47,7 +58,7 @@ class Estimate:
 
     Attributes:
         value: the point estimate; not-a-number for no scores.
-        low: lower end; not-a-number where a task has fewer than two seeds.
+        low: lower end; not-a-number where a task has fewer than `FEWEST` seeds.
         high: upper end, likewise.
         count: how many scores are behind it.
     """
@@ -72,43 +83,147 @@ class Drop:
     recovered_after: float | None
 
 
+@dataclass(frozen=True)
+class Mean:
+    """A mean or a trimmed mean, as Student's t knows it; arrays of the samples' leading shape.
+
+    Attributes:
+        value: the mean.
+        variance: the square of its standard error.
+        freedom: degrees of freedom, at least 1.
+    """
+
+    value: np.ndarray
+    variance: np.ndarray
+    freedom: np.ndarray
+
+
+def middle(samples: Sequence[np.ndarray]) -> Mean:
+    """Return the IQM of all samples together, with its standard error.
+
+    The standard error is the larger one of two. That of a trimmed mean is made from the
+    winsorised values: those outside the middle half are moved to its ends. With few seeds it is
+    too small by chance, when the seeds in the middle happen to agree. That of the plain mean does
+    not depend on which seeds are in the middle. Both are made within each sample, so how far
+    tasks are apart is in neither.
+
+    Args:
+        samples: per task, scores, shape (..., seeds), at least two seeds; leading axes equal.
+    """
+    ordered = np.sort(np.concatenate(samples, axis=-1), axis=-1)
+    total = ordered.shape[-1]
+    cut = int(total * _TRIM)
+    kept = total - 2 * cut
+    lowest, highest = ordered[..., [cut]], ordered[..., [total - cut - 1]]
+    moved = [np.clip(own, lowest, highest) for own in samples]
+    trimmed, freedom = summed([variance_of_sum(own) / kept**2 for own in moved], samples)
+    whole, other = summed([variance_of_sum(own) / total**2 for own in samples], samples)
+    return Mean(
+        ordered[..., cut : total - cut].mean(axis=-1),
+        np.maximum(trimmed, whole),
+        np.where(trimmed > whole, freedom, other),
+    )
+
+
+def variance_of_sum(sample: np.ndarray) -> np.ndarray:
+    """Return the variance of the sum of a sample of shape (..., seeds)."""
+    equal = (sample == sample[..., :1]).all(axis=-1)  # whose mean may differ by a rounding error
+    return np.where(equal, 0.0, sample.shape[-1] * sample.var(axis=-1, ddof=1))
+
+
+def summed(
+    variances: Sequence[np.ndarray], samples: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sum of the samples' variances, and its degrees of freedom by Satterthwaite."""
+    total = np.sum(variances, axis=0)
+    terms = [(v / np.where(total > 0, total, 1)) ** 2 for v in variances]  # shares
+    inverse = sum(v / (own.shape[-1] - 1) for v, own in zip(terms, samples, strict=True))
+    return total, 1 / np.where(total > 0, inverse, 1.0)
+
+
+def interval_of(found: Mean) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of Student's interval of level `LEVEL`."""
+    half = stats.t.ppf(0.5 + LEVEL / 2, found.freedom) * np.sqrt(found.variance)
+    return found.value - half, found.value + half
+
+
+def estimate_of(found: Mean, count: int) -> Estimate:
+    """Return one value as an estimate of `count` scores."""
+    low, high = interval_of(found)
+    return Estimate(float(found.value), float(low), float(high), count)
+
+
 def stratified_interval(scores: Sequence[np.ndarray]) -> Estimate:
     """Estimate the IQM of the scores of all tasks together.
-
-    Seeds are drawn with replacement within each task, so that every task keeps its weight.
 
     Args:
         scores: per task, the scores of its seeds, shape (seeds,), all numbers.
     """
-
-    def pooled(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
-        return stats.trim_mean(np.concatenate(parts, axis=axis), _TRIM, axis=axis)
-
-    return _bootstrap(scores, pooled, sum(map(len, scores)))
+    count, fewest = sum(map(len, scores)), min(map(len, scores))
+    if fewest >= FEWEST:
+        return estimate_of(middle(scores), count)
+    value = float(stats.trim_mean(np.concatenate(scores), _TRIM)) if fewest else math.nan
+    return Estimate(value, math.nan, math.nan, count)
 
 
 def probability_of_improvement(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Estimate:
     """Estimate how likely a run of `x` scores higher than a run of `y` on a task.
 
     The mean over tasks of P(X > Y) + ½ P(X = Y), counted over all pairs of seeds (the
-    Mann–Whitney U statistic over its maximum). The two arms are resampled independently.
+    Mann–Whitney U statistic over its maximum). The two arms count as independent: where they
+    share seeds, the interval is rather too long.
 
     Args:
         x: per task, the scores of one arm's seeds, shape (seeds,).
         y: per task, those of the other arm, shape (seeds of that arm,).
     """
+    count, sizes = sum(map(len, x)), [(len(a), len(b)) for a, b in zip(x, y, strict=True)]
+    fewest = min(map(min, sizes))
+    share = math.nan
+    if fewest:
+        share = float(np.mean([_wins(a, b) for a, b in zip(x, y, strict=True)]))
+    if fewest < FEWEST:
+        return Estimate(share, math.nan, math.nan, count)
+    low, high = newcombe_interval(np.array(share), sizes)
+    return Estimate(share, float(low), float(high), count)
 
-    def improvement(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
-        pairs = zip(parts[: len(x)], parts[len(x) :], strict=True)
-        return np.mean([_wins(a, b) for a, b in pairs], axis=0)
 
-    return _bootstrap([*x, *y], improvement, sum(map(len, x)))
+def _wins(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the share of pairs that x wins; a tie counts half."""
+    return float(0.5 + np.sign(x[:, None] - y[None, :]).mean() / 2)
 
 
-def _wins(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the share of pairs along the last axes that x wins; a tie counts half."""
-    signs = np.sign(x[..., :, None] - y[..., None, :])
-    return 0.5 + signs.mean(axis=(-2, -1)) / 2
+def newcombe_interval(
+    share: np.ndarray, sizes: Sequence[tuple[int, int]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the interval of the share of pairs that are won, a mean over tasks.
+
+    Newcombe's method 5 (2006, Statistics in Medicine 25:559): all shares whose distance from the
+    given one is at most 1.96 of the standard errors that Hanley & McNeil (1982) give for them. It
+    lies within 0 and 1, and has a length where all pairs are won. As if all tasks had one share,
+    which is cautious: unequal ones vary less.
+
+    Args:
+        share: from 0 to 1, any shape.
+        sizes: per task, the seeds of the one arm and of the other.
+    """
+    share = np.asarray(share, dtype=float)
+    quantile = stats.norm.ppf(0.5 + LEVEL / 2)
+
+    def error(true: np.ndarray) -> np.ndarray:
+        pairs = (1 - true) / (2 - true) + true / (1 + true)
+        parts = [true * (1 - true) * (1 + ((m + n) / 2 - 1) * pairs) / (m * n) for m, n in sizes]
+        return quantile * np.sqrt(sum(parts)) / len(sizes)
+
+    ends = []
+    for end in (0.0, 1.0):
+        inside, outside = share, np.full(share.shape, end)
+        for _ in range(60):  # halvings: to the last bit
+            half = (inside + outside) / 2
+            near = np.abs(half - share) <= error(half)
+            inside, outside = np.where(near, half, inside), np.where(near, outside, half)
+        ends.append(inside)
+    return ends[0], ends[1]
 
 
 def paired_difference(
@@ -122,32 +237,15 @@ def paired_difference(
         x: per task, scores of one arm by seed.
         y: per task, those of the other; seeds that only one arm has are left out.
     """
-    differences = [
+    return stratified_interval(by_seed(x, y))
+
+
+def by_seed(x: Sequence[Mapping[int, float]], y: Sequence[Mapping[int, float]]) -> list[np.ndarray]:
+    """Return per task x − y of the seeds that both have, by rising seed, shape (seeds,)."""
+    return [
         np.array([ours[own] - theirs[own] for own in sorted(ours.keys() & theirs.keys())])
         for ours, theirs in zip(x, y, strict=True)
     ]
-    return stratified_interval(differences)
-
-
-def _bootstrap(
-    samples: Sequence[np.ndarray], statistic: Callable[..., np.ndarray], count: int
-) -> Estimate:
-    """Return the statistic of samples that are resampled each on its own, with percentiles."""
-    fewest = min(map(len, samples))
-    value = float(statistic(*samples)) if fewest else math.nan
-    if fewest < 2:
-        return Estimate(value, math.nan, math.nan, count)
-    low, high = stats.bootstrap(
-        samples,
-        statistic,
-        n_resamples=RESAMPLES,
-        batch=max(1, _CELLS // sum(len(own) ** 2 for own in samples)),
-        vectorized=True,
-        confidence_level=LEVEL,
-        method="percentile",
-        rng=np.random.default_rng(_SEED),
-    ).confidence_interval
-    return Estimate(value, float(low), float(high), count)
 
 
 def align(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
@@ -179,40 +277,28 @@ def _last_of_each(xs: np.ndarray, ys: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def curve_band(ys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the IQM over seeds at every point, and the ends of its bootstrap interval.
+    """Return the IQM over seeds at every point, and the ends of its interval.
 
-    The same seeds are drawn for all points, so that the band is as smooth as the curves.
+    Each point has the interval that `stratified_interval` gives its scores. Hence the band holds
+    the true value at 95% of the points, not the whole true curve in 95% of studies.
 
     Args:
         ys: shape (seeds, points); not-a-number where a run has no score, which is left out.
 
     Returns:
         value, low and high, each of shape (points,); low and high are not-a-number at points
-        that fewer than two seeds have.
+        that fewer than `FEWEST` seeds have.
     """
-    seeds, points = ys.shape
-    low, high = np.full(points, np.nan), np.full(points, np.nan)
-    drawn = np.random.default_rng(_SEED).integers(0, seeds, (RESAMPLES, seeds))
-    width = max(1, _CELLS // drawn.size)
-    tail = 50 * (1 - LEVEL)
-    enough = np.flatnonzero((~np.isnan(ys)).sum(axis=0) > 1)
-    for start in range(0, len(enough), width):
-        columns = enough[start : start + width]
-        means = _iqm_of_present(np.moveaxis(ys[:, columns][drawn], 1, 0))
-        # A resample that has only seeds without a score here says nothing about this point.
-        low[columns], high[columns] = np.nanpercentile(means, [tail, 100 - tail], axis=0)
-    return _iqm_of_present(ys), low, high
-
-
-def _iqm_of_present(values: np.ndarray) -> np.ndarray:
-    """Return the IQM over the first axis of what is a number there; none gives not-a-number."""
-    ordered = np.sort(values, axis=0)  # not-a-number last
-    present = (~np.isnan(ordered)).sum(axis=0)
-    cut = (present * _TRIM).astype(int)
-    rank = np.arange(len(values)).reshape(-1, *[1] * (values.ndim - 1))
-    kept = (rank >= cut) & (rank < present - cut)
-    total = np.where(kept, ordered, 0.0).sum(axis=0)
-    return np.where(present > 0, total / np.maximum(present - 2 * cut, 1), np.nan)
+    ordered = np.sort(ys.T, axis=-1)  # not-a-number last
+    present = (~np.isnan(ordered)).sum(axis=-1)
+    value, low, high = (np.full(len(ordered), np.nan) for _ in range(3))
+    for count in np.unique(present[present > 0]):
+        here = present == count
+        scores = ordered[here, :count]
+        value[here] = stats.trim_mean(scores, _TRIM, axis=-1)
+        if count >= FEWEST:
+            low[here], high[here] = interval_of(middle([scores]))
+    return value, low, high
 
 
 def area_under_curve(xs: np.ndarray, ys: np.ndarray, start: float | None = None) -> float:

@@ -3,8 +3,9 @@
 - `SummaryRow`, `Summary`, `summarise`: the numbers of all arms, with intervals.
 - `csv_text`: the same as a file.
 
-Estimates over seeds are interquartile means with a 95% bootstrap interval
-(`rlplast.report.statistics`). A run without a score is in no average; the notes name it.
+Estimates over seeds are interquartile means with a 95% interval (`rlplast.report.statistics`), and
+tests are of the difference to the baseline (`rlplast.report.comparison`). A run without a score is
+in no average; the notes name it.
 """
 
 import csv
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from rlplast.report.comparison import Comparison, compare, holm
 from rlplast.report.gather import Gathered
 from rlplast.report.run_data import (
     Run,
@@ -31,7 +33,6 @@ from rlplast.report.scores import RAW, Scale, reference_id, scale_of
 from rlplast.report.statistics import (
     Drop,
     Estimate,
-    paired_difference,
     probability_of_improvement,
     stratified_interval,
 )
@@ -61,8 +62,13 @@ class SummaryRow:
         auc_after: mean height from where the first arm of the task leaves the others.
         improvement: how likely a run's final score is better than one of the baseline (higher,
             or lower for losses); None for the baseline itself.
-        difference: final score minus that of the baseline with the same seed, in the score's
-            own sense: negative is better for losses; None for the baseline itself.
+        difference: final score minus that of the baseline, in the score's own sense: negative
+            is better for losses; None for the baseline itself.
+        paired: whether the difference is between runs of equal seeds, else that of the means of
+            all runs; None for the baseline.
+        p_value: two-sided, of no difference; None for the baseline, with fewer than 5 seeds on
+            a task, and over tasks that share no scale.
+        p_holm: the same, corrected for the number of arms that the task's rows test.
         drop: how much worse the first score after the intervention is than the last before.
         recovery: median x from the intervention until the score is back; not-a-number if half
             of the runs or more never recover, or without an intervention.
@@ -87,6 +93,9 @@ class SummaryRow:
     auc_after: Estimate
     improvement: Estimate | None
     difference: Estimate | None
+    paired: bool | None
+    p_value: float | None
+    p_holm: float | None
     drop: Estimate | None
     recovery: float
     recovered: int
@@ -149,19 +158,17 @@ def summarise(gathered: Gathered) -> Summary:
         notes.append(f"no run of the baseline {baseline} is finished: nothing is compared with it")
         baseline = None
     tasks = [_task(gathered, runs, name) for name in gathered.tasks]
-    rows = tuple(
-        _row([task], [RAW], arm, baseline)
-        for task in tasks
-        for arm in gathered.arms
-        if arm in task.arms
-    )
+    rows: list[SummaryRow] = []
+    for task in tasks:
+        own = [arm for arm in gathered.arms if arm in task.arms]
+        rows += _corrected([_row([task], [RAW], arm, baseline) for arm in own])
     aggregates: tuple[SummaryRow, ...] = ()
     if len(tasks) > 1:
         aggregates = _aggregates(tasks, gathered.arms, baseline, notes)
     return Summary(
         baseline,
         runs,
-        rows,
+        tuple(rows),
         aggregates,
         starts,
         prefix_seconds(gathered.runs, gathered.prefixes),
@@ -212,7 +219,14 @@ def _aggregates(
         notes.append(f"not in the rows over all tasks, for want of a score on some: {others}")
     if not scales:
         whole = [arm for arm in whole if baseline not in (None, arm)]
-    return tuple(_row(tasks, scales, arm, baseline) for arm in whole)
+    return tuple(_corrected([_row(tasks, scales, arm, baseline) for arm in whole]))
+
+
+def _corrected(rows: Sequence[SummaryRow]) -> list[SummaryRow]:
+    """Return the rows of one task with their p-values corrected for the number of them."""
+    tested = {row.arm: row.p_value for row in rows if row.p_value is not None}
+    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+    return [dataclasses.replace(row, p_holm=corrected.get(row.arm)) for row in rows]
 
 
 def _row(
@@ -236,6 +250,7 @@ def _row(
         normalised = estimate(lambda run, _: tasks[0].scale.of(run.final))
     drops = [run.drop for run in runs if run.drop is not None]
     compared = baseline not in (None, arm) and all(baseline in task.arms for task in tasks)
+    against = _compared(tasks, scales, arm, str(baseline)) if compared else None
     units, scores = {task.unit for task in tasks}, {task.score for task in tasks}
     return SummaryRow(
         task=tasks[0].name if len(tasks) == 1 else ALL_TASKS,
@@ -253,7 +268,10 @@ def _row(
         auc=estimate(lambda run, scale: scale.of(run.auc)),
         auc_after=estimate(lambda run, scale: scale.of(run.auc_after)),
         improvement=_improvement(tasks, arm, str(baseline)) if compared else None,
-        difference=_difference(tasks, scales, arm, str(baseline)) if compared else None,
+        difference=against.difference if against else None,
+        paired=against.paired if against else None,
+        p_value=against.p_value if against else None,
+        p_holm=None,
         drop=estimate(lambda run, scale: scale.length(run.drop.drop) if run.drop else math.nan)
         if drops
         else None,
@@ -275,12 +293,12 @@ def _improvement(tasks: Sequence[_Task], arm: str, baseline: str) -> Estimate:
     return probability_of_improvement(ours, theirs)
 
 
-def _difference(
+def _compared(
     tasks: Sequence[_Task], scales: Sequence[Scale], arm: str, baseline: str
-) -> Estimate:
-    """Estimate the final score minus the baseline's with the same seed."""
+) -> Comparison:
+    """Compare the final scores with the baseline's."""
     if not scales:
-        return _NOTHING
+        return Comparison(_NOTHING, None, True)
     ours, theirs = (
         [
             {run.seed: scale.of(run.final) for run in task.arms[own]}
@@ -288,7 +306,7 @@ def _difference(
         ]
         for own in (arm, baseline)
     )
-    return paired_difference(ours, theirs)
+    return compare(ours, theirs)
 
 
 def _recovery(drops: Sequence[Drop]) -> float:

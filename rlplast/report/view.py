@@ -12,8 +12,9 @@ from functools import cached_property
 from rlplast.report.gather import Gathered
 from rlplast.report.looks import Look, looks, unused
 from rlplast.report.run_data import Run, RunData, higher_is_better, task_length
-from rlplast.report.statistics import LEVEL, RESAMPLES
+from rlplast.report.statistics import FEWEST, LEVEL
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
+from rlplast.report.trust import Kind, coverage_words
 
 __all__ = ["Report", "Rows", "better", "interval_words", "slug_of"]
 
@@ -97,20 +98,16 @@ class Report:
         return "branch" if self.branches(task) else "first hook"
 
 
-def interval_words(rows: Iterable[SummaryRow]) -> str:
-    """Return in words how the intervals of an arm's seeds were made."""
+def interval_words(rows: Iterable[SummaryRow], kind: Kind = "final score") -> str:
+    """Return in words how the intervals of rows were made, and how far to trust them."""
     rows = list(rows)
-    if all(row.seeds < 2 for row in rows):
-        return "none, as there is one seed each"
-    alone = " (none for one seed)" if any(row.seeds < 2 for row in rows) else ""
-    of_tasks = [row for row in rows if row.task != ALL_TASKS]
-    noun = "seed" if of_tasks else "run"  # a row over all tasks counts its runs
-    counts = sorted({row.seeds for row in of_tasks or rows})
-    count = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return (
-        f"{LEVEL:.0%} percentile bootstrap over seeds{alone}, {RESAMPLES:,} resamples, "
-        f"{count} {noun}{'' if count == '1' else 's'}"
-    )
+    counts = [row.seeds for row in rows if row.final.low == row.final.low]
+    if not counts:
+        return f"none, as arms have fewer than {FEWEST} seeds"
+    fewer = f" (none with fewer than {FEWEST} seeds)" if len(counts) < len(rows) else ""
+    if all(row.task == ALL_TASKS for row in rows):
+        return f"{LEVEL:.0%}{fewer}"
+    return f"{LEVEL:.0%}{fewer}; {coverage_words(min(counts), kind)}"
 
 
 def better(key: str) -> str:

@@ -31,7 +31,8 @@ from rlplast.run.build import build
 from rlplast.run.config_file import dump_config, read_config
 from rlplast.run.episodes import play
 from rlplast.run.info import first_info, resumed_info, run_ids, status, versions
-from rlplast.run.read import read_info, read_lines
+from rlplast.run.loggers.logger import check_loggers, logged
+from rlplast.run.read import check_is_run, read_info, read_lines
 
 __all__ = ["Run", "branch", "load", "read_config", "resume", "train"]
 
@@ -43,9 +44,10 @@ def _loop(
     observer: Callable[[Loop], None] | None,
     until: tuple[Time, ...],
 ) -> Loop:
+    check_loggers(config)
     trainable, hooks = build(config)
     try:
-        folder = distributed.open_folder(path, config.tensorboard)
+        folder = distributed.open_folder(path)
     except (ConfigError, OSError) as error:
         trainable.close()
         if isinstance(error, OSError):
@@ -181,13 +183,17 @@ def train(
     *,
     observer: Callable[[Loop], None] | None = None,
     until: tuple[Time, ...] = (),
+    study: Mapping[str, Any] | None = None,
     **overrides: Any,
 ) -> Run:
     """Run a config to its end, or to `until` as `Loop` says; see `rlplast.train`.
 
+    `study` is what run.json says of the study that the run is a cell of.
+
     Raises:
         ConfigError: for a bad config, or a folder that is not empty.
         Interrupted: after a signal, with a checkpoint saved.
+        RlplastError: if a logger of ``log.to`` cannot be started, or training fails.
     """
     if not isinstance(config, RunConfig):
         keys = {key.replace("__", "."): value for key, value in overrides.items()}
@@ -196,13 +202,13 @@ def train(
     path = Path(out) if out is not None else _new_folder(config)
     if distributed.rank() == 0:
         _check_new(path)
-    info = first_info(config)
+    info = first_info(config, study)
     loop = _loop(config, path, info, observer, until)
     try:
         if distributed.rank() == 0:
             _check_new(path)  # once more, now that it is locked
             write_text(path / "config.yaml", dump_config(config))
-        with status(path, info):
+        with status(path, info), logged(loop.folder, config, info):
             loop.run()
     finally:
         loop.trainable.close()
@@ -283,7 +289,8 @@ def resume(
         with status(path, info | resumed_info()):
             if total is not None and distributed.rank() == 0:
                 write_text(path / "config.yaml", dump_config(config))
-            loop.run()
+            with logged(loop.folder, config, info):
+                loop.run()
     finally:
         loop.trainable.close()
         loop.folder.close()
@@ -291,7 +298,11 @@ def resume(
 
 
 def branch(
-    run: str | Path, out: str | Path, config: RunConfig, until: tuple[Time, ...] = ()
+    run: str | Path,
+    out: str | Path,
+    config: RunConfig,
+    until: tuple[Time, ...] = (),
+    study: Mapping[str, Any] | None = None,
 ) -> Run:
     """Make a run that goes on, by `resume`, from where another one stopped.
 
@@ -300,6 +311,7 @@ def branch(
         out: the new run's folder.
         config: its config, which must agree with that of `run` up to there.
         until: the `until` of `run`, which may have ended before any of it.
+        study: what run.json says of the study that the run is a cell of.
 
     Raises:
         ConfigError: if `out` is not empty.
@@ -308,7 +320,7 @@ def branch(
     _check_new(Path(out))
     config = config.settled(read_config(Path(run) / "config.yaml"))
     parents = run_ids(Run(Path(run), config).info)
-    branch_run(Path(run), Path(out), dump_config(config), first_info(config), parents, until)
+    branch_run(Path(run), Path(out), dump_config(config), first_info(config, study), parents, until)
     return Run(Path(out), config)
 
 
@@ -368,7 +380,5 @@ def load(
         ConfigError: if it is none.
     """
     path = Path(run)
-    started = any((path / name).is_file() for name in ("run.json", "metrics.jsonl"))
-    if not started or not (path / "config.yaml").is_file():
-        raise ConfigError(f"{path} is no run's folder: it has no config.yaml and run.json")
+    check_is_run(path)
     return Run(path, read_config(path / "config.yaml"), checkpoint, report)

@@ -248,7 +248,7 @@ def _repeated(call: Callable[[int], object]) -> Steps:
 def _checkpoint(agent: Any, hooks: Hooks, folder: Path, rounds: int) -> list[Row]:
     """Return what the run's own loop takes for a checkpoint, written to its end."""
     config, replay = agent.config, agent.experience.replay
-    loop = Loop(agent, hooks, config.total_time(), RunFolder(folder, False), config.cadence())
+    loop = Loop(agent, hooks, config.total_time(), RunFolder(folder), config.cadence())
 
     def save() -> None:
         loop._checkpoint()

@@ -73,8 +73,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def first_info(config: RunConfig) -> dict[str, Any]:
-    """Return what run.json says of a run that begins."""
+def first_info(config: RunConfig, study: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return what run.json says of a run that begins, as a cell of a study or alone."""
     return {
         "id": uuid.uuid4().hex,
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -85,6 +85,7 @@ def first_info(config: RunConfig) -> dict[str, Any]:
         "threads": config.threads,
         "processes": distributed.world(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        **({"study": dict(study)} if study else {}),
     }
 
 

@@ -2,20 +2,58 @@
 
 - `read_info`, `read_config`, `read_lines`: run.json, config.yaml, and a .jsonl file.
 - `read_json`: any JSON file that holds one object.
+- `check_is_run`: whether a folder is a run's; `unaltered`: for what only an altered file can be.
 - `status`: how far a run came; `last_line`: the newest line of a file that is being written.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rlplast.core.checkpoint.files import read
-from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.core.training.config import parse_yaml
 
-__all__ = ["last_line", "read_config", "read_info", "read_json", "read_lines", "status"]
+__all__ = [
+    "check_is_run",
+    "last_line",
+    "read_config",
+    "read_info",
+    "read_json",
+    "read_lines",
+    "status",
+    "unaltered",
+]
 
 _TAIL = 1 << 14  # bytes of a file that are sure to hold its last line
+
+
+def check_is_run(folder: Path) -> None:
+    """Check that a folder is a run's.
+
+    Raises:
+        ConfigError: if it is none.
+    """
+    started = any((folder / name).is_file() for name in ("run.json", "metrics.jsonl"))
+    if not started or not (folder / "config.yaml").is_file():
+        raise ConfigError(f"{folder} is no run's folder: it has no config.yaml and run.json")
+
+
+@contextmanager
+def unaltered(folder: Path) -> Iterator[None]:
+    """Say of a folder that it holds what nothing of ours wrote, if the block trips over that.
+
+    Raises:
+        DamagedFile: naming the folder.
+    """
+    try:
+        yield
+    except RlplastError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DamagedFile(f"{folder} holds what nothing of ours wrote: {error!r}") from error
 
 
 def read_info(folder: Path) -> dict[str, Any]:

@@ -87,7 +87,8 @@ def shrunk(config: RunConfig, folder: Path) -> RunConfig:
     _narrow(data)
     _shorten(data, config)
     _put_data(data, folder)
-    data |= {"device": "cpu", "tensorboard": False, "percentages_of": None}
+    data |= {"device": "cpu", "tensorboard": None, "percentages_of": None}
+    data["log"]["to"] = []
     for key, every in _INTERVALS.items():
         data[key]["every"] = data[key]["every"] and every
     data["checkpoint"]["keep_every"] = None

@@ -30,7 +30,7 @@ def tasks_of(config: RunConfig | Mapping[str, Any]) -> list[str]:
     from rlplast.agents.sequence import EnvConfig, Sequence
 
     env = config.get("env") if isinstance(config, Mapping) else getattr(config, "env", None)
-    if env is None:
+    if not isinstance(env, Mapping | EnvConfig):  # none, or what a plug-in calls so
         return []
     given = env if isinstance(env, Mapping) else vars(env)
     known = [field.name for field in dataclasses.fields(EnvConfig)]

@@ -88,6 +88,13 @@ class Executor:
         """Return the outcomes of jobs that ended, as soon as there is one, or [] after a time."""
         return self._look(seconds, lambda: bool(self._ended))
 
+    def end(self, job: Job) -> None:
+        """Ask one running job to save and end, once; `wait` returns its outcome."""
+        for running in self._running:
+            if running.job is job and not running.asked:
+                running.asked = True
+                self._backend.end(running.handle, force=False)
+
     def stop(self) -> list[Outcome]:
         """Have all running jobs save and end, wait for them, and return their outcomes.
 

@@ -29,12 +29,14 @@ __all__ = [
     "is_done",
     "is_prefix",
     "is_started",
+    "log_file",
     "read_study",
     "study_of",
 ]
 
 FORMAT = 1
-_FIRST = {".lock", "study.yaml", "configs", ".study.yaml.tmp", ".study.json.tmp"}  # before the plan
+_EARLY = {".lock", ".study.yaml.tmp", "search.log", "search.log.lock"}  # before the config
+_FIRST = {*_EARLY, "study.yaml", "configs", ".study.json.tmp"}  # before the plan
 
 
 def read_study(path: Path) -> dict[str, Any]:
@@ -89,6 +91,11 @@ def is_started(folder: Path) -> bool:
     return (folder / "run.json").is_file()
 
 
+def log_file(cell_folder: str) -> str:
+    """Return where a cell's output goes, below the study's folder, given the cell's folder."""
+    return f"logs/{cell_folder.removeprefix('cells/').replace('/', '_')}.log"
+
+
 def cell_row(cell: Cell) -> dict[str, Any]:
     """Return a cell as study.json lists it."""
     return {
@@ -140,7 +147,7 @@ class StudyFolder:
             )
         names = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
         begun = "study.json" in names or ("study.yaml" in names and names <= _FIRST)
-        if not begun and not names <= {".lock", ".study.yaml.tmp"}:
+        if not begun and not names <= _EARLY:
             raise ConfigError(
                 f"--out {self.path} is not empty and no study's folder: choose another one"
             )
@@ -171,7 +178,7 @@ class StudyFolder:
 
     def log(self, cell: Cell) -> Path:
         """Return where a cell's output goes."""
-        return self.path / "logs" / f"{cell.folder.removeprefix('cells/').replace('/', '_')}.log"
+        return self.path / log_file(cell.folder)
 
     def note(self, cell: Cell, event: str, **more: Any) -> None:
         """Append a line to the journal."""

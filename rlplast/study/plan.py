@@ -23,7 +23,7 @@ from rlplast.core.method.schedule import KEYS, Schedule
 from rlplast.core.training.config import RunConfig
 from rlplast.run.length import updates_at
 
-__all__ = ["Cell", "PlannedRun", "cost", "plan"]
+__all__ = ["Cell", "PlannedRun", "cost", "plan", "weights"]
 
 Rows = tuple[str, ...]  # a hook list, each row as canonical JSON
 _LONGEST = 80  # characters: of a task and an arm together a log is called
@@ -273,10 +273,13 @@ def cost(cells: Sequence[Cell]) -> tuple[float, int]:
     A run's parts count by the clock of its total. A prefix whose length is not known in advance
     counts as nothing, and what goes on from it as whole: the saving is never overstated.
     """
+    return sum(weights(cells).values()), sum(cell.arm is not None for cell in cells)
+
+
+def weights(cells: Sequence[Cell]) -> dict[str, float]:
+    """Return what each cell costs in whole runs, by key, as `cost` counts."""
     lengths = {cell.key: _length(cell) for cell in cells}
-    starts = [lengths[cell.parent] if cell.parent is not None else 0.0 for cell in cells]
-    spent = sum(lengths[cell.key] - start for cell, start in zip(cells, starts, strict=True))
-    return spent, sum(cell.arm is not None for cell in cells)
+    return {c.key: lengths[c.key] - (lengths[c.parent] if c.parent else 0.0) for c in cells}
 
 
 def _length(cell: Cell) -> float:

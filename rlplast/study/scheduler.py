@@ -2,6 +2,9 @@
 
 A cell that failed is tried again as often as asked; what goes on from a prefix that failed for
 good is not run, and everything else is.
+
+A supply adds cells while others run, and stops those that are not worth going on with: the trials
+of a search.
 """
 
 import time
@@ -9,12 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from rlplast.study.executors import Executor, Job, Outcome
 from rlplast.study.folder import StudyFolder, is_done, is_started
 from rlplast.study.plan import Cell
 
-__all__ = ["Failure", "Progress", "Stopped", "pending", "run_cells"]
+__all__ = ["Failure", "Progress", "Stopped", "Supply", "pending", "run_cells"]
 
 MESSAGE = "rlplast: "  # begins the last line of a cell that said what was wrong
 CONFIG_ERROR = 2  # trying again would say the same
@@ -55,6 +59,21 @@ class Progress:
     event: str = ""
 
 
+class Supply(Protocol):
+    """Adds cells while others run; asked about twice a second."""
+
+    def next(self, room: int) -> list[Cell]:
+        """Return cells to run now, of which so many could start."""
+        ...
+
+    def unwanted(self) -> set[str]:
+        """Return the keys of cells that are not to run, or not any further."""
+        ...
+
+    def lost(self, cell: Cell) -> None:
+        """Hear that a cell has failed for good."""
+
+
 def pending(cells: Sequence[Cell], root: Path) -> list[Cell]:
     """Return the cells that have something left to do, in order.
 
@@ -79,6 +98,7 @@ def run_cells(
     command: Callable[[Cell], tuple[str, ...]],
     retries: int = 1,
     observer: Callable[[Progress], None] = lambda progress: None,
+    supply: Supply | None = None,
 ) -> list[Failure]:
     """Run all cells that are not done.
 
@@ -89,6 +109,7 @@ def run_cells(
         command: the command that runs a cell, and goes on with it if it was begun.
         retries: how often a cell that failed is started again.
         observer: told of every event, and about twice a second.
+        supply: adds cells; those it adds are done or not, but never need a prefix.
 
     Returns:
         The cells that failed for good, or could not be run for want of their prefix.
@@ -98,57 +119,95 @@ def run_cells(
     """
     waiting = pending(cells, folder.path)
     progress = Progress(cells, {c.key for c in cells} - {c.key for c in waiting})
-    attempts: Counter[str] = Counter()
-    jobs: dict[Job, Cell] = {}
-
-    def tell(event: str = "") -> None:
-        progress.event = event
-        observer(progress)
-
-    def start(cell: Cell) -> None:
-        job = Job(cell.name, command(cell), folder.log(cell), cell.config.threads)
-        jobs[job] = cell
-        attempts[cell.key] += 1
-        progress.running[cell.key] = time.monotonic()
-        folder.note(cell, "started", attempt=attempts[cell.key])
-        executor.submit(job)
-
-    def end(outcome: Outcome) -> None:
-        cell = jobs[outcome.job]
-        seconds = time.monotonic() - progress.running.pop(cell.key)
-        about = {"attempt": attempts[cell.key], "seconds": round(seconds, 3), "exit": outcome.exit}
-        if outcome.exit == 0:
-            folder.note(cell, "done", **about)
-            progress.done.add(cell.key)
-            tell(f"done: {cell.name}")
-            return
-        about["reason"] = reason = outcome.reason or _reason(outcome.exit, outcome.job.log)
-        if outcome.exit != CONFIG_ERROR and attempts[cell.key] <= retries:
-            folder.note(cell, "retried", **about)
-            waiting.insert(0, cell)
-            tell(f"failed, trying again: {cell.name} ({reason})")
-            return
-        folder.note(cell, "failed", **about)
-        progress.failures.append(Failure(cell, reason, outcome.job.log))
-        tell(f"failed: {cell.name} ({reason})")
-        _drop_heirs(cell, waiting, progress, folder)
-
+    run = _Run(folder, executor, command, retries, observer, supply, waiting, progress)
     try:
-        while waiting or progress.running:
-            ready = [c for c in waiting if c.parent is None or c.parent in progress.done]
+        run.refill()
+        while run.waiting or progress.running:
+            ready = [c for c in run.waiting if c.parent is None or c.parent in progress.done]
             for cell in ready[: executor.slots - len(progress.running)]:
-                waiting.remove(cell)
-                start(cell)
+                run.waiting.remove(cell)
+                run.start(cell)
             for outcome in executor.wait(0.5):
-                end(outcome)
-            tell()
+                run.end(outcome)
+            run.refill()
+            run.tell()
     except KeyboardInterrupt as interruption:
         stopped = executor.stop()
         for outcome in stopped:
             event = "stopped" if outcome.exit else "done"
-            folder.note(jobs[outcome.job], event, exit=outcome.exit)
+            folder.note(run.jobs[outcome.job], event, exit=outcome.exit)
         raise Stopped(len(stopped)) from interruption
     return progress.failures
+
+
+@dataclass
+class _Run:
+    """The state of `run_cells`: what waits, what runs, what has become of the others."""
+
+    folder: StudyFolder
+    executor: Executor
+    command: Callable[[Cell], tuple[str, ...]]
+    retries: int
+    observer: Callable[[Progress], None]
+    supply: Supply | None
+    waiting: list[Cell]
+    progress: Progress
+    attempts: Counter[str] = field(default_factory=Counter)
+    jobs: dict[Job, Cell] = field(default_factory=dict)
+
+    def tell(self, event: str = "") -> None:
+        self.progress.event = event
+        self.observer(self.progress)
+
+    def start(self, cell: Cell) -> None:
+        job = Job(cell.name, self.command(cell), self.folder.log(cell), cell.config.threads)
+        self.jobs[job] = cell
+        self.attempts[cell.key] += 1
+        self.progress.running[cell.key] = time.monotonic()
+        self.folder.note(cell, "started", attempt=self.attempts[cell.key])
+        self.executor.submit(job)
+
+    def end(self, outcome: Outcome) -> None:
+        cell, progress = self.jobs[outcome.job], self.progress
+        attempt = self.attempts[cell.key]
+        seconds = time.monotonic() - progress.running.pop(cell.key)
+        about = {"attempt": attempt, "seconds": round(seconds, 3), "exit": outcome.exit}
+        pruned = self.supply is not None and cell.key in self.supply.unwanted()
+        if outcome.exit == 0 or pruned:  # it may have come to its end before it was stopped
+            event = "pruned" if pruned else "done"
+            self.folder.note(cell, event, **about)
+            progress.done.add(cell.key)
+            self.tell(f"{event}: {cell.name}")
+            return
+        about["reason"] = reason = outcome.reason or _reason(outcome.exit, outcome.job.log)
+        if outcome.exit != CONFIG_ERROR and attempt <= self.retries:
+            self.folder.note(cell, "retried", **about)
+            self.waiting.insert(0, cell)
+            self.tell(f"failed, trying again: {cell.name} ({reason})")
+            return
+        self.folder.note(cell, "failed", **about)
+        progress.failures.append(Failure(cell, reason, outcome.job.log))
+        if self.supply is not None:
+            self.supply.lost(cell)
+        self.tell(f"failed: {cell.name} ({reason})")
+        _drop_heirs(cell, self.waiting, progress, self.folder)
+
+    def refill(self) -> None:
+        """Take what the supply adds, and stop what it does not want any more."""
+        if self.supply is None:
+            return
+        running, before = self.progress.running, len(self.waiting)
+        added = self.supply.next(self.executor.slots - len(running) - before)
+        unwanted = self.supply.unwanted()
+        for job, cell in self.jobs.items():
+            if cell.key in unwanted and cell.key in running:
+                self.executor.end(job)
+        self.waiting = [cell for cell in (*self.waiting, *added) if cell.key not in unwanted]
+        known = {cell.key for cell in self.progress.cells}
+        new = [cell for cell in added if cell.key not in known]
+        self.progress.cells = [*self.progress.cells, *new]
+        if before and not self.waiting and not running:  # there is room after all
+            self.refill()
 
 
 def _reason(code: int, log: Path) -> str:

@@ -27,6 +27,7 @@ def shrunk_study(study: StudyConfig) -> StudyConfig:
     All tasks and all arms stay. Cells run here, one thread each, and are not tried again.
     """
     arms = {name: _first(arm) if arm else arm for name, arm in study.arms.items()}
+    study = study.drawn(1)  # of a search one draw
     smaller = dataclasses.replace(
         study,
         seeds=study.seed_list()[:1],

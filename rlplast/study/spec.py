@@ -3,28 +3,32 @@
 - `StudyConfig`: the keys of a study's YAML; `parse` checks them.
 - `ArmRun`: one (task, seed, arm) with what it sets in the base config.
 - `runs_of`: all of them, `grid` and `sample` expanded.
+- `runs_of_trial`: those of one trial of a search, whose values others choose.
 """
 
 import dataclasses
 import itertools
+import json
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlplast.core.errors import ConfigError, check_choice, check_known, shortened
+from rlplast.core.errors import ConfigError, check_choice, check_known
 from rlplast.core.rng import numpy_stream
+from rlplast.study.search_config import SearchConfig
+from rlplast.study.spec_checks import (
+    LISTS,
+    check_arm,
+    check_size,
+    check_tasks,
+    check_values,
+    whole,
+)
 
-__all__ = ["ArmRun", "StudyConfig", "runs_of"]
+__all__ = ["ArmRun", "StudyConfig", "runs_of", "runs_of_trial"]
 
-LISTS = ("hooks", "penalties", "layers")
-ARM_KEYS = (*LISTS, "overrides", "grid", "sample", "tasks")
-SAMPLE_KEYS = ("count", "seed", "keys")
-RANGE_KEYS = ("low", "high", "log", "integer")
 Layers = tuple[Mapping[str, Any], ...]  # values by dotted key; a later one's hold
-_WIDEST, _WIDEST_INTEGER = 1e300, 10**18  # ends of a range: drawing from it does not overflow
-_MOST = 100_000  # seeds, or arms that one grid or sample stands for
 _DRAWS = 1000  # tries for a draw unlike the others
 
 
@@ -46,6 +50,8 @@ class StudyConfig:
         jobs: runs at once; null for as many as the cores hold.
         retries: how often a run that failed is started again.
         executor: ``kind`` local, ray or slurm, and that one's options.
+        search: search the samples of arms for their best values, as `SearchConfig` has it, instead
+            of drawing ``count`` of them; null to draw.
     """
 
     base: str | dict[str, Any] = field(default_factory=dict)
@@ -58,6 +64,7 @@ class StudyConfig:
     jobs: int | None = None
     retries: int = 1
     executor: dict[str, Any] = field(default_factory=lambda: {"kind": "local"})
+    search: dict[str, Any] | None = None
 
     @classmethod
     def parse(cls, data: Any) -> "StudyConfig":
@@ -96,27 +103,67 @@ class StudyConfig:
             raise ConfigError("tasks is empty: name at least one, or leave the key out")
         for key, least in (("threads", 1), ("jobs", 1), ("retries", 0)):
             value = getattr(self, key)
-            if value is not None and not (_whole(value) and value >= least):
+            if value is not None and not (whole(value) and value >= least):
                 raise ConfigError(f"{key} = {value!r}: allowed is a whole number from {least} on")
         seeds = self.seed_list()
-        _check_size("seeds", len(seeds))
-        if not all(_whole(s) and s >= 0 for s in seeds) or not len(set(seeds)) == len(seeds) > 0:
+        check_size("seeds", len(seeds))
+        if not all(whole(s) and s >= 0 for s in seeds) or not len(set(seeds)) == len(seeds) > 0:
             raise ConfigError(
                 f"seeds = {self.seeds!r}: allowed is how many, or a list of numbers, each once"
             )
-        _check_values(self.overrides, "overrides")
+        check_values(self.overrides, "overrides")
+        self._check_arms()
+
+    def _check_arms(self) -> None:
         tasks = list(self.task_list())
         for name, arm in self.arms.items():
-            _check_arm(str(name), arm)
-            _check_tasks(f"arms.{name}.tasks", (arm or {}).get("tasks") or {}, tasks)
+            check_arm(str(name), arm, self.search is not None)
+            check_tasks(f"arms.{name}.tasks", (arm or {}).get("tasks") or {}, tasks)
+        for name, arm in self.arms.items():
+            if str(name) not in self.searched():  # whose sample needs a count
+                check_arm(str(name), arm)
         arms = [name for name, _ in self.expanded()]
         if self.baseline is not None:
             check_choice("baseline", self.baseline, arms)
 
+    def search_config(self) -> SearchConfig | None:
+        """Return what the key search says; None without it.
+
+        Raises:
+            ConfigError: naming the key, its value and what is allowed.
+        """
+        if self.search is None:
+            return None
+        sampled = [str(name) for name, arm in self.arms.items() if (arm or {}).get("sample")]
+        return SearchConfig.parse(self.search, sampled)
+
+    def searched(self) -> dict[str, Mapping[str, Any]]:
+        """Return the arms that are searched, by name."""
+        search = self.search_config()
+        arms = {str(name): arm for name, arm in self.arms.items() if (arm or {}).get("sample")}
+        return {n: arm for n, arm in arms.items() if search is not None and search.searches(n)}
+
+    def drawn(self, count: int | None = None) -> "StudyConfig":
+        """Return the study with random draws for the trials of a search, no two alike.
+
+        Args:
+            count: how many; default: as many as there are trials, or different values.
+        """
+        search = self.search_config()
+        if search is None:
+            return self
+        arms = dict(self.arms)
+        for name, arm in arms.items():
+            if str(name) in self.searched():
+                most = math.prod(map(_different, arm["sample"]["keys"].values()))
+                draws = {"count": int(min(count or search.trials, most))}
+                arms[name] = {**arm, "sample": {**arm["sample"], **draws}}
+        return dataclasses.replace(self, arms=arms, search=None)
+
     def seed_list(self) -> list[int]:
         """Return the seeds."""
-        if isinstance(self.seeds, int) and _whole(self.seeds):
-            _check_size("seeds", self.seeds)
+        if isinstance(self.seeds, int) and whole(self.seeds):
+            check_size("seeds", self.seeds)
             return list(range(1, self.seeds + 1))
         return self.seeds if isinstance(self.seeds, list) else []
 
@@ -138,7 +185,7 @@ class StudyConfig:
                 raise ConfigError(
                     f"tasks.{name} = {values!r}: allowed is a mapping of values by dotted key"
                 )
-            _check_values(values, f"tasks.{name}")
+            check_values(values, f"tasks.{name}")
         return {str(name): dict(values) for name, values in self.tasks.items()}
 
     def expanded(self, task: str | None = None) -> list[tuple[str, Layers]]:
@@ -147,13 +194,17 @@ class StudyConfig:
         Args:
             task: of this task, without arms that do not run there; None for all arms.
 
+        Arms that are searched are not among them.
+
         Raises:
             ConfigError: if two arms end up with one name.
         """
         arms: dict[str, Layers] = {}
+        searched = self.searched()
         for name, arm in self.arms.items():
-            there = {str(key): v for key, v in ((arm or {}).get("tasks") or {}).items()}
-            own = there.get(task, {}) if task is not None else {}
+            if str(name) in searched:
+                continue
+            own = _own(arm, task)
             for label, layers in _expanded(str(name), arm or {}, own) if own is not None else ():
                 if label in arms:
                     raise ConfigError(f"two arms are called {label!r}: give each a name of its own")
@@ -173,13 +224,50 @@ class ArmRun:
 
 def runs_of(study: StudyConfig) -> list[ArmRun]:
     """Return every run of a study; arms in the order of the file."""
-    threads = {} if study.threads is None else {"threads": study.threads}
     return [
-        ArmRun(task, seed, arm, (study.overrides, there, *layers, threads | {"seed": seed}))
-        for task, there in study.task_list().items()
+        _run(study, task, seed, arm, layers)
+        for task in study.task_list()
         for seed in study.seed_list()
         for arm, layers in study.expanded(task)
     ]
+
+
+def runs_of_trial(
+    study: StudyConfig, task: str, arm: str, number: int, chosen: Mapping[str, Any]
+) -> list[ArmRun]:
+    """Return the runs of a trial, one per seed; none where the arm does not run.
+
+    Args:
+        study: has the arm, which is searched.
+        task: one of its tasks.
+        arm: name of the arm.
+        number: of the trial, from 1.
+        chosen: its values by dotted key.
+    """
+    given = study.searched()[arm]
+    own = _own(given, task)
+    if own is None:
+        return []
+    layers = (*_values(given, own), chosen)
+    return [_run(study, task, seed, f"{arm} #{number}", layers) for seed in study.seed_list()]
+
+
+def _run(study: StudyConfig, task: str, seed: int, arm: str, layers: Layers) -> ArmRun:
+    threads = {} if study.threads is None else {"threads": study.threads}
+    there = study.task_list()[task]
+    return ArmRun(task, seed, arm, (study.overrides, there, *layers, threads | {"seed": seed}))
+
+
+def _own(arm: Mapping[str, Any] | None, task: str | None) -> Mapping[str, Any] | None:
+    """Return an arm's values for one task; None if it does not run there."""
+    there = {str(key): v for key, v in ((arm or {}).get("tasks") or {}).items()}
+    return there.get(task, {}) if task is not None else {}
+
+
+def _values(arm: Mapping[str, Any], own: Mapping[str, Any]) -> Layers:
+    """Return an arm's values by dotted key, then those it has for one task."""
+    lists = {key: arm[key] for key in LISTS if arm.get(key) is not None}
+    return (lists | (arm.get("overrides") or {}), *([own] if own else ()))
 
 
 def _expanded(
@@ -189,12 +277,11 @@ def _expanded(
 
     Values for one task, `own`, come after the arm's, and before those of `grid` and `sample`.
     """
-    lists = {key: arm[key] for key in LISTS if arm.get(key) is not None}
-    values = [lists | (arm.get("overrides") or {}), *([own] if own else ())]
+    values = _values(arm, own)
     grid, sample = arm.get("grid"), arm.get("sample")
     if grid:
         labels = _short(list(grid))
-        _check_size(f"arms.{name}.grid", math.prod(len(v) for v in grid.values()))
+        check_size(f"arms.{name}.grid", math.prod(len(v) for v in grid.values()))
         for combination in itertools.product(*grid.values()):
             chosen = dict(zip(grid, combination, strict=True))
             words = " ".join(f"{labels[key]}={_said(value)}" for key, value in chosen.items())
@@ -203,12 +290,12 @@ def _expanded(
         for number, chosen in enumerate(_samples(name, sample), start=1):
             yield f"{name} #{number}", (*values, chosen)
     else:
-        yield name, tuple(values)
+        yield name, values
 
 
 def _samples(name: str, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield so many draws, all different; more of them begin with the same ones."""
-    _check_size(f"arms.{name}.sample.count", sample["count"])
+    check_size(f"arms.{name}.sample.count", sample["count"])
     seen: list[dict[str, Any]] = []
     for number in range(sample["count"]):
         rng = numpy_stream(sample.get("seed", 0), "sample", name, number)
@@ -223,6 +310,13 @@ def _samples(name: str, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             )
         seen.append(chosen)
         yield chosen
+
+
+def _different(choice: Any) -> float:
+    """Return how many different values a choice has."""
+    if isinstance(choice, list):
+        return len({json.dumps(value, sort_keys=True) for value in choice})
+    return choice["high"] - choice["low"] + 1 if choice.get("integer", False) else math.inf
 
 
 def _short(keys: list[str]) -> dict[str, str]:
@@ -257,104 +351,3 @@ def _drawn(rng: Any, choice: Any) -> Any:
     if choice.get("log", False):
         return float(math.exp(rng.uniform(math.log(low), math.log(high))))
     return float(rng.uniform(low, high))
-
-
-def _check_arm(name: str, arm: Any) -> None:
-    if not re.search(r"[A-Za-z0-9]", name):
-        raise ConfigError(f"arm {name!r}: allowed is a name with a letter or a digit")
-    if arm is None:
-        return
-    if not isinstance(arm, Mapping):
-        raise ConfigError(f"arms.{name} = {arm!r}: allowed is a mapping of {', '.join(ARM_KEYS)}")
-    check_known(f"arms.{name}", arm, ARM_KEYS)
-    for key in ("overrides", "grid", "sample"):
-        value = arm.get(key)
-        if value is not None and not (isinstance(value, Mapping) and value):
-            raise ConfigError(f"arms.{name}.{key} = {value!r}: allowed is a mapping by dotted key")
-    if arm.get("grid") and arm.get("sample"):
-        raise ConfigError(f"arms.{name} has grid and sample: allowed is one of them")
-    _check_values(arm.get("overrides") or {}, f"arms.{name}.overrides")
-    _check_values(arm.get("grid") or {}, f"arms.{name}.grid")
-    for key, choices in (arm.get("grid") or {}).items():
-        if not isinstance(choices, list) or not choices:
-            raise ConfigError(f"arms.{name}.grid.{key} = {choices!r}: allowed is a list of values")
-    if arm.get("sample"):
-        _check_sample(f"arms.{name}.sample", arm["sample"])
-
-
-def _check_tasks(where: str, given: Any, tasks: Sequence[str]) -> None:
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{where} = {given!r}: allowed is a mapping by names of tasks")
-    check_known(where, map(str, given), tasks)
-    for task, values in given.items():
-        if not isinstance(values, Mapping | None):
-            raise ConfigError(f"{where}.{task} = {values!r}: allowed is a mapping, or null")
-        _check_values(values or {}, f"{where}.{task}")
-
-
-def _check_sample(where: str, sample: Mapping[str, Any]) -> None:
-    check_known(where, sample, SAMPLE_KEYS)
-    count, seed, keys = sample.get("count"), sample.get("seed", 0), sample.get("keys")
-    if not _whole(count) or count < 1:  # type: ignore[operator]
-        raise ConfigError(f"{where}.count = {count!r}: allowed is a whole number from 1 on")
-    if not _whole(seed):
-        raise ConfigError(f"{where}.seed = {seed!r}: allowed is a whole number")
-    if not isinstance(keys, Mapping) or not keys:
-        raise ConfigError(
-            f"{where}.keys = {keys!r}: allowed is a mapping of dotted keys to choices"
-        )
-    _check_values(keys, f"{where}.keys")
-    for key, choice in keys.items():
-        _check_choice(f"{where}.keys.{key}", choice)
-
-
-def _check_choice(where: str, choice: Any) -> None:
-    if isinstance(choice, list) and choice:
-        return
-    if not isinstance(choice, Mapping):
-        raise ConfigError(
-            f"{where} = {choice!r}: allowed is a list, or a mapping with low and high"
-        )
-    check_known(where, choice, RANGE_KEYS)
-    for key in ("log", "integer"):
-        if not isinstance(choice.get(key, False), bool):
-            raise ConfigError(f"{where}.{key} = {choice[key]!r}: allowed is true or false")
-    low, high = choice.get("low"), choice.get("high")
-    integer = choice.get("integer", False)
-    right = _whole if integer else _number
-    if not (right(low) and right(high) and low < high):  # type: ignore[operator]
-        kind, most = ("whole numbers", _WIDEST_INTEGER) if integer else ("numbers", _WIDEST)
-        raise ConfigError(
-            f"{where}: low = {low!r}, high = {high!r}: allowed are {kind}, low < high, both within "
-            f"{most:g} of 0"
-        )
-    if choice.get("log", False) and (integer or low <= 0):  # type: ignore[operator]
-        raise ConfigError(f"{where}.log: allowed for numbers above 0 without integer")
-
-
-def _check_size(key: str, count: int) -> None:
-    """Refuse what nobody could run, before it is written out.
-
-    Raises:
-        ConfigError: naming the key and the limit.
-    """
-    if count > _MOST:
-        raise ConfigError(f"{key}: {shortened(count)} of them: allowed are at most {_MOST}")
-
-
-def _check_values(values: Mapping[Any, Any], where: str) -> None:
-    """Refuse a key that is no text, and the seed."""
-    for key in values:
-        if not isinstance(key, str):
-            raise ConfigError(f"{where} has a key {key!r}: allowed is text, such as optimizer.lr")
-    if "seed" in values:
-        raise ConfigError(f"{where}.seed: seeds of a study are listed under its key seeds")
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _WIDEST_INTEGER
-
-
-def _number(value: Any) -> bool:
-    real = isinstance(value, int | float) and not isinstance(value, bool)
-    return real and abs(value) < _WIDEST

@@ -83,8 +83,13 @@ class Supervised(Trainable):
         self.updates_summed = self.images_summed = 0
         self.online = torch.zeros((), dtype=torch.float64, device=device)  # of the task so far
         self.online_images = 0
-        compiled = config.accelerate == "compile"
+        compiled = self._to_compile = config.accelerate == "compile"
         self._loss = torch.compile(self.task_loss) if compiled else self.task_loss
+
+    @property
+    def about_to_compile(self) -> bool:
+        """Whether the next step compiles the update, which takes seconds."""
+        return self._to_compile
 
     # One step: an update, or the start of a phase.
 
@@ -133,6 +138,7 @@ class Supervised(Trainable):
         self.images_summed += len(y)
         self.updater.step()
         self.clock = clock
+        self._to_compile = False
         self.after_update(self.clock, {"model": activations})
 
     def _backward(self, x: Tensor, y: Tensor, clock: Clock) -> Activations:

@@ -15,9 +15,10 @@ ARMS = ("none", "fire", "full_reset")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures are not rendered: what they show is tested elsewhere."""
-    monkeypatch.setattr("rlplast.report.pictures.png_of", lambda figure: b"")
-    monkeypatch.setattr("rlplast.report.pictures.svg_of", lambda figure: "<svg ></svg>")
+    """Charts are not drawn: what they show is tested elsewhere."""
+    monkeypatch.setattr("rlplast.report.charts.png", lambda drawing: b"")
+    monkeypatch.setattr("rlplast.report.charts.svg", lambda spec: "<svg ></svg>")
+    monkeypatch.setattr("rlplast.report.page._vega", lambda: "")
 
 
 def test_report_lies_in_the_first_folder_and_is_named(tmp_path: Path):
@@ -30,15 +31,22 @@ def test_report_lies_in_the_first_folder_and_is_named(tmp_path: Path):
 
 
 def test_table_has_a_line_per_arm_with_score_and_comparison(tmp_path: Path):
-    study = write_study(tmp_path, arms=ARMS, seeds=(1, 2))
+    study = write_study(tmp_path, arms=ARMS, seeds=range(5))
     lines = [
         [cell.strip() for cell in line.split("│")[1:-1]]
         for line in command("report", study).out.splitlines()
         if line.startswith("│")
     ]
-    assert [line[:3] for line in lines] == [["asterix", arm, "2"] for arm in ARMS]
+    assert [line[:3] for line in lines] == [["asterix", arm, "5"] for arm in ARMS]
     assert all("[" in line[3] for line in lines)
-    assert [line[4] for line in lines] == ["–", "1 [1, 1]", "1 [1, 1]"]
+    # all 25 pairs are won: Newcombe's interval of 5 and 5 seeds
+    assert [line[4] for line in lines] == ["–", "1 [0.6427, 1]", "1 [0.6427, 1]"]
+
+
+def test_which_arms_differ_is_said_in_words(tmp_path: Path):
+    study = write_study(tmp_path, arms=ARMS, seeds=range(5))
+    said = " ".join(command("report", study).out.split())
+    assert "Better than none: fire (p < 0.001), full_reset (p < 0.001)." in said
 
 
 def test_report_of_a_report_folders_parent_finds_the_same_runs_again(tmp_path: Path):
@@ -53,7 +61,7 @@ def test_out_is_made_and_several_folders_are_put_together(tmp_path: Path):
     out = tmp_path / "new" / "folder"
     done = command("report", *runs, "--out", out)
     assert done.code == 0, done
-    assert "2 seeds: 1, 2" in (out / "report.html").read_text()
+    assert "with 2 seeds (1, 2)." in (out / "report.html").read_text()
     assert not (runs[0] / "report").exists()
 
 

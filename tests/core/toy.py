@@ -156,7 +156,7 @@ def loop(
         trainable=toy,
         hooks=Hooks(hooks, toy.networks, total, toy.seed, toy.units),
         total=Time.parse(total),
-        folder=RunFolder(folder, tensorboard=False),
+        folder=RunFolder(folder),
         cadence=Cadence(
             logged,
             every(evaluate, total),

@@ -97,6 +97,18 @@ def test_cheap_commands_run(line: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert main(split(line)) == 0
 
 
+@pytest.mark.slow
+def test_the_command_of_the_tutorial_on_methods_runs(
+    tmp_path: Path, own_methods: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [file] = [block for block in BLOCKS if block.file == "soften.py"]
+    (tmp_path / file.file).write_text(file.text)
+    [line] = [line for _, line in OURS if line.startswith("--import soften ")]
+    monkeypatch.chdir(tmp_path)
+    assert main([*split(line), "--out", "run"]) == 0
+    assert '"method": "soften"' in (tmp_path / "run" / "receipts.jsonl").read_text()
+
+
 def known(line: str) -> bool:
     """Return whether a line that is no command of rlplast's names what there is."""
     match shlex.split(line, comments=True):

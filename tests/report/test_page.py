@@ -97,30 +97,31 @@ def reported(folder: Path, **changes: Any) -> Page:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder and the page of an ordinary report: one task, three arms, three seeds."""
+    """The folder and the page of an ordinary report: one task, three arms, five seeds."""
     folder = tmp_path_factory.mktemp("plain")
-    return folder / "out", written(write_study(folder), folder / "out")
+    return folder / "out", written(write_study(folder, seeds=range(1, 6)), folder / "out")
 
 
 def test_tables_say_the_numbers_of_the_summary(plain: tuple[Path, str]):
     found = Page(plain[1])
     rows = summarise(gather([plain[0].parent / "demo"])).rows
     assert [row.arm for row in rows] == ["none", "fire", "full_reset"]
-    heads = ("final score (eval/return_mean)", "P(improvement)", "difference by seed")
+    heads = ("final score (eval/return_mean)", "P(improvement)", "difference", "p (Holm)")
     results, scores = found.table(*heads), found.table("seeds", "final eval/return_mean")
     compared = found.table(*heads[1:], "pairs")
     drops = found.table("drop", "seeds that recovered")
     assert set(compared) == {"fire", "full_reset"}
     for row in rows:
         estimates = [estimate(own) for own in (row.final, row.improvement, row.difference)]
+        estimates.append(number(row.p_holm))
         assert [results[row.arm][head] for head in heads] == estimates
         assert list(scores[row.arm].values())[1:] == [
-            "3",
+            "5",
             *map(estimate, (row.final, row.normalised, row.auc, row.auc_after)),
         ]
         if row.arm in compared:
-            assert list(compared[row.arm].values())[2:] == [*estimates[1:], "3"]
-        times = number(row.recovery), "3 of 3"
+            assert list(compared[row.arm].values())[2:] == [*estimates[1:], "5"]
+        times = number(row.recovery), "5 of 5"
         assert list(drops[row.arm].values())[1:] == [estimate(row.drop), *times]
     assert drops["fire"]["time to recover (env steps)"] == "500"
 
@@ -147,10 +148,10 @@ def test_scores_say_where_each_run_was_at_its_best(
 
 
 def test_cost_counts_each_prefix_once(plain: tuple[Path, str]):
-    # a run takes 60 s, 30 s of which are its prefix's; 3 seeds of 3 arms
+    # a run takes 60 s, 30 s of which are its prefix's; 5 seeds of 3 arms
     said = next(text for _, text in Page(plain[1]).paragraphs if "prefixes" in text)
-    assert "would have taken 540 s" in said
-    assert "it took 360 s, 33% less" in said
+    assert "would have taken 900 s" in said
+    assert "it took 600 s, 33% less" in said
     row = Page(plain[1]).table("after the branch", "shared prefix")["fire"]
     assert [row[k] for k in ("seconds", "after the branch", "shared prefix")] == ["60", "30", "30"]
 
@@ -268,9 +269,9 @@ def test_missing_runs_are_said_plainly(tmp_path: Path, quick: None):
 @pytest.mark.parametrize(
     ("changes", "said", "not_said"),
     [
-        ({"arms": ("none",), "seeds": (1,)}, "as there is one seed each", "P(improvement)"),
-        ({"baseline": None}, "No baseline.", "P(improvement)"),
-        ({"baseline": None}, "No baseline.", "Comparison"),
+        ({"arms": ("none",), "seeds": (1,)}, "fewer than 5 seeds", "P(improvement)"),
+        ({"baseline": None}, "There is no baseline", "P(improvement)"),
+        ({"baseline": None}, "There is no baseline", "Comparison"),
         ({"key": "eval/loss"}, "lower is better", "higher is better"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from rlplast.report.gather import gather
 from rlplast.report.run_data import measure
@@ -17,6 +18,7 @@ from tests.report.runs import metric_rows, receipt_row, smooth_score, write_run,
 
 KEY = "eval/return_mean"
 SEEDS = (1, 2, 3)
+FIVE = (1, 2, 3, 4, 5)
 
 
 def summary_of(tmp_path: Path, **options: Any) -> Summary:
@@ -33,6 +35,17 @@ def row(summary: Summary, arm: str, task: str = "asterix") -> SummaryRow:
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     """Of one task, three arms and three seeds."""
     return summary_of(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def five(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    """Of two games, with five seeds."""
+
+    def score(task: str, arm: str, seed: int, x: int) -> float:
+        return smooth_score(task, arm, seed, x) + (seed * len(arm)) % 4
+
+    folder = tmp_path_factory.mktemp("five")
+    return summary_of(folder, tasks=("asterix", "breakout"), seeds=FIVE, score=score)
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +77,7 @@ def test_final_scores_are_means_over_three_seeds(plain: Summary) -> None:
         ]
         final = row(plain, arm).final
         assert final.value == pytest.approx(np.mean(late))
-        # 1 in 27 resamples has one seed three times, which is more than 2.5%
-        assert (final.low, final.high) == (pytest.approx(min(late)), pytest.approx(max(late)))
+        assert math.isnan(final.low) and math.isnan(final.high)  # of three seeds
         assert final.count == 3
 
 
@@ -83,8 +95,51 @@ def test_arms_are_compared_with_the_baseline(plain: Summary) -> None:
     assert base.improvement is None and base.difference is None
     assert fire.improvement.value == 1
     assert fire.difference.value == pytest.approx(fire.final.value - base.final.value)
+
+
+def test_a_difference_by_seed_is_surer_than_the_scores(five: Summary) -> None:
+    base, fire = row(five, "none"), row(five, "fire")
     spread = fire.final.high - fire.final.low
-    assert fire.difference.high - fire.difference.low < spread / 3  # seeds are shared
+    assert fire.difference.high - fire.difference.low < spread / 3
+    assert fire.paired and fire.p_value < 0.05 and fire.difference.low > 0
+    assert base.paired is base.p_value is base.p_holm is None
+
+
+def test_p_values_are_corrected_for_the_arms_of_their_task(five: Summary) -> None:
+    for rows in ([own for own in five.rows if own.task == "asterix"], five.aggregates):
+        fire, reset = (own for own in rows if own.arm != "none")
+        smaller, larger = sorted((fire, reset), key=lambda own: own.p_value)
+        assert smaller.p_holm == pytest.approx(min(1, 2 * smaller.p_value))
+        assert larger.p_holm == pytest.approx(max(smaller.p_holm, larger.p_value))
+
+
+def test_other_seeds_than_the_baselines_are_compared_without_pairs(tmp_path: Path) -> None:
+    seeds = tuple(range(1, 10))  # 1 to 5 of the baseline, 4 to 9 of fire: two in common
+    absent = {("asterix", "none", seed): "failed" for seed in seeds[5:]}
+    absent |= {("asterix", "fire", seed): "failed" for seed in seeds[:3]}
+    summary = summary_of(tmp_path, seeds=seeds, arms=("none", "fire"), statuses=absent)
+    fire = row(summary, "fire")
+    finals = {
+        arm: [run.final for run in summary.runs if run.arm == arm] for arm in ("none", "fire")
+    }
+    welch = stats.ttest_ind(finals["fire"], finals["none"], equal_var=False)
+    assert (fire.paired, fire.difference.count) == (False, 0)
+    assert fire.p_value == pytest.approx(welch.pvalue)
+    assert fire.difference.value == pytest.approx(np.mean(finals["fire"]) - np.mean(finals["none"]))
+    statuses = absent | {("asterix", "fire", 9): "failed", ("asterix", "fire", 8): "failed"}
+    few = row(summary_of(tmp_path / "few", seeds=seeds, statuses=statuses), "fire")
+    assert (few.paired, few.difference.count, few.p_value, few.p_holm) == (True, 2, None, None)
+    assert math.isnan(few.difference.low)
+
+
+def test_all_tasks_need_five_seeds_each(tmp_path: Path) -> None:
+    statuses = {("breakout", "fire", 5): "failed"}
+    tasks = ("asterix", "breakout")
+    summary = summary_of(tmp_path, tasks=tasks, seeds=FIVE, statuses=statuses)
+    found = row(summary, "fire", ALL_TASKS)
+    assert math.isnan(found.final.low) and math.isnan(found.improvement.low)
+    assert found.p_value is None and row(summary, "fire").p_value is not None
+    assert row(summary, "full_reset", ALL_TASKS).p_holm is not None
 
 
 def test_a_lower_loss_is_an_improvement(tmp_path: Path) -> None:
@@ -302,9 +357,9 @@ def test_arms_may_be_evaluated_at_other_points(tmp_path: Path) -> None:
 # The file
 
 
-def test_the_file_has_a_line_per_row_with_plain_numbers(games: Summary) -> None:
-    quoted = dataclasses.replace(games.rows[1], arm='fire at "25%, 50%"')
-    summary = dataclasses.replace(games, rows=(*games.rows, quoted))
+def test_the_file_has_a_line_per_row_with_plain_numbers(five: Summary) -> None:
+    quoted = dataclasses.replace(five.rows[1], arm='fire at "25%, 50%"')
+    summary = dataclasses.replace(five, rows=(*five.rows, quoted))
     lines = list(csv.DictReader(csv_text(summary).splitlines()))
     rows = [*summary.rows, *summary.aggregates]
     assert [(line["task"], line["arm"]) for line in lines] == [(r.task, r.arm) for r in rows]
@@ -315,6 +370,12 @@ def test_the_file_has_a_line_per_row_with_plain_numbers(games: Summary) -> None:
         assert int(line["seeds"]) == own.seeds
         if own.improvement is None:
             assert line["improvement"] == line["improvement_low"] == line["difference"] == ""
+            assert line["p_value"] == line["p_holm"] == line["paired"] == ""
         else:
+            assert (float(line["p_value"]), float(line["p_holm"])) == (own.p_value, own.p_holm)
+            assert line["paired"] == "True"
             assert float(line["improvement"]) == own.improvement.value
+    names = list(lines[0])
+    start = names.index("difference_high") + 1
+    assert names[start : start + 3] == ["paired", "p_value", "p_holm"]
     assert not {"nan", "inf", "None"} & {value for line in lines for value in line.values()}

@@ -5,7 +5,7 @@ import torch
 import yaml
 from torch import nn
 
-from rlplast.cli.study_tree import duration, size
+from rlplast.cli.tables import duration, size
 from rlplast.core.clock import Time
 from rlplast.run.config_file import read_config
 from rlplast.run.cost import cost_of

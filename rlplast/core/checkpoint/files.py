@@ -1,7 +1,7 @@
 """Files that survive a crash: forced to disk before they are renamed into place.
 
 - `fsync`: a file's bytes, or a folder's entries.
-- `lock`: a file that one process at a time has.
+- `lock`, `is_locked`: a file that one process at a time has.
 - `link`: a second name for a file that never changes.
 - `read`: a file's bytes.
 - `check_plain`: whether something else stands in a file's place.
@@ -17,7 +17,7 @@ from typing import TextIO
 
 from rlplast.core.errors import DamagedFile
 
-__all__ = ["check_plain", "checksum", "fsync", "link", "lock", "read"]
+__all__ = ["check_plain", "checksum", "fsync", "is_locked", "link", "lock", "read"]
 
 _PIECE = 1 << 20  # bytes read at once
 
@@ -54,6 +54,18 @@ def lock(path: Path) -> TextIO | None:
         return None
     os.utime(path)  # its time says when it was taken
     return file
+
+
+def is_locked(path: Path) -> bool:
+    """Say whether a process of this machine has a file locked, without locking others out."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def link(source: Path, target: Path) -> None:

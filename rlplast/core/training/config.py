@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import yaml
 
 from rlplast.core.clock import UNITS, Clock, Time
-from rlplast.core.errors import ConfigError, check_known
+from rlplast.core.errors import ConfigError, check_choice, check_known
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.registry import check_fields, param
 from rlplast.core.training.intervals import Cadence
@@ -31,6 +31,9 @@ __all__ = [
     "parse_yaml",
     "read_yaml",
 ]
+
+
+LOGGERS = ("tensorboard", "wandb", "mlflow")
 
 
 class _Loader(yaml.SafeLoader):
@@ -144,13 +147,15 @@ def read_yaml(path: Path) -> Any:
 
 @dataclass
 class LogConfig:
-    """How often a line of training metrics is written.
+    """How often a line of training metrics is written, and where it goes beside the folder.
 
     Attributes:
         every: period, a percentage of the total or a number with a unit.
+        to: who is given the lines too: tensorboard, wandb (Weights & Biases), mlflow; each once.
     """
 
     every: str = "1%"
+    to: list[str] = field(default_factory=lambda: ["tensorboard"])
 
 
 @dataclass
@@ -227,11 +232,12 @@ class RunConfig:
             optimizer, followers, params.
         penalties: terms added to losses: method, from, until, networks, layers, params.
         layers: modules put in when networks are built: method, networks, params.
-        log: how often a line of metrics is written.
+        log: how often a line of metrics is written, and where it goes beside the folder.
         evaluate: how often the agent is evaluated.
         metrics: how often plasticity metrics are measured.
         checkpoint: how often the run is saved.
-        tensorboard: whether TensorBoard files are written.
+        tensorboard: old key: true puts tensorboard into ``log.to``, false takes it out; null
+            leaves ``log.to`` as it is.
         percentages_of: what percentages refer to; null for the total. Set by
             ``resume --total``, so that extending a run moves nothing that was scheduled.
     """
@@ -253,7 +259,7 @@ class RunConfig:
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    tensorboard: bool = True
+    tensorboard: bool | None = None
     percentages_of: str | None = None
 
     def total_time(self) -> Time:
@@ -279,6 +285,16 @@ class RunConfig:
             ConfigError: naming key, value and what is allowed.
         """
         check_fields(self)
+        for name in self.log.to:
+            check_choice("log.to", name, LOGGERS)
+        if len(set(self.log.to)) < len(self.log.to):
+            raise ConfigError(f"log.to = {self.log.to!r}: allowed is each once")
+
+    def loggers(self) -> list[str]:
+        """Return who is given the run's lines beside its folder: ``log.to``, and the old key."""
+        others = [name for name in self.log.to if name != "tensorboard"]
+        asked = "tensorboard" in self.log.to if self.tensorboard is None else self.tensorboard
+        return ["tensorboard", *others] if asked else others
 
     def settled(self, parent: "RunConfig | None" = None) -> "RunConfig":
         """Return the config with what a run settles as it starts, on its machine.

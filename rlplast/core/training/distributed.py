@@ -194,17 +194,17 @@ def _checksum(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(_BITS[tensor.element_size()]).sum(dtype=torch.int64)
 
 
-def open_folder(path: Path, tensorboard: bool = True) -> RunFolder:
+def open_folder(path: Path) -> RunFolder:
     """Return the run's folder: one that writes in rank 0, and one that does not elsewhere."""
-    return RunFolder(path, tensorboard) if rank() == 0 else _SilentFolder(path)
+    return RunFolder(path) if rank() == 0 else _SilentFolder(path)
 
 
 class _SilentFolder(RunFolder):
     """A run's folder that another process writes."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._files, self._tensorboard = path, {}, False
-        self._lock = self._writer = None
+        self.path, self._files, self._lock = path, {}, None
+        self.lost, self.listener, self._unheard = {}, None, []
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         pass

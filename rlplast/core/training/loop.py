@@ -17,7 +17,8 @@ import math
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,11 +54,13 @@ class Loop:
         cadence: how often.
         measure: returns plasticity metrics by name, given the Trainable and a number that
             seeds the probe; with `state_dict` and `load_state_dict` if it remembers something.
-        observer: called after every step, for progress bars.
+        observer: called after every step, for progress bars. If it has a method `begins`, that is
+            called before the first one.
         until: where to stop early, at whichever comes first: after that step, before anything
             that is due there. What goes on from the checkpoint begins with what is due, so
             runs whose hooks differ from there on can share this one (a study's prefix).
         runs: the run's id, then those of the runs it was branched from; none if not known.
+        doing: what it does at the moment, in a word, for progress bars.
     """
 
     trainable: Trainable
@@ -71,6 +74,7 @@ class Loop:
     runs: tuple[str, ...] = ()
     latest: dict[str, float] = field(default_factory=dict)
     started: bool = False
+    doing: str = "training"
     _logged: Clock | None = None
     _saved: tuple[Clock, Path] | None = None  # the newest checkpoint, of which clock
     _taken: checkpoint.Snapshot | None = None  # the newest snapshot
@@ -95,6 +99,7 @@ class Loop:
         trainable.recorded = self.hooks.recorded()
         trainable.gradients_read = self.hooks.gradients_read()
         self._since = time.perf_counter()
+        getattr(self.observer, "begins", _ignore)(self)
         with noted_signals() as signals, self._background:
             if not self.started:
                 self.started = True
@@ -192,11 +197,11 @@ class Loop:
             Whether this is the best evaluation so far.
         """
         if metrics and distributed.rank() == 0:
-            with preserve_global_rng():
+            with preserve_global_rng(), self._does("measuring"):
                 self._write(clock, self.measure(self.trainable, _number(clock)))
         if not evaluate:
             return False
-        with preserve_global_rng(), self.hooks.evaluating():
+        with preserve_global_rng(), self.hooks.evaluating(), self._does("evaluating"):
             scores = self.trainable.evaluate(_number(clock), self.cadence.episodes)
         self._write(clock, {f"eval/{name}": value for name, value in scores.items()})
         metric = self.cadence.best
@@ -285,9 +290,18 @@ class Loop:
 
     def _settle(self) -> None:
         """Wait until the last checkpoint is there, in every process."""
-        self._background.wait()
+        with self._does("saving"):
+            self._background.wait()
         self.folder.flush()
         distributed.barrier()
+
+    @contextmanager
+    def _does(self, what: str) -> Iterator[None]:
+        self.doing = what
+        try:
+            yield
+        finally:
+            self.doing = "training"
 
     def _path(self, position: tuple[int, ...], kind: str) -> Path:
         root = self.folder.checkpoints
@@ -385,6 +399,10 @@ class Loop:
         self._seconds = state["time/seconds"]
         self._logged = Clock(**state["logged"]) if state["logged"] else None
         self.started = any(v > 0 for v in state["clock"].values())
+
+
+def _ignore(loop: Loop) -> None:
+    """Do nothing as a run begins."""
 
 
 def _number(clock: Clock) -> int:

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -67,15 +67,23 @@ class RunFolder:
 
     Args:
         path: the folder; created if absent.
-        tensorboard: whether ``events.*`` files are written too.
+
+    Attributes:
+        path: the folder.
+        lost: by file, how many lines `cut` has cut off, which the run writes anew.
+        listener: told of lines once they are in the files: of each the file (metrics or receipts),
+            the clock's counters, and the values or the receipt.
 
     Raises:
         ConfigError: if another process writes to the folder.
         DamagedFile: if one of its files is no plain one.
     """
 
-    def __init__(self, path: Path, tensorboard: bool = True) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
+        self.lost: dict[str, int] = {}
+        self.listener: Callable[[list[Any]], object] | None = None
+        self._unheard: list[Any] = []
         path.mkdir(parents=True, exist_ok=True)
         for name in LINES:
             check_plain(path / name)
@@ -86,8 +94,6 @@ class RunFolder:
             )
         self._lock = taken
         self._files = {name: (path / name).open("ab") for name in LINES}
-        self._tensorboard = tensorboard
-        self._writer: Any = None
 
     @property
     def checkpoints(self) -> Path:
@@ -97,16 +103,12 @@ class RunFolder:
     def metrics(self, clock: Mapping[str, int], values: Mapping[str, float]) -> None:
         """Append one flat line: the clock's counters and the values; not-a-number is null."""
         self._append("metrics.jsonl", {**clock, **values})
-        if self._tensorboard:
-            step = max(clock.get("env_steps", 0), clock.get("updates", 0))
-            with _writing(self.path / "events.*"):
-                events = self._events(step)
-                for name, value in values.items():
-                    events.add_scalar(name, value, step)
+        self._tell("metrics", clock, values)
 
     def receipt(self, row: Mapping[str, Any]) -> None:
         """Append one receipt."""
         self._append("receipts.jsonl", row)
+        self._tell("receipts", row.get("clock", {}), row)
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         finite = {
@@ -115,19 +117,13 @@ class RunFolder:
         with _writing(self.path / name):
             self._files[name].write(json.dumps(finite, allow_nan=False).encode() + b"\n")
 
-    def _events(self, step: int) -> Any:
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            # What a killed process wrote from here on is hidden; the run writes it anew.
-            self._writer = SummaryWriter(str(self.path), purge_step=step)
-        return self._writer
+    def _tell(self, *line: Any) -> None:
+        if self.listener is not None:
+            self._unheard.append(line)
 
     def lengths(self) -> dict[str, int]:
         """Return the files' lengths in bytes, all lines so far visible to readers."""
-        for name, file in self._files.items():
-            with _writing(self.path / name):
-                file.flush()
+        self.flush()
         return {name: file.tell() for name, file in self._files.items()}
 
     def sync(self) -> None:
@@ -141,9 +137,9 @@ class RunFolder:
         for name, file in self._files.items():
             with _writing(self.path / name):
                 file.flush()
-        if self._writer is not None:
-            with _writing(self.path / "events.*"):
-                self._writer.flush()
+        lines, self._unheard = self._unheard, []
+        if lines and self.listener is not None:
+            self.listener(lines)
 
     def cut(self, lengths: Mapping[str, int]) -> None:
         """Cut the files back to the lengths a checkpoint stored.
@@ -159,6 +155,7 @@ class RunFolder:
                     f"{self.path / name} has {size} bytes, the checkpoint counts {length}: lines "
                     "were lost"
                 )
+            self.lost[name.removesuffix(".jsonl")] = _lines_after(self.path / name, length)
             with _writing(self.path / name):
                 file.truncate(length)
             file.seek(0, os.SEEK_END)
@@ -177,10 +174,17 @@ class RunFolder:
 
     def close(self) -> None:
         """Close and unlock; lines that were not flushed may be lost if the disk is full."""
-        for file in (*self._files.values(), self._writer, self._lock):
+        for file in (*self._files.values(), self._lock):
             if file is not None:
                 with suppress(OSError):
                     file.close()
+
+
+def _lines_after(path: Path, length: int) -> int:
+    """Return how many whole lines there are after so many bytes."""
+    with path.open("rb") as file:
+        file.seek(length)
+        return sum(line.endswith(b"\n") for line in file)
 
 
 def clock_fields(clock: Clock, units: tuple[str, ...]) -> dict[str, int]:

@@ -75,6 +75,11 @@ class Trainable(Source, Protocol):
         """Whether an update is due before the next environment step."""
         return False
 
+    @property
+    def about_to_compile(self) -> bool:
+        """Whether the next step compiles the update, which takes seconds."""
+        return False
+
     def phase_over(self) -> bool:
         """Whether the next step starts a phase, or will once no update is owed any more.
 

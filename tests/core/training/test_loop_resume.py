@@ -190,7 +190,7 @@ def test_lost_lines_are_reported(tmp_path: Path) -> None:
         file.truncate(10)
     made = loop(tmp_path / "other")
     made.folder.close()
-    made.folder = RunFolder(tmp_path, tensorboard=False)
+    made.folder = RunFolder(tmp_path)
     with pytest.raises(DamagedFile, match=r"metrics.jsonl has 10 bytes, the checkpoint counts"):
         made.load(tmp_path / "checkpoints" / "step-16")
     made.folder.close()

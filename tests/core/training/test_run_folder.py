@@ -15,7 +15,7 @@ from tests.runs import files_up_to
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[RunFolder]:
-    made = RunFolder(tmp_path / "run", tensorboard=False)
+    made = RunFolder(tmp_path / "run")
     yield made
     made.close()
 
@@ -35,7 +35,7 @@ def test_second_writer_is_refused_until_the_first_has_closed(folder: RunFolder) 
     with pytest.raises(ConfigError, match="is in use by another process"):
         RunFolder(folder.path)
     folder.close()
-    RunFolder(folder.path, tensorboard=False).close()
+    RunFolder(folder.path).close()
 
 
 # Lines.
@@ -83,7 +83,7 @@ def test_lines_after_a_checkpoint_are_cut_whole_or_half(folder: RunFolder, lefto
     folder.close()
     with (folder.path / "metrics.jsonl").open("ab") as file:
         file.write(leftover)  # a killed process's last write
-    again = RunFolder(folder.path, tensorboard=False)
+    again = RunFolder(folder.path)
     again.cut(lengths)
     fill(again, 5, 7)
     again.close()
@@ -118,7 +118,7 @@ def test_lines_that_do_not_fit_are_an_error_and_cutting_back_works(folder: RunFo
             folder.metrics({"updates": count}, {"words" * 20: 1.0})
             folder.flush()
     folder.close()
-    again = RunFolder(folder.path, tensorboard=False)
+    again = RunFolder(folder.path)
     again.cut(lengths)
     again.close()
     assert [r["updates"] for r in rows(folder)] == list(range(5))
@@ -143,7 +143,7 @@ def test_error_of_the_disk_says_what_to_do(
         with pytest.raises(RlplastError, match=said):
             getattr(folder, method)()
         folder.close()
-    RunFolder(folder.path, tensorboard=False).close()  # unlocked in spite of it
+    RunFolder(folder.path).close()  # unlocked in spite of it
 
 
 # Whole files.
@@ -165,16 +165,28 @@ def test_json_is_written_whole_or_not_at_all(
     assert json.loads(path.read_text())["status"] == "running"
 
 
-def test_tensorboard_shows_what_a_resumed_run_wrote_last(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+def test_listener_is_told_once_lines_are_in_the_file(folder: RunFolder) -> None:
+    heard = []
+    folder.listener = lambda lines: heard.extend(
+        (file, clock["updates"], len(rows(folder, file))) for file, clock, _ in lines
+    )
+    folder.metrics({"updates": 1}, {"x": 1.0})
+    folder.receipt({"clock": {"updates": 1}, "method": "fire"})
+    assert heard == []
+    folder.flush()
+    folder.flush()
+    assert heard == [("metrics", 1, 1), ("receipts", 1, 1)]
 
-    for process, steps in enumerate((range(1, 6), range(3, 8))):
-        folder = RunFolder(tmp_path)
-        for step in steps:
-            folder.metrics({"updates": step}, {"train/loss": float(process)})
-        folder.flush()
-        folder.close()
-    events = EventAccumulator(str(tmp_path))
-    events.Reload()
-    shown = [(event.step, event.value) for event in events.Scalars("train/loss")]
-    assert shown == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1)]
+
+@pytest.mark.parametrize(("leftover", "lost"), [(b"", 2), (b'{"updates": 9, "x"', 2)])
+def test_lost_counts_whole_lines_that_were_cut_off(
+    folder: RunFolder, leftover: bytes, lost: int
+) -> None:
+    fill(folder, 0, 5)
+    lengths = folder.lengths()
+    fill(folder, 5, 7)
+    folder.flush()
+    with (folder.path / "metrics.jsonl").open("ab") as file:
+        file.write(leftover)
+    folder.cut(lengths)
+    assert folder.lost == {"metrics": lost, "receipts": 2}

@@ -1,0 +1,166 @@
+"""Show: where a run or a study is, what it measured last, what comes next, what lies on disk.
+
+RUN is the folder of a run or of a study, while it runs or later. Nothing in it is changed.
+"""
+
+import argparse
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rlplast.cli.finish import receipt_table
+from rlplast.cli.lines import clock_time, rate
+from rlplast.cli.tables import counted, figure, show_json, size
+from rlplast.core.clock import UNITS
+from rlplast.core.errors import ConfigError
+from rlplast.run.show import show_run
+from rlplast.study.folder import log_file, study_of
+from rlplast.study.show import show_study
+
+__all__ = ["add_arguments", "run"]
+
+_RECEIPTS = 5  # the newest ones
+_FEW = 20  # failures and running cells
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("folder", type=Path, metavar="RUN", help="folder of a run or a study")
+    parser.add_argument("--json", action="store_true", help="print data, not text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command.
+
+    Raises:
+        ConfigError: if there is no run and no study.
+    """
+    folder = args.folder
+    if (folder / "study.json").exists():
+        found, text = show_study(folder), _study_text
+    elif (folder / "config.yaml").exists():
+        found, text = show_run(folder), _run_text
+        study = study_of(folder)
+        if study is not None:
+            cell = folder.resolve().relative_to(study.resolve())
+            found["files"]["log"] = str(study / log_file(cell.as_posix()))
+    else:
+        raise ConfigError(f"{folder} is no folder of a run or a study: see `rlplast train --help`")
+    if args.json:
+        show_json(found)
+    else:
+        text(Console(), found)
+    return 0
+
+
+def _run_text(console: Console, found: Mapping[str, Any]) -> None:
+    receipts, following = found["receipts"], found["next"]
+    rows = [
+        ("run", f"{found['folder']} ({found['kind']})"),
+        ("status", _since(found)),
+        ("command", _command(found["command"])),
+        ("progress", _progress(found)),
+        ("training", _measured(found["train"], "train/")),
+        ("evaluation", _measured(found["eval"], "eval/")),
+        ("next firing", f"{following['method']} at {following['at']}" if following else "none"),
+        ("receipts", f"{counted(receipts['count'], 'receipt')}{_newest(receipts)}"),
+    ]
+    _print(console, rows)
+    fired = [row for row in receipts["newest"] if row.get("norm_after") is not None][-_RECEIPTS:]
+    if fired:
+        unit = "env_steps" if "env_steps" in fired[-1]["clock"] else "updates"
+        console.print(receipt_table(fired, unit, console.width))
+    ends = [] if found["best"] is None else [("best", found["best"])]
+    _print(console, [("checkpoints", _checkpoints(found)), *ends, *_disk(found)])
+
+
+def _since(found: Mapping[str, Any]) -> str:
+    words = [found["status"]]
+    words += [f"since {found['since']}"] if found["since"] else []
+    words += [f"on {found['host']}"] if found["host"] else []
+    if found["status"] == "stopped":
+        words.append(f"(no process has it: `rlplast resume {found['folder']}` goes on)")
+    return " ".join(words)
+
+
+def _command(words: Sequence[str] | None) -> str:
+    return shlex.join(words) if words else "not known"
+
+
+def _progress(found: Mapping[str, Any]) -> str:
+    """Say how far a run is; of one whose config cannot be read here what the clock says."""
+    progress = found["progress"]
+    if progress is None:
+        return f"{_clock(found['clock'])} ({found['problem']})"
+    done, total, unit = (progress[key] for key in ("done", "total", "unit"))
+    words = [f"{progress['share']:.0%}", f"{done:,} of {total:,} {unit}"]
+    words += [rate(progress["rate"], unit)] if progress["rate"] else []
+    words += [f"{clock_time(progress['seconds'])} so far"] if progress["seconds"] else []
+    left = progress["seconds_left"]
+    return ", ".join([*words, *([] if left is None else [f"{clock_time(left)} left"])])
+
+
+def _measured(row: Mapping[str, Any] | None, start: str) -> str:
+    """Say what a line measured, and when."""
+    if row is None:
+        return "none yet"
+    values = [f"{k.removeprefix(start)} {figure(row[k])}" for k in row if k.startswith(start)]
+    return f"{', '.join(values)}; at {_clock(row)}"
+
+
+def _clock(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{row[unit]:,} {unit}" for unit in UNITS if unit in row) or "its beginning"
+
+
+def _newest(receipts: Mapping[str, Any]) -> str:
+    return f", the newest {_RECEIPTS}:" if receipts["count"] > _RECEIPTS else ""
+
+
+def _checkpoints(found: Mapping[str, Any]) -> str:
+    rows = found["checkpoints"]
+    names = [
+        f"{r['name']} {size(r['bytes'])}{'' if r['complete'] else ' incomplete'}" for r in rows
+    ]
+    return ", ".join(names) or "none"
+
+
+def _disk(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [("disk", size(found["bytes"])), *found["files"].items()]
+
+
+def _study_text(console: Console, found: Mapping[str, Any]) -> None:
+    cells = found["cells"]
+    states = ", ".join(f"{number} {status}" for status, number in sorted(cells.items()))
+    name = (
+        f"{found['name']}, a smoke: nothing in it is a result" if found["smoke"] else found["name"]
+    )
+    rows = [
+        ("study", f"{found['folder']} ({name})"),
+        ("command", _command(found["command"])),
+        ("cells", f"{states}; {sum(cells.values())} in all"),
+    ]
+    for cell in found["running"][:_FEW]:
+        share = "" if cell["share"] is None else f" {cell['share']:.0%}"
+        rows.append(("running", f"{cell['name']}{share}"))
+    for cell in found["failures"][:_FEW]:
+        log = f" (log: {cell['log']})" if cell["log"] else ""
+        rows.append(("failed", f"{cell['name']}: {cell['reason'] or 'no reason noted'}{log}"))
+    for key in ("running", "failures"):
+        more = len(found[key]) - _FEW
+        rows += [(key, f"and {more} more: --json has them")] if more > 0 else []
+    _print(console, [*rows, *_disk(found)])
+
+
+def _print(console: Console, rows: Sequence[tuple[str, str]]) -> None:
+    """Print names and values below each other; long values go on in their own column."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(width=11, style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(Text(name), Text(str(value)))  # names are no markup
+    console.print(table)

@@ -1,0 +1,114 @@
+"""Two runs beside each other: whether they are equal, and what they differ in.
+
+- `compare`: all of it, as data.
+- `first_difference`: where two lists of lines part.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlplast.core.clock import UNITS
+from rlplast.report.run_data import RunData, measure, read_run
+from rlplast.run.differences import ABSENT, differing, is_free
+from rlplast.run.read import check_is_run, unaltered
+
+__all__ = ["compare", "first_difference"]
+
+_MADE_WITH = ("versions", "host", "processes", "git_revision")  # keys of run.json
+
+
+def compare(one: Path, other: Path) -> dict[str, Any]:
+    """Return where two runs differ, as JSON can hold it; a pair is of `one` and `other`.
+
+    Returns:
+        ``runs``, ``kinds``, ``status``: pairs; ``config``: pairs by dotted key; ``free``: the
+        same of keys that do not change what is trained, such as seed and log interval;
+        ``made_with``: pairs of what run.json says of versions and machine, where they differ;
+        ``result``: pairs of ``score`` (the name), ``final`` (as in a report), ``evaluation`` (the
+        newest line), ``updates``, ``seconds``; ``metrics`` and ``receipts``: the ``lines`` of
+        either, and the ``first`` difference, as `first_difference` has it. Of values under
+        ``time/`` none counts.
+
+    Raises:
+        ConfigError: if one is no run's folder.
+        DamagedFile: naming the file that is cut or altered.
+    """
+    for folder in (one, other):
+        check_is_run(folder)
+    runs = [_read(folder) for folder in (one, other)]
+    config = differing(runs[0].config, runs[1].config)
+    made = [{key: run.info.get(key) for key in _MADE_WITH} for run in runs]
+    return {
+        "runs": [str(one), str(other)],
+        "kinds": [run.config.get("kind") for run in runs],
+        "status": [run.info.get("status") for run in runs],
+        "config": {key: list(pair) for key, pair in config.items() if not is_free(key)},
+        "free": {key: list(pair) for key, pair in config.items() if is_free(key)},
+        "made_with": {key: list(pair) for key, pair in differing(*made).items()},
+        "result": _results(runs),
+        "metrics": _lines(runs, lambda run: run.metrics),
+        "receipts": _lines(runs, lambda run: run.receipts),
+    }
+
+
+def first_difference(
+    one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    """Return where two lists of lines part, values under ``time/`` left out; None if nowhere.
+
+    Returns:
+        ``line`` (from 1), ``clock`` there, ``key``, ``values``: the pair; "absent" for a key, or a
+        line, that only the other one has.
+
+    Examples:
+        >>> first_difference([{"updates": 5, "train/loss": 0.5}], [{"updates": 5}])
+        {'line': 1, 'clock': {'updates': 5}, 'key': 'train/loss', 'values': [0.5, 'absent']}
+    """
+    for number, (left, right) in enumerate(zip(one, other, strict=False), start=1):
+        for key in [*left, *(key for key in right if key not in left)]:
+            pair = [row.get(key, ABSENT) for row in (left, right)]
+            if not key.startswith("time/") and pair[0] != pair[1]:
+                return {"line": number, "clock": _clock(left), "key": key, "values": pair}
+    if len(one) == len(other):
+        return None
+    number = min(len(one), len(other))
+    row = (one if len(one) > len(other) else other)[number]
+    pair = ["there" if number < len(rows) else ABSENT for rows in (one, other)]
+    return {"line": number + 1, "clock": _clock(row), "key": "the line", "values": pair}
+
+
+def _clock(row: Mapping[str, Any]) -> dict[str, int]:
+    counts = row.get("clock", row)  # receipts have theirs apart
+    return {unit: counts[unit] for unit in UNITS if unit in counts}
+
+
+def _read(folder: Path) -> RunData:
+    with unaltered(folder):
+        return read_run(folder, "", "", 0)
+
+
+def _lines(
+    runs: Sequence[RunData], of: Callable[[RunData], Sequence[Mapping[str, Any]]]
+) -> dict[str, Any]:
+    pair = [of(run) for run in runs]
+    return {"lines": [len(lines) for lines in pair], "first": first_difference(*pair)}
+
+
+def _results(runs: Sequence[RunData]) -> dict[str, list[Any]]:
+    found = []
+    for run in runs:
+        with unaltered(run.folder):
+            numbers = measure(run, None)
+        final = numbers.final if numbers.final == numbers.final else None  # not-a-number
+        evaluations = [row for row in run.metrics if any(key.startswith("eval/") for key in row)]
+        found.append(
+            {
+                "score": run.score or None,
+                "final": final,
+                "evaluation": evaluations[-1] if evaluations else None,
+                "updates": numbers.updates,
+                "seconds": numbers.seconds,
+            }
+        )
+    return {key: [row[key] for row in found] for key in found[0]}

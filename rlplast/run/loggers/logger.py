@@ -1,0 +1,260 @@
+"""Loggers: who else is given a run's lines, while it runs.
+
+- `Logger`: what each of them is; `About`: what it is told of the run.
+- `check_loggers`: whether their packages are there.
+- `logged`: a run's loggers, from before its first step to its end.
+
+What the run's files hold comes first: a logger gets lines that are in them already. One that fails
+is let go with a warning, and the run goes on without it. None moves a random generator.
+"""
+
+import dataclasses
+import importlib
+import json
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from rlplast.core.errors import Interrupted, RlplastError
+from rlplast.core.rng import preserve_global_rng
+from rlplast.core.training import distributed
+from rlplast.core.training.config import RunConfig
+from rlplast.core.training.run_folder import RunFolder
+from rlplast.run.read import read_lines
+
+__all__ = ["About", "Logger", "check_loggers", "logged", "receipt_values"]
+
+
+@dataclass(frozen=True)
+class About:
+    """What a logger is told of a run.
+
+    Attributes:
+        folder: the run's.
+        id: of the run; the same after every resume.
+        config: the run's, nested as in its file.
+        units: what its clock counts.
+        study: of a study's cell: ``study``, ``task``, ``seed``, ``arm``; else empty.
+    """
+
+    folder: Path
+    id: str
+    config: Mapping[str, Any]
+    units: Sequence[str]
+    study: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What people call the run: its folder's name."""
+        return self.folder.resolve().name
+
+    @property
+    def axis(self) -> str:
+        """The counter that lines are drawn over."""
+        return "env_steps" if "env_steps" in self.units else "updates"
+
+
+class Logger(Protocol):
+    """Shows a run somewhere.
+
+    Attributes:
+        resumed: whether it holds what the run's files held before this process; None for one that
+            hides by itself what is written anew.
+    """
+
+    resumed: bool | None
+
+    def log(self, clock: Mapping[str, int], values: Mapping[str, float]) -> None:
+        """Take one line: the clock's counters, and numbers by name."""
+
+    def receipt(self, row: Mapping[str, Any]) -> None:
+        """Take one receipt, as it stands in receipts.jsonl."""
+
+    def flush(self) -> None:
+        """Show what was taken."""
+
+    def close(self, status: str) -> None:
+        """Let go of a run that is done, interrupted or failed."""
+
+
+def check_loggers(config: RunConfig) -> None:
+    """Check that the packages of a run's loggers are there.
+
+    Raises:
+        ConfigError: naming what to install.
+    """
+    for name in config.loggers():
+        _module(name).check()
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"rlplast.run.loggers.{name}_logger")
+
+
+@contextmanager
+def logged(folder: RunFolder, config: RunConfig, info: Mapping[str, Any]) -> Iterator[None]:
+    """Start a run's loggers, give them its lines, and tell them how it ended.
+
+    Args:
+        folder: the run's, cut back to where it goes on.
+        config: the run's.
+        info: what run.json says: the run's id, and the study whose cell it is.
+
+    Raises:
+        RlplastError: if one cannot be started.
+    """
+    names = config.loggers() if distributed.rank() == 0 else []
+    study = info.get("study")
+    about = About(
+        folder.path,
+        str(info.get("id") or folder.path.resolve().name),
+        dataclasses.asdict(config),
+        config.units,
+        study if isinstance(study, Mapping) else {},
+    )
+    listeners: dict[str, _Listener] = {}
+    ended = "failed"
+    try:
+        for name in names:
+            listeners[name] = _started(name, about, folder.lost)
+        folder.listener = lambda lines: [each.take(lines) for each in listeners.values()]
+        yield
+        ended = "done"
+    except Interrupted:
+        ended = "interrupted"
+        raise
+    finally:
+        with suppress(RlplastError):  # the disk is full: whoever filled it says so
+            folder.flush()
+        folder.listener = None
+        for each in listeners.values():
+            each.attempt(lambda logger: logger.close(ended))
+
+
+def _started(name: str, about: About, lost: Mapping[str, int]) -> "_Listener":
+    """Start a logger, and give it the lines from before this process if it has none of them.
+
+    Raises:
+        RlplastError: if it cannot be started.
+    """
+    module = _module(name)
+    try:
+        with _undisturbed():
+            logger = module.start(about)
+    except RlplastError:
+        raise
+    except Exception as error:  # whatever other people's libraries raise
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise RlplastError(
+            f"log.to: {name} could not be started ({text}): {module.REMEDY}, then `rlplast "
+            f"resume {about.folder}`; or take {name} out of log.to"
+        ) from error
+    listener = _Listener(name, logger, dict(lost) if logger.resumed else {})
+    if logger.resumed is False:
+        for file in ("metrics", "receipts"):
+            rows = read_lines(about.folder / f"{file}.jsonl")
+            listener.take([_line(file, row, about.units) for row in rows])
+    return listener
+
+
+Line = tuple[str, Mapping[str, Any], Mapping[str, Any]]  # file, clock, values or the receipt
+
+
+def _line(file: str, row: Mapping[str, Any], units: Sequence[str]) -> Line:
+    if file == "receipts":
+        return file, row["clock"], row
+    clock = {unit: row[unit] for unit in units if unit in row}
+    return file, clock, {k: v for k, v in row.items() if k not in clock and v is not None}
+
+
+@dataclass
+class _Listener:
+    """Gives lines to a logger.
+
+    Attributes:
+        name: of the logger.
+        logger: None once it has failed.
+        held: by file, how many of the next lines the logger holds already: lines after the
+            checkpoint that a killed process went on from. The run writes them anew.
+    """
+
+    name: str
+    logger: Logger | None
+    held: dict[str, int]
+
+    def take(self, lines: Sequence[Line]) -> None:
+        for file, clock, values in lines:
+            if self.held.get(file, 0) > 0:
+                self.held[file] -= 1
+            elif file == "receipts":
+                self.attempt(lambda logger, row=values: logger.receipt(row))
+            else:
+                self.attempt(lambda logger, at=clock, row=values: logger.log(at, row))
+        if lines:
+            self.attempt(lambda logger: logger.flush())
+
+    def attempt(self, act: Callable[[Logger], None]) -> None:
+        """Do something with the logger; let go of one that fails."""
+        if self.logger is None:
+            return
+        try:
+            with _undisturbed():
+                act(self.logger)
+        except Exception as error:  # whatever other people's libraries raise
+            self.logger = None
+            text = " ".join(str(error).split()) or type(error).__name__
+            warnings.warn(
+                f"{self.name} takes no more lines of this process ({text}); the run goes on, and "
+                "its files have all of them",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Put global random generators back at the end: libraries draw names and waiting times."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with preserve_global_rng():
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def receipt_values(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return a receipt's numbers by name.
+
+    Examples:
+        >>> receipt_values({"method": "fire", "network": "q", "sfe": 0.5, "dfi_after": None})
+        {'receipt/fire/q/sfe': 0.5}
+    """
+    head = f"receipt/{row['method']}/{row['network']}"
+    numbers = {k: v for k, v in row.items() if isinstance(v, int | float) and type(v) is not bool}
+    units = row.get("units")
+    if isinstance(units, Mapping):
+        numbers["units_reset"] = sum(units.values())
+    return {f"{head}/{key}": value for key, value in numbers.items()}
+
+
+def flat(config: Mapping[str, Any], head: str = "") -> dict[str, str]:
+    """Return a config's values as text by dotted key; lists as JSON.
+
+    Examples:
+        >>> flat({"agent": {"lr": 0.1}, "hooks": [{"at": "50%"}], "seed": 1})
+        {'agent.lr': '0.1', 'hooks': '[{"at": "50%"}]', 'seed': '1'}
+    """
+    found: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{head}{key}.")
+        else:
+            found[f"{head}{key}"] = value if isinstance(value, str) else json.dumps(value)
+    return found

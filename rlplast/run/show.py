@@ -1,0 +1,220 @@
+"""What a run's folder says of the run: how far it is, what it measured, what fires next.
+
+- `show_run`: all of it, as data.
+- `share_done`, `next_firing`, `disk_used`: parts of it.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlplast.core.checkpoint.checkpoint import KINDS
+from rlplast.core.checkpoint.files import is_locked
+from rlplast.core.checkpoint.manifest import check_seal
+from rlplast.core.clock import UNITS, Clock, Time
+from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.method.schedule import KEYS, Schedule
+from rlplast.core.training.best import read_best
+from rlplast.core.training.config import RunConfig
+from rlplast.run.config_file import read_config
+from rlplast.run.read import check_is_run, read_info, read_lines, unaltered
+from rlplast.run.read import read_config as read_keys
+
+__all__ = ["disk_used", "next_firing", "share_done", "show_run", "status_of"]
+
+_RECEIPTS = 20  # the newest ones
+_FILES = {  # what for → where, in a run's folder
+    "config": "config.yaml",
+    "metrics": "metrics.jsonl",
+    "receipts": "receipts.jsonl",
+    "picture": "plot.png",
+    "report": "report/report.html",
+}
+
+
+def show_run(folder: Path) -> dict[str, Any]:
+    """Return what a run's folder says, as JSON can hold it.
+
+    Returns:
+        ``status`` (running, done, failed, interrupted; stopped: run.json says running, but no
+        process of this machine has the folder; absent: no run.json) with ``since``, ``command``,
+        ``host``; ``progress`` (``done`` of ``total`` in ``unit``, ``share``, ``rate`` per second,
+        ``seconds`` so far, ``seconds_left`` while it runs; None where the config cannot be read
+        here, for want of a plug-in: then ``problem`` says why); ``clock``; ``train`` and ``eval``,
+        the newest lines of either; ``count`` and ``newest`` of ``receipts``; ``next`` firing;
+        ``checkpoints``; ``bytes`` on disk; ``files``.
+
+    Raises:
+        ConfigError: if it is no run's folder.
+        DamagedFile: naming the file that is cut or altered.
+    """
+    check_is_run(folder)
+    with unaltered(folder):
+        info, keys = read_info(folder), read_keys(folder)
+        metrics, receipts = (read_lines(folder / f"{n}.jsonl") for n in ("metrics", "receipts"))
+        status, clock = status_of(folder, info), _newest_clock(metrics, receipts)
+        found: dict[str, Any] = {
+            "what": "run",
+            "folder": str(folder),
+            "kind": keys.get("kind"),
+            "status": status,
+            "since": _since(folder),
+            **{key: info.get(key) for key in ("command", "host", "seed", "threads")},
+            "clock": clock,
+            "train": _newest(metrics, "train/"),
+            "eval": _newest(metrics, "eval/"),
+            "receipts": {"count": len(receipts), "newest": receipts[-_RECEIPTS:]},
+            "checkpoints": _checkpoints(folder / "checkpoints"),
+            "best": _best(folder / "checkpoints"),
+            "bytes": disk_used(folder),
+            "files": {k: str(folder / p) for k, p in _FILES.items() if (folder / p).exists()},
+        }
+        return found | _ahead(folder, metrics, clock, status)
+
+
+def _ahead(
+    folder: Path, metrics: Sequence[Mapping[str, Any]], clock: dict[str, int], status: str
+) -> dict[str, Any]:
+    """Return how far the run is of its total, and what fires next."""
+    try:
+        config = read_config(folder / "config.yaml")
+        total, following = config.total_time(), next_firing(config, clock)
+    except ConfigError as error:
+        return {"progress": None, "next": None, "problem": str(error)}
+    done, (per_second, seconds) = clock.get(total.unit, 0), _speed(metrics, total.unit)
+    left = None
+    if status == "running" and per_second:
+        left = max(0.0, total.value - done) / per_second
+    progress = {
+        "done": done,
+        "total": total.value,
+        "unit": total.unit,
+        "share": min(1.0, done / total.value),
+        "rate": per_second,
+        "seconds": seconds,
+        "seconds_left": left,
+    }
+    if status == "done" or following is None:
+        return {"progress": progress, "next": None}
+    return {"progress": progress, "next": {"method": following[0], "at": str(following[1])}}
+
+
+def share_done(row: Mapping[str, Any], starts: Sequence[Time], stops: Sequence[Time]) -> float:
+    """Return how much lies behind a clock, in [0, 1], of a way that ends at whichever comes first.
+
+    Args:
+        row: counts by unit, such as a line of metrics.
+        starts: where the way began; units that are not there began at 0.
+        stops: where it may end; at least one.
+
+    Examples:
+        >>> share_done({"updates": 75}, [Time(50, "updates")], [Time(100, "updates")])
+        0.5
+    """
+    begun = {time.unit: time.value for time in starts}
+    shares = []
+    for stop in stops:
+        start = begun.get(stop.unit, 0.0)
+        shares.append((row.get(stop.unit, 0) - start) / max(stop.value - start, 1e-9))
+    return min(1.0, max(0.0, *shares))
+
+
+def next_firing(config: RunConfig, clock: Mapping[str, int]) -> tuple[str, Time] | None:
+    """Return the method and time of the scheduled hook that is due next; None without one.
+
+    Args:
+        config: the run's config.
+        clock: counts by unit.
+
+    Raises:
+        ConfigError: for a schedule that is not allowed.
+    """
+    now, end = Clock(**{unit: clock.get(unit, 0) for unit in UNITS}), config.horizon()
+    found: list[tuple[float, str, Time]] = []
+    for number, hook in enumerate(config.hooks):
+        keys = {key: hook.get(key) for key in KEYS}
+        schedule = Schedule.parse(keys, config.reference_time(), f"hooks[{number}]", end)
+        due = None if schedule.every_update else schedule.next_due(now)
+        if due is not None and not 0 < end[due.unit] <= due.value:
+            found.append((due.value - now[due.unit], str(hook.get("method")), due))
+    return min(found, key=lambda f: f[0])[1:] if found else None
+
+
+def disk_used(folder: Path) -> int:
+    """Return the bytes of all files in a folder; one that has several names counts once."""
+    sizes = {}
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                about = os.lstat(os.path.join(root, name))
+            except OSError:  # deleted meanwhile
+                continue
+            sizes[about.st_dev, about.st_ino] = about.st_size
+    return sum(sizes.values())
+
+
+def status_of(folder: Path, info: Mapping[str, Any]) -> str:
+    """Return a run's status, given its run.json; ``stopped`` if it runs no more, unknown to it."""
+    said = str(info.get("status", "damaged")) if info else "absent"
+    here = info.get("host") == socket.gethostname()
+    return "stopped" if said == "running" and here and not is_locked(folder / ".lock") else said
+
+
+def _since(folder: Path) -> str | None:
+    """Return when run.json was last written: when the status became what it is."""
+    try:
+        moment = (folder / "run.json").stat().st_mtime
+    except OSError:
+        return None
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(moment))
+
+
+def _newest(rows: Sequence[dict[str, Any]], start: str) -> dict[str, Any] | None:
+    """Return the newest line with such values: those, and its clock."""
+    for row in reversed(rows):
+        values = {key: value for key, value in row.items() if key.startswith(start)}
+        if values:
+            return {unit: row[unit] for unit in UNITS if unit in row} | values
+    return None
+
+
+def _newest_clock(
+    metrics: Sequence[dict[str, Any]], receipts: Sequence[dict[str, Any]]
+) -> dict[str, int]:
+    rows = [*metrics[-1:], *(row["clock"] for row in receipts[-1:])]
+    return {u: max(r.get(u, 0) for r in rows) for u in UNITS if any(u in r for r in rows)}
+
+
+def _speed(rows: Sequence[Mapping[str, Any]], unit: str) -> tuple[float | None, float | None]:
+    """Return what was done per second in the later half of the time, and the seconds so far."""
+    points = [(r["time/seconds"], r.get(unit, 0)) for r in rows if r.get("time/seconds")]
+    if not points:
+        return None, None
+    seconds, done = points[-1]
+    moment, before = next(p for p in [(0.0, 0), *points] if p[0] >= seconds / 2 or len(points) < 3)
+    if moment == seconds:
+        moment, before = points[-2]
+    return ((done - before) / (seconds - moment) if seconds > moment else None), seconds
+
+
+def _checkpoints(root: Path) -> list[dict[str, Any]]:
+    """Return name, bytes and completeness of each checkpoint, the newest last."""
+    found = []
+    for path in (path for kind in KINDS for path in root.glob(f"{kind}-*")):
+        try:
+            position, whole = check_seal(path)["position"], True
+        except DamagedFile:
+            position, whole = [], False
+        row = {"name": path.name, "bytes": disk_used(path), "complete": whole}
+        found.append((position, path.name, row))
+    return [row for _, _, row in sorted(found, key=lambda f: f[:2])]
+
+
+def _best(root: Path) -> str | None:
+    try:
+        return read_best(root).checkpoint
+    except ConfigError:
+        return None

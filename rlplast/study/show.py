@@ -1,0 +1,83 @@
+"""What a study's folder says: its cells by status, what runs, what failed and why.
+
+- `show_study`: all of it, as data.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlplast.core.clock import Time
+from rlplast.core.errors import ConfigError
+from rlplast.run.config_file import read_config
+from rlplast.run.read import last_line, read_info, read_lines, unaltered
+from rlplast.run.show import disk_used, share_done, status_of
+from rlplast.study.folder import log_file, read_study
+
+__all__ = ["show_study"]
+
+
+def show_study(folder: Path) -> dict[str, Any]:
+    """Return what a study's folder says, as JSON can hold it.
+
+    Returns:
+        ``cells``: how many there are by status: those of `rlplast.run.show.show_run`, ``failed``
+        also if the run never began, ``skipped`` for want of its prefix, ``waiting`` if nothing has
+        happened yet; ``running`` (name, folder, ``share``) and ``failures`` (name, ``reason``,
+        ``log``); ``bytes`` on disk; ``files``.
+
+    Raises:
+        ConfigError: if it is no study's folder.
+        DamagedFile: naming the file that is cut or altered.
+    """
+    study = read_study(folder)
+    with unaltered(folder):
+        journal = folder / "journal.jsonl"
+        notes = {n["cell"]: n for n in (read_lines(journal) if journal.exists() else [])}
+        counts, running, failures = Counter[str](), [], []
+        for cell in study["cells"]:
+            path, note = folder / cell["folder"], notes.get(cell["key"], {})
+            status = _status(path, note)
+            counts[status] += 1
+            log = folder / log_file(cell["folder"])
+            about = {"name": cell["name"], "folder": str(path)}
+            about["log"] = str(log) if log.exists() else None
+            if status == "running":
+                running.append(about | {"share": _share(path, cell)})
+            elif status in ("failed", "skipped"):
+                failures.append(about | {"reason": note.get("reason")})
+        report = folder / "report" / "report.html"
+        return {
+            "what": "study",
+            "folder": str(folder),
+            "name": study.get("name"),
+            "command": study.get("command"),
+            "smoke": bool(study.get("smoke")),
+            "cells": dict(counts),
+            "running": running,
+            "failures": failures,
+            "bytes": disk_used(folder),
+            "files": {"logs": str(folder / "logs")}
+            | ({"report": str(report)} if report.exists() else {}),
+        }
+
+
+def _status(run: Path, note: Mapping[str, Any]) -> str:
+    """Return a cell's status: its run's, and where that says nothing the journal's."""
+    status = status_of(run, read_info(run)) if run.exists() else "absent"
+    event = note.get("event")
+    if event in ("failed", "skipped") and status != "done":
+        return str(event)
+    return "waiting" if status == "absent" else status
+
+
+def _share(run: Path, cell: Mapping[str, Any]) -> float | None:
+    """Return how much of a running cell is done; None if that is not known."""
+    starts, stops = ([Time.parse(text) for text in cell[key]] for key in ("starts", "stops"))
+    row = last_line(run / "metrics.jsonl")
+    try:
+        stops = stops or [read_config(run / "config.yaml").total_time()]
+    except ConfigError:  # a plug-in that is not imported here
+        return None
+    return share_done(row, starts, stops) if row else None

@@ -1,0 +1,85 @@
+"""Make the reports of the gallery: runs shipped studies, some of them smaller, and writes pages.
+
+    python scripts/gallery.py OUT [NAME ...]
+
+A study that is done is not run again. Each page lands as docs/gallery/NAME.html, its first chart
+as docs/gallery/NAME.png.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlplast.core.training.config import read_yaml
+
+ROOT = Path(__file__).parents[1]
+GALLERY = ROOT / "docs" / "gallery"
+
+# Name of a shipped study → what is made smaller; arms are those of the shipped file.
+STUDIES: dict[str, dict[str, Any]] = {
+    "random_labels": {
+        "arms": ["none", "full_reset", "shrink_perturb", "fire", "redo", "l2_init"],
+        "seeds": 20,
+    },
+    "digits_warm_start": {},
+    "demo": {},
+    "library_digits": {},
+    "permuted_pixels": {"arms": ["none", "full_reset", "l2_init", "layer_norm"], "seeds": 5},
+    "cartpole_permuted": {"arms": ["none", "oracle", "fire", "layer_norm"], "seeds": 5},
+    "persistent/digits": {"seeds": 5},
+    "gpt_stdlib": {},
+}
+CHARTS = ("curve-*.png", "sequence-*.png")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("out", type=Path, help="folder of the studies' runs")
+    parser.add_argument("names", nargs="*", default=list(STUDIES), metavar="NAME")
+    parser.add_argument("--jobs", default="2", help="runs at once")
+    args = parser.parse_args()
+    for name in args.names:
+        make(name, args.out, args.jobs)
+
+
+def make(name: str, out: Path, jobs: str) -> None:
+    slug = name.replace("/", "_")
+    folder = out / slug
+    config = smaller(name, out / f"{slug}.yaml")
+    rlplast("study", config, "--out", folder, "--jobs", jobs)
+    rlplast("report", folder)
+    report = folder / "report"
+    GALLERY.mkdir(exist_ok=True)
+    shutil.copy(report / "report.html", GALLERY / f"{slug}.html")
+    pictures = sorted(path for pattern in CHARTS for path in report.glob(pattern))
+    shutil.copy(pictures[0], GALLERY / f"{slug}.png")
+
+
+def smaller(name: str, path: Path) -> Path:
+    """Write the config of a study with fewer arms and seeds; the shipped one if it is whole."""
+    shipped = ROOT / "configs" / "study" / f"{name}.yaml"
+    changes = STUDIES[name]
+    if not changes:
+        return shipped
+    config = read_yaml(shipped)  # in which "on" is a word
+    if "arms" in changes:
+        config["arms"] = {arm: config["arms"][arm] for arm in changes["arms"]}
+    config["seeds"] = changes["seeds"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    return path
+
+
+def rlplast(*words: object) -> None:
+    subprocess.run([sys.executable, "-m", "rlplast", *map(str, words)], check=True, cwd=ROOT)
+
+
+if __name__ == "__main__":
+    main()

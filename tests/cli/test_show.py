@@ -1,0 +1,123 @@
+"""`rlplast show`: of runs and studies, whole and damaged, in rows that fit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from rlplast.run import api
+from tests.cli.commands import command, printed
+from tests.cli.runs import refused, trained
+from tests.every_kind import KINDS, small_run
+from tests.gpt.runs import write_corpora
+from tests.report.runs import metric_rows, receipt_row, write_run
+from tests.report.runs import write_study as write_finished_study
+
+LONG = "a_method_of_ones_own_whose_name_is_as_long_as_a_whole_row_of_a_usual_terminal_or_longer"
+
+
+def shown(folder: Path, columns: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return what is shown, by the name at the beginning of each row."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    outcome = command("show", folder)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert max(map(cell_len, outcome.out.splitlines())) <= columns
+    found: dict[str, str] = {}
+    name = ""
+    for line in outcome.out.splitlines():
+        name = line[:13].strip() or name
+        found[name] = f"{found.get(name, '')} {line[13:].strip()}".strip()
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_of_each_kind_is_shown(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    api.train(small_run(kind, write_corpora(tmp_path)), tmp_path / "run")
+    for columns in (60, 80, 160):
+        found = shown(tmp_path / "run", columns, monkeypatch)
+        assert found["status"].startswith("done since 20")
+        assert found["progress"].startswith("100%, ") and "so far" in found["progress"]
+        assert found["next firing"] == "none"
+        assert "loss" in found["training"] and found["evaluation"] != "none yet"
+        assert "step-" in found["checkpoints"]
+
+
+def test_json_is_what_python_returns(tmp_path: Path):
+    run = trained(tmp_path)
+    found = printed("show", run)
+    assert (found["what"], found["status"], found["kind"]) == ("run", "done", "dqn")
+    assert found["receipts"]["newest"][0]["method"] == "fire"
+
+
+def test_names_are_no_markup_and_long_ones_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    receipts = [receipt_row(f"[red]{LONG}[/x]", 3000 + i) for i in range(8)]
+    run = write_run(tmp_path / "run", metric_rows(float, [1000]), receipts)
+    monkeypatch.setenv("COLUMNS", "80")
+    out = command("show", run).out
+    assert max(map(cell_len, out.splitlines())) <= 80
+    assert "[red]" in out and "8 receipts, the newest 5:" in out
+
+
+def test_a_cell_of_a_study_names_its_log(study: Path):
+    cells = json.loads((study / "study.json").read_text())["cells"]
+    found = printed("show", study / cells[-1]["folder"])
+    assert Path(found["files"]["log"]).is_file()
+
+
+def test_a_finished_study_counts_its_cells(study: Path, monkeypatch: pytest.MonkeyPatch):
+    found = shown(study, 80, monkeypatch)
+    assert found["cells"] == "5 done; 5 in all"
+    assert found["logs"].endswith("logs")
+
+
+def failed_study(folder: Path) -> Path:
+    """A study of six arms' cells, of which one failed, one runs elsewhere and one is missing."""
+    statuses = {("asterix", "fire", 1): "failed", ("asterix", "fire", 2): "running"}
+    statuses |= {("asterix", "none", 1): "absent"}
+    study = write_finished_study(folder, ("none", "fire"), (1, 2), statuses=statuses)
+    notes = [json.loads(line) for line in (study / "journal.jsonl").read_text().splitlines()]
+    notes = [note for note in notes if note["name"] != "asterix/seed-1/none"]
+    for note in notes:
+        note |= {"reason": f"[why] {LONG}"} if note["event"] == "failed" else {}
+    (study / "journal.jsonl").write_text("".join(json.dumps(note) + "\n" for note in notes))
+    plan: dict[str, Any] = json.loads((study / "study.json").read_text())
+    for cell in plan["cells"]:
+        cell["name"] = f"seed-{cell['seed']}/{cell['arm']}"
+    plan["versions"] = {}
+    (study / "study.json").write_text(json.dumps(plan))
+    return study
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_a_study_says_what_runs_and_what_failed_and_why(
+    columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    study = failed_study(tmp_path)
+    found = shown(study, columns, monkeypatch)
+    assert found["cells"] == "3 done, 1 failed, 1 running, 1 waiting; 6 in all"
+    assert found["failed"].replace(" ", "").startswith("seed-1/fire:[why]a_method_of")
+    data = printed("show", study)
+    assert data["cells"] == {"done": 3, "failed": 1, "running": 1, "waiting": 1}
+    assert data["failures"][0]["reason"] == f"[why] {LONG}"
+    assert [cell["name"] for cell in data["running"]] == ["seed-2/fire"]
+
+
+@pytest.mark.parametrize("name", ["run.json", "config.yaml", "metrics.jsonl", "receipts.jsonl"])
+def test_a_damaged_file_is_named(name: str, tmp_path: Path):
+    run = write_run(tmp_path / "run", metric_rows(float, [1000]))
+    (run / name).write_bytes(b"{\n{\n")
+    assert str(run / name) in refused(command("show", run), 1)
+
+
+@pytest.mark.parametrize("name", ["study.json", "journal.jsonl"])
+def test_a_damaged_study_is_named(name: str, study: Path):
+    (study / name).write_bytes(b"{\n{\n")
+    assert str(study / name) in refused(command("show", study), 1)
+
+
+@pytest.mark.parametrize("name", ["", "none", "file"])
+def test_a_path_without_a_run_is_refused(name: str, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    assert "is no folder of a run or a study" in refused(command("show", tmp_path / name))

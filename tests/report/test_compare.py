@@ -1,0 +1,138 @@
+"""Two runs beside each other: equal ones, and where others part."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.report.compare import compare, first_difference
+from rlplast.run import api
+from tests.report.runs import metric_rows, receipt_row, write_run
+from tests.runs import TINY, Killed, at_step, kill
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run; tests only read it."""
+    folder = tmp_path_factory.mktemp("compare") / "run"
+    api.train(TINY, folder)
+    return folder
+
+
+def lines_of(run: Path, name: str) -> int:
+    return (run / f"{name}.jsonl").read_text().count("\n")
+
+
+def test_a_run_and_its_repetition_after_a_kill_are_equal(run: Path, tmp_path: Path):
+    with pytest.raises(Killed):
+        api.train(TINY, tmp_path / "again", observer=at_step(50, kill))
+    api.resume(tmp_path / "again")
+    found = compare(run, tmp_path / "again")
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    for key in ("config", "free", "made_with"):
+        assert found[key] == {}
+    for name in ("metrics", "receipts"):
+        assert found[name] == {"lines": [lines_of(run, name)] * 2, "first": None}
+    for key in ("score", "final", "updates"):
+        assert len(set(found["result"][key])) == 1
+
+
+def test_another_seed_and_rate_differ_where_they_should(run: Path, tmp_path: Path):
+    other = TINY | {"seed": 4, "optimizer": {"lr": 2e-3}, "log": {"every": "10%"}}
+    api.train(other, tmp_path / "other")
+    found = compare(run, tmp_path / "other")
+    assert found["config"] == {"optimizer.lr": ["0.001", "0.002"]}
+    assert found["free"] == {"log.every": ["7%", "10%"], "seed": ["3", "4"]}
+    assert found["metrics"]["first"] is not None
+
+
+def test_one_bit_of_one_number_is_found(run: Path, tmp_path: Path):
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    rows = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
+    number = max(i for i, row in enumerate(rows) if row.get("train/loss"))
+    before = rows[number]["train/loss"]
+    rows[number]["train/loss"] = before * (1 + 2**-52)
+    assert rows[number]["train/loss"] != before
+    rows[0]["time/seconds"] = 1e9  # which does not count
+    (other / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = compare(run, other)["metrics"]["first"]
+    assert (found["line"], found["key"]) == (number + 1, "train/loss")
+    assert found["values"] == [before, rows[number]["train/loss"]]
+    assert found["clock"]["env_steps"] == rows[number]["env_steps"]
+
+
+def test_versions_machine_and_kinds_are_compared(tmp_path: Path):
+    rows = metric_rows(float, [1000])
+    one = write_run(tmp_path / "one", rows, info={"versions": {"torch": "2.9", "numpy": "2"}})
+    info = {"versions": {"torch": "2.8", "numpy": "2"}, "host": "there"}
+    other = write_run(tmp_path / "other", rows, config={"kind": "sac"}, info=info)
+    found = compare(one, other)
+    assert found["kinds"] == ["dqn", "sac"]
+    assert found["made_with"] == {"host": ["here", "there"], "versions.torch": ["2.9", "2.8"]}
+    assert found["metrics"]["first"] is None
+
+
+def test_a_run_without_a_score_is_compared(tmp_path: Path):
+    one = write_run(tmp_path / "one", [], info={"status": "failed"})
+    other = write_run(tmp_path / "other", metric_rows(lambda x: None, [1000]))
+    found = compare(one, other)
+    assert found["result"]["score"] == [None, "eval/return_mean"]
+    assert found["result"]["final"] == [None, None]
+    assert found["metrics"]["first"]["line"] == 1
+
+
+def test_results_are_those_of_a_report(tmp_path: Path):
+    xs = range(500, 6001, 500)
+    runs = [
+        write_run(tmp_path / str(end), metric_rows(lambda x: float(x), xs)) for end in ("a", "b")
+    ]
+    result = compare(*runs)["result"]
+    assert result["final"] == [(5500 + 6000) / 2] * 2  # the last tenth of 6000, ends included
+    assert result["updates"] == [3000, 3000] and result["seconds"] == [60.0, 60.0]
+    assert [row["eval/return_mean"] for row in result["evaluation"]] == [6000.0, 6000.0]
+
+
+def row(x: int, **values: Any) -> dict[str, Any]:
+    return {"updates": x, **values}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "key", "values", "line"),
+    [
+        ([row(1, a=1)], [row(1, a=2)], "a", [1, 2], 1),
+        ([row(1), row(2)], [row(1), row(3)], "updates", [2, 3], 2),
+        ([row(1, a=1)], [row(1)], "a", [1, "absent"], 1),
+        ([row(1)], [row(1, a=None)], "a", ["absent", None], 1),
+        ([row(1), row(2)], [row(1)], "the line", ["there", "absent"], 2),
+        ([], [row(1)], "the line", ["absent", "there"], 1),
+    ],
+)
+def test_the_first_difference_is_found(one, other, key, values, line):
+    found = first_difference(one, other)
+    assert found is not None
+    assert (found["key"], found["values"], found["line"]) == (key, values, line)
+
+
+def test_wall_clock_values_do_not_count():
+    times = [{"time/seconds": 1.0}, {"time/seconds": 2.0}, {}]
+    assert all(first_difference([row(1, **a)], [row(1, **b)]) is None for a in times for b in times)
+
+
+def test_receipts_part_at_their_own_clock(tmp_path: Path):
+    one = write_run(tmp_path / "one", [], [receipt_row("fire", 3000)])
+    other = write_run(tmp_path / "other", [], [receipt_row("swr", 3000)])
+    found = compare(one, other)["receipts"]["first"]
+    assert (found["key"], found["values"]) == ("method", ["fire", "swr"])
+    assert found["clock"] == {"updates": 1500, "env_steps": 3000}
+
+
+def test_what_is_no_run_or_damaged_is_refused(run: Path, tmp_path: Path):
+    with pytest.raises(ConfigError, match="is no run's folder"):
+        compare(run, tmp_path)
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    (other / "receipts.jsonl").write_text('{"clock": 3}\n')
+    with pytest.raises(DamagedFile, match=r"receipts\.jsonl"):
+        compare(run, other)

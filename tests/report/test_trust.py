@@ -1,0 +1,121 @@
+"""What is said of the trust in numbers, and that a simulation bears it out."""
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from rlplast.report.gather import gather
+from rlplast.report.summary import SummaryRow, summarise
+from rlplast.report.trust import COVERAGE, coverage_words, verdict, verdict_words
+from tests.report.runs import write_study
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "coverage.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("coverage_of_intervals", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("kind", COVERAGE)
+def test_the_table_of_coverage_is_what_a_simulation_gives(script: ModuleType, kind: str) -> None:
+    """Of 2000 studies three standard errors are 1.5 to 3 points; the table has whole numbers."""
+    found = script.ranges(script.coverage(2000, (5, 10, 20), [kind]))[kind]
+    for seeds, (low, high) in found.items():
+        assert COVERAGE[kind][seeds] == (pytest.approx(low, abs=3), pytest.approx(high, abs=2))
+
+
+def test_all_kinds_are_in_the_table_at_the_same_numbers_of_seeds(script: ModuleType) -> None:
+    assert tuple(COVERAGE) == script.KINDS
+    assert {tuple(own) for own in COVERAGE.values()} == {(5, 7, 10, 15, 20)}
+
+
+def test_words_are_of_the_simulated_number_of_seeds_below() -> None:
+    low, high = COVERAGE["difference"][10]
+    words = f"with 10 seeds such intervals held the true value in {low} to {high} of 100"
+    for count in (10, 14):
+        assert coverage_words(count, "difference") == f"{words} simulated studies"
+    assert coverage_words(1000).startswith("with 20 seeds ")
+    assert "no interval" in coverage_words(4)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SummaryRow]:
+    summary = summarise(gather([write_study(tmp_path_factory.mktemp("study"), seeds=range(5))]))
+    return {row.arm: row for row in summary.rows}
+
+
+@pytest.mark.parametrize(
+    ("p", "sign", "sense", "expected"),
+    [
+        (0.04, 1, 1, "better"),
+        (0.04, -1, 1, "worse"),
+        (0.04, 1, -1, "worse"),  # a loss that is higher
+        (0.04, -1, -1, "better"),
+        (0.05, 1, 1, "unclear"),
+        (0.9, -1, 1, "unclear"),
+        (None, 1, 1, "unclear"),  # tasks that share no scale
+    ],
+)
+def test_a_verdict_has_the_corrected_p_value_and_the_sign(
+    rows: dict[str, SummaryRow], p: float | None, sign: int, sense: int, expected: str
+) -> None:
+    row = rows["fire"]
+    assert row.difference is not None
+    difference = dataclasses.replace(row.difference, value=sign * 3.0)
+    own = dataclasses.replace(row, p_holm=p, p_value=0.001, difference=difference)
+    assert verdict(own, sense) == expected
+
+
+def test_few_seeds_have_no_verdict_and_neither_has_the_baseline(
+    rows: dict[str, SummaryRow], tmp_path: Path
+) -> None:
+    summary = summarise(gather([write_study(tmp_path, seeds=range(4))]))
+    assert [verdict(row, 1) for row in summary.rows[1:]] == ["too few seeds"] * 2
+    with pytest.raises(ValueError, match="asterix, none: there is no comparison"):
+        verdict(rows["none"], 1)
+
+
+def said(tmp_path: Path, scores: dict[str, float], seeds: int = 6, **changes: Any) -> str:
+    """The words on arms whose seeds score that much more or less, on average, than the baseline."""
+
+    def score(task: str, arm: str, seed: int, x: int) -> float:
+        return 10.0 + seed + scores.get(arm, 0.0) + (0.5 if (seed + len(arm)) % 2 else -0.5)
+
+    arms = ("none", *scores)
+    study = write_study(tmp_path, arms=arms, seeds=range(seeds), score=score, **changes)
+    return " ".join(verdict_words(summarise(gather([study]))))
+
+
+def test_words_name_what_is_better_worse_and_unclear(tmp_path: Path):
+    words = said(tmp_path, {"high": 9.0, "low": -9.0, "same": 0.0})
+    assert "Better than none: high (p < 0.001)." in words
+    assert "Worse than none: low (p < 0.001)." in words
+    assert "Not to be told from none: same. That does not mean that they are equal." in words
+
+
+def test_words_of_losses_are_turned_round(tmp_path: Path):
+    words = said(tmp_path, {"high": 9.0, "low": -9.0}, key="eval/loss")
+    assert "Worse than none: high" in words
+    assert "Better than none: low" in words
+
+
+def test_few_seeds_and_no_baseline_are_said(tmp_path: Path):
+    words = said(tmp_path / "a", {"high": 9.0}, seeds=4)
+    assert words.startswith("Nothing is said with certainty of high: that takes 5 seeds")
+    assert "no baseline" in said(tmp_path / "b", {"high": 9.0}, baseline=None)
+
+
+def test_tasks_without_a_common_scale_have_a_sentence_each(tmp_path: Path):
+    words = said(tmp_path, {"high": 9.0}, tasks=("asterix", "mini"))
+    assert "asterix: Better than none: high" in words
+    assert "mini: Better than none: high" in words
+    assert "all tasks" not in words

@@ -1,0 +1,152 @@
+"""What a run's folder says of the run, for runs of every kind."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlplast.core.checkpoint.files import is_locked, lock
+from rlplast.core.clock import Time
+from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.run import api
+from rlplast.run.config_file import read_config
+from rlplast.run.show import disk_used, next_firing, share_done, show_run
+from tests.every_kind import KINDS, small_run
+from tests.gpt.runs import write_corpora
+from tests.runs import TINY, Killed, at_step, kill, lines
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run; tests only read it."""
+    folder = tmp_path_factory.mktemp("show")
+    api.train(small_run(request.param, write_corpora(folder)), folder / "run")
+    return folder / "run"
+
+
+def edit(run: Path, **changes: Any) -> None:
+    path = run / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_a_finished_run_is_at_its_end(run: Path):
+    found = show_run(run)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    info = json.loads((run / "run.json").read_text())
+    assert (found["status"], found["host"]) == ("done", info["host"])
+    progress = found["progress"]
+    assert progress["share"] == 1 and progress["done"] >= progress["total"]
+    assert progress["seconds"] > 0 and progress["seconds_left"] is None and found["next"] is None
+    rows = lines(run, "metrics")
+    newest = next(row for row in reversed(rows) if any(key.startswith("eval/") for key in row))
+    assert found["eval"].items() <= newest.items() and progress["unit"] in found["eval"]
+    receipts = lines(run, "receipts")
+    assert found["receipts"]["count"] == len(receipts)
+    names = [checkpoint["name"] for checkpoint in found["checkpoints"]]
+    assert sorted(names) == sorted(path.name for path in (run / "checkpoints").glob("*-*"))
+    assert all(c["complete"] and 0 < c["bytes"] <= found["bytes"] for c in found["checkpoints"])
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """A run that was killed after a third; its last line of metrics is of 32 env_steps."""
+    with pytest.raises(Killed):
+        api.train(TINY, tmp_path / "run", observer=at_step(24, kill))
+    return tmp_path / "run"
+
+
+def test_a_killed_run_is_stopped_and_says_what_is_next(killed: Path):
+    edit(killed, status="running")
+    before = {path: path.stat().st_mtime_ns for path in killed.rglob("*")}
+    found = show_run(killed)
+    assert before == {path: path.stat().st_mtime_ns for path in killed.rglob("*")}
+    assert found["status"] == "stopped" and found["progress"]["seconds_left"] is None
+    assert 0 < found["progress"]["share"] < 0.5
+    assert found["progress"]["done"] == lines(killed, "metrics")[-1]["env_steps"]
+    assert found["next"]["method"] in {"shrink_perturb", "head_reset"}
+
+
+def test_a_run_whose_folder_is_locked_runs(killed: Path):
+    edit(killed, status="running")
+    taken = lock(killed / ".lock")
+    assert taken is not None and is_locked(killed / ".lock")
+    try:
+        found = show_run(killed)
+    finally:
+        taken.close()
+    assert found["status"] == "running"
+    left, progress = found["progress"]["seconds_left"], found["progress"]
+    assert left == pytest.approx((progress["total"] - progress["done"]) / progress["rate"])
+    assert not is_locked(killed / ".lock")
+
+
+def test_of_another_machine_only_run_json_is_known(killed: Path):
+    edit(killed, status="running", host="elsewhere")
+    assert show_run(killed)["status"] == "running"
+
+
+@pytest.mark.parametrize("name", ["run.json", "config.yaml", "metrics.jsonl", "receipts.jsonl"])
+@pytest.mark.parametrize("content", [b"{\n{", b"\xff\xfe\n\xff", b"[1]\n[2]\n"])
+def test_a_damaged_file_is_named(killed: Path, name: str, content: bytes):
+    (killed / name).write_bytes(content)
+    with pytest.raises(DamagedFile, match=name):
+        show_run(killed)
+
+
+def test_foreign_lines_are_damage_too(killed: Path):
+    (killed / "receipts.jsonl").write_text('{"method": "fire"}\n')
+    with pytest.raises(DamagedFile, match="nothing of ours wrote"):
+        show_run(killed)
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="is no run's folder"):
+        show_run(tmp_path)
+
+
+def test_an_unsealed_checkpoint_is_incomplete(killed: Path):
+    newest = max((killed / "checkpoints").glob("step-*"), key=os.path.getmtime)
+    (newest / "COMPLETE").unlink()
+    found = {c["name"]: c["complete"] for c in show_run(killed)["checkpoints"]}
+    assert not found.pop(newest.name) and all(found.values())
+
+
+def test_a_run_of_a_plug_in_is_shown_without_what_is_ahead(killed: Path):
+    path = killed / "config.yaml"
+    path.write_text(path.read_text().replace("kind: dqn", "kind: of_a_plug_in"))
+    found = show_run(killed)
+    assert (found["progress"], found["next"]) == (None, None)
+    assert "of_a_plug_in" in found["problem"] and found["clock"]["env_steps"] > 0
+
+
+def test_linked_files_count_once(tmp_path: Path):
+    (tmp_path / "a").write_bytes(b"x" * 1000)
+    os.link(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "c").write_bytes(b"x" * 10)
+    assert disk_used(tmp_path) == 1010
+
+
+@pytest.mark.parametrize(
+    ("row", "share"),
+    [({}, 0), ({"updates": 60}, 0.2), ({"phase": 1}, 1), ({"updates": 990}, 1), ({"phase": 0}, 0)],
+)
+def test_the_first_of_two_ends_counts(row: dict[str, int], share: float):
+    starts, stops = [Time(50, "updates")], [Time(100, "updates"), Time(1, "phase")]
+    assert share_done(row, starts, stops) == pytest.approx(share)
+
+
+def test_next_firing_is_the_loops_own(tmp_path: Path):
+    config = read_config(TINY)
+    told: list[tuple[Any, Any]] = []
+
+    def observe(loop: Any) -> None:
+        clock = loop.trainable.clock
+        counts: Callable[[str], int] = clock.__getitem__
+        units = {unit: counts(unit) for unit in ("updates", "env_steps")}
+        told.append((loop.hooks.next_due(clock), next_firing(config, units)))
+
+    api.train(TINY, tmp_path / "run", observer=observe)
+    assert len(told) > 50 and all(ours == theirs for ours, theirs in told)
