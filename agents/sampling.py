@@ -23,7 +23,7 @@ KEY = "agent.sampling"
 @register("replay", "sample_weight_decay", source="arXiv:2604.01913; its code, ReplayBuffer.py")
 @dataclass(frozen=True)
 class SampleWeightDecay:
-    """Draw a transition the less often the older it is: w = max(min, 1 − age/decay).
+    """Draw a transition less often the older it is: w = max(min, 1 − age/decay).
 
     The age is in env_steps since the transition was stored, and follows from its place in the
     ring. Draws are with replacement, and losses are not corrected for them. Probes of metrics and

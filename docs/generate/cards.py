@@ -18,6 +18,11 @@ _ROOT = Path(__file__).parents[2]
 _COSTS = _ROOT / "docs" / "explanation" / "benchmarks.md"
 _TESTS = _ROOT / "tests" / "methods"
 _TEST = re.compile(r"^def (test_\w+)\(([^)]*)\)", re.MULTILINE)
+# What the cells of the table of costs say, by its column "when".
+_COST = {
+    "firing": "one firing (in updates)",
+    "every update": "every update, as a factor (added time)",
+}
 # Of a family: files of tests that many of its methods share, and the argument that names one.
 _SHARED_TESTS = {
     "penalties": [("test_terms.py", "method")],
@@ -34,8 +39,8 @@ def frame(name: str) -> str:
         "listed under": code(f"{method.key}:"),
         "source": info.source,
         "reads": ", ".join(("weights", *method.reads)),
-        "own tensors, saved with the run": _state(method),
-        "optimizer, followers by default": policies,
+        "state, saved with the run": _state(method),
+        "default policies: `optimizer`, `followers`": policies,
         "fires": "once in a run" if method.fires_once else "",
         "cost": _cost(name),
     }
@@ -116,5 +121,5 @@ def _cost(name: str) -> str:
     for _, when, *cells in (line for line in lines if line[0] == code(name)):
         found = (f"{what} {cell}" for what, cell in zip(lines[0][2:], cells, strict=True))
         link = "[Benchmarks](../explanation/benchmarks.md#what-every-method-costs)"
-        return f"{when}: {', '.join(found)}; see {link}"
+        return f"{_COST[when]}: {', '.join(found)}; see {link}"
     return ""

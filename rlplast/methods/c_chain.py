@@ -29,7 +29,7 @@ WINDOW = 50_000  # updates whose losses `beta` reads
 @method("c_chain", source="Tang et al. 2025, C-CHAIN; code of its double DQN")
 @dataclass(frozen=True)
 class CChain(Method):
-    """Hold the outputs on other data to what they were one update before.
+    """Keep an update from changing the outputs on data it does not train on: C-CHAIN.
 
     λ · mean (f_θ(x) − f_θ'(x))² over a batch x of its own and all outputs; θ' are the weights one
     update before, and get no gradient. Outputs are a DQN's action values, the critics' values of

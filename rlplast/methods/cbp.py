@@ -44,7 +44,7 @@ _CHANCE, _UTILITY, _ROW = 0, 1, 2  # what a draw is for: the first key of its ha
 @method("cbp", source="Dohare et al. 2024, Algorithm 1; loss-of-plasticity, lop/algos/gnt.py")
 @dataclass(frozen=True)
 class Cbp(Method):
-    """Replace a share of mature units of least utility at every update: continual backprop.
+    """Replace a small share of the least useful mature units at every update: continual backprop.
 
     A unit's utility is a decaying mean of |h|·mean|w_out| (`utility`). Of the units older than
     `maturity` updates, `replacement_rate` are replaced per update, fractions accumulate. Incoming

@@ -36,7 +36,7 @@ class BothSigns:
 @method("crelu", key="layers", source="Shang et al. 2016; Abbas et al. 2023")
 @dataclass(frozen=True)
 class CReLU(Method):
-    """Let every hidden unit give its positive and its negative part: CReLU.
+    """Pass on the positive and the negative part of every hidden unit: CReLU.
 
     What a layer with hidden units gives to the ReLU after it (after a norm in between, if there is
     one before the ReLU) becomes cat[z, −z], on the last axis, or on the channels of a conv. So no

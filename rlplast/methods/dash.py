@@ -45,7 +45,7 @@ def shrink_factors(weight: Tensor, direction: Tensor, coef: float) -> Tensor:
 @method("dash", source="Shin et al. 2024, Algorithm 1")
 @dataclass(frozen=True)
 class Dash(Method):
-    """Shrink each neuron by how far it points away from the negative gradient: direction-aware.
+    """Shrink each neuron by how far it points away from the negative gradient: DASH.
 
     Over batches of all data, without a step, G ← (1 − alpha)·G − alpha·∂L/∂W; then each neuron is
     multiplied by max(cos(G, W), coef). A neuron is a row of a linear layer, a kernel of a conv

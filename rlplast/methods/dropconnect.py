@@ -68,7 +68,7 @@ _SWAPS: dict[type[nn.Module], type[Any]] = {
 @method("dropconnect", key="layers", source="Wan et al. 2013; the scaling is ours")
 @dataclass(frozen=True)
 class DropConnect(Dropping):
-    """Drop weights at random in training: DropConnect.
+    """Set single weights to 0 at random in training: DropConnect.
 
     Each layer that reads hidden units (ours: the layers whose inputs `dropout` drops) computes
     with W ∘ M/(1 − p), where M is 0 for a share `p` of the entries, the same for the whole batch,

@@ -63,7 +63,7 @@ class UnitDropout(Dropping):
 @method("dropout", key="layers", source="Srivastava et al. 2014")
 @dataclass(frozen=True)
 class Dropout(UnitDropout):
-    """Drop hidden units at random in training: dropout.
+    """Set hidden units to 0 at random in training: dropout.
 
     Each layer that reads hidden units reads a share `p` of its inputs, chosen for each sample
     alone, as 0 and the others divided by 1 − p: after the nonlinearity, norms and pooling, of a

@@ -21,7 +21,7 @@ __all__ = ["FullReset", "full_reset"]
 @method("full_reset", source="Nikishin et al. 2022; baseline of FIRE Sec. 5")
 @dataclass(frozen=True)
 class FullReset(Method):
-    """Give every layer initial weights again, from its own law or from θ0.
+    """Give every layer initial weights again: a new draw or θ0.
 
     Everything in scope is edited: weights, biases, norm layers (scale 1, shift 0, running
     statistics at their start), embeddings, heads; a tied tensor once. The optimizer's state

@@ -25,7 +25,7 @@ __all__ = ["HareTortoise"]
 @method("hare_tortoise", source="Lee et al. 2024, Algorithm 1; its code, src/trainers/base.py")
 @dataclass(frozen=True)
 class HareTortoise(Method):
-    """Average the weights slowly, evaluate the average, and set the weights to it at a period.
+    """Keep a slow average of the weights, evaluate it, and set the weights to it at intervals.
 
     After every update slow ← momentum·slow + (1 − momentum)·fast, for all trainable tensors in
     scope, biases, norm layers and heads among them, and for the running statistics of norm

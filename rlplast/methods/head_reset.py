@@ -27,7 +27,7 @@ __all__ = ["HeadReset", "head_reset"]
 @method("head_reset", source="Nikishin et al. 2022; SWR D.2")
 @dataclass(frozen=True)
 class HeadReset(Method):
-    """Reinitialise the head: the linear layers after the convs, or an MLP's last layer.
+    """Give the head initial weights again: the linear layers after convs, or an MLP's last layer.
 
     Weights and biases of the chosen linear layers are edited, nothing else; of a stacked
     ensemble the layers of every member; a tied head is refused. Layers count in

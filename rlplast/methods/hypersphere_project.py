@@ -25,7 +25,7 @@ _SHORTEST = 1e-8  # of the official code
 @method("hypersphere_project", source="SimbaV2, Section 4")
 @dataclass(frozen=True)
 class HypersphereProject(Method):
-    """Scale each row of every weight to length 1.
+    """Scale each row of every weight matrix to length 1.
 
     A row is what one output unit reads: of a conv, the kernels of one output channel. Biases,
     norm layers, embeddings and tied tensors are untouched; a row of zeros stays. Made to run

@@ -46,7 +46,7 @@ MOST = "[1, 1000000000]"
 @method("lifecycle", key="layers", source="Lifecycle paper (Yang), Sec. 3.2 and Algorithm 1")
 @dataclass(frozen=True)
 class Lifecycle(Method):
-    """Let units live, sleep and wake up from their memory, one tick per optimizer step.
+    """Let hidden units sleep for a while and wake up with the weights they had.
 
     A unit (an output of a linear layer, a channel of a conv, a head of an attention) computes
     for `life` ticks, is masked for `recovery` ticks, and returns with the weight and bias it

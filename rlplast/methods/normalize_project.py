@@ -27,7 +27,7 @@ EPS = 1e-5
 @method("normalize_project", key="layers", source="Lyle et al. 2024 (NaP)")
 @dataclass(frozen=True)
 class NormalizeProject(Method):
-    """Put a LayerNorm before every nonlinearity, and keep the norm of every weight: NaP.
+    """Put a LayerNorm before every nonlinearity, and keep the norm of every weight matrix: NaP.
 
     Layers with hidden units get a LayerNorm at their output, unless a norm layer follows already,
     and lose the bias it makes redundant. After every update each weight matrix of linear and conv

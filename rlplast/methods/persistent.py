@@ -26,7 +26,7 @@ _PAST = "past/"  # what the names of the solutions, by layer, begin with
 @method("persistent", source="Min 2020, Persistent Neurons, equations 4 and 5", key="hooks")
 @dataclass(frozen=True)
 class Persistent(Method):
-    """Remember the solution, return to θ0, and push every layer off what is remembered.
+    """Restart from θ0, and push every layer away from the solutions found before.
 
     A firing ends one iteration and begins the next. From the first firing on the loss has the term
     coef · Σ_k Σ_l |⟨Θ_k^l, θ^l⟩|/‖Θ_k^l‖ over the remembered solutions Θ_k. Before it training

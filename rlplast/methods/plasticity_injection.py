@@ -119,7 +119,7 @@ _SWAPS: dict[type[nn.Module], tuple[type[nn.Module], type[nn.Module]]] = {
 @method("plasticity_injection", source="Nikishin et al. 2023, Sec. 3")
 @dataclass(frozen=True)
 class PlasticityInjection(Method):
-    """Freeze the head and learn its change with a fresh one: f_old(x) + (f_new(x) − f_new0(x)).
+    """Freeze the head and learn changes with a fresh one: f_old(x) + (f_new(x) − f_new0(x)).
 
     Until it fires the network computes what it would without. Then the head's weights become a
     fresh draw, which trains on; the old head and the draw as it was are kept beside it as

@@ -45,7 +45,7 @@ def dormant(activations: Tensor, threshold: float) -> Tensor:
 @method("redo", source="Sokar et al. 2023, Algorithm 1; Dopamine's labs/redo")
 @dataclass(frozen=True)
 class Redo(Method):
-    """Give dormant hidden units a new start: incoming weights drawn anew, outgoing ones 0.
+    """Reset dormant hidden units: draw new incoming weights, set outgoing ones to 0.
 
     A unit is dormant if its mean |activation| on a probe batch, divided by its layer's mean, is at
     most `threshold`. Its bias becomes 0, its entries of a norm layer in between 1 and 0. Output

@@ -43,7 +43,7 @@ def inactive(gradient: Tensor, threshold: float, max_share: float = 1.0) -> Tens
 @method("regrama", source="GraMa (arXiv:2505.24061), equation 2; score of its code")
 @dataclass(frozen=True)
 class Regrama(Method):
-    """Give hidden units whose weights get next to no gradient a new start.
+    """Reset hidden units whose weights get almost no gradient.
 
     A unit is inactive if the mean |gradient| of its incoming weights, divided by its layer's
     mean, is at most `threshold`. The gradient is that of the network's loss, without penalties,

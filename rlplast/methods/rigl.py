@@ -28,7 +28,7 @@ __all__ = ["RigL", "erk"]
 @method("rigl", key="layers", source="Evci et al. 2020, Algorithm 1")
 @dataclass(frozen=True)
 class RigL(Method):
-    """Train with sparse weights whose places move: RigL.
+    """Train with sparse weights, and move the non-zero ones from time to time: RigL.
 
     After every update the weights of linear and conv layers, heads included, are 0 outside a mask,
     and so is what the optimizer remembers of them. Every `every` updates a layer gives up its

@@ -17,7 +17,7 @@ __all__ = ["ScheduledDrop"]
 @method("scheduled_drop", key="layers", source="Morerio et al. 2017; the linear ramp is ours")
 @dataclass(frozen=True)
 class ScheduledDrop(UnitDropout):
-    """Drop hidden units at a rate that grows from 0: p·min(1, t/`updates`).
+    """Set hidden units to 0 at a rate that grows from 0: p·min(1, t/`updates`).
 
     t counts the updates that were made. All else is as `dropout` does it.
 

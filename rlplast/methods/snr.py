@@ -35,7 +35,7 @@ RECTIFIERS = ("relu", "relu6")  # silent means exactly 0
 @method("snr", source="Farias & Jozefiak 2024, Algorithm 1; SelfNormalizedResets, snr.py")
 @dataclass(frozen=True)
 class Snr(Method):
-    """Reset units whose silence is improbably long for them: self-normalized resets.
+    """Reset units that are silent for much longer than usual for them: self-normalized resets.
 
     A unit's age is the number of samples since it last fired. It is reset at an age of τ: incoming
     weights drawn anew, bias and outgoing weights 0, norm entries 1 and 0, and the optimizer

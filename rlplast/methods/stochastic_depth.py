@@ -43,7 +43,7 @@ class BranchDrop:
 @method("stochastic_depth", key="layers", source="Huang et al. 2016")
 @dataclass(frozen=True)
 class StochasticDepth(Dropping):
-    """Leave residual blocks out at random in training: stochastic depth.
+    """Leave out residual blocks at random in training: stochastic depth.
 
     Block l of L, counted from 1, adds nothing for a share p_l of the samples, and its whole branch
     for the others; elsewhere it adds (1 − p_l) times its branch, which is the mean. The identity

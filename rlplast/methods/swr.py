@@ -42,7 +42,7 @@ _MOST = 85.0  # log of what still fits into float32, almost
 @method("swr", source="SWR Algorithm 1, Theorem 1; Appendix E (re-anchoring)")
 @dataclass(frozen=True)
 class Swr(Method):
-    """Scale each layer so that its norm drifts back to its initial one.
+    """Scale each layer so that its norm drifts back towards its initial value.
 
     c_l = (λ n_l + (1 − λ)‖W_l‖)/‖W_l‖, W_l ← c_l W_l, b_l ← C b_l, in forward order, where C
     is the product of the factors so far. Made to run after every update. Weights, biases,

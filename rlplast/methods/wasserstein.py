@@ -21,7 +21,7 @@ __all__ = ["Wasserstein"]
 @method("wasserstein", source="Lewandowski et al. 2024, Wasserstein regulariser")
 @dataclass(frozen=True)
 class Wasserstein(Method):
-    """Pull the sorted entries of every tensor towards those of its start.
+    """Pull the sorted entries of every tensor towards its sorted initial entries.
 
     coef · Σ_l r·Σ_i (sort(θ_l)_i − sort(θ0_l)_i)², a squared 2-Wasserstein distance: a tensor
     whose entries are those of its start, in any order, costs nothing. Every trainable tensor

@@ -26,9 +26,12 @@ def plain(value: Any) -> Any:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_a_card_with_a_source_and_the_agreed_headings(method: str) -> None:
     card = (CARDS / f"{method}.md").read_text()
-    title, words, place, _ = card.split("\n\n", 3)
+    title, words, smallest, place, _ = card.split("\n\n", 4)
     assert title == f"# {method}"
+    assert "Use it" in words
     assert "Source:" in words
+    assert smallest.startswith("```yaml\n")
+    assert f"method: {method}" in smallest
     assert place == "<!-- generated: card -->"
     assert f"| listed under | `{KEYS[METHODS[method].family]}:` |" in card
     assert "<!-- generated: tests -->\n\n- " in card
