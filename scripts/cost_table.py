@@ -233,9 +233,10 @@ def pair(name: str, model: Model, trainable: Any) -> str:
     measuring(trainable)()
     predicted = count * (time.process_time() - started)
     return (
-        f"Checked by two runs of {PAIR} updates of the {name}, without metrics and with {count} "
-        f"measurements, in CPU seconds of one thread: {seconds[0]:.1f} and {seconds[1]:.1f}, so "
-        f"{seconds[1] - seconds[0]:.1f} more; {count} measurements alone take {predicted:.1f}."
+        f"The check: two runs of {PAIR} updates of the {name}, in CPU seconds of one thread. "
+        f"Without metrics a run takes {seconds[0]:.1f}. With {count} measurements it takes "
+        f"{seconds[1]:.1f}, which is {seconds[1] - seconds[0]:.1f} more. {count} measurements "
+        f"alone take {predicted:.1f}."
     )
 
 
