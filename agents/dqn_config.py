@@ -18,17 +18,17 @@ class DQNAgentConfig(OffPolicyAgentConfig):
 
     Attributes:
         network: auto, nature, minatar, mlp (256-256) or mlp_small (64-64).
-        init: xavier_uniform (zero biases) or torch.
-        double: whether targets are double Q-learning's.
-        huber_delta: where the loss turns linear.
-        target_every: env_steps between copies to the target network.
-        epsilon_start: exploration at the first update.
-        epsilon_end: exploration at the end of its decay.
-        epsilon_decay: share of the run, or of each task of a sequence, over which it decays
-            linearly, after initial_steps.
-        epsilon_eval: exploration during evaluation.
-        policy: online or target: the network that acts.
-        clip_rewards: whether the agent learns from the sign of rewards; null: on Atari only.
+        init: initializer: xavier_uniform (with zero biases) or torch.
+        double: whether to use the targets of double Q-learning.
+        huber_delta: error above which the loss is linear.
+        target_every: env_steps between two copies to the target network.
+        epsilon_start: exploration rate at the first update.
+        epsilon_end: exploration rate after its decay.
+        epsilon_decay: share of the run over which the exploration rate falls linearly, after
+            initial_steps. On a sequence it is a share of each task.
+        epsilon_eval: exploration rate in evaluations.
+        policy: network that acts: online or target.
+        clip_rewards: whether the agent learns from the sign of rewards; null: only on Atari.
     """
 
     network: str = param("auto", " | ".join(("auto", *ARCHITECTURES)))

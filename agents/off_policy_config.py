@@ -23,12 +23,12 @@ class OffPolicyEvaluateConfig(EvaluateConfig):
     """How often and how long the agent is evaluated, and on which tasks of a sequence.
 
     Attributes:
-        every: period; null for never.
+        every: how often; null for never.
         episodes: full episodes per evaluation.
-        steps: instead of so many episodes, those that end within this many env_steps, summed over
-            environments; the first that ends if none does. Short episodes count more often.
-        tasks: current: on the one it is trained on; seen: on all so far. At the end of each task
-            and of the run it is evaluated on all so far anyway.
+        steps: play for so many env_steps, summed over environments, instead of `episodes`. Episodes
+            that end within them count, or the first one that ends. Short episodes count more often.
+        tasks: current evaluates on the task in training, seen on all tasks so far. At the end of
+            each task and of the run all tasks so far are evaluated anyway.
     """
 
     steps: int | None = param(None, "[1, inf)")
@@ -41,17 +41,17 @@ class OffPolicyAgentConfig:
 
     Attributes:
         batch_size: transitions per update.
-        buffer_size: transitions kept.
-        initial_steps: env_steps before the first update, with random actions; of a sequence in
-            every task, unless ``env.switch`` says otherwise.
-        gamma: discount per env_step.
-        n_step: env_steps summed into a target.
-        sampling: how often the replay draws which transition, a mapping with `method` and
-            `params`, see ``rlplast list replay``; null for all alike.
+        buffer_size: transitions that the replay holds.
+        initial_steps: env_steps with random actions before the first update. On a sequence this
+            holds for every task, unless ``env.switch`` says otherwise.
+        gamma: discount factor per env_step.
+        n_step: env_steps whose rewards are summed into a target.
+        sampling: how the replay draws transitions: a mapping with `method` and `params`, see
+            ``rlplast list replay``; null draws all with the same probability.
         precision: fp32, or bf16 for autocast in forward passes.
-        accelerate: auto, off, or compile for torch.compile: of whole updates where their optimizers
-            and hooks allow it, else of their losses. auto is settled as a run starts: compile if it
-            is long and on a CPU, see `rlplast.agents.compiled.chosen`.
+        accelerate: auto, off, or compile (torch.compile). compile covers whole updates if their
+            optimizers and hooks allow it, else the losses. auto is decided when a run starts:
+            compile for a long run on a CPU, see `rlplast.agents.compiled.chosen`.
     """
 
     batch_size: int = param(256, "[1, 1000000]")
@@ -69,11 +69,12 @@ class OffPolicyConfig(RunConfig):
     """A run of an off-policy agent.
 
     Attributes:
-        total: its length; auto, for all of a sequence, else 200k env_steps.
-        env: the environment, or the sequence of tasks.
+        total: length of the run. auto means the whole sequence of tasks, or 200k env_steps without
+            one.
+        env: the environment, or a sequence of tasks.
         evaluate: how often and how long the agent is evaluated.
         optimizer: the optimizer and its learning rate.
-        replay_ratio: updates per env_step, after initial_steps; fractions accumulate.
+        replay_ratio: updates per env_step, after initial_steps. Fractions add up.
         agent: the agent.
     """
 

@@ -17,22 +17,23 @@ class SACAgentConfig(OffPolicyAgentConfig):
     """The agent; defaults are FIRE's and SimBa's for HumanoidBench.
 
     Attributes:
-        network: simba (residual blocks with LayerNorm) or mlp (ReLU layers, torch's init).
+        network: simba (residual blocks with LayerNorm) or mlp (ReLU layers with torch's
+            initializer).
         actor_width: units per layer of the actor.
         actor_blocks: residual blocks (simba) or hidden layers (mlp) of the actor.
         critic_width: units per layer of each critic.
-        critic_blocks: residual blocks or hidden layers of each critic.
-        critics: critics of which the smallest value counts (clipped double Q-learning).
-        log_std: squash (tanh into the range) or clamp.
-        log_std_min: least log σ of the policy.
+        critic_blocks: residual blocks (simba) or hidden layers (mlp) of each critic.
+        critics: number of critics. The smallest of their values counts (clipped double Q-learning).
+        log_std: how log σ is kept in its range: squash (by tanh) or clamp.
+        log_std_min: smallest log σ of the policy.
         log_std_max: largest log σ of the policy.
-        normalize_obs: whether networks see observations normalised by running statistics.
-        lr_critic: the critics' largest learning rate; null for the optimizer's.
-        lr_temperature: the temperature's; null for the optimizer's.
-        tau: share of the critics the target takes over per update.
-        initial_temperature: α at the start, also after a reset of the temperature.
-        learn_temperature: whether α is learnt; false keeps it as it starts.
-        target_entropy_scale: the policy's entropy is pulled to −scale · action_dim.
+        normalize_obs: whether observations are normalised by running statistics.
+        lr_critic: largest learning rate of the critics; null for ``optimizer.lr``.
+        lr_temperature: largest learning rate of the temperature; null for ``optimizer.lr``.
+        tau: share of the critics that the target network takes over at each update.
+        initial_temperature: temperature α at the start, and after a reset of the temperature.
+        learn_temperature: whether α is learnt; false keeps it constant.
+        target_entropy_scale: the target entropy of the policy is −scale · action_dim.
     """
 
     network: str = param("simba", "simba | mlp")
@@ -58,8 +59,8 @@ class SACConfig(OffPolicyConfig):
     """A SAC run.
 
     Attributes:
-        optimizer: the optimizer of each network and its learning rate; the temperature has no
-            weight decay, norms and biases have.
+        optimizer: the optimizer of each network, and its learning rate. The temperature has no
+            weight decay; norm layers and biases have.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {

@@ -25,20 +25,22 @@ class EnvConfig:
     """Which environment, and how many of it; or a sequence of tasks.
 
     Attributes:
-        id: such as ``atari/Asterix``, ``gym/Hopper-v5``, ``dmc/humanoid-walk``; of a sequence,
-            which names its own, leave it out.
-        num_envs: instances stepped together; changes speed, not the meaning of any number.
-        workers: processes they are split over; 0 for this one.
-        timeout: seconds that such a process may take to answer; then the run ends.
-        options: options of the environment, see `rlplast list envs`; of a sequence, of all.
-        sequence: environments that are trained on one after the other: ids, or mappings with
-            ``id`` and ``options``.
-        shift: instead of a sequence: how one environment becomes several tasks, a name such as
+        id: name of the environment, such as ``atari/Asterix``, ``gym/Hopper-v5``,
+            ``dmc/humanoid-walk``. Leave it out with `sequence`, which names its own.
+        num_envs: environments stepped together. This changes the speed, and not what any number
+            counts.
+        workers: processes that share the environments; 0 runs them in the main process.
+        timeout: seconds that a worker may take to answer; after that the run ends.
+        options: options of the environment, see `rlplast list envs`. With a sequence they hold for
+            all its environments.
+        sequence: environments to train on, one after the other: ids, or mappings with ``id`` and
+            ``options``.
+        shift: makes several tasks of one environment, instead of `sequence`: a name such as
             permuted_observations, or a mapping with ``name`` and its parameters.
-        tasks: of a shift: how many tasks.
+        tasks: with `shift`: number of tasks.
         steps_per_task: env_steps of each task, such as 100k.
-        cycles: how often the whole sequence is gone through.
-        switch: what happens where one task follows another: a mapping, or a preset's name.
+        cycles: how many times the whole sequence is trained.
+        switch: what happens between two tasks: a mapping, or the name of a preset.
     """
 
     id: str = "atari/Asterix"

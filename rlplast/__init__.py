@@ -1,15 +1,13 @@
 """rlplast: interventions against plasticity loss, for anything that trains.
 
-A hook plans, one function writes, and one loop drives everything that trains.
-
-- `fire`, `shrink_perturb`, `full_reset`, `head_reset`, `swr`: methods as plain functions.
-- `Network`, `Hooks`: the same methods as scheduled hooks in your own loop.
-- `Penalties`: terms of your own loop's loss.
-- `replace_layers`, `tick`: layers that live, such as lifecycle, in your own model.
-- `units`, `record`: what the hidden units of a model are, and their activations.
-- `Method`, `method`, `param`, `Assign`, `Scale`: what methods of your own are made of.
-- `train`, `load`: run a config, and use what it trained.
-- `optimizer`, `register_kind`: an optimizer and a kind of run of your own.
+- `train`, `resume`, `load`: run a config, and use what it trained.
+- `fire`, `shrink_perturb`, `full_reset`, `head_reset`, `swr`: apply a method once.
+- `Network`, `Hooks`: apply methods on a schedule in your own loop.
+- `Penalties`: add penalties to the loss in your own loop.
+- `replace_layers`, `tick`: put layers such as lifecycle into your own model.
+- `units`, `record`: get the hidden units of a model, and their activations.
+- `Method`, `method`, `param`, `Assign`, `Scale`: write a method of your own.
+- `optimizer`, `register_kind`: add an optimizer or a kind of run of your own.
 """
 
 import importlib
@@ -117,13 +115,13 @@ def __getattr__(name: str) -> Any:
 
 
 def train(config: Any, out: "str | Path | None" = None, **overrides: Any) -> "Run":
-    """Run a config to its end; `rlplast train` in Python.
+    """Train a config to its end, as `rlplast train` does.
 
     Args:
         config: a path, a shipped name such as ``dqn/asterix``, or a mapping of keys.
-        out: the run's folder; default: a new one below ``runs/``.
-        **overrides: keys to set, nested ones with double underscores, such as
-            ``optimizer__lr=1e-4``.
+        out: the run's folder; default: a new folder below ``runs/``.
+        **overrides: keys of the config to set. Write nested keys with double underscores, such
+            as ``optimizer__lr=1e-4``.
 
     Returns:
         The finished run.
@@ -134,11 +132,11 @@ def train(config: Any, out: "str | Path | None" = None, **overrides: Any) -> "Ru
 
 
 def resume(run: "str | Path", total: str | None = None) -> "Run":
-    """Continue a run from its newest undamaged checkpoint; `rlplast resume` in Python.
+    """Continue a run from its newest undamaged checkpoint, as `rlplast resume` does.
 
     Args:
         run: the run's folder.
-        total: a new, longer total; percentages keep referring to the old one.
+        total: a new, longer total. Percentages stay shares of the old one.
 
     Returns:
         The finished run.
@@ -149,14 +147,14 @@ def resume(run: "str | Path", total: str | None = None) -> "Run":
 
 
 def units(model: Any, units: Any = None) -> "tuple[UnitGroup, ...]":
-    """Return the hidden units of a model, a group per layer; see `rlplast units CONFIG`.
+    """Return the hidden units of a model, as one group per layer.
 
     Args:
         model: a module, or a `Network`.
-        units: `UnitSpec`s, where the model can neither say it itself nor be traced.
+        units: `UnitSpec`s, for a model that does not declare its units and cannot be traced.
 
     Raises:
-        NothingToEdit: if it has none, with the reason for each layer.
+        NothingToEdit: if the model has no units; the message gives the reason for each layer.
     """
     from rlplast.core.network.network import Network
 
@@ -167,14 +165,18 @@ def units(model: Any, units: Any = None) -> "tuple[UnitGroup, ...]":
 def load(run: "str | Path", checkpoint: str = "newest") -> "Run":
     """Open a run's folder to use what it trained.
 
-    An agent acts: ``rlplast.load(run).act(obs)``; a classifier predicts:
-    ``rlplast.load(run).agent().predict(images)``; any run's modules are in
-    ``rlplast.load(run).agent().networks``, and its scores in ``rlplast.load(run).evaluate()``.
-    A newer checkpoint that is damaged is passed over with a warning.
+    With ``run = rlplast.load("runs/a")``:
+
+    - ``run.act(obs)`` returns the actions of an agent.
+    - ``run.agent().predict(images)`` returns the predictions of a classifier.
+    - ``run.agent().networks`` has the modules of any run.
+    - ``run.evaluate()`` returns scores.
+
+    A damaged checkpoint is skipped with a warning.
 
     Args:
         run: the run's folder.
-        checkpoint: newest, best (where the run keeps it) or a name such as ``step-800``.
+        checkpoint: newest, best (if the run keeps it), or a name such as ``step-800``.
     """
     from rlplast.run import api
 

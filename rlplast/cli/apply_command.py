@@ -1,10 +1,9 @@
 """Apply a method to a saved state dict.
 
-Works on every floating tensor with two or more dimensions, in file order; --include and
---exclude choose by name, biases and norm layers too. Names and shapes are all there is to
-go by: embeddings and positions count as weights, so exclude them where they should stay.
-Initial weights come from --init; METHOD's parameters are set with --PARAM VALUE, see
-`rlplast list interventions`.
+The command edits every floating tensor with two or more dimensions, in file order. Choose others
+by name with --include and --exclude, also biases and norm layers. A file has only names and shapes,
+so embeddings and positions count as weights: exclude them if they should stay. Give initial weights
+with --init. Set METHOD's parameters with --PARAM VALUE; `rlplast list interventions` shows them.
 """
 
 import argparse
@@ -37,19 +36,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments; every method's parameters are options of it."""
     parser.add_argument("method", metavar="METHOD", help="see `rlplast list interventions`")
     parser.add_argument("file", type=Path, metavar="FILE", help="a .safetensors or .pt state dict")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="may be FILE")
     parser.add_argument(
-        "--init", metavar="FILE", help="a state dict saved before training; or the word 'fresh'"
+        "--out", type=Path, required=True, metavar="FILE", help="file to write; may be FILE"
     )
     parser.add_argument(
-        "--include", action="append", default=[], metavar="GLOB", help="edit these, biases too"
+        "--init", metavar="FILE", help="a state dict saved before training, or the word 'fresh'"
     )
     parser.add_argument(
-        "--exclude", action="append", default=[], metavar="GLOB", help="leave these as they are"
+        "--include", action="append", default=[], metavar="GLOB", help="edit only these, biases too"
     )
-    parser.add_argument("--key", help="a state dict nested in a .pt, such as model or a.b")
+    parser.add_argument(
+        "--exclude", action="append", default=[], metavar="GLOB", help="do not edit these"
+    )
+    parser.add_argument("--key", help="key of a state dict inside a .pt, such as model or a.b")
     parser.add_argument("--scope", default="all", help=f"{' | '.join(SCOPES)} (default all)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of fresh draws (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of random draws (default 0)")
     parser.add_argument("--json", action="store_true", help="print the receipt as JSON")
     # Declared, because the value of an undeclared option before FILE would be taken for FILE.
     for name, methods in _parameters().items():
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 action="append",
                 type=lambda text, name=name: (name, parse_yaml(text, f"--{name}")),
                 metavar="V",
-                help=f"of {', '.join(methods)}",
+                help=f"for {', '.join(methods)}",
             )
     parser.set_defaults(takes_overrides=True)
 

@@ -1,12 +1,13 @@
-"""Measure this machine in about two minutes, and say whether compiled updates pay here.
+"""Measure this machine in about two minutes, and say whether compiled updates save time here.
 
-CONFIG is a file, or the name of a shipped one, of a DQN or SAC; without it, sac/pendulum. Any key
-of it can be set behind it with --dotted.key VALUE. The parts are the environment, acting, the
-replay, updates eager and compiled, whole training beside Stable-Baselines3 and SBX if they are
-installed, a checkpoint, and methods. Each side of a comparison has turns of 0.3 s, so its time is
-bounded; a compilation takes as long as it takes. No run is touched and no run is kept.
+CONFIG is a file or a shipped name, of a DQN or SAC; the default is sac/pendulum. Set any of its
+keys with --dotted.key VALUE. These parts are measured: environment, acting, replay, eager and
+compiled updates, whole training, a checkpoint, and methods. Training is compared with
+Stable-Baselines3 and SBX if they are installed. Both sides of a comparison take turns of 0.3 s.
+Compiling has no time limit. The command changes no run and keeps none.
 
-The table goes to the standard output: paste it into an issue. Progress goes to standard error.
+The table goes to standard output, so that you can paste it into an issue. Progress goes to
+standard error.
 """
 
 import argparse
@@ -34,9 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     argparse would take the value of an undeclared option for it.
     """
     parser.usage = "rlplast bench [CONFIG] [--dotted.key VALUE]... [--threads N] [--rounds N]"
-    parser.add_argument("--threads", type=int, metavar="N", help="default: the config's")
     parser.add_argument(
-        "--rounds", type=int, default=7, metavar="N", help="turns of each side (default 7)"
+        "--threads", type=int, metavar="N", help="CPU threads; default: the config's"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=7, metavar="N", help="turns per side (default 7)"
     )
     parser.set_defaults(takes_overrides=True)
 

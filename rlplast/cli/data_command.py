@@ -1,9 +1,9 @@
 """Check published data that you downloaded, and unpack or convert it for training.
 
-Without NAME: the sets there are. NAME alone says where a set comes from and what its files are.
-With --root it looks into a folder: an archive that is whole is unpacked beside itself, text
-becomes tokens, and the reader of training reads it all. Exit 0 if a run can use it, 2 if not.
-Nothing is downloaded, but texts with --download.
+Without NAME the command lists the known sets. With NAME alone it says where the set comes from, and
+what its files are. With --root it checks a folder. It unpacks complete archives beside themselves,
+turns text into tokens, and reads everything as training does. It exits with 0 if a run can use the
+data, and with 2 if not. It downloads nothing; only --download fetches texts.
 """
 
 import argparse
@@ -34,14 +34,16 @@ BUILT_IN = ("digits", "bit_flipping", "curve")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("name", nargs="?", metavar="NAME", help=" | ".join(SETS))
-    parser.add_argument("--root", type=Path, metavar="DIR", help="the folder with what you have")
+    parser.add_argument("--root", type=Path, metavar="DIR", help="folder of what you downloaded")
     parser.add_argument(
         "--download",
         action="store_true",
         help=f"fetch a text ({', '.join(TEXT_SETS)}) from the Hugging Face hub with `datasets`",
     )
     parser.add_argument(
-        "--tokenizer", default="gpt2", help=f"of texts: {' | '.join(TOKENIZERS)} (default gpt2)"
+        "--tokenizer",
+        default="gpt2",
+        help=f"tokenizer for texts: {' | '.join(TOKENIZERS)} (default gpt2)",
     )
 
 

@@ -1,6 +1,6 @@
-"""Evaluate: play unclipped full episodes with what a run trained.
+"""Evaluate: play full episodes with a trained agent, with unclipped rewards.
 
-A classifier or a language model is measured on the data held out instead.
+A classifier or a language model is evaluated on held-out data instead.
 """
 
 import argparse
@@ -20,11 +20,11 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("folder", metavar="RUN", help="the run's folder")
-    parser.add_argument("--episodes", type=int, help="full episodes of an agent (default 10)")
+    parser.add_argument("--episodes", type=int, help="full episodes, for an agent (default 10)")
     parser.add_argument(
-        "--checkpoint", default="newest", help="newest (default), best, or a name as step-800"
+        "--checkpoint", default="newest", help="newest (default), best, or a name such as step-800"
     )
-    parser.add_argument("--video", type=Path, help="write the first environment's play as .gif")
+    parser.add_argument("--video", type=Path, help="write a .gif of the first environment")
 
 
 def run(args: argparse.Namespace) -> int:

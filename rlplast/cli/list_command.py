@@ -1,7 +1,7 @@
 """List what a config can name: methods, metrics, optimizers, environments, kinds, configs.
 
-``from`` says where a row comes from: rlplast, an installed package, or a module that `--import`
-names. Without a FAMILY, environments are only counted; `rlplast list envs` has all of them.
+The column ``from`` says where a row comes from: rlplast, an installed package, or a module given
+with `--import`. Without a FAMILY, environments are only counted: see `rlplast list envs`.
 """
 
 import argparse

@@ -25,12 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reference",
         type=Path,
         metavar="FILE",
-        help="the weights before; adds weight_difference, sfe and sfe_normalized",
+        help="earlier weights; adds weight_difference, sfe and sfe_normalized",
     )
     parser.add_argument(
-        "--metric", action="append", metavar="NAME", help="this one; default: all of weights"
+        "--metric",
+        action="append",
+        metavar="NAME",
+        help="measure this one; default: all metrics of weights",
     )
-    parser.add_argument("--key", help="a state dict nested in a .pt, such as model or a.b")
+    parser.add_argument("--key", help="key of a state dict inside a .pt, such as model or a.b")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 

@@ -1,8 +1,8 @@
-"""Study: train prefixes once, then every arm from where it parts from the others.
+"""Study: compare arms, and train what they share only once.
 
-CONFIG is a file, or the name of a shipped one such as study/demo. It names a base config, tasks,
-seeds and arms. What is done is skipped, so the same command goes on after any interruption, and
-runs what is new after the file was changed. `rlplast report DIR` then draws what came out.
+CONFIG is a file, or a shipped name such as study/demo. It names a base config, tasks, seeds and
+arms. Finished runs are skipped. So the same command continues after an interruption, and after you
+change the file it runs only what is new. Then `rlplast report DIR` shows the results.
 """
 
 import argparse
@@ -44,14 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("config", metavar="CONFIG", help="file or shipped name")
     parser.add_argument("--out", help="the study's folder; default: runs/NAME of the config")
-    parser.add_argument("--executor", help="local, ray or slurm; default: what the config says")
-    parser.add_argument("--jobs", type=int, help="runs at once; default: what the cores hold")
+    parser.add_argument("--executor", help="local, ray or slurm; default: the config's")
     parser.add_argument(
-        "--plan", action="store_true", help="show cells, time and disk, check every arm, and exit"
+        "--jobs", type=int, help="runs at the same time; default: as many as the cores allow"
+    )
+    parser.add_argument(
+        "--plan",
+        action="store_true",
+        help="check every arm, show cells, time and disk space, and exit",
     )
     parser.add_argument("--dry_run", action="store_true", dest="plan", help="old name of --plan")
     parser.add_argument(
-        "--smoke", action="store_true", help="try every arm for a moment, on made data"
+        "--smoke", action="store_true", help="try every arm for a moment, on synthetic data"
     )
 
 

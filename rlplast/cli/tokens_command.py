@@ -1,8 +1,8 @@
 """Turn text files into a corpus: a folder of tokens that a GPT trains on.
 
-Each file is a document. A folder stands for every *.txt file in it and below, sorted by name.
-The last tenth of the text is kept for validation; --validation has another share, or a file or
-folder with the validation text, which is not among TEXT. docs/how-to/prepare-tokens.md has more.
+Each file is one document. A folder stands for all *.txt files in it and below, sorted by name. The
+last tenth of the text is kept for validation. With --validation give another share, or a file or
+folder with validation text that is not part of TEXT. See docs/how-to/prepare-tokens.md.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "text", nargs="+", type=Path, metavar="TEXT", help="UTF-8 files, and folders of *.txt"
     )
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="a folder that is absent or empty"
+        "--out", type=Path, required=True, metavar="DIR", help="a new or empty folder"
     )
     parser.add_argument(
         "--tokenizer", default="bytes", help=f"{' | '.join(TOKENIZERS)} (default bytes)"
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--validation",
         default="0.1",
         metavar="SHARE|PATH",
-        help="share of the text, from its end, or its own text (default 0.1)",
+        help="share of the text, from its end; or a path to validation text (default 0.1)",
     )
 
 

@@ -1,18 +1,18 @@
 """Train: run a config to its end.
 
-CONFIG is a file, or the name of a shipped one such as dqn/asterix (`rlplast list configs`).
-Any key of it can be set with --dotted.key VALUE, such as --optimizer.lr 1e-4. Values are YAML;
-hooks, penalties and layers may also be a YAML file that holds the list, or a shipped one:
+CONFIG is a file, or a shipped name such as dqn/asterix (`rlplast list configs` shows them).
+Set any of its keys with --dotted.key VALUE, such as --optimizer.lr 1e-4. Values are YAML.
+For hooks, penalties and layers give a list, a YAML file with the list, or a shipped list:
 
   rlplast train dqn/demo --hooks '[{method: fire, at: 50%, params: {iterations: 10}}]'
   rlplast train sac/pendulum --hooks sac/hooks/fire
   rlplast train sac/pendulum --layers '[{method: lifecycle, networks: [critic]}]'
 
-Common keys (`rlplast train CONFIG --print_config` shows all of them, with their values):
+Common keys (`rlplast train CONFIG --print_config` shows all keys with their values):
 
-  --seed 2                      of every random stream
-  --total '200k env_steps'      length; a classifier and a GPT have phases
-  --threads 2, --device cuda    what it runs on
+  --seed 2                      seed of all random streams
+  --total '200k env_steps'      length; classifiers and GPTs have phases instead
+  --threads 2, --device cuda    where it runs
   --env.id minatar/asterix      and --env.num_envs, --env.workers
   --replay_ratio 4              updates per env_step
   --optimizer.lr 1e-4           and --optimizer.name, --optimizer.weight_decay

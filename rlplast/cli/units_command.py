@@ -1,7 +1,7 @@
 """Show the hidden units of a run's networks: which entries belong to which.
 
-They are what methods such as redo, and lifecycle layers, act on. Layers without units are listed
-with the reason.
+Methods such as redo, and lifecycle layers, act on these units. If a layer has no units, the reason
+is shown.
 """
 
 import argparse
@@ -23,7 +23,9 @@ Row = dict[str, Any]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("config", metavar="CONFIG", help="a path, or a shipped name: dqn/asterix")
+    parser.add_argument(
+        "config", metavar="CONFIG", help="file, or a shipped name such as dqn/asterix"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(takes_overrides=True)
 

@@ -43,10 +43,10 @@ class StartConfig:
     """Where the first weights come from; optimizer, streams and clock always start anew.
 
     Attributes:
-        run: folder of another GPT run: its weights and its θ0; null for a fresh draw. {seed} in it
-            stands for this run's seed.
+        run: folder of another GPT run, which gives its weights and its θ0; null for new random
+            weights. {seed} stands for this run's seed.
         checkpoint: newest, best, or a checkpoint's name such as step-30000.
-        huggingface: folder of a GPT-2 in Hugging Face's format; its weights are θ0 too.
+        huggingface: folder of a GPT-2 in Hugging Face's format. Its weights are θ0 too.
     """
 
     run: str | None = None
@@ -76,10 +76,10 @@ class GPTEvaluateConfig(EvaluateConfig):
     """How often and on how much the model is evaluated.
 
     Attributes:
-        every: period; null for never.
-        episodes: of no meaning here.
+        every: how often; null for never.
+        episodes: not used by a GPT.
         batches: batches of `batch_size` sequences per corpus, spread evenly over its validation
-            part; of a smaller part, all there is.
+            part. A smaller part is used whole.
     """
 
     batches: int = param(20, "[1, 1000000]")
@@ -107,17 +107,18 @@ class GPTConfig(RunConfig):
 
     Attributes:
         model: the GPT's sizes.
-        corpora: name → ``embedded/stdlib``, ``embedded/docstrings``, or a folder written by
-            ``rlplast tokens``. All are evaluated, whether a phase uses them or not.
-        phases: mappings with ``updates``, a number or such as ``96k updates``, and ``mixture``,
-            corpus → weight. A sequence comes from a corpus with its weight's share of all.
+        corpora: a mapping of name → ``embedded/stdlib``, ``embedded/docstrings``, or a folder
+            written by ``rlplast tokens``. All corpora are evaluated, also those that no phase uses.
+        phases: a list of mappings. ``updates`` is a number or such as ``96k updates``. ``mixture``
+            is a mapping of corpus → weight: the probability of a corpus is its weight over the sum
+            of all.
         batch_size: sequences per update, over all processes.
-        micro_batch: sequences per forward pass of a process; gradients of several add up to an
-            update. null: all at once.
-        optimizer: the optimizer and its learning rate, which starts anew at every phase.
-        precision: fp32, bf16 or fp16 for autocast in forward passes; fp16 needs CUDA, and its
+        micro_batch: sequences per forward pass of a process. The gradients of several passes add up
+            to that of the update. null: all at once.
+        optimizer: the optimizer and its learning rate. The schedule starts again at every phase.
+        precision: fp32, or bf16 or fp16 for autocast in forward passes. fp16 needs CUDA, and its
             gradients are scaled.
-        accelerate: off, or compile for torch.compile.
+        accelerate: off, or compile (torch.compile).
         start: where the first weights come from.
         evaluate: how often and on how much the model is evaluated.
     """

@@ -28,15 +28,15 @@ class GPTModelConfig:
     """A GPT as data, section `model:` of a config.
 
     Attributes:
-        layers: transformer blocks.
-        heads: attention heads of a block; they divide `width`.
-        width: entries of a token's vector; the MLP's hidden layer has 4·width units.
-        context: most tokens a sequence may have.
-        vocab_size: rows of the embedding; may exceed the tokenizer's ids.
+        layers: number of transformer blocks.
+        heads: attention heads per block; a divisor of `width`.
+        width: size of a token's vector. The hidden layer of the MLP has 4·width units.
+        context: largest number of tokens in a sequence.
+        vocab_size: rows of the embedding; may be more than the tokenizer's ids.
         bias: whether linear and norm layers have biases.
-        dropout: share of entries dropped in training, in [0, 1): after the embedding, of
-            attention weights, and of what each block adds.
-        gelu: of the MLPs: ``tanh`` for the approximation GPT-2 has, ``exact`` for nanoGPT's.
+        dropout: dropout rate in training, in [0, 1): after the embedding, on attention weights, and
+            on the output of each block's branches.
+        gelu: GELU of the MLPs: ``tanh`` for the approximation of GPT-2, ``exact`` for nanoGPT's.
     """
 
     layers: int = param(12, "[1, inf)")

@@ -108,7 +108,7 @@ def _has_neurons(block: Block) -> bool:
 def dash(
     model: Any, optimizer: Any = None, *, inputs: Any, loss: Any, scope: str = "all", **options: Any
 ) -> Receipt:
-    """Shrink a model's neurons in place, once.
+    """Shrink the weights of a model's neurons once, in place.
 
     Args:
         model: a module or a `rlplast.Network`.

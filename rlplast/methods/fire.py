@@ -235,12 +235,12 @@ def _refuse_bad(context: Context, batch: list[tuple[_Matrix, Tensor]], stacked: 
 
 
 def fire(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any) -> Receipt:
-    """Orthogonalise a model's weights in place, once.
+    """Orthogonalise the weights of a model once, in place.
 
     Args:
         model: a module or a `rlplast.Network`.
-        optimizer: the optimizer (or several) that trains it.
-        scope: which layers, see `rlplast.core.method.scope.SCOPES`.
+        optimizer: the optimizer (or several) that trains it. The method's policy treats its state.
+        scope: which layers to edit, see `rlplast.core.method.scope.SCOPES`.
         **options: the parameters of `Fire`, and the keyword arguments of
             `rlplast.core.method.once.fire_once`.
 

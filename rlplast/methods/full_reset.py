@@ -50,12 +50,12 @@ class FullReset(Method):
 
 
 def full_reset(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any) -> Receipt:
-    """Reset a model in place, once.
+    """Reset a model once, in place.
 
     Args:
         model: a module or a `rlplast.Network`.
-        optimizer: the optimizer (or several) that trains it.
-        scope: which layers, see `rlplast.core.method.scope.SCOPES`.
+        optimizer: the optimizer (or several) that trains it. The method's policy treats its state.
+        scope: which layers to edit, see `rlplast.core.method.scope.SCOPES`.
         **options: the parameters of `FullReset`, and the keyword arguments of
             `rlplast.core.method.once.fire_once`.
     """

@@ -119,12 +119,12 @@ def head_blocks(
 
 
 def head_reset(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any) -> Receipt:
-    """Reset the head of a model in place, once.
+    """Reset the head of a model once, in place.
 
     Args:
         model: a module or a `rlplast.Network`.
-        optimizer: the optimizer (or several) that trains it.
-        scope: which layers, see `rlplast.core.method.scope.SCOPES`.
+        optimizer: the optimizer (or several) that trains it. The method's policy treats its state.
+        scope: which layers to edit, see `rlplast.core.method.scope.SCOPES`.
         **options: the parameters of `HeadReset`, and the keyword arguments of
             `rlplast.core.method.once.fire_once`.
     """

@@ -90,7 +90,7 @@ class Redo(Method):
 def redo(
     model: Any, optimizer: Any = None, *, inputs: Any, scope: str = "all", **options: Any
 ) -> Receipt:
-    """Give a model's dormant units a new start in place, once.
+    """Reset the dormant units of a model once, in place.
 
     Args:
         model: a module or a `rlplast.Network`.

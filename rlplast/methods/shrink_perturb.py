@@ -82,12 +82,12 @@ class ShrinkPerturb(Method):
 def shrink_perturb(
     model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any
 ) -> Receipt:
-    """Shrink and perturb a model in place, once.
+    """Shrink and perturb the weights of a model once, in place.
 
     Args:
         model: a module or a `rlplast.Network`.
-        optimizer: the optimizer (or several) that trains it.
-        scope: which layers, see `rlplast.core.method.scope.SCOPES`.
+        optimizer: the optimizer (or several) that trains it. The method's policy treats its state.
+        scope: which layers to edit, see `rlplast.core.method.scope.SCOPES`.
         **options: the parameters of `ShrinkPerturb`, and the keyword arguments of
             `rlplast.core.method.once.fire_once` (``initial`` is needed with ``init='stored'``).
     """

@@ -245,15 +245,15 @@ def _alone(roles: Mapping[str, Block]) -> Layer:
 
 
 def swr(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any) -> Receipt:
-    """Rescale a model in place, once; call it after every update.
+    """Rescale the weights of a model once, in place; call it after every update.
 
-    A `rlplast.Network` made once before training and passed as `model` keeps the initial
-    norms; with a bare module pass ``initial=``, a state dict saved before training.
+    Make a `rlplast.Network` once before training and pass it as `model`: it keeps the initial
+    norms. With a bare module pass ``initial=``, a state dict saved before training.
 
     Args:
         model: a module or a `rlplast.Network`.
-        optimizer: the optimizer (or several) that trains it.
-        scope: which layers, see `rlplast.core.method.scope.SCOPES`.
+        optimizer: the optimizer (or several) that trains it. The method's policy treats its state.
+        scope: which layers to edit, see `rlplast.core.method.scope.SCOPES`.
         **options: the parameters of `Swr`, and the keyword arguments of
             `rlplast.core.method.once.fire_once`.
     """

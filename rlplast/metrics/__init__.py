@@ -1,14 +1,14 @@
-"""Metrics: pure functions of tensors whose name is their definition.
+"""Metrics of plasticity, as pure functions of tensors.
 
 - `rlplast.metrics.ranks`: ranks of a matrix, of weights and features alike.
 - `rlplast.metrics.weights`: norms, distances and deviation from isometry of weights.
 - `rlplast.metrics.features`: activations and gradients.
-- `rlplast.metrics.balance`: how the weights of successive layers fit together.
+- `rlplast.metrics.balance`: how the weights of successive layers relate.
 - `rlplast.metrics.curvature`: eigenvalues of a loss's Hessian.
 - `rlplast.metrics.outputs`: outputs as a function of weights and inputs.
 - `rlplast.metrics.new_targets`: how well a network still fits new targets.
-- `rlplast.metrics.units`: units that live and sleep, units that learn nothing.
-- `rlplast.metrics.calibration`: predictions of classifiers.
+- `rlplast.metrics.units`: units that sleep, units that learn nothing.
+- `rlplast.metrics.calibration`: accuracy and calibration of classifiers.
 """
 
 from rlplast.metrics.balance import balancedness, lipschitz_bound, pairwise_balance

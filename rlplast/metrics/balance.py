@@ -27,11 +27,11 @@ _SWEEPS, _STILL = 1000, 1e-12  # of balancing; the change of a sweep that counts
 
 @register("metrics", "lipschitz_bound", source="product of spectral norms; FIRE paper")
 def lipschitz_bound(weights: Sequence[Tensor]) -> Tensor:
-    """Bound on how much faster than its input a chain's output can move.
+    """Upper bound on the Lipschitz constant of a chain of layers.
 
-    Activations between the layers must have slopes of at most 1, as ReLU and tanh have, and so
-    must poolings, as those have whose windows do not overlap. For a conv the norm of the matrix
-    (C_out, C_in·kh·kw) is no bound; times √(kh·kw) it is one, for every stride and padding.
+    Nonlinearities between the layers must have slopes of at most 1, such as ReLU and tanh. The same
+    holds for poolings, such as those whose windows do not overlap. For a conv the norm of the
+    matrix (C_out, C_in·kh·kw) is no bound. Times √(kh·kw) it is one, for every stride and padding.
 
     Args:
         weights: of the layers of a chain.
@@ -56,9 +56,9 @@ def lipschitz_bound(weights: Sequence[Tensor]) -> Tensor:
 def pairwise_balance(
     first: Tensor, second: Tensor, first_initial: Tensor, second_initial: Tensor
 ) -> Tensor:
-    """How far the quotient of two layers' norms is from what it was: |r − r₀|.
+    """Change of the ratio of two layers' norms since the start of training: |r − r₀|.
 
-    r is the norm of the one that was larger over the norm of the one that was smaller.
+    r is the norm of the layer that was larger at initialisation, over the norm of the other one.
 
     Args:
         first: a weight, any shape.
@@ -78,12 +78,12 @@ def pairwise_balance(
 
 @register("metrics", "balancedness", source="Saul 2023; SWR paper, Appendix C")
 def balancedness(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tensor:
-    """Squared size of all parameters over the smallest of any that compute the same.
+    """Squared norm of all parameters over the smallest norm that computes the same function.
 
-    With ReLU between the layers, multiplying what a hidden unit reads (its bias too) by a > 0 and
-    what reads it by 1/a changes no output. The smallest size over all such a is found unit by
-    unit: the best a of one unit is the fourth root of the squared size of what reads it over that
-    of what it reads.
+    Take ReLU between the layers. Multiply the incoming weights and the bias of a hidden unit by
+    a > 0, and its outgoing weights by 1/a: no output changes. The smallest squared norm over all
+    such a is found unit by unit. The best a of one unit is the fourth root of a ratio: the squared
+    norm of its outgoing weights over that of its incoming weights and bias.
 
     Args:
         weights: of the layers of a chain.

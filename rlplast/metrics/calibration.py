@@ -33,7 +33,7 @@ def _check(scores: Tensor, labels: Tensor) -> None:
 
 
 def accuracy(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return the share of samples whose largest score is that of their label.
+    """Return the share of samples whose label has the largest score.
 
     Args:
         scores: logits or probabilities, ``[n, classes]``.
@@ -57,10 +57,10 @@ def accuracy(scores: Tensor, labels: Tensor) -> Tensor:
     ranges={"bins": "[1, inf)"},
 )
 def ece(scores: Tensor, labels: Tensor, *, bins: int = 15, probabilities: bool = False) -> Tensor:
-    """Expected calibration error: distance of confidence from accuracy, averaged over bins.
+    """Expected calibration error: gap between confidence and accuracy, averaged over bins.
 
-    A prediction's confidence is its largest probability. Bins have equal widths, and the bin
-    ((m − 1)/bins, m/bins] counts by the share of predictions in it.
+    The confidence of a prediction is its largest probability. Bins have equal widths. The bin
+    ((m − 1)/bins, m/bins] is weighted by the share of predictions in it.
 
     Args:
         scores: logits, ``[n, classes]``.
@@ -95,7 +95,7 @@ def ece(scores: Tensor, labels: Tensor, *, bins: int = 15, probabilities: bool =
     "metrics", "mca", source="Hendrycks & Dietterich 2019, 'Benchmarking Neural Network Robustness'"
 )
 def mca(accuracies: Mapping[Hashable, float]) -> float:
-    """Mean accuracy over all corruptions and severities, each counting the same.
+    """Mean accuracy over all corruptions and severities, with equal weights.
 
     Args:
         accuracies: accuracy in ``[0, 1]`` by corruption and severity.

@@ -92,14 +92,14 @@ def hessian_spectral_norm(
     tolerance: float = TOLERANCE,
     seed: int = 0,
 ) -> Tensor:
-    """Largest size of an eigenvalue of the loss's Hessian.
+    """Largest absolute eigenvalue of the loss's Hessian.
 
     Args:
-        loss: 0-d, with a graph that is differentiable twice.
-        parameters: what it is differentiated in, all on one device.
-        steps: products at most; an estimate from below.
-        tolerance: stops when the estimate moves by less than this share.
-        seed: of the first vector.
+        loss: 0-d tensor whose graph is differentiable twice.
+        parameters: parameters of the Hessian, all on one device.
+        steps: most Hessian-vector products. The estimate is a lower bound.
+        tolerance: relative change of the estimate below which the iteration stops.
+        seed: seed of the first vector.
 
     Returns:
         0-d float64 tensor in ``[0, inf)``.
@@ -117,15 +117,15 @@ def hessian_max_eigenvalue(
 ) -> Tensor:
     """Largest eigenvalue of the loss's Hessian: its sharpness.
 
-    Power iteration finds the eigenvalue λ of largest size. If it is negative, a second one on
-    H + |λ|·I finds the largest of all.
+    Power iteration finds the eigenvalue λ with the largest |λ|. If λ is negative, a second
+    iteration on H + |λ|·I finds the largest eigenvalue.
 
     Args:
-        loss: 0-d, with a graph that is differentiable twice.
-        parameters: what it is differentiated in, all on one device.
-        steps: products at most, of each iteration; an estimate from below.
-        tolerance: stops when the estimate moves by less than this share.
-        seed: of the first vector.
+        loss: 0-d tensor whose graph is differentiable twice.
+        parameters: parameters of the Hessian, all on one device.
+        steps: most products of each iteration. The estimate is a lower bound.
+        tolerance: relative change of the estimate below which the iteration stops.
+        seed: seed of the first vector.
 
     Returns:
         0-d float64 tensor.
@@ -144,7 +144,7 @@ class Spectrum:
 
     Attributes:
         nodes: estimated eigenvalues, ascending, shape (points,), float64.
-        weights: the share of eigenvalues near each, adding up to 1, shape (points,).
+        weights: the share of eigenvalues near each node, summing to 1, shape (points,).
     """
 
     nodes: Tensor
@@ -182,20 +182,20 @@ def hessian_spectrum(
     steps: int = 80,
     seed: int = 0,
 ) -> Spectrum:
-    """Density of the Hessian's eigenvalues; a run logs their range, |λ| at 90%, negative share.
+    """Density of the Hessian's eigenvalues; a run logs four numbers of it.
 
-    Each probe is a random unit vector v. Lanczos with full re-orthogonalisation turns H into a
-    tridiagonal matrix, whose eigenvalues are nodes, with the squared first components of its
-    eigenvectors as weights. The mean over probes estimates the density. A run takes `IN_A_RUN`
-    (ours) and logs `Spectrum.summary`.
+    Each probe is a random unit vector. Lanczos with full re-orthogonalisation turns H into a
+    tridiagonal matrix. Its eigenvalues are the nodes, and the squared first components of its
+    eigenvectors are their weights. The mean over probes estimates the density. A run uses
+    `IN_A_RUN` (ours) and logs `Spectrum.summary`.
 
     Args:
-        loss: 0-d, with a graph that is differentiable twice.
-        parameters: what it is differentiated in, all on one device.
-        probes: random vectors.
-        steps: Lanczos steps of each, at most as many as there are entries; so many float64 copies
-            of all parameters are held at once.
-        seed: of the vectors.
+        loss: 0-d tensor whose graph is differentiable twice.
+        parameters: parameters of the Hessian, all on one device.
+        probes: number of random vectors.
+        steps: Lanczos steps per probe, at most the number of parameters. As many float64 copies of
+            all parameters are kept in memory.
+        seed: seed of the vectors.
     """
     product = products(loss, parameters)
     found = [_lanczos(product, _start(parameters, seed + i), steps) for i in range(probes)]

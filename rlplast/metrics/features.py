@@ -75,9 +75,9 @@ def _dormant_units(layer: Tensor, threshold: float) -> Tensor:
 def dormant_ratio(activations: Mapping[str, Tensor], *, threshold: float = 0.025) -> Tensor:
     """Share of dormant units among all units of all layers.
 
-    A unit's score is its mean |h| over batch and space, divided by the mean of that over
-    its layer; at or below the threshold it is dormant, and in an all-zero layer every unit
-    is. Large layers weigh more: this is no mean of layer ratios.
+    A unit's score is its mean |h| over batch and space, divided by the mean of that over its layer.
+    The unit is dormant if its score is at or below the threshold. In an all-zero layer every unit
+    is dormant. Large layers weigh more: this is not the mean of the layers' ratios.
 
     Args:
         activations: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
@@ -141,7 +141,7 @@ def active_fraction(activations: Mapping[str, Tensor]) -> Tensor:
     ranges={"bound": "(0, 1)"},
 )
 def saturation(activations: Mapping[str, Tensor], *, bound: float = 0.99) -> Tensor:
-    """Share of entries whose magnitude exceeds the bound, over all layers, for tanh units.
+    """Share of saturated entries of all layers, for tanh units: those with |h| above a bound.
 
     `saturation_percentile` is the companion value, the 98th percentile of the magnitude.
 
@@ -227,10 +227,10 @@ def feature_norm(activations: Mapping[str, Tensor]) -> Tensor:
     source="FIRE: Frobenius-Isometry Reinitialization, Theorem 1",
 )
 def feature_covariance_distance(features: Tensor, reference: Tensor) -> Tensor:
-    """Frobenius distance of two normalized feature covariances, C = H H^T / ||H||^2.
+    """Frobenius distance of two normalised feature covariances, C = H H^T / ||H||^2.
 
-    C is ``[batch, batch]``, so the two representations may differ in width. Unchanged by
-    rotating or scaling a representation; undefined (NaN) for features that are all zero.
+    C is ``[batch, batch]``, so the two representations may differ in width. Rotating or scaling a
+    representation does not change the distance. For features that are all zero it is NaN.
 
     Args:
         features: H, shape ``[batch, units]`` or ``[batch, channels, *space]``.
@@ -258,7 +258,7 @@ def feature_covariance_distance(features: Tensor, reference: Tensor) -> Tensor:
 
 @register("metrics", "gradient_norm", source="root of summed squares over all parameters")
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Norm of all gradients together, as of one long vector.
+    """Norm of all gradients, taken as one long vector.
 
     Args:
         gradients: any shapes, all on one device; parameters without a gradient left out.
@@ -274,7 +274,7 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
 
 @register("metrics", "effective_lr", source="gradient norm over parameter norm")
 def effective_lr(gradients: Sequence[Tensor], parameters: Sequence[Tensor]) -> Tensor:
-    """Norm of all gradients over the norm of all parameters.
+    """Norm of all gradients, divided by the norm of all parameters.
 
     Args:
         gradients: any shapes, all on one device.

@@ -26,15 +26,15 @@ FREQUENCY = 1e5  # of the targets: neighbours among the inputs have unrelated on
 
 @dataclass(frozen=True)
 class Trainability:
-    """What `trainability` found.
+    """Result of `trainability`.
 
     Attributes:
         lost: mean over targets of the error now minus the error from θ0; positive if
             trainability was lost.
         low: lower end of its 95% interval over targets.
         high: upper end.
-        errors: the final mean squared error from the weights of now, by target.
-        initial: the same from θ0.
+        errors: the final mean squared error from the current weights, by target.
+        initial: the final mean squared error from θ0, by target.
     """
 
     lost: float
@@ -59,25 +59,27 @@ def trainability(
     lr: float | None = None,
     seed: int = 0,
 ) -> Trainability:
-    """How much worse the network fits new random targets than from θ0; positive if it lost.
+    """How much worse than from θ0 the network fits new random targets; positive if worse.
 
-    A target is g(x) = a + sin(10⁵·f(x; ω)): ω is drawn anew by the network's own initialiser, and
-    a is the mean output of the network that is fitted, output by output. A copy of the weights of
-    now and one of θ0 fit it, each with a new optimizer of the network's own kind, by `steps` full
-    updates on the same inputs. Compared is the mean squared error at the end; the interval is
-    Student's over targets. Outputs are in evaluation mode, so that norm layers keep their running
-    statistics. Nothing of the network moves: weights, gradients, optimizer, generators. In a run
-    the inputs are the probe batch, with 5 targets and 200 steps at the config's learning rate; it
-    is the costliest of the metrics, and measured only if named.
+    A target is g(x) = a + sin(10⁵·f(x; ω)). The network's own initializer draws a new ω, and a is
+    the mean output of the fitted network, output by output. Two copies of the network fit the
+    target: one with the current weights, one with θ0. Each gets a new optimizer of the network's
+    own kind and makes `steps` full updates on the same inputs. The final mean squared errors are
+    compared, and the interval is Student's over targets.
+
+    Outputs are in evaluation mode, so norm layers keep their running statistics. Nothing of the
+    network changes: weights, gradients, optimizer, generators. In a run the inputs are the probe
+    batch, with 5 targets and 200 steps at the config's learning rate. This is the costliest of the
+    metrics, and it is measured only if a config names it.
 
     Args:
-        network: with its optimizer and θ0.
-        outputs: a module of the same architecture → its outputs on the inputs, such as
-            ``lambda module: module(x)``, shape ``[samples, ...]``.
-        targets: how many; at least 2, for the interval.
+        network: the network, with its optimizer and θ0.
+        outputs: function of a module of the same architecture that returns its outputs on the
+            inputs, shape ``[samples, ...]``, such as ``lambda module: module(x)``.
+        targets: number of targets; at least 2, for the interval.
         steps: updates of each fit.
-        lr: learning rate; default: that of each parameter group now.
-        seed: of the draws of ω.
+        lr: learning rate; default: the current one of each parameter group.
+        seed: seed of the draws of ω.
 
     Raises:
         ConfigError: if the network has no optimizer, or low-precision copies of masters.

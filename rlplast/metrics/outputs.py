@@ -57,10 +57,10 @@ def _gram(gradients: Tensor) -> Tensor:
 
 @register("metrics", "ntk_effective_rank", source="exp-entropy of the empirical NTK's eigenvalues")
 def ntk_effective_rank(gradients: Tensor) -> Tensor:
-    """Exponential of the entropy of the empirical neural tangent kernel's eigenvalues.
+    """Effective rank of the empirical NTK: exponential of its eigenvalues' entropy.
 
-    The kernel is N_ij = ⟨∇f(x_i), ∇f(x_j)⟩. In a run f is the sum of all outputs (Mohamadi et al.
-    2023), of each member of an ensemble by itself, and the samples are 32.
+    The neural tangent kernel (NTK) is N_ij = ⟨∇f(x_i), ∇f(x_j)⟩. In a run f is the sum of all
+    outputs (Mohamadi et al. 2023), for each ensemble member by itself. A run uses 32 samples.
 
     Args:
         gradients: ∇f(x_i) of every sample, shape ``[samples, parameters]``.
@@ -77,7 +77,7 @@ def ntk_effective_rank(gradients: Tensor) -> Tensor:
 
 @register("metrics", "ntk_srank", source="srank of the empirical NTK")
 def ntk_srank(gradients: Tensor) -> Tensor:
-    """Smallest number of the empirical NTK's eigenvalues that hold 99% of their sum.
+    """Smallest number of eigenvalues of the empirical NTK that hold 99% of their sum.
 
     Args:
         gradients: as for `ntk_effective_rank`.
@@ -92,8 +92,8 @@ def ntk_srank(gradients: Tensor) -> Tensor:
 def gradient_covariance(gradients: Tensor) -> Tensor:
     """Mean cosine between the loss gradients of two samples.
 
-    1 where all samples pull the same way, 0 where they do not meet, below 0 where they undo each
-    other. Samples whose gradient is 0 are left out. In a run the samples are 32.
+    It is 1 if all samples pull the same way, 0 if their gradients are orthogonal, and below 0 if
+    they undo each other. Samples whose gradient is 0 are left out. A run uses 32 samples.
 
     Args:
         gradients: of the loss of every sample, shape ``[samples, parameters]``.
@@ -157,11 +157,11 @@ def input_jacobians(outputs: Tensor, inputs: Sequence[Tensor]) -> Tensor:
 
 @register("metrics", "lipschitz_estimate", source="largest input Jacobian on a batch")
 def lipschitz_estimate(jacobians: Tensor) -> Tensor:
-    """Largest ‖∂f/∂x‖₂ on a batch: how fast the outputs move where they move fastest.
+    """Largest ‖∂f/∂x‖₂ on a batch: the steepest slope of the outputs in the inputs.
 
-    x is what the module is called with: bytes of frames, normalised images, observations and
-    actions. At most `lipschitz_bound`, where both are known. In a run the samples are 32; a
-    network that reads indices, as a GPT, has none.
+    x is the input of the module: bytes of frames, normalised images, or observations and actions.
+    The value is at most `lipschitz_bound`, if both are known. A run uses 32 samples. A network that
+    reads indices, such as a GPT, has no value.
 
     Args:
         jacobians: of every sample, shape ``[samples, outputs, inputs]``.
@@ -177,12 +177,12 @@ def lipschitz_estimate(jacobians: Tensor) -> Tensor:
 def churn(now: Tensor, before: Tensor) -> Tensor:
     """Mean squared change of the outputs on one batch.
 
-    In a run, since the time before that metrics were measured: so it has no value the first time.
-    The weights of then are saved with the run.
+    A run compares with the previous measurement of metrics, so the first one has no value. The
+    weights of the previous measurement are saved with the run.
 
     Args:
         now: outputs, any shape.
-        before: those of other weights.
+        before: outputs with other weights.
 
     Returns:
         0-d float64 tensor in ``[0, inf)``.
@@ -192,11 +192,11 @@ def churn(now: Tensor, before: Tensor) -> Tensor:
 
 @register("metrics", "churn_size", source="Tang et al. 2024; mean change of values")
 def churn_size(now: Tensor, before: Tensor) -> Tensor:
-    """Mean size of the change of the outputs on one batch; see `churn`.
+    """Mean absolute change of the outputs on one batch; see `churn`.
 
     Args:
         now: outputs, any shape.
-        before: those of other weights.
+        before: outputs with other weights.
 
     Returns:
         0-d float64 tensor in ``[0, inf)``.
@@ -206,13 +206,13 @@ def churn_size(now: Tensor, before: Tensor) -> Tensor:
 
 @register("metrics", "churn_argmax", source="Schaul et al. 2022, policy churn")
 def churn_argmax(now: Tensor, before: Tensor) -> Tensor:
-    """Share of samples whose largest output is another one now: greedy actions, classes, tokens.
+    """Share of samples whose largest output changed: greedy action, class or token.
 
-    It says something of outputs that are a choice; of an actor's means it does not. See `churn`.
+    It is meaningful if the outputs are choices, and not for the means of an actor. See `churn`.
 
     Args:
         now: outputs, shape ``[samples, choices]``.
-        before: those of other weights.
+        before: outputs with other weights.
 
     Returns:
         0-d float64 tensor in ``[0, 1]``.

@@ -112,9 +112,9 @@ def spectral_norm(matrix: Tensor) -> Tensor:
     ranges={"delta": "(0, 1)"},
 )
 def srank(matrix: Tensor, *, delta: float = 0.01) -> Tensor:
-    """Smallest k whose k largest singular values hold a share 1 - delta of their sum.
+    """Smallest k such that the k largest singular values hold a share 1 - delta of their sum.
 
-    Not the stable rank, which has a definition of its own (`stable_rank`).
+    This is not the stable rank: see `stable_rank`.
 
     Args:
         matrix: shape ``[n, m]`` or ``[n, ...]``; see `as_matrix`.
@@ -135,7 +135,7 @@ def srank(matrix: Tensor, *, delta: float = 0.01) -> Tensor:
 
 @register("metrics", "effective_rank", source="Roy & Vetterli 2007, 'The effective rank', eq. 4")
 def effective_rank(matrix: Tensor) -> Tensor:
-    """Exponential of the entropy of the singular values' shares of their sum.
+    """Exponential of the entropy of the singular values, normalised to sum to 1.
 
     Args:
         matrix: shape ``[n, m]`` or ``[n, ...]``; see `as_matrix`.
@@ -151,7 +151,7 @@ def effective_rank(matrix: Tensor) -> Tensor:
 
 @register("metrics", "stable_rank", source="Rudelson & Vershynin 2007: ||A||_F^2 / ||A||_2^2")
 def stable_rank(matrix: Tensor) -> Tensor:
-    """Squared Frobenius norm over squared spectral norm.
+    """Squared Frobenius norm, divided by the squared spectral norm.
 
     Args:
         matrix: shape ``[n, m]`` or ``[n, ...]``; see `as_matrix`.

@@ -21,8 +21,8 @@ __all__ = ["awake_fraction", "gradient_score", "grama_share", "unit_age"]
 def awake_fraction(active: Mapping[str, Tensor]) -> Tensor:
     """Share of awake units among all units of all lifecycle layers.
 
-    A unit that is warming up counts as awake. Large layers weigh more: this is no mean of layer
-    fractions.
+    A unit that is warming up counts as awake. Large layers weigh more: this is not the mean of the
+    layers' fractions.
 
     Args:
         active: by layer, 1 where a unit is awake and 0 where it sleeps, of any shape.
@@ -66,10 +66,10 @@ def gradient_score(gradient: Tensor) -> Tensor:
     ranges={"threshold": "[0, inf)"},
 )
 def grama_share(gradients: Mapping[str, Tensor], *, threshold: float = 0.01) -> Tensor:
-    """Share of hidden units that learn next to nothing, among all units of all layers.
+    """Share of hidden units with almost no gradient, among all units of all layers.
 
-    A unit's score is the mean |gradient| of its incoming weights, divided by the mean of that
-    over its layer. Large layers weigh more: this is no mean of layer shares.
+    A unit's score is the mean |gradient| of its incoming weights, divided by the mean of that over
+    its layer. Large layers weigh more: this is not the mean of the layers' shares.
 
     Args:
         gradients: of the incoming weight of each hidden layer, a row per unit.
@@ -94,12 +94,12 @@ def grama_share(gradients: Mapping[str, Tensor], *, threshold: float = 0.01) -> 
 
 @register("metrics", "unit_age", source="Dohare et al. 2024, Algorithm 1: the age of cbp's units")
 def unit_age(ages: Mapping[str, Tensor], maturity: int) -> dict[str, Tensor]:
-    """Updates since the units of a network began or were replaced: median, min, share immature.
+    """Age of units in updates since their last replacement: median, min, share immature.
 
-    Of the hook `cbp`, which keeps the ages; a network without that hook has none.
+    The hook `cbp` keeps the ages. A network without that hook has no value.
 
     Args:
-        ages: in updates, by layer, a number per unit.
+        ages: ages in updates, by layer, one number per unit.
         maturity: the age above which a unit may be replaced.
 
     Returns:

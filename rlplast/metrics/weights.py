@@ -48,7 +48,7 @@ _NORMS = ("weight_norm", "weight_difference")
 
 
 class Measurement(TypedDict):
-    """What `measure` returns; None stands for a value that is undefined."""
+    """Result of `measure`; None stands for an undefined value."""
 
     tensors: dict[str, dict[str, float | None]]
     total: dict[str, float | None]
@@ -65,10 +65,10 @@ def _check_kernel_shape(shape: Sequence[int]) -> None:
 def matrix_slices(weight: Tensor, groups: int = 1) -> Tensor:
     """Return the matrices of a weight, stacked: ``[slices, d_out, d_in]``.
 
-    A linear weight has one slice; a conv weight one per kernel position, in row-major
-    order; a grouped one as many for each group, group by group. Without groups the result is
-    a view wherever strides allow it, and they do for contiguous and channels-last weights, so
-    writing to it writes to the weight.
+    A linear weight has one slice. A conv weight has one per kernel position, in row-major order. A
+    grouped conv weight has as many for each group, group by group. Without groups the result is a
+    view if strides allow it, so writing to it writes to the weight. They do for contiguous and
+    channels-last weights.
 
     Args:
         weight: shape ``[d_out, d_in]`` or ``[C_out, C_in / groups, *kernel]``.
@@ -86,10 +86,10 @@ def matrix_slices(weight: Tensor, groups: int = 1) -> Tensor:
 
 
 def fire_scale(weight_shape: Sequence[int], groups: int = 1) -> float:
-    """Return the singular value FIRE gives every matrix of a weight of this shape.
+    """Return the singular value that FIRE gives every matrix of a weight of this shape.
 
-    sqrt(d_out / d_in) for a linear weight, sqrt(C_out / C_in) / (kh * kw) for each spatial
-    slice of a conv weight, each group of a grouped one being a conv of its own.
+    It is sqrt(d_out / d_in) for a linear weight, and sqrt(C_out / C_in) / (kh * kw) for each
+    spatial slice of a conv weight. Each group of a grouped conv counts as a conv of its own.
 
     Args:
         weight_shape: ``(d_out, d_in)`` or ``(C_out, C_in / groups, *kernel)``.
@@ -180,8 +180,8 @@ def sfe(weight: Tensor, reference: Tensor) -> Tensor:
 def sfe_normalized(weight: Tensor, reference: Tensor) -> Tensor:
     """Squared Frobenius error as a share of the reference's squared norm.
 
-    The equation's W is `reference`, the weight before an edit; its W-tilde is `weight`,
-    the weight after. Dividing by the norm before is this library's choice.
+    In the equation W is `reference`, the weight before an edit. W-tilde is `weight`, the weight
+    after it. Dividing by the norm before is this library's choice.
 
     Args:
         weight: the weight after an edit, any shape.
@@ -201,9 +201,9 @@ def sfe_normalized(weight: Tensor, reference: Tensor) -> Tensor:
 def dfi(weight: Tensor) -> Tensor:
     """Deviation from isometry: ||W W^T - I||^2, summed over the slices of a conv weight.
 
-    W is d_out x d_in as torch stores it (the equation writes its transpose). The identity is
-    d_out x d_out, so a slice with d_out > d_in has the floor d_out - d_in. Does not divide by
-    FIRE's scale, and can rise under a correct FIRE: see `dfi_scaled`.
+    W is d_out x d_in as torch stores it; the equation writes its transpose. The identity is
+    d_out x d_out, so a slice with d_out > d_in has the lower bound d_out - d_in. The value is not
+    divided by FIRE's scale, so it can rise under a correct FIRE: see `dfi_scaled`.
 
     Args:
         weight: shape ``[d_out, d_in]`` or ``[C_out, C_in, *kernel]``.
@@ -228,8 +228,8 @@ def dfi(weight: Tensor) -> Tensor:
 def dfi_scaled(weight: Tensor, groups: int = 1) -> Tensor:
     """Deviation from isometry after dividing by FIRE's scale, on the smaller Gram.
 
-    With X = W / `fire_scale`, ||X X^T - I||^2 if d_out <= d_in, else ||X^T X - I||^2, summed
-    over the slices of a conv weight: 0 after an exact FIRE, whatever the shape.
+    Let X = W / `fire_scale`. The value is ||X X^T - I||^2 if d_out <= d_in, else ||X^T X - I||^2,
+    summed over the slices of a conv weight. After an exact FIRE it is 0 for every shape.
 
     Args:
         weight: shape ``[d_out, d_in]`` or ``[C_out, C_in / groups, *kernel]``.
@@ -255,14 +255,14 @@ def measure(
 ) -> Measurement:
     """Measure every floating tensor with two or more dimensions, in float64.
 
-    Other tensors, tensors without entries, and the memories of lifecycle layers are left out.
-    The total holds sums for `sfe`, `dfi` and `dfi_scaled`, the root of summed squares for
-    `weight_norm` and `weight_difference`, the quotient of the two sums for `sfe_normalized`,
-    and None for the ranks and the spectral norm, which have no total.
+    Other tensors, tensors without entries, and the memories of lifecycle layers are left out. The
+    total is a sum for `sfe`, `dfi` and `dfi_scaled`. It is the root of summed squares for
+    `weight_norm` and `weight_difference`, and the quotient of the two sums for `sfe_normalized`.
+    Ranks and the spectral norm have no total, so it is None.
 
     Args:
-        tensors: weights by name; after the edit if there is a reference.
-        reference: weights before it; adds `weight_difference`, `sfe` and `sfe_normalized`.
+        tensors: weights by name. If there is a reference, the weights after the edit.
+        reference: weights before the edit; adds `weight_difference`, `sfe` and `sfe_normalized`.
 
     Raises:
         BadWeights: naming the first tensor with a value that is not finite.

@@ -68,13 +68,13 @@ def _loop(
 
 @dataclasses.dataclass
 class Run:
-    """A run on disk, opened to look at it or to use what it trained.
+    """A run on disk: look at it, or use what it trained.
 
     Attributes:
         path: its folder.
         config: its config.
         checkpoint: which checkpoint `agent` loads: newest, best or its name.
-        report: told of newer checkpoints that `agent` passes over because they are damaged.
+        report: function that is told of damaged checkpoints that `agent` skips.
     """
 
     path: Path

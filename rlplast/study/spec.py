@@ -37,21 +37,22 @@ class StudyConfig:
     """The keys of a study's YAML.
 
     Attributes:
-        base: a run's config: a path, a shipped name such as ``dqn/demo``, or a mapping.
-        arms: by name, what an arm has that the base has not: ``hooks``, ``penalties``,
-            ``layers``, ``overrides`` (values by dotted key), ``grid`` or ``sample``, which make
-            one arm per combination of values, and ``tasks``: by a task's name what the arm has
-            there instead, values by dotted key, or null if it does not run there.
-        tasks: by name, values by dotted key; or a list of environments' ids.
-        seeds: the seeds; a number N stands for 1 to N.
+        base: the config of a run: a path, a shipped name such as ``dqn/demo``, or a mapping.
+        arms: a mapping of an arm's name → what it has beyond the base: ``hooks``, ``penalties``,
+            ``layers``, and ``overrides`` (values by dotted key). ``grid`` or ``sample`` make one
+            arm per combination of values. ``tasks`` maps a task's name to what the arm has there
+            instead: values by dotted key, or null if it does not run there.
+        tasks: a mapping of a task's name → values by dotted key; or a list of environments' ids.
+        seeds: a list of seeds. A number N stands for 1 to N.
         overrides: values by dotted key, for all runs.
-        baseline: the arm that others are compared with; default: ``none`` if there is one.
-        threads: CPU threads of each run; null for what the base says.
-        jobs: runs at once; null for as many as the cores hold.
-        retries: how often a run that failed is started again.
-        executor: ``kind`` local, ray or slurm, and that one's options.
-        search: search the samples of arms for their best values, as `SearchConfig` has it, instead
-            of drawing ``count`` of them; null to draw.
+        baseline: the arm that others are compared with. The default is ``none``, if there is such
+            an arm.
+        threads: CPU threads of each run; null: as the base says.
+        jobs: runs at the same time; null: as many as the cores allow.
+        retries: how often a failed run is started again.
+        executor: ``kind`` (local, ray or slurm) and its options.
+        search: the search for the best values of the arms' samples, as `SearchConfig` has it. Null
+            draws ``count`` of them instead.
     """
 
     base: str | dict[str, Any] = field(default_factory=dict)

@@ -23,17 +23,17 @@ class SupervisedConfig(RunConfig):
 
     Attributes:
         data: the images, or the examples of a regression.
-        model: the classifier; of a regression, what has as many outputs as its targets.
+        model: the network. For a regression it has one output per target.
         stream: which images come when, and for how many epochs.
         optimizer: the optimizer and its learning rate.
-        batch_size: images per update; the last batch of an epoch may be smaller, but a single
+        batch_size: images per update. The last batch of an epoch may be smaller; a single left-over
             image joins the batch before it.
-        micro_batch: images per forward pass; the gradients of several add up to that of the batch,
-            and BatchNorm sees one at a time. null for the whole batch.
-        label_smoothing: probability mass spread evenly over all classes, in the training loss.
-        augment: random changes of training images: crop, flip.
+        micro_batch: images per forward pass. The gradients of several passes add up to that of the
+            batch, and BatchNorm sees one pass at a time. null: the whole batch.
+        label_smoothing: probability that the training loss spreads evenly over all classes.
+        augment: random changes of training images: a list of crop, flip.
         precision: fp32, or bf16 for autocast in forward passes.
-        accelerate: off, or compile for torch.compile.
+        accelerate: off, or compile (torch.compile).
     """
 
     units: ClassVar[tuple[str, ...]] = ("updates", "epochs", "phase")

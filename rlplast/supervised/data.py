@@ -50,22 +50,23 @@ class DataConfig:
     """The images.
 
     Attributes:
-        name: digits (in scikit-learn, nothing to download), mnist, cifar10, cifar100,
-            tiny_imagenet or huggingface; or a regression, trained and judged by its squared error:
-            bit_flipping (bits, and the output of a fixed random network), curve (points of
-            y = 3 sin(3x) + x), table (a file's rows).
-        folder: where the published files lie; docs/how-to/get-data.md shows each layout.
+        name: images: digits (part of scikit-learn, no download), mnist, cifar10, cifar100,
+            tiny_imagenet or huggingface. Or a regression, with the squared error as loss and score:
+            bit_flipping (bits, and the output of a fixed random network), curve (points of y = 3
+            sin(3x) + x), table (a file's rows).
+        folder: folder of the published files; docs/how-to/get-data.md shows each layout.
         corrupted: folder of the .npy files of CIFAR-10-C or CIFAR-100-C, for mCA; null for none.
-        validation: share of the images of each class that is held out for validation, drawn from
-            the run's seed; 0 for none. ``eval/accuracy`` and the like are then of these images, and
-            ``eval/test_accuracy`` of the test images.
-        validation_of: train or test: which images they are held out of.
-        test: share of digits, or of a table's rows, held out as its test set, for no split of it
-            is published; the same images for every seed.
-        examples: bit_flipping: how many each task has, 10000 if null; curve: how many points, 100.
-        file: table: a ``.npz`` file with arrays x and y, or a ``.csv`` file of numbers without a
-            head, the target last.
-        huggingface: which set, for the name huggingface.
+        validation: share of each class's images held out for validation, drawn from the run's seed;
+            0 for none. Then ``eval/accuracy`` and the like are on these images, and
+            ``eval/test_accuracy`` is on the test images.
+        validation_of: where the validation images are taken from: train or test.
+        test: share held out as test set, for digits and table, which have no published split. Every
+            seed gets the same images.
+        examples: for bit_flipping: examples per task; null: 10000. For curve: number of points;
+            null: 100.
+        file: for table: a ``.npz`` file with arrays x and y, or a ``.csv`` file of numbers without
+            a header and with the target in the last column.
+        huggingface: which data set, for the name huggingface.
     """
 
     name: str = param("digits", _NAMES)

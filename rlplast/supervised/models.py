@@ -51,28 +51,31 @@ class ModelConfig:
 
     Attributes:
         name: mlp, cnn, cnn_bn, lenet5, alexnet, vgg16, resnet18, vit_tiny (timm's), deit_tiny,
-            vit_tiny_fire (that of FIRE's code), efficientnetv2_s or timm, for any model of timm's.
-        timm: timm: the model's name there, such as ``swin_base_patch4_window7_224.ms_in22k``.
-        hidden: sizes of the linear layers before the last: mlp [100, 100], cnn and cnn_bn [100],
-            lenet5 [120, 84], alexnet [], vgg16 [4096, 4096] (FIRE: [1024, 1024]), resnet18 []
-            (FIRE: [512]).
-        width: channels of the first conv: cnn and cnn_bn 16, vgg16 and resnet18 64, the others
-            in proportion; vision transformers: size of a token, 192, a multiple of 3.
-        depth: vision transformers: number of blocks, 12.
-        patch: vision transformers: side of a patch in pixels; 4 for images of up to 64 pixels,
-            16 for larger ones.
-        batch_norm: vgg16: whether each conv is followed by BatchNorm.
-        activation: mlp: relu or tanh; null for relu.
-        init: models without attention, but timm's: ``torch`` for the laws of torch's own layers,
-            as FIRE's code has; ``xavier`` for weights U(±√(6/(fan_in + fan_out))) and biases 0;
-            ``he`` for weights N(0, 2/fan_in) and biases 0; ``normal`` for weights and biases
-            N(0, init_std²), norm layers as torch's; null for the model's own.
-        init_std: standard deviation of init ``normal``.
-        pretrained: vit_tiny, deit_tiny, efficientnetv2_s, timm: whether to start from the weights
-            timm publishes.
-        freeze: names or globs of layers and parameters that do not train, such as
-            ``blocks.*``. Frozen layers are in evaluation mode: running statistics stay, and
-            nothing is dropped.
+            vit_tiny_fire (as FIRE's code builds it), efficientnetv2_s, or timm for any model of
+            timm.
+        timm: for timm: the model's name there, such as ``swin_base_patch4_window7_224.ms_in22k``.
+        hidden: sizes of the linear layers before the last one. null: mlp [100, 100], cnn and cnn_bn
+            [100], lenet5 [120, 84], alexnet [], vgg16 [4096, 4096] (FIRE: [1024, 1024]), resnet18
+            [] (FIRE: [512]).
+        width: channels of the first conv; the other layers scale with it. null: 16 for cnn and
+            cnn_bn, 64 for vgg16 and resnet18. For vision transformers: size of a token, a multiple
+            of 3; null: 192.
+        depth: for vision transformers: number of blocks; null: 12.
+        patch: for vision transformers: side of a patch in pixels. null: 4 for images of up to 64
+            pixels, 16 for larger ones.
+        batch_norm: for vgg16: whether BatchNorm follows each conv.
+        activation: for mlp: relu or tanh; null: relu.
+        init: initializer, for models without attention that are not timm's; null for the model's
+            own. ``torch``: as torch initialises its own layers, and as FIRE's code does.
+            ``xavier``: weights U(±√(6/(fan_in + fan_out))), biases 0. ``he``: weights N(0,
+            2/fan_in), biases 0. ``normal``: weights and biases N(0, init_std²), norm layers as
+            torch's.
+        init_std: for init ``normal``: the standard deviation.
+        pretrained: for vit_tiny, deit_tiny, efficientnetv2_s and timm: whether to start from timm's
+            published weights.
+        freeze: names or globs of layers and parameters that do not train, such as ``blocks.*``.
+            Frozen layers stay in evaluation mode: running statistics do not change, and dropout is
+            off.
     """
 
     name: str = "mlp"

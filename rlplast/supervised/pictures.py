@@ -34,13 +34,13 @@ class HuggingFaceConfig:
     """Where an image set of the Hugging Face hub, or a local one, is found.
 
     Attributes:
-        path: first argument of ``datasets.load_dataset``: a name on the hub or a local folder.
-        image: column of the pictures.
-        label: column of the labels, whole numbers.
+        path: first argument of ``datasets.load_dataset``: a name on the hub, or a local folder.
+        image: column of the images.
+        label: column of the labels, which are whole numbers.
         train: split of the training images.
         test: split of the test images.
-        size: side in pixels: the shorter side of a picture becomes so long (bicubic), and of the
-            longer one the middle is kept. null for pictures that have one size already.
+        size: side in pixels. The shorter side of an image is resized to it (bicubic), and the
+            middle of the longer side is kept. null if all images have one size.
     """
 
     path: str | None = None

@@ -51,15 +51,16 @@ class StreamConfig:
     Attributes:
         name: single_task, warm_start, continual_full, continual_limited, class_incremental,
             repeated, random_labels, permuted_pixels or flipped_bits.
-        phases: how many, in all but the first two, 10 if null; SWR has 10 chunks, FIRE 10 chunks
-            or 20 groups of classes, Kumar et al. 50 tasks of random labels.
-        fraction: share of the images in the first phase of warm_start, 0.5 if null as SWR's;
-            FIRE 0.1.
-        images: how many images the tasks of random_labels and permuted_pixels have in common,
-            drawn from the run's seed; all if null.
-        flip: what changes from task to task of flipped_bits: all of the 15 slow bits, which are
-            drawn anew, or one, which is flipped; all if null.
-        epochs: of each phase; a list gives each phase its own, as FIRE's warm start [1000, 100].
+        phases: number of phases, for all streams but the first two; null: 10. SWR has 10 chunks,
+            FIRE 10 chunks or 20 groups of classes, Kumar et al. 50 tasks of random labels.
+        fraction: for warm_start: share of the images in the first phase; null: 0.5 as in SWR. FIRE
+            has 0.1.
+        images: for random_labels and permuted_pixels: number of images that all tasks use, drawn
+            from the run's seed; null: all.
+        flip: for flipped_bits: what changes between tasks. all: the 15 slow bits are drawn anew.
+            one: one of them is flipped. null: all.
+        epochs: epochs of each phase. A list gives one number per phase, such as [1000, 100] for
+            FIRE's warm start.
     """
 
     name: str = param("single_task", _NAMES)

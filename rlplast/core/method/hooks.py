@@ -37,20 +37,21 @@ class Hooks:
     """All hooks of a run.
 
     Args:
-        configs: the config's hook list; each a mapping with the keys of `ROW_KEYS`.
-        networks: the run's networks by name.
-        total: the run's length, such as ``"200k env_steps"``; percentages refer to it.
-        seed: the run's seed; each firing draws from a stream of its own.
-        units: units the run's clock counts; a schedule in another one is refused.
-        horizon: the clock at the run's end, 0 where it is not known in advance.
-        measured: what the run measures; conditions on anything else are refused. None if that
-            is not known, as in a hand-written loop.
-        probe: (size, generator) → a batch, or a batch: what the model is called with; for methods
-            that read activations or gradients at scheduled moments. By network where they differ.
-        loss: batch → loss, for methods that read gradients. By network where they differ.
-        source: where probes come from in a run, instead of `probe` and `loss`.
-        penalties: the run's penalties, of which those with a plan fire at every update; they get
-            the terms of hooks that have one.
+        configs: list of hooks, each a mapping with the keys of a config's ``hooks``.
+        networks: the networks by name, or one network.
+        total: the run's length, such as ``"200k env_steps"``. Percentages are shares of it.
+        seed: the run's seed. Each firing has its own random stream.
+        units: units that the run's clock counts. A schedule in another unit is refused.
+        horizon: the clock at the run's end; 0 for counters that are not known in advance.
+        measured: what the run measures. Conditions on anything else are refused. None if it is not
+            known, as in a loop of your own.
+        probe: a batch, or a function (size, generator) → batch: the input of the model. Scheduled
+            methods that read activations or gradients need it. A mapping by network if they differ.
+        loss: a function batch → loss, for methods that read gradients. A mapping by network if they
+            differ.
+        source: where probe batches come from in a run, instead of `probe` and `loss`.
+        penalties: the run's penalties. Those with a plan fire at every update. They also get the
+            terms of hooks that have one.
 
     Raises:
         ConfigError: for unknown keys, methods, networks or parameters, and for schedules
@@ -162,16 +163,16 @@ class Hooks:
         return receipts
 
     def observe(self, values: Mapping[str, float], clock: Clock | None = None) -> list[Receipt]:
-        """Tell the hooks what has just been measured; fire those whose condition holds, in order.
+        """Tell the hooks what was measured, and fire those whose condition holds, in order.
 
-        Each value is looked at here once, and never again. Conditions that read values not given
-        rest. Nothing fires at the very end of a run.
+        Each value is read once. A condition whose value is not given does not fire. Nothing fires
+        at the end of a run.
 
         Args:
-            values: by key of metrics.jsonl, such as ``train/loss``; a condition on a plasticity
-                metric reads ``metric/<name>/<network>``. Equal in all processes that train one
-                network.
-            clock: when it was measured; default: where `step` was last.
+            values: numbers by key of metrics.jsonl, such as ``train/loss``. A condition on a
+                plasticity metric reads ``metric/<name>/<network>``. All processes that train one
+                network must pass equal values.
+            clock: when they were measured; default: the clock of the last `step`.
 
         Raises:
             ConfigError: if the values are anything else.
@@ -256,7 +257,7 @@ class Hooks:
     def evaluating(self) -> AbstractContextManager[None]:
         """Return a context in which the networks have the weights that evaluations use.
 
-        Their own are put back at its end, bit for bit.
+        When it ends, the training weights are put back, bit for bit.
         """
         return swapped(self.evaluation())
 
@@ -264,22 +265,23 @@ class Hooks:
         """Return the summary receipts of every-update hooks since the last flush.
 
         Args:
-            clock: the clock they carry; default: where `step` was last.
+            clock: the clock of the receipts; default: the clock of the last `step`.
         """
         clock = clock or self.clock or Clock()
         return [r for hook in self.every_update for r in hook.flush(clock)]
 
     def step(self, *, activations: Mapping[str, Any] | None = None, **counts: int) -> list[Receipt]:
-        """Tell the hooks where a hand-written loop is; fire what has become due.
+        """Tell the hooks the counters of your loop, and fire the hooks that are due.
 
         Args:
-            activations: of this update's own forward pass, as `rlplast.record` gives them, for
-                methods that read them at every update; by network if there are several.
-            **counts: the loop's counters by unit: how many are done, so ``updates=1`` after
-                the first optimizer step. A unit once given keeps its value when left out.
+            activations: activations of this update's forward pass, from `rlplast.record`. Methods
+                that read activations at every update need them. A mapping by network if there are
+                several.
+            **counts: the loop's counters by unit. They say how much is done: ``updates=1`` after
+                the first optimizer step. A counter that you leave out keeps its value.
 
         Returns:
-            The receipts of scheduled firings; `flush` has those of every-update ones.
+            The receipts of scheduled firings. For every-update hooks call `flush`.
 
         Raises:
             ConfigError: if a counter goes back, a unit that a schedule reads was never given, or a

@@ -77,9 +77,12 @@ def _hook(method: Method, network: Network, key: str, state: State | None) -> Ho
 
 
 def tick(network: Network) -> None:
-    """Tick every layer of a network that lives, once; call it after each optimizer step.
+    """Advance every lifecycle layer of a network by one update; call it after each optimizer step.
 
-    `Hooks` does this at every update for the networks it is given.
+    `Hooks` does this for its networks at every update.
+
+    Args:
+        network: a network whose module has layers that act at every update.
 
     Raises:
         ConfigError: if there is no such layer, or `network` is a bare module.

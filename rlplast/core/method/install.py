@@ -182,25 +182,23 @@ def put(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
 def replace_layers(
     model: nn.Module, method: str = "lifecycle", *, seed: int = 0, **params: Any
 ) -> list[str]:
-    """Install a method's modules in anybody's model, in place.
+    """Install a method's modules in your model, in place.
 
-    Do it before the model gets an optimizer, before a `Network` is made of it, and before it is
-    compiled. A target network is a deep copy made afterwards, or gets the same call with the same
-    seed.
+    Call it before you make an optimizer or a `Network` for the model, and before you compile it.
+    Make a target network as a deep copy afterwards, or call this on it with the same seed.
 
     Args:
-        model: the model; wrappers are taken off.
-        method: registry name, see `rlplast list layers`.
-        seed: seed of the draws of the new modules.
+        model: the model; wrappers are removed.
+        method: name of the method, see `rlplast list layers`.
+        seed: seed of the random draws of the new modules.
         **params: the method's parameters.
 
     Returns:
         The paths of the replaced modules.
 
     Raises:
-        ConfigError: for unknown parameters or layers, a method without modules, if there is nothing
-            to replace, or the model is itself the layer: then nothing holds it that could hold
-            another.
+        ConfigError: for unknown parameters or layers, or a method without modules. Also if there is
+            nothing to replace, or if the model is itself the layer: then no module holds it.
 
     Examples:
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))

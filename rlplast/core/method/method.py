@@ -27,16 +27,16 @@ _NEEDS = {"hooks": "plan", "layers": "install", "penalties": "term"}
 class Method:
     """A method: a frozen dataclass whose fields are its parameters.
 
-    It implements the faces it needs of the four below; one state serves all of them. Register it
-    with `method`; see docs/how-to/add-a-method.md.
+    It implements one or more of four faces: `install`, `setup`, `plan` and `term`. All its faces
+    share one state. Register it with `method`; see docs/how-to/add-a-method.md.
 
     Attributes:
         name: registry name.
         key: the config key that lists it: hooks, layers or penalties.
-        reads: what `plan` and `term` read besides weights, of `READS`; nothing else is computed.
-        policies: optimizer and follower policy of a firing whose hook does not say.
-        probe: samples of the batch that a scheduled firing reads.
-        fires_once: whether a second firing would make no sense, and is refused.
+        reads: what `plan` and `term` read besides weights: names of `READS`.
+        policies: optimizer and follower policy for a hook that does not set them.
+        probe: size of the probe batch that a scheduled firing reads.
+        fires_once: whether a second firing makes no sense and is refused.
     """
 
     name: ClassVar[str] = ""

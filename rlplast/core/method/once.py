@@ -38,23 +38,23 @@ def fire_once(
     loss: Any = None,
     **params: Any,
 ) -> Receipt:
-    """Apply a method once to anybody's model; the functions `rlplast.fire` and so on call this.
+    """Apply a method to a model once; `rlplast.fire` and the other plain functions call this.
 
     Args:
-        method: registry name.
+        method: name of the method.
         model: a module, or a ready `Network`.
-        optimizer: the optimizer (or several) that trains it; its state is treated by the
-            optimizer policy. None leaves no state to treat.
+        optimizer: the optimizer (or several) that trains it. The optimizer policy says which part
+            of its state is reset.
         scope_name: which layers; see `rlplast.core.method.scope.SCOPES`.
         target: a target network or average that follows the model.
-        initial: θ0 by parameter name, such as a state dict saved before training; needed
-            by methods and scopes that return to it, since here θ0 is else the model as it is.
-        optimizer_policy: default: the method's own.
-        follower_policy: default: the method's own.
-        seed: seed of the firing's stream.
-        inputs: inputs of the model, or (size, generator) → inputs; for methods that read
-            activations or gradients.
-        loss: inputs → loss, for methods that read gradients.
+        initial: θ0 by parameter name, such as a state dict saved before training. Methods and
+            scopes that return to θ0 need it.
+        optimizer_policy: network, parameter, touched or keep; default: the method's own.
+        follower_policy: copy, same_edit or leave; default: the method's own.
+        seed: seed of the random draws.
+        inputs: inputs of the model, or a function (size, generator) → inputs. Methods that read
+            activations or gradients need them.
+        loss: a function inputs → loss, for methods that read gradients.
         **params: the method's parameters.
 
     Raises:

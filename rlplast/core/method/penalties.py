@@ -68,26 +68,26 @@ class Penalties:
     """All penalties of a run.
 
     Attributes:
-        terms: every term, in the config's order.
-        clock: where a hand-written loop is, which `Hooks.step` says; a trainer has its own.
-        sum: total of the terms since the last call of `metrics`, float64 on the networks'
-            device; None without penalties.
+        terms: all terms, in the config's order.
+        clock: the clock of a loop of your own, set by `Hooks.step`. A trainer has its own.
+        sum: sum of the terms since the last call of `metrics`, float64 on the networks' device;
+            None without penalties.
 
     Args:
         configs: the config's list of penalties.
         networks: the run's networks by name; or one network.
-        source: where terms that read batches get them from: what trains, in a run.
-        probe: instead of `source` in a hand-written loop; see `rlplast.core.method.hooks.Hooks`.
-        total: the run's length; percentages refer to it. Needed for ``from`` and ``until``.
-        units: units the run's clock counts; a window in another one is refused.
-        horizon: the clock at the run's end, 0 where it is not known in advance.
-        seed: the run's seed, of what terms draw and of the probe's draws.
+        source: where batches come from in a run, for terms that read them.
+        probe: replaces `source` in a loop of your own; see `rlplast.core.method.hooks.Hooks`.
+        total: the run's length; percentages are shares of it. Needed for ``from`` and ``until``.
+        units: units that the run's clock counts. Times in another unit are refused.
+        horizon: the clock at the run's end; 0 for counters that are not known in advance.
+        seed: the run's seed, for the draws of terms and of the probe batch.
 
     Raises:
-        ConfigError: for unknown keys, methods, networks, layers or parameters, for a config
-            that finds nothing to penalise in a network it names, or in any, for weights
-            kept in low precision beside fp32 masters: the loss has no gradient in a master; and
-            for a window that can never be open.
+        ConfigError: for unknown keys, methods, networks, layers or parameters. Also if there is
+            nothing to penalise in a network that is named, or in any; if weights are in low
+            precision beside fp32 masters, in which the loss has no gradient; and if ``from`` and
+            ``until`` leave no update between them.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Penalties:
     def add(
         self, name: str, loss: Tensor, whole: Tensor | None = None, *, clock: Clock | None = None
     ) -> Tensor:
-        """Return a network's loss plus its terms, which count in `metrics`.
+        """Return a network's loss plus its terms, and count the terms for `metrics`.
 
         Call it outside autocast, which would compute the terms in low precision.
 

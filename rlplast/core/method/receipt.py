@@ -15,24 +15,26 @@ class Receipt:
     """What one firing of a method did to one network.
 
     Attributes:
-        method: registry name.
-        network: network name.
+        method: name of the method.
+        network: name of the network.
         clock: the run's clock at the firing.
         crossings: how many due points this firing stands for.
-        entries_touched: number of entries the plan wrote (per firing, if it sums up several).
+        entries_touched: number of entries that the plan wrote. A receipt of several firings has the
+            number per firing.
         sfe: squared Frobenius error Σ‖before − after‖² over the plan's tensors.
-        dfi_before: Σ `dfi_scaled` over the tensors the method orthogonalises, else None.
-        dfi_after: the same after the edit.
-        norm_before: root of summed squares over all trainable tensors of the network.
-        norm_after: the same after the edit.
-        optimizer_policy: what was done to the optimizer's state.
-        followers: what was done to followers, by name.
+        dfi_before: Σ `dfi_scaled` over the tensors that the method orthogonalises; None for other
+            methods.
+        dfi_after: the same value after the edit.
+        norm_before: norm of all trainable tensors of the network together.
+        norm_after: the same value after the edit.
+        optimizer_policy: what happened to the optimizer's state.
+        followers: what happened to each target network or average, by name.
         seconds: wall-clock time of planning and writing.
-        firings: for every-update methods, how many updates the receipt sums up.
-        log_factor: for every-update methods that scale, Σ log of all factors.
-        units: for methods that act on units, how many of each layer were reset.
-        deviation: for methods that measure it, how far the last plan moves outputs on a probe from
-            a multiple of themselves, see `rlplast.core.method.deviation.deviation`.
+        firings: for methods that act at every update: number of updates that the receipt sums up.
+        log_factor: for methods that scale at every update: sum of the logarithms of all factors.
+        units: for methods that act on units: number of units reset in each layer.
+        deviation: for methods that measure it: how far the last plan moves outputs on a probe batch
+            from a multiple of themselves, see `rlplast.core.method.deviation.deviation`.
     """
 
     method: str

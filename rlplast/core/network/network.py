@@ -86,22 +86,22 @@ Init = Callable[[Block, torch.Generator], Tensor]
 
 
 class Network:
-    """A module with everything a hook may need to know about it.
+    """A module, and what hooks need to know about it.
 
     Args:
-        name: what configs and receipts call it.
+        name: name of the network in configs and receipts.
         module: the raw module, or one wrapped in DDP or torch.compile.
         optimizer: the optimizer (or several) that trains it; None for inspection only.
-        followers: networks that follow this one, such as ``{"target": module}``; a bare
-            module is called ``target``.
-        init: law that draws a fresh value for a Block; default: the module's own
+        followers: target networks and averages that follow this network, such as
+            ``{"target": module}``. A bare module gets the name ``target``.
+        init: initializer, which draws a new value for a Block. Default: the module's own
             ``init_block``, else `torch_default`.
-        initial: θ0 by Block name or as a state dict; default: a copy of the weights as
-            they are now.
-        masters: parameter → fp32 master, for parameters trained in low precision.
-        order: names of the layers in forward order, for methods that need it;
-            default: the module's own ``forward_order()``, else traced.
-        units: what its layers' units are; default: the modules' own ``unit_specs()``, else traced.
+        initial: θ0, the weights before training, by Block name or as a state dict. Default: a copy
+            of the current weights.
+        masters: a mapping of parameter → fp32 master, for parameters in low precision.
+        order: names of the layers in forward order, for methods that need it. Default: the module's
+            own ``forward_order()``, else it is traced.
+        units: `UnitSpec`s of its layers. Default: the modules' own ``unit_specs()``, else traced.
 
     Raises:
         ConfigError: if a trainable parameter is in no optimizer or in two, if two share

@@ -29,14 +29,14 @@ def optimizer(
     ranges: Mapping[str, str] | None = None,
     state: Mapping[type[Optimizer], StateRule] | None = None,
 ) -> Callable[[Any], Any]:
-    """Register the decorated factory as what ``optimizer: {name: …}`` of a config makes.
+    """Register the decorated factory under a name for ``optimizer: {name: …}`` of a config.
 
-    The factory is called with a module, the groups of its parameters, each with its weight decay,
-    and a learning rate. Its keyword-only arguments are the optimizer's parameters. It returns a
-    torch optimizer, or a list of those that share the parameters.
+    The factory gets a module, its parameter groups (each with its weight decay) and a learning
+    rate. Its keyword-only arguments are the optimizer's parameters. It returns a torch optimizer,
+    or a list of optimizers that share the parameters.
 
     Args:
-        name: the name configs use.
+        name: the name that configs use.
         source: the paper or the code it comes from.
         ranges: the range of each keyword-only argument.
         state: torch class → `StateRule`, for classes that are not in `RULES`.

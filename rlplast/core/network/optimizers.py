@@ -28,25 +28,26 @@ class OptimizerConfig:
 
     Attributes:
         name: adam, adamw, sgd, upgd or another of ``rlplast list optimizers``.
-        lr: the largest learning rate, per update.
-        weight_decay: added to the gradient by adam, sgd and rmsprop, else decoupled.
-        decay: all, or matrices for tensors of at least two dimensions only.
-        betas: two, of adam, adamw, muon, schedule_free and trac; null for the optimizer's own
-            default, which `rlplast list` shows.
-        eps: ε of these and rmsprop; null for the optimizer's own.
-        momentum: of kron, muon, rmsprop, sgd and trac; null for the optimizer's own.
-        params: the optimizer's other parameters.
-        schedule: constant, linear, cosine or step: how it falls after the warm-up.
-        warmup: share of each phase over which it rises linearly from 0.
-        warmup_end: after or inside: whether the first update after the W of the warm-up is the
-            first at `lr`, update i of them at lr·i/(W + 1); or their last one is, at lr·i/W.
-        warmup_max: bound on the warm-up, in updates (epochs if `stepped` so); null for none.
-        lr_min: where linear and cosine end.
-        milestones: for step, the shares of a phase at which it is multiplied by `gamma`.
-        gamma: see `milestones`.
-        stepped: update or epoch: how often it changes.
-        clip_norm: bound on the gradient's norm; null for none.
-        renew: whether the optimizer's state is zeroed when a phase starts.
+        lr: largest learning rate per update.
+        weight_decay: strength of weight decay. adam, sgd and rmsprop add it to the gradient; others
+            decouple it.
+        decay: which tensors decay: all, or matrices (two dimensions or more).
+        betas: two numbers, for adam, adamw, muon, schedule_free and trac; null for the optimizer's
+            own default, see `rlplast list optimizers`.
+        eps: ε, for the optimizers with `betas` and rmsprop; null for the optimizer's own default.
+        momentum: for kron, muon, rmsprop, sgd and trac; null for the optimizer's own default.
+        params: other parameters of the optimizer.
+        schedule: how the learning rate falls after the warm-up: constant, linear, cosine or step.
+        warmup: share of each phase in which the learning rate rises linearly from 0.
+        warmup_end: when a warm-up of W updates reaches `lr`. inside: at its last update, with
+            lr·i/W at update i. after: at the update after it, with lr·i/(W + 1).
+        warmup_max: most updates of the warm-up (epochs with ``stepped: epoch``); null for no bound.
+        lr_min: final learning rate of linear and cosine.
+        milestones: for step: shares of a phase at which the learning rate is multiplied by `gamma`.
+        gamma: for step: the factor at each of the `milestones`.
+        stepped: how often the learning rate changes: update or epoch.
+        clip_norm: largest norm of a network's gradient; null for no bound.
+        renew: whether the optimizer's state is reset when a phase starts.
     """
 
     name: str = "adam"

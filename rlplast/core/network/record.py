@@ -85,13 +85,14 @@ class Recorder:
 
 @contextmanager
 def record(network: Network) -> Iterator[dict[str, Tensor]]:
-    """Record the activations of forward passes; the mapping is filled when the block ends.
+    """Record the activations of the forward passes in a ``with`` block.
 
     Args:
         network: the network whose module makes the passes.
 
     Yields:
-        A mapping, group → activations (samples, units, …), for `Hooks.step(activations=...)`.
+        A mapping of group → activations (samples, units, …), for `Hooks.step(activations=...)`. It
+            is filled when the block ends.
     """
     recorder = Recorder(network)
     found: dict[str, Tensor] = {}

@@ -28,19 +28,19 @@ NONLINEARITY = "own_nonlinearity"  # attribute of layers whose nonlinearity a me
 
 @dataclass(frozen=True)
 class UnitSpec:
-    """What a module declares about the units of one of its layers; paths are relative to it.
+    """The units of one layer, as a module declares them; paths are relative to the module.
 
     Attributes:
         layer: path of the layer whose outputs the units are.
         downstream: paths of the layers that read them.
         norms: paths of the norm layers in between.
-        nonlinearity: what is applied to the layer's output, or to that of the first norm. It is
-            not looked up: say it where it is not ReLU.
-        heads: for a projection to query, key and value: the number of heads, each of which is a
-            unit, without an activation of its own; 0 for all other layers.
-        beside: paths of other layers whose rows belong to the same units: those to key and value,
-            where they are layers of their own beside the query's.
-        replaceable: whether the nonlinearity is asked of `activated`, so that a method can
+        nonlinearity: what is applied to the output of the layer, or of the first norm. It is not
+            looked up: name it if it is not ReLU.
+        heads: for a projection to query, key and value: the number of heads. Each head is a unit
+            without an activation. 0 for all other layers.
+        beside: paths of other layers whose rows belong to the same units. These are the layers of
+            key and value, if they are separate from the query's.
+        replaceable: whether the module gets its nonlinearity from `activated`, so that a method can
             replace it.
     """
 

@@ -150,8 +150,8 @@ class LogConfig:
     """How often a line of training metrics is written, and where it goes beside the folder.
 
     Attributes:
-        every: period, a percentage of the total or a number with a unit.
-        to: who is given the lines too: tensorboard, wandb (Weights & Biases), mlflow; each once.
+        every: how often: a percentage of the total, or a number with a unit.
+        to: the loggers that get the lines too: tensorboard, wandb (Weights & Biases), mlflow.
     """
 
     every: str = "1%"
@@ -163,7 +163,7 @@ class EvaluateConfig:
     """How often and how long the agent is evaluated.
 
     Attributes:
-        every: period; null for never.
+        every: how often; null for never.
         episodes: full episodes per evaluation.
     """
 
@@ -176,8 +176,8 @@ class MetricsConfig:
     """How often plasticity metrics are measured, and which.
 
     Attributes:
-        every: period; null for never.
-        names: metrics, see `rlplast list metrics`.
+        every: how often; null for never.
+        names: which metrics; `rlplast list metrics` shows all.
         batch_size: samples in the probe batch.
     """
 
@@ -203,11 +203,12 @@ class CheckpointConfig:
     """How often the run is saved.
 
     Attributes:
-        every: period.
+        every: how often.
         keep: how many of the newest checkpoints stay.
-        keep_every: period whose multiples have a checkpoint that stays for ever; null for none.
-        best: score of an evaluation, such as loss or return_mean, whose best moment is kept
-            too: the lowest if its name ends with loss, else the highest; null for none.
+        keep_every: a period. Checkpoints at its multiples stay for ever; null for none.
+        best: score of an evaluation, such as loss or return_mean. The checkpoint with the best
+            score stays too. The lowest is best if the name ends with loss, else the highest; null
+            for none.
     """
 
     every: str = "10%"
@@ -222,24 +223,24 @@ class RunConfig:
 
     Attributes:
         units: what the run's clock counts (no key of a config).
-        kind: what trains: dqn, sac, supervised, gpt, or another of `rlplast list kinds`.
-        seed: seed of every random stream of the run.
-        threads: CPU threads of torch; results repeat bit for bit for equal numbers.
+        kind: what trains: dqn, sac, supervised, gpt, or another kind of `rlplast list kinds`.
+        seed: seed of all random streams of the run.
+        threads: CPU threads of torch. Results repeat bit for bit only with the same number.
         device: auto, cpu, cuda or cuda:N.
-        total: length of the run, such as ``200k env_steps``; ``auto``, where the config itself
-            says how long its phases are, for all of them.
-        hooks: methods and when they fire: method, at|every|on|when, from, until, networks, scope,
-            optimizer, followers, params.
-        penalties: terms added to losses: method, from, until, networks, layers, params.
-        layers: modules put in when networks are built: method, networks, params.
-        log: how often a line of metrics is written, and where it goes beside the folder.
-        evaluate: how often the agent is evaluated.
-        metrics: how often plasticity metrics are measured.
-        checkpoint: how often the run is saved.
-        tensorboard: old key: true puts tensorboard into ``log.to``, false takes it out; null
+        total: length of the run, such as ``200k env_steps``. With ``auto`` it is the length of all
+            phases, if the config itself gives them.
+        hooks: methods and when they fire. Keys: method, at|every|on|when, from, until, networks,
+            scope, optimizer, followers, params.
+        penalties: terms added to the loss. Keys: method, from, until, networks, layers, params.
+        layers: modules put in when the networks are built. Keys: method, networks, params.
+        log: how often a line of training metrics is written, and where it goes beside the folder.
+        evaluate: how often, and how long, the run is evaluated.
+        metrics: how often plasticity metrics are measured, and which.
+        checkpoint: how often the run is saved, and which checkpoints stay.
+        tensorboard: old key. True puts tensorboard into ``log.to``, false takes it out, and null
             leaves ``log.to`` as it is.
-        percentages_of: what percentages refer to; null for the total. Set by
-            ``resume --total``, so that extending a run moves nothing that was scheduled.
+        percentages_of: the length that percentages are a share of; null for the total. ``resume
+            --total`` sets it, so that an extended run keeps its schedule.
     """
 
     units: ClassVar[tuple[str, ...]] = UNITS

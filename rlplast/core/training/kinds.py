@@ -83,13 +83,13 @@ _KINDS = {n: Kind(n, f"rlplast.{config}", f"rlplast.{made}") for n, (config, mad
 
 
 def register_kind(name: str, *, config: str, trainable: str) -> None:
-    """Add a kind of run, in a module that `--import` or an entry point names.
+    """Add a kind of run. Call it in a module that `--import` or an entry point names.
 
     Args:
         name: the value of a config's key ``kind``.
         config: ``module:Class`` of its config, a dataclass derived from
             `rlplast.core.training.config.RunConfig`.
-        trainable: ``module:Class`` of what trains, a `rlplast.core.training.trainable.Trainable`
+        trainable: ``module:Class`` of its trainer, a `rlplast.core.training.trainable.Trainable`
             made from a config and a device.
 
     Raises:
