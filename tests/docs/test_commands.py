@@ -126,6 +126,8 @@ def known(line: str) -> bool:
             return all(f'"{o}"' in text for o in options if o.startswith("--"))
         case ["for", *_] | ["done"] | ["tensorboard", "--logdir", _]:
             return True
+        case ["wandb", "login"] | ["wandb", "sync", _] | ["mlflow", "ui", "--backend-store-uri", _]:
+            return True
     return False
 
 
