@@ -3,7 +3,6 @@
 - `curves`: an arm a line, with its interval, its seeds, and where its methods fired.
 - `panels`: small charts of curves side by side, with a choice of layers.
 - `rows`: a row per arm, points with intervals and dots for seeds, or bars.
-- `png`, `svg`: the files of a specification.
 
 One specification is drawn in the page and into the files. The page sets its parameters:
 
@@ -13,18 +12,30 @@ One specification is drawn in the page and into the files. The page sets its par
 - `hover`: whether points answer to the pointer.
 """
 
-import json
-import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import altair as alt
 import numpy as np
-import vl_convert
 
 from rlplast.report.looks import Look
+from rlplast.report.vega import (
+    INK,
+    SHOWN,
+    Spec,
+    colour_of,
+    dash_of,
+    finished,
+    named,
+    nearest_tips,
+    opacity,
+    rounded,
+    shape_of,
+    step_axis,
+    tip,
+    value_axis,
+)
 
 __all__ = [
     "Bar",
@@ -32,39 +43,14 @@ __all__ = [
     "Firing",
     "Panel",
     "Point",
-    "Spec",
     "curves",
     "panels",
-    "png",
     "rows",
-    "svg",
 ]
 
-Spec = dict[str, Any]
 Axis = Literal["free", "share", "zero"]
 WHOLE = "whole network"
-VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])  # of Vega-Lite
-INK = "currentColor"  # that of the page's text; black in files
-CONFIG: Spec = {
-    "background": "transparent",
-    "font": "DejaVu Sans, Verdana, sans-serif",
-    "axis": {
-        "labelColor": INK,
-        "titleColor": INK,
-        "tickColor": INK,
-        "domainColor": INK,
-        "gridColor": INK,
-        "gridOpacity": 0.12,
-        "titleFontWeight": "normal",
-        "labelLimit": 210,
-    },
-    "legend": {"labelColor": INK, "titleColor": INK},
-    "title": {"color": INK, "anchor": "start", "fontWeight": "normal", "fontSize": 12},
-    "view": {"stroke": None},
-}
 _ROW = 7  # pixels between the marks of firings of two arms
-_SHOWN = "indexof(shown, datum.arm) >= 0"
-_OPACITY = "focus == null || focus == datum.arm ? {} : {}"
 
 
 @dataclass(frozen=True)
@@ -142,20 +128,20 @@ def curves(
     """
     fired = [look for look in arms if firings.get(look.index)]
     strip = 4 + _ROW * len(fired) if fired else 0
-    x = alt.X("x:Q", title=labels[0], axis=_steps(7))
+    x = alt.X("x:Q", title=labels[0], axis=step_axis(7))
     scale = alt.Scale(zero=False, nice=True, range=[alt.expr(f"height - {strip}"), 0])
     layers = _curve_layers(arms, x, scale, labels[1], seeded=any(seeds.values()))
     if fired:
-        marks = _data("firings").transform_filter(_SHOWN).transform_flatten(["x", "what"])
+        marks = named("firings").transform_filter(SHOWN).transform_flatten(["x", "what"])
         layers.append(
             marks.mark_point(
                 filled=True, size=36, clip=True, y=alt.expr(f"height - 5 - {_ROW} * datum.row")
             ).encode(
                 x=x,
-                color=_colour(arms),
-                shape=_shape(arms),
-                opacity=_opacity(1, 0.15),
-                tooltip=["arm:N", alt.Tooltip("what:N", title="fired"), _tip("x", labels[0])],
+                color=colour_of(arms),
+                shape=shape_of(arms),
+                opacity=opacity(1, 0.15),
+                tooltip=["arm:N", alt.Tooltip("what:N", title="fired"), tip("x", labels[0])],
             )
         )
     layers += _lines_across(x, branches)
@@ -171,13 +157,13 @@ def curves(
             {
                 "arm": look.label,
                 "row": row,
-                "x": _numbers([f.x for f in firings[look.index]]),
+                "x": rounded([f.x for f in firings[look.index]]),
                 "what": [f.words for f in firings[look.index]],
             }
             for row, look in enumerate(fired)
         ],
     }
-    return _spec(chart, arms, data)
+    return finished(chart, arms, data)
 
 
 def panels(
@@ -197,7 +183,7 @@ def panels(
         shaded: title → where the panel's background is grey, from and to.
     """
     layers = sorted({layer for own in found.values() for layer in own if layer})
-    x = alt.X("x:Q", title=xlabel, axis=_steps(4))
+    x = alt.X("x:Q", title=xlabel, axis=step_axis(4))
     charts = []
     for number, (title, own) in enumerate(found.items()):
         # a metric that no layer has is shown whatever layer is chosen
@@ -217,7 +203,7 @@ def panels(
             for index, curve in by_arm.items()
         ]
     }
-    spec = _spec(_side_by_side(charts), arms, data)
+    spec = finished(_side_by_side(charts), arms, data)
     if layers:
         choice = {"input": "select", "options": [WHOLE, *layers], "name": "layer "}
         spec["params"].append({"name": "layer", "value": WHOLE, "bind": choice})
@@ -245,7 +231,7 @@ def rows(arms: Sequence[Look], found: Sequence[Panel]) -> Spec:
         charts.append(
             alt.layer(*drawn).properties(width=230, height=alt.Step(22), title=panel.title)
         )
-    return _spec(_side_by_side(charts), arms, data)
+    return finished(_side_by_side(charts), arms, data)
 
 
 def _curve_layers(
@@ -258,14 +244,14 @@ def _curve_layers(
     seeded: bool = False,
 ) -> list[alt.Chart]:
     """Return intervals, lines and points of curves; Ctrl + wheel and a drag move the x axis."""
-    colour, dash = _colour(arms), _dash(arms)
+    colour, dash = colour_of(arms), dash_of(arms)
     y, low = (
-        alt.Y(f"{field}:Q", title=ylabel or None, scale=scale, axis=_values())
+        alt.Y(f"{field}:Q", title=ylabel or None, scale=scale, axis=value_axis())
         for field in ("y", "low")
     )
     lines = (
-        _data("curves")
-        .transform_filter(f"{_SHOWN} && {only}")
+        named("curves")
+        .transform_filter(f"{SHOWN} && {only}")
         .transform_flatten(["x", "y", "low", "high"])
     )
     held = "[event.ctrlKey || event.metaKey]"  # the wheel alone scrolls the page
@@ -282,9 +268,9 @@ def _curve_layers(
     layers = [
         lines.transform_filter("isValid(datum.low)")
         .mark_area(clip=True)
-        .encode(x=x, y=low, y2="high:Q", color=colour, opacity=_opacity(0.14, 0.03)),
+        .encode(x=x, y=low, y2="high:Q", color=colour, opacity=opacity(0.14, 0.03)),
         lines.mark_line(clip=True, strokeWidth=1.8).encode(
-            x=x, y=y, color=colour, strokeDash=dash, opacity=_opacity(1, 0.12)
+            x=x, y=y, color=colour, strokeDash=dash, opacity=opacity(1, 0.12)
         ),
         lines.transform_filter("hover")
         .mark_point(clip=True, filled=True, size=50)
@@ -292,18 +278,18 @@ def _curve_layers(
             x=x,
             y=y,
             color=colour,
-            shape=_shape(arms),
-            tooltip=_tips(fields),
+            shape=shape_of(arms),
+            tooltip=nearest_tips(fields),
             opacity=alt.condition(near, alt.value(1), alt.value(0)),
         )
         .add_params(seen, near),  # both on one: in two layers Vega makes each twice
     ]
     if seeded:
-        alone = _data("seeds").transform_filter(f"seeds && {_SHOWN}").transform_flatten(["x", "y"])
+        alone = named("seeds").transform_filter(f"seeds && {SHOWN}").transform_flatten(["x", "y"])
         layers.insert(
             1,
             alone.mark_line(clip=True, strokeWidth=0.8).encode(
-                x=x, y=y, color=colour, detail="seed:N", opacity=_opacity(0.5, 0.08)
+                x=x, y=y, color=colour, detail="seed:N", opacity=opacity(0.5, 0.08)
             ),
         )
     return layers
@@ -324,118 +310,54 @@ def _points(arms: Sequence[Look], source: str, panel: Panel, y: alt.Y) -> list[a
     def x(field: str) -> alt.X:
         return alt.X(field, title=panel.xlabel, scale=scale, axis=alt.Axis(tickCount=4))
 
-    base, colour = _data(source).transform_filter(_SHOWN), _colour(arms, legend=False)
-    tips = ["arm:N", _tip("value", panel.title), _tip("low", "interval from"), _tip("high", "to")]
-    opacity = _opacity(1, 0.2)
+    base, colour = named(source).transform_filter(SHOWN), colour_of(arms, legend=False)
+    tips = ["arm:N", tip("value", panel.title), tip("low", "interval from"), tip("high", "to")]
     seeds = base.transform_flatten(["seeds"])
     return [
         seeds.mark_circle(size=22, yOffset=6).encode(
             x=x("seeds:Q"),
             y=y,
             color=colour,
-            opacity=_opacity(0.5, 0.1),
-            tooltip=["arm:N", _tip("seeds", "one seed")],
+            opacity=opacity(0.5, 0.1),
+            tooltip=["arm:N", tip("seeds", "one seed")],
         ),
         base.transform_filter("isValid(datum.low)")
         .mark_rule(strokeWidth=2.4)
-        .encode(x=x("low:Q"), x2="high:Q", y=y, color=colour, opacity=opacity),
+        .encode(x=x("low:Q"), x2="high:Q", y=y, color=colour, opacity=opacity(1, 0.2)),
         base.mark_point(filled=True, size=55).encode(
-            x=x("value:Q"), y=y, color=colour, shape=_shape(arms), opacity=opacity, tooltip=tips
+            x=x("value:Q"),
+            y=y,
+            color=colour,
+            shape=shape_of(arms),
+            opacity=opacity(1, 0.2),
+            tooltip=tips,
         ),
     ]
 
 
 def _bar_layers(arms: Sequence[Look], source: str, panel: Panel, y: alt.Y) -> list[alt.Chart]:
-    base = _data(source).transform_filter(_SHOWN)
+    base = named(source).transform_filter(SHOWN)
     x = alt.X("shared:Q", title=panel.xlabel, axis=alt.Axis(tickCount=4))
-    tips = ["arm:N", _tip("own", "its own"), _tip("shared", "shared prefix")]
-    own: Spec = {"y": y, "color": _colour(arms, legend=False), "tooltip": tips}
+    tips = ["arm:N", tip("own", "its own"), tip("shared", "shared prefix")]
+    own: Spec = {"y": y, "color": colour_of(arms, legend=False), "tooltip": tips}
     return [
         base.mark_bar(opacity=0.35, height=12).encode(x=x, x2=alt.datum(0), **own),
         base.mark_bar(height=12).encode(x=x, x2="end:Q", **own),
     ]
 
 
-def _steps(ticks: int) -> alt.Axis:
-    return alt.Axis(tickCount=ticks, labelExpr="format(datum.value, '~s')")
-
-
-def _values() -> alt.Axis:
-    # Vega's own labels of a constant are wrong: it gives a domain without length no digits
-    return alt.Axis(labelExpr="format(datum.value, abs(datum.value) < 1e4 ? '.4~g' : '~s')")
-
-
 def _side_by_side(charts: Sequence[alt.LayerChart]) -> alt.ConcatChart:
     return alt.concat(*charts, columns=3, spacing=24)
-
-
-def _data(name: str) -> alt.Chart:
-    return alt.Chart(alt.NamedData(name))
-
-
-def _colour(arms: Sequence[Look], legend: bool = True) -> alt.Color:
-    scale = _scale(arms, [a.colour for a in arms])
-    return alt.Color("arm:N", scale=scale, legend=_legend(arms) if legend else None)
-
-
-def _dash(arms: Sequence[Look]) -> alt.StrokeDash:
-    scale = _scale(arms, [list(a.dash) for a in arms])
-    return alt.StrokeDash("arm:N", scale=scale, legend=_legend(arms))
-
-
-def _shape(arms: Sequence[Look]) -> alt.Shape:
-    return alt.Shape("arm:N", scale=_scale(arms, [a.shape for a in arms]), legend=None)
-
-
-def _scale(arms: Sequence[Look], values: list[Any]) -> alt.Scale:
-    return alt.Scale(domain=[look.label for look in arms], range=values)
-
-
-def _legend(arms: Sequence[Look]) -> alt.Legend | None:
-    if len(arms) < 2:
-        return None
-    longest = min(26, max(len(look.label) for look in arms))
-    columns = max(1, min(len(arms), 660 // (40 + 7 * longest)))
-    return alt.Legend(
-        title=None,
-        orient="bottom",
-        columns=columns,
-        labelLimit=180,
-        symbolType="stroke",
-        symbolOpacity=1,
-        symbolStrokeWidth=2,
-    )
-
-
-def _opacity(full: float, faint: float) -> Any:
-    return alt.value(alt.expr(_OPACITY.format(full, faint)))
-
-
-def _tip(field: str, title: str) -> alt.Tooltip:
-    return alt.Tooltip(f"{field}:Q", title=title, format=",.4~g")
-
-
-def _tips(fields: Mapping[str, str]) -> Any:
-    """Return what the point nearest to the mouse says: its arm, and field → title of numbers.
-
-    Vega-Lite's own list of fields leaves names out there (as of 6.4 it looks them up in the cell
-    around the point, which has the point as its datum).
-    """
-    own = "(datum.datum || datum)"
-    numbers = (
-        f"{json.dumps(title)}: format({own}.{field}, ',.4~g')" for field, title in fields.items()
-    )
-    return alt.value(alt.expr(f"{{'arm': {own}.arm, {', '.join(numbers)}}}"))
 
 
 def _curve_row(look: Look, curve: Curve) -> Spec:
     nothing = np.full(len(curve.xs), np.nan)
     sides = (nothing if side is None else side for side in (curve.low, curve.high))
-    low, high = map(_numbers, sides)
+    low, high = map(rounded, sides)
     return {
         "arm": look.label,
-        "x": _numbers(curve.xs),
-        "y": _numbers(curve.ys),
+        "x": rounded(curve.xs),
+        "y": rounded(curve.ys),
         "low": low,
         "high": high,
     }
@@ -443,55 +365,13 @@ def _curve_row(look: Look, curve: Curve) -> Spec:
 
 def _number_row(look: Look, own: Point | Bar) -> Spec:
     if isinstance(own, Bar):
-        shared, end = _numbers([own.shared, own.shared + own.own])
+        shared, end = rounded([own.shared, own.shared + own.own])
         return {"arm": look.label, "shared": shared, "end": end, "own": own.own}
-    value, low, high = _numbers([own.value, own.low, own.high])
+    value, low, high = rounded([own.value, own.low, own.high])
     return {
         "arm": look.label,
         "value": value,
         "low": low,
         "high": high,
-        "seeds": _numbers(own.seeds),
+        "seeds": rounded(own.seeds),
     }
-
-
-def _numbers(values: Iterable[float | None]) -> list[float | int | None]:
-    """Return numbers of five digits, whole ones whole, None for what is not finite."""
-    found: list[float | int | None] = []
-    for value in values:
-        if value is None or not math.isfinite(value):
-            found.append(None)
-        elif value == round(value) and abs(value) < 1e15:
-            found.append(int(value))
-        else:
-            found.append(float(f"{value:.5g}"))
-    return found
-
-
-def _spec(chart: Any, arms: Sequence[Look], data: Mapping[str, Any]) -> Spec:
-    spec = chart.to_dict()
-    spec.pop("config", None)  # the same for all charts of a page
-    spec.setdefault("datasets", {}).update(data)
-    own = [
-        {"name": "shown", "value": [look.label for look in arms]},
-        {"name": "seeds", "value": False},
-        {"name": "hover", "value": False},
-        {"name": "focus", "value": None},
-    ]
-    spec["params"] = own + spec.get("params", [])
-    return spec
-
-
-def svg(spec: Spec) -> str:
-    """Return a chart as the text of an .svg file."""
-    paper = CONFIG | {"background": "white"}
-    drawing = vl_convert.vegalite_to_svg(spec, vl_version=VERSION, config=paper)
-    # Vega counts its clips on from one drawing to the next; from 0 on, equal charts are equal files
-    clips = list(dict.fromkeys(re.findall(r'<clipPath id="(\w+)"', drawing)))
-    numbers = {clip: f"clip-{number}" for number, clip in enumerate(clips)}
-    return re.sub(r"\bclip\d+\b", lambda found: numbers.get(found[0], found[0]), drawing)
-
-
-def png(drawing: str) -> bytes:
-    """Return the text of an .svg file as the bytes of a .png file."""
-    return vl_convert.svg_to_png(drawing, scale=2)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlplast.core.errors import RlplastError
-from rlplast.report import charts, pictures, records, sequence_parts
+from rlplast.report import pictures, records, sequence_parts, vega
 from rlplast.report.gather import Gathered
 from rlplast.report.page import Chart, Part, Row, Section, Table, Text, page
 from rlplast.report.plot import write_whole
@@ -27,11 +27,6 @@ NAMED = 8  # arms, tasks or seeds that the first sentence names
 
 
 Columns = dict[str, Callable[[SummaryRow], str]]  # head → what a row has in the column
-_COMPARED: Columns = {
-    "P(improvement)": lambda row: estimate(row.improvement),
-    "difference": lambda row: estimate(row.difference),
-    "p (Holm)": lambda row: number(row.p_holm),
-}
 
 
 def write_report(gathered: Gathered, summary: Summary, out: Path, footer: str = "") -> Path:
@@ -48,10 +43,10 @@ def write_report(gathered: Gathered, summary: Summary, out: Path, footer: str = 
     for section in contents:
         for part in section.parts:
             if isinstance(part, Chart):
-                drawing = charts.svg(part.spec)
+                drawing = vega.svg(part.spec)
                 files |= {
                     f"{part.name}.svg": _encoded(drawing),
-                    f"{part.name}.png": charts.png(drawing),
+                    f"{part.name}.png": vega.png(drawing),
                 }
     text = page(gathered.name, report.arms, contents, footer)
     files["report.html"] = _encoded(text)
@@ -82,15 +77,11 @@ def _encoded(text: str) -> bytes:
 def sections(report: Report) -> tuple[Section, ...]:
     """Return a report's sections; those with nothing to say have no parts."""
     return (
-        Section("summary", "Summary", (*_headline(report), *_results(report))),
+        Section("summary", "Summary", (*_headline(report), *_results(report, pooled=True))),
         Section("curves", "Learning curves", tuple(pictures.curves(report))),
         Section("sequence", "Sequence of tasks", tuple(sequence_parts.parts(report))),
-        Section("scores", "Scores", (*pictures.scores(report), *_scores(report))),
-        Section(
-            "comparison",
-            "Comparison with the baseline",
-            (*pictures.comparison(report), *_comparison(report)),
-        ),
+        Section("scores", "Scores", (*pictures.scores(report), *_results(report, pooled=False))),
+        Section("comparison", "Comparison with the baseline", tuple(pictures.comparison(report))),
         Section("drops", "Drop and recovery", (*pictures.drops(report), *_drops(report))),
         Section("metrics", "Plasticity metrics", tuple(pictures.metrics(report))),
         Section("receipts", "Receipts", records.receipts(report)),
@@ -124,41 +115,69 @@ def _listed(names: tuple[str, ...] | list[str], noun: str) -> str:
     return words + (f" ({', '.join(names)})" if len(names) <= NAMED else "")
 
 
-def _results(report: Report) -> Iterator[Table]:
-    """Yield the table over all tasks; where it does not say it all, one per task too."""
+def _results(report: Report, pooled: bool) -> Iterator[Table]:
+    """Yield the table over all tasks, or, if there is none or it is asked for, one per task."""
     overall = report.rows(ALL_TASKS)
-    if overall:
+    if pooled and overall:
         yield _result(report, overall)
-    known = [row for row in overall.values() if row.final.value == row.final.value]
-    if len(known) < len(report.arms):
-        for task, rows in report.groups.items():
-            if task != ALL_TASKS:
-                yield _result(report, rows)
+    elif pooled != bool(overall):  # one task's numbers are in the summary
+        yield from (
+            _result(report, rows) for task, rows in report.groups.items() if task != ALL_TASKS
+        )
 
 
 def _result(report: Report, rows: Rows) -> Table:
-    """Return the table of one task, or over all of them."""
+    """Return the table of one task, or over all of them; a caption explains each column."""
     first = next(iter(rows.values()))
-    pooled = first.task == ALL_TASKS
+    task, pooled = first.task, first.task == ALL_TASKS
+    baseline, best = report.summary.baseline, {} if pooled else _best(report, task)
     name = first.scale if pooled else first.score
-    final = "final score" + (f" ({name})" if name else "")
-    columns: Columns = {
-        "runs" if pooled else "seeds": lambda row: str(row.seeds),
-        final: lambda row: estimate(row.final),
-        **_COMPARED,
+    sense = "higher" if higher_is_better(first.score) else "lower"
+    over = "seeds and all tasks" if pooled else "seeds"
+    normalised = (not pooled and first.normalised_scale) or "normalised"
+    late = not pooled and report.summary.starts.get(task) is not None
+    found: dict[str, tuple[Callable[[SummaryRow], str], str]] = {
+        "runs" if pooled else "seeds": (lambda row: str(row.seeds), ""),
+        "final score" + (f" ({name})" if name else ""): (
+            lambda row: estimate(row.final),
+            f"Final score: interquartile mean over {over} of the mean evaluation in the last tenth "
+            f"of a run, {sense} is better.",
+        ),
+        "P(improvement)": (
+            lambda row: estimate(row.improvement),
+            f"P(improvement): how likely a run ends better than one of {baseline}.",
+        ),
+        "difference": (
+            lambda row: estimate(row.difference),
+            f"Difference: from {baseline}, by seed where at least 5 seeds are shared.",
+        ),
+        "p (Holm)": (
+            lambda row: number(row.p_holm),
+            "p (Holm): of no difference, corrected for the number of arms; intervals are not.",
+        ),
+        "change since the first tasks": (
+            lambda row: estimate(row.change),
+            "Change: final score minus the mean in the first tenth of the run. Tasks are drawn "
+            "alike, so an arm that gets worse has lost plasticity, if 0 is not in the interval.",
+        ),
+        normalised: (lambda row: number(None) if pooled else estimate(row.normalised), ""),
+        "area under the curve": (
+            lambda row: estimate(row.auc),
+            "Area: by trapezoids, over its length, so in the units of the score.",
+        ),
+        f"area from the {report.moment(task) if late else ''} on": (
+            lambda row: estimate(row.auc_after) if late else number(None),
+            "",
+        ),
+        **{
+            head: (cell, "Best: where the evaluation was whose checkpoint a run kept, by seed.")
+            for head, cell in best.items()
+        },
     }
-    table = without_empty_columns(_table(rows, columns, "", first.task))
-    caption = f"Intervals: {interval_words(rows.values())}."
-    if final in table.head:
-        over = "seeds and all tasks" if pooled else "seeds"
-        words = f"interquartile mean over {over} of the mean evaluation"
-        caption = f"Final score: {words} in the last tenth of a run. {caption}"
-    if "P(improvement)" in table.head:
-        baseline = report.summary.baseline
-        caption += f" P(improvement): how likely a run ends better than one of {baseline}."
-        caption += f" Difference: from {baseline}, by seed where seeds are shared."
-        caption += " p (Holm): corrected for the number of arms."
-    return replace(table, caption=caption)
+    table = without_empty_columns(_table(rows, {k: v[0] for k, v in found.items()}, "", task))
+    words = [found[head][1] for head in table.head if head in found and found[head][1]]
+    words.append(f"Intervals: {interval_words(rows.values())}.")
+    return replace(table, caption=" ".join(words))
 
 
 def _table(rows: Rows, columns: Columns, caption: str, title: str) -> Table:
@@ -167,42 +186,6 @@ def _table(rows: Rows, columns: Columns, caption: str, title: str) -> Table:
         for index, row in rows.items()
     ]
     return Table(("arm", *columns), tuple(body), caption, title=title)
-
-
-def _scores(report: Report) -> Iterator[Table]:
-    for task, rows in report.groups.items():
-        if task == ALL_TASKS:
-            continue  # the summary has it
-        first = next(iter(rows.values()))
-        columns: Columns = {
-            "seeds": lambda row: str(row.seeds),
-            f"final {first.score}": lambda row: estimate(row.final),
-        }
-        tasks = any(row.change is not None for row in rows.values())
-        if tasks:
-            columns["change since the first tasks"] = lambda row: estimate(row.change)
-        if any(row.normalised not in (None, row.final) for row in rows.values()):
-            columns[first.normalised_scale] = lambda row: estimate(row.normalised)
-        columns["area under the curve"] = lambda row: estimate(row.auc)
-        if report.summary.starts.get(task) is not None:
-            columns[f"area from the {report.moment(task)} on"] = lambda row: estimate(row.auc_after)
-        best = _best(report, task)
-        columns |= best
-        sense = "higher" if higher_is_better(first.score) else "lower"
-        caption = (
-            f"Final: interquartile mean over seeds of the mean evaluation in the last tenth of a "
-            f"run, {sense} is better. Area: by trapezoids, over its length, so in the units of "
-            f"the score. Intervals: {interval_words(rows.values())}."
-        )
-        if tasks:
-            caption += (
-                " Change: final score minus the mean in the first tenth of the run. Tasks are "
-                "drawn alike, so an arm that gets worse has lost plasticity, if 0 is not "
-                "in the interval."
-            )
-        if best:
-            caption += " Best: where the evaluation was whose checkpoint a run kept, by seed."
-        yield _table(rows, columns, caption, task)
 
 
 def _best(report: Report, task: str) -> Columns:
@@ -218,24 +201,6 @@ def _best(report: Report, task: str) -> Columns:
         return ", ".join(str(best.clock.get(unit)) if best else number(None) for best in bests)
 
     return {f"best at {unit.replace('_', ' ')}": cell}
-
-
-def _comparison(report: Report) -> Iterator[Table]:
-    body, compared = [], []
-    for task, rows in report.groups.items():
-        for index, row in rows.items():
-            if row.difference is not None:
-                cells = (row.arm, task, *(cell(row) for cell in _COMPARED.values()))
-                body.append(Row((*cells, str(row.difference.count or number(None))), index))
-                compared.append(row)
-    if body:
-        caption = (
-            f"Against {report.summary.baseline}. P(improvement) is 0.5 for equals. Differences are "
-            "in the units of the score, so negative ones are better for losses. p (Holm): of no "
-            "difference, two-sided, corrected for the number of arms; an interval is not "
-            f"corrected. Intervals: {interval_words(compared, 'difference')}."
-        )
-        yield Table(("arm", "task", *_COMPARED, "pairs"), tuple(body), caption, words=2)
 
 
 def _drops(report: Report) -> Iterator[Table]:

@@ -12,8 +12,8 @@ from pathlib import Path
 import jinja2
 import vl_convert
 
-from rlplast.report.charts import CONFIG, VERSION, Spec
 from rlplast.report.looks import Look
+from rlplast.report.vega import CONFIG, VERSION, Spec
 
 __all__ = ["Chart", "Details", "Part", "Row", "Section", "Table", "Text", "page"]
 

@@ -42,7 +42,7 @@ class Line:
 
 def plot_run(folder: Path, out: Path) -> Path:
     """Draw the metrics of a run's folder into a .png or .svg file, and return that."""
-    from rlplast.report.charts import png, svg  # slow to import, and most commands draw nothing
+    from rlplast.report.vega import png, svg  # slow to import, and most commands draw nothing
 
     rows, receipts = (read_lines(folder / f"{n}.jsonl") for n in ("metrics", "receipts"))
     drawing = svg(draw_run(rows, receipts))

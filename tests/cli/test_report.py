@@ -16,8 +16,8 @@ ARMS = ("none", "fire", "full_reset")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Charts are not drawn: what they show is tested elsewhere."""
-    monkeypatch.setattr("rlplast.report.charts.png", lambda drawing: b"")
-    monkeypatch.setattr("rlplast.report.charts.svg", lambda spec: "<svg ></svg>")
+    monkeypatch.setattr("rlplast.report.vega.png", lambda drawing: b"")
+    monkeypatch.setattr("rlplast.report.vega.svg", lambda spec: "<svg ></svg>")
     monkeypatch.setattr("rlplast.report.page._vega", lambda: "")
 
 

@@ -7,9 +7,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from rlplast.report import charts
-from rlplast.report.charts import Bar, Curve, Firing, Panel, Point, Spec
+from rlplast.report import charts, vega
+from rlplast.report.charts import Bar, Curve, Firing, Panel, Point
 from rlplast.report.looks import BASELINE, looks
+from rlplast.report.vega import Spec
 
 NAMES = ("none", "fire", "full_reset")
 MANY = tuple(f"an arm with quite a long name {number}" for number in range(12))
@@ -47,7 +48,7 @@ def all_charts(names: tuple[str, ...]) -> dict[str, Spec]:
 
 @cache
 def drawing(names: tuple[str, ...], kind: str) -> ET.Element:
-    return ET.fromstring(charts.svg(all_charts(names)[kind]))
+    return ET.fromstring(vega.svg(all_charts(names)[kind]))
 
 
 def marks(names: tuple[str, ...], kind: str, colour: str) -> list[dict[str, str]]:
@@ -98,7 +99,7 @@ def test_what_is_hidden_is_not_drawn(kind: str):
     (shown,) = [own for own in spec["params"] if own["name"] == "shown"]
     others = [own for own in spec["params"] if own["name"] != "shown"]
     only = spec | {"params": [{**shown, "value": ["fire"]}, *others]}
-    text = re.sub(r'<g class="mark-group role-legend.*', "", charts.svg(only), flags=re.DOTALL)
+    text = re.sub(r'<g class="mark-group role-legend.*', "", vega.svg(only), flags=re.DOTALL)
     none, fire, reset = (look.colour in text for look in looks(NAMES, NAMES[0]))
     assert (none, fire, reset) == (False, True, False)
 
@@ -125,7 +126,7 @@ def test_curves_hold_the_numbers_given():
 def test_curve_without_an_interval_has_no_band(side: np.ndarray | None):
     arms = looks(("none",), "none")
     drawn = [
-        charts.svg(charts.curves(arms, {0: Curve(XS, XS, low, low)}, {}, ("x", "y"), [], {}))
+        vega.svg(charts.curves(arms, {0: Curve(XS, XS, low, low)}, {}, ("x", "y"), [], {}))
         for low in (side, XS)
     ]
     areas = [re.findall(r'<path aria-label[^>]*area mark[^>]*d="(M[^"]+)"', text) for text in drawn]
@@ -144,20 +145,20 @@ def test_points_show_value_interval_and_seeds():
 
 def test_point_without_interval_has_no_line():
     alone = {0: Point(5.0, float("nan"), float("nan"))}
-    text = charts.svg(charts.rows(looks(("none",), None), [Panel("a", "b", alone)]))
+    text = vega.svg(charts.rows(looks(("none",), None), [Panel("a", "b", alone)]))
     assert "mark-symbol" in text
     assert not re.findall(r"<line [^>]*stroke-width=\"2.4\"", text)
 
 
 def test_arm_without_a_number_has_no_row():
     spec = charts.rows(looks(NAMES, "none"), [Panel("a", "b", {2: Point(1.0)})])
-    found = re.findall(r">([a-z_]+)</text>", charts.svg(spec))
+    found = re.findall(r">([a-z_]+)</text>", vega.svg(spec))
     assert "full_reset" in found
     assert not {"none", "fire"} & set(found)
 
 
 def ticks(panel: Panel) -> list[float]:
-    text = charts.svg(charts.rows(looks(("a",), None), [panel]))
+    text = vega.svg(charts.rows(looks(("a",), None), [panel]))
     return [float(found) for found in re.findall(r">(-?[\d.]+)</text>", text)]
 
 
@@ -191,19 +192,19 @@ def test_a_metric_measured_of_layers_has_a_choice_of_them():
 @pytest.mark.parametrize(("value", "label"), [(0.1, "0.1"), (2.0, "2"), (1234.5, "1235")])
 def test_a_constant_is_labelled_with_its_value(value: float, label: str):
     flat = {0: Curve(XS, np.full(len(XS), value))}
-    text = charts.svg(charts.panels(looks(("a",), None), {"m": {"": flat}}, "x", []))
+    text = vega.svg(charts.panels(looks(("a",), None), {"m": {"": flat}}, "x", []))
     assert f">{label}</text>" in text
 
 
 @every_kind
 def test_files_repeat_byte_for_byte_and_load_nothing(kind: str):
     spec = all_charts(NAMES)[kind]
-    text = charts.svg(spec)
-    assert text == charts.svg(spec)
+    text = vega.svg(spec)
+    assert text == vega.svg(spec)
     assert set(re.findall(r"https?://[^\"'\s<]+", text)) <= {
         "http://www.w3.org/1999/xlink",
         "http://www.w3.org/2000/svg",
     }
-    picture = charts.png(text)
+    picture = vega.png(text)
     assert picture.startswith(b"\x89PNG")
-    assert picture == charts.png(text)
+    assert picture == vega.png(text)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rlplast.report.charts import svg
 from rlplast.report.plot import draw_run, plot_run
+from rlplast.report.vega import svg
 from tests.marks import slow
 from tests.report.runs import receipt_row
 

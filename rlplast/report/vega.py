@@ -1,0 +1,180 @@
+"""What all charts of a report have in common: scales, axes, what points say, and their files.
+
+- `CONFIG`, `VERSION`: of Vega-Lite.
+- `finished`: a chart of Altair's as a specification with its data and parameters.
+- `png`, `svg`: the files of a specification.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import vl_convert
+
+from rlplast.report.looks import Look
+
+__all__ = [
+    "CONFIG",
+    "INK",
+    "SHOWN",
+    "VERSION",
+    "Spec",
+    "colour_of",
+    "dash_of",
+    "finished",
+    "named",
+    "nearest_tips",
+    "opacity",
+    "png",
+    "rounded",
+    "shape_of",
+    "step_axis",
+    "svg",
+    "tip",
+    "value_axis",
+]
+
+Spec = dict[str, Any]
+SHOWN = "indexof(shown, datum.arm) >= 0"  # a filter: what belongs to an arm that is shown
+VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])  # of Vega-Lite
+INK = "currentColor"  # that of the page's text; black in files
+CONFIG: Spec = {
+    "background": "transparent",
+    "font": "DejaVu Sans, Verdana, sans-serif",
+    "axis": {
+        "labelColor": INK,
+        "titleColor": INK,
+        "tickColor": INK,
+        "domainColor": INK,
+        "gridColor": INK,
+        "gridOpacity": 0.12,
+        "titleFontWeight": "normal",
+        "labelLimit": 210,
+    },
+    "legend": {"labelColor": INK, "titleColor": INK},
+    "title": {"color": INK, "anchor": "start", "fontWeight": "normal", "fontSize": 12},
+    "view": {"stroke": None},
+}
+_OPACITY = "focus == null || focus == datum.arm ? {} : {}"
+
+
+def step_axis(ticks: int) -> alt.Axis:
+    """Return an axis of steps: 30k, 1.5M."""
+    return alt.Axis(tickCount=ticks, labelExpr="format(datum.value, '~s')")
+
+
+def value_axis() -> alt.Axis:
+    """Return an axis of measured values."""
+    # Vega's own labels of a constant are wrong: it gives a domain without length no digits
+    return alt.Axis(labelExpr="format(datum.value, abs(datum.value) < 1e4 ? '.4~g' : '~s')")
+
+
+def named(name: str) -> alt.Chart:
+    """Return a chart of the data set of that name, which `finished` brings."""
+    return alt.Chart(alt.NamedData(name))
+
+
+def colour_of(arms: Sequence[Look], legend: bool = True) -> alt.Color:
+    """Return the channel that gives each arm its colour."""
+    scale = _scale(arms, [a.colour for a in arms])
+    return alt.Color("arm:N", scale=scale, legend=_legend(arms) if legend else None)
+
+
+def dash_of(arms: Sequence[Look]) -> alt.StrokeDash:
+    """Return the channel that gives each arm's lines their dashes."""
+    scale = _scale(arms, [list(a.dash) for a in arms])
+    return alt.StrokeDash("arm:N", scale=scale, legend=_legend(arms))
+
+
+def shape_of(arms: Sequence[Look]) -> alt.Shape:
+    """Return the channel that gives each arm's points their shape."""
+    return alt.Shape("arm:N", scale=_scale(arms, [a.shape for a in arms]), legend=None)
+
+
+def _scale(arms: Sequence[Look], values: list[Any]) -> alt.Scale:
+    return alt.Scale(domain=[look.label for look in arms], range=values)
+
+
+def _legend(arms: Sequence[Look]) -> alt.Legend | None:
+    if len(arms) < 2:
+        return None
+    longest = min(26, max(len(look.label) for look in arms))
+    columns = max(1, min(len(arms), 660 // (40 + 7 * longest)))
+    return alt.Legend(
+        title=None,
+        orient="bottom",
+        columns=columns,
+        labelLimit=180,
+        symbolType="stroke",
+        symbolOpacity=1,
+        symbolStrokeWidth=2,
+    )
+
+
+def opacity(full: float, faint: float) -> Any:
+    """Return an opacity: `faint` while another arm is pointed at."""
+    return alt.value(alt.expr(_OPACITY.format(full, faint)))
+
+
+def tip(field: str, title: str) -> alt.Tooltip:
+    """Return a number that the thing under the pointer says, with its title."""
+    return alt.Tooltip(f"{field}:Q", title=title, format=",.4~g")
+
+
+def nearest_tips(fields: Mapping[str, str]) -> Any:
+    """Return what the point nearest to the mouse says: its arm, and field → title of numbers.
+
+    Vega-Lite's own list of fields leaves names out there (as of 6.4 it looks them up in the cell
+    around the point, which has the point as its datum).
+    """
+    own = "(datum.datum || datum)"
+    numbers = (
+        f"{json.dumps(title)}: format({own}.{field}, ',.4~g')" for field, title in fields.items()
+    )
+    return alt.value(alt.expr(f"{{'arm': {own}.arm, {', '.join(numbers)}}}"))
+
+
+def rounded(values: Iterable[float | None]) -> list[float | int | None]:
+    """Return numbers of five digits, whole ones whole, None for what is not finite."""
+    found: list[float | int | None] = []
+    for value in values:
+        if value is None or not math.isfinite(value):
+            found.append(None)
+        elif value == round(value) and abs(value) < 1e15:
+            found.append(int(value))
+        else:
+            found.append(float(f"{value:.5g}"))
+    return found
+
+
+def finished(chart: Any, arms: Sequence[Look], data: Mapping[str, Any]) -> Spec:
+    """Return a chart as a specification, with its data and the parameters that a page sets."""
+    spec = chart.to_dict()
+    spec.pop("config", None)  # the same for all charts of a page
+    spec.setdefault("datasets", {}).update(data)
+    own = [
+        {"name": "shown", "value": [look.label for look in arms]},
+        {"name": "seeds", "value": False},
+        {"name": "hover", "value": False},
+        {"name": "focus", "value": None},
+    ]
+    spec["params"] = own + spec.get("params", [])
+    return spec
+
+
+def svg(spec: Spec) -> str:
+    """Return a chart as the text of an .svg file."""
+    paper = CONFIG | {"background": "white"}
+    drawing = vl_convert.vegalite_to_svg(spec, vl_version=VERSION, config=paper)
+    # Vega counts its clips on from one drawing to the next; from 0 on, equal charts are equal files
+    clips = list(dict.fromkeys(re.findall(r'<clipPath id="(\w+)"', drawing)))
+    numbers = {clip: f"clip-{number}" for number, clip in enumerate(clips)}
+    return re.sub(r"\bclip\d+\b", lambda found: numbers.get(found[0], found[0]), drawing)
+
+
+def png(drawing: str) -> bytes:
+    """Return the text of an .svg file as the bytes of a .png file."""
+    return vl_convert.svg_to_png(drawing, scale=2)
