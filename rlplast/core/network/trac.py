@@ -119,7 +119,7 @@ def trac(
     eps: float | None = None,
     momentum: float | None = None,
 ) -> Optimizer:
-    """TRAC: tunes how far a base, whose betas and so on these are, takes weights from the start."""
+    """TRAC: tunes how far a base optimizer moves the weights from their start."""
     info, options = get("optimizers", base), {"betas": betas, "eps": eps, "momentum": momentum}
     if momentum and "momentum" not in info.params:
         raise ConfigError(f"optimizer.momentum = {momentum}: trac's base {base} has none")

@@ -97,5 +97,5 @@ class UPGD(Optimizer):
 def upgd(
     module: nn.Module, groups: Groups, lr: float, *, beta: float = 0.999, sigma: float = 0.001
 ) -> Optimizer:
-    """UPGD: weights of little use move at half the rate and are perturbed, useful ones less."""
+    """UPGD: useless weights move at half the rate and get noise; useful ones less of both."""
     return UPGD(groups, lr, beta, sigma)
