@@ -2,8 +2,8 @@
 
     python scripts/gallery.py OUT [NAME ...]
 
-A study that is done is not run again. Each page lands as docs/gallery/NAME.html, its first chart
-as docs/gallery/NAME.png.
+A study that is done is not run again. Each page lands as docs/gallery/NAME.html, its last chart
+of curves as docs/gallery/NAME.png.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from PIL import Image
 
 from rlplast.core.training.config import read_yaml
 
@@ -34,6 +35,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "persistent/digits": {"seeds": 5},
     "gpt_stdlib": {},
 }
+WIDTH = 900  # pixels of a picture
 CHARTS = ("curve-*.png", "sequence-*.png")
 
 
@@ -59,7 +61,9 @@ def make(name: str, out: Path, jobs: str) -> None:
     GALLERY.mkdir(exist_ok=True)
     shutil.copy(report / "report.html", GALLERY / f"{slug}.html")
     pictures = sorted(path for pattern in CHARTS for path in report.glob(pattern))
-    shutil.copy(pictures[0], GALLERY / f"{slug}.png")
+    picture = Image.open(pictures[-1]).convert("RGB")
+    picture.thumbnail((WIDTH, WIDTH))
+    picture.quantize(64).save(GALLERY / f"{slug}.png", optimize=True)
 
 
 def smaller(name: str, path: Path) -> Path:

@@ -109,6 +109,7 @@ def _legend(arms: Sequence[Look]) -> alt.Legend | None:
         columns=columns,
         labelLimit=180,
         symbolType="stroke",
+        symbolLimit=0,
         symbolOpacity=1,
         symbolStrokeWidth=2,
     )

@@ -180,7 +180,7 @@ def test_registry_shows_the_pairs_and_their_range() -> None:
     row = json.loads(json.dumps(get("layers", "lifecycle").row()))
     assert row["params"]["life"] == {"default": [1000, 5000], "range": "[1, 1000000000]"}
     assert row["params"]["layers"] == {"default": None, "range": "names"}
-    assert row["summary"].startswith("Let units live, sleep and wake up")
+    assert row["summary"].startswith("Let hidden units sleep")
 
 
 def test_pairs_and_names_are_checked() -> None:
