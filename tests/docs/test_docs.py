@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 import warnings
 from pathlib import Path
 
@@ -20,6 +21,17 @@ def test_readme_links_to_what_exists() -> None:
     links = LINK.findall((ROOT / "README.md").read_text())
     assert len(links) > 5
     assert not [link for link in links if not (ROOT / link).exists()]
+
+
+def test_readme_s_badges_and_picture_are_true() -> None:
+    text = (ROOT / "README.md").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    python, licence, status = re.findall(r"img.shields.io/badge/\w+-(.+?)-\w+\)", text)
+    assert f">={python.removesuffix('%2B')}" == project["requires-python"]
+    assert licence == project["license"]
+    assert any("- Beta" in c for c in project["classifiers"]) and status == "beta"
+    (picture,) = re.findall(r'<img src="([^"]+)"', text)
+    assert (ROOT / picture).exists()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
