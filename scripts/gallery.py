@@ -33,7 +33,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "permuted_pixels": {"arms": ["none", "full_reset", "l2_init", "layer_norm"], "seeds": 5},
     "cartpole_permuted": {"arms": ["none", "oracle", "fire", "layer_norm"], "seeds": 5},
     "persistent/digits": {"seeds": 5},
-    "gpt_stdlib": {},
+    "search_demo": {},
 }
 WIDTH = 900  # pixels of a picture
 CHARTS = ("curve-*.png", "sequence-*.png")
