@@ -7,7 +7,7 @@ of curves as docs/gallery/NAME.png.
 """
 
 import argparse
-import shutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +35,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "persistent/digits": {"seeds": 5},
     "search_demo": {},
 }
+FILES = re.compile(r' ?<a href="[\w-]+\.(?:csv|png|svg)">[^<]*</a>')  # links to what stays out
 WIDTH = 900  # pixels of a picture
 CHARTS = ("curve-*.png", "sequence-*.png")
 
@@ -59,7 +60,8 @@ def make(name: str, out: Path, jobs: str) -> None:
     rlplast("report", folder)
     report = folder / "report"
     GALLERY.mkdir(exist_ok=True)
-    shutil.copy(report / "report.html", GALLERY / f"{slug}.html")
+    page = (report / "report.html").read_text()
+    (GALLERY / f"{slug}.html").write_text(FILES.sub("", page))
     pictures = sorted(path for pattern in CHARTS for path in report.glob(pattern))
     picture = Image.open(pictures[-1]).convert("RGB")
     picture.thumbnail((WIDTH, WIDTH))

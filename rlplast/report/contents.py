@@ -17,7 +17,7 @@ from rlplast.report.plot import write_whole
 from rlplast.report.records import estimate, number, without_empty_columns
 from rlplast.report.run_data import higher_is_better
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text
-from rlplast.report.trust import verdict_words
+from rlplast.report.trust import p_words, verdict_words
 from rlplast.report.view import Report, Rows, interval_words
 
 __all__ = ["sections", "write_report", "write_waiting"]
@@ -152,7 +152,7 @@ def _result(report: Report, rows: Rows) -> Table:
             f"Difference: from {baseline}, by seed where at least 5 seeds are shared.",
         ),
         "p (Holm)": (
-            lambda row: number(row.p_holm),
+            lambda row: number(None) if row.p_holm is None else p_words(row.p_holm),
             "p (Holm): of no difference, corrected for the number of arms; intervals are not.",
         ),
         "change since the first tasks": (
@@ -160,7 +160,10 @@ def _result(report: Report, rows: Rows) -> Table:
             "Change: final score minus the mean in the first tenth of the run. Tasks are drawn "
             "alike, so an arm that gets worse has lost plasticity, if 0 is not in the interval.",
         ),
-        normalised: (lambda row: number(None) if pooled else estimate(row.normalised), ""),
+        normalised: (
+            lambda row: estimate(None if row.normalised == row.final else row.normalised),
+            "",
+        ),
         "area under the curve": (
             lambda row: estimate(row.auc),
             "Area: by trapezoids, over its length, so in the units of the score.",

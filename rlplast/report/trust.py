@@ -12,7 +12,7 @@ from rlplast.report.run_data import higher_is_better
 from rlplast.report.statistics import ALPHA, FEWEST
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
 
-__all__ = ["COVERAGE", "Kind", "Verdict", "coverage_words", "verdict", "verdict_words"]
+__all__ = ["COVERAGE", "Kind", "Verdict", "coverage_words", "p_words", "verdict", "verdict_words"]
 
 Kind = Literal["final score", "difference", "all tasks", "improvement"]
 Verdict = Literal["better", "worse", "unclear", "too few seeds"]
@@ -112,7 +112,9 @@ def _paragraph(rows: Sequence[SummaryRow], baseline: str) -> str:
     for row in rows:
         sense = 1 if row.task == ALL_TASKS or higher_is_better(row.score) else -1
         own = verdict(row, sense)
-        certain = f" (p {_below(row.p_holm)})" if own in ("better", "worse") else ""
+        certain = ""
+        if own in ("better", "worse") and row.p_holm is not None:
+            certain = f" (p {p_words(row.p_holm)})".replace("(p 0", "(p = 0")
         found.setdefault(own, []).append(row.arm + certain)
     said = []
     for own, words in _SAID.items():
@@ -125,11 +127,11 @@ def _paragraph(rows: Sequence[SummaryRow], baseline: str) -> str:
     return " ".join(said)
 
 
-def _below(p_value: float | None) -> str:
+def p_words(p_value: float) -> str:
     """Return a p-value in words.
 
     Examples:
-        >>> _below(0.0213), _below(0.00001)
-        ('= 0.021', '< 0.001')
+        >>> p_words(0.0213), p_words(0.00001)
+        ('0.021', '< 0.001')
     """
-    return "< 0.001" if p_value is not None and p_value < 0.001 else f"= {p_value:.2g}"
+    return "< 0.001" if p_value < 0.001 else f"{p_value:.2g}"

@@ -15,6 +15,7 @@ from rlplast.report.looks import looks
 from rlplast.report.page import Details, Row, Section, Table, Text, page
 from rlplast.report.records import MOST, estimate, number
 from rlplast.report.summary import summarise
+from rlplast.report.trust import p_words
 from tests.report.runs import receipt_row, write_run, write_study
 
 VOID = {"meta", "link", "input", "br", "img", "hr"}
@@ -111,7 +112,8 @@ def test_tables_say_the_numbers_of_the_summary(plain: tuple[Path, str]):
     results, drops = found.table(*heads), found.table("drop", "seeds that recovered")
     for row in rows:
         estimates = [estimate(own) for own in (row.final, row.improvement, row.difference)]
-        estimates += [number(row.p_holm), *map(estimate, (row.normalised, row.auc, row.auc_after))]
+        shown = number(None) if row.p_holm is None else p_words(row.p_holm)
+        estimates += [shown, *map(estimate, (row.normalised, row.auc, row.auc_after))]
         assert [results[row.arm][head] for head in heads] == estimates
         assert results[row.arm]["seeds"] == "5"
         times = number(row.recovery), "5 of 5"
