@@ -311,7 +311,7 @@ def _points(arms: Sequence[Look], source: str, panel: Panel, y: alt.Y) -> list[a
         return alt.X(field, title=panel.xlabel, scale=scale, axis=alt.Axis(tickCount=4))
 
     base, colour = named(source).transform_filter(SHOWN), colour_of(arms, legend=False)
-    tips = ["arm:N", tip("value", panel.title), tip("low", "interval from"), tip("high", "to")]
+    tips = ["arm:N", tip("value", "value"), tip("low", "interval from"), tip("high", "to")]
     seeds = base.transform_flatten(["seeds"])
     return [
         seeds.mark_circle(size=22, yOffset=6).encode(

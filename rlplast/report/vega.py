@@ -14,7 +14,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from rlplast.report.looks import Look
+from rlplast.report.looks import Look, printable
 
 __all__ = [
     "CONFIG",
@@ -121,7 +121,10 @@ def opacity(full: float, faint: float) -> Any:
 
 
 def tip(field: str, title: str) -> alt.Tooltip:
-    """Return a number that the thing under the pointer says, with its title."""
+    """Return a number that the thing under the pointer says, with its title.
+
+    The title is never a user's: Vega-Lite (6.4) puts it into an expression and lets quotes end it.
+    """
     return alt.Tooltip(f"{field}:Q", title=title, format=",.4~g")
 
 
@@ -153,7 +156,7 @@ def rounded(values: Iterable[float | None]) -> list[float | int | None]:
 
 def finished(chart: Any, arms: Sequence[Look], data: Mapping[str, Any]) -> Spec:
     """Return a chart as a specification, with its data and the parameters that a page sets."""
-    spec = chart.to_dict()
+    spec = _titled(chart.to_dict())
     spec.pop("config", None)  # the same for all charts of a page
     spec.setdefault("datasets", {}).update(data)
     own = [
@@ -169,11 +172,38 @@ def finished(chart: Any, arms: Sequence[Look], data: Mapping[str, Any]) -> Spec:
 def svg(spec: Spec) -> str:
     """Return a chart as the text of an .svg file."""
     paper = CONFIG | {"background": "white"}
-    drawing = vl_convert.vegalite_to_svg(spec, vl_version=VERSION, config=paper)
+    drawing = vl_convert.vegalite_to_svg(_printable(spec), vl_version=VERSION, config=paper)
     # Vega counts its clips on from one drawing to the next; from 0 on, equal charts are equal files
     clips = list(dict.fromkeys(re.findall(r'<clipPath id="(\w+)"', drawing)))
     numbers = {clip: f"clip-{number}" for number, clip in enumerate(clips)}
     return re.sub(r"\bclip\d+\b", lambda found: numbers.get(found[0], found[0]), drawing)
+
+
+def _titled(value: Any) -> Any:
+    """Return a part of a specification whose titles have no backslash.
+
+    Vega-Lite (6.4) writes titles into expressions, where a backslash before a quote ends the text.
+    """
+    if isinstance(value, list):
+        return [_titled(own) for own in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: own.replace("\\", "⧵") if key == "title" and isinstance(own, str) else _titled(own)
+        for key, own in value.items()
+    }
+
+
+def _printable(value: Any) -> Any:
+    """Return a part of a specification whose texts an .svg file can hold."""
+    match value:
+        case str():
+            return printable(value)
+        case list():
+            return [_printable(own) for own in value]
+        case dict():
+            return {key: _printable(own) for key, own in value.items()}
+    return value
 
 
 def png(drawing: str) -> bytes:

@@ -208,3 +208,18 @@ def test_files_repeat_byte_for_byte_and_load_nothing(kind: str):
     picture = vega.png(text)
     assert picture.startswith(b"\x89PNG")
     assert picture == vega.png(text)
+
+
+@pytest.mark.parametrize(
+    "name", ['a\\"b', "a'b", "{a}", "a\x00b", "x\ud800", "</script>", "__proto__", "a.b[0]"]
+)
+def test_any_name_can_be_drawn(name: str):
+    arms = looks((name, "b"), None)
+    drawn = {0: Curve(XS, XS), 1: Curve(XS, XS)}
+    fired = {0: [Firing(0.0, name)]}
+    for spec in (
+        charts.curves(arms, drawn, {}, ("steps", name), [], fired),
+        charts.panels(arms, {name: {"": drawn, name: drawn}}, "steps", []),
+        charts.rows(arms, [Panel(name, name, {0: Point(1.0), 1: Point(2.0)})]),
+    ):
+        ET.fromstring(vega.svg(spec))
