@@ -170,10 +170,10 @@ def comparison(report: Report) -> Iterator[Chart]:
         yield _of_panels(report, "improvement", title, everyone, chances, words)
     if differences:
         words = (
-            f"Final score minus that of {baseline} with the same seed; points: interquartile "
-            "mean over seeds; lines"
+            f"Final score minus that of {baseline}, by seed where at least 5 seeds are shared. "
+            "Points: interquartile mean over seeds, or difference of the means; lines"
         )
-        title = f"Difference from {baseline}, by seed"
+        title = f"Difference from {baseline}"
         yield _of_panels(report, "difference", title, everyone, differences, words)
 
 

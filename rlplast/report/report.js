@@ -39,6 +39,7 @@ const draw = async (figure) => {
   const width = place.clientWidth;
   if (spec.concat) spec.columns = Math.max(1, Math.floor(width / 350));
   else spec.width = "container";
+  views.get(name)?.finalize();
   const drawn = await vegaEmbed(place, spec, {
     config,
     ast: true, // expressions are interpreted, so the page may forbid eval
@@ -94,7 +95,10 @@ addEventListener("beforeprint", () => document.querySelectorAll("figure.chart").
 
 if (location.protocol.startsWith("http")) {
   // `rlplast report --serve` writes the page again when runs have gone on
-  const stamp = async () => (await fetch(location.pathname, { method: "HEAD" })).headers.get("Last-Modified");
+  const stamp = async () => {
+    const answer = await fetch(location.pathname, { method: "HEAD" });
+    return answer.ok ? answer.headers.get("Last-Modified") : first;
+  };
   let first;
   setInterval(async () => {
     const now = await stamp().catch(() => first);

@@ -3,15 +3,17 @@
 - `serve`: shows a folder, and writes the report in it again whenever runs have written something.
 """
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, RlplastError
 
 __all__ = ["serve"]
 
@@ -54,9 +56,13 @@ def serve(
         while True:
             time.sleep(every)
             now = _state(folders)
-            if now != seen:
+            if now == seen:
+                continue
+            seen = now
+            try:
                 write()
-                seen = now
+            except RlplastError as error:  # a file half written, a folder that is gone
+                print(f"rlplast: the report stays as it was: {error}", file=sys.stderr, flush=True)
     finally:
         server.shutdown()
         server.server_close()
@@ -64,8 +70,11 @@ def serve(
 
 def _state(folders: Sequence[Path]) -> dict[Path, int]:
     """Return when each file that says how runs stand was written, in nanoseconds."""
-    files = (path for folder in folders for name in _WATCHED for path in folder.rglob(name))
-    return {path: path.stat().st_mtime_ns for path in files if path.exists()}
+    found = {}
+    for path in (path for folder in folders for name in _WATCHED for path in folder.rglob(name)):
+        with suppress(FileNotFoundError):  # it is being replaced
+            found[path] = path.stat().st_mtime_ns
+    return found
 
 
 class _Handler(SimpleHTTPRequestHandler):
