@@ -34,7 +34,8 @@ class Comparison:
     Attributes:
         difference: its interval excludes 0 exactly where the p-value is below 0.05. Its count is
             that of pairs: 0 if it is not by seed.
-        p_value: two-sided, of the hypothesis that there is no difference; None with too few seeds.
+        p_value: two-sided, of the hypothesis that there is no difference; None with too few seeds,
+            and where seeds do not differ at all.
         paired: whether the difference is between runs of equal seeds.
     """
 
@@ -58,11 +59,17 @@ def compare(x: Sequence[Mapping[int, float]], y: Sequence[Mapping[int, float]]) 
     count = sum(map(len, pairs))
     if min(map(len, pairs)) >= FEWEST:
         found = middle(pairs)
-        return Comparison(estimate_of(found, count), float(p_value_of(found)), True)
+        return Comparison(estimate_of(found, count), _tested(found), True)
     if min(map(len, [*x, *y])) >= FEWEST:
         found = welch(*([np.array(list(own.values())) for own in arm] for arm in (x, y)))
-        return Comparison(estimate_of(found, 0), float(p_value_of(found)), False)
+        return Comparison(estimate_of(found, 0), _tested(found), False)
     return Comparison(stratified_interval(pairs), None, True)
+
+
+def _tested(found: Mean) -> float | None:
+    """Return the p-value; None for seeds without any spread, which look like one run repeated."""
+    spread = float(found.variance) > (1e-12 * float(found.value)) ** 2
+    return float(p_value_of(found)) if spread or found.value == 0 else None
 
 
 def welch(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Mean:

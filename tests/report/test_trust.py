@@ -88,7 +88,8 @@ def said(tmp_path: Path, scores: dict[str, float], seeds: int = 6, **changes: An
     """The words on arms whose seeds score that much more or less, on average, than the baseline."""
 
     def score(task: str, arm: str, seed: int, x: int) -> float:
-        return 10.0 + seed + scores.get(arm, 0.0) + (0.5 if (seed + len(arm)) % 2 else -0.5)
+        noise = 0.2 * ((seed * sum(map(ord, arm))) % 5)  # of each arm its own
+        return 10.0 + seed + scores.get(arm, 0.0) + noise
 
     arms = ("none", *scores)
     study = write_study(tmp_path, arms=arms, seeds=range(seeds), score=score, **changes)
