@@ -33,7 +33,8 @@ from rlplast.core.clock import Time
 from rlplast.core.training.config import EvaluateConfig, RunConfig
 from rlplast.gpt.corpus import PREFIX
 from rlplast.run.config_file import read_config
-from rlplast.run.length import length
+from rlplast.run.length import length, updates_at
+from rlplast.supervised.config import SupervisedConfig
 from rlplast.supervised.models import MODELS
 
 __all__ = ["CAPS", "UPDATES", "shrunk"]
@@ -92,12 +93,22 @@ def shrunk(config: RunConfig, folder: Path) -> RunConfig:
     for key, every in _INTERVALS.items():
         data[key]["every"] = data[key]["every"] and every
     data["checkpoint"]["keep_every"] = None
-    before = length(config)
-    whole = {"total": "auto"} if config.whole_time() is not None else {}
-    after = length(read_config(data | whole | {key: [] for key in _ROWS}))
+    before = _counts_at_end(config)
+    if config.whole_time() is not None:
+        data["total"] = "auto"  # both of the phases left
+    after = length(read_config(data | {key: [] for key in _ROWS}))
     ratios = {unit: after[unit] / count for unit, count in before.items() if unit in after}
-    _rescale(data, config, _Scale(ratios, after))
+    _rescale(data, _Scale(ratios, after))
     return read_config(data)
+
+
+def _counts_at_end(config: RunConfig) -> dict[str, float]:
+    """Return the counts at the end of a run, by unit, also where it ends before its phases do."""
+    counts = length(config)
+    if not isinstance(config, SupervisedConfig):
+        return counts
+    share = min(1.0, updates_at(config, config.total_time()) / counts["updates"])
+    return {unit: count * share for unit, count in counts.items()}
 
 
 def _cap(data: dict[str, Any]) -> None:
@@ -137,7 +148,7 @@ def _narrow(data: dict[str, Any]) -> None:
 
 
 def _shorten(data: dict[str, Any], config: Any) -> None:
-    """Shorten the run; `total` is left to `_rescale` where phases say how long it is."""
+    """Shorten the run; where phases say how long it is, `shrunk` sets `total`."""
     if data["kind"] == "gpt":
         data["phases"] = [dict(p, updates=UPDATES_OF_PHASE) for p in data["phases"][:PHASES]]
     elif data["kind"] == "supervised":
@@ -232,14 +243,12 @@ class _Scale:
         return str(Time(int(min(time.value, last)), time.unit))
 
 
-def _rescale(data: dict[str, Any], config: RunConfig, scale: _Scale) -> None:
+def _rescale(data: dict[str, Any], scale: _Scale) -> None:
     """Bring what counts in updates, env_steps and so on to the length of the short run."""
     if "env" in data:
         every = data["agent"].get("target_every")
         if every:
             data["agent"]["target_every"] = max(1, round(every * scale.ratios["env_steps"]))
-    elif config.total != "auto":
-        data["total"] = scale.period(config.total)
     for row in (row for key in _ROWS for row in data[key]):
         for key in row.keys() & {"every", "until", "from", "at", "when"}:
             if row[key] is not None:

@@ -13,8 +13,9 @@ from rlplast.core.clock import Time
 from rlplast.core.method.schedule import KEYS, Schedule
 from rlplast.core.training.config import read_yaml
 from rlplast.run.config_file import read_config
+from rlplast.run.length import length
 from rlplast.run.made_data import make_data
-from rlplast.run.shipped import shipped_configs
+from rlplast.run.shipped import find_config, shipped_configs
 from rlplast.run.shrink import EPOCHS, UPDATES, shrunk
 from rlplast.study.plan import plan
 from rlplast.study.smoke import shrunk_study
@@ -93,6 +94,19 @@ def test_episodes_of_a_sequence_are_short_whatever_its_environments_have_for_opt
     config = read_config({"kind": "dqn", "env": env, "agent": {"initial_steps": 100}})
     small: Any = shrunk(config, tmp_path)
     assert small.env.options == {"gravity": 2.0, "max_episode_steps": 50}
+
+
+def test_a_run_that_ends_before_its_phases_do_still_starts_a_second_one(tmp_path):
+    """2000 of 22 800 updates: the third of 30 tasks has begun."""
+    hooks = [{"method": "fire", "on": "phase_start"}, {"method": "fire", "at": "1000 updates"}]
+    config = read_config(
+        read_yaml(find_config("supervised/random_labels")),
+        {"total": "2k updates", "hooks": hooks},
+    )
+    small: Any = shrunk(config, tmp_path)
+    assert small.total == "auto" and small.stream.num_phases() == 2
+    half = length(small)["updates"] / 2
+    assert Time.parse(small.hooks[1]["at"]).value == pytest.approx(half, abs=1)
 
 
 def test_a_condition_holds_at_once(tmp_path):
