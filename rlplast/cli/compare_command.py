@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlplast.cli.tables import counted, figure, show_json
+from rlplast.cli.tables import counted, figure, show_json, show_rows
 
 __all__ = ["add_arguments", "run"]
 
@@ -38,13 +38,14 @@ def run(args: argparse.Namespace) -> int:
         _say(console, f"runs of different kinds: {found['kinds'][0]} and {found['kinds'][1]}")
     titles = {
         "config": "config",
-        "free": "config that does not change what is trained",
+        "free": "config that seeds of one arm may differ in",
         "made_with": "versions and machine",
     }
     for key, title in titles.items():
         _pairs(console, title, found[key])
     _pairs(console, "result", _results(found), "")
-    _say(console, _verdict(found))
+    console.print()
+    show_rows(console, _verdict(found))
     return 0
 
 
@@ -76,24 +77,35 @@ def _pairs(
     console.print(table)
 
 
-def _verdict(found: Mapping[str, Any]) -> str:
+def _verdict(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Say whether the runs are equal, or where they part."""
-    parts = []
-    for name in ("metrics", "receipts"):
-        first = found[name]["first"]
-        if first is None:
-            continue
-        when = ", ".join(f"{unit} {count}" for unit, count in first["clock"].items())
-        values = ", ".join(map(str, first["values"]))
-        parts.append(
-            f"{name}: first difference at {when or 'no clock'} in {first['key']}: {values} "
-            f"(line {first['line']})"
-        )
-    if parts:
-        return "\n".join(parts)
-    metrics, receipts = (found[name]["lines"][0] for name in ("metrics", "receipts"))
-    lines = counted(metrics, "line")
-    return f"equal bit for bit: {lines} of metrics, {counted(receipts, 'receipt')}"
+    parted = {name: found[name]["first"] for name in ("metrics", "receipts")}
+    if any(parted.values()):
+        return [(name, _first(first)) for name, first in parted.items() if first is not None]
+    metrics, receipts = (found[name]["lines"][0] for name in parted)
+    lines = f"{counted(metrics, 'line')} of metrics, {counted(receipts, 'receipt')}"
+    return [("equal", f"bit for bit: {lines}")]
+
+
+def _first(first: Mapping[str, Any]) -> str:
+    if first["key"] == "clock":
+        one, other = map(_clock, first["values"])
+        return f"line {first['line']} is at {one} in A, at {other} in B"
+    if first["key"] == "the line":
+        only = "A" if first["values"][0] == "there" else "B"
+        return f"line {first['line']}, at {_clock(first['clock'])}, is only in {only}"
+    one, other = _told_apart(first["values"])
+    return f"first differ at {_clock(first['clock'])}: {first['key']} {one} in A, {other} in B"
+
+
+def _clock(clock: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {unit}" for unit, count in clock.items()) or "no clock"
+
+
+def _told_apart(values: Sequence[Any]) -> list[str]:
+    """Return two values in four digits, or in all where those are equal."""
+    short = [figure(v) if isinstance(v, float) else str(v) for v in values]
+    return short if short[0] != short[1] else [str(v) for v in values]
 
 
 def _say(console: Console, text: str, style: str = "") -> None:

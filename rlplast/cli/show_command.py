@@ -4,18 +4,17 @@ RUN is the folder of a run or of a study, while it runs or later. Nothing in it 
 """
 
 import argparse
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rlplast.cli.finish import receipt_table
 from rlplast.cli.lines import clock_time, rate
-from rlplast.cli.tables import counted, figure, show_json, size
+from rlplast.cli.tables import figure, show_json, show_rows, size
 from rlplast.core.clock import UNITS
 from rlplast.core.errors import ConfigError
 from rlplast.run.show import show_run
@@ -68,15 +67,15 @@ def _run_text(console: Console, found: Mapping[str, Any]) -> None:
         ("training", _measured(found["train"], "train/")),
         ("evaluation", _measured(found["eval"], "eval/")),
         ("next firing", f"{following['method']} at {following['at']}" if following else "none"),
-        ("receipts", f"{counted(receipts['count'], 'receipt')}{_newest(receipts)}"),
+        ("receipts", ", ".join(f"{n:,} of {m}" for m, n in receipts["of"].items()) or "none"),
     ]
-    _print(console, rows)
+    show_rows(console, rows)
     fired = [row for row in receipts["newest"] if row.get("norm_after") is not None][-_RECEIPTS:]
     if fired:
         unit = "env_steps" if "env_steps" in fired[-1]["clock"] else "updates"
         console.print(receipt_table(fired, unit, console.width))
     ends = [] if found["best"] is None else [("best", found["best"])]
-    _print(console, [("checkpoints", _checkpoints(found)), *ends, *_disk(found)])
+    show_rows(console, [("checkpoints", _checkpoints(found)), *ends, *_disk(found)])
 
 
 def _since(found: Mapping[str, Any]) -> str:
@@ -117,10 +116,6 @@ def _clock(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{row[unit]:,} {unit}" for unit in UNITS if unit in row) or "its beginning"
 
 
-def _newest(receipts: Mapping[str, Any]) -> str:
-    return f", the newest {_RECEIPTS}:" if receipts["count"] > _RECEIPTS else ""
-
-
 def _checkpoints(found: Mapping[str, Any]) -> str:
     rows = found["checkpoints"]
     names = [
@@ -130,7 +125,9 @@ def _checkpoints(found: Mapping[str, Any]) -> str:
 
 
 def _disk(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [("disk", size(found["bytes"])), *found["files"].items()]
+    """Say how much lies on the disk, and which files of the folder are worth reading."""
+    names = [os.path.relpath(path, found["folder"]) for path in found["files"].values()]
+    return [("disk", size(found["bytes"])), ("files", ", ".join(names))]
 
 
 def _study_text(console: Console, found: Mapping[str, Any]) -> None:
@@ -153,14 +150,4 @@ def _study_text(console: Console, found: Mapping[str, Any]) -> None:
     for key in ("running", "failures"):
         more = len(found[key]) - _FEW
         rows += [(key, f"and {more} more: --json has them")] if more > 0 else []
-    _print(console, [*rows, *_disk(found)])
-
-
-def _print(console: Console, rows: Sequence[tuple[str, str]]) -> None:
-    """Print names and values below each other; long values go on in their own column."""
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(width=11, style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(Text(name), Text(str(value)))  # names are no markup
-    console.print(table)
+    show_rows(console, [*rows, *_disk(found)])

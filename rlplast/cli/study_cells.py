@@ -9,7 +9,6 @@
 
 import copy
 import dataclasses
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from rlplast.core.training.config import read_yaml
 from rlplast.core.training.run_folder import write_text
 from rlplast.run.build import build
 from rlplast.run.config_file import dump_config, read_config
-from rlplast.run.info import versions
+from rlplast.run.info import command, versions
 from rlplast.run.loggers.logger import check_loggers
 from rlplast.run.shipped import find_config
 from rlplast.study.folder import StudyFolder
@@ -125,7 +124,7 @@ def write_study(
     arms = list(dict.fromkeys([*(run.arm for run in runs_of(study)), *trials]))
     about: dict[str, Any] = {
         "name": Path(source).stem,
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": command(),
         "versions": versions(),
         "baseline": study.baseline or ("none" if "none" in arms else None),
         "arms": arms,

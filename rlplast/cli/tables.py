@@ -2,19 +2,23 @@
 
 - `show_json`: print a value as ``--json`` says.
 - `show`: print one table, unwrapped where the output is not a terminal.
+- `show_rows`: print names and values below each other.
 - `figure`: a number in a cell.
 - `counted`: a number with its noun.
 - `duration`, `size`: a time and a number of bytes for people.
 """
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-__all__ = ["counted", "duration", "figure", "show", "show_json", "size"]
+__all__ = ["counted", "duration", "figure", "show", "show_json", "show_rows", "size"]
 
+_NAMES = 13  # columns of a row's name
 _UNWRAPPED = 10_000  # columns; a table only takes what it needs
 
 
@@ -34,6 +38,21 @@ def show(table: Table, width: int = _UNWRAPPED) -> None:
     if not console.is_terminal:
         console = Console(width=width)
     console.print(table)
+
+
+def show_rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
+    """Print names and values below each other; long values go on in their own column.
+
+    Args:
+        console: where to.
+        rows: (name, value) each; names of up to 12 letters. Neither is markup.
+    """
+    for name, value in rows:
+        lines = Text(str(value)).wrap(console, max(1, console.width - _NAMES), overflow="fold")
+        for number, line in enumerate(lines):
+            line.rstrip()
+            head = "" if number else name
+            console.print(Text.assemble((f"{head:<{_NAMES}}", "bold"), line))
 
 
 def figure(value: float | None) -> str:

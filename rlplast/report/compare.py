@@ -66,10 +66,13 @@ def first_difference(
         {'line': 1, 'clock': {'updates': 5}, 'key': 'train/loss', 'values': [0.5, 'absent']}
     """
     for number, (left, right) in enumerate(zip(one, other, strict=False), start=1):
+        clocks = [_clock(left), _clock(right)]
+        if clocks[0] != clocks[1]:
+            return {"line": number, "clock": clocks[0], "key": "clock", "values": clocks}
         for key in [*left, *(key for key in right if key not in left)]:
             pair = [row.get(key, ABSENT) for row in (left, right)]
             if not key.startswith("time/") and pair[0] != pair[1]:
-                return {"line": number, "clock": _clock(left), "key": key, "values": pair}
+                return {"line": number, "clock": clocks[0], "key": key, "values": pair}
     if len(one) == len(other):
         return None
     number = min(len(one), len(other))

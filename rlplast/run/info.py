@@ -4,6 +4,8 @@
 - `first_info`, `resumed_info`: its contents.
 - `run_ids`: whose checkpoints the run may go on from.
 - `versions`: of the packages that results depend on.
+- `command`: the command that runs.
+- `telling_end`: how a block ended, told to somebody.
 """
 
 import platform
@@ -12,7 +14,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +26,15 @@ from rlplast.core.training import distributed
 from rlplast.core.training.config import RunConfig
 from rlplast.core.training.run_folder import write_json
 
-__all__ = ["first_info", "resumed_info", "run_ids", "status", "versions"]
+__all__ = [
+    "command",
+    "first_info",
+    "resumed_info",
+    "run_ids",
+    "status",
+    "telling_end",
+    "versions",
+]
 
 PACKAGES = (
     "rlplast",
@@ -47,6 +57,21 @@ def status(path: Path, info: dict[str, Any]) -> Iterator[None]:
         yield
         return
     write_json(path / "run.json", info | {"status": "running"})
+
+    def write(ended: str) -> None:
+        try:
+            write_json(path / "run.json", info | {"status": ended})
+        except RlplastError:
+            if ended == "done":  # else the first error is the one to report
+                raise
+
+    with telling_end(write):
+        yield
+
+
+@contextmanager
+def telling_end(tell: Callable[[str], None]) -> Iterator[None]:
+    """Tell how a block ended: done, interrupted or failed."""
     ended = "failed"
     try:
         yield
@@ -55,11 +80,14 @@ def status(path: Path, info: dict[str, Any]) -> Iterator[None]:
         ended = "interrupted"
         raise
     finally:
-        try:
-            write_json(path / "run.json", info | {"status": ended})
-        except RlplastError:
-            if ended == "done":  # else the first error is the one to report
-                raise
+        tell(ended)
+
+
+def command() -> list[str]:
+    """Return the command that runs, as it may be given again."""
+    program = Path(sys.argv[0])
+    module = ["python", "-m", program.parent.name]
+    return [*(module if program.name == "__main__.py" else [program.name]), *sys.argv[1:]]
 
 
 def versions() -> dict[str, str]:
@@ -77,7 +105,7 @@ def first_info(config: RunConfig, study: Mapping[str, Any] | None = None) -> dic
     """Return what run.json says of a run that begins, as a cell of a study or alone."""
     return {
         "id": uuid.uuid4().hex,
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": command(),
         "versions": versions(),
         "git_revision": _git_revision(),
         "host": socket.gethostname(),

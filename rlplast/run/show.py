@@ -7,6 +7,7 @@
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from rlplast.run.read import read_config as read_keys
 
 __all__ = ["disk_used", "next_firing", "share_done", "show_run", "status_of"]
 
-_RECEIPTS = 20  # the newest ones
+_RECEIPTS = 5  # the newest ones of a method
 _FILES = {  # what for → where, in a run's folder
     "config": "config.yaml",
     "metrics": "metrics.jsonl",
@@ -44,7 +45,8 @@ def show_run(folder: Path) -> dict[str, Any]:
         ``host``; ``progress`` (``done`` of ``total`` in ``unit``, ``share``, ``rate`` per second,
         ``seconds`` so far, ``seconds_left`` while it runs; None where the config cannot be read
         here, for want of a plug-in: then ``problem`` says why); ``clock``; ``train`` and ``eval``,
-        the newest lines of either; ``count`` and ``newest`` of ``receipts``; ``next`` firing;
+        the newest lines of either; ``receipts``: their ``count``, how many ``of`` each method, and
+        the ``newest`` ones of each; ``next`` firing;
         ``checkpoints``; ``bytes`` on disk; ``files``.
 
     Raises:
@@ -66,7 +68,11 @@ def show_run(folder: Path) -> dict[str, Any]:
             "clock": clock,
             "train": _newest(metrics, "train/"),
             "eval": _newest(metrics, "eval/"),
-            "receipts": {"count": len(receipts), "newest": receipts[-_RECEIPTS:]},
+            "receipts": {
+                "count": len(receipts),
+                "of": dict(Counter(str(row["method"]) for row in receipts)),
+                "newest": _newest_of_each(receipts),
+            },
             "checkpoints": _checkpoints(folder / "checkpoints"),
             "best": _best(folder / "checkpoints"),
             "bytes": disk_used(folder),
@@ -179,6 +185,16 @@ def _newest(rows: Sequence[dict[str, Any]], start: str) -> dict[str, Any] | None
         if values:
             return {unit: row[unit] for unit in UNITS if unit in row} | values
     return None
+
+
+def _newest_of_each(receipts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the newest receipts of each method, in their order."""
+    after = Counter[str]()
+    found = []
+    for row in reversed(receipts):
+        after[str(row["method"])] += 1
+        found += [row] if after[str(row["method"])] <= _RECEIPTS else []
+    return found[::-1]
 
 
 def _newest_clock(

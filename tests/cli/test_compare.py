@@ -40,7 +40,7 @@ def test_equal_runs_are_said_to_be_equal(runs, monkeypatch: pytest.MonkeyPatch):
         (runs["dqn"] / f"{name}.jsonl").read_text().count("\n") for name in ("metrics", "receipts")
     )
     last = out.splitlines()[-1]
-    assert last == f"equal bit for bit: {metrics} lines of metrics, {receipts} receipts"
+    assert last == f"equal        bit for bit: {metrics} lines of metrics, {receipts} receipts"
     assert "config: equal" in out and "versions and machine: equal" in out
 
 
@@ -51,7 +51,7 @@ def test_runs_of_different_kinds_are_compared(
 ):
     out = compared(runs["dqn"], runs[kind], columns, monkeypatch)
     assert f"runs of different kinds: dqn and {kind}" in out
-    assert "metrics: first difference at updates " in out
+    assert "metrics      line 1 is at " in out or "metrics      first differ at " in out
     data = printed("compare", runs["dqn"], runs[kind])
     assert data["config"]["kind"] == ["dqn", kind]
 
@@ -64,7 +64,7 @@ def test_long_names_go_on_below_and_are_no_markup(tmp_path: Path, monkeypatch: p
     other = write_run(tmp_path / "other", rows)
     out = compared(one, other, 80, monkeypatch)
     assert "[red]" in out
-    assert "receipts: first difference at updates 500, env_steps 1000 in the line: there, " in out
+    assert "receipts     line 1, at 500 updates, 1,000 env_steps, is only in A" in out
 
 
 def test_what_is_no_run_is_refused_and_damage_named(runs, tmp_path: Path):

@@ -57,7 +57,17 @@ def test_names_are_no_markup_and_long_ones_go_on(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("COLUMNS", "80")
     out = command("show", run).out
     assert max(map(cell_len, out.splitlines())) <= 80
-    assert "[red]" in out and "8 receipts, the newest 5:" in out
+    assert "[red]" in out and "8 of [red]" in " ".join(out.split())
+
+
+def test_rare_firings_are_shown_beside_frequent_ones(tmp_path: Path, monkeypatch):
+    receipts = [receipt_row("fire", 1000)]
+    receipts += [receipt_row("swr", 1000 + i) | {"norm_after": None} for i in range(40)]
+    run = write_run(tmp_path / "run", metric_rows(float, [1000]), receipts)
+    assert shown(run, 80, monkeypatch)["receipts"] == "1 of fire, 40 of swr"
+    assert [row["method"] for row in printed("show", run)["receipts"]["newest"]] == (
+        ["fire"] + 5 * ["swr"]
+    )
 
 
 def test_a_cell_of_a_study_names_its_log(study: Path):
@@ -69,7 +79,7 @@ def test_a_cell_of_a_study_names_its_log(study: Path):
 def test_a_finished_study_counts_its_cells(study: Path, monkeypatch: pytest.MonkeyPatch):
     found = shown(study, 80, monkeypatch)
     assert found["cells"] == "5 done; 5 in all"
-    assert found["logs"].endswith("logs")
+    assert found["files"].startswith("logs")
 
 
 def failed_study(folder: Path) -> Path:

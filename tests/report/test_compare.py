@@ -103,7 +103,7 @@ def row(x: int, **values: Any) -> dict[str, Any]:
     ("one", "other", "key", "values", "line"),
     [
         ([row(1, a=1)], [row(1, a=2)], "a", [1, 2], 1),
-        ([row(1), row(2)], [row(1), row(3)], "updates", [2, 3], 2),
+        ([row(1), row(2)], [row(1), row(3)], "clock", [{"updates": 2}, {"updates": 3}], 2),
         ([row(1, a=1)], [row(1)], "a", [1, "absent"], 1),
         ([row(1)], [row(1, a=None)], "a", ["absent", None], 1),
         ([row(1), row(2)], [row(1)], "the line", ["there", "absent"], 2),

@@ -21,11 +21,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlplast.core.errors import Interrupted, RlplastError
+from rlplast.core.errors import RlplastError
 from rlplast.core.rng import preserve_global_rng
 from rlplast.core.training import distributed
 from rlplast.core.training.config import RunConfig
 from rlplast.core.training.run_folder import RunFolder
+from rlplast.run.info import telling_end
 from rlplast.run.read import read_lines
 
 __all__ = ["About", "Logger", "check_loggers", "logged", "receipt_values"]
@@ -119,22 +120,19 @@ def logged(folder: RunFolder, config: RunConfig, info: Mapping[str, Any]) -> Ite
         study if isinstance(study, Mapping) else {},
     )
     listeners: dict[str, _Listener] = {}
-    ended = "failed"
-    try:
-        for name in names:
-            listeners[name] = _started(name, about, folder.lost)
-        folder.listener = lambda lines: [each.take(lines) for each in listeners.values()]
-        yield
-        ended = "done"
-    except Interrupted:
-        ended = "interrupted"
-        raise
-    finally:
+
+    def close(ended: str) -> None:
         with suppress(RlplastError):  # the disk is full: whoever filled it says so
             folder.flush()
         folder.listener = None
         for each in listeners.values():
             each.attempt(lambda logger: logger.close(ended))
+
+    with telling_end(close):
+        for name in names:
+            listeners[name] = _started(name, about, folder.lost)
+        folder.listener = lambda lines: [each.take(lines) for each in listeners.values()]
+        yield
 
 
 def _started(name: str, about: About, lost: Mapping[str, int]) -> "_Listener":
