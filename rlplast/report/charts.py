@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 Axis = Literal["free", "share", "zero"]
-WHOLE = "whole network"
+WHOLE = "whole network"  # what the choice of layers says for the layer ""
 _ROW = 7  # pixels between the marks of firings of two arms
 
 
@@ -197,7 +197,7 @@ def panels(
         charts.append(alt.layer(*drawn).properties(width=250, height=120, title=title))
     data = {
         "curves": [
-            _curve_row(arms[index], curve) | {"panel": number, "layer": layer or WHOLE}
+            _curve_row(arms[index], curve) | {"panel": number, "layer": layer}
             for number, own in enumerate(found.values())
             for layer, by_arm in own.items()
             for index, curve in by_arm.items()
@@ -205,8 +205,8 @@ def panels(
     }
     spec = finished(_side_by_side(charts), arms, data)
     if layers:
-        choice = {"input": "select", "options": [WHOLE, *layers], "name": "layer "}
-        spec["params"].append({"name": "layer", "value": WHOLE, "bind": choice})
+        choice = {"input": "select", "options": ["", *layers], "labels": [WHOLE, *layers]}
+        spec["params"].append({"name": "layer", "value": "", "bind": choice | {"name": "layer "}})
     return spec
 
 

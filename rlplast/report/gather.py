@@ -95,9 +95,14 @@ def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
             raise ConfigError(
                 f"{folder} is no folder: allowed are folders of `rlplast study` and `rlplast train`"
             )
-        for root, inner, files in os.walk(folder):
-            inner[:] = sorted(name for name in inner if not name.startswith("."))
+        walked: set[Path] = set()  # a link may lead back
+        for root, inner, files in os.walk(folder, followlinks=True):
             path = Path(root)
+            if path.resolve() in walked:
+                inner.clear()
+                continue
+            walked.add(path.resolve())
+            inner[:] = sorted(name for name in inner if not name.startswith("."))
             if "study.json" in files:
                 studies.setdefault(path.resolve(), path)
                 inner.clear()

@@ -2,14 +2,19 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from unicodedata import category
 
 __all__ = ["Look", "looks", "printable", "unused"]
 
 BASELINE = "#777777"
+_NO_LETTERS = ("Cc", "Cs", "Cn", "Zl", "Zp")  # control, half a letter, none, ends of lines
 # Paul Tol's "vibrant" scheme, distinguishable by colour-blind readers, https://sronpersonalpages.nl/~pault/
 COLOURS = ("#0077bb", "#ee7733", "#009988", "#ee3377", "#33bbee", "#cc3311")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
-DASHES = ((1, 0), (6, 3), (2, 2), (8, 2, 2, 2))
+DASHES = (
+    *((1, 0), (6, 3), (2, 2), (8, 2, 2, 2)),
+    *((12, 3), (4, 1), (1, 4), (12, 2, 2, 2, 2, 2)),
+)
 
 
 @dataclass(frozen=True)
@@ -53,13 +58,13 @@ def looks(arms: Sequence[str], baseline: str | None) -> tuple[Look, ...]:
 
 
 def printable(text: str) -> str:
-    """Return a text without letters that no page and no picture can hold.
+    """Return a text without letters that no picture can hold, or that end a line.
 
     Examples:
         >>> printable("a" + chr(0))
         'a�'
     """
-    return "".join(letter if letter.isprintable() else "�" for letter in text)
+    return "".join("�" if category(own) in _NO_LETTERS else own for own in text)
 
 
 def unused(name: str, names: Collection[str], joint: str = " ") -> str:

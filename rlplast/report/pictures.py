@@ -110,9 +110,9 @@ def scores(report: Report) -> Iterator[Chart]:
     for task, rows in report.groups.items():
         titles = {"final": "final score", "auc": "area under the curve"}
         if task == ALL_TASKS:
-            name, label = "score-all", next(iter(rows.values())).scale
+            label = next(iter(rows.values())).scale
         else:
-            name, label = f"score-{report.slugs[task]}", better(report.score(task))
+            label = better(report.score(task))
             if report.summary.starts.get(task) is not None:
                 titles["auc_after"] = f"area from the {report.moment(task)} on"
         panels = []
@@ -123,7 +123,7 @@ def scores(report: Report) -> Iterator[Chart]:
                 points[index] = _point(getattr(row, number), seeds)
             panels += _panel(title, label, points)
         if panels:
-            yield _of_panels(report, name, task, rows.values(), panels)
+            yield _of_panels(report, f"score-{report.slugs[task]}", task, rows.values(), panels)
 
 
 def _of_panels(

@@ -39,7 +39,10 @@ const draw = async (figure) => {
   const width = place.clientWidth;
   if (spec.concat) spec.columns = Math.max(1, Math.floor(width / 350));
   else spec.width = "container";
-  views.get(name)?.finalize();
+  const before = views.get(name);
+  const layer = spec.params.find((own) => own.name === "layer");
+  if (layer && before) layer.value = before.signal("layer");
+  before?.finalize();
   const drawn = await vegaEmbed(place, spec, {
     config,
     ast: true, // expressions are interpreted, so the page may forbid eval

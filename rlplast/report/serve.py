@@ -82,7 +82,7 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def send_head(self) -> Any:
         """Answer a request for the folder with the report's page."""
-        if self.path == "/":
+        if self.path.partition("?")[0] == "/":
             self.path = "/report.html"
         return super().send_head()
 

@@ -35,8 +35,8 @@ class Report:
 
     @cached_property
     def slugs(self) -> dict[str, str]:
-        """Task → its part of a file's name, each another."""
-        found: dict[str, str] = {}
+        """Task → its part of a file's name, each another; "all" is that of all tasks."""
+        found = {ALL_TASKS: "all"}
         for task in self.gathered.tasks:
             found[task] = unused(slug_of(task), found.values(), "-")
         return found

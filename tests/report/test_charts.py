@@ -183,8 +183,9 @@ def test_bars_begin_at_0_and_their_shared_part_comes_first():
 def test_a_metric_measured_of_layers_has_a_choice_of_them():
     spec = all_charts(NAMES)["panels"]
     (layer,) = [own for own in spec["params"] if own["name"] == "layer"]
-    assert layer["bind"]["options"] == [charts.WHOLE, "fc1"]
-    assert layer["value"] == charts.WHOLE
+    assert layer["bind"]["options"] == ["", "fc1"]
+    assert layer["bind"]["labels"] == [charts.WHOLE, "fc1"]
+    assert layer["value"] == ""
     alone = charts.panels(looks(NAMES, None), {"a": {"": curves(3)}}, "x", [])
     assert "layer" not in [own["name"] for own in alone["params"]]
 

@@ -160,6 +160,14 @@ def test_runs_of_one_arm_may_be_measured_differently(tmp_path: Path) -> None:
     assert differences(one, other) == []
 
 
+def test_links_to_runs_are_followed_once(tmp_path: Path) -> None:
+    write_run(tmp_path / "elsewhere" / "a1", rows(), config={"seed": 1})
+    write_run(tmp_path / "runs" / "a2", rows(), config={"seed": 2})
+    (tmp_path / "runs" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "runs" / "round").symlink_to(tmp_path / "runs")
+    assert [run.seed for run in gather([tmp_path / "runs"]).runs] == [1, 2]
+
+
 def test_a_repeated_run_counts_once(tmp_path: Path) -> None:
     write_run(tmp_path / "a", rows(1.0))
     write_run(tmp_path / "b", rows(2.0))
