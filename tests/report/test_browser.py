@@ -1,11 +1,13 @@
 """The page of a report in a real browser: it draws, loads nothing else, hides, zooms, answers."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rlplast.report.charts import WHOLE
 from rlplast.report.contents import write_report
 from rlplast.report.gather import gather
 from rlplast.report.summary import summarise
@@ -206,6 +208,40 @@ def test_each_seed_has_a_line_on_demand(opened: Browser):
     assert drawn(opened) == [count + 5 for count in before]
     opened.click("#show-seeds")
     opened.wait_for(f"{DRAWN.format(CURVES, COLOURS[1])} === {before[1]}")
+
+
+def test_a_chosen_layer_is_drawn_also_after_the_window_changed(browser: Browser, tmp_path: Path):
+    study = write_study(tmp_path, arms=ARMS[:2], seeds=(1, 2))
+    layers = {"": 1.0, "/fc1": 2.0, f"/{WHOLE}": 3.0}  # the last one as the choice calls them all
+    for path in study.rglob("metrics.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        lines = [row | {f"metric/srank/q{k}": v for k, v in layers.items()} for row in rows]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = gather([study])
+    chart = "metrics-asterix-q"
+    draw_all(browser, write_report(found, summarise(found), tmp_path / "out").as_uri())
+    texts = f"document.querySelector('#chart-{chart} select')"
+    assert browser.value(f"[...{texts}.options].map((own) => own.text)") == [WHOLE, "fc1", WHOLE]
+    choose = f"(() => {{const s = {texts}; s.selectedIndex = 1; "
+    browser.value(choose + "s.dispatchEvent(new Event('change', {bubbles: true}))})()")
+    browser.wait_for(f"views.get('{chart}').signal('layer') === 'fc1'")
+    before = browser.value(f"views.get('{chart}').__stamp = 1")
+    assert before == 1
+    browser.ask(
+        "Emulation.setDeviceMetricsOverride",
+        width=900,
+        height=800,
+        deviceScaleFactor=1,
+        mobile=False,
+    )
+    try:
+        browser.wait_for(
+            f"views.get('{chart}').__stamp === undefined && {texts}?.selectedIndex === 1"
+        )
+        assert browser.value(f"views.get('{chart}').signal('layer')") == "fc1"
+    finally:
+        browser.ask("Emulation.clearDeviceMetricsOverride")
+    assert browser.complaints == []
 
 
 def test_pointing_at_a_box_makes_the_other_arms_faint(opened: Browser):
