@@ -76,7 +76,7 @@ def marks(spec: dict[str, Any]) -> dict[str, list[int]]:
     return found
 
 
-SAC = ["return", "critic loss", "temperature α", "policy entropy", "weight norm", "awake fraction"]
+SAC = ["return", "loss", "temperature α", "policy entropy", "weight norm", "awake fraction"]
 CLASSIFIER = {"updates": 5, "epochs": 1, "phase": 0, "train/loss": 1.0, "train/accuracy": 0.5}
 CLASSIFIER |= {"eval/accuracy": 0.4, "eval/loss": 1.5, "metric/weight_norm/model": 2.0}
 
@@ -108,7 +108,7 @@ def test_clock_is_updates_where_there_are_no_env_steps():
     rows = [{"updates": 5, "train/loss": 1.0}]
     mark = {"method": "fire", "network": "net", "clock": {"updates": 3}, "norm_before": 1.0}
     spec = draw_run(rows, [mark])
-    assert values(spec, "loss") == {"": [(5, 1.0)]}
+    assert values(spec, "loss") == {"training": [(5, 1.0)]}
     assert panels(spec)["loss"]["encoding"]["x"]["title"] == "updates"
 
 
@@ -193,7 +193,8 @@ def test_a_gpt_shows_the_loss_of_every_corpus_in_a_colour_of_its_own():
     assert list(panels(spec)) == ["loss"]
     assert values(spec, "loss") == {
         "training": [(5, 1.0)],
+        "evaluation": [(5, 2.5)],
         "a, held out": [(5, 2.0)],
         "b, held out": [(5, 3.0)],
     }
-    assert len({colour for colour, _ in looks(panels(spec)["loss"]).values()}) == 3
+    assert len({colour for colour, _ in looks(panels(spec)["loss"]).values()}) == 4
