@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 
 MARKS = ("#333333", "#a8321f", "#1f6fa8", "#7a5c00")  # hooks, in the order of their first firing
 TEMPERATURE, AWAKE = "temperature α", "awake fraction"
-FROM_START = ": distance\nfrom start"
+FROM_START = ", distance from start"
 TRAINING = "training"
 LINES = (  # title of a panel, pattern of a line's key, its label
     ("return", r"train/return", TRAINING),

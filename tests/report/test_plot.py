@@ -118,8 +118,9 @@ def test_norm_and_distance_share_their_networks_colour_and_a_scalar_network_has_
     colours: dict[str, str] = {}
     for label, (colour, dashed) in lines.items():
         assert dashed == ("from start" in label)
-        assert colours.setdefault(label.partition(":")[0], colour) == colour
+        assert colours.setdefault(label.partition(",")[0], colour) == colour
     assert colours.keys() == {"actor", "critic"}
+    assert "�" not in svg(draw_run(sac_rows(), []))
     assert len(set(colours.values())) == 2
     rows = [{k: v for k, v in row.items() if "weight_norm" not in k} for row in sac_rows()]
     assert len(looks(panels(draw_run(rows, []))["weight norm"])) == 2
