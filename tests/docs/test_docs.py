@@ -23,13 +23,14 @@ def test_readme_links_to_what_exists() -> None:
     assert not [link for link in links if not (ROOT / link).exists()]
 
 
-def test_readme_s_badges_and_picture_are_true() -> None:
+def test_readme_s_badges_version_and_picture_are_true() -> None:
     text = (ROOT / "README.md").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     python, licence, status = re.findall(r"img.shields.io/badge/\w+-(.+?)-\w+\)", text)
     assert f">={python.removesuffix('%2B')}" == project["requires-python"]
     assert licence == project["license"]
     assert any("- Beta" in c for c in project["classifiers"]) and status == "beta"
+    assert re.findall(r"version = {(.+)}", text) == [rlplast.__version__]
     (picture,) = re.findall(r'<img src="([^"]+)"', text)
     assert (ROOT / picture).exists()
 

@@ -90,7 +90,7 @@ def test_blocks_that_are_not_run_are_known_with_their_reasons() -> None:
 
 
 def test_every_block_says_its_language() -> None:
-    known = {"python", "yaml", "sh", "text", "toml"}
+    known = {"python", "yaml", "sh", "text", "toml", "bibtex"}
     assert not [str(block) for block in BLOCKS if block.language not in known]
 
 
