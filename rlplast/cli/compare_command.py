@@ -83,6 +83,8 @@ def _verdict(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     if any(parted.values()):
         return [(name, _first(first)) for name, first in parted.items() if first is not None]
     metrics, receipts = (found[name]["lines"][0] for name in parted)
+    if metrics == receipts == 0:
+        return [("metrics", "neither run has a line of metrics or a receipt to compare")]
     lines = f"{counted(metrics, 'line')} of metrics, {counted(receipts, 'receipt')}"
     return [("equal", f"bit for bit: {lines}")]
 

@@ -1,6 +1,7 @@
 """The command line's entry point: one subcommand per file; exit codes as in `errors`."""
 
 import argparse
+import io
 import re
 import sys
 from collections.abc import Sequence
@@ -122,6 +123,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             import_module(module)
         return arguments.run(arguments)
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # whatever letters its encoding has
+            stream.reconfigure(errors="replace")
     return exit_code(run)
 
 

@@ -103,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
         folder.close()
     if trials is not None:
         show_best(console, trials.searches, path)
-    _show_failures(console, failures)
+    tried = {cell.key for cell in trials.known()} if trials is not None else set[str]()
+    _show_failures(console, failures, tried)
     if failures:
         return 1
     if left or not over:
@@ -156,15 +157,19 @@ def _kind(study: StudyConfig, args: argparse.Namespace) -> str:
     return args.executor or study.executor.get("kind", "local")
 
 
-def _show_failures(console: Console, failures: Sequence[Failure]) -> None:
+def _show_failures(console: Console, failures: Sequence[Failure], trials: set[str]) -> None:
+    """Print what failed, and what the same command would do; `trials`: keys of trials' cells."""
     for failure in failures:
         log = f"   log: {failure.log}" if failure.log else ""
         console.print(
             f"failed: {failure.cell.name}: {failure.reason}{log}", soft_wrap=True, markup=False
         )
-    if failures:
-        console.print(
-            f"{counted(len(failures), 'cell')} failed; all others are done. The same command tries "
-            "them again.",
-            soft_wrap=True,
-        )
+    of_trials = sum(failure.cell.key in trials for failure in failures)
+    words = {
+        len(failures)
+        - of_trials: "failed; all others are done. The same command tries them again.",
+        of_trials: "of trials failed. Such a trial counts, and is not tried again.",
+    }
+    for count, said in words.items():
+        if count:
+            console.print(f"{counted(count, 'cell')} {said}", soft_wrap=True)

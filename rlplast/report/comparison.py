@@ -32,8 +32,8 @@ class Comparison:
     """How much one arm scores more than another.
 
     Attributes:
-        difference: its interval excludes 0 exactly where the p-value is below 0.05. Its count is
-            that of pairs: 0 if it is not by seed.
+        difference: its interval excludes 0 exactly where the p-value is below 0.05, if there is
+            one. Its count is that of pairs: 0 if it is not by seed.
         p_value: two-sided, of the hypothesis that there is no difference; None with too few seeds,
             and where seeds do not differ at all.
         paired: whether the difference is between runs of equal seeds.

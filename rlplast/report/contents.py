@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlplast.core.errors import RlplastError
+from rlplast.core.training.best import higher_is_better
 from rlplast.report import pictures, records, sequence_parts, vega
 from rlplast.report.gather import Gathered
 from rlplast.report.page import Chart, Part, Row, Section, Table, Text, page
 from rlplast.report.plot import write_whole
 from rlplast.report.records import estimate, number, without_empty_columns
-from rlplast.report.run_data import higher_is_better
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text
 from rlplast.report.trust import p_words, verdict_words
 from rlplast.report.view import Report, Rows, interval_words
@@ -105,7 +105,7 @@ def _headline(report: Report) -> Iterator[Part]:
     if missing:
         rest = f"; and {missing - SHOWN} more" if missing > SHOWN else ""
         names = "; ".join(gathered.missing[:SHOWN])
-        yield Text(f"Not done, and in no number below: {names}{rest}.", bad=True)
+        yield Text(f"In no number below: {names}{rest}.", bad=True)
     for note in dict.fromkeys((*gathered.notes, *report.summary.notes)):
         yield Text(f"Note: {note}")
 

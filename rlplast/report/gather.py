@@ -82,6 +82,10 @@ def gather(folders: Sequence[Path]) -> Gathered:
     merged = _merge(parts)
     if not merged.runs:
         raise NothingDone(f"no run is finished yet: {'; '.join(merged.missing)}")
+    scored = tuple(run for run in merged.runs if run.score)
+    if scored:  # else the first run is named
+        silent = tuple(f"{r.folder}: no score was measured" for r in merged.runs if not r.score)
+        merged = dataclasses.replace(merged, runs=scored, missing=(*merged.missing, *silent))
     _check_comparable(merged.runs)
     return merged
 

@@ -1,7 +1,7 @@
 """What one run's folder says: its config, its lines, its score, and the numbers made of them.
 
 - `RunData`, `read_run`: a run, read; its files one by one are read in `rlplast.run.read`.
-- `higher_is_better`, `curve`: which score is the better one; a measured number over the run.
+- `curve`: a measured number over the run.
 - `hook_time`, `first_after`: where the run's intervention lies on its curves.
 - `Run`, `measure`: how a run ended, how high its curve is, what its intervention did at once.
 - `prefix_seconds`: what the prefixes that runs share cost.
@@ -17,7 +17,7 @@ import numpy as np
 
 from rlplast.core.clock import UNITS, Time
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.training.best import Best, read_best
+from rlplast.core.training.best import Best, higher_is_better, read_best
 from rlplast.report.statistics import Drop, area_under_curve, drop_and_recovery
 from rlplast.run.read import read_config, read_info, read_lines
 from rlplast.run.tasks import tasks_of
@@ -29,7 +29,6 @@ __all__ = [
     "RunData",
     "curve",
     "first_after",
-    "higher_is_better",
     "hook_time",
     "measure",
     "prefix_seconds",
@@ -180,16 +179,6 @@ def task_length(config: Row) -> int | None:
     return epochs if stream.get("name") in _SCORE_OF_TASKS and isinstance(epochs, int) else None
 
 
-def higher_is_better(key: str) -> bool:
-    """Return whether a greater number is the better one: not for losses and calibration errors.
-
-    Examples:
-        >>> [higher_is_better(k) for k in ("eval/accuracy", "eval/source/loss", "eval/ece")]
-        [True, False, False]
-    """
-    return not key.endswith(("loss", "/ece"))
-
-
 def _measured(run: RunData, key: str) -> list[dict[str, Any]]:
     """Return the lines that have a finite number of that name."""
     return [row for row in run.metrics if row.get(key) is not None and math.isfinite(row[key])]
@@ -255,7 +244,7 @@ class Run:
 
     Attributes:
         final: mean score in the last tenth of it, at least the last score; not-a-number if it
-            has no score.
+            has none, or if the last one is no finite number.
         change: that minus the mean score in the first tenth, of runs on tasks, which are
             drawn alike; else not-a-number.
         auc: mean height of its curve.
@@ -285,7 +274,7 @@ def measure(run: RunData, start: float | None) -> Run:
     xs, ys = curve(run, run.score)
     late = 10 * xs > 9 * run.total
     ends = ys[late] if late.any() else ys[-1:]
-    final = float(ends.mean()) if len(ends) else math.nan
+    final = float(ends.mean()) if len(ends) and not _diverged(run) else math.nan
     early = ys[10 * xs <= run.total] if task_length(run.config) else ys[:0]
     moment, drop = hook_time(run), None
     if moment is not None and not _between_tasks(run):
@@ -304,6 +293,12 @@ def measure(run: RunData, start: float | None) -> Run:
         own_seconds=seconds - run.branch_seconds,
         updates=int(_last(run, "updates")),
     )
+
+
+def _diverged(run: RunData) -> bool:
+    """Whether the last value of a run's score is no finite number."""
+    values = [row[run.score] for row in run.metrics if run.score in row]
+    return bool(values) and (values[-1] is None or not math.isfinite(values[-1]))
 
 
 def _last(run: RunData, key: str) -> float:

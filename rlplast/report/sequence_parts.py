@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from rlplast.core.training.best import higher_is_better
 from rlplast.report import charts
 from rlplast.report.charts import Curve
 from rlplast.report.page import Chart, Part, Row, Table
 from rlplast.report.pictures import thinned
 from rlplast.report.records import estimate, without_empty_columns
-from rlplast.report.run_data import RunData, higher_is_better
+from rlplast.report.run_data import RunData
 from rlplast.report.sequences import (
     ORACLE,
     SequenceRow,

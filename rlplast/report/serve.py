@@ -3,6 +3,7 @@
 - `serve`: shows a folder, and writes the report in it again whenever runs have written something.
 """
 
+import os
 import sys
 import threading
 import time
@@ -61,7 +62,7 @@ def serve(
             seen = now
             try:
                 write()
-            except RlplastError as error:  # a file half written, a folder that is gone
+            except (OSError, RlplastError) as error:  # a file half written, a folder that is gone
                 print(f"rlplast: the report stays as it was: {error}", file=sys.stderr, flush=True)
     finally:
         server.shutdown()
@@ -71,9 +72,10 @@ def serve(
 def _state(folders: Sequence[Path]) -> dict[Path, int]:
     """Return when each file that says how runs stand was written, in nanoseconds."""
     found = {}
-    for path in (path for folder in folders for name in _WATCHED for path in folder.rglob(name)):
-        with suppress(FileNotFoundError):  # it is being replaced
-            found[path] = path.stat().st_mtime_ns
+    for root, _, names in (own for folder in folders for own in os.walk(folder)):
+        for path in (Path(root, name) for name in _WATCHED if name in names):
+            with suppress(FileNotFoundError):  # it is being replaced
+                found[path] = path.stat().st_mtime_ns
     return found
 
 
@@ -84,7 +86,14 @@ class _Handler(SimpleHTTPRequestHandler):
         """Answer a request for the folder with the report's page."""
         if self.path.partition("?")[0] == "/":
             self.path = "/report.html"
-        return super().send_head()
+        try:
+            return super().send_head()
+        except ValueError:  # a path that no file can have
+            self.send_error(404)
+
+    def list_directory(self, path: Any) -> None:
+        """Show no list of a folder's files."""
+        self.send_error(404)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Keep quiet."""

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from rlplast.core.training.best import higher_is_better
 from rlplast.report.comparison import Comparison, compare, holm
 from rlplast.report.gather import Gathered
 from rlplast.report.run_data import (
     Run,
     RunData,
-    higher_is_better,
     hook_time,
     measure,
     prefix_seconds,
@@ -149,7 +149,7 @@ def summarise(gathered: Gathered) -> Summary:
     starts = {task: _start(gathered.runs, task) for task in gathered.tasks}
     runs = tuple(measure(run, starts[run.task]) for run in gathered.runs)
     notes = [
-        f"{run.task}, {run.arm}, seed {run.seed} has no score: it is in no average"
+        f"{run.task}, {run.arm}, seed {run.seed} has no score at its end: it is in no average"
         for run in runs
         if math.isnan(run.final)
     ]

@@ -8,14 +8,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from rlplast.report.run_data import higher_is_better
+from rlplast.core.training.best import higher_is_better
 from rlplast.report.statistics import ALPHA, FEWEST
-from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
+from rlplast.report.summary import Summary, SummaryRow
 
 __all__ = ["COVERAGE", "Kind", "Verdict", "coverage_words", "p_words", "verdict", "verdict_words"]
 
 Kind = Literal["final score", "difference", "all tasks", "improvement"]
-Verdict = Literal["better", "worse", "unclear", "too few seeds"]
+Verdict = Literal["better", "worse", "mixed", "unclear", "untested", "too few seeds"]
 
 # Kind of estimate → seeds → how many of 100 intervals held the true value, in the least and the
 # most favourable of the simulated distributions. `scripts/coverage.py` prints it.
@@ -58,8 +58,10 @@ def verdict(row: SummaryRow, sense: int) -> Verdict:
         sense: 1 where a higher score is better, −1 for losses.
 
     Returns:
-        "better" or "worse" where the corrected p-value is below 0.05; "unclear" where it is not,
-        or where there is no test since tasks share no scale; "too few seeds" below 5 on a task.
+        "better" or "worse" where the corrected p-value is below 0.05, and "mixed" where it is but
+        not even half of the pairs of runs agree; "unclear" where it is not; "untested" where there
+        is no test, since seeds do not differ or tasks share no scale; "too few seeds" below 5 on a
+        task.
 
     Raises:
         ValueError: for a row that is not compared, such as the baseline's.
@@ -71,15 +73,25 @@ def verdict(row: SummaryRow, sense: int) -> Verdict:
         )
     if row.improvement.low != row.improvement.low:
         return "too few seeds"
-    if row.p_holm is None or row.p_holm >= ALPHA:
+    if row.p_holm is None:
+        return "untested"
+    if row.p_holm >= ALPHA:
         return "unclear"
-    return "better" if sense * row.difference.value > 0 else "worse"
+    better = sense * row.difference.value > 0
+    if sense * row.difference.value * (row.improvement.value - 0.5) <= 0:
+        return "mixed"
+    return "better" if better else "worse"
 
 
 _SAID: Mapping[Verdict, str] = {
     "better": "Better than {}: {}.",
     "worse": "Worse than {}: {}.",
+    "mixed": (
+        "Mixed against {}: {}. The mean differs with certainty, but most pairs of runs do not say "
+        "so: look at each task."
+    ),
     "unclear": "Not to be told from {}: {}. That does not mean that they are equal.",
+    "untested": "Not tested against {}: {}. Seeds differ by one and the same amount.",
     "too few seeds": (
         "Nothing is said with certainty of {1}: that takes {2} seeds with a score on each task, "
         "for the arm and for {0}."
@@ -91,38 +103,51 @@ NAMED = 12  # arms that a sentence names
 def verdict_words(summary: Summary) -> list[str]:
     """Return in words which arms differ from the baseline, and what cannot be said.
 
-    A paragraph over all tasks if there are rows of them that have a test, else one per task.
+    A paragraph on the mean over all tasks if there are rows of that with a test; then one per task,
+    of the arms and tasks that are not in it.
     """
     if summary.baseline is None:
         return ["There is no baseline, so no arm is tested against another."]
-    groups: dict[str, list[SummaryRow]] = {}
-    pooled = any(row.p_value is not None for row in summary.aggregates)
-    for row in summary.aggregates if pooled else summary.rows:
-        if row.improvement is not None and row.difference is not None:
-            groups.setdefault(row.task, []).append(row)
-    return [
-        ("" if len(groups) == 1 and not pooled else f"{task}: ")
-        + _paragraph(rows, summary.baseline)
-        for task, rows in groups.items()
-    ]
+    tasks = list(dict.fromkeys(row.task for row in summary.rows))
+    pooled = [row for row in summary.aggregates if row.p_value is not None]
+    said = []
+    if pooled:
+        words = _paragraph(pooled, summary.baseline, 1, _most(summary.aggregates))
+        said.append(f"Mean over these {len(tasks)} tasks: {words}")
+    over_all = {row.arm for row in pooled}
+    for task in tasks:
+        every = [row for row in summary.rows if row.task == task]
+        own = [row for row in every if row.arm not in over_all]
+        rows = [row for row in own if row.improvement is not None and row.difference is not None]
+        head = f"{task}: " if len(tasks) > 1 else ""
+        if rows:
+            sense = 1 if higher_is_better(rows[0].score) else -1
+            said.append(head + _paragraph(rows, summary.baseline, sense, _most(every)))
+        elif any(row.arm != summary.baseline for row in own):
+            said.append(f"{head}Nothing is compared, as {summary.baseline} has no score.")
+    return said
 
 
-def _paragraph(rows: Sequence[SummaryRow], baseline: str) -> str:
+def _most(rows: Sequence[SummaryRow]) -> int:
+    return max(row.seeds for row in rows)
+
+
+def _paragraph(rows: Sequence[SummaryRow], baseline: str, sense: int, most: int) -> str:
     found: dict[Verdict, list[str]] = {}
     for row in rows:
-        sense = 1 if row.task == ALL_TASKS or higher_is_better(row.score) else -1
-        own = verdict(row, sense)
-        certain = ""
-        if own in ("better", "worse") and row.p_holm is not None:
-            certain = f" (p {p_words(row.p_holm)})".replace("(p 0", "(p = 0")
-        found.setdefault(own, []).append(row.arm + certain)
+        own, notes = verdict(row, sense), []
+        if own in ("better", "worse", "mixed") and row.p_holm is not None:
+            notes.append(f"p {p_words(row.p_holm)}".replace("p 0", "p = 0"))
+        if row.seeds < most:
+            notes.append(f"{row.seeds} runs with a score, where others have {most}")
+        found.setdefault(own, []).append(row.arm + (f" ({', '.join(notes)})" if notes else ""))
     said = []
     for own, words in _SAID.items():
         arms = found.get(own, [])
         if arms:
             rest = f" and {len(arms) - NAMED} more" if len(arms) > NAMED else ""
             said.append(words.format(baseline, ", ".join(arms[:NAMED]) + rest, FEWEST))
-    if {"better", "worse"} & found.keys():
+    if {"better", "worse", "mixed"} & found.keys():
         said.append("p is corrected by Holm's method for the number of arms.")
     return " ".join(said)
 
@@ -131,7 +156,12 @@ def p_words(p_value: float) -> str:
     """Return a p-value in words.
 
     Examples:
-        >>> p_words(0.0213), p_words(0.00001)
-        ('0.021', '< 0.001')
+        >>> p_words(0.0213), p_words(0.0496), p_words(0.00001)
+        ('0.021', '0.0496', '< 0.001')
     """
-    return "< 0.001" if p_value < 0.001 else f"{p_value:.2g}"
+    if p_value < 0.001:
+        return "< 0.001"
+    digits = 2
+    while float(words := f"{p_value:.{digits}g}") == ALPHA != p_value:  # on its side of it
+        digits += 1
+    return words

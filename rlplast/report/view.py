@@ -9,15 +9,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from rlplast.core.training.best import higher_is_better
 from rlplast.report.gather import Gathered
 from rlplast.report.looks import Look, looks, unused
-from rlplast.report.run_data import Run, RunData, higher_is_better, task_length
+from rlplast.report.run_data import Run, RunData, task_length
 from rlplast.report.statistics import FEWEST, LEVEL
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
 from rlplast.report.trust import Kind, coverage_words
 
 __all__ = ["Report", "Rows", "better", "interval_words", "slug_of"]
 
+LONGEST = 80  # letters of a task in a file's name
 Rows = dict[int, SummaryRow]  # index of an arm → its row
 
 
@@ -122,4 +124,4 @@ def slug_of(name: str) -> str:
         >>> slug_of("atari/Asterix")
         'atari-asterix'
     """
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unnamed"
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:LONGEST].strip("-") or "unnamed"

@@ -46,7 +46,7 @@ class Progress:
 
     Attributes:
         cells: all of them.
-        done: keys of those that are done, and of prefixes that are no longer needed.
+        done: keys of those that are done, and of those that are no longer needed.
         running: keys of those that run, with the moment they were started.
         failures: those that failed for good.
         event: what has just happened, in words; empty if nothing.
@@ -202,10 +202,14 @@ class _Run:
         for job, cell in self.jobs.items():
             if cell.key in unwanted and cell.key in running:
                 self.executor.end(job)
-        self.waiting = [cell for cell in (*self.waiting, *added) if cell.key not in unwanted]
         known = {cell.key for cell in self.progress.cells}
         new = [cell for cell in added if cell.key not in known]
         self.progress.cells = [*self.progress.cells, *new]
+        self.waiting = [*self.waiting, *added]
+        for cell in [cell for cell in self.waiting if cell.key in unwanted]:
+            self.waiting.remove(cell)
+            self.progress.done.add(cell.key)
+            self.folder.note(cell, "pruned")
         if before and not self.waiting and not running:  # there is room after all
             self.refill()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from rlplast.core.errors import ConfigError, check_choice, check_known
+from rlplast.core.training.best import higher_is_better
 
 __all__ = ["SCORES", "SearchConfig"]
 
@@ -24,7 +25,7 @@ class SearchConfig:
             the last evaluation; of the trial their mean.
         trials: how many of each arm and task.
         arm: the arm whose ``sample`` is the space; null for all arms that have one.
-        direction: maximize or minimize; null for minimize where the metric ends with loss.
+        direction: maximize or minimize; null for minimize where lower values are better.
         sampler: tpe, or random.
         pruner: median: a trial whose best evaluation so far is worse than the median of the
             finished trials at the same evaluation is stopped; none.
@@ -100,7 +101,7 @@ class SearchConfig:
         """Whether higher values are better."""
         if self.direction is not None:
             return self.direction == "maximize"
-        return not self.metric.endswith("loss")
+        return higher_is_better(self.metric)
 
 
 _NEEDED = ("metric", "trials")

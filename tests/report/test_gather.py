@@ -190,6 +190,14 @@ def test_one_run_is_a_report_and_unfinished_ones_are_named(tmp_path: Path) -> No
     assert found.missing == (f"{tmp_path / 'b'}: interrupted",)
 
 
+def test_a_run_without_a_score_is_left_out_and_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", rows())
+    write_run(tmp_path / "b", [], config={"seed": 2})
+    found = gather([tmp_path])
+    assert [run.seed for run in found.runs] == [1]
+    assert found.missing == (f"{tmp_path / 'b'}: no score was measured",)
+
+
 def test_nothing_found_says_what_is_looked_for(tmp_path: Path) -> None:
     statuses = {("asterix", "none", 1): "running"}
     study = write_study(tmp_path / "a", arms=("none",), seeds=(1,), statuses=statuses)

@@ -1,6 +1,7 @@
 """`rlplast report --serve`: the page waits for the first run and is renewed as runs end."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from rlplast.core.errors import ConfigError
-from rlplast.report.serve import serve
+from rlplast.report.serve import _state, serve
 from tests.report.runs import write_study
 
 SECONDS = 60.0
@@ -65,6 +66,31 @@ def test_page_waits_for_the_first_run_and_is_written_again_when_one_ends(tmp_pat
         assert page(address.removesuffix("report.html")) == page(address)
         with pytest.raises(urllib.error.HTTPError):
             page(f"{address}.missing")
+
+
+def test_only_files_of_the_report_are_shown(tmp_path: Path):
+    with served(write_study(tmp_path, arms=("none",), seeds=(1,))) as address:
+        root = address.removesuffix("report.html")
+        assert page(f"{root}?x") == page(address)
+        for path in ("./", "%00", "../", "%2e%2e/"):
+            with pytest.raises(urllib.error.HTTPError):
+                page(root + path)
+
+
+def test_a_folder_that_vanishes_while_it_is_looked_at_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    study = write_study(tmp_path, arms=("none",), seeds=(1, 2))
+    whole = _state([study])
+    listed = os.scandir
+
+    def vanishing(path: str) -> object:
+        if "seed-2" in str(path):
+            raise FileNotFoundError(path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert 0 < len(_state([study])) < len(whole)
 
 
 def test_a_taken_port_is_refused_before_anything_is_written(tmp_path: Path):

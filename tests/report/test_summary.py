@@ -303,12 +303,23 @@ def test_an_unfinished_run_and_one_without_a_score_are_in_no_average(tmp_path: P
         found = row(summary, arm)
         assert (found.seeds, found.final.count, found.difference.count) == (2, 2, 2)
         assert found.final.value == pytest.approx(3.0)
-    assert summary.notes == ("asterix, full_reset, seed 2 has no score: it is in no average",)
+    assert summary.notes == (
+        "asterix, full_reset, seed 2 has no score at its end: it is in no average",
+    )
 
 
 def test_single_null_scores_are_left_out_of_their_run(tmp_path: Path) -> None:
-    summary = summary_of(tmp_path, score=lambda *own: None if own[-1] == 6000 else float(own[-1]))
-    assert row(summary, "fire").final.value == 5500
+    summary = summary_of(tmp_path, score=lambda *own: None if own[-1] == 5500 else float(own[-1]))
+    assert row(summary, "fire").final.value == 6000
+
+
+def test_a_run_whose_last_score_is_null_has_none(tmp_path: Path) -> None:
+    def score(task: str, arm: str, seed: int, x: int) -> float | None:
+        return None if arm == "fire" and seed == 1 and x > 3500 else float(x)
+
+    summary = summary_of(tmp_path, score=score)
+    assert row(summary, "fire").seeds == len(SEEDS) - 1
+    assert summary.notes == ("asterix, fire, seed 1 has no score at its end: it is in no average",)
 
 
 def test_one_seed_has_numbers_without_intervals(tmp_path: Path) -> None:

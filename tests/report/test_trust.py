@@ -62,7 +62,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SummaryRow]:
         (0.04, -1, -1, "better"),
         (0.05, 1, 1, "unclear"),
         (0.9, -1, 1, "unclear"),
-        (None, 1, 1, "unclear"),  # tasks that share no scale
+        (None, 1, 1, "untested"),
     ],
 )
 def test_a_verdict_has_the_corrected_p_value_and_the_sign(
@@ -71,8 +71,14 @@ def test_a_verdict_has_the_corrected_p_value_and_the_sign(
     row = rows["fire"]
     assert row.difference is not None
     difference = dataclasses.replace(row.difference, value=sign * 3.0)
+    assert row.improvement is not None
+    won = dataclasses.replace(row.improvement, value=0.9 if sign == sense else 0.1)
     own = dataclasses.replace(row, p_holm=p, p_value=0.001, difference=difference)
+    own = dataclasses.replace(own, improvement=won)
     assert verdict(own, sense) == expected
+    if expected in ("better", "worse"):  # but most pairs say the opposite
+        lost = dataclasses.replace(won, value=1 - won.value)
+        assert verdict(dataclasses.replace(own, improvement=lost), sense) == "mixed"
 
 
 def test_few_seeds_have_no_verdict_and_neither_has_the_baseline(
@@ -113,6 +119,50 @@ def test_few_seeds_and_no_baseline_are_said(tmp_path: Path):
     words = said(tmp_path / "a", {"high": 9.0}, seeds=4)
     assert words.startswith("Nothing is said with certainty of high: that takes 5 seeds")
     assert "no baseline" in said(tmp_path / "b", {"high": 9.0}, baseline=None)
+
+
+def by_task(tmp_path: Path, scores: dict[str, float], **changes: Any) -> list[str]:
+    """The words on one arm, `fire`, that scores so much more on each task."""
+
+    def score(task: str, arm: str, seed: int, x: int) -> float:
+        return 10.0 + seed + (arm == "fire") * (scores[task] + 0.01 * seed)
+
+    names = tuple(scores)
+    study = write_study(tmp_path, ("none", "fire"), range(5), names, score=score, **changes)
+    return verdict_words(summarise(gather([study])))
+
+
+def test_a_mean_over_tasks_that_one_task_decides_is_called_mixed(tmp_path: Path):
+    (words,) = by_task(tmp_path, {"asterix": -99.0, "breakout": 900.0})
+    assert words.startswith("Mean over these 2 tasks: Mixed against none: fire (p < 0.001).")
+
+
+def test_seeds_that_differ_alike_are_not_tested(tmp_path: Path):
+    def score(task: str, arm: str, seed: int, x: int) -> float:
+        return float(seed + 3 * (arm == "fire"))
+
+    study = write_study(tmp_path, ("none", "fire"), range(5), score=score)
+    (words,) = verdict_words(summarise(gather([study])))
+    assert words.startswith("Not tested against none: fire.")
+
+
+def test_a_task_without_the_baseline_is_named(tmp_path: Path):
+    absent = {("pong", "none", seed): "failed" for seed in range(5)}
+    words = by_task(tmp_path, {"asterix": 9.0, "pong": 9.0}, statuses=absent)
+    assert words[0].startswith("asterix: Better than none: fire (p < 0.001).")
+    assert words[1] == "pong: Nothing is compared, as none has no score."
+
+
+def test_an_arm_that_is_not_on_all_tasks_is_compared_on_its_own(tmp_path: Path):
+    absent = {("pong", "fire", seed): "failed" for seed in range(5)}
+    words = by_task(tmp_path, {"asterix": 9.0, "pong": 9.0}, statuses=absent)
+    assert words[0].startswith("asterix: Better than none: fire (p < 0.001).")
+
+
+def test_an_arm_that_lost_seeds_says_how_many_are_left(tmp_path: Path):
+    failed = {("asterix", "high", seed): "failed" for seed in range(5)}
+    words = said(tmp_path, {"high": 9.0}, seeds=10, statuses=failed)
+    assert "high (p < 0.001, 5 runs with a score, where others have 10)" in words
 
 
 def test_tasks_without_a_common_scale_have_a_sentence_each(tmp_path: Path):

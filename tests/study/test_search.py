@@ -12,7 +12,7 @@ import yaml
 from rlplast.core.errors import ConfigError
 from rlplast.study.search_config import SearchConfig
 from rlplast.study.spec import StudyConfig
-from tests.cli.commands import command
+from tests.cli.commands import command, printed
 from tests.runs import killed_at_rename
 from tests.study.inline import arm_folders, inline, journal, run_study, write_study
 
@@ -223,6 +223,9 @@ def test_trial_whose_run_fails_counts_and_the_others_go_on(tmp_path: Path) -> No
     assert started.count("seed-1/tuned #2") == 2 and "seed-2/tuned #2" not in started
     states = {n: state for n, (state, *_) in trials(out).items()}
     assert states[2] == "FAIL" and len(states) == 3 and "1 failed" in outcome.out
+    assert "1 cell of trials failed. Such a trial counts, and is not tried again." in outcome.out
+    cells = printed("show", out)["cells"]
+    assert cells == {"failed": 1, "pruned": 1, "done": cells["done"]}
 
 
 def test_equal_trials_run_once(tmp_path: Path) -> None:
@@ -352,7 +355,8 @@ def test_what_is_needed_is_named() -> None:
         ({"metric": "eval/loss"}, False),
         ({"metric": "eval/a/loss"}, False),
         ({"metric": "eval/loss", "direction": "maximize"}, True),
-        ({"metric": "eval/ece", "direction": "minimize"}, False),
+        ({"metric": "eval/ece"}, False),
+        ({"metric": "eval/ece", "direction": "maximize"}, True),
     ],
 )
 def test_direction_is_that_of_the_metric_unless_said(keys: dict[str, Any], expected: bool) -> None:

@@ -1,6 +1,7 @@
 """The best moment of a run, by one score of its evaluations, and the checkpoint of it.
 
 - `Best`: which score, its value, and the checkpoint that was saved then.
+- `higher_is_better`: the sense of a score.
 - `improved`: whether scores are better than the best so far; pure.
 - `write_best`, `read_best`, `best_checkpoint`: the file ``best.json`` beside the checkpoints.
 - `find_checkpoint`: the checkpoint a user names.
@@ -19,7 +20,15 @@ from rlplast.core.checkpoint.files import read
 from rlplast.core.errors import ConfigError, DamagedFile, did_you_mean
 from rlplast.core.training.run_folder import write_json
 
-__all__ = ["Best", "best_checkpoint", "find_checkpoint", "improved", "read_best", "write_best"]
+__all__ = [
+    "Best",
+    "best_checkpoint",
+    "find_checkpoint",
+    "higher_is_better",
+    "improved",
+    "read_best",
+    "write_best",
+]
 
 FILE = "best.json"
 
@@ -29,8 +38,7 @@ class Best:
     """The best evaluation so far.
 
     Attributes:
-        metric: name of the score. The lowest is the best if it ends with ``loss``, else the
-            highest.
+        metric: name of the score; `higher_is_better` says which value is the best.
         value: the score, finite.
         checkpoint: name of the checkpoint saved then; empty until it is.
         clock: the counters of then, by unit.
@@ -40,6 +48,16 @@ class Best:
     value: float
     checkpoint: str = ""
     clock: Mapping[str, int] = field(default_factory=dict)
+
+
+def higher_is_better(key: str) -> bool:
+    """Return whether a greater number is the better one: not for losses and calibration errors.
+
+    Examples:
+        >>> [higher_is_better(k) for k in ("eval/accuracy", "eval/source/loss", "eval/ece")]
+        [True, False, False]
+    """
+    return not key.endswith("loss") and key.rpartition("/")[2] != "ece"
 
 
 def improved(best: Best | None, metric: str, scores: Mapping[str, float]) -> Best | None:
@@ -57,7 +75,7 @@ def improved(best: Best | None, metric: str, scores: Mapping[str, float]) -> Bes
     if not math.isfinite(value):
         return None
     if best is not None and best.metric == metric:
-        lowest = metric.endswith("loss")
+        lowest = not higher_is_better(metric)
         if not (value < best.value if lowest else value > best.value):
             return None
     return Best(metric, value)
