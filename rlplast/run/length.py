@@ -12,7 +12,7 @@ import torch
 from rlplast.core.clock import Time
 from rlplast.core.training.config import RunConfig
 from rlplast.supervised.config import SupervisedConfig
-from rlplast.supervised.place import batches_per_epoch, updates_before
+from rlplast.supervised.place import batches_per_epoch, end_of_run
 from rlplast.supervised.sizes import sizes_of
 from rlplast.supervised.streams import Phase, phases
 
@@ -22,16 +22,12 @@ __all__ = ["length", "phases_of", "updates_at"]
 def length(config: RunConfig) -> dict[str, float]:
     """Return the counts at the end of a run, by unit; a unit that is not known is left out.
 
-    Of a classifier all phases count, whatever its total is; sets of images whose size is not
-    known are taken for what `rlplast.supervised.sizes` says.
+    Sets of images whose size is not known are taken for what `rlplast.supervised.sizes` says.
     """
     end = config.horizon()
-    found = {unit: float(end[unit]) for unit in config.units if end[unit] > 0}
     if isinstance(config, SupervisedConfig):
-        stream = phases_of(config)
-        found["epochs"] = sum(p.epochs for p in stream)
-        found["updates"] = updates_before(stream, config.batch_size, len(stream))
-    return found
+        end = end_of_run(phases_of(config), config.batch_size, config.total_time())
+    return {unit: float(end[unit]) for unit in config.units if end[unit] > 0}
 
 
 def phases_of(config: SupervisedConfig) -> list[Phase]:

@@ -21,6 +21,7 @@ from rlplast.core.method.schedule import KEYS, Schedule
 from rlplast.core.training.best import read_best
 from rlplast.core.training.config import RunConfig
 from rlplast.run.config_file import read_config
+from rlplast.run.length import length
 from rlplast.run.read import check_is_run, read_info, read_lines, unaltered
 from rlplast.run.read import read_config as read_keys
 
@@ -138,14 +139,15 @@ def next_firing(config: RunConfig, clock: Mapping[str, int]) -> tuple[str, Time]
     Raises:
         ConfigError: for a schedule that is not allowed.
     """
-    now, end = Clock(**{unit: clock.get(unit, 0) for unit in UNITS}), config.horizon()
+    now, end = Clock(**{unit: clock.get(unit, 0) for unit in UNITS}), length(config)
     found: list[tuple[float, str, Time]] = []
     for number, hook in enumerate(config.hooks):
         keys = {key: hook.get(key) for key in KEYS}
-        schedule = Schedule.parse(keys, config.reference_time(), f"hooks[{number}]", end)
-        due = None if schedule.every_update else schedule.next_due(now)
-        if due is not None and not 0 < end[due.unit] <= due.value:
-            found.append((due.value - now[due.unit], str(hook.get("method")), due))
+        horizon = config.horizon()
+        schedule = Schedule.parse(keys, config.reference_time(), f"hooks[{number}]", horizon)
+        ahead = None if schedule.every_update else schedule.ahead(now, end)
+        if ahead is not None:
+            found.append((ahead[0], str(hook.get("method")), ahead[1]))
     return min(found, key=lambda f: f[0])[1:] if found else None
 
 

@@ -33,8 +33,7 @@ from rlplast.core.clock import Time
 from rlplast.core.training.config import EvaluateConfig, RunConfig
 from rlplast.gpt.corpus import PREFIX
 from rlplast.run.config_file import read_config
-from rlplast.run.length import length, updates_at
-from rlplast.supervised.config import SupervisedConfig
+from rlplast.run.length import length
 from rlplast.supervised.models import MODELS
 
 __all__ = ["CAPS", "UPDATES", "shrunk"]
@@ -93,22 +92,13 @@ def shrunk(config: RunConfig, folder: Path) -> RunConfig:
     for key, every in _INTERVALS.items():
         data[key]["every"] = data[key]["every"] and every
     data["checkpoint"]["keep_every"] = None
-    before = _counts_at_end(config)
+    before = length(config)
     if config.whole_time() is not None:
         data["total"] = "auto"  # both of the phases left
     after = length(read_config(data | {key: [] for key in _ROWS}))
     ratios = {unit: after[unit] / count for unit, count in before.items() if unit in after}
     _rescale(data, _Scale(ratios, after))
     return read_config(data)
-
-
-def _counts_at_end(config: RunConfig) -> dict[str, float]:
-    """Return the counts at the end of a run, by unit, also where it ends before its phases do."""
-    counts = length(config)
-    if not isinstance(config, SupervisedConfig):
-        return counts
-    share = min(1.0, updates_at(config, config.total_time()) / counts["updates"])
-    return {unit: count * share for unit, count in counts.items()}
 
 
 def _cap(data: dict[str, Any]) -> None:

@@ -65,15 +65,10 @@ class SupervisedConfig(RunConfig):
         self._check_together()
         if self.checkpoint.best is not None:
             check_choice("checkpoint.best", self.checkpoint.best, self._scores())
-        total, phases = self.total_time(), len(self.stream.epochs_of_phases())
-        if total.unit not in self.units:
+        if self.total_time().unit not in ("updates", "epochs"):
             raise ConfigError(
-                f"total = {self.total!r}: a supervised run counts {', '.join(self.units)}"
-            )
-        if total.unit == "phase" and total.value >= phases:
-            raise ConfigError(
-                f"total = {self.total!r}: the stream's last of {phases} phases is phase "
-                f"{phases - 1}; leave total out for all of them"
+                f"total = {self.total!r}: a supervised run ends after updates or epochs; for its "
+                "first phases set stream.phases"
             )
 
     def _scores(self) -> list[str]:
@@ -127,8 +122,7 @@ class SupervisedConfig(RunConfig):
     def horizon(self) -> Clock:
         """Return the clock at the end of the run; 0 for what is not known in advance."""
         total, epochs = self.total_time(), self.stream.epochs_of_phases()
-        if total.unit != "epochs":
-            known = Clock(phase=len(epochs))
-            return known if total.unit == "phase" else known.advance(updates=int(total.value))
+        if total.unit == "updates":
+            return Clock(phase=len(epochs)).advance(updates=int(total.value))
         starts = accumulate(epochs[:-1], initial=0)
         return Clock(epochs=int(total.value), phase=sum(s < total.value for s in starts))

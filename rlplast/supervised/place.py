@@ -59,14 +59,14 @@ def end_of_run(stream: Sequence[Phase], batch_size: int, total: Time) -> Clock:
     pass for the run's.
     """
     end = Clock()
-    for number, phase in enumerate(stream):
+    for phase in stream:
         each = batches_per_epoch(phase, batch_size)
         left = phase.epochs * each
         if total.unit == "epochs":
             left = min(left, (int(total.value) - end.epochs) * each)
-        elif total.unit == "updates":
+        else:
             left = min(left, int(total.value) - end.updates)
-        if left <= 0 or (total.unit == "phase" and number == total.value):
+        if left <= 0:
             break
         end = end.advance(updates=left, epochs=-(-left // each), phase=1)
     return end

@@ -138,15 +138,32 @@ def test_the_first_of_two_ends_counts(row: dict[str, int], share: float):
     assert share_done(row, starts, stops) == pytest.approx(share)
 
 
-def test_next_firing_is_the_loops_own(tmp_path: Path):
-    config = read_config(TINY)
+PHASES = {
+    **{"kind": "supervised", "data": {"name": "digits"}, "model": {"name": "mlp", "hidden": [8]}},
+    "stream": {"name": "random_labels", "phases": 4, "epochs": 3, "images": 30},
+    "hooks": [
+        {"method": "fire", "on": "phase_start"},
+        {"method": "full_reset", "every": "5 updates"},
+        {"method": "shrink_perturb", "at": ["2 epochs", "80%"]},
+    ],
+    **{"batch_size": 10, "total": "33 updates", "tensorboard": False},
+}
+
+
+@pytest.mark.parametrize("tiny", [TINY, PHASES], ids=["agent", "classifier"])
+def test_next_firing_is_the_loops_own(tiny: dict[str, Any], tmp_path: Path):
+    config = read_config(tiny)
     told: list[tuple[Any, Any]] = []
 
     def observe(loop: Any) -> None:
         clock = loop.trainable.clock
         counts: Callable[[str], int] = clock.__getitem__
-        units = {unit: counts(unit) for unit in ("updates", "env_steps")}
+        units = {unit: counts(unit) for unit in config.units}
         told.append((loop.hooks.next_due(clock), next_firing(config, units)))
 
-    api.train(TINY, tmp_path / "run", observer=observe)
-    assert len(told) > 50 and all(ours == theirs for ours, theirs in told)
+    api.train(tiny, tmp_path / "run", observer=observe)
+    assert len(told) > 30 and all(ours == theirs for ours, theirs in told)
+    fired = [found and found[0] for found, _ in told]
+    assert {hook["method"] for hook in tiny["hooks"] if hook.get("every") != "1 updates"} <= {
+        *fired
+    }

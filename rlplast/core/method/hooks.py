@@ -327,10 +327,16 @@ class Hooks:
 
     def next_due(self, clock: Clock) -> tuple[str, Time] | None:
         """Return the method and time of the scheduled hook that is due next."""
-        times = [(h.method.name, h.schedule.next_due(clock)) for h in self.scheduled]
-        end = self.horizon
-        ahead = [(n, t) for n, t in times if t and not 0 < end[t.unit] <= t.value]
-        return min(ahead, key=lambda nt: nt[1].value - clock[nt[1].unit]) if ahead else None
+        end = asdict(self.horizon)
+        found = [
+            (*ahead, hook.method.name)
+            for hook in self.scheduled
+            if (ahead := hook.schedule.ahead(clock, end)) is not None
+        ]
+        if not found:
+            return None
+        _, due, name = min(found, key=lambda own: own[0])
+        return name, due
 
     def state_dict(self) -> dict[str, Any]:
         """Return methods' state, the sums not yet flushed, and where `step` was."""

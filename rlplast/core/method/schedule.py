@@ -187,7 +187,7 @@ class Schedule:
         ahead = [t for t in self.at if clock[t.unit] < t.value]
         if ahead:
             return ahead[0]
-        if self.every is None:
+        if self.every is None and self.on is None:
             return None
         period, unit = self._period()
         following = (clock[unit] // period + 1) * period
@@ -196,6 +196,24 @@ class Schedule:
         if self.until is not None and self.until.unit == unit and following > self.until.value:
             return None
         return Time(following, unit)
+
+    def ahead(self, clock: Clock, end: Mapping[str, float]) -> tuple[float, Time] | None:
+        """Return the next due point, and how far it is: a share of what is left of the run.
+
+        Args:
+            clock: now.
+            end: counts at the end of the run, by unit; a unit that is not known is 0 or left out.
+
+        Returns:
+            None where nothing is due before the end.
+        """
+        due = self.next_due(clock)
+        if due is None:
+            return None
+        last, left = end.get(due.unit, 0), due.value - clock[due.unit]
+        if 0 < last <= due.value:
+            return None
+        return (left / (last - clock[due.unit]) if last else left), due
 
     def earliest(self) -> list[Time]:
         """Return times up to which a run with this schedule equals one without.
