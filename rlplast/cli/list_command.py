@@ -1,7 +1,8 @@
 """List what a config can name: methods, metrics, optimizers, environments, kinds, configs.
 
-The column ``from`` says where a row comes from: rlplast, an installed package, or a module given
-with `--import`. Without a FAMILY, environments are only counted: see `rlplast list envs`.
+Without a FAMILY it says only what each does, and counts environments. With one, such as `methods`,
+`metrics` or `envs`, it adds parameters, source and ``from``: rlplast, an installed package, or a
+module given with `--import`.
 """
 
 import argparse
@@ -30,7 +31,9 @@ _PIPED_WIDTH = 160  # columns
 _SENTENCE = re.compile(r".*?\.(?=\s|$)")  # "2.5" goes on
 
 
-FAMILIES = (*registry.FAMILIES, "hooks")  # the shipped lists of hooks are shown when asked for
+METHODS = ("interventions", "penalties", "layers", "regularisers", "replay")
+# Shown only when asked for: the shipped lists of hooks, and all methods together.
+FAMILIES = (*registry.FAMILIES, "hooks", "methods")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +110,8 @@ def list_rows(family: str | None = None) -> list[Row]:
     if family is not None:
         check_choice("family", family, FAMILIES)
     rows: list[Row] = []
-    for name in registry.FAMILIES if family is None else (family,):
+    alone = METHODS if family == "methods" else (family,)
+    for name in registry.FAMILIES if family is None else alone:
         elsewhere = _OUTSIDE_REGISTRY.get(name)
         rows += [info.row() for info in registry.rows(name)] if elsewhere is None else elsewhere()
     return [row | {"from": row.get("from", "rlplast")} for row in rows]
@@ -142,26 +146,27 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.family is None:
         rows = _envs_counted(rows)
-    for family in (args.family,) if args.family else registry.FAMILIES:
-        _show_family(family, [row for row in rows if row["family"] == family])
+    alone = METHODS if args.family == "methods" else (args.family,)
+    for family in alone if args.family else registry.FAMILIES:
+        _show_family(family, [row for row in rows if row["family"] == family], args.family is None)
     return 0
 
 
-def _show_family(family: str, rows: list[Row]) -> None:
+def _show_family(family: str, rows: list[Row], short: bool) -> None:
     """Print the table of one family, without parameters where none has any."""
     if not rows:
         print(f"{family}: none")
         return
-    has_params = any(row["params"] for row in rows)
+    columns = ["summary"] if short else ["summary", "params", "source", "from"]
+    if not any(row["params"] for row in rows):
+        columns = [column for column in columns if column != "params"]
+    longest = max(len(row["name"]) for row in rows)
     table = Table()
-    table.add_column("name", no_wrap=True)  # whole, to be copied from here
-    for column in ("summary", "parameters", "source", "from"):
-        if has_params or column != "parameters":
-            table.add_column(column, overflow="fold")
+    table.add_column("name", no_wrap=True, min_width=min(longest, 40))  # whole, to be copied
+    for column in columns:
+        table.add_column("parameters" if column == "params" else column, overflow="fold")
     for row in rows:
-        cells = [row["name"], row["summary"], _described(row["params"]), row["source"], row["from"]]
-        if not has_params:
-            del cells[2]
+        cells = (_described(row[c]) if c == "params" else row[c] for c in ("name", *columns))
         table.add_row(*map(Text, cells))  # as Text, a range such as [0, 1] is no markup
     print(family)
     show(table, _PIPED_WIDTH)

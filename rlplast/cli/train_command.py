@@ -11,7 +11,7 @@ For hooks, penalties and layers give a list, a YAML file with the list, or a shi
 Common keys (`rlplast train CONFIG --print_config` shows all keys with their values):
 
   --seed 2                      seed of all random streams
-  --total '200k env_steps'      length; classifiers and GPTs have phases instead
+  --total '200k env_steps'      length; of a classifier in updates or epochs
   --threads 2, --device cuda    where it runs
   --env.id minatar/asterix      and --env.num_envs, --env.workers
   --replay_ratio 4              updates per env_step

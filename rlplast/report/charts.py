@@ -304,8 +304,10 @@ def _lines_across(x: alt.X, places: Sequence[float]) -> list[alt.Chart]:
 
 
 def _points(arms: Sequence[Look], source: str, panel: Panel, y: alt.Y) -> list[alt.Chart]:
-    domain: Spec = {"domain": [0, 1]} if panel.axis == "share" else {"zero": panel.axis == "zero"}
-    scale = alt.Scale(nice=panel.axis != "share", **domain)
+    if panel.axis == "share":  # padded, as points at its ends are not to cover labels
+        scale = alt.Scale(nice=False, domain=[0, 1], padding=6)
+    else:
+        scale = alt.Scale(nice=True, zero=panel.axis == "zero")
 
     def x(field: str) -> alt.X:
         return alt.X(field, title=panel.xlabel, scale=scale, axis=alt.Axis(tickCount=4))

@@ -13,16 +13,15 @@ from rlplast.core.errors import RlplastError
 from rlplast.core.training.best import higher_is_better
 from rlplast.report import pictures, records, sequence_parts, vega
 from rlplast.report.gather import Gathered
-from rlplast.report.page import Chart, Part, Row, Section, Table, Text, page
+from rlplast.report.page import Chart, Details, Part, Row, Section, Table, Text, page
 from rlplast.report.plot import write_whole
 from rlplast.report.records import estimate, number, without_empty_columns
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text
-from rlplast.report.trust import p_words, verdict_words
+from rlplast.report.trust import coverage_words, p_words, verdict_words
 from rlplast.report.view import Report, Rows, interval_words
 
 __all__ = ["sections", "write_report", "write_waiting"]
 
-SHOWN = 30  # missing runs that are named one by one
 NAMED = 8  # arms, tasks or seeds that the first sentence names
 
 
@@ -100,12 +99,19 @@ def _headline(report: Report) -> Iterator[Part]:
         f"{_listed([str(seed) for seed in seeds], 'seed')}."
     )
     yield from map(Text, verdict_words(report.summary))
-    left = f"; {missing} {'cell is' if missing == 1 else 'cells are'} not" if missing else ""
-    yield Text(f"{done} {'run is' if done == 1 else 'runs are'} done{left}.")
+    pooled = report.summary.aggregates
+    counts = [row.final.count for row in report.summary.rows if row.final.low == row.final.low]
+    if counts:
+        yield Text(coverage_words(min(counts), any(row.p_value is not None for row in pooled)))
+    yield Text(f"{done} {'run is' if done == 1 else 'runs are'} done.")
     if missing:
-        rest = f"; and {missing - SHOWN} more" if missing > SHOWN else ""
-        names = "; ".join(gathered.missing[:SHOWN])
-        yield Text(f"In no number below: {names}{rest}.", bad=True)
+        failed = sum(": failed" in words for words in gathered.missing)
+        yield Text(
+            f"{missing} {'cell is' if missing == 1 else 'cells are'} in no number below"
+            + (f"; {failed} of them failed." if failed else "."),
+            bad=failed > 0,
+        )
+        yield Details("Which cells, and why", "\n".join(gathered.missing))
     for note in dict.fromkeys((*gathered.notes, *report.summary.notes)):
         yield Text(f"Note: {note}")
 
@@ -179,7 +185,7 @@ def _result(report: Report, rows: Rows) -> Table:
     }
     table = without_empty_columns(_table(rows, {k: v[0] for k, v in found.items()}, "", task))
     words = [found[head][1] for head in table.head if head in found and found[head][1]]
-    words.append(f"Intervals: {interval_words(rows.values())}.")
+    words.append(f"In brackets: {interval_words(rows.values())}.")
     return replace(table, caption=" ".join(words))
 
 

@@ -45,10 +45,8 @@ def serve(
     handler = partial(_Handler, directory=str(out))
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), handler)
-    except OSError as error:
-        raise ConfigError(
-            f"--port {port}: {error.strerror}; allowed is a free one, or 0 for any"
-        ) from error
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"--port {port}: {error}; allowed is a free one, or 0 for any") from error
     seen = _state(folders)
     write()
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -27,26 +27,31 @@ COVERAGE: Mapping[Kind, Mapping[int, tuple[int, int]]] = {
 }
 
 
-def coverage_words(count: int, kind: Kind = "final score") -> str:
+def coverage_words(count: int, pooled: bool = False) -> str:
     """Return in words how often intervals of so many seeds held the true value.
 
     Between two simulated numbers of seeds the words are of the smaller one.
 
     Args:
         count: seeds of a task.
-        kind: what the interval is of; curves and areas are as final scores.
+        pooled: whether they are of several tasks together.
 
     Examples:
         >>> coverage_words(4)
-        'with fewer than 5 seeds there is no interval'
+        'With fewer than 5 seeds there are no intervals.'
     """
     if count < FEWEST:
-        return f"with fewer than {FEWEST} seeds there is no interval"
-    seeds = max(own for own in COVERAGE[kind] if own <= count)
-    low, high = COVERAGE[kind][seeds]
-    found = str(low) if low == high else f"{low} to {high}"
+        return f"With fewer than {FEWEST} seeds there are no intervals."
+    seeds = max(own for own in COVERAGE["final score"] if own <= count)
+    kinds: dict[Kind, str] = {"final score": "final score", "difference": "difference"}
+    kinds = {"all tasks": "mean over tasks"} if pooled else kinds
+    said = []
+    for kind, name in (kinds | {"improvement": "P(improvement)"}).items():
+        low, high = COVERAGE[kind][seeds]
+        said.append(f"of a {name} in {low} to {high}")
     return (
-        f"with {seeds} seeds such intervals held the true value in {found} of 100 simulated studies"
+        f"How far to trust 95% intervals: with {seeds} seeds, of 100 simulated studies they held "
+        f"the true value {', '.join(said[:-1])} and {said[-1]}."
     )
 
 
@@ -90,11 +95,10 @@ _SAID: Mapping[Verdict, str] = {
         "Mixed against {}: {}. The mean differs with certainty, but most pairs of runs do not say "
         "so: look at each task."
     ),
-    "unclear": "Not to be told from {}: {}. That does not mean that they are equal.",
+    "unclear": "No clear difference from {}: {}. This does not show that they are equal.",
     "untested": "Not tested against {}: {}. Seeds differ by one and the same amount.",
     "too few seeds": (
-        "Nothing is said with certainty of {1}: that takes {2} seeds with a score on each task, "
-        "for the arm and for {0}."
+        "Too few seeds to judge {1}: the arm and {0} each need {2} with a score on every task."
     ),
 }
 NAMED = 12  # arms that a sentence names

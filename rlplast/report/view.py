@@ -1,7 +1,7 @@
 """What the sections of a report are made from, and the words their captions share.
 
 - `Report`: runs, numbers and looks of arms, looked up by task and arm.
-- `better`, `interval_words`: a score with its sense; how intervals were made.
+- `better`, `interval_words`: a score with its sense; which intervals there are.
 """
 
 import re
@@ -15,7 +15,6 @@ from rlplast.report.looks import Look, looks, unused
 from rlplast.report.run_data import Run, RunData, task_length
 from rlplast.report.statistics import FEWEST, LEVEL
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
-from rlplast.report.trust import Kind, coverage_words
 
 __all__ = ["Report", "Rows", "better", "interval_words", "slug_of"]
 
@@ -79,7 +78,8 @@ class Report:
 
         A run whose phases are tasks of one length is drawn over the tasks done.
         """
-        length = task_length(self.of(task)[0].config)
+        run = self.of(task)[0]
+        length = task_length(run.config) if run.unit == "epochs" else None
         return ("tasks done", length) if length else (self.unit(task), 1)
 
     def over_tasks(self, task: str) -> bool:
@@ -100,16 +100,14 @@ class Report:
         return "branch" if self.branches(task) else "first hook"
 
 
-def interval_words(rows: Iterable[SummaryRow], kind: Kind = "final score") -> str:
-    """Return in words how the intervals of rows were made, and how far to trust them."""
-    rows = list(rows)
-    counts = [row.seeds for row in rows if row.final.low == row.final.low]
-    if not counts:
+def interval_words(rows: Iterable[SummaryRow]) -> str:
+    """Return in words which intervals there are."""
+    few = [row.final.low != row.final.low for row in rows]
+    if all(few):
         return f"none, as arms have fewer than {FEWEST} seeds"
-    fewer = f" (none with fewer than {FEWEST} seeds)" if len(counts) < len(rows) else ""
-    if all(row.task == ALL_TASKS for row in rows):
-        return f"{LEVEL:.0%}{fewer}"
-    return f"{LEVEL:.0%}{fewer}; {coverage_words(min(counts), kind)}"
+    return f"{LEVEL:.0%} intervals" + (
+        f" (none with fewer than {FEWEST} seeds)" if any(few) else ""
+    )
 
 
 def better(key: str) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,12 +40,15 @@ def test_all_kinds_are_in_the_table_at_the_same_numbers_of_seeds(script: ModuleT
 
 
 def test_words_are_of_the_simulated_number_of_seeds_below() -> None:
-    low, high = COVERAGE["difference"][10]
-    words = f"with 10 seeds such intervals held the true value in {low} to {high} of 100"
-    for count in (10, 14):
-        assert coverage_words(count, "difference") == f"{words} simulated studies"
-    assert coverage_words(1000).startswith("with 20 seeds ")
-    assert "no interval" in coverage_words(4)
+    words = [coverage_words(count) for count in (10, 14)]
+    assert words[0] == words[1]
+    kinds = ("final score", "difference", "improvement")
+    said = re.findall(r"\d+", words[0].partition("studies")[2])
+    assert said == [str(share) for kind in kinds for share in COVERAGE[kind][10]]
+    low, high = COVERAGE["all tasks"][10]
+    assert f"of a mean over tasks in {low} to {high}" in coverage_words(10, pooled=True)
+    assert "with 20 seeds" in coverage_words(1000)
+    assert "no intervals" in coverage_words(4)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +110,7 @@ def test_words_name_what_is_better_worse_and_unclear(tmp_path: Path):
     words = said(tmp_path, {"high": 9.0, "low": -9.0, "same": 0.0})
     assert "Better than none: high (p < 0.001)." in words
     assert "Worse than none: low (p < 0.001)." in words
-    assert "Not to be told from none: same. That does not mean that they are equal." in words
+    assert "No clear difference from none: same. This does not show that they are equal." in words
 
 
 def test_words_of_losses_are_turned_round(tmp_path: Path):
@@ -117,7 +121,7 @@ def test_words_of_losses_are_turned_round(tmp_path: Path):
 
 def test_few_seeds_and_no_baseline_are_said(tmp_path: Path):
     words = said(tmp_path / "a", {"high": 9.0}, seeds=4)
-    assert words.startswith("Nothing is said with certainty of high: that takes 5 seeds")
+    assert words.startswith("Too few seeds to judge high: the arm and none each need 5")
     assert "no baseline" in said(tmp_path / "b", {"high": 9.0}, baseline=None)
 
 

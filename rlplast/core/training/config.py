@@ -227,7 +227,8 @@ class RunConfig:
         seed: seed of all random streams of the run.
         threads: CPU threads of torch. Results repeat bit for bit only with the same number.
         device: auto, cpu, cuda or cuda:N.
-        total: length of the run, such as ``200k env_steps``. With ``auto`` it is the length of all
+        total: length of the run, such as ``200k env_steps``; of a classifier in updates or epochs,
+            of a GPT in updates. With ``auto`` it is the length of all
             phases, if the config itself gives them.
         hooks: methods and when they fire. Keys: method, at|every|on|when, from, until, networks,
             scope, optimizer, followers, params.
