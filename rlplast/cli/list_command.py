@@ -126,8 +126,7 @@ def _envs_counted(rows: list[Row]) -> list[Row]:
     short = [row for row in rows if row["family"] != "envs"]
     for start, alike in starts.items():
         summary = f"{counted(len(alike), 'environment')}, see `rlplast list envs`"
-        origin = {k: "; ".join(dict.fromkeys(r[k] for r in alike)) for k in ("source", "from")}
-        short.append({"name": start, "family": "envs", "summary": summary, "params": {}} | origin)
+        short.append({"name": start, "family": "envs", "summary": summary, "params": {}})
     return short
 
 
