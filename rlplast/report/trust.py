@@ -128,7 +128,9 @@ def verdict_words(summary: Summary) -> list[str]:
             sense = 1 if higher_is_better(rows[0].score) else -1
             said.append(head + _paragraph(rows, summary.baseline, sense, _most(every)))
         elif any(row.arm != summary.baseline for row in own):
-            said.append(f"{head}Nothing is compared, as {summary.baseline} has no score.")
+            said.append(
+                f"{head}Nothing is compared, for want of a run of the baseline {summary.baseline}."
+            )
     return said
 
 
@@ -142,7 +144,7 @@ def _paragraph(rows: Sequence[SummaryRow], baseline: str, sense: int, most: int)
         own, notes = verdict(row, sense), []
         if own in ("better", "worse", "mixed") and row.p_holm is not None:
             notes.append(f"p {p_words(row.p_holm)}".replace("p 0", "p = 0"))
-        if row.seeds < most:
+        if row.seeds < most and own != "too few seeds":
             notes.append(f"{row.seeds} runs with a score, where others have {most}")
         found.setdefault(own, []).append(row.arm + (f" ({', '.join(notes)})" if notes else ""))
     said = []

@@ -154,7 +154,7 @@ def test_a_task_without_the_baseline_is_named(tmp_path: Path):
     absent = {("pong", "none", seed): "failed" for seed in range(5)}
     words = by_task(tmp_path, {"asterix": 9.0, "pong": 9.0}, statuses=absent)
     assert words[0].startswith("asterix: Better than none: fire (p < 0.001).")
-    assert words[1] == "pong: Nothing is compared, as none has no score."
+    assert words[1] == "pong: Nothing is compared, for want of a run of the baseline none."
 
 
 def test_an_arm_that_is_not_on_all_tasks_is_compared_on_its_own(tmp_path: Path):
