@@ -128,9 +128,8 @@ def verdict_words(summary: Summary) -> list[str]:
             sense = 1 if higher_is_better(rows[0].score) else -1
             said.append(head + _paragraph(rows, summary.baseline, sense, _most(every)))
         elif any(row.arm != summary.baseline for row in own):
-            said.append(
-                f"{head}Nothing is compared, for want of a run of the baseline {summary.baseline}."
-            )
+            absent = f"for want of a run of the baseline {summary.baseline}"
+            said.append(f"{head}Nothing is compared, {absent}.")
     return said
 
 
