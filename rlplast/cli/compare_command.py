@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlplast.cli.tables import counted, figure, show_json, show_rows
+from rlplast.cli.tables import clock_words, counted, figure, show_json, show_rows
 
 __all__ = ["add_arguments", "run"]
 
@@ -91,17 +91,13 @@ def _verdict(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _first(first: Mapping[str, Any]) -> str:
     if first["key"] == "clock":
-        one, other = map(_clock, first["values"])
+        one, other = map(clock_words, first["values"])
         return f"line {first['line']} is at {one} in A, at {other} in B"
     if first["key"] == "the line":
         only = "A" if first["values"][0] == "there" else "B"
-        return f"line {first['line']}, at {_clock(first['clock'])}, is only in {only}"
+        return f"line {first['line']}, at {clock_words(first['clock'])}, is only in {only}"
     one, other = _told_apart(first["values"])
-    return f"first differ at {_clock(first['clock'])}: {first['key']} {one} in A, {other} in B"
-
-
-def _clock(clock: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {unit}" for unit, count in clock.items()) or "no clock"
+    return f"first differ at {clock_words(first['clock'])}: {first['key']} {one} in A, {other} in B"
 
 
 def _told_apart(values: Sequence[Any]) -> list[str]:

@@ -89,7 +89,9 @@ def _table(summary: "Summary") -> Table:
 
     compared = any(row.improvement is not None for row in summary.rows)
     columns = ["task", "arm", Column("runs", justify="right"), Column("final", justify="right")]
-    columns += [Column(f"better than {summary.baseline}", justify="right")] if compared else []
+    columns += (
+        [Column(f"P(improvement) over {summary.baseline}", justify="right")] if compared else []
+    )
     table = Table(*columns)
     for rows in (summary.rows, summary.aggregates):
         for row in rows:

@@ -14,8 +14,7 @@ from rich.console import Console
 
 from rlplast.cli.finish import receipt_table
 from rlplast.cli.lines import clock_time, rate
-from rlplast.cli.tables import figure, show_json, show_rows, size
-from rlplast.core.clock import UNITS
+from rlplast.cli.tables import clock_words, figure, show_json, show_rows, size
 from rlplast.core.errors import ConfigError
 from rlplast.run.show import show_run
 from rlplast.study.folder import log_file, study_of
@@ -95,7 +94,7 @@ def _progress(found: Mapping[str, Any]) -> str:
     """Say how far a run is; of one whose config cannot be read here what the clock says."""
     progress = found["progress"]
     if progress is None:
-        return f"{_clock(found['clock'])} ({found['problem']})"
+        return f"{clock_words(found['clock']) or 'its beginning'} ({found['problem']})"
     done, total, unit = (progress[key] for key in ("done", "total", "unit"))
     words = [f"{progress['share']:.0%}", f"{done:,} of {total:,} {unit}"]
     words += [rate(progress["rate"], unit)] if progress["rate"] else []
@@ -109,11 +108,7 @@ def _measured(row: Mapping[str, Any] | None, start: str) -> str:
     if row is None:
         return "none yet"
     values = [f"{k.removeprefix(start)} {figure(row[k])}" for k in row if k.startswith(start)]
-    return f"{', '.join(values)}; at {_clock(row)}"
-
-
-def _clock(row: Mapping[str, Any]) -> str:
-    return ", ".join(f"{row[unit]:,} {unit}" for unit in UNITS if unit in row) or "its beginning"
+    return f"{', '.join(values)}; at {clock_words(row)}"
 
 
 def _checkpoints(found: Mapping[str, Any]) -> str:

@@ -4,19 +4,21 @@
 - `show`: print one table, unwrapped where the output is not a terminal.
 - `show_rows`: print names and values below each other.
 - `figure`: a number in a cell.
-- `counted`: a number with its noun.
+- `counted`: a number with its noun; `clock_words`: counts with their units.
 - `duration`, `size`: a time and a number of bytes for people.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["counted", "duration", "figure", "show", "show_json", "show_rows", "size"]
+from rlplast.core.clock import UNITS
+
+__all__ = ["clock_words", "counted", "duration", "figure", "show", "show_json", "show_rows", "size"]
 
 _NAMES = 13  # columns of a row's name
 _UNWRAPPED = 10_000  # columns; a table only takes what it needs
@@ -50,9 +52,24 @@ def show_rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
     for name, value in rows:
         lines = Text(str(value)).wrap(console, max(1, console.width - _NAMES), overflow="fold")
         for number, line in enumerate(lines):
-            line.rstrip()
             head = "" if number else name
-            console.print(Text.assemble((f"{head:<{_NAMES}}", "bold"), line))
+            whole = Text.assemble((f"{head:<{_NAMES}}", "bold"), line)
+            whole.rstrip()
+            console.print(whole)
+
+
+def clock_words(counts: Mapping[str, Any]) -> str:
+    """Return a clock as people say it; other keys are left out.
+
+    Examples:
+        >>> clock_words({"updates": 2000, "phase": 3, "train/loss": 0.5})
+        '2,000 updates, phase 3'
+    """
+    return ", ".join(
+        f"phase {counts[unit]}" if unit == "phase" else f"{counts[unit]:,} {unit}"
+        for unit in UNITS
+        if unit in counts
+    )
 
 
 def figure(value: float | None) -> str:

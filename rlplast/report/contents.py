@@ -5,7 +5,7 @@
 - `write_waiting`: a page for while no run is done.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from rlplast.report.page import Chart, Details, Part, Row, Section, Table, Text,
 from rlplast.report.plot import write_whole
 from rlplast.report.records import estimate, number, without_empty_columns
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text
-from rlplast.report.trust import coverage_words, p_words, verdict_words
+from rlplast.report.trust import Kind, coverage_words, p_words, verdict_words
 from rlplast.report.view import Report, Rows, interval_words
 
 __all__ = ["sections", "write_report", "write_waiting"]
@@ -99,10 +99,10 @@ def _headline(report: Report) -> Iterator[Part]:
         f"{_listed([str(seed) for seed in seeds], 'seed')}."
     )
     yield from map(Text, verdict_words(report.summary))
-    pooled = report.summary.aggregates
-    counts = [row.final.count for row in report.summary.rows if row.final.low == row.final.low]
+    rows, pooled = report.summary.rows, report.summary.aggregates
+    counts = [row.final.count for row in rows if row.final.low == row.final.low]
     if counts:
-        yield Text(coverage_words(min(counts), any(row.p_value is not None for row in pooled)))
+        yield Text(coverage_words(min(counts), _kinds([*rows, *pooled])))
     yield Text(f"{done} {'run is' if done == 1 else 'runs are'} done.")
     if missing:
         failed = sum(": failed" in words for words in gathered.missing)
@@ -114,6 +114,19 @@ def _headline(report: Report) -> Iterator[Part]:
         yield Details("Which cells, and why", "\n".join(gathered.missing))
     for note in dict.fromkeys((*gathered.notes, *report.summary.notes)):
         yield Text(f"Note: {note}")
+
+
+def _kinds(rows: Sequence[SummaryRow]) -> list[Kind]:
+    """Return of what there are intervals."""
+    found: list[Kind] = ["final score"]
+    compared = [row.improvement for row in rows if row.improvement is not None]
+    if any(own.low == own.low for own in compared):
+        found += ["difference", "improvement"]
+    return (
+        [*found, "all tasks"]
+        if any(row.p_value and row.task == ALL_TASKS for row in rows)
+        else found
+    )
 
 
 def _listed(names: tuple[str, ...] | list[str], noun: str) -> str:

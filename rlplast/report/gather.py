@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from rlplast.report.looks import unused
 from rlplast.report.run_data import EVALUATIONS, TRAINING, RunData, read_run
 from rlplast.run.read import read_config, read_info, read_json, read_lines
 
-__all__ = ["Gathered", "NothingDone", "gather"]
+__all__ = ["Gathered", "NothingDone", "gather", "walk"]
 
 DONE = "done"
 PREFIX = "prefix"
@@ -90,6 +90,19 @@ def gather(folders: Sequence[Path]) -> Gathered:
     return merged
 
 
+def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Yield as `os.walk` does, in order, without hidden folders; links are followed once."""
+    walked: set[Path] = set()
+    for root, inner, files in os.walk(folder, followlinks=True):
+        path = Path(root)
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        if path.resolve() in walked:
+            inner.clear()
+            continue
+        walked.add(path.resolve())
+        yield path, inner, files
+
+
 def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """Return the folders of studies and those of runs that are in no study, each once."""
     studies: dict[Path, Path] = {}
@@ -99,14 +112,7 @@ def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
             raise ConfigError(
                 f"{folder} is no folder: allowed are folders of `rlplast study` and `rlplast train`"
             )
-        walked: set[Path] = set()  # a link may lead back
-        for root, inner, files in os.walk(folder, followlinks=True):
-            path = Path(root)
-            if path.resolve() in walked:
-                inner.clear()
-                continue
-            walked.add(path.resolve())
-            inner[:] = sorted(name for name in inner if not name.startswith("."))
+        for path, inner, files in walk(folder):
             if "study.json" in files:
                 studies.setdefault(path.resolve(), path)
                 inner.clear()

@@ -3,7 +3,6 @@
 - `serve`: shows a folder, and writes the report in it again whenever runs have written something.
 """
 
-import os
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import ConfigError, RlplastError
+from rlplast.report.gather import walk
 
 __all__ = ["serve"]
 
@@ -46,7 +46,9 @@ def serve(
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"--port {port}: {error}; allowed is a free one, or 0 for any") from error
+        raise ConfigError(
+            f"--port {port} ({error}): allowed is a free one, or 0 for any"
+        ) from error
     seen = _state(folders)
     write()
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -70,8 +72,8 @@ def serve(
 def _state(folders: Sequence[Path]) -> dict[Path, int]:
     """Return when each file that says how runs stand was written, in nanoseconds."""
     found = {}
-    for root, _, names in (own for folder in folders for own in os.walk(folder)):
-        for path in (Path(root, name) for name in _WATCHED if name in names):
+    for root, _, names in (own for folder in folders for own in walk(folder)):
+        for path in (root / name for name in _WATCHED if name in names):
             with suppress(FileNotFoundError):  # it is being replaced
                 found[path] = path.stat().st_mtime_ns
     return found

@@ -155,7 +155,7 @@ def summarise(gathered: Gathered) -> Summary:
     ]
     baseline = gathered.baseline
     if baseline is not None and not any(run.arm == baseline for run in runs):
-        notes.append(f"no run of the baseline {baseline} is finished: nothing is compared with it")
+        notes.append(f"no run of the baseline {baseline} has a score: nothing is compared with it")
         baseline = None
     tasks = [_task(gathered, runs, name) for name in gathered.tasks]
     rows: list[SummaryRow] = []

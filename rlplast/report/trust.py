@@ -5,7 +5,7 @@
 - `verdict_words`: what all rows say, in a sentence per task.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Literal
 
 from rlplast.core.training.best import higher_is_better
@@ -27,14 +27,17 @@ COVERAGE: Mapping[Kind, Mapping[int, tuple[int, int]]] = {
 }
 
 
-def coverage_words(count: int, pooled: bool = False) -> str:
+_NAMES: Mapping[str, str] = {"all tasks": "mean over tasks", "improvement": "P(improvement)"}
+
+
+def coverage_words(count: int, kinds: Sequence[Kind] = ("final score",)) -> str:
     """Return in words how often intervals of so many seeds held the true value.
 
     Between two simulated numbers of seeds the words are of the smaller one.
 
     Args:
         count: seeds of a task.
-        pooled: whether they are of several tasks together.
+        kinds: of which intervals.
 
     Examples:
         >>> coverage_words(4)
@@ -43,15 +46,14 @@ def coverage_words(count: int, pooled: bool = False) -> str:
     if count < FEWEST:
         return f"With fewer than {FEWEST} seeds there are no intervals."
     seeds = max(own for own in COVERAGE["final score"] if own <= count)
-    kinds: dict[Kind, str] = {"final score": "final score", "difference": "difference"}
-    kinds = {"all tasks": "mean over tasks"} if pooled else kinds
     said = []
-    for kind, name in (kinds | {"improvement": "P(improvement)"}).items():
+    for kind in kinds:
         low, high = COVERAGE[kind][seeds]
-        said.append(f"of a {name} in {low} to {high}")
+        said.append(f"of a {_NAMES.get(kind, kind)} in {low} to {high}")
+    words = ", ".join(said[:-1]) + (" and " if said[1:] else "") + said[-1]
     return (
-        f"How far to trust 95% intervals: with {seeds} seeds, of 100 simulated studies they held "
-        f"the true value {', '.join(said[:-1])} and {said[-1]}."
+        f"How far to trust 95% intervals: of 100 simulated studies with {seeds} seeds, they held "
+        f"the true value {words}."
     )
 
 
@@ -91,12 +93,9 @@ def verdict(row: SummaryRow, sense: int) -> Verdict:
 _SAID: Mapping[Verdict, str] = {
     "better": "Better than {}: {}.",
     "worse": "Worse than {}: {}.",
-    "mixed": (
-        "Mixed against {}: {}. The mean differs with certainty, but most pairs of runs do not say "
-        "so: look at each task."
-    ),
+    "mixed": "Mixed against {}: {}. The mean and most pairs of runs disagree: look at the points.",
     "unclear": "No clear difference from {}: {}. This does not show that they are equal.",
-    "untested": "Not tested against {}: {}. Seeds differ by one and the same amount.",
+    "untested": "Not tested against {}: {}. There is no spread between seeds.",
     "too few seeds": (
         "Too few seeds to judge {1}: the arm and {0} each need {2} with a score on every task."
     ),
@@ -110,34 +109,43 @@ def verdict_words(summary: Summary) -> list[str]:
     A paragraph on the mean over all tasks if there are rows of that with a test; then one per task,
     of the arms and tasks that are not in it.
     """
-    if summary.baseline is None:
-        return ["There is no baseline, so no arm is tested against another."]
-    tasks = list(dict.fromkeys(row.task for row in summary.rows))
+    baseline = summary.baseline
+    if baseline is None:
+        return ["There is no baseline to compare with, so no arm is tested."]
+    tasks = list(summary.starts)
     pooled = [row for row in summary.aggregates if row.p_value is not None]
     said = []
     if pooled:
-        words = _paragraph(pooled, summary.baseline, 1, _most(summary.aggregates))
+        words = _paragraph(pooled, summary.aggregates, baseline, 1)
         said.append(f"Mean over these {len(tasks)} tasks: {words}")
     over_all = {row.arm for row in pooled}
     for task in tasks:
-        every = [row for row in summary.rows if row.task == task]
-        own = [row for row in every if row.arm not in over_all]
-        rows = [row for row in own if row.improvement is not None and row.difference is not None]
-        head = f"{task}: " if len(tasks) > 1 else ""
-        if rows:
-            sense = 1 if higher_is_better(rows[0].score) else -1
-            said.append(head + _paragraph(rows, summary.baseline, sense, _most(every)))
-        elif any(row.arm != summary.baseline for row in own):
-            absent = f"for want of a run of the baseline {summary.baseline}"
-            said.append(f"{head}Nothing is compared, {absent}.")
+        rows = [row for row in summary.rows if row.task == task]
+        words = _of_task(rows, over_all, baseline)
+        silent = {run.arm for run in summary.runs if run.task == task} - {row.arm for row in rows}
+        if silent:
+            words.append(f"Without a score: {', '.join(sorted(silent))}.")
+        if words:
+            said.append((f"{task}: " if len(tasks) > 1 else "") + " ".join(words))
     return said
 
 
-def _most(rows: Sequence[SummaryRow]) -> int:
-    return max(row.seeds for row in rows)
+def _of_task(rows: Sequence[SummaryRow], over_all: Set[str], baseline: str) -> list[str]:
+    """Return what is said of a task's arms but those of which all tasks together have a test."""
+    own = [row for row in rows if row.arm not in {*over_all, baseline}]
+    if any(row.improvement is not None for row in own):
+        return [_paragraph(own, rows, baseline, 1 if higher_is_better(rows[0].score) else -1)]
+    if not rows:
+        return ["No run has a score."]
+    return (
+        [f"Nothing is compared, as no run of the baseline {baseline} has a score."] if own else []
+    )
 
 
-def _paragraph(rows: Sequence[SummaryRow], baseline: str, sense: int, most: int) -> str:
+def _paragraph(
+    rows: Sequence[SummaryRow], everyone: Sequence[SummaryRow], baseline: str, sense: int
+) -> str:
+    most = max(row.seeds for row in everyone)
     found: dict[Verdict, list[str]] = {}
     for row in rows:
         own, notes = verdict(row, sense), []
@@ -154,6 +162,9 @@ def _paragraph(rows: Sequence[SummaryRow], baseline: str, sense: int, most: int)
             said.append(words.format(baseline, ", ".join(arms[:NAMED]) + rest, FEWEST))
     if {"better", "worse", "mixed"} & found.keys():
         said.append("p is corrected by Holm's method for the number of arms.")
+    left = next((row.seeds for row in everyone if row.arm == baseline), most)
+    if left < most:
+        said.append(f"{baseline} has {left} runs with a score, where others have {most}.")
     return " ".join(said)
 
 

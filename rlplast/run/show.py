@@ -4,6 +4,7 @@
 - `share_done`, `next_firing`, `disk_used`: parts of it.
 """
 
+import dataclasses
 import os
 import socket
 import time
@@ -17,7 +18,7 @@ from rlplast.core.checkpoint.files import is_locked
 from rlplast.core.checkpoint.manifest import check_seal
 from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.method.schedule import KEYS, Schedule
+from rlplast.core.method.schedule import KEYS, Schedule, first_due
 from rlplast.core.training.best import read_best
 from rlplast.core.training.config import RunConfig
 from rlplast.run.config_file import read_config
@@ -139,16 +140,15 @@ def next_firing(config: RunConfig, clock: Mapping[str, int]) -> tuple[str, Time]
     Raises:
         ConfigError: for a schedule that is not allowed.
     """
-    now, end = Clock(**{unit: clock.get(unit, 0) for unit in UNITS}), length(config)
-    found: list[tuple[float, str, Time]] = []
+    now, end = Clock(**{unit: clock.get(unit, 0) for unit in UNITS}), config.horizon()
+    found: list[tuple[str, Time | None]] = []
     for number, hook in enumerate(config.hooks):
         keys = {key: hook.get(key) for key in KEYS}
-        horizon = config.horizon()
-        schedule = Schedule.parse(keys, config.reference_time(), f"hooks[{number}]", horizon)
-        ahead = None if schedule.every_update else schedule.ahead(now, end)
-        if ahead is not None:
-            found.append((ahead[0], str(hook.get("method")), ahead[1]))
-    return min(found, key=lambda f: f[0])[1:] if found else None
+        schedule = Schedule.parse(keys, config.reference_time(), f"hooks[{number}]", end)
+        due = None if schedule.every_update else schedule.ahead(now, end)
+        found.append((str(hook.get("method")), due))
+    several = len({due.unit for _, due in found if due is not None}) > 1
+    return first_due(found, length(config) if several else dataclasses.asdict(end))
 
 
 def disk_used(folder: Path) -> int:

@@ -206,11 +206,14 @@ class _Run:
         new = [cell for cell in added if cell.key not in known]
         self.progress.cells = [*self.progress.cells, *new]
         self.waiting = [*self.waiting, *added]
+        over = self.progress.done | {failure.cell.key for failure in self.progress.failures}
         for cell in [cell for cell in self.waiting if cell.key in unwanted]:
             self.waiting.remove(cell)
-            self.progress.done.add(cell.key)
-            self.folder.note(cell, "pruned")
-        if before and not self.waiting and not running:  # there is room after all
+            if cell.key not in over:
+                over.add(cell.key)
+                self.progress.done.add(cell.key)
+                self.folder.note(cell, "pruned")
+        if (before or added) and not self.waiting and not running:  # there is room after all
             self.refill()
 
 

@@ -100,6 +100,6 @@ def test_a_taken_port_is_refused_before_anything_is_written(tmp_path: Path):
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"--port {port}: .* allowed is a free one"):
+        with pytest.raises(ConfigError, match=rf"--port {port} \(.*\): allowed is a free one"):
             serve([tmp_path], pytest.fail, tmp_path / "out", port, print)
     assert not (tmp_path / "out").exists()

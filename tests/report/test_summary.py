@@ -341,7 +341,7 @@ def test_one_evaluation_is_final_score_and_area(tmp_path: Path) -> None:
         ({"baseline": None}, ()),
         (
             {"statuses": {("asterix", "none", seed): "failed" for seed in SEEDS}},
-            ("no run of the baseline none is finished: nothing is compared with it",),
+            ("no run of the baseline none has a score: nothing is compared with it",),
         ),
     ],
 )

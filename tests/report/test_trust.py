@@ -11,7 +11,7 @@ import pytest
 
 from rlplast.report.gather import gather
 from rlplast.report.summary import SummaryRow, summarise
-from rlplast.report.trust import COVERAGE, coverage_words, verdict, verdict_words
+from rlplast.report.trust import COVERAGE, Kind, coverage_words, verdict, verdict_words
 from tests.report.runs import write_study
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "coverage.py"
@@ -40,13 +40,13 @@ def test_all_kinds_are_in_the_table_at_the_same_numbers_of_seeds(script: ModuleT
 
 
 def test_words_are_of_the_simulated_number_of_seeds_below() -> None:
-    words = [coverage_words(count) for count in (10, 14)]
+    kinds: tuple[Kind, ...] = ("final score", "difference", "improvement")
+    words = [coverage_words(count, kinds) for count in (10, 14)]
     assert words[0] == words[1]
-    kinds = ("final score", "difference", "improvement")
-    said = re.findall(r"\d+", words[0].partition("studies")[2])
+    said = re.findall(r"\d+", words[0].partition("held")[2])
     assert said == [str(share) for kind in kinds for share in COVERAGE[kind][10]]
     low, high = COVERAGE["all tasks"][10]
-    assert f"of a mean over tasks in {low} to {high}" in coverage_words(10, pooled=True)
+    assert f"of a mean over tasks in {low} to {high}" in coverage_words(10, ["all tasks"])
     assert "with 20 seeds" in coverage_words(1000)
     assert "no intervals" in coverage_words(4)
 
@@ -154,7 +154,7 @@ def test_a_task_without_the_baseline_is_named(tmp_path: Path):
     absent = {("pong", "none", seed): "failed" for seed in range(5)}
     words = by_task(tmp_path, {"asterix": 9.0, "pong": 9.0}, statuses=absent)
     assert words[0].startswith("asterix: Better than none: fire (p < 0.001).")
-    assert words[1] == "pong: Nothing is compared, for want of a run of the baseline none."
+    assert words[1] == "pong: Nothing is compared, as no run of the baseline none has a score."
 
 
 def test_an_arm_that_is_not_on_all_tasks_is_compared_on_its_own(tmp_path: Path):

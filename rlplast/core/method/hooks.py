@@ -23,7 +23,7 @@ from rlplast.core.method.method import Method, has_face
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
-from rlplast.core.method.schedule import KEYS, Schedule
+from rlplast.core.method.schedule import KEYS, Schedule, first_due
 from rlplast.core.method.scope import scope
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import swapped
@@ -327,16 +327,8 @@ class Hooks:
 
     def next_due(self, clock: Clock) -> tuple[str, Time] | None:
         """Return the method and time of the scheduled hook that is due next."""
-        end = asdict(self.horizon)
-        found = [
-            (*ahead, hook.method.name)
-            for hook in self.scheduled
-            if (ahead := hook.schedule.ahead(clock, end)) is not None
-        ]
-        if not found:
-            return None
-        _, due, name = min(found, key=lambda own: own[0])
-        return name, due
+        found = [(h.method.name, h.schedule.ahead(clock, self.horizon)) for h in self.scheduled]
+        return first_due(found, asdict(self.horizon))
 
     def state_dict(self) -> dict[str, Any]:
         """Return methods' state, the sums not yet flushed, and where `step` was."""

@@ -8,6 +8,7 @@ A condition (`when`) has no due points: it is looked at when its value is measur
 `rlplast.core.method.hooks.Hooks.observe`; the schedule only says between which clocks it may fire.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError, check_choice, check_known
 from rlplast.core.method.condition import Condition
 
-__all__ = ["KEYS", "Schedule"]
+__all__ = ["KEYS", "Schedule", "first_due"]
 
 RULES = ("at", "every", "on", "when")
 KEYS = (*RULES, "from", "until")
@@ -197,23 +198,18 @@ class Schedule:
             return None
         return Time(following, unit)
 
-    def ahead(self, clock: Clock, end: Mapping[str, float]) -> tuple[float, Time] | None:
-        """Return the next due point, and how far it is: a share of what is left of the run.
+    def ahead(self, clock: Clock, end: Clock) -> Time | None:
+        """Return the next due point, where one is before the end; else None.
 
         Args:
             clock: now.
-            end: counts at the end of the run, by unit; a unit that is not known is 0 or left out.
-
-        Returns:
-            None where nothing is due before the end.
+            end: counts at the end of the run; 0 for what is not known.
         """
-        due = self.next_due(clock)
-        if due is None:
+        due, start = self.next_due(clock), self.start
+        if due is None or 0 < end[due.unit] <= due.value:
             return None
-        last, left = end.get(due.unit, 0), due.value - clock[due.unit]
-        if 0 < last <= due.value:
-            return None
-        return (left / (last - clock[due.unit]) if last else left), due
+        shut = start is not None and start.unit != due.unit and clock[start.unit] < start.value
+        return start if shut else due
 
     def earliest(self) -> list[Time]:
         """Return times up to which a run with this schedule equals one without.
@@ -261,3 +257,20 @@ class Schedule:
         """Return the units this schedule reads, to check them against a Trainable's."""
         times = (*self.at, self.every, self.start, self.until, self.when and self.when.cooldown)
         return {t.unit for t in times if t is not None} | ({"phase"} if self.on else set())
+
+
+def first_due(
+    found: Iterable[tuple[str, Time | None]], end: Mapping[str, float]
+) -> tuple[str, Time] | None:
+    """Return the name and time that come first; times of two units by their share of the run.
+
+    Args:
+        found: names and times; None for what is not due.
+        end: counts at the end of the run, by unit; a unit that is not known comes last.
+    """
+
+    def share(own: tuple[str, Time]) -> tuple[float, float]:
+        last = end.get(own[1].unit, 0)
+        return (own[1].value / last if last else math.inf), own[1].value
+
+    return min(((name, due) for name, due in found if due is not None), key=share, default=None)
