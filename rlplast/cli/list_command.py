@@ -98,6 +98,12 @@ _OUTSIDE_REGISTRY = {
 }
 
 
+def _families(family: str | None) -> tuple[str, ...]:
+    if family is None:
+        return registry.FAMILIES
+    return METHODS if family == "methods" else (family,)
+
+
 def list_rows(family: str | None = None) -> list[Row]:
     """Return the rows of one family, or of all, as ``--json`` prints them.
 
@@ -110,8 +116,7 @@ def list_rows(family: str | None = None) -> list[Row]:
     if family is not None:
         check_choice("family", family, FAMILIES)
     rows: list[Row] = []
-    alone = METHODS if family == "methods" else (family,)
-    for name in registry.FAMILIES if family is None else alone:
+    for name in _families(family):
         elsewhere = _OUTSIDE_REGISTRY.get(name)
         rows += [info.row() for info in registry.rows(name)] if elsewhere is None else elsewhere()
     return [row | {"from": row.get("from", "rlplast")} for row in rows]
@@ -145,8 +150,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.family is None:
         rows = _envs_counted(rows)
-    alone = METHODS if args.family == "methods" else (args.family,)
-    for family in alone if args.family else registry.FAMILIES:
+    for family in _families(args.family):
         _show_family(family, [row for row in rows if row["family"] == family], args.family is None)
     return 0
 

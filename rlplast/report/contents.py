@@ -118,15 +118,14 @@ def _headline(report: Report) -> Iterator[Part]:
 
 def _kinds(rows: Sequence[SummaryRow]) -> list[Kind]:
     """Return of what there are intervals."""
-    found: list[Kind] = ["final score"]
     compared = [row.improvement for row in rows if row.improvement is not None]
-    if any(own.low == own.low for own in compared):
-        found += ["difference", "improvement"]
-    return (
-        [*found, "all tasks"]
-        if any(row.p_value and row.task == ALL_TASKS for row in rows)
-        else found
-    )
+    found: dict[Kind, bool] = {
+        "final score": True,
+        "difference": any(own.low == own.low for own in compared),
+        "improvement": any(own.low == own.low for own in compared),
+        "all tasks": any(row.task == ALL_TASKS and row.p_value is not None for row in rows),
+    }
+    return [kind for kind, there in found.items() if there]
 
 
 def _listed(names: tuple[str, ...] | list[str], noun: str) -> str:
