@@ -117,7 +117,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         root = parser()
         arguments, rest = root.parse_known_args(argv)
         if rest and not getattr(arguments, "takes_overrides", False):
-            root.error(f"unrecognized arguments: {' '.join(rest)}")
+            of_study = arguments.command == "study"
+            hint = ": a study's file has them, under overrides" if of_study else ""
+            root.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
         arguments.overrides = rest
         for module in arguments.modules:
             import_module(module)

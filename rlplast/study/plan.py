@@ -292,7 +292,8 @@ def _length(cell: Cell) -> float:
 
 def _share(config: RunConfig, time: Time) -> float:
     """Return how much of a run lies before a time; 0 where not known."""
-    if time.unit == "phase" and config.kind in ("supervised", "gpt"):  # not all are as long
-        return updates_at(config, time) / updates_at(config, config.total_time())
     end = config.horizon()[time.unit]
+    phased = config.kind in ("supervised", "gpt")
+    if phased and (time.unit == "phase" or end == 0):  # not all phases are as long
+        return updates_at(config, time) / updates_at(config, config.total_time())
     return time.value / end if end > 0 else 0.0
