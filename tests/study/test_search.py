@@ -228,6 +228,20 @@ def test_trial_whose_run_fails_counts_and_the_others_go_on(tmp_path: Path) -> No
     assert cells == {"failed": 1, "pruned": 1, "done": cells["done"]}
 
 
+@pytest.mark.parametrize("failing", ["", "seed-1/tuned #1"], ids=["stopped", "failed"])
+def test_search_goes_on_after_trials_that_equal_those_before(failing: str, tmp_path: Path) -> None:
+    arms = {"tuned": {"sample": {"keys": {"optimizer.lr": [1e-2, 1e-9]}}}}
+    search = {"sampler": "random", "startup_trials": 1, "trials": 9}
+    out = tmp_path / "study"
+    config = search_study(tmp_path, arms, **search)
+    run_study(config, out, fault=lambda name, attempt: 2 if name == failing else None)
+    states = {state for state, *_ in trials(out).values()}
+    assert len(trials(out)) == 9 and {"FAIL" if failing else "PRUNED"} <= states
+    failed, pruned = ([*journal(out, event)] for event in ("failed", "pruned"))
+    assert len({*pruned}) == len(pruned) and {*failed} == ({failing} if failing else set())
+    assert not {*failed} & {*pruned}
+
+
 def test_equal_trials_run_once(tmp_path: Path) -> None:
     arms = {"tuned": {"sample": {"keys": {"optimizer.lr": [0.01, 0.02]}}}}
     out = tmp_path / "study"
