@@ -83,6 +83,8 @@ def terminal_line(reading: Reading, columns: int, plain: bool = False) -> str:
 
 def _following(name: str, at: Time) -> list[str]:
     whole, short = f"{at.value:,} {at.unit}", count(at.value)
+    if at.unit == "phase":
+        whole = short = f"phase {at.value}"
     forms = [f"next: {name} at {whole}", f"next: {name} at {short}", f"{name} at {short}"]
     for most in (24, 10):
         forms += [f"{middle(name, most)} at {short}"]
@@ -146,7 +148,7 @@ class RunProgress:
             total=total,
             unit=unit,
             rate=self._pace.rate(),
-            left=None if self.ended else self._pace.left(now, total),
+            left=self._pace.left(now, total) if clock[unit] < total else None,
             following=None if self.ended else loop.hooks.next_due(clock),
             scores=tuple(scores),
         )

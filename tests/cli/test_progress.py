@@ -75,6 +75,12 @@ def test_a_usual_terminal_shows_phase_bar_rate_time_and_next_firing(columns: int
     assert ("2,540 of 6,000 env_steps" in parts) == (columns == 160)
 
 
+def test_a_phase_is_named_by_its_number():
+    reading = Reading(**vars(PLAIN) | {"following": ("fire", Time(3, "phase"))})
+    assert "next: fire at phase 3" in terminal_line(reading, 160).split(GAP)
+    assert "next: fire at phase 3" in plain_line(reading)
+
+
 def test_sixty_columns_still_say_what_fires_next():
     parts = terminal_line(PLAIN, 60).split(GAP)[1:]
     assert parts == ["42%", "67 env_steps/s", "0:51 left", "fire at 3k"]
@@ -181,7 +187,7 @@ def test_a_run_says_how_far_it_is_and_what_fires_next(tmp_path: Path):
     found = observed(made, RunProgress(Clockwork()))
     assert [reading.done for reading in found] == sorted(reading.done for reading in found)
     assert {(reading.total, reading.unit) for reading in found} == {(16, "env_steps")}
-    assert found[-1].share == 1
+    assert found[-1].share == 1 and found[-1].left is None  # the end is still evaluated
     names = [reading.following[0] for reading in found if reading.following]
     assert {"fire", "shrink_perturb", "head_reset"} >= set(names) and "fire" in names
     assert any("loss" in text for reading in found for text in reading.scores)
