@@ -1,8 +1,8 @@
 """List what a config can name: methods, metrics, optimizers, environments, kinds, configs.
 
 Without a FAMILY it says only what each does, and counts environments. With one, such as `methods`,
-`metrics` or `envs`, it adds parameters, source and ``from``: rlplast, an installed package, or a
-module given with `--import`.
+`metrics` or `envs`, it adds parameters and source. The column ``from`` says where a row comes from:
+rlplast, an installed package, or a module given with `--import`.
 """
 
 import argparse
@@ -131,7 +131,10 @@ def _envs_counted(rows: list[Row]) -> list[Row]:
     short = [row for row in rows if row["family"] != "envs"]
     for start, alike in starts.items():
         summary = f"{counted(len(alike), 'environment')}, see `rlplast list envs`"
-        short.append({"name": start, "family": "envs", "summary": summary, "params": {}})
+        origin = "; ".join(dict.fromkeys(row["from"] for row in alike))
+        short.append(
+            {"name": start, "family": "envs", "summary": summary, "params": {}, "from": origin}
+        )
     return short
 
 
@@ -160,7 +163,10 @@ def _show_family(family: str, rows: list[Row], short: bool) -> None:
     if not rows:
         print(f"{family}: none")
         return
-    columns = ["summary"] if short else ["summary", "params", "source", "from"]
+    columns = ["summary", "params", "source", "from"]
+    if short:
+        foreign = any(row["from"] != "rlplast" for row in rows)
+        columns = ["summary", "from"] if foreign else ["summary"]
     if not any(row["params"] for row in rows):
         columns = [column for column in columns if column != "params"]
     longest = max(len(row["name"]) for row in rows)
