@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from rlplast.report import charts
-from rlplast.report.charts import Axis, Bar, Curve, Firing, Panel, Point
+from rlplast.report.charts import Curve, Firing
 from rlplast.report.looks import unused
 from rlplast.report.page import Chart
 from rlplast.report.plot import metric_names
+from rlplast.report.rows import Axis, Bar, Panel, Point, chart_of_rows
 from rlplast.report.run_data import RunData, curve
 from rlplast.report.statistics import Estimate, align, curve_band
 from rlplast.report.summary import ALL_TASKS, SummaryRow
@@ -138,7 +139,7 @@ def _of_panels(
     dotted = any(isinstance(point, Point) and point.seeds for point in points)
     dots = " Small dots: the seeds." if dotted else ""
     caption = f"{words}: {interval_words(rows)}.{dots}"
-    return Chart(name, title, caption, charts.rows(report.arms, panels))
+    return Chart(name, title, caption, chart_of_rows(report.arms, panels))
 
 
 def comparison(report: Report) -> Iterator[Chart]:
@@ -261,4 +262,4 @@ def costs(report: Report) -> Iterator[Chart]:
     shared = any(row.seconds > row.own_seconds for row in report.summary.rows)
     pale = " Pale: the prefix, run once for all arms of a seed." if shared else ""
     caption = f"Mean over seeds.{pale}"
-    yield Chart("cost", "Wall-clock time", caption, charts.rows(report.arms, panels))
+    yield Chart("cost", "Wall-clock time", caption, chart_of_rows(report.arms, panels))

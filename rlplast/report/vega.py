@@ -31,6 +31,7 @@ __all__ = [
     "png",
     "rounded",
     "shape_of",
+    "side_by_side",
     "step_axis",
     "svg",
     "tip",
@@ -139,6 +140,11 @@ def nearest_tips(fields: Mapping[str, str]) -> Any:
         f"{json.dumps(title)}: format({own}.{field}, ',.4~g')" for field, title in fields.items()
     )
     return alt.value(alt.expr(f"{{'arm': {own}.arm, {', '.join(numbers)}}}"))
+
+
+def side_by_side(charts: Sequence[alt.LayerChart]) -> alt.ConcatChart:
+    """Return charts beside each other, at most three."""
+    return alt.concat(*charts, columns=3, spacing=24)
 
 
 def rounded(values: Iterable[float | None]) -> list[float | int | None]:

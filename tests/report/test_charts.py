@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from rlplast.report import charts, vega
-from rlplast.report.charts import Bar, Curve, Firing, Panel, Point
+from rlplast.report.charts import Curve, Firing
 from rlplast.report.looks import BASELINE, looks
+from rlplast.report.rows import Bar, Panel, Point, chart_of_rows
 from rlplast.report.vega import Spec
 
 NAMES = ("none", "fire", "full_reset")
@@ -41,8 +42,8 @@ def all_charts(names: tuple[str, ...]) -> dict[str, Spec]:
     return {
         "curves": charts.curves(arms, curves(n), seeds, ("steps", "score"), [3000], fired),
         "panels": charts.panels(arms, layers, "steps", [3000], {"churn": [(0, 1000)]}),
-        "points": charts.rows(arms, panels),
-        "bars": charts.rows(arms, bars),
+        "points": chart_of_rows(arms, panels),
+        "bars": chart_of_rows(arms, bars),
     }
 
 
@@ -145,20 +146,20 @@ def test_points_show_value_interval_and_seeds():
 
 def test_point_without_interval_has_no_line():
     alone = {0: Point(5.0, float("nan"), float("nan"))}
-    text = vega.svg(charts.rows(looks(("none",), None), [Panel("a", "b", alone)]))
+    text = vega.svg(chart_of_rows(looks(("none",), None), [Panel("a", "b", alone)]))
     assert "mark-symbol" in text
     assert not re.findall(r"<line [^>]*stroke-width=\"2.4\"", text)
 
 
 def test_arm_without_a_number_has_no_row():
-    spec = charts.rows(looks(NAMES, "none"), [Panel("a", "b", {2: Point(1.0)})])
+    spec = chart_of_rows(looks(NAMES, "none"), [Panel("a", "b", {2: Point(1.0)})])
     found = re.findall(r">([a-z_]+)</text>", vega.svg(spec))
     assert "full_reset" in found
     assert not {"none", "fire"} & set(found)
 
 
 def ticks(panel: Panel) -> list[float]:
-    text = vega.svg(charts.rows(looks(("a",), None), [panel]))
+    text = vega.svg(chart_of_rows(looks(("a",), None), [panel]))
     return [float(found) for found in re.findall(r">(-?[\d.]+)</text>", text)]
 
 
@@ -221,6 +222,6 @@ def test_any_name_can_be_drawn(name: str):
     for spec in (
         charts.curves(arms, drawn, {}, ("steps", name), [], fired),
         charts.panels(arms, {name: {"": drawn, name: drawn}}, "steps", []),
-        charts.rows(arms, [Panel(name, name, {0: Point(1.0), 1: Point(2.0)})]),
+        chart_of_rows(arms, [Panel(name, name, {0: Point(1.0), 1: Point(2.0)})]),
     ):
         ET.fromstring(vega.svg(spec))
