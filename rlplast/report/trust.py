@@ -84,10 +84,10 @@ def verdict(row: SummaryRow, sense: int) -> Verdict:
         return "untested"
     if row.p_holm >= ALPHA:
         return "unclear"
-    better = sense * row.difference.value > 0
-    if sense * row.difference.value * (row.improvement.value - 0.5) <= 0:
+    gain = sense * row.difference.value
+    if gain * (row.improvement.value - 0.5) <= 0:
         return "mixed"
-    return "better" if better else "worse"
+    return "better" if gain > 0 else "worse"
 
 
 _SAID: Mapping[Verdict, str] = {

@@ -82,10 +82,6 @@ class Report:
         length = task_length(run.config) if run.unit == "epochs" else None
         return ("tasks done", length) if length else (self.unit(task), 1)
 
-    def over_tasks(self, task: str) -> bool:
-        """Whether a run's phases are tasks of one length."""
-        return task_length(self.of(task)[0].config) is not None
-
     def score(self, task: str) -> str:
         """Return the name of a task's score."""
         return self.of(task)[0].score

@@ -118,7 +118,9 @@ class StudyConfig:
     def _check_arms(self) -> None:
         tasks = list(self.task_list())
         if "all tasks" in tasks:
-            raise ConfigError("tasks.all tasks: a report calls its mean over tasks so; rename it")
+            raise ConfigError(
+                "tasks: reports use 'all tasks' for the mean over tasks; choose another name"
+            )
         for name, arm in self.arms.items():
             check_arm(str(name), arm, self.search is not None)
             check_tasks(f"arms.{name}.tasks", (arm or {}).get("tasks") or {}, tasks)

@@ -67,6 +67,12 @@ def test_long_names_go_on_below_and_are_no_markup(tmp_path: Path, monkeypatch: p
     assert "receipts     line 1, at 500 updates, 1,000 env_steps, is only in A" in out
 
 
+def test_runs_without_a_line_are_not_called_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    one, other = (write_run(tmp_path / name, []) for name in ("one", "other"))
+    out = compared(one, other, 80, monkeypatch)
+    assert "equal        bit for bit" not in out and "neither run has a line" in out
+
+
 def test_what_is_no_run_is_refused_and_damage_named(runs, tmp_path: Path):
     assert "is no run's folder" in refused(command("compare", runs["dqn"], tmp_path))
     bad = write_run(tmp_path / "bad", [])

@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -29,6 +32,13 @@ def test_every_row_has_the_fields_of_the_contract():
         assert all(set(p) == {"default", "range"} for p in row["params"].values()), row
     keys = [(row["family"], row["name"]) for row in found]
     assert len(set(keys)) == len(keys)
+
+
+def test_letters_that_the_output_does_not_have_are_replaced():
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "rlplast", "list", "interventions"]
+    done = subprocess.run(command, env=environment, capture_output=True, check=True)
+    assert b"weight_clip" in done.stdout and done.stdout.isascii()
 
 
 def test_all_families_together_are_the_families_one_by_one():

@@ -16,6 +16,7 @@ from rlplast.report.page import Details, Row, Section, Table, Text, page
 from rlplast.report.records import MOST, estimate, number
 from rlplast.report.summary import summarise
 from rlplast.report.trust import p_words
+from rlplast.report.view import Report
 from tests.report.runs import receipt_row, write_run, write_study
 
 VOID = {"meta", "link", "input", "br", "img", "hr"}
@@ -250,6 +251,18 @@ def test_text_of_any_part_is_escaped():
     table = Table((HOSTILE,), (Row((HOSTILE,), 0),), HOSTILE, title=HOSTILE)
     parts = (Text(HOSTILE), table, Details(HOSTILE, HOSTILE, 1))
     assert_harmless(Page(page(HOSTILE, arms, [Section("a", HOSTILE, parts)] * 2, HOSTILE)))
+
+
+def test_long_names_of_tasks_have_files_and_updates_are_no_tasks(tmp_path: Path):
+    config = {
+        "stream": {"name": "random_labels", "phases": 5, "epochs": 40},
+        "total": "6000 updates",
+    }
+    study = write_study(tmp_path, ("none",), (1, 2), ("x" * 150, "x" * 151), config=config)
+    found = gather([study])
+    report = Report(found, summarise(found))
+    assert len({*report.slugs.values()}) == 3 and max(map(len, report.slugs.values())) < 100
+    assert {report.axis(task) for task in report.tasks} == {("updates", 1)}
 
 
 def test_missing_runs_are_said_plainly(tmp_path: Path, quick: None):

@@ -93,6 +93,11 @@ def test_a_folder_that_vanishes_while_it_is_looked_at_is_passed_over(
     assert 0 < len(_state([study])) < len(whole)
 
 
+def test_a_port_that_cannot_be_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"--port 99999 .*: allowed is a free one"):
+        serve([tmp_path], pytest.fail, tmp_path / "out", 99999, print)
+
+
 def test_a_taken_port_is_refused_before_anything_is_written(tmp_path: Path):
     import socket
 

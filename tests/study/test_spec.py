@@ -183,6 +183,7 @@ def test_samples_are_all_different():
         ({"base": "dqn/demo", "arms": {}}, "study has no arms"),
         ({"kind": "dqn", "total": "5 updates"}, "the config of one run: `rlplast train`"),
         ({"base": "dqn/demo", "arms": ARMS, "seed": 3}, "unknown key 'seed': did you mean 'seeds'"),
+        ({"base": "dqn/demo", "arms": ARMS, "tasks": {"all tasks": {}}}, "choose another name"),
         ({"base": "dqn/demo", "arms": ARMS, 3: 4}, "unknown key 3: allowed: arms"),
     ],
 )
