@@ -180,7 +180,7 @@ class Experience:
         self.env.load_state_dict(state["env"])
         self.stack.frames[:] = state["stack"]
         self.credit = float(state["credit"])
-        self.returns = list(state["returns"])
+        self.returns = [float(value) for value in state["returns"]]
         self._replay_state = state["replay"]
 
     def save_files(self, previous: Path | None) -> Callable[[Path], None]:

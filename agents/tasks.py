@@ -62,9 +62,16 @@ class Tasks:
     def make(
         self, number: int, rngs: list[np.random.Generator], workers: int = 0
     ) -> envs.VectorEnv | envs.TaskVector:
-        """Build the environments of a task, one per generator."""
+        """Build the environments of a task, one per generator.
+
+        Raises:
+            ConfigError: if they cannot be built, such as in worker processes.
+        """
         env_id, options = self.of(number)
-        made = envs.make_vector(env_id, rngs, workers, self.env.timeout, **options)
+        try:
+            made = envs.make_vector(env_id, rngs, workers, self.env.timeout, **options)
+        except (ValueError, ImportError) as error:
+            raise ConfigError(f"env: {error}") from error
         shift = self._shifts[number]
         plain = made.spec == self.spec and shift is envs.NO_SHIFT
         return made if plain else envs.TaskVector(made, self.spec, shift)

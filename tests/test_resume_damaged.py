@@ -1,9 +1,11 @@
 """What may go wrong with a run's folder: damaged, in use, full, not empty."""
 
 import json
+import re
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,15 @@ import pytest
 import yaml
 
 from rlplast.core.checkpoint import checkpoint
+from rlplast.core.clock import Time
+from rlplast.core.errors import RlplastError
 from rlplast.core.training.run_folder import RunFolder
 from rlplast.run import api
+from rlplast.run.config_file import read_config
 from tests.cli.commands import command
-from tests.runs import TINY, files_up_to, final, flip, forget, status
+from tests.every_kind import KINDS, small_run
+from tests.gpt.runs import write_corpora
+from tests.runs import TINY, files_up_to, final, flip, forget, lines, status
 
 
 @pytest.fixture
@@ -101,6 +108,67 @@ def test_state_that_fits_its_manifest_and_no_run_is_exit_1(
     outcome = command("resume", halfway)
     assert outcome.code == 1 and outcome.err.count("\n") == 1
     assert "step-60" in outcome.err
+
+
+def leaves(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the paths to all values of a state; of a list to the first two."""
+    if isinstance(tree, dict | list):
+        keys = tree if isinstance(tree, dict) else range(min(len(tree), 2))
+        for key in keys:
+            yield from leaves(tree[key], (*path, key))
+    else:
+        yield path
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # a tensor in an array's place
+@pytest.mark.parametrize("kind", KINDS)
+def test_null_in_place_of_any_value_of_a_state_is_refused_or_means_nothing(
+    kind: str, tmp_path: Path
+) -> None:
+    config = small_run(kind, write_corpora(tmp_path))
+    total = read_config(config).total_time()
+    half = Time(int(total.value * 0.6), total.unit)
+    run = api.train(config, tmp_path / "run", until=(half,)).path
+    found, _ = checkpoint.newest(run / "checkpoints")
+    saved = (found / "state.json").read_text()
+    for path in leaves(json.loads(saved)):
+        copy = tmp_path / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(run, copy)
+        for other in (copy / "checkpoints").iterdir():
+            if other.name != found.name:
+                shutil.rmtree(other)
+        (copy / "run.json").write_text(json.dumps({"status": "interrupted"}))
+        state = json.loads(saved)
+        node = state
+        for key in path[:-1]:
+            node = node[key]
+        node[path[-1]] = None
+        (copy / "checkpoints" / found.name / "state.json").write_text(json.dumps(state))
+        reseal(copy / "checkpoints" / found.name)
+        with suppress(RlplastError):  # any other error is a traceback
+            api.resume(copy)
+
+
+def test_line_altered_before_the_checkpoint_is_named_and_the_run_goes_on(
+    halfway: Path, expected: dict[str, Any]
+) -> None:
+    path = halfway / "metrics.jsonl"
+    text = path.read_bytes()
+    place = text.index(b'"train/loss": ') + len(b'"train/loss": ')
+    digit = next(i for i in range(place, len(text)) if chr(text[i]).isdigit())
+    path.write_bytes(text[:digit] + bytes([text[digit] ^ 1]) + text[digit + 1 :])
+    said: list[str] = []
+    run = api.resume(halfway, report=said.append)
+    line = text[:digit].count(b"\n")
+    found = re.search(r"metrics\.jsonl was altered after line (\d+) since step-60 was", said[0])
+    assert found is not None and int(found[1]) <= line
+    assert run.info["altered"] == {"metrics.jsonl": int(found[1])}
+    pairs = zip(lines(halfway, "metrics"), expected["metrics"], strict=True)
+    differing = [a != b for a, b in pairs]
+    assert differing.index(True) == line and sum(differing) == 1
+    assert final(halfway)["tensors.safetensors"] == expected["tensors.safetensors"]
 
 
 def test_actions_out_of_range_in_a_replay_are_exit_1(halfway: Path) -> None:

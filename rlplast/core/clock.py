@@ -6,6 +6,7 @@
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -38,6 +39,23 @@ class Clock:
     tokens: int = 0
     epochs: int = 0
     phase: int = 0
+
+    @classmethod
+    def saved(cls, counts: Mapping[str, int]) -> "Clock":
+        """Return the clock whose counts by unit a checkpoint holds.
+
+        Raises:
+            ValueError: for a count that is no whole number from 0 on.
+            TypeError: for a unit that there is not.
+
+        Examples:
+            >>> Clock.saved({"updates": 3}).updates
+            3
+        """
+        for unit, count in counts.items():
+            if type(count) is not int or count < 0:
+                raise ValueError(f"the clock's {unit} = {count!r}: allowed are whole numbers >= 0")
+        return cls(**counts)
 
     def advance(self, **counts: int) -> "Clock":
         """Return this clock with `counts` added, by unit."""

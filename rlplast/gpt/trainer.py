@@ -291,7 +291,7 @@ class GPTTrainer(Trainable):
             torch.set_rng_state(own)
         self.penalties.load_state_dict(state["penalties"])
         self.sum.copy_(state["sum"])
-        self.updates_summed = state["updates_summed"]
+        self.updates_summed = int(state["updates_summed"])
         self.scaler.load_state_dict(state["scaler"])
 
     def close(self) -> None:

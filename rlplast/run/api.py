@@ -119,7 +119,7 @@ class Run:
                         checkpoint.load_network_tensors(network, tensors)
                     # Acting may need more than weights: statistics that observations pass through.
                     trainable.load_state_dict(state["trainable"])
-                    trainable.clock = Clock(**state["clock"])
+                    trainable.clock = Clock.saved(state["clock"])
                     hooks.load_state_dict(state["hooks"])
                     write([Assign(block, value) for block, value in hooks.evaluation().items()])
                     cleanup.pop_all()  # it fits: it stays
@@ -286,7 +286,8 @@ def resume(
             _continue(loop, report)
         except DamagedFile as error:
             raise DamagedFile(f"{error}{_by_another(info)}") from error
-        with status(path, info | resumed_info()):
+        altered = {"altered": loop.folder.altered} if loop.folder.altered else {}
+        with status(path, info | resumed_info() | altered):
             if total is not None and distributed.rank() == 0:
                 write_text(path / "config.yaml", dump_config(config))
             with logged(loop.folder, config, info):
@@ -349,6 +350,11 @@ def _continue(loop: Loop, report: Callable[[str], None]) -> None:
         return
     found = find_checkpoint(folder.path, "newest", "checkpoint", report)
     loop.load(found)
+    for name, line in folder.altered.items():
+        report(
+            f"{folder.path / name} was altered after line {line} since {found.name} was saved: "
+            "training does not read it and goes on; restore the file from a copy if you have one"
+        )
     report(f"resuming {folder.path} from {found.name}")
 
 

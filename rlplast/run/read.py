@@ -87,7 +87,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """Read a .jsonl file; a last line that a stopped process left unfinished is passed over.
 
     Raises:
-        DamagedFile: naming the first other line that is no JSON object.
+        DamagedFile: naming the first other line that is no JSON object, or has a number too long to
+            be one of ours.
     """
     try:
         lines = read(path).split(b"\n")
@@ -98,17 +99,28 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line)
+            row = json.loads(line, parse_int=_count)
         except (ValueError, RecursionError):
             row = None
         if isinstance(row, dict):
             rows.append(row)
         elif number < len(lines):
             raise DamagedFile(
-                f"{path}, line {number} is no JSON object: {line[:60]!r}; only a last line may "
-                "be cut. Restore the file, or leave this run out"
+                f"{path}, line {number} is no JSON object of ours: {line[:60]!r}; only a last line "
+                "may be cut. Restore the file, or leave this run out"
             )
     return rows
+
+
+def _count(digits: str) -> int:
+    """Return an integer of a line; floats can be made of those of up to 20 digits.
+
+    Raises:
+        ValueError: for a longer one, which is no count.
+    """
+    if len(digits) > 20:
+        raise ValueError(f"an integer of {len(digits)} digits")
+    return int(digits)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -145,6 +157,7 @@ def last_line(path: Path) -> dict[str, Any]:
             size = file.seek(0, 2)
             file.seek(max(0, size - _TAIL))
             lines = file.read().splitlines()
-        return next(json.loads(line) for line in reversed(lines) if line.endswith(b"}"))
+        whole = (line for line in reversed(lines) if line.endswith(b"}"))
+        return json.loads(next(whole), parse_int=_count)
     except (OSError, ValueError, StopIteration):
         return {}

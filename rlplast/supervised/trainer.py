@@ -358,7 +358,7 @@ class Supervised(Trainable):
         self.penalties.load_state_dict(state["penalties"])
         self.loss_sum.copy_(state["loss_sum"])
         self.right.copy_(state["right"])
-        self.updates_summed, self.images_summed = state["counted"]
+        self.updates_summed, self.images_summed = map(int, state["counted"])
         if "online" in state:  # not in checkpoints of older versions
             self.online.copy_(state["online"])
-            self.online_images = state["online_images"]
+            self.online_images = int(state["online_images"])

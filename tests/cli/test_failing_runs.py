@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 
@@ -95,3 +96,13 @@ def test_environment_that_fails_is_named_and_the_checkpoint_is_kept(
     assert ("env.timeout" in message) == (fault == "hangs")
     assert api.load(tmp_path / "run").info["status"] == "failed"
     checkpoint.check(tmp_path / "run" / "checkpoints" / "step-0")
+
+
+def test_environment_without_an_importable_name_and_workers_is_refused_with_the_remedy(
+    tmp_path: Path,
+):
+    gymnasium.register("RlplastNamelessRun-v0", lambda: own_envs.Walk("discrete"))
+    env = {"id": "gym/RlplastNamelessRun-v0", "num_envs": 2, "workers": 2}
+    config = small_config(tmp_path, hooks=[], env=env)
+    message = refused(command("train", config, "--out", tmp_path / "run"), code=2)
+    assert "cannot run in worker processes" in message and "'module:Class'" in message

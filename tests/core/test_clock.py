@@ -1,4 +1,5 @@
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -101,3 +102,10 @@ def test_clock_only_grows_by_what_it_is_given() -> None:
     assert {unit: later[unit] for unit in UNITS} == dataclasses.asdict(later)
     with pytest.raises(AttributeError):
         clock.advance(steps=1)
+
+
+@pytest.mark.parametrize("count", [None, "3", 1.0, -1, True])
+def test_saved_count_that_is_no_whole_number_is_refused_by_its_unit(count: Any) -> None:
+    assert Clock.saved({"updates": 3, "phase": 0}) == Clock(updates=3)
+    with pytest.raises(ValueError, match="the clock's frames = "):
+        Clock.saved({"updates": 3, "frames": count})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlplast.core.checkpoint import checkpoint
-from rlplast.core.errors import RlplastError
+from rlplast.core.errors import DamagedFile, RlplastError
 from rlplast.core.training.best import best_checkpoint
 from rlplast.core.training.run_folder import RunFolder
 from rlplast.run import read
@@ -31,6 +31,16 @@ def test_a_pipe_in_place_of_a_file_is_refused_by_name(
     os.mkfifo(tmp_path / name)  # reading it would wait for a writer for ever
     with pytest.raises(RlplastError, match=name):
         reader(tmp_path)
+
+
+@pytest.mark.parametrize("digits", [21, 400, 4000, 5000])
+def test_an_integer_too_long_to_be_a_count_is_damage(digits: int, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"updates": 18446744073709551616}\n{"updates": ' + "9" * digits + "}\n{}\n")
+    with pytest.raises(DamagedFile, match=r"metrics\.jsonl, line 2 "):
+        read.read_lines(path)
+    path.write_text('{"updates": 18446744073709551616}\n')
+    assert read.read_lines(path) == [{"updates": 2**64}]
 
 
 @pytest.mark.parametrize("name", ["tensors.safetensors", "state.json"])

@@ -361,7 +361,7 @@ class Hooks:
             ) from error
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        self._at(None if state["clock"] is None else Clock(**state["clock"]))
+        self._at(None if state["clock"] is None else Clock.saved(state["clock"]))
         self.counted = {u for u, n in asdict(self.clock).items() if n} if self.clock else set()
         for hook in self.hooks:
             if hook.key not in state:
@@ -374,7 +374,7 @@ class Hooks:
             for name, sums in hook.sums.items():
                 sums.copy_(saved["sums"][name])
             hook.fired = {
-                name: (fired["number"], Clock(**fired["clock"]))
+                name: (fired["number"], Clock.saved(fired["clock"]))
                 for name, fired in saved.get("fired", {}).items()
             }
 

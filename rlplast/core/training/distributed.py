@@ -204,10 +204,13 @@ class _SilentFolder(RunFolder):
 
     def __init__(self, path: Path) -> None:
         self.path, self._files, self._lock = path, {}, None
-        self.lost, self.listener, self._unheard = {}, None, []
+        self.lost, self.altered, self.listener, self._unheard = {}, {}, None, []
+        self._marks = {}
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         pass
 
-    def cut(self, lengths: Mapping[str, int]) -> None:
+    def cut(
+        self, lengths: Mapping[str, int], checksums: Mapping[str, Iterable[Iterable[int]]]
+    ) -> None:
         pass

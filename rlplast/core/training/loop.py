@@ -331,6 +331,7 @@ class Loop:
             "hooks": self.hooks.state_dict(),
             "measured": getattr(self.measure, "state_dict", dict)(),
             "lengths": self.folder.lengths(),
+            "checksums": self.folder.checksums(),
             "logged": dataclasses.asdict(self._logged) if self._logged else None,
             "pending": dataclasses.asdict(self._pending) if self._pending else None,
             "best": dataclasses.asdict(self._best) if self._best else None,
@@ -381,23 +382,23 @@ class Loop:
     def _restore(self, path: Path, tensors: dict[str, Tensor], state: Any) -> None:
         for network in self.trainable.networks.values():
             checkpoint.load_network_tensors(network, tensors)
-        self.trainable.clock = Clock(**state["clock"])
+        self.trainable.clock = Clock.saved(state["clock"])
         self.trainable.load_state_dict(state["trainable"])
         self.trainable.load_files(path)
         self.hooks.load_state_dict(state["hooks"])
         getattr(self.measure, "load_state_dict", dict)(state.get("measured", {}))
         self._held_back = self.hooks.held_back(state["hooks"], self.trainable.clock)
-        self.folder.cut(state["lengths"])
+        self.folder.cut(state["lengths"], state.get("checksums", {}))
         self._best = Best(**state["best"]) if state.get("best") else None
         if distributed.rank() == 0:
             checkpoint.unseal_newer(self.folder.checkpoints, path)
             write_best(self.folder.checkpoints, self._best)
         distributed.barrier()  # nobody deletes what another one still reads
-        self._pending = Clock(**state["pending"]) if state.get("pending") else None
+        self._pending = Clock.saved(state["pending"]) if state.get("pending") else None
         self._saved = self._pending or self.trainable.clock, path
         self._unread = dict(state.get("unread", {}))
-        self._seconds = state["time/seconds"]
-        self._logged = Clock(**state["logged"]) if state["logged"] else None
+        self._seconds = float(state["time/seconds"])
+        self._logged = Clock.saved(state["logged"]) if state["logged"] else None
         self.started = any(v > 0 for v in state["clock"].values())
 
 

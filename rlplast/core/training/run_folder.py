@@ -1,7 +1,8 @@
 """A run's folder: its config, its metrics and receipts, its lock, its checkpoints.
 
-Lines are appended as they happen. Each checkpoint stores how long the files were, and
-resume cuts them back to that, so an interrupted run leaves no line twice.
+Lines are appended as they happen. Each checkpoint stores how long the files were and their
+checksums. Resume cuts them back to that length, so an interrupted run leaves no line twice, and
+says if a line was altered since.
 """
 
 import itertools
@@ -9,7 +10,8 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,9 @@ from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 __all__ = ["RunFolder", "numbered", "write_json", "write_text"]
 
 LINES = ("metrics.jsonl", "receipts.jsonl")
+_MARKS = 64  # checksums of one file that a checkpoint holds, at most
+
+Mark = tuple[int, int, int]  # lines, bytes, and the CRC-32 of these bytes
 
 
 @contextmanager
@@ -71,6 +76,7 @@ class RunFolder:
     Attributes:
         path: the folder.
         lost: by file, how many lines `cut` has cut off, which the run writes anew.
+        altered: by file, after how many lines `cut` has found something else than was written.
         listener: told of lines once they are in the files: of each the file (metrics or receipts),
             the clock's counters, and the values or the receipt.
 
@@ -82,6 +88,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lost: dict[str, int] = {}
+        self.altered: dict[str, int] = {}
         self.listener: Callable[[list[Any]], object] | None = None
         self._unheard: list[Any] = []
         path.mkdir(parents=True, exist_ok=True)
@@ -94,6 +101,8 @@ class RunFolder:
             )
         self._lock = taken
         self._files = {name: (path / name).open("ab") for name in LINES}
+        self._written: dict[str, Mark] = dict.fromkeys(LINES, (0, 0, 0))
+        self._marks: dict[str, list[Mark]] = {name: [] for name in LINES}
 
     @property
     def checkpoints(self) -> Path:
@@ -114,8 +123,10 @@ class RunFolder:
         finite = {
             k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()
         }
+        line = json.dumps(finite, allow_nan=False).encode() + b"\n"
         with _writing(self.path / name):
-            self._files[name].write(json.dumps(finite, allow_nan=False).encode() + b"\n")
+            self._files[name].write(line)
+        self._written[name] = _after(self._written[name], line)
 
     def _tell(self, *line: Any) -> None:
         if self.listener is not None:
@@ -125,6 +136,21 @@ class RunFolder:
         """Return the files' lengths in bytes, all lines so far visible to readers."""
         self.flush()
         return {name: file.tell() for name, file in self._files.items()}
+
+    def checksums(self) -> dict[str, list[Mark]]:
+        """Return for each file a few marks, the last one at its end: lines, bytes, CRC-32.
+
+        A checkpoint that is compared with the files later can say between which two marks a line
+        was altered. Where there are too many, the one goes whose neighbours are the closest.
+        """
+        for name, marks in self._marks.items():
+            if marks[-1:] != [self._written[name]]:
+                marks.append(self._written[name])
+            if len(marks) > _MARKS:
+                ends = zip(marks, marks[2:], strict=False)
+                gaps = [after[0] - before[0] for before, after in ends]
+                del marks[1 + gaps.index(min(gaps))]
+        return {name: list(marks) for name, marks in self._marks.items()}
 
     def sync(self) -> None:
         """Force to disk at least what `lengths` last counted; any thread may do it."""
@@ -141,8 +167,14 @@ class RunFolder:
         if lines and self.listener is not None:
             self.listener(lines)
 
-    def cut(self, lengths: Mapping[str, int]) -> None:
-        """Cut the files back to the lengths a checkpoint stored.
+    def cut(
+        self, lengths: Mapping[str, int], checksums: Mapping[str, Iterable[Iterable[int]]]
+    ) -> None:
+        """Cut the files back to the lengths a checkpoint stored; compare them with its checksums.
+
+        Args:
+            lengths: what `lengths` returned.
+            checksums: what `checksums` returned.
 
         Raises:
             DamagedFile: if a file is shorter than the checkpoint says.
@@ -156,6 +188,13 @@ class RunFolder:
                     "were lost"
                 )
             self.lost[name.removesuffix(".jsonl")] = _lines_after(self.path / name, length)
+            stored = [(int(n), int(size), int(crc)) for n, size, crc in checksums.get(name, ())]
+            places = [*(size for _, size, _ in stored), length]
+            *found, self._written[name] = _marks_at(self.path / name, places)
+            agree = [mark for mark, other in zip(stored, found, strict=True) if mark == other]
+            if len(agree) < len(stored):
+                self.altered[name] = agree[-1][0] if agree else 0
+            self._marks[name] = agree
             with _writing(self.path / name):
                 file.truncate(length)
             file.seek(0, os.SEEK_END)
@@ -169,7 +208,7 @@ class RunFolder:
                 with _writing(kept[-1]):
                     shutil.copyfile(self.path / name, kept[-1])
                     fsync(kept[-1])
-        self.cut(dict.fromkeys(self._files, 0))
+        self.cut(dict.fromkeys(self._files, 0), {})
         return kept
 
     def close(self) -> None:
@@ -178,6 +217,23 @@ class RunFolder:
             if file is not None:
                 with suppress(OSError):
                     file.close()
+
+
+def _after(mark: Mark, text: bytes) -> Mark:
+    """Return the mark behind some text that follows a mark."""
+    lines, size, crc = mark
+    return lines + text.count(b"\n"), size + len(text), zlib.crc32(text, crc)
+
+
+def _marks_at(path: Path, places: Iterable[int]) -> list[Mark]:
+    """Return the marks at numbers of bytes from the start, which ascend."""
+    found, mark = [], (0, 0, 0)
+    with path.open("rb") as file:
+        for place in places:
+            while mark[1] < place and (piece := file.read(min(place - mark[1], 1 << 20))):
+                mark = _after(mark, piece)
+            found.append(mark)
+    return found
 
 
 def _lines_after(path: Path, length: int) -> int:

@@ -1,7 +1,9 @@
 import errno
 import json
 import os
+import zlib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +86,7 @@ def test_lines_after_a_checkpoint_are_cut_whole_or_half(folder: RunFolder, lefto
     with (folder.path / "metrics.jsonl").open("ab") as file:
         file.write(leftover)  # a killed process's last write
     again = RunFolder(folder.path)
-    again.cut(lengths)
+    again.cut(lengths, {})
     fill(again, 5, 7)
     again.close()
     assert [r["updates"] for r in rows(folder)] == list(range(7))
@@ -103,7 +105,66 @@ def test_file_shorter_than_its_checkpoint_says_is_refused(folder: RunFolder) -> 
     lengths = folder.lengths()
     os.truncate(folder.path / "receipts.jsonl", 5)
     with pytest.raises(DamagedFile, match=r"receipts\.jsonl has 5 bytes, the checkpoint counts"):
-        folder.cut(lengths)
+        folder.cut(lengths, {})
+
+
+# Altered lines.
+
+
+def flip(path: Path, line: int) -> None:
+    """Flip one bit of a digit in a line, counted from 1: it stays JSON of the same length."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    text = bytearray(lines[line - 1])
+    place = next(i for i, letter in enumerate(text) if chr(letter).isdigit())
+    text[place] ^= 1
+    lines[line - 1] = bytes(text)
+    path.write_bytes(b"".join(lines))
+
+
+@pytest.mark.parametrize(("line", "after"), [(1, 0), (3, 0), (4, 3), (7, 6), (9, 6)])
+def test_altered_line_is_found_between_two_checkpoints(
+    folder: RunFolder, line: int, after: int
+) -> None:
+    for last in (3, 6, 9):
+        fill(folder, last - 3, last)
+        lengths, checksums = folder.lengths(), folder.checksums()
+    fill(folder, 9, 12)
+    folder.close()
+    flip(folder.path / "receipts.jsonl", line)
+    again = RunFolder(folder.path)
+    again.cut(lengths, json.loads(json.dumps(checksums)))
+    assert again.altered == {"receipts.jsonl": after}
+    assert len(rows(again)) == len(rows(again, "receipts")) == 9
+    fill(again, 9, 10)  # what follows is compared with the file as it is now
+    lengths, checksums = again.lengths(), again.checksums()
+    again.close()
+    third = RunFolder(folder.path)
+    third.cut(lengths, checksums)
+    assert third.altered == {}
+    third.close()
+
+
+def test_lines_as_they_were_written_are_not_called_altered(folder: RunFolder) -> None:
+    fill(folder, 0, 5)
+    lengths, checksums = folder.lengths(), folder.checksums()
+    for name in lengths:
+        data = (folder.path / name).read_bytes()
+        assert checksums[name] == [(5, len(data), zlib.crc32(data))]
+    fill(folder, 5, 9)
+    folder.cut(lengths, checksums)
+    fill(folder, 5, 9)
+    folder.cut(folder.lengths(), folder.checksums())
+    assert folder.altered == {}
+
+
+def test_a_long_run_keeps_few_checksums_spread_over_all_lines(folder: RunFolder) -> None:
+    for count in range(1000):
+        fill(folder, count, count + 1)
+        marks = folder.checksums()["metrics.jsonl"]
+    assert len(marks) <= 64
+    assert [n for n, _, _ in marks] == sorted({n for n, _, _ in marks})
+    gaps = [b - a for (a, _, _), (b, _, _) in pairwise([(0, 0, 0), *marks])]
+    assert marks[-1][0] == 1000 and max(gaps) <= 4 * 1000 / 64
 
 
 # A full disk.
@@ -119,7 +180,7 @@ def test_lines_that_do_not_fit_are_an_error_and_cutting_back_works(folder: RunFo
             folder.flush()
     folder.close()
     again = RunFolder(folder.path)
-    again.cut(lengths)
+    again.cut(lengths, {})
     again.close()
     assert [r["updates"] for r in rows(folder)] == list(range(5))
 
@@ -188,5 +249,5 @@ def test_lost_counts_whole_lines_that_were_cut_off(
     folder.flush()
     with (folder.path / "metrics.jsonl").open("ab") as file:
         file.write(leftover)
-    folder.cut(lengths)
+    folder.cut(lengths, {})
     assert folder.lost == {"metrics": lost, "receipts": 2}
