@@ -18,7 +18,7 @@ class DQNAgentConfig(OffPolicyAgentConfig):
 
     Attributes:
         network: auto, nature, minatar, mlp (256-256) or mlp_small (64-64).
-        init: initializer: xavier_uniform (with zero biases) or torch.
+        init: initializer: xavier_uniform (with zero biases), torch, or orthogonal (gain √2, head 1).
         double: whether to use the targets of double Q-learning.
         huber_delta: error above which the loss is linear.
         target_every: env_steps between two copies to the target network.

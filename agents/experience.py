@@ -58,6 +58,7 @@ class Experience:
                 "sample"
             )
         self.replay_ratio, self.initial_steps = config.replay_ratio, agent.initial_steps
+        self.initial_updates = agent.initial_updates
         self.clip_rewards = clip_rewards
         self.replay = Replay(
             capacity=agent.buffer_size,
@@ -144,6 +145,8 @@ class Experience:
         learning, initial = self.tasks.sequence.learning, self.initial_steps
         counted = learning(after.env_steps, initial) - learning(clock.env_steps, initial)
         self.credit += self.replay_ratio * counted
+        if clock.env_steps < self.initial_steps <= after.env_steps:
+            self.credit += self.initial_updates
         return after
 
     def episode_metrics(self) -> dict[str, float]:

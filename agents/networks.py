@@ -16,7 +16,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
 from rlplast.core.network.units import UnitSpec, activated
 
-__all__ = ["ARCHITECTURES", "Architecture", "QNetwork", "architecture"]
+__all__ = ["ARCHITECTURES", "Architecture", "QNetwork", "architecture", "orthogonal"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ ARCHITECTURES = {
     "mlp": Architecture((), (256, 256)),
     "mlp_small": Architecture((), (64, 64)),
 }
-INIT_LAWS = ("xavier_uniform", "torch")
+INIT_LAWS = ("xavier_uniform", "torch", "orthogonal")
 
 
 def architecture(name: str, obs_shape: Sequence[int]) -> Architecture:
@@ -61,7 +61,8 @@ class QNetwork(nn.Module):
         obs_shape: shape of one (stacked) observation.
         num_actions: number of discrete actions.
         obs_scale: factor on observations, 1/255 for frames.
-        init: ``xavier_uniform`` with zero biases (FIRE's DQN), or ``torch``.
+        init: ``xavier_uniform`` with zero biases (FIRE's DQN), ``torch``, or ``orthogonal``: gain
+            √2, of the head 1, zero biases.
     """
 
     def __init__(
@@ -109,6 +110,8 @@ class QNetwork(nn.Module):
         """Draw one Block by this network's law."""
         if self.init == "torch" or block.kind == "norm":
             return torch_default(block, generator)
+        if self.init == "orthogonal":
+            return orthogonal(block, generator, 1.0 if block.path == "head" else math.sqrt(2))
         if block.role == "bias":
             return torch.zeros(block.view.shape)
         bound = math.sqrt(6 / (block.spec.fan_in + block.spec.fan_out))
@@ -133,6 +136,14 @@ class QNetwork(nn.Module):
             # In place: it saves a large allocation.
             x = taps[name] = activated(layer, layer(x), torch.relu_)
         return self.get_submodule(self.order[-1])(x.flatten(1)), taps
+
+
+def orthogonal(block: Block, generator: torch.Generator, gain: float) -> Tensor:
+    """Draw a weight orthogonal, on the CPU, and a bias 0; a convolution's rows are its filters."""
+    value = torch.zeros(block.view.shape)
+    if block.role == "bias":
+        return value
+    return nn.init.orthogonal_(value, gain, generator=generator)
 
 
 def _channels_last(obs: Tensor) -> Tensor:

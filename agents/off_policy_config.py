@@ -44,6 +44,9 @@ class OffPolicyAgentConfig:
         buffer_size: transitions that the replay holds.
         initial_steps: env_steps with random actions before the first update. On a sequence this
             holds for every task, unless ``env.switch`` says otherwise.
+        initial_updates: updates at the end of `initial_steps`, before the next env_step, beside
+            those that `replay_ratio` owes. With few `initial_steps` and many updates this is heavy
+            priming (Nikishin et al. 2022). On a sequence it is the first task's.
         gamma: discount factor per env_step.
         n_step: env_steps whose rewards are summed into a target.
         sampling: how the replay draws transitions: a mapping with `method` and `params`, see
@@ -57,6 +60,7 @@ class OffPolicyAgentConfig:
     batch_size: int = param(256, "[1, 1000000]")
     buffer_size: int = param(1_000_000, "[1, 10000000000]")
     initial_steps: int = param(5000, "[1, inf)")
+    initial_updates: int = param(0, "[0, inf)")
     gamma: float = param(0.99, "[0, 1]")
     n_step: int = param(1, "[1, 1000]")
     sampling: dict[str, Any] | None = None
@@ -191,7 +195,8 @@ class OffPolicyConfig(RunConfig):
         total = total or self.reference_time()
         if total.unit == "env_steps":
             return int(total.value)
-        return self.agent.initial_steps + math.ceil(total.value / self.replay_ratio - 1e-9)
+        later = max(0, total.value - self.agent.initial_updates)
+        return self.agent.initial_steps + math.ceil(later / self.replay_ratio - 1e-9)
 
     def updates_planned(self) -> int:
         """Return the updates of the run as first planned, over which learning rates fall."""
@@ -200,7 +205,8 @@ class OffPolicyConfig(RunConfig):
     def updates_at(self, env_steps: int) -> int:
         """Return the updates that are owed for so many env_steps."""
         learning = self.sequence().learning(env_steps, self.agent.initial_steps)
-        return math.floor(self.replay_ratio * learning + 1e-9)
+        primed = self.agent.initial_updates if env_steps >= self.agent.initial_steps else 0
+        return primed + math.floor(self.replay_ratio * learning + 1e-9)
 
     def horizon(self) -> Clock:
         """Return the clock at the end of the run; frames are not known in advance."""

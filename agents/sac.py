@@ -91,10 +91,10 @@ class SAC(OffPolicyAgent):
 
     def _build_networks(self) -> None:
         agent, seed, sizes = self.config.agent, self.config.seed, (self.obs_dim, self.action_dim)
-        trunk = TrunkSpec(agent.network, agent.actor_width, agent.actor_blocks)
+        trunk = TrunkSpec(agent.network, agent.actor_width, agent.actor_blocks, agent.init)
         bounds = (agent.log_std_min, agent.log_std_max)
         self.actor = Actor(*sizes, trunk, *bounds, agent.log_std).to(self.device)
-        trunk = TrunkSpec(agent.network, agent.critic_width, agent.critic_blocks)
+        trunk = TrunkSpec(agent.network, agent.critic_width, agent.critic_blocks, agent.init)
         self.critic = Critic(*sizes, trunk, agent.critics).to(self.device)
         self.target = Critic(*sizes, trunk, agent.critics).to(self.device).requires_grad_(False)
         self.temperature = Temperature(agent.initial_temperature).to(self.device)

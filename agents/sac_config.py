@@ -17,8 +17,9 @@ class SACAgentConfig(OffPolicyAgentConfig):
     """The agent; defaults are FIRE's and SimBa's for HumanoidBench.
 
     Attributes:
-        network: simba (residual blocks with LayerNorm) or mlp (ReLU layers with torch's
-            initializer).
+        network: simba (residual blocks with LayerNorm) or mlp (ReLU layers).
+        init: initializer: auto (simba's own, torch's for mlp), or orthogonal (gain √2, zero biases,
+            the head of log σ gain 1; Nikishin et al. 2022).
         actor_width: units per layer of the actor.
         actor_blocks: residual blocks (simba) or hidden layers (mlp) of the actor.
         critic_width: units per layer of each critic.
@@ -37,6 +38,7 @@ class SACAgentConfig(OffPolicyAgentConfig):
     """
 
     network: str = param("simba", "simba | mlp")
+    init: str = param("auto", "auto | orthogonal")
     actor_width: int = param(128, "[1, 1000000]")
     actor_blocks: int = param(1, "[1, 100]")
     critic_width: int = param(512, "[1, 1000000]")

@@ -13,6 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from rlplast.agents.networks import orthogonal
 from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
@@ -39,11 +40,13 @@ class TrunkSpec:
         kind: ``simba`` or ``mlp``.
         width: units of a layer, at least 1; of the residual stream in ``simba``.
         blocks: residual blocks (``simba``) or hidden layers (``mlp``), at least 1.
+        init: ``auto`` or ``orthogonal``, see `_TrunkNetwork.init_block`.
     """
 
     kind: str
     width: int
     blocks: int
+    init: str = "auto"
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -151,8 +154,11 @@ class _TrunkNetwork(nn.Module):
 
         ``mlp``: torch's own laws, as Stable-Baselines3. ``simba``: weights inside residual
         blocks He-normal, cut at two standard deviations; other weights orthogonal with gain
-        1; biases 0; norms 1 and 0.
+        1; biases 0; norms 1 and 0. With ``init: orthogonal`` all weights are orthogonal with gain
+        √2, but for the head `log_std` with gain 1; biases 0 (Nikishin et al. 2022).
         """
+        if self.trunk.init == "orthogonal" and block.kind != "norm":
+            return orthogonal(block, generator, 1.0 if block.path == "log_std" else math.sqrt(2))
         if self.trunk.kind == "mlp" or block.kind == "norm":
             return torch_default(block, generator)
         value = torch.zeros(block.view.shape)
