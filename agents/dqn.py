@@ -5,6 +5,8 @@ of static tensors (`DQN.learn`).
 """
 
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -68,6 +70,8 @@ class DQN(OffPolicyAgent):
         spec, agent = self.spec, self.config.agent
         stacked = (spec.frame_stack, *spec.obs_shape) if spec.frame_stack > 1 else spec.obs_shape
         arch = architecture(agent.network, stacked)
+        hidden = arch.hidden if agent.hidden is None else tuple(agent.hidden)
+        arch = replace(arch, hidden=hidden, activation=agent.activation, output=agent.output)
         network = QNetwork(arch, stacked, self.num_actions, spec.obs_scale, agent.init)
         if arch.convs:
             network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
@@ -83,9 +87,14 @@ class DQN(OffPolicyAgent):
 
     @torch.no_grad()
     def _sync_target(self) -> None:
-        online = [mine.view for mine, _ in self._followed]
-        target = [theirs.view for _, theirs in self._followed]
-        torch._foreach_copy_(target, online)
+        """Move the target by τ towards the network; its buffers are copied."""
+        tau = self.config.agent.tau
+        moved = [pair for pair in self._followed if tau < 1 and pair[0].role != "buffer"]
+        copied = [pair for pair in self._followed if pair not in moved]
+        move = partial(torch._foreach_lerp_, weight=tau)
+        for pairs, write in ((moved, move), (copied, torch._foreach_copy_)):
+            if pairs:
+                write([theirs.view for _, theirs in pairs], [mine.view for mine, _ in pairs])
 
     def epsilon(self) -> float:
         """Return the exploration rate now: linear after initial_steps, then constant.

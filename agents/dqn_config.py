@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from rlplast.agents.networks import ARCHITECTURES, INIT_LAWS
+from rlplast.agents.networks import ACTIVATIONS, ARCHITECTURES, INIT_LAWS, OUTPUTS
 from rlplast.agents.off_policy_config import OffPolicyAgentConfig, OffPolicyConfig
 from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.core.registry import param
@@ -18,10 +18,17 @@ class DQNAgentConfig(OffPolicyAgentConfig):
 
     Attributes:
         network: auto, nature, minatar, mlp (256-256) or mlp_small (64-64).
-        init: initializer: xavier_uniform (with zero biases), torch, or orthogonal (gain √2, head 1).
+        hidden: widths of the fully-connected layers before the head, such as ``[256, 64]``; null
+            for those of the network.
+        activation: nonlinearity after each hidden layer.
+        output: what the head's outputs pass through: linear (nothing), or softmax, for values in
+            [0, 1] that add up to 1.
+        init: initializer: xavier_uniform (with zero biases), torch, or orthogonal (gain √2, of the
+            head 1).
         double: whether to use the targets of double Q-learning.
         huber_delta: error above which the loss is linear.
-        target_every: env_steps between two copies to the target network.
+        target_every: env_steps between two moves of the target network.
+        tau: share of the network that the target takes over at each move; 1 copies it.
         epsilon_start: exploration rate at the first update.
         epsilon_end: exploration rate after its decay.
         epsilon_decay: share of the run over which the exploration rate falls linearly, after
@@ -32,12 +39,16 @@ class DQNAgentConfig(OffPolicyAgentConfig):
     """
 
     network: str = param("auto", " | ".join(("auto", *ARCHITECTURES)))
+    hidden: list[int] | None = None
+    activation: str = param("relu", " | ".join(ACTIVATIONS))
+    output: str = param("linear", " | ".join(OUTPUTS))
     init: str = param("xavier_uniform", " | ".join(INIT_LAWS))
     batch_size: int = param(32, "[1, 1000000]")
     initial_steps: int = param(20_000, "[1, inf)")
     double: bool = False
     huber_delta: float = param(1.0, "(0, inf)")
     target_every: int = param(2000, "[1, inf)")
+    tau: float = param(1.0, "(0, 1]")
     epsilon_start: float = param(1.0, "[0, 1]")
     epsilon_end: float = param(0.01, "[0, 1]")
     epsilon_decay: float = param(0.1, "[0, 1]")

@@ -57,8 +57,7 @@ class Experience:
                 f"(frame_stack + n_step + 1) = {least}, so that there is always something to "
                 "sample"
             )
-        self.replay_ratio, self.initial_steps = config.replay_ratio, agent.initial_steps
-        self.initial_updates = agent.initial_updates
+        self.plan = config.update_plan()
         self.clip_rewards = clip_rewards
         self.replay = Replay(
             capacity=agent.buffer_size,
@@ -115,7 +114,7 @@ class Experience:
         return self.stack.obs()
 
     def owes(self) -> bool:
-        """Whether replay_ratio × transitions stored after initial_steps exceeds the updates."""
+        """Whether the updates that `plan` owes exceed those done."""
         return self.credit > 1 - 1e-9
 
     def paid(self) -> None:
@@ -141,12 +140,8 @@ class Experience:
         ended = step.terminated | step.truncated
         self.stack.push(step.obs, ended)
         self.returns += step.episode_return[ended].tolist()
-        after = clock.advance(env_steps=len(actions), frames=step.frames)
-        learning, initial = self.tasks.sequence.learning, self.initial_steps
-        counted = learning(after.env_steps, initial) - learning(clock.env_steps, initial)
-        self.credit += self.replay_ratio * counted
-        if clock.env_steps < self.initial_steps <= after.env_steps:
-            self.credit += self.initial_updates
+        after = clock.advance(env_steps=len(actions), frames=step.frames, episodes=int(ended.sum()))
+        self.credit += self.plan.owed(clock.env_steps, after.env_steps)
         return after
 
     def episode_metrics(self) -> dict[str, float]:

@@ -9,22 +9,44 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
-from rlplast.core.network.units import UnitSpec, activated
+from rlplast.core.network.units import Step, UnitSpec, activated
 
-__all__ = ["ARCHITECTURES", "Architecture", "QNetwork", "architecture", "orthogonal"]
+__all__ = [
+    "ACTIVATIONS",
+    "ARCHITECTURES",
+    "OUTPUTS",
+    "Architecture",
+    "QNetwork",
+    "architecture",
+    "orthogonal",
+]
+
+# In the names of units, and as the networks compute them: ReLU in place saves a large allocation.
+ACTIVATIONS: dict[str, tuple[Step, Step]] = {
+    "relu": (F.relu, torch.relu_),
+    "leaky_relu": (F.leaky_relu, F.leaky_relu),
+    "elu": (F.elu, F.elu),
+    "gelu": (F.gelu, F.gelu),
+    "silu": (F.silu, F.silu),
+    "tanh": (torch.tanh, torch.tanh),
+}
+OUTPUTS = ("linear", "softmax")
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A trunk as data."""
+    """A Q-network as data."""
 
     convs: tuple[tuple[int, int, int], ...] = ()  # channels, kernel, stride; no padding
     hidden: tuple[int, ...] = (256, 256)  # widths of the fully-connected layers before the head
+    activation: str = "relu"  # after each of these layers, of `ACTIVATIONS`
+    output: str = "linear"  # what the head's outputs pass through, of `OUTPUTS`
 
 
 ARCHITECTURES = {
@@ -54,7 +76,7 @@ def architecture(name: str, obs_shape: Sequence[int]) -> Architecture:
 
 
 class QNetwork(nn.Module):
-    """Action values of an observation: convolutions, fully-connected layers, linear head.
+    """Action values of an observation: convolutions, fully-connected layers, a head.
 
     Args:
         arch: the trunk.
@@ -77,6 +99,7 @@ class QNetwork(nn.Module):
         check_choice("agent.init", init, INIT_LAWS)
         self.obs_scale = obs_scale
         self.init = init
+        self.activation, self.output = ACTIVATIONS[arch.activation], arch.output
         self.order: list[str] = []
         shape = tuple(obs_shape)
         for i, (channels, kernel, stride) in enumerate(arch.convs, 1):
@@ -103,8 +126,10 @@ class QNetwork(nn.Module):
 
     def unit_specs(self) -> list[UnitSpec]:
         """Return the units of each hidden layer."""
-        pairs = zip(self.order, self.order[1:], strict=False)
-        return [UnitSpec(layer, (after,), replaceable=True) for layer, after in pairs]
+        pairs, (named, _) = zip(self.order, self.order[1:], strict=False), self.activation
+        return [
+            UnitSpec(own, (after,), nonlinearity=named, replaceable=True) for own, after in pairs
+        ]
 
     def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
         """Draw one Block by this network's law."""
@@ -122,7 +147,7 @@ class QNetwork(nn.Module):
         return self.forward_taps(obs)[0]
 
     def forward_taps(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return action values and the activations after each hidden layer's ReLU."""
+        """Return action values and the activations after each hidden layer's nonlinearity."""
         kind = obs.device.type
         low = torch.is_autocast_enabled(kind)  # the first layer would round to it anyway
         x = _channels_last(obs).to(torch.get_autocast_dtype(kind) if low else torch.float32)
@@ -133,9 +158,9 @@ class QNetwork(nn.Module):
             layer = self.get_submodule(name)
             if isinstance(layer, nn.Linear) and x.ndim > 2:
                 x = x.flatten(1)
-            # In place: it saves a large allocation.
-            x = taps[name] = activated(layer, layer(x), torch.relu_)
-        return self.get_submodule(self.order[-1])(x.flatten(1)), taps
+            x = taps[name] = activated(layer, layer(x), self.activation[1])
+        values = self.get_submodule(self.order[-1])(x.flatten(1))
+        return (values.softmax(1) if self.output == "softmax" else values), taps
 
 
 def orthogonal(block: Block, generator: torch.Generator, gain: float) -> Tensor:

@@ -67,7 +67,7 @@ class OffPolicyAgent(ABC):
         self.after_update: AfterUpdate = no_hooks
         self.recorded: frozenset[str] = frozenset()
         self.gradients_read = False
-        self._whole: Callable[..., Any] | None = None
+        self._whole: dict[str, Callable[..., Any]] = {}  # compiled updates
         self._compile_seconds: float | None = None  # not yet logged
         self.sums = torch.zeros(len(self.means), dtype=torch.float64, device=device)
         self.updates_summed = 0
@@ -156,26 +156,31 @@ class OffPolicyAgent(ABC):
         batch = self._batch()
         for updater in self.updaters.values():
             updater.set_lr(*self._lr_place())
-        self._count(*self._learns()(batch))
+        self._count(*self._learns(self._next_update())(batch))
+
+    def _next_update(self) -> Callable[..., Any]:
+        """Return what the next update computes: `learn`, or a part of it."""
+        return self.learn
 
     def _minimise(self, network: str, loss: Tensor) -> None:
         if self.penalties.terms:
             loss = self.penalties.add(network, loss, clock=self.clock.advance(updates=1))
         self.updaters[network].minimise(loss)
 
-    def _learns(self) -> Callable[..., Any]:
-        """Return `learn`, compiled as a whole where all of it can be.
+    def _learns(self, learn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return an update, compiled as a whole where all of it can be.
 
         Else its losses are compiled, and terms of penalties and optimizers of other kinds stay
         outside.
         """
         if not self._compiles_whole():
-            return self.learn
-        if self._whole is None:
+            return learn
+        name = learn.__name__
+        if name not in self._whole:
             for network in self.networks.values():
                 allocate(network)
-            self._whole = compiled_update(self.learn, self.device, self._compiled_in)
-        return self._whole
+            self._whole[name] = compiled_update(learn, self.device, self._compiled_in)
+        return self._whole[name]
 
     def _compiles_whole(self) -> bool:
         asked = self.config.agent.accelerate == "compile" and compiles_updates()
@@ -183,12 +188,12 @@ class OffPolicyAgent(ABC):
         return asked and not outside and all(u.config.compiles for u in self.updaters.values())
 
     def _compiled_in(self, seconds: float) -> None:
-        self._compile_seconds = seconds
+        self._compile_seconds = seconds + (self._compile_seconds or 0.0)
 
     @property
     def about_to_compile(self) -> bool:
         """Whether the next step compiles the update, which takes seconds."""
-        return self._whole is None and self.owes() and self._compiles_whole()
+        return not self._whole and self.owes() and self._compiles_whole()
 
     def _count(self, values: Tensor, activations: Mapping[str, Activations]) -> None:
         """Count an update that adds `values`, (len(means),), to `sums`; run the hooks inside it."""

@@ -7,6 +7,7 @@ from typing import Any
 from rlplast.agents.compiled import chosen
 from rlplast.agents.sampling import sampling_of
 from rlplast.agents.sequence import EnvConfig, Sequence
+from rlplast.agents.update_plan import UpdatePlan, ratios_of
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.optimizers import OptimizerConfig
@@ -78,7 +79,8 @@ class OffPolicyConfig(RunConfig):
         env: the environment, or a sequence of tasks.
         evaluate: how often and how long the agent is evaluated.
         optimizer: the optimizer and its learning rate.
-        replay_ratio: updates per env_step, after initial_steps. Fractions add up.
+        replay_ratio: updates per env_step, after initial_steps. Fractions add up. A list such as
+            ``[{from: 0%, value: 1}, {from: 50%, value: 8}]`` changes it on the way.
         agent: the agent.
     """
 
@@ -88,7 +90,7 @@ class OffPolicyConfig(RunConfig):
     )
     env: EnvConfig = field(default_factory=EnvConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    replay_ratio: float = param(1.0, "(0, 1000000]")
+    replay_ratio: float | list[dict[str, Any]] = 1.0
     agent: OffPolicyAgentConfig = field(default_factory=OffPolicyAgentConfig)
 
     def check(self) -> None:
@@ -101,6 +103,9 @@ class OffPolicyConfig(RunConfig):
         agent, num_envs = self.agent, self.env.num_envs
         self._check_sequence()
         sampling_of(agent.sampling)
+        self.update_plan()
+        for number, width in enumerate(getattr(agent, "hidden", None) or ()):
+            check_range(f"agent.hidden[{number}]", width, 1, "[1, 1000000]")
         steps, episodes = self.evaluate.steps, self.evaluate.episodes
         if steps is not None and episodes != OffPolicyEvaluateConfig.episodes:
             raise ConfigError(
@@ -127,9 +132,9 @@ class OffPolicyConfig(RunConfig):
                 f"agent.initial_steps = {agent.initial_steps}: allowed is less than the total, "
                 f"{total}, or nothing is ever learnt"
             )
-        if total.unit not in ("env_steps", "updates"):
+        if total.unit not in ("env_steps", "updates", "episodes"):
             raise ConfigError(
-                f"total = {self.total!r}: a {self.kind} run counts env_steps or updates"
+                f"total = {self.total!r}: a {self.kind} run counts env_steps, episodes or updates"
             )
 
     def _check_sequence(self) -> None:
@@ -156,9 +161,13 @@ class OffPolicyConfig(RunConfig):
 
     @property
     def units(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What the run's clock counts: phases too, if it has several tasks."""
-        counted = ("updates", "env_steps", "frames")
-        return counted if self.sequence().each is None else (*counted, "phase")
+        """What the run's clock counts: phases too, if it has several tasks, and episodes if asked.
+
+        Lines of metrics begin with these counts.
+        """
+        counted = ["updates", "env_steps", "frames"]
+        counted += ["episodes"] if _names_episodes(self) else []
+        return (*counted, *([] if self.sequence().each is None else ["phase"]))
 
     def sequence(self) -> Sequence:
         """Return the tasks of the run's phases.
@@ -191,26 +200,63 @@ class OffPolicyConfig(RunConfig):
         return None if length is None else Time(length, "env_steps")
 
     def env_steps_total(self, total: Time | None = None) -> int:
-        """Return the env_steps of a `total`; by default of the run as first planned."""
+        """Return the env_steps of a `total`; by default of the run as first planned.
+
+        Of a total in episodes it is the most that these can have.
+        """
         total = total or self.reference_time()
         if total.unit == "env_steps":
             return int(total.value)
-        later = max(0, total.value - self.agent.initial_updates)
-        return self.agent.initial_steps + math.ceil(later / self.replay_ratio - 1e-9)
+        if total.unit == "episodes":
+            return int(total.value) * self._longest_episode()
+        return self.update_plan().env_steps_of(int(total.value))
+
+    def _longest_episode(self) -> int:
+        """Return the most env_steps of an episode.
+
+        Raises:
+            ConfigError: if the environment has no limit.
+        """
+        from rlplast import envs
+
+        limit = envs.spec(self.env.id, **self.env.options).max_episode_steps
+        if limit is None:
+            raise ConfigError(
+                f"total = {self.total!r}: episodes of {self.env.id} have no limit, so that the "
+                "run's length in env_steps is not known; give a total in env_steps"
+            )
+        return limit
 
     def updates_planned(self) -> int:
         """Return the updates of the run as first planned, over which learning rates fall."""
-        return self._end(self.reference_time()).updates
+        reference = self.reference_time()
+        if reference.unit == "episodes":
+            return self.updates_at(self.env_steps_total(reference))
+        return self._end(reference).updates
 
     def updates_at(self, env_steps: int) -> int:
         """Return the updates that are owed for so many env_steps."""
-        learning = self.sequence().learning(env_steps, self.agent.initial_steps)
-        primed = self.agent.initial_updates if env_steps >= self.agent.initial_steps else 0
-        return primed + math.floor(self.replay_ratio * learning + 1e-9)
+        return self.update_plan().updates_at(env_steps)
+
+    def update_plan(self) -> UpdatePlan:
+        """Return how many updates the run owes for its env_steps.
+
+        Raises:
+            ConfigError: for a ``replay_ratio`` that is not allowed.
+        """
+        agent = self.agent
+        ratios = ratios_of(self.replay_ratio, self.reference_time())
+        return UpdatePlan(ratios, agent.initial_steps, agent.initial_updates, self.sequence())
 
     def horizon(self) -> Clock:
-        """Return the clock at the end of the run; frames are not known in advance."""
-        return self._end(self.total_time())
+        """Return the clock at the end of the run; frames are not known in advance.
+
+        Of a total in episodes nothing else is.
+        """
+        total = self.total_time()
+        if total.unit == "episodes":
+            return Clock(episodes=int(total.value))
+        return self._end(total)
 
     def _end(self, total: Time) -> Clock:
         n, env_steps = self.env.num_envs, self.env_steps_total(total)
@@ -219,3 +265,19 @@ class OffPolicyConfig(RunConfig):
             return Clock(updates=int(total.value), env_steps=env_steps, phase=phases)
         taken = math.ceil(env_steps / n) * n  # whole vector steps
         return Clock(updates=self.updates_at(taken), env_steps=env_steps, phase=phases)
+
+
+def _names_episodes(config: OffPolicyConfig) -> bool:
+    """Say whether a time of a config is in episodes."""
+    times = [
+        config.total,
+        config.percentages_of,
+        config.log.every,
+        config.evaluate.every,
+        config.metrics.every,
+        config.checkpoint.every,
+        config.checkpoint.keep_every,
+        *config.hooks,
+        *config.penalties,
+    ]
+    return "episode" in str(times)

@@ -8,8 +8,10 @@ The update is one function of static tensors (`SAC.learn`), in the order actor �
 critic (new actor, new α); then the target follows.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,10 +45,12 @@ class SACBatch(NamedTuple):
     Attributes:
         transitions: B transitions with raw observations.
         noise: (2, B, action_dim), standard normal: for the actor's loss and for the target.
+        members: (critic_subset,), the critics whose values make the target; None for all.
     """
 
     transitions: Batch
     noise: Tensor
+    members: Tensor | None = None
 
 
 class SAC(OffPolicyAgent):
@@ -80,6 +84,8 @@ class SAC(OffPolicyAgent):
         self.target_entropy = -agent.target_entropy_scale * self.action_dim
         self._noise = np.zeros((2, agent.batch_size, self.action_dim), np.float32)
         self.noise = torch.from_numpy(self._noise).to(device)
+        subset = agent.critic_subset
+        self.members = None if subset is None else torch.arange(subset, device=device)
         # Views without gradients: the actor's loss passes through the critics and stops there.
         self._critic_fixed = {name: p.detach() for name, p in self.critic.named_parameters()}
         self._target_parameters: list[Tensor] = list(self.target.parameters())
@@ -91,10 +97,14 @@ class SAC(OffPolicyAgent):
 
     def _build_networks(self) -> None:
         agent, seed, sizes = self.config.agent, self.config.seed, (self.obs_dim, self.action_dim)
-        trunk = TrunkSpec(agent.network, agent.actor_width, agent.actor_blocks, agent.init)
+        hidden = None if agent.hidden is None else tuple(agent.hidden)
+        spec = partial(
+            TrunkSpec, agent.network, init=agent.init, activation=agent.activation, hidden=hidden
+        )
+        trunk = spec(agent.actor_width, agent.actor_blocks)
         bounds = (agent.log_std_min, agent.log_std_max)
         self.actor = Actor(*sizes, trunk, *bounds, agent.log_std).to(self.device)
-        trunk = TrunkSpec(agent.network, agent.critic_width, agent.critic_blocks, agent.init)
+        trunk = spec(agent.critic_width, agent.critic_blocks)
         self.critic = Critic(*sizes, trunk, agent.critics).to(self.device)
         self.target = Critic(*sizes, trunk, agent.critics).to(self.device).requires_grad_(False)
         self.temperature = Temperature(agent.initial_temperature).to(self.device)
@@ -162,7 +172,8 @@ class SAC(OffPolicyAgent):
     def actor_loss(self, batch: SACBatch) -> tuple[Tensor, Tensor, Activations]:
         """Return mean(α·log π(a|s) − min_i Q_i(s, a)), a ~ π, and the policy's entropy.
 
-        Last come the actor's activations, if they are recorded.
+        With ``critic_subset`` it is the mean over i instead of the least. Last come the actor's
+        activations, if they are recorded.
         """
         obs = batch.transitions.obs
         policy, found = self._policy_taps(obs)
@@ -173,7 +184,8 @@ class SAC(OffPolicyAgent):
                 fixed = {name: p.detach() for name, p in self.critic.named_parameters()}
             q = functional_call(self.critic, fixed, (self._normalise(obs), action))
         alpha = self.temperature().detach()
-        loss = (alpha * log_prob - q.float().amin(0)).mean()
+        value = q.float().amin(0) if self.members is None else q.float().mean(0)
+        loss = (alpha * log_prob - value).mean()
         return loss, -log_prob.detach().mean(), self._kept("actor", found)
 
     def temperature_loss(self, entropy: Tensor) -> Tensor:
@@ -191,6 +203,8 @@ class SAC(OffPolicyAgent):
             action_next, log_prob = tanh_gaussian(*self._policy(data.obs_next), batch.noise[1])
             with self._autocast():
                 q_next = self.target(obs_next, action_next)
+            if batch.members is not None:
+                q_next = q_next[batch.members]
             value_next = q_next.float().amin(0) - self.temperature() * log_prob
             target = data.reward + data.discount * value_next
         with self._autocast():
@@ -210,6 +224,17 @@ class SAC(OffPolicyAgent):
         values = torch.stack([loss.detach(), actor_loss.detach(), q, entropy])
         return values, {"actor": of_actor, "critic": of_critic}
 
+    def learn_critic(self, batch: SACBatch) -> tuple[Tensor, dict[str, Activations]]:
+        """Update the critics alone, as ``actor_every`` asks for."""
+        loss, q, of_critic = self._critic_loss(batch)
+        self._minimise("critic", loss)
+        zero = torch.zeros_like(q)
+        return torch.stack([loss.detach(), zero, q, zero]), {"critic": of_critic}
+
+    def _next_update(self) -> Callable[..., Any]:
+        whole = (self.clock.updates + 1) % self.config.agent.actor_every == 0
+        return self.learn if whole else self.learn_critic
+
     def _update(self) -> None:
         super()._update()
         self._follow()
@@ -220,7 +245,11 @@ class SAC(OffPolicyAgent):
         self.streams.numpy("policy").standard_normal(out=self._noise, dtype=np.float32)
         if self.device.type != "cpu":
             self.noise.copy_(on_device(self._noise, self.device))
-        return SACBatch(batch, self.noise)
+        if self.members is not None:
+            count, chosen = self.config.agent.critics, len(self.members)
+            drawn = self.streams.numpy("critic_subset").permutation(count)[:chosen]
+            self.members.copy_(on_device(drawn, self.device))
+        return SACBatch(batch, self.noise, self.members)
 
     @torch.no_grad()
     def _follow(self) -> None:
@@ -239,11 +268,20 @@ class SAC(OffPolicyAgent):
 
     def metrics(self) -> dict[str, float]:
         """Return means since the last call: losses, Q(s, a), entropy, return of episodes."""
-        return super().metrics() | {"train/temperature": float(self.temperature().detach())}
+        every, done, summed = self.config.agent.actor_every, self.clock.updates, self.updates_summed
+        of_actor = done // every - (done - summed) // every
+        values = super().metrics()
+        for name in ("train/loss_actor", "train/entropy"):
+            if every > 1 and name in values:  # most updates have added nothing to it
+                values[name] *= summed / of_actor if of_actor else math.nan
+        return values | {"train/temperature": float(self.temperature().detach())}
 
     def _batch_of(self, batch: Batch, rng: np.random.Generator) -> SACBatch:
         noise = rng.standard_normal((2, len(batch.action), self.action_dim), np.float32)
-        return SACBatch(batch, torch.from_numpy(noise).to(self.device))
+        subset, members = self.config.agent.critic_subset, None
+        if subset is not None:
+            members = on_device(rng.permutation(self.config.agent.critics)[:subset], self.device)
+        return SACBatch(batch, torch.from_numpy(noise).to(self.device), members)
 
     def loss(self, network: str, batch: SACBatch, train: bool = False) -> Tensor:
         """Return the loss that trains a network, on a batch, without penalties."""

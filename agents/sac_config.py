@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from rlplast.agents.networks import ACTIVATIONS
 from rlplast.agents.off_policy_config import EnvConfig, OffPolicyAgentConfig, OffPolicyConfig
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.optimizers import OptimizerConfig
@@ -24,7 +25,14 @@ class SACAgentConfig(OffPolicyAgentConfig):
         actor_blocks: residual blocks (simba) or hidden layers (mlp) of the actor.
         critic_width: units per layer of each critic.
         critic_blocks: residual blocks (simba) or hidden layers (mlp) of each critic.
+        hidden: of an mlp: widths of the hidden layers of actor and critics, such as ``[256, 64]``,
+            instead of widths and blocks.
+        activation: nonlinearity after each hidden layer.
         critics: number of critics. The smallest of their values counts (clipped double Q-learning).
+        critic_subset: number of critics drawn at each update. The smallest of their values makes
+            the target, and the actor maximises the mean over all critics (REDQ). null: the smallest
+            of all critics counts, for both.
+        actor_every: updates of the critics for one update of actor and temperature.
         log_std: how log σ is kept in its range: squash (by tanh) or clamp.
         log_std_min: smallest log σ of the policy.
         log_std_max: largest log σ of the policy.
@@ -43,7 +51,11 @@ class SACAgentConfig(OffPolicyAgentConfig):
     actor_blocks: int = param(1, "[1, 100]")
     critic_width: int = param(512, "[1, 1000000]")
     critic_blocks: int = param(2, "[1, 100]")
+    hidden: list[int] | None = None
+    activation: str = param("relu", " | ".join(ACTIVATIONS))
     critics: int = param(2, "[1, 100]")
+    critic_subset: int | None = param(None, "[1, 100]")
+    actor_every: int = param(1, "[1, 1000000]")
     log_std: str = param("squash", "squash | clamp")
     log_std_min: float = param(-10.0, "[-100, 100]")
     log_std_max: float = param(2.0, "[-100, 100]")
@@ -75,7 +87,7 @@ class SACConfig(OffPolicyConfig):
     optimizer: OptimizerConfig = field(
         default_factory=lambda: OptimizerConfig(name="adamw", lr=1e-4, weight_decay=0.01)
     )
-    replay_ratio: float = param(2.0, "(0, 1000000]")
+    replay_ratio: float | list[dict[str, Any]] = 2.0
     agent: SACAgentConfig = field(  # pyright: ignore[reportIncompatibleVariableOverride]
         default_factory=SACAgentConfig
     )
@@ -92,6 +104,16 @@ class SACConfig(OffPolicyConfig):
             raise ConfigError(
                 f"agent.log_std_min = {agent.log_std_min}: allowed is less than "
                 f"agent.log_std_max = {agent.log_std_max}"
+            )
+        if (agent.critic_subset or 1) > agent.critics:
+            raise ConfigError(
+                f"agent.critic_subset = {agent.critic_subset}: allowed is at most agent.critics = "
+                f"{agent.critics}"
+            )
+        if agent.hidden is not None and (agent.network != "mlp" or not agent.hidden):
+            raise ConfigError(
+                f"agent.hidden = {agent.hidden!r}: allowed are the widths of at least one layer, "
+                f"with agent.network = 'mlp'; this one is {agent.network!r}"
             )
         for network in ("critic", "temperature"):
             self.optimizer_of(network).check()

@@ -13,13 +13,13 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from rlplast.agents.networks import orthogonal
+from rlplast.agents.networks import ACTIVATIONS, orthogonal
 from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
 from rlplast.core.network.order import Order
 from rlplast.core.network.stacked import StackedLayerNorm, StackedLinear
-from rlplast.core.network.units import NONLINEARITY, UnitSpec, activated
+from rlplast.core.network.units import NONLINEARITY, Step, UnitSpec, activated
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["Actor", "Critic", "Temperature", "TrunkSpec"]
@@ -41,12 +41,21 @@ class TrunkSpec:
         width: units of a layer, at least 1; of the residual stream in ``simba``.
         blocks: residual blocks (``simba``) or hidden layers (``mlp``), at least 1.
         init: ``auto`` or ``orthogonal``, see `_TrunkNetwork.init_block`.
+        activation: of `rlplast.agents.networks.ACTIVATIONS`.
+        hidden: of ``mlp``: widths of the layers, instead of `width` and `blocks`.
     """
 
     kind: str
     width: int
     blocks: int
     init: str = "auto"
+    activation: str = "relu"
+    hidden: tuple[int, ...] | None = None
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of the hidden layers of an ``mlp``."""
+        return (self.width,) * self.blocks if self.hidden is None else self.hidden
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -71,16 +80,16 @@ def _is_plain(layer: nn.Module) -> bool:
 
 
 class _ResidualBlock(nn.Module):
-    """x + fc2(relu(fc1(norm(x))))."""
+    """x + fc2(f(fc1(norm(x)))), where f is ReLU or another nonlinearity."""
 
-    def __init__(self, norm: nn.Module, fc1: nn.Module, fc2: nn.Module) -> None:
+    def __init__(self, norm: nn.Module, fc1: nn.Module, fc2: nn.Module, nonlinearity: Step) -> None:
         super().__init__()
-        self.norm, self.fc1, self.fc2 = norm, fc1, fc2
+        self.norm, self.fc1, self.fc2, self.nonlinearity = norm, fc1, fc2, nonlinearity
 
     def forward(self, x: Tensor, slot: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return the sum and the activations after the ReLU."""
+        """Return the sum and the activations after the nonlinearity."""
         z = _computed(self.fc1, _computed(self.norm, x, slot), slot)
-        inner = activated(self.fc1, z, torch.relu_)  # in place: it saves a large allocation
+        inner = activated(self.fc1, z, self.nonlinearity)
         return x + _computed(self.fc2, inner, slot), inner
 
 
@@ -88,7 +97,7 @@ class _TrunkNetwork(nn.Module):
     """A trunk with linear heads side by side; in `slots` copies if that is not None.
 
     ``simba``: input linear, residual blocks x + fc2(relu(fc1(norm(x)))) with 4·width units
-    inside, a last norm. ``mlp``: fc1, fc2, … with ReLUs. Residual networks are not
+    inside, a last norm. ``mlp``: fc1, fc2, … Residual networks are not
     homogeneous: the order they declare says what reads what inside a block, and SWR's
     Theorem 1 holds for an ``mlp`` only.
     """
@@ -99,14 +108,16 @@ class _TrunkNetwork(nn.Module):
         super().__init__()
         self.trunk, self.slots = trunk, slots
         self.heads: tuple[str, ...] = tuple(heads)
+        self.activation = ACTIVATIONS[trunk.activation]
         width = trunk.width
         if trunk.kind == "simba":
             self.input = self._linear(d_in, width)
             self.blocks = nn.ModuleList(self._block(width) for _ in range(trunk.blocks))
             self.norm = self._norm(width)
         else:
-            for i in range(trunk.blocks):
-                self.add_module(f"fc{i + 1}", self._linear(width if i else d_in, width))
+            for i, width in enumerate(trunk.widths):
+                self.add_module(f"fc{i + 1}", self._linear(d_in, width))
+                d_in = width
         for name, d_out in heads.items():
             self.add_module(name, self._linear(width, d_out))
 
@@ -122,12 +133,13 @@ class _TrunkNetwork(nn.Module):
 
     def _block(self, width: int) -> "_ResidualBlock":
         norm, inner = self._norm(width), EXPANSION * width
-        return _ResidualBlock(norm, self._linear(width, inner), self._linear(inner, width))
+        linears = self._linear(width, inner), self._linear(inner, width)
+        return _ResidualBlock(norm, *linears, self.activation[1])
 
     def _trunk_order(self) -> list[str]:
-        indices = range(self.trunk.blocks)
         if self.trunk.kind == "mlp":
-            return [f"fc{i + 1}" for i in indices]
+            return [f"fc{i + 1}" for i in range(len(self.trunk.widths))]
+        indices = range(self.trunk.blocks)
         inner = [f"blocks.{i}.{name}" for i in indices for name in ("norm", "fc1", "fc2")]
         return ["input", *inner, "norm"]
 
@@ -139,11 +151,12 @@ class _TrunkNetwork(nn.Module):
         """Return the units of each hidden layer; those of a residual stream are none."""
         if self.trunk.kind == "simba":
             blocks = (f"blocks.{i}" for i in range(self.trunk.blocks))
-            return [UnitSpec(f"{b}.fc1", (f"{b}.fc2",), replaceable=True) for b in blocks]
-        order = self._trunk_order()
-        after = [*((name,) for name in order[1:]), self.heads]
-        pairs = zip(order, after, strict=True)
-        return [UnitSpec(layer, reads, replaceable=True) for layer, reads in pairs]
+            pairs = [(f"{b}.fc1", (f"{b}.fc2",)) for b in blocks]
+        else:
+            order = self._trunk_order()
+            pairs = list(zip(order, [*((name,) for name in order[1:]), self.heads], strict=True))
+        named = self.activation[0]
+        return [UnitSpec(own, reads, nonlinearity=named, replaceable=True) for own, reads in pairs]
 
     def residual_branches(self) -> list[list[str]]:
         """Return the layer whose output each residual block adds."""
@@ -170,12 +183,12 @@ class _TrunkNetwork(nn.Module):
         return nn.init.orthogonal_(value, generator=generator)
 
     def _hidden(self, x: Tensor, slot: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return what the heads read, and the activations after each ReLU; of one slot or all."""
+        """Return what the heads read, and the activations of each layer; of one slot or all."""
         taps: dict[str, Tensor] = {}
         if self.trunk.kind == "mlp":
             for name in self._trunk_order():
                 layer = self.get_submodule(name)
-                x = taps[name] = activated(layer, _computed(layer, x, slot), torch.relu_)
+                x = taps[name] = activated(layer, _computed(layer, x, slot), self.activation[1])
             return x, taps
         x = _computed(self.input, x, slot)
         for i, block in enumerate(self.blocks):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlplast import plugins
-from rlplast.envs import atari, classic, custom, dmc, humanoid_bench, minatar, mujoco
+from rlplast.envs import atari, classic, custom, dmc, humanoid_bench, minatar, mujoco, toy
 from rlplast.envs.base import Env, EnvSpec, UnknownEnv
 from rlplast.envs.options import Family, resolve_options
 from rlplast.envs.vector import VectorEnv
@@ -29,6 +29,7 @@ _FAMILY_OF: dict[str, Family] = {
         mujoco.FAMILY,
         dmc.FAMILY,
         humanoid_bench.FAMILY,
+        toy.FAMILY,
     )
     for env_id in family.ids
 }

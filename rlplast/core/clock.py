@@ -14,7 +14,7 @@ from rlplast.core.errors import ConfigError, did_you_mean, shortened
 
 __all__ = ["UNITS", "Clock", "Time"]
 
-UNITS = ("updates", "env_steps", "frames", "tokens", "epochs", "phase")
+UNITS = ("updates", "env_steps", "frames", "episodes", "tokens", "epochs", "phase")
 _MOST = 10**18  # counts of a time: they stay exact, and floats can be made of them
 _MULTIPLIERS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9}
 _NUMBER = re.compile(r"([0-9]+(?:_[0-9]+)*\.?[0-9]*(?:[eE][+-]?[0-9]{1,2})?)\s*([kMB]?)")
@@ -28,6 +28,7 @@ class Clock:
         updates: optimizer updates done.
         env_steps: agent decisions = transitions stored, summed over environments.
         frames: simulator steps, summed over environments.
+        episodes: episodes that ended, summed over environments.
         tokens: tokens a language model was trained on.
         epochs: passes over the data.
         phase: index of the current phase (task, data set) of the run.
@@ -36,6 +37,7 @@ class Clock:
     updates: int = 0
     env_steps: int = 0
     frames: int = 0
+    episodes: int = 0
     tokens: int = 0
     epochs: int = 0
     phase: int = 0

@@ -1,0 +1,116 @@
+"""How many updates a run owes for its env_steps.
+
+The config keys are ``replay_ratio`` (a number, or a list of numbers with the time each begins at),
+``agent.initial_steps`` and ``agent.initial_updates``. `UpdatePlan` is a pure function of them, so
+there is nothing to save but the fraction of an update that is still owed.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from rlplast.agents.sequence import Sequence
+from rlplast.core.clock import Time
+from rlplast.core.errors import ConfigError, check_known
+from rlplast.core.registry import check_range
+
+__all__ = ["UpdatePlan", "ratios_of"]
+
+_RANGE = "(0, 1000000]"
+
+
+def ratios_of(said: Any, total: Time) -> tuple[tuple[int, float], ...]:
+    """Return the env_steps from which each replay ratio holds, ascending from 0, and the ratios.
+
+    Args:
+        said: a number, or a list of ``{from: TIME, value: X}``, the first one from 0.
+        total: what percentages refer to.
+
+    Raises:
+        ConfigError: naming the value that is not allowed.
+
+    Examples:
+        >>> ratios_of(2, Time(100, "env_steps"))
+        ((0, 2.0),)
+        >>> ratios_of([{"value": 1}, {"from": "50%", "value": 8}], Time(100, "env_steps"))
+        ((0, 1.0), (50, 8.0))
+    """
+    if not isinstance(said, list):
+        return ((0, check_range("replay_ratio", said, 1.0, _RANGE)),)
+    found: list[tuple[int, float]] = []
+    for number, row in enumerate(said):
+        key = f"replay_ratio[{number}]"
+        if not isinstance(row, Mapping) or set(row) - {"from", "value"} or "value" not in row:
+            check_known(key, row if isinstance(row, Mapping) else {}, ["from", "value"])
+            raise ConfigError(
+                f"{key} = {row!r}: allowed is a mapping such as {{from: 50%, value: 8}}"
+            )
+        start = Time.parse(row.get("from", "0%"), f"{key}.from")
+        if start.value:
+            start = start.resolve(total)
+            if start.unit != "env_steps":
+                raise ConfigError(
+                    f"{key}.from = {row['from']!r}: allowed are env_steps, or a percentage of a "
+                    "total in env_steps"
+                )
+        if found and start.value <= found[-1][0]:
+            raise ConfigError(
+                f"{key}.from = {row.get('from')!r}: allowed is later than the one before, "
+                f"{found[-1][0]} env_steps"
+            )
+        if not found and start.value:
+            raise ConfigError(f"{key}.from = {row['from']!r}: the first one begins at 0%")
+        found.append((int(start.value), check_range(f"{key}.value", row["value"], 1.0, _RANGE)))
+    if not found:
+        raise ConfigError("replay_ratio = []: allowed is a number, or a list of at least one row")
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class UpdatePlan:
+    """Updates owed, as a function of env_steps.
+
+    Attributes:
+        ratios: env_steps from which each replay ratio holds, ascending from 0, and the ratios.
+        initial_steps: env_steps before the first update.
+        initial_updates: updates owed at the end of `initial_steps`.
+        sequence: the run's tasks, in which each may wait for its own initial steps.
+    """
+
+    ratios: tuple[tuple[int, float], ...]
+    initial_steps: int
+    initial_updates: int
+    sequence: Sequence
+
+    def owed(self, before: int, after: int) -> float:
+        """Return the updates owed for the env_steps after `before` and up to `after`."""
+        ends = [*(start for start, _ in self.ratios[1:]), after]
+        owed = 0.0
+        for (start, ratio), end in zip(self.ratios, ends, strict=True):
+            first, last = max(before, start), min(after, end)
+            if first < last:
+                owed += ratio * (self._learning(last) - self._learning(first))
+        if before < self.initial_steps <= after:
+            owed += self.initial_updates
+        return owed
+
+    def _learning(self, env_steps: int) -> int:
+        return self.sequence.learning(env_steps, self.initial_steps)
+
+    def updates_at(self, env_steps: int) -> int:
+        """Return the updates that are owed for the first `env_steps`."""
+        return math.floor(self.owed(0, env_steps) + 1e-9)
+
+    def env_steps_of(self, updates: int) -> int:
+        """Return the fewest env_steps that owe so many updates, in a run of one environment."""
+        left = updates - self.initial_updates
+        first = self.initial_steps
+        for (_, ratio), (end, _) in pairwise(self.ratios):
+            if end > first and left > ratio * (end - first):
+                left -= ratio * (end - first)
+                first = end
+            elif end > first:
+                return first + math.ceil(max(0, left) / ratio - 1e-9)
+        return first + math.ceil(max(0, left) / self.ratios[-1][1] - 1e-9)
