@@ -1,18 +1,20 @@
 """The switching frozen lake: the smallest task on which a network has to learn something new.
 
 The agent starts in the upper left corner (S) of a square lake and wants to the lower right one (G).
-A hole (H) ends the episode without a reward, the goal with a reward of 1. After `switch_after`
-episodes the lake is another one, its mirror image about the diagonal: where the agent had to go
-down first it now has to go right. Moves are certain; one off the edge leaves the agent in place.
+A hole (H) ends the episode without a reward, the goal with a reward of 1, and so do `max_steps`
+steps, without one: that is a termination too, as in the published code, and nothing is expected
+beyond it. After `switch_after` episodes the lake is another one, its mirror image about the
+diagonal: where the agent had to go down first it now has to go right. Moves are certain; one off
+the edge leaves the agent in place.
 
-The lake of 2 × 2 is ``SH/FG``, then ``SF/HG`` (R. Liaw et al., ICLR blog post 2024, "It's Time to
-Move On: Primacy Bias and Why It Helps to Forget"). Its episodes end after 2 steps.
+The lake of 2 × 2 is ``SH/FG``, then ``SF/HG`` (ICLR blog post 2024, "It's Time to Move On: Primacy
+Bias and Why It Helps to Forget"). Its episodes end after 2 steps.
 
 Observations are one-hot vectors (size²,) of the place, row by row. Actions: left, down, right, up.
 
 Options: `size` of the lake, 2 to 8; `map_seed` decides the holes of lakes from 3 × 3 on, which have
 a way to the goal by moves down and right alone; `switch_after` episodes, null: the lake never
-changes; `max_episode_steps`, null: size² / 2. Each environment counts its own episodes, so one made
+changes; `max_steps` of an episode, null: size² / 2. Each environment counts its own episodes, so one made
 for an evaluation begins on the first lake.
 """
 
@@ -78,8 +80,9 @@ class FrozenLake:
 
     step_frames = 1
 
-    def __init__(self, size: int, map_seed: int, switch_after: int | None) -> None:
+    def __init__(self, size: int, map_seed: int, switch_after: int | None, max_steps: int) -> None:
         """Begin before the first episode."""
+        self._max_steps, self._steps = max_steps, 0
         self._lakes = [text.split("/") for text in lakes(size, map_seed)]
         self._size, self._switch_after = size, switch_after
         self._place, self._episodes = 0, 0  # where the agent is; episodes begun
@@ -92,7 +95,7 @@ class FrozenLake:
 
     def reset(self) -> np.ndarray:
         """Start an episode."""
-        self._place = 0
+        self._place, self._steps = 0, 0
         self._episodes += 1
         return self._observe()
 
@@ -103,8 +106,10 @@ class FrozenLake:
         row = min(max(row + down, 0), self._size - 1)
         column = min(max(column + right, 0), self._size - 1)
         self._place = row * self._size + column
+        self._steps += 1
         cell = self.lake[row][column]
-        return self._observe(), float(cell == "G"), cell in "GH"
+        over = cell in "GH" or self._steps >= self._max_steps
+        return self._observe(), float(cell == "G"), over
 
     def _observe(self) -> np.ndarray:
         obs = np.zeros(self._size**2, np.float32)
@@ -122,12 +127,13 @@ class FrozenLake:
         return picture
 
     def state_dict(self) -> State:
-        """Return the place and how many episodes have begun."""
-        return {"place": self._place, "episodes": self._episodes}
+        """Return the place, the steps of this episode, and how many episodes have begun."""
+        return {"place": self._place, "steps": self._steps, "episodes": self._episodes}
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned."""
-        self._place, self._episodes = int(state["place"]), int(state["episodes"])
+        self._place, self._steps = int(state["place"]), int(state["steps"])
+        self._episodes = int(state["episodes"])
 
     def close(self) -> None:
         """Do nothing: no display was opened."""
@@ -144,7 +150,7 @@ _OPTIONS = {
     "size": _whole(2, 2, 8),
     "map_seed": _whole(0, 0, 10**9),
     "switch_after": count(200, none_means="never"),
-    "max_episode_steps": count(None, none_means="size² / 2"),
+    "max_steps": count(None, none_means="size² / 2"),
 }
 
 
@@ -157,12 +163,18 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
         frame_stack=1,
         num_actions=len(_MOVES),
         frames_per_step=1,
-        max_episode_steps=options["max_episode_steps"] or cells // 2,
+        max_episode_steps=_max_steps(options),
     )
 
 
+def _max_steps(options: dict[str, Any]) -> int:
+    return options["max_steps"] or options["size"] ** 2 // 2
+
+
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
-    lake = FrozenLake(options["size"], options["map_seed"], options["switch_after"])
+    lake = FrozenLake(
+        options["size"], options["map_seed"], options["switch_after"], _max_steps(options)
+    )
     return EpisodicEnv(_spec(env_id, options), lake, rng)
 
 
