@@ -9,6 +9,7 @@ from ale_py import roms
 from rlplast import envs
 from rlplast.envs import atari
 from rlplast.envs.atari import MINIMAL_ACTIONS, AtariSimulator
+from rlplast.run import api
 from tests.envs.checks import (
     assert_continues_after_restore,
     generator,
@@ -89,7 +90,7 @@ def test_steps_equal_a_slow_twin_that_replays_the_draws(rom: str, options: dict[
             np.testing.assert_allclose(env.reset().astype(int), twin.reset(), atol=1)
 
 
-FIRE = {"sticky_steps": True, "grey_last": True, "repeat_first": True}
+FIRE = dict.fromkeys(("sticky_steps", "grey_last", "repeat_first"), True)
 
 
 def opencv_shrinks(picture: np.ndarray, *taps: Any) -> np.ndarray:
@@ -98,25 +99,27 @@ def opencv_shrinks(picture: np.ndarray, *taps: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("env_id", "sticky", "steps"),
+    ("config", "sticky", "steps"),
     [
-        ("atari/Asterix", 0.25, 200),
-        slow("atari/Asterix", 0.0, 500),
-        slow("atari/Asterix", 0.6, 500),
-        slow("atari/BeamRider", 0.25, 500),
-        slow("atari/DemonAttack", 0.25, 500),
+        ("dqn/asterix", 0.25, 200),
+        slow("dqn/asterix", 0.0, 500),
+        slow("dqn/asterix", 0.6, 500),
+        slow("dqn/beamrider", 0.25, 500),
+        slow("dqn/demonattack", 0.25, 500),
     ],
 )
 @pytest.mark.parametrize("shrinks", ["opencv", "rlplast"])
-def test_options_of_fire_equal_its_wrappers_observation_by_observation(
-    env_id: str, sticky: float, steps: int, shrinks: str, monkeypatch: pytest.MonkeyPatch
+def test_configs_of_fire_equal_its_wrappers_observation_by_observation(
+    config: str, sticky: float, steps: int, shrinks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They differ by the shrinking alone, where a pixel's mean is half way between two levels."""
     if shrinks == "opencv":
         monkeypatch.setattr(atari, "area_resize", opencv_shrinks)
+    section: Any = api.read_config(config).env
+    env_id, options = section.id, {"sticky": sticky} | section.options
     rng = generator(5)
     twin = FireWrappers(load(atari._ROMS[env_id], int(rng.integers(2**31 - 1))), sticky, rng)
-    env = envs.make_vector(env_id, [generator(5)], sticky=sticky, **FIRE)
+    env = envs.make_vector(env_id, [generator(5)], **options)
     stack = envs.FrameStack(1, env.spec)
     stack.push(env.reset(), True)
     expected, differing = twin.reset(), 0
