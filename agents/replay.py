@@ -91,6 +91,8 @@ class Replay:
         action_dim: entries of a continuous action; None for discrete actions.
         sampling: how often `sample` draws which transition; None for all alike. The age of a
             transition is that of its row: a truncation, which takes one more, counts as a step.
+        repeat_first: whether a stack repeats the first frame before an episode's start, instead
+            of zeros.
 
     Raises:
         ConfigError: if an argument is outside what is allowed.
@@ -111,6 +113,7 @@ class Replay:
         segment_rows: int = 4096,
         action_dim: int | None = None,
         sampling: SampleWeightDecay | None = None,
+        repeat_first: bool = False,
     ) -> None:
         sizes = {f"obs_shape[{axis}]": length for axis, length in enumerate(obs_shape)}
         sizes |= {"num_envs": num_envs, "frame_stack": frame_stack, "n_step": n_step}
@@ -133,6 +136,7 @@ class Replay:
         self._obs_shape, self._obs_dtype = tuple(obs_shape), _frame_dtype(obs_dtype)
         self._frame_stack, self._n_step = frame_stack, n_step
         self._segment_rows, self._rng, self._sampling = segment_rows, rng, sampling
+        self._repeat_first = repeat_first
         shape = (num_envs * self._rows, *self._obs_shape)
         self._frames = mapped_memory.zeros(shape, self._obs_dtype)
         self._action_shape = () if action_dim is None else (action_dim,)
@@ -449,17 +453,18 @@ class Replay:
     def _stack(
         self, env: npt.NDArray[np.int64], row: npt.NDArray[np.int64], out: npt.NDArray[Any]
     ) -> None:
-        """Write the stacks that end at `row` to `out`; frames before an episode are zero."""
+        """Write the stacks that end at `row` to `out`; none reaches into the episode before."""
         if self._frame_stack == 1:
             np.take(self._frames, self._at(env, row), axis=0, out=out, mode="clip")
             return
         stacks = out.reshape(-1, self._frame_stack, *self._obs_shape)
-        used = self._back <= self._records["age"][self._at(env, row)][:, None]
-        rows = row[:, None] - np.where(used, self._back, 0)
+        age = self._records["age"][self._at(env, row)][:, None]
+        rows = row[:, None] - np.minimum(self._back, age)
         # mode="clip" because numpy buffers `out` in the default mode; no index needs clipping.
         np.take(self._frames, self._at(env[:, None], rows), axis=0, out=stacks, mode="clip")
-        if not used.all():
-            stacks[~used] = 0
+        blank = self._back > age
+        if blank.any() and not self._repeat_first:
+            stacks[blank] = 0
 
     def _new_batch(self, count: int, pinned: bool = False) -> Batch:
         stack = (self._frame_stack,) if self._frame_stack > 1 else ()

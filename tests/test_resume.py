@@ -222,6 +222,21 @@ def test_killed_after_the_last_checkpoint_only_the_status_is_missing(
                 "agent": TINY["agent"] | {"network": "nature", "batch_size": 2},
             }
         ),
+        {
+            "env": {
+                "id": "atari/Asterix",
+                "num_envs": 2,
+                "options": {
+                    "sticky": 0.6,
+                    "sticky_steps": True,
+                    "grey_last": True,
+                    "repeat_first": True,
+                    "max_episode_steps": 7,
+                },
+            },
+            "agent": TINY["agent"]
+            | {"network": "nature", "batch_size": 2, "exploration": "shared"},
+        },
     ],
     ids=lambda change: change.get("env", change).get("id", change.get("total")),
 )

@@ -52,6 +52,7 @@ def assert_same_as_naive(replay: Replay, naive: NaiveReplay, rng: np.random.Gene
     gamma=st.sampled_from([0.0, 0.9, 1.0]),
     p_terminated=st.sampled_from([0.0, 0.05, 0.4]),
     p_truncated=st.sampled_from([0.0, 0.05, 0.4]),
+    repeat_first=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_every_transition_agrees_with_the_naive_replay(
@@ -64,6 +65,7 @@ def test_every_transition_agrees_with_the_naive_replay(
     gamma: float,
     p_terminated: float,
     p_truncated: float,
+    repeat_first: bool,
     seed: int,
 ) -> None:
     rows = n_step + frame_stack + spare_rows
@@ -79,8 +81,9 @@ def test_every_transition_agrees_with_the_naive_replay(
         batch_size=4,
         rng=rng,
         action_dim=action_dim,
+        repeat_first=repeat_first,
     )
-    naive = NaiveReplay(rows, num_envs, frame_stack, n_step, gamma)
+    naive = NaiveReplay(rows, num_envs, frame_stack, n_step, gamma, repeat_first)
     episodes = Episodes(num_envs, seed, p_terminated, p_truncated, action_dim)
     for memory in (replay, naive):
         memory.start(episodes.start())
@@ -137,13 +140,16 @@ def test_terminated_window_does_not_bootstrap_even_if_also_truncated(truncated: 
     assert replay.size == 4
 
 
-def test_stack_at_an_episode_start_is_blank_before_it() -> None:
-    replay = make(frame_stack=4)
+@pytest.mark.parametrize(("repeat_first", "before"), [(False, [0, 0, 0]), (True, [1, 2, 1])])
+def test_stack_at_an_episode_start_is_blank_before_it_or_repeats_its_first_frame(
+    repeat_first: bool, before: list[int]
+) -> None:
+    replay = make(frame_stack=4, repeat_first=repeat_first)
     one_episode(replay, length=4, terminated=True, truncated=False)
     fill(replay, Episodes(1, seed=0, p_terminated=0, p_truncated=0), 1)
     stacks = replay.sample_from(100, np.random.default_rng(0)).obs.numpy()
     (of_second,) = np.unique(stacks[stacks[:, -1, 1] == 2], axis=0)
-    np.testing.assert_array_equal(of_second, [[0, 0, 0], [0, 0, 0], [0, 0, 0], [1, 2, 1]])
+    np.testing.assert_array_equal(of_second, [before, before, before, [1, 2, 1]])
 
 
 def test_starting_again_stitches_no_transition() -> None:
