@@ -194,6 +194,7 @@ def test_fires_sac_has_the_published_values() -> None:
 
 # SWR, Tables 2 to 4: S&P, L2, L2 Init, SWR (of features, of the classifier), by task.
 PAIRS = ("mnist_mlp", "cifar10_cnn", "cifar100_cnn", "cifar100_cnn_bn", "tiny_imagenet_vgg16")
+WITH_NORMS = PAIRS[3:]
 SWR: dict[str, list[tuple[Any, ...]]] = {
     "fig2_6": [
         (0.4, 1e-5, 1e-5, (1e-4,)),
@@ -242,14 +243,20 @@ def test_swrs_classifiers_have_the_published_values(name: str) -> None:
         assert row(study, task, "l2") == {"params": {"coef": l2}}
         assert row(study, task, "l2_init") == {"params": {"coef": l2_init}}
         coefs = dict(zip(("coef", "coef_head"), swr, strict=False))
-        assert row(study, task, "swr") == {"every": "1 updates", "params": coefs}
+        arms = {"swr": coefs, "swr_reanchored": coefs | {"reanchor_on_lr_decay": True}}
+        for arm, params in arms.items() if name == "table5" else [("swr", coefs)]:
+            # As Algorithm 1 is printed; beside it, where there are norms, as it is proved.
+            found = row(study, task, arm)
+            assert found == {"every": "1 updates", "params": params | {"rule": "printed"}}
+            there = any((r.task, r.arm) == (task, f"{arm}_exact") for r in runs_of(study))
+            assert there == (task in WITH_NORMS)
+            if there:
+                found = row(study, task, f"{arm}_exact")
+                assert found == {"every": "1 updates", "params": params}
         if shrink is not None:
             start = {"on": "phase_start", "optimizer": "keep"}  # the code: one Adam, never cleared
             assert row(study, task, "shrink_perturb") == start | {"params": {"coef": shrink}}
             assert row(study, task, "head_reset") == start | {"params": {"init": "stored"}}
-        if name == "table5":
-            anew = {"every": "1 updates", "params": coefs | {"reanchor_on_lr_decay": True}}
-            assert row(study, task, "swr_reanchored") == anew
 
 
 @pytest.mark.parametrize("name", SWR)
