@@ -4,6 +4,7 @@ The values below were copied from the papers, not from the studies.
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 
 from rlplast import envs
 from rlplast.cli.study_command import read_study_config, study_cells
+from rlplast.core.network.optimizers import Updater
 from rlplast.run.config_file import read_config
 from rlplast.run.shipped import config_folder
 from rlplast.study.spec import StudyConfig, runs_of
+from rlplast.supervised.models import build_model
 from tests.marks import slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
@@ -86,6 +89,26 @@ def test_fires_classifiers_have_the_published_values(name: str) -> None:
     has("redo", every="1 epochs", **warm, params={"threshold": redo, "probe": 512})
     has("l2_init", **warm, params={"coef": l2_init})
     has("snr", every="1 updates", **warm, params={"percentile": snr, "tau_max": 20000})
+
+
+@pytest.mark.parametrize("name", FIRE)
+def test_fires_muon_has_the_scripts_rates_and_tensors(name: str) -> None:
+    config = arm_config(read_study_config(f"study/fire/{name}"), "", "muon")
+    optimizer = config.optimizer
+    optimizer.check()
+    assert (config.hooks, config.penalties, optimizer.renew) == ([], [], True)
+    assert (optimizer.name, optimizer.lr, optimizer.weight_decay) == ("muon_fire", 1e-3, 0)
+    assert optimizer.first_phase == ("adam" if name.startswith("fig2a") else None)
+    model = build_model(replace(config.model, width=12), (3, 64, 64), 10)
+    updater = Updater(optimizer, model)
+    updater.begin(1)
+    muon, adam = updater.optimizers
+    (own,), (rest,) = muon.param_groups, adam.param_groups
+    assert own["ratio"] * own["lr"] == 1e-2 and rest["lr"] == 1e-3
+    assert (own["momentum"], rest["betas"]) == (0.95, (0.9, 0.95))
+    # As many as in the networks of its code.
+    counts = {"cifar10": 20, "cifar100": 75, "tiny_imagenet": 13}
+    assert len(own["params"]) == counts[name.partition("_")[2]]
 
 
 @pytest.mark.parametrize("name", FIRE)
