@@ -208,10 +208,13 @@ def test_fires_sac_has_the_published_values() -> None:
         assert (agent.log_std, agent.log_std_min, agent.log_std_max) == ("squash", -10, 2)
         assert agent.normalize_obs and found.optimizer.decay == "all"
         assert (found.evaluate.every, found.evaluate.episodes) == ("2%", 10)
-    for arm, coefs in (("shrink_perturb", {"coef": 0.8}), ("fire", {"iterations": 10})):
+    edits = {"shrink_perturb": {"coef": 0.8}, "fire": {"iterations": 10}}
+    for arm, coefs in (edits | {"plasticity_injection": {}}).items():
         edit, temperature = rows_of(study, "h1-walk", arm)
-        assert edit["networks"] == ["actor", "critic"] and edit["params"].items() >= coefs.items()
-        assert (edit["optimizer"], edit["followers"]) == ("network", "copy")
+        assert (edit["method"], edit["at"], edit["networks"]) == (arm, "50%", ["actor", "critic"])
+        assert edit.get("params", {}).items() >= coefs.items()
+        # A method's own policy for targets is copy.
+        assert (edit["optimizer"], edit.get("followers", "copy")) == ("network", "copy")
         assert (temperature["method"], temperature["networks"]) == ("full_reset", ["temperature"])
 
 
