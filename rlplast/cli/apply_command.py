@@ -155,6 +155,14 @@ def _report(receipt: Receipt, args: argparse.Namespace) -> None:
     table.add_row("file", Text(str(args.file)))
     table.add_row("out", Text(str(args.out)))
     table.add_row("entries_touched", f"{row['entries_touched']:,}")
-    for key in ("sfe", "dfi_before", "dfi_after", "norm_before", "norm_after", "time/seconds"):
+    for key in (
+        "sfe",
+        "sfe_normalized",
+        "dfi_before",
+        "dfi_after",
+        "norm_before",
+        "norm_after",
+        "time/seconds",
+    ):
         table.add_row(key, figure(row[key]))
     show(table)

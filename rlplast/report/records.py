@@ -23,6 +23,7 @@ _MEANS = {  # head → key of a receipt
     "firings": "firings",
     "entries": "entries_touched",
     "sfe": "sfe",
+    "sfe / norm²": "sfe_normalized",
     "dfi before": "dfi_before",
     "dfi after": "dfi_after",
     "norm before": "norm_before",
@@ -72,7 +73,8 @@ def receipts(report: Report) -> tuple[Part, ...]:
             caption = (
                 "Means over the seeds. The n-th firing of a hook is one row, whenever a seed had "
                 "it; a hook that fires after updates has one row, with sums per seed for firings "
-                "and sfe (squared distance moved). dfi is the distance from isometry of what the "
+                "and sfe (squared distance moved; of trainable tensors over their squared norm "
+                "before: sfe / norm²). dfi is the distance from isometry of what the "
                 "method orthogonalises; norms are of the whole network."
             )
             words = ("arm", "method", "network", "optimizer", "followers")

@@ -26,6 +26,7 @@ from rlplast.core.training.config import RunConfig
 from rlplast.core.training.kinds import get_kind
 from rlplast.core.training.loop import Loop
 from rlplast.core.training.run_folder import LINES, write_text
+from rlplast.core.training.trainable import go_to
 from rlplast.metrics.probe import RunMetrics
 from rlplast.run.build import build
 from rlplast.run.config_file import dump_config, read_config
@@ -115,11 +116,11 @@ class Run:
                 with ExitStack() as cleanup, checkpoint.fitting(path):
                     trainable, hooks = build(self.config.to_resume())
                     cleanup.callback(trainable.close)
+                    go_to(trainable, Clock.saved(state["clock"]))
                     for network in trainable.networks.values():
                         checkpoint.load_network_tensors(network, tensors)
                     # Acting may need more than weights: statistics that observations pass through.
                     trainable.load_state_dict(state["trainable"])
-                    trainable.clock = Clock.saved(state["clock"])
                     hooks.load_state_dict(state["hooks"])
                     write([Assign(block, value) for block, value in hooks.evaluation().items()])
                     cleanup.pop_all()  # it fits: it stays

@@ -99,6 +99,7 @@ class Supervised(Trainable):
         epochs = self.stream[self.clock.phase].epochs
         if here.epoch == epochs:  # hooks fire between this phase and the next
             self.clock = self.clock.advance(phase=1)
+            self.begin_phase()
             self.online.zero_()
             self.online_images = 0
             if self.config.optimizer.renew:
@@ -109,6 +110,11 @@ class Supervised(Trainable):
         else:
             self.updater.set_lr(here.updates, epochs * here.batches)
         self._update(here)
+
+    def begin_phase(self) -> None:
+        """Give the network the optimizers of its phase, if the first one has others."""
+        if self.updater.begin(self.clock.phase):
+            self.networks["model"].optimizers = tuple(self.updater.optimizers)
 
     def here(self) -> Position:
         """Return where in its phase the run is."""
