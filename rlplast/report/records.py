@@ -40,7 +40,7 @@ def number(value: float | None) -> str:
     """
     if value is None or value != value:
         return "–"
-    if 1000 <= abs(value) < 1e12:
+    if 1000 <= abs(value) < 1e9:
         return f"{value:,.0f}"
     return f"{value:.4g}"
 
