@@ -4,6 +4,7 @@
 - `rlplast.metrics.weights`: norms, distances and deviation from isometry of weights.
 - `rlplast.metrics.features`: activations and gradients.
 - `rlplast.metrics.balance`: how the weights of successive layers relate.
+- `rlplast.metrics.paths`: the path through a network along which its layers can stretch most.
 - `rlplast.metrics.curvature`: eigenvalues of a loss's Hessian.
 - `rlplast.metrics.outputs`: outputs as a function of weights and inputs.
 - `rlplast.metrics.new_targets`: how well a network still fits new targets.
@@ -40,6 +41,7 @@ from rlplast.metrics.outputs import (
     ntk_effective_rank,
     ntk_srank,
 )
+from rlplast.metrics.paths import LongestPath, longest_path
 from rlplast.metrics.ranks import (
     effective_rank,
     singular_values,
@@ -63,6 +65,7 @@ from rlplast.metrics.weights import (
 )
 
 __all__ = [
+    "LongestPath",
     "Measurement",
     "Trainability",
     "accuracy",
@@ -92,6 +95,7 @@ __all__ = [
     "last_features",
     "lipschitz_bound",
     "lipschitz_estimate",
+    "longest_path",
     "matrix_slices",
     "mca",
     "measure",

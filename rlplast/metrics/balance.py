@@ -25,13 +25,18 @@ __all__ = ["balancedness", "lipschitz_bound", "pairwise_balance"]
 _SWEEPS, _STILL = 1000, 1e-12  # of balancing; the change of a sweep that counts as none
 
 
-@register("metrics", "lipschitz_bound", source="product of spectral norms; FIRE paper")
+@register("metrics", "lipschitz_bound", source="FIRE paper; Lifecycle paper (Yang), Sec. 4.3")
 def lipschitz_bound(weights: Sequence[Tensor]) -> Tensor:
-    """Upper bound on the Lipschitz constant of a chain of layers.
+    """Product of the layers' spectral norms: a bound on the Lipschitz constant of a chain.
 
     Nonlinearities between the layers must have slopes of at most 1, such as ReLU and tanh. The same
     holds for poolings, such as those whose windows do not overlap. For a conv the norm of the
     matrix (C_out, C_in·kh·kw) is no bound. Times √(kh·kw) it is one, for every stride and padding.
+
+    In a run, a network with branches or norm layers has the product along the path where it is
+    largest (`rlplast.metrics.longest_path`). It stands for the lifecycle paper's product over
+    layers, and is no bound: branches that are added may stretch more together, and norm layers and
+    attention stretch too.
 
     Args:
         weights: of the layers of a chain.

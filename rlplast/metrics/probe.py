@@ -23,6 +23,7 @@ from rlplast.core.training.trainable import Trainable
 from rlplast.metrics.curvature import IN_A_RUN
 from rlplast.metrics.features import last_features
 from rlplast.metrics.output_probe import OF_CHURN, OF_OUTPUTS, measure_outputs, weights_of
+from rlplast.metrics.paths import longest_path
 
 __all__ = ["RunMetrics", "check_names", "measure_run", "where_measured"]
 
@@ -37,7 +38,7 @@ OF_TAPS = (
 )
 OF_FEATURES = ("srank", "effective_rank")  # of the last hidden layer
 OF_GRADIENTS = ("gradient_norm", "effective_lr", "grama_share")
-OF_CHAINS = ("lipschitz_bound", "balancedness", "pairwise_balance")  # without norms and branches
+OF_CHAINS = ("lipschitz_bound", "balancedness", "pairwise_balance")  # the first of others too
 OF_CURVATURE = ("hessian_max_eigenvalue", "hessian_spectral_norm", "hessian_spectrum")
 OF_UNITS = ("awake_fraction",)  # of lifecycle layers, where a network has some
 OF_HOOKS = ("unit_age",)  # of a hook that says it, where a network has one
@@ -131,6 +132,8 @@ def measure_run(
     values: dict[str, float] = {}
     for key, network in trainable.networks.items():
         found = _weights(network, names) | _chains(network, names) | _units(network, names)
+        if "lipschitz_bound" in names and network.trainable() and not _layers(network):
+            found |= _longest_path(trainable, network, number)
         for hook in hooks:
             own = hook.method.metrics(hook.states[key]) if network in hook.networks else {}
             found |= {k: v for k, v in own.items() if k.partition("/")[0] in names}
@@ -194,6 +197,16 @@ def _chains(network: Network, names: list[str]) -> dict[str, Tensor | float]:
                     start = (network.initial[b.name] for b in (first, second))
                     values[f"{name}/{first.name}"] = metric(first.view, second.view, *start)
     return values
+
+
+@torch.no_grad()
+def _longest_path(trainable: Trainable, network: Network, number: int) -> dict[str, Tensor | float]:
+    """Return the bound of a network with norm layers or branches; nothing if it reads no sample."""
+    one = trainable.sample(1, number)
+    if one is None:
+        return {}
+    paths = longest_path(network, lambda module: trainable.outputs(network.name, one, module))
+    return {"/".join(["lipschitz_bound", *slot]): path.bound for slot, path in paths.items()}
 
 
 def _layers(network: Network) -> dict[tuple[str, ...], list[dict[str, Block]]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from rlplast.core.errors import RlplastError
 from rlplast.core.training.best import higher_is_better
 from rlplast.report import pictures, records, sequence_parts, vega
+from rlplast.report.ends import ends
 from rlplast.report.gather import Gathered
 from rlplast.report.page import Chart, Details, Part, Row, Section, Table, Text, page
 from rlplast.report.plot import write_whole
@@ -80,6 +81,7 @@ def sections(report: Report) -> tuple[Section, ...]:
         Section("curves", "Learning curves", tuple(pictures.curves(report))),
         Section("sequence", "Sequence of tasks", tuple(sequence_parts.parts(report))),
         Section("scores", "Scores", (*pictures.scores(report), *_results(report, pooled=False))),
+        Section("ends", "At the end of a run", tuple(ends(report))),
         Section("comparison", "Comparison with the baseline", tuple(pictures.comparison(report))),
         Section("drops", "Drop and recovery", (*pictures.drops(report), *_drops(report))),
         Section("metrics", "Plasticity metrics", tuple(pictures.metrics(report))),

@@ -36,12 +36,12 @@ def number(value: float | None) -> str:
     """Return a number for a table: four digits, a dash where there is none.
 
     Examples:
-        >>> number(0.123456), number(1234567.0), number(None), number(float("nan"))
-        ('0.1235', '1,234,567', '–', '–')
+        >>> number(0.123456), number(1234567.0), number(1.25e42), number(None)
+        ('0.1235', '1,234,567', '1.25e+42', '–')
     """
     if value is None or value != value:
         return "–"
-    if abs(value) >= 1000:
+    if 1000 <= abs(value) < 1e9:
         return f"{value:,.0f}"
     return f"{value:.4g}"
 

@@ -24,6 +24,7 @@ from rlplast.core.training.config import RunConfig
 from rlplast.gpt.model import GPT, cross_entropy
 from rlplast.run.length import length, phases_of, updates_at
 from rlplast.run.roofline import Machine, Traced
+from rlplast.supervised.corrupted import CORRUPTIONS, SEVERITIES
 from rlplast.supervised.models import build_model
 from rlplast.supervised.sizes import sizes_of
 
@@ -36,6 +37,7 @@ _UPDATE, _STEP = 4e-4, 2e-4  # seconds of an update and of an env_step outside o
 EPISODES = {"minatar": 100}  # env_steps of an episode where no limit is shorter: guesses
 EPISODE = 1000  # of other families
 _MOMENTS = {"sgd": 1, "rmsprop": 1, "muon": 1, "kron": 3}  # tensors of a parameter's size; else 2
+_CORRUPTED = 10_000 * SEVERITIES * len(CORRUPTIONS)  # images of CIFAR-10-C, and of CIFAR-100-C
 _RECORD = 16  # bytes of a transition beside observation and action
 
 
@@ -179,7 +181,8 @@ def _classifier(config: Any, machine: Machine) -> Cost:
         return build_model(config.model, sizes.shape, sizes.classes)
 
     found = _passes(build, loss, machine)
-    evaluation = found.forward * sizes.test / batch
+    images = sizes.test + (_CORRUPTED if config.data.corrupted else 0)
+    evaluation = found.forward * images / batch
     return _cost(config, found.both + found.step, evaluation, found.flops, found.count)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from rlplast import envs
 from rlplast.cli.study_command import read_study_config, study_cells
+from rlplast.core.clock import Time
 from rlplast.core.network.optimizers import Updater
 from rlplast.run.config_file import read_config
 from rlplast.run.shipped import config_folder
@@ -509,6 +510,22 @@ def test_the_lifecycle_studies_have_the_published_values(name: str) -> None:
             # Classes that sleep in evaluation cannot be told apart.
             outputs = {"head", "classifier"} & set(params["layers"])
             assert not outputs or params["eval_mask"] is False, arm
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("study/lcl/")])
+def test_the_lifecycle_studies_measure_the_columns_of_their_tables_at_the_end(name: str) -> None:
+    study = read_study_config(name)
+    for values in study.task_list().values():
+        found: Any = read_config(study.base, study.overrides, values)
+        assert set(found.metrics.names) >= {"hessian_max_eigenvalue", "lipschitz_bound"}
+        for every in (found.evaluate.every, found.metrics.every):  # due at the end too
+            time = Time.parse(every)
+            assert time.unit in ("%", "epochs")
+            whole = 100 if time.unit == "%" else found.stream.epochs
+            assert whole % time.value == 0
+        if "tables_1_2" in name:  # Table 3 has no mCA
+            classes = found.data.name.removeprefix("cifar")
+            assert found.data.corrupted == f"data/cifar{classes}_c/CIFAR-{classes}-C"
 
 
 # All papers.

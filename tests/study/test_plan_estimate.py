@@ -56,6 +56,16 @@ def test_arithmetic_and_disk_of_a_classifier():
     assert (found.checkpoints, found.rows) == (3, 0)
 
 
+def test_an_evaluation_with_corrupted_images_takes_as_much_longer_as_there_are_more_of_them():
+    data = {"name": "cifar10", "folder": "nowhere"}
+    plain, more = (
+        cost_of(read_config(CLASSIFIER | {"data": data | own}), MACHINE)
+        for own in ({}, {"corrupted": "nowhere"})
+    )
+    assert plain is not None and more is not None
+    assert more.evaluation == pytest.approx(76 * plain.evaluation)  # 15 corruptions, 5 severities
+
+
 def test_an_agent_stores_single_frames_and_learns_after_its_random_steps():
     config = read_config("dqn/asterix")
     found = cost_of(config, MACHINE)
