@@ -1,21 +1,21 @@
-"""Charts of what runs measured as many numbers at once: densities, and ways of the weights.
+"""Charts of what runs measured as many numbers at once: densities, and paths of the weights.
 
 - `parts`: those that the runs of a report have.
 - `champions_words`: which iterations are the champions, for captions.
 - `networks_of`: of which networks a metric was measured.
 
-Both look at iteration 0 and the champion of runs that have iterations, of others at the whole run.
+Both look at iteration 0 and the champion of runs that have iterations, else at the whole run.
 """
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from rlplast.report.moments import champion, density_at, has_iterations, moments, way_of
+from rlplast.report.lines import Kind, Line, chart_of_lines
 from rlplast.report.page import Chart
 from rlplast.report.run_data import RunData
+from rlplast.report.stretches import champion, has_iterations, last_density, path_of, stretches
 from rlplast.report.view import Report, slug_of
-from rlplast.report.ways import Kind, Way, chart_of_ways
 
 __all__ = ["champions_words", "networks_of", "parts"]
 
@@ -31,10 +31,10 @@ def parts(report: Report) -> Iterator[Chart]:
     """Yield charts of each task, one per metric and network that has it."""
     for task in report.tasks:
         for network in networks_of(report.of(task), _SKETCH):
-            yield _trajectories(report, task, network)
+            yield from _trajectories(report, task, network)
         for metric in _DENSITIES:
             for network in networks_of(report.of(task), metric):
-                yield _densities(report, task, metric, network)
+                yield from _densities(report, task, metric, network)
 
 
 def networks_of(runs: Sequence[RunData], metric: str) -> dict[str, list[str]]:
@@ -57,60 +57,68 @@ def champions_words(report: Report, task: str) -> str:
     return f"Champion by seed: iteration {'; '.join(found)}." if found else ""
 
 
-def _densities(report: Report, task: str, metric: str, network: str) -> Chart:
-    """Return the chart of a density, a panel per arm, of its first seed."""
+def _densities(report: Report, task: str, metric: str, network: str) -> Iterator[Chart]:
+    """Yield the chart of a density, a panel per arm, of its first seed."""
     title, label, kind = _DENSITIES[metric]
     key, found = f"metric/{metric}/{network}", {}
     for look, run in _first_runs(report, task, key):
-        for moment in moments(run):
-            density = density_at(run, moment, key)
+        for stretch in stretches(run):
+            density = last_density(run, stretch, key)
             if density is not None:
-                own = Way(look, moment.words, *density)
+                own = Line(look, stretch.words, *density)
                 found.setdefault(_title(report, look, run), []).append(own)
-    caption = f"{_seeds_words(report, task)} Measured nearest to the best evaluation."
-    if not any(map(has_iterations, report.of(task))):
-        caption = f"{_seeds_words(report, task)} Last measurement of the run."
+    if not found:
+        return
+    several = any(map(has_iterations, report.of(task)))
+    when = "Last measurement of each iteration." if several else "Last measurement of the run."
+    caption = f"{_seeds_words(report, task)}{when}"
     if kind == "log density":
         caption += " Logarithmic axis: far below the largest value a curve says nothing."
-    spec = chart_of_ways(report.arms, found, (label, "density"), kind)
+    spec = chart_of_lines(report.arms, found, (label, "density"), kind)
     name = f"{slug_of(metric)}-{report.slugs[task]}-{slug_of(network)}"
-    return Chart(name, f"{task}, {network}: {title}", caption, spec)
+    yield Chart(name, f"{task}, {network}: {title}", caption, spec)
 
 
-def _trajectories(report: Report, task: str, network: str) -> Chart:
-    """Return the chart of the ways of the weights, a panel and a plane per arm, of one seed."""
+def _trajectories(report: Report, task: str, network: str) -> Iterator[Chart]:
+    """Yield the chart of the paths of the weights, a panel and a plane per arm, of one seed."""
     key, found, shares = f"metric/{_SKETCH}/{network}", {}, []
     for look, run in _first_runs(report, task, key):
-        ways = {moment.words: way_of(run, moment, key) for moment in moments(run)}
-        ways = {words: own for words, own in ways.items() if len(own)}
-        plane, share = plane_of(list(ways.values()))
+        paths = {stretch.words: path_of(run, stretch, key) for stretch in stretches(run)}
+        paths = {words: own for words, own in paths.items() if len(own)}
+        if not paths:
+            continue
+        plane, share = plane_of(list(paths.values()))
         title = _title(report, look, run)
-        found[title] = [Way(look, words, *(own @ plane).T) for words, own in ways.items()]
+        found[title] = [Line(look, words, *(own @ plane).T) for words, own in paths.items()]
         shares.append(f"{report.arms[look].label} {share:.0%}")
+    if not found:
+        return
     caption = (
-        f"{_seeds_words(report, task)} Cross: θ0; dots: ends. Each panel has its own plane, the "
+        f"{_seeds_words(report, task)}Cross: θ0; dots: ends. Each panel has its own plane, the "
         f"one through θ0 that keeps most of the squared distances from it ({', '.join(shares)}). "
         "Distances are those of sketches, so a few percent off. Lines begin with the first "
         "measurement."
     )
-    spec = chart_of_ways(report.arms, found, ("first direction", "second direction"), "plane")
+    spec = chart_of_lines(report.arms, found, ("first direction", "second direction"), "plane")
     name = f"trajectories-{report.slugs[task]}-{slug_of(network)}"
-    return Chart(name, f"{task}, {network}: trajectories of the weights", caption, spec)
+    yield Chart(name, f"{task}, {network}: trajectories of the weights", caption, spec)
 
 
-def plane_of(ways: Sequence[np.ndarray]) -> tuple[np.ndarray, float]:
+def plane_of(paths: Sequence[np.ndarray]) -> tuple[np.ndarray, float]:
     """Return the plane through the origin that keeps most of the squared sizes of all points.
 
     Args:
-        ways: points (n, numbers) in their order, of each way.
+        paths: points (n, numbers) in their order, of each path.
 
     Returns:
-        Two orthonormal directions (numbers, 2), and the share that they keep. The first way ends on
-        the positive side of the first, the last way on that of the second.
+        Two orthonormal directions (numbers, 2), and the share that they keep. The first path ends
+        on the positive side of the first, the last path on that of the second.
     """
-    points = np.concatenate([*ways, np.zeros((2, ways[0].shape[1]))])  # two directions in any case
+    points = np.concatenate(
+        [*paths, np.zeros((2, paths[0].shape[1]))]
+    )  # two directions in any case
     _, sizes, directions = np.linalg.svd(points, full_matrices=False)
-    ends = np.array([ways[0][-1] @ directions[0], ways[-1][-1] @ directions[1]])
+    ends = np.array([paths[0][-1] @ directions[0], paths[-1][-1] @ directions[1]])
     total = float((sizes**2).sum())
     share = float((sizes[:2] ** 2).sum()) / total if total else 1.0
     return directions[:2].T * np.where(ends < 0, -1.0, 1.0), share
@@ -132,4 +140,4 @@ def _title(report: Report, look: int, run: RunData) -> str:
 
 
 def _seeds_words(report: Report, task: str) -> str:
-    return "Of each arm's first seed." if len(report.of(task)) > len(report.arms) else ""
+    return "Of each arm's first seed. " if len(report.of(task)) > len(report.arms) else ""

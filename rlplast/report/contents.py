@@ -13,10 +13,10 @@ from rlplast.core.errors import RlplastError
 from rlplast.core.training.best import higher_is_better
 from rlplast.report import closeups, iterations, pictures, records, sequence_parts, vega
 from rlplast.report.gather import Gathered
-from rlplast.report.moments import has_iterations
 from rlplast.report.page import Chart, Details, Part, Row, Section, Table, Text, page
 from rlplast.report.plot import write_whole
 from rlplast.report.records import estimate, number, without_empty_columns
+from rlplast.report.stretches import has_iterations
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text
 from rlplast.report.trust import Kind, coverage_words, p_words, verdict_words
 from rlplast.report.view import Report, Rows, interval_words
@@ -84,9 +84,8 @@ def sections(report: Report) -> tuple[Section, ...]:
         Section("scores", "Scores", (*pictures.scores(report), *_results(report, pooled=False))),
         Section("comparison", "Comparison with the baseline", tuple(pictures.comparison(report))),
         Section("drops", "Drop and recovery", (*pictures.drops(report), *_drops(report))),
-        Section(
-            "metrics", "Plasticity metrics", (*pictures.metrics(report), *closeups.parts(report))
-        ),
+        Section("metrics", "Plasticity metrics", tuple(pictures.metrics(report))),
+        Section("closeups", "Trajectories and densities", tuple(closeups.parts(report))),
         Section("receipts", "Receipts", records.receipts(report)),
         Section("costs", "Cost", (*pictures.costs(report), *_costs(report))),
         Section("configs", "Configs", records.configs(report)),

@@ -7,21 +7,21 @@ import numpy as np
 from rlplast.report import charts
 from rlplast.report.charts import Curve
 from rlplast.report.closeups import champions_words, networks_of
-from rlplast.report.moments import (
-    Moment,
-    champion,
-    epoch_of,
-    has_iterations,
-    iterations,
-    moments,
-    rows_of,
-)
+from rlplast.report.lines import Line, chart_of_lines
 from rlplast.report.page import Chart, Part, Row, Table
 from rlplast.report.records import number, without_empty_columns
 from rlplast.report.run_data import RunData
 from rlplast.report.statistics import align, curve_band
+from rlplast.report.stretches import (
+    Stretch,
+    champion,
+    epoch_of,
+    has_iterations,
+    iterations,
+    rows_of,
+    stretches,
+)
 from rlplast.report.view import Report, better, interval_words, slug_of
-from rlplast.report.ways import Way, chart_of_ways
 
 __all__ = ["parts"]
 
@@ -86,34 +86,36 @@ def _by_layer(report: Report, task: str) -> Iterator[Chart]:
     """Yield charts of a metric of each layer over iteration 0 and over the champion."""
     for metric in BY_LAYER:
         for network, keys in networks_of(report.of(task), metric).items():
-            found: dict[str, list[Way]] = {}
+            found: dict[str, list[Line]] = {}
             for key in keys:
                 title = key.partition(f"/{network}/")[2] or "all layers"
                 for look in report.arms:
                     found.setdefault(title, []).extend(
-                        _ways(report.of(task, look.name), look.index, key)
+                        _lines(report.of(task, look.name), look.index, key)
                     )
+            if not any(found.values()):
+                continue
             name = f"layers-{report.slugs[task]}-{slug_of(metric)}-{slug_of(network)}"
             caption = (
                 f"Mean over seeds, over the epochs of an iteration. {champions_words(report, task)}"
             )
-            spec = chart_of_ways(report.arms, found, ("epoch of the iteration", metric))
+            spec = chart_of_lines(report.arms, found, ("epoch of the iteration", metric))
             yield Chart(name, f"{task}, {network}: {metric} of each layer", caption, spec)
 
 
-def _ways(runs: Sequence[RunData], arm: int, key: str) -> Iterator[Way]:
+def _lines(runs: Sequence[RunData], arm: int, key: str) -> Iterator[Line]:
     """Yield the mean over runs of a number, over iteration 0 and over the champion."""
     found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     for run in filter(has_iterations, runs):
-        for moment in moments(run):
-            found.setdefault(moment.words, []).append(_over(run, moment, key))
+        for stretch in stretches(run):
+            found.setdefault(stretch.words, []).append(_over(run, stretch, key))
     for words, curves in found.items():
         xs, ys = align(curves)
         if len(xs):
-            yield Way(arm, words, xs, np.nanmean(ys, axis=0))
+            yield Line(arm, words, xs, np.nanmean(ys, axis=0))
 
 
-def _over(run: RunData, moment: Moment, key: str) -> tuple[np.ndarray, np.ndarray]:
-    rows = [row for row in rows_of(run, moment) if row.get(key) is not None]
+def _over(run: RunData, stretch: Stretch, key: str) -> tuple[np.ndarray, np.ndarray]:
+    rows = [row for row in rows_of(run, stretch) if row.get(key) is not None]
     xs, ys = [epoch_of(run, row) for row in rows], [row[key] for row in rows]
     return np.array(xs, float), np.array(ys, float)

@@ -10,12 +10,20 @@ import pytest
 from rlplast.report.closeups import plane_of
 from rlplast.report.contents import sections, write_report
 from rlplast.report.gather import gather
-from rlplast.report.moments import champion, density_at, iterations, moments, numbers_of, way_of
+from rlplast.report.lines import Line, chart_of_lines
 from rlplast.report.page import Chart
 from rlplast.report.run_data import RunData, read_run
+from rlplast.report.stretches import (
+    Stretch,
+    champion,
+    iterations,
+    last_density,
+    numbers_of,
+    path_of,
+    stretches,
+)
 from rlplast.report.summary import summarise
 from rlplast.report.view import Report
-from rlplast.report.ways import Way, chart_of_ways
 from tests.report.runs import write_run
 from tests.report.test_page import Page
 
@@ -79,10 +87,7 @@ def test_the_champion_is_the_best_iteration_but_the_plain_one(tmp_path: Path):
     run = run_of(tmp_path / "run", lines())
     assert {n: row["epochs"] for n, row in iterations(run).items()} == {0: 2, 1: 7, 2: 10}
     assert champion(run) == 2
-    assert [(m.words, m.phase, m.x) for m in moments(run)] == [
-        ("iteration 0", 0, 2),
-        ("champion", 2, 10),
-    ]
+    assert stretches(run) == [Stretch("iteration 0", 0), Stretch("champion", 2)]
     rows = [{k.replace("accuracy", "loss"): v for k, v in row.items()} for row in lines()]
     worst = run_of(tmp_path / "loss", rows)  # of a loss the smallest is the best
     assert champion(worst) == 1
@@ -91,27 +96,28 @@ def test_the_champion_is_the_best_iteration_but_the_plain_one(tmp_path: Path):
 def test_runs_without_iterations_have_no_champion_and_are_seen_whole(tmp_path: Path):
     run = run_of(tmp_path / "run", lines(), stream={"name": "warm_start", "phases": 3, "epochs": 4})
     assert iterations(run) == {} and champion(run) is None
-    (end,) = moments(run)
-    assert (end.phase, end.x) == (None, 12)
-    assert way_of(run, end, SKETCH).shape == (12, 5)
-    density = density_at(run, end, HISTOGRAM)
+    (end,) = stretches(run)
+    assert end.phase is None
+    assert path_of(run, end, SKETCH).shape == (12, 5)
+    density = last_density(run, end, HISTOGRAM)
     assert density is not None and density[1].tolist() == pytest.approx([0.12, 0.88])
 
 
-def test_densities_and_ways_are_those_of_the_moment(tmp_path: Path):
+def test_densities_and_paths_are_those_of_the_moment(tmp_path: Path):
     run = run_of(tmp_path / "run", lines())
-    first, best = moments(run)
-    for moment, epochs in ((first, 2), (best, 10)):
-        density = density_at(run, moment, HISTOGRAM)
+    first, best = stretches(run)
+    for stretch, epochs in ((first, 4), (best, 12)):
+        density = last_density(run, stretch, HISTOGRAM)
         assert density is not None
         assert density[0].tolist() == [-0.5, 0.5]
         assert density[1].tolist() == pytest.approx([epochs / 100, 1 - epochs / 100])
-    assert way_of(run, best, SKETCH)[:, 2].tolist() == [1, 2, 3, 4]
-    rows = [row for row in lines() if row.get(f"{HISTOGRAM}/0") is None or row["epochs"] % 4 == 0]
-    coarse = run_of(tmp_path / "coarse", rows)  # measured at the ends of iterations only
-    density = density_at(coarse, moments(coarse)[1], HISTOGRAM)
-    assert density is not None and density[1][0] == pytest.approx(0.12)
-    assert density_at(run, best, "metric/hessian_density/model") is None
+    assert path_of(run, best, SKETCH)[:, 2].tolist() == [1, 2, 3, 4]
+    rows = [row for row in lines() if row.get(f"{HISTOGRAM}/0") is None or row["epochs"] == 10]
+    seldom = run_of(tmp_path / "seldom", rows)  # measured once, in the champion
+    assert last_density(seldom, first, HISTOGRAM) is None
+    density = last_density(seldom, best, HISTOGRAM)
+    assert density is not None and density[1][0] == pytest.approx(0.1)
+    assert last_density(run, best, "metric/hessian_density/model") is None
 
 
 @pytest.mark.parametrize("bad", [None, float("nan")])
@@ -122,20 +128,20 @@ def test_what_is_not_finite_is_not_drawn(bad: float | None):
     assert own is not None and own.tolist() == [1, 2]
 
 
-def test_the_plane_is_that_of_the_two_ways():
-    """Ways along two turned axes lie on their plane; a way across it is a known share."""
+def test_the_plane_is_that_of_the_two_paths():
+    """Paths along two turned axes lie on their plane; a path across it is a known share."""
     turned = np.linalg.qr(np.random.default_rng(3).normal(size=(6, 3)))[0].T
     steps = np.arange(1.0, 5.0)[:, None]
-    ways = [steps * turned[0], -steps * turned[1]]
-    plane, share = plane_of(ways)
+    paths = [steps * turned[0], -steps * turned[1]]
+    plane, share = plane_of(paths)
     assert share == pytest.approx(1)
     np.testing.assert_allclose(plane.T @ plane, np.eye(2), atol=1e-12)
-    flat = [way @ plane for way in ways]
-    for way, own in zip(ways, flat, strict=True):
-        np.testing.assert_allclose(np.linalg.norm(own, axis=1), np.linalg.norm(way, axis=1))
+    flat = [path @ plane for path in paths]
+    for path, own in zip(paths, flat, strict=True):
+        np.testing.assert_allclose(np.linalg.norm(own, axis=1), np.linalg.norm(path, axis=1))
     assert flat[0][-1, 0] >= 0 and flat[1][-1, 1] >= 0
     aside = 0.5 * steps * turned[2]
-    assert plane_of([*ways, aside])[1] == pytest.approx(2 / 2.25)
+    assert plane_of([*paths, aside])[1] == pytest.approx(2 / 2.25)
 
 
 @pytest.mark.parametrize("points", [np.zeros((1, 4)), np.array([[0.0, 3.0, 4.0]])])
@@ -167,8 +173,8 @@ def test_the_page_names_the_champion_in_table_and_captions(tmp_path: Path):
 def test_charts_show_iteration_0_and_the_champion(tmp_path: Path):
     report = report_of(tmp_path)
     plane = named(report, "trajectories-")
-    rows = [row for row in plane.spec["datasets"]["ways"] if row["arm"] == "none"]
-    assert [row["moment"] for row in rows] == ["iteration 0", "champion"]
+    rows = [row for row in plane.spec["datasets"]["lines"] if row["arm"] == "none"]
+    assert [row["stretch"] for row in rows] == ["iteration 0", "champion"]
     for row in rows:
         sizes = np.hypot(row["x"], row["y"])
         assert sizes.tolist() == pytest.approx([1, 2, 3, 4], abs=1e-3)
@@ -176,8 +182,8 @@ def test_charts_show_iteration_0_and_the_champion(tmp_path: Path):
     layers = named(report, "layers-").spec
     titles = [panel["title"] for panel in layers["concat"]]
     assert titles == ["all layers", "fc1", "fc2"]
-    own = [row for row in layers["datasets"]["ways"] if row["arm"] == "none" and row["panel"] == 1]
-    assert [(row["moment"], row["x"], row["y"]) for row in own] == [
+    own = [row for row in layers["datasets"]["lines"] if row["arm"] == "none" and row["panel"] == 1]
+    assert [(row["stretch"], row["x"], row["y"]) for row in own] == [
         ("iteration 0", [1, 2, 3, 4], [1, 2, 3, 4]),
         ("champion", [1, 2, 3, 4], [9, 10, 11, 12]),
     ]
@@ -193,23 +199,34 @@ def test_other_runs_that_measure_the_same_are_drawn_whole(tmp_path: Path):
     report = report_of(tmp_path, {"name": "warm_start", "phases": PHASES, "epochs": EPOCHS})
     charts = charts_of(report)
     assert not any(name.startswith(("iterations-", "layers-")) for name in charts)
-    rows = named(report, "trajectories-").spec["datasets"]["ways"]
+    rows = named(report, "trajectories-").spec["datasets"]["lines"]
     assert [(row["arm"], len(row["x"])) for row in rows] == [(a.label, 12) for a in report.arms]
-    (row, _) = named(report, "activation-histogram-").spec["datasets"]["ways"]
+    (row, _) = named(report, "activation-histogram-").spec["datasets"]["lines"]
     assert (row["x"], row["y"]) == ([-0.5, 0.5], [0.12, 0.88])
+
+
+def test_what_was_not_measured_in_a_stretch_is_not_drawn(tmp_path: Path):
+    """Sketches and densities of iteration 1 alone, which is neither."""
+    rows = [row for row in lines() if "eval/accuracy" in row or row["phase"] == 1]
+    config = {"kind": "supervised", "total": "auto", "data": {"name": "digits"}, "stream": REPEATED}
+    write_run(tmp_path / "run", rows, (), config)
+    found = gather([tmp_path])
+    names = charts_of(Report(found, summarise(found)))
+    assert any(name.startswith("iterations-") for name in names)
+    assert not any(name.startswith(("layers-", "traj", "activation-")) for name in names)
 
 
 def test_a_logarithmic_axis_cuts_what_is_far_below(tmp_path: Path):
     arms = report_of(tmp_path).arms
-    ways = [Way(0, "end", np.arange(3.0), np.array([2.0, 1e-3, 1e-30]))]
-    spec = chart_of_ways(arms, {"a": ways}, ("x", "y"), "log density")
-    assert spec["datasets"]["ways"][0]["y"] == [2, 1e-3, 2e-8]
+    own = [Line(0, "end", np.arange(3.0), np.array([2.0, 1e-3, 1e-30]))]
+    spec = chart_of_lines(arms, {"a": own}, ("x", "y"), "log density")
+    assert spec["datasets"]["lines"][0]["y"] == [2, 1e-3, 2e-8]
 
 
 def test_both_axes_of_a_plane_have_one_scale_and_hold_the_start(tmp_path: Path):
     arms = report_of(tmp_path).arms
-    ways = [Way(0, "end", np.array([1.0, 8.0]), np.array([-1.0, -2.0]))]
-    spec = chart_of_ways(arms, {"a": ways}, ("x", "y"), "plane")
+    own = [Line(0, "end", np.array([1.0, 8.0]), np.array([-1.0, -2.0]))]
+    spec = chart_of_lines(arms, {"a": own}, ("x", "y"), "plane")
     encoding = spec["concat"][0]["layer"][0]["encoding"]
     x, y = (encoding[axis]["scale"]["domain"] for axis in "xy")
     assert x[1] - x[0] == pytest.approx(y[1] - y[0])

@@ -1,8 +1,8 @@
-"""Moments of a run that a report looks at closely, and what was measured of many numbers there.
+"""Stretches of a run that a report looks at closely, and what was measured of many numbers there.
 
 - `iterations`, `champion`: the best evaluation of each iteration, and the best iteration.
-- `Moment`, `moments`: iteration 0 and the champion; of runs without iterations, the end.
-- `numbers_of`, `density_at`, `way_of`: sketches and densities, number by number, as arrays.
+- `Stretch`, `stretches`: iteration 0 and the champion; of runs without iterations, the whole run.
+- `numbers_of`, `last_density`, `path_of`: sketches and densities, number by number, as arrays.
 
 An iteration is a phase of a stream that repeats its data: training again, from some start.
 """
@@ -17,32 +17,25 @@ from rlplast.core.training.best import higher_is_better
 from rlplast.report.run_data import Row, RunData, measured
 
 __all__ = [
-    "Moment",
+    "Stretch",
     "champion",
-    "density_at",
     "epoch_of",
     "has_iterations",
     "iterations",
-    "moments",
+    "last_density",
     "numbers_of",
+    "path_of",
     "rows_of",
-    "way_of",
+    "stretches",
 ]
 
 
 @dataclass(frozen=True)
-class Moment:
-    """A moment of a run.
-
-    Attributes:
-        words: what it is, the same for all runs.
-        phase: the iteration; None in runs without.
-        x: when, in the run's unit.
-    """
+class Stretch:
+    """A stretch of a run: its name, the same for all runs, and its iteration, None for all."""
 
     words: str
     phase: int | None
-    x: float
 
 
 def has_iterations(run: RunData) -> bool:
@@ -67,17 +60,12 @@ def champion(run: RunData) -> int | None:
     return max(later, key=lambda number: _quality(run, found[number]), default=None)
 
 
-def moments(run: RunData) -> list[Moment]:
-    """Return where iteration 0 and the champion were at their best; else the run's end."""
+def stretches(run: RunData) -> list[Stretch]:
+    """Return iteration 0 and the champion; of a run without iterations all of it."""
     if not has_iterations(run):
-        return [Moment("end of the run", None, run.metrics[-1][run.unit])] if run.metrics else []
-    found, best = iterations(run), champion(run)
-    named = {"iteration 0": 0, "champion": best}
-    return [
-        Moment(words, number, found[number][run.unit])
-        for words, number in named.items()
-        if number is not None and number in found
-    ]
+        return [Stretch("whole run", None)]
+    best = champion(run)
+    return [Stretch("iteration 0", 0), *([] if best is None else [Stretch("champion", best)])]
 
 
 def epoch_of(run: RunData, row: Row) -> float:
@@ -85,9 +73,9 @@ def epoch_of(run: RunData, row: Row) -> float:
     return float(row["epochs"] - _phase(row) * run.config["stream"]["epochs"])
 
 
-def rows_of(run: RunData, moment: Moment) -> list[dict[str, Any]]:
-    """Return the lines of a moment's iteration, or of the whole run."""
-    return [row for row in run.metrics if moment.phase is None or _phase(row) == moment.phase]
+def rows_of(run: RunData, stretch: Stretch) -> list[dict[str, Any]]:
+    """Return the lines of a stretch."""
+    return [row for row in run.metrics if stretch.phase is None or _phase(row) == stretch.phase]
 
 
 def numbers_of(row: Row, key: str) -> np.ndarray | None:
@@ -103,25 +91,22 @@ def numbers_of(row: Row, key: str) -> np.ndarray | None:
     return numbers if len(numbers) and np.isfinite(numbers).all() else None
 
 
-def density_at(run: RunData, moment: Moment, key: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the density measured nearest to a moment: centres of its cells, and its values.
+def last_density(run: RunData, stretch: Stretch, key: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the last density measured in a stretch of a run: centres of its cells, and its values.
 
-    None if there is none in the moment's iteration.
+    None if there is none.
     """
-    rows = [row for row in rows_of(run, moment) if numbers_of(row, key) is not None]
-    if not rows:
-        return None
-    row = min(rows, key=lambda row: abs(row[run.unit] - moment.x))
-    values = numbers_of(row, key)
-    if values is None:
-        return None
-    edges = np.linspace(row[f"{key}/low"], row[f"{key}/high"], len(values) + 1)
-    return (edges[1:] + edges[:-1]) / 2, values
+    for row in reversed(rows_of(run, stretch)):
+        values = numbers_of(row, key)
+        if values is not None:
+            edges = np.linspace(row[f"{key}/low"], row[f"{key}/high"], len(values) + 1)
+            return (edges[1:] + edges[:-1]) / 2, values
+    return None
 
 
-def way_of(run: RunData, moment: Moment, key: str) -> np.ndarray:
-    """Return the sketches of a moment's iteration, or of the whole run, (points, numbers)."""
-    found = [numbers_of(row, key) for row in rows_of(run, moment)]
+def path_of(run: RunData, stretch: Stretch, key: str) -> np.ndarray:
+    """Return the sketches of a stretch, (points, numbers)."""
+    found = [numbers_of(row, key) for row in rows_of(run, stretch)]
     known = [own for own in found if own is not None]
     return np.stack(known) if known else np.empty((0, 0))
 

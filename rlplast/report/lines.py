@@ -1,7 +1,7 @@
-"""Charts of lines through points in their own order, a panel each: ways on a plane, densities.
+"""Charts of lines through points in their own order, a panel each: paths on a plane, densities.
 
-- `Way`: one line, of an arm at a moment.
-- `chart_of_ways`: panels side by side, as a specification. Arms have colours, moments have dashes.
+- `Line`: one line, of a stretch of an arm.
+- `chart_of_lines`: panels side by side, as a specification: a colour per arm, dashes per stretch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,28 +26,28 @@ from rlplast.report.vega import (
     value_axis,
 )
 
-__all__ = ["Kind", "Way", "chart_of_ways"]
+__all__ = ["Kind", "Line", "chart_of_lines"]
 
-Kind = Literal["lines", "density", "log density", "plane"]
+Kind = Literal["plain", "density", "log density", "plane"]
 LOWEST = 1e-8  # of the largest value, on a logarithmic axis
-_DASHES = ([4, 3], [1, 0])  # of the first moment and of the second
+_DASHES = ([4, 3], [1, 0])  # of the first stretch and of the second
 
 
 @dataclass(frozen=True)
-class Way:
-    """A line through points, arrays of (n,), of the arm of that index at a moment."""
+class Line:
+    """A line through points, arrays of (n,): of an arm, by index, and a stretch of its run."""
 
     arm: int
-    moment: str
+    stretch: str
     xs: np.ndarray
     ys: np.ndarray
 
 
-def chart_of_ways(
+def chart_of_lines(
     arms: Sequence[Look],
-    found: Mapping[str, Sequence[Way]],
+    found: Mapping[str, Sequence[Line]],
     labels: tuple[str, str],
-    kind: Kind = "lines",
+    kind: Kind = "plain",
 ) -> Spec:
     """Return a panel for each title.
 
@@ -59,9 +59,9 @@ def chart_of_ways(
             far below the largest are drawn at 1e-8 of it; plane: both axes have one scale, ends of
             lines have a dot, and the origin a cross.
     """
-    names = list(dict.fromkeys(way.moment for own in found.values() for way in own))
+    names = list(dict.fromkeys(line.stretch for own in found.values() for line in own))
     dash = alt.StrokeDash(
-        "moment:N",
+        "stretch:N",
         scale=alt.Scale(domain=names, range=list(_DASHES[-len(names) :])),
         legend=alt.Legend(title=None, orient="bottom") if len(names) > 1 else None,
     )
@@ -71,18 +71,20 @@ def chart_of_ways(
         layers = _layers(arms, f"datum.panel == {number}", _axes(own, labels, kind), kind, dash)
         charts.append(alt.layer(*layers).properties(title=title, width=width, height=height))
     rows = [
-        _row(arms[way.arm], number, way, kind)
+        _row(arms[line.arm], number, line, kind)
         for number, own in enumerate(found.values())
-        for way in own
+        for line in own
     ]
-    return finished(side_by_side(charts), arms, {"ways": rows})
+    return finished(side_by_side(charts), arms, {"lines": rows})
 
 
 def _layers(
     arms: Sequence[Look], only: str, axes: tuple[alt.X, alt.Y], kind: Kind, dash: alt.StrokeDash
 ) -> list[alt.Chart]:
     (x, y), colour, bright = axes, colour_of(arms), opacity(1, 0.12)
-    points = named("ways").transform_filter(f"{SHOWN} && {only}").transform_flatten(["x", "y", "n"])
+    points = (
+        named("lines").transform_filter(f"{SHOWN} && {only}").transform_flatten(["x", "y", "n"])
+    )
     steps: dict[str, Any] = {"interpolate": "step"} if "density" in kind else {}
     lines = points.mark_line(clip=True, strokeWidth=1.6, **steps)
     layers = [lines.encode(x=x, y=y, order="n:Q", color=colour, strokeDash=dash, opacity=bright)]
@@ -94,10 +96,10 @@ def _layers(
     return layers
 
 
-def _axes(own: Sequence[Way], labels: tuple[str, str], kind: Kind) -> tuple[alt.X, alt.Y]:
+def _axes(own: Sequence[Line], labels: tuple[str, str], kind: Kind) -> tuple[alt.X, alt.Y]:
     xs, ys, across, up = alt.Scale(zero=False), alt.Scale(zero=False), value_axis(), value_axis()
     match kind:
-        case "lines":
+        case "plain":
             across = step_axis(4)
         case "density":
             ys = alt.Scale(zero=True)
@@ -109,24 +111,24 @@ def _axes(own: Sequence[Way], labels: tuple[str, str], kind: Kind) -> tuple[alt.
     return x, alt.Y("y:Q", title=labels[1], scale=ys, axis=up)
 
 
-def _square(own: Sequence[Way]) -> tuple[list[float], list[float]]:
+def _square(own: Sequence[Line]) -> tuple[list[float], list[float]]:
     """Return domains of one length that hold the origin and all points."""
-    xs = np.concatenate([[0.0], *(way.xs for way in own)])
-    ys = np.concatenate([[0.0], *(way.ys for way in own)])
+    xs = np.concatenate([[0.0], *(line.xs for line in own)])
+    ys = np.concatenate([[0.0], *(line.ys for line in own)])
     half = 0.55 * max(np.ptp(xs), np.ptp(ys)) or 1.0
     middles = ((values.max() + values.min()) / 2 for values in (xs, ys))
     x, y = ([float(middle - half), float(middle + half)] for middle in middles)
     return x, y
 
 
-def _row(look: Look, panel: int, way: Way, kind: Kind) -> Spec:
-    ys = np.maximum(way.ys, LOWEST * way.ys.max()) if kind == "log density" else way.ys
+def _row(look: Look, panel: int, line: Line, kind: Kind) -> Spec:
+    ys = np.maximum(line.ys, LOWEST * line.ys.max()) if kind == "log density" else line.ys
     return {
         "arm": look.label,
-        "moment": way.moment,
+        "stretch": line.stretch,
         "panel": panel,
-        "x": rounded(way.xs),
+        "x": rounded(line.xs),
         "y": rounded(ys),
-        "n": list(range(len(way.xs))),
-        "last": len(way.xs) - 1,
+        "n": list(range(len(line.xs))),
+        "last": len(line.xs) - 1,
     }
