@@ -81,13 +81,14 @@ def _densities(report: Report, task: str, metric: str, network: str) -> Iterator
 
 def _trajectories(report: Report, task: str, network: str) -> Iterator[Chart]:
     """Yield the chart of the paths of the weights, a panel and a plane per arm, of one seed."""
-    key, found, shares = f"metric/{_SKETCH}/{network}", {}, []
+    key, found, shares, size = f"metric/{_SKETCH}/{network}", {}, [], 0
     for look, run in _first_runs(report, task, key):
         paths = {stretch.words: path_of(run, stretch, key) for stretch in stretches(run)}
         paths = {words: own for words, own in paths.items() if len(own)}
         if not paths:
             continue
         plane, share = plane_of(list(paths.values()))
+        size = len(plane)
         title = _title(report, look, run)
         found[title] = [Line(look, words, *(own @ plane).T) for words, own in paths.items()]
         shares.append(f"{report.arms[look].label} {share:.0%}")
@@ -96,8 +97,8 @@ def _trajectories(report: Report, task: str, network: str) -> Iterator[Chart]:
     caption = (
         f"{_seeds_words(report, task)}Cross: θ0; dots: ends. Each panel has its own plane, the "
         f"one through θ0 that keeps most of the squared distances from it ({', '.join(shares)}). "
-        "Distances are those of sketches, so a few percent off. Lines begin with the first "
-        "measurement."
+        f"Distances are those of sketches of {size} numbers, off by about {(2 * size) ** -0.5:.0%}. "
+        "Lines begin with the first measurement."
     )
     spec = chart_of_lines(report.arms, found, ("first direction", "second direction"), "plane")
     name = f"trajectories-{report.slugs[task]}-{slug_of(network)}"
