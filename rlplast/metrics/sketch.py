@@ -18,8 +18,8 @@ def weight_sketch(
 
     Each entry of θ − θ0 is added to one of `size` sums, with a sign; both are drawn at random from
     the seed alone. So the sketch is linear, and the same for all times of a run and for all runs of
-    one network. An inner product of two sketches is on average that of the two changes. A length is
-    off by about 1/√(2·size) of itself: 6% for 128 numbers.
+    one network. An inner product of two sketches is on average that of the two changes. A length
+    has a standard error of 1/√(2·size) of itself: 6% for 128 numbers.
 
     Args:
         weights: θ, any shapes.

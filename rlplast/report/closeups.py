@@ -97,8 +97,8 @@ def _trajectories(report: Report, task: str, network: str) -> Iterator[Chart]:
     caption = (
         f"{_seeds_words(report, task)}Cross: θ0; dots: ends. Each panel has its own plane, the "
         f"one through θ0 that keeps most of the squared distances from it ({', '.join(shares)}). "
-        f"Distances are those of sketches of {size} numbers, off by about {(2 * size) ** -0.5:.0%}. "
-        "Lines begin with the first measurement."
+        f"Distances are those of sketches of {size} numbers: the standard error is "
+        f"{(2 * size) ** -0.5:.0%}. Lines begin with the first measurement."
     )
     spec = chart_of_lines(report.arms, found, ("first direction", "second direction"), "plane")
     name = f"trajectories-{report.slugs[task]}-{slug_of(network)}"

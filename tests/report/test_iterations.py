@@ -178,7 +178,7 @@ def test_charts_show_iteration_0_and_the_champion(tmp_path: Path):
     for row in rows:
         sizes = np.hypot(row["x"], row["y"])
         assert sizes.tolist() == pytest.approx([1, 2, 3, 4], abs=1e-3)
-    assert "off by about 32%" in plane.caption  # 1/√(2·5)
+    assert "standard error is 32%" in plane.caption  # 1/√(2·5)
     assert "none 100%" in plane.caption and "first seed" in plane.caption
     layers = named(report, "layers-").spec
     titles = [panel["title"] for panel in layers["concat"]]
