@@ -6,6 +6,8 @@
 - `rlplast.metrics.balance`: how the weights of successive layers relate.
 - `rlplast.metrics.paths`: the path through a network along which its layers can stretch most.
 - `rlplast.metrics.curvature`: eigenvalues of a loss's Hessian.
+- `rlplast.metrics.density`: how activations and eigenvalues are distributed.
+- `rlplast.metrics.sketch`: where the weights are, in a few numbers.
 - `rlplast.metrics.outputs`: outputs as a function of weights and inputs.
 - `rlplast.metrics.new_targets`: how well a network still fits new targets.
 - `rlplast.metrics.units`: units that sleep, units that learn nothing.
@@ -19,6 +21,7 @@ from rlplast.metrics.curvature import (
     hessian_spectral_norm,
     hessian_spectrum,
 )
+from rlplast.metrics.density import Density, activation_histogram, hessian_density
 from rlplast.metrics.features import (
     active_fraction,
     dormant_ratio,
@@ -50,6 +53,7 @@ from rlplast.metrics.ranks import (
     srank,
     stable_rank,
 )
+from rlplast.metrics.sketch import weight_sketch
 from rlplast.metrics.units import awake_fraction, gradient_score, grama_share, unit_age
 from rlplast.metrics.weights import (
     Measurement,
@@ -65,10 +69,12 @@ from rlplast.metrics.weights import (
 )
 
 __all__ = [
+    "Density",
     "LongestPath",
     "Measurement",
     "Trainability",
     "accuracy",
+    "activation_histogram",
     "active_fraction",
     "awake_fraction",
     "balancedness",
@@ -89,6 +95,7 @@ __all__ = [
     "gradient_norm",
     "gradient_score",
     "grama_share",
+    "hessian_density",
     "hessian_max_eigenvalue",
     "hessian_spectral_norm",
     "hessian_spectrum",
@@ -115,4 +122,5 @@ __all__ = [
     "unit_age",
     "weight_difference",
     "weight_norm",
+    "weight_sketch",
 ]

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from rlplast.core.errors import RlplastError
 from rlplast.core.training.best import higher_is_better
-from rlplast.report import pictures, records, sequence_parts, vega
+from rlplast.report import closeups, iterations, pictures, records, sequence_parts, vega
 from rlplast.report.ends import ends
 from rlplast.report.gather import Gathered
 from rlplast.report.page import Chart, Details, Part, Row, Section, Table, Text, page
 from rlplast.report.plot import write_whole
 from rlplast.report.records import estimate, number, without_empty_columns
+from rlplast.report.stretches import has_iterations
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text
 from rlplast.report.trust import Kind, coverage_words, p_words, verdict_words
 from rlplast.report.view import Report, Rows, interval_words
@@ -79,12 +80,14 @@ def sections(report: Report) -> tuple[Section, ...]:
     return (
         Section("summary", "Summary", (*_headline(report), *_results(report, pooled=True))),
         Section("curves", "Learning curves", tuple(pictures.curves(report))),
+        Section("iterations", "Iterations", tuple(iterations.parts(report))),
         Section("sequence", "Sequence of tasks", tuple(sequence_parts.parts(report))),
         Section("scores", "Scores", (*pictures.scores(report), *_results(report, pooled=False))),
         Section("ends", "At the end of a run", tuple(ends(report))),
         Section("comparison", "Comparison with the baseline", tuple(pictures.comparison(report))),
         Section("drops", "Drop and recovery", (*pictures.drops(report), *_drops(report))),
         Section("metrics", "Plasticity metrics", tuple(pictures.metrics(report))),
+        Section("closeups", "Trajectories and densities", tuple(closeups.parts(report))),
         Section("receipts", "Receipts", records.receipts(report)),
         Section("costs", "Cost", (*pictures.costs(report), *_costs(report))),
         Section("configs", "Configs", records.configs(report)),
@@ -216,8 +219,7 @@ def _best(report: Report, task: str) -> Columns:
     runs = [run for run in report.of(task) if run.best is not None]
     if not runs:
         return {}
-    iterations = (runs[0].config.get("stream") or {}).get("name") == "repeated"
-    unit = "phase" if iterations else runs[0].unit
+    unit = "phase" if has_iterations(runs[0]) else runs[0].unit
 
     def cell(row: SummaryRow) -> str:
         bests = (run.best for run in report.of(task, row.arm))

@@ -9,6 +9,7 @@ import pytest
 
 from rlplast.report import charts, vega
 from rlplast.report.charts import Curve, Firing
+from rlplast.report.lines import Kind, Line, chart_of_lines
 from rlplast.report.looks import BASELINE, looks
 from rlplast.report.rows import Bar, Panel, Point, chart_of_rows
 from rlplast.report.vega import Spec
@@ -16,7 +17,8 @@ from rlplast.report.vega import Spec
 NAMES = ("none", "fire", "full_reset")
 MANY = tuple(f"an arm with quite a long name {number}" for number in range(12))
 XS = np.arange(0.0, 6000.0, 500.0)
-every_kind = pytest.mark.parametrize("kind", ["curves", "panels", "points", "bars"])
+KINDS: tuple[Kind, ...] = ("plain", "density", "log density", "plane")  # of lines
+every_kind = pytest.mark.parametrize("kind", ["curves", "panels", "points", "bars", *KINDS])
 
 
 def curves(arms: int, points: np.ndarray = XS) -> dict[int, Curve]:
@@ -39,7 +41,11 @@ def all_charts(names: tuple[str, ...]) -> dict[str, Spec]:
     layers = {"weight_norm": {"": curves(n), "fc1": curves(1)}, "churn": {"": curves(n)}}
     panels = [Panel("final", "score", points(n), 0.0), Panel("area", "score", points(n))]
     bars = [Panel("task", "seconds", {arm: Bar(3.0, 2.0) for arm in range(n)})]
+    lines = {
+        f"{arm} here": [Line(arm, m, XS, XS + 1) for m in ("first", "last")] for arm in range(n)
+    }
     return {
+        **{kind: chart_of_lines(arms, lines, ("x", "y"), kind) for kind in KINDS},
         "curves": charts.curves(arms, curves(n), seeds, ("steps", "score"), [3000], fired),
         "panels": charts.panels(arms, layers, "steps", [3000], {"churn": [(0, 1000)]}),
         "points": chart_of_rows(arms, panels),
@@ -223,5 +229,6 @@ def test_any_name_can_be_drawn(name: str):
         charts.curves(arms, drawn, {}, ("steps", name), [], fired),
         charts.panels(arms, {name: {"": drawn, name: drawn}}, "steps", []),
         chart_of_rows(arms, [Panel(name, name, {0: Point(1.0), 1: Point(2.0)})]),
+        chart_of_lines(arms, {name: [Line(0, "end", XS, XS)]}, ("x", "y")),
     ):
         ET.fromstring(vega.svg(spec))
