@@ -53,7 +53,9 @@ def test_without_address_space_a_picture_is_one_line_and_the_program_goes_on(run
     done = plotted(run, limit)
     assert (done.returncode, done.stderr) == (0, "")
     (line,) = done.stdout.splitlines()
-    assert line.startswith(f"picture {run / 'plot.png'} is not drawn: its process was killed by SIG")
+    assert line.startswith(
+        f"picture {run / 'plot.png'} is not drawn: its process was killed by SIG"
+    )
     assert "out of memory" in line
     assert "addresses are limited to 6 GB" in line and line.endswith("raise `ulimit -v`")
     assert not (run / "plot.png").exists()  # the older one shows less than there is now
