@@ -1,8 +1,8 @@
 """Objects that live in worker processes and are called over pipes.
 
-Processes are spawned, so that they inherit no threads and no locks. They ignore SIGINT and
-SIGTERM: the parent, which gets the same signals, first saves its state through them. They end
-when the parent closes its pipes, which dying in any way does.
+Processes are spawned, so that they inherit no threads and no locks. They ignore SIGINT,
+SIGTERM and SIGHUP: the parent, which gets the same signals, first saves its state through them.
+They end when the parent closes its pipes, which dying in any way does.
 """
 
 import multiprocessing
@@ -58,8 +58,8 @@ def _attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[
 
 def _serve(pipe: Connection, build: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     """Build the object and answer calls until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for own in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(own, signal.SIG_IGN)
     failure, target = _attempt(build, arguments)
     try:
         pipe.send((failure, None))

@@ -255,7 +255,7 @@ def test_every_kind_of_environment_and_total_resumes(
 # Interrupted.
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_leaves_a_checkpoint_of_the_very_step(
     number: signal.Signals, tmp_path: Path, expected: dict[str, Any]
 ) -> None:

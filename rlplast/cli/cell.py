@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.cli.errors import exit_code, import_module
+from rlplast.cli.output import say
 from rlplast.core.checkpoint.files import lock
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, DamagedFile
@@ -67,7 +68,7 @@ def run_cell(study: Path, key: str) -> None:
             raise ConfigError(f"{prefix} is not done: {folder.name} goes on from where it ends")
         api.branch(prefix, folder, config, tuple(map(Time.parse, parent["stops"])), about)
     try:
-        api.resume(folder, until=until, report=print)
+        api.resume(folder, until=until, report=say)
     except DamagedFile as error:
         raise DamagedFile(
             f"{error}; delete {folder} and start the study again: it is trained anew"
@@ -81,7 +82,7 @@ def _set_aside(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         return
     kept = folder.rename(numbered(folder.with_name(f"{folder.name}.aside-")))
-    print(f"{folder} has no run.json: it begins anew; what it held is kept in {kept}")
+    say(f"{folder} has no run.json: it begins anew; what it held is kept in {kept}")
 
 
 def _wait_for(folder: Path) -> None:

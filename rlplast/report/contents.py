@@ -5,6 +5,7 @@
 - `write_waiting`: a page for while no run is done.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,25 +31,30 @@ NAMED = 8  # arms, tasks or seeds that the first sentence names
 Columns = dict[str, Callable[[SummaryRow], str]]  # head → what a row has in the column
 
 
-def write_report(gathered: Gathered, summary: Summary, out: Path, footer: str = "") -> Path:
+def write_report(
+    gathered: Gathered,
+    summary: Summary,
+    out: Path,
+    footer: str = "",
+    told: Callable[[str], object] = warnings.warn,
+) -> Path:
     """Write a report's files, each whole at any moment, and return its page.
 
-    The folder is made if it is not there; what is in it of other names stays.
+    The folder is made if it is not there; what is in it of other names stays. A chart that cannot
+    be drawn has no picture, and is on the page all the same; `told` is told of it in a line.
 
     Raises:
         RlplastError: if a file cannot be written.
     """
     report = Report(gathered, summary)
     contents = sections(report)
-    files: dict[str, bytes] = {}
-    for section in contents:
-        for part in section.parts:
-            if isinstance(part, Chart):
-                drawing = vega.svg(part.spec)
-                files |= {
-                    f"{part.name}.svg": _encoded(drawing),
-                    f"{part.name}.png": vega.png(drawing),
-                }
+    parts = [part for section in contents for part in section.parts]
+    specs = {part.name: part.spec for part in parts if isinstance(part, Chart)}
+    drawn = vega.draw(specs, told)
+    files: dict[str, bytes | None] = {}
+    for name in specs:
+        svg, png = drawn.get(name, (None, None))
+        files |= {f"{name}.svg": None if svg is None else _encoded(svg), f"{name}.png": png}
     text = page(gathered.name, report.arms, contents, footer)
     files["report.html"] = _encoded(text)
     files["summary.csv"] = _encoded(csv_text(summary))
@@ -62,11 +68,15 @@ def write_waiting(words: str, out: Path) -> None:
     _write_files({"report.html": _encoded(text)}, out)
 
 
-def _write_files(files: Mapping[str, bytes], out: Path) -> None:
+def _write_files(files: Mapping[str, bytes | None], out: Path) -> None:
+    """Write files into a folder; one of an older report that has no content now is deleted."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            write_whole(out / name, content)
+            if content is None:
+                (out / name).unlink(missing_ok=True)
+            else:
+                write_whole(out / name, content)
     except OSError as error:
         raise RlplastError(f"{out}: the report could not be written ({error})") from error
 

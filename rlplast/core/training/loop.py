@@ -90,7 +90,8 @@ class Loop:
         """Run to the end, or to `until`; the state there is checkpointed.
 
         Raises:
-            Interrupted: after SIGINT or SIGTERM, once a checkpoint is saved.
+            Interrupted: after SIGINT, SIGTERM or SIGHUP, once a checkpoint is saved; after a second
+                one at once.
             RlplastError: if the loss is no longer finite, or a checkpoint could not be written;
                 the last checkpoint is kept.
         """

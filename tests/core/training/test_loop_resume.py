@@ -36,7 +36,7 @@ def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
     assert final(tmp_path) == through
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @every_step(STEPS - 1)
 def test_signal_saves_at_the_end_of_the_step_and_resume_equals(
     step: int, number: signal.Signals, tmp_path: Path, through: dict[str, Any]
