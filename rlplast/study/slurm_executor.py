@@ -169,7 +169,7 @@ class SlurmBackend:
         if jobs is None:
             return
         for number, listed in jobs.items():
-            if listed.state not in OVER and listed.script.startswith(f"{folder}/"):
+            if listed.state not in OVER and listed.is_of(folder):
                 job = self._submitit.SlurmJob(folder, number)
                 if job.paths.submitted_pickle.exists():
                     handle.queued = job
@@ -203,14 +203,13 @@ class SlurmBackend:
         jobs = self._queue.jobs(_SOON if near else _FRESH)
         if jobs is None:
             return None
-        listed = jobs.get(handle.queued.job_id)
-        state = listed.state if listed else ""
-        if listed and state not in OVER:
+        listed, folder = jobs.get(handle.queued.job_id), handle.attempt.stop.parent
+        state = listed.state if listed and listed.is_of(folder) else ""
+        if state and state not in OVER:
             handle.missed = None
             return None
         if said is None and state not in _BY_SLURM:
             handle.missed = handle.missed or time.monotonic()
-            folder = handle.attempt.stop.parent
             folder.chmod(folder.stat().st_mode)  # NFS then forgets which files it saw
             # A job submitted since Slurm was asked is not listed either.
             if min(self._queue.asked, time.monotonic() - _SLOW) < handle.missed:

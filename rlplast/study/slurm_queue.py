@@ -13,6 +13,7 @@ import os
 import subprocess
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 __all__ = ["OVER", "Listed", "Queue", "last_state"]
 
@@ -35,6 +36,10 @@ class Listed:
 
     state: str
     script: str
+
+    def is_of(self, folder: Path) -> bool:
+        """Whether the script lies in a folder; Slurm uses the ids of jobs again."""
+        return self.script.startswith(f"{folder}/")
 
 
 class Queue:

@@ -142,6 +142,16 @@ def test_job_that_is_not_listed_at_once_is_waited_for(make, slurm, tmp_path):
     assert executor.wait(0.5) == []
 
 
+def test_job_whose_id_is_another_ones_now_has_ended(make, slurm, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm_executor, "_SLOW", 0)
+    (slurm / "full").touch()
+    executor = make("slurm", slurm={"time": 5})
+    executor.submit(job(tmp_path, "cell", ""))
+    # Slurm's controller was killed before it had saved that there is such a job.
+    fake_slurm.set_state(slurm, 1, script=str(tmp_path / "slurm" / "cell-2" / "script.sh"))
+    assert outcomes(executor, 1)["cell"].exit == 137
+
+
 @pytest.mark.parametrize("accounts", [True, False])
 def test_restarted_study_finds_its_jobs_in_the_queue(accounts, make, slurm, tmp_path):
     if not accounts:
