@@ -117,6 +117,21 @@ def test_requeued_job_goes_on_and_gets_no_twin(restarted, make, slurm, tmp_path)
     assert new(slurm, before) == [number]
 
 
+def test_job_that_slurm_warns_saves_and_is_queued_again(make, slurm, tmp_path):
+    executor, before = make(), slurm.jobs()
+    begin(executor, tmp_path, "cell")
+    (number,) = new(slurm, before)
+    slurm.say("scancel", "--signal=USR2", number)  # as before its time limit
+    until(lambda: slurm.state(number) == "PENDING")
+    assert saved(tmp_path, "cell")
+    assert executor.wait(1) == []
+    slurm.control("update", f"jobid={number}", "starttime=now")
+    until(lambda: executor.wait(0.5) or len(starts(tmp_path, "cell")) == 2)
+    (tmp_path / "go").touch()
+    assert outcomes(executor, 1)["cell"].exit == 0
+    assert new(slurm, before) == [number]
+
+
 def test_restarted_study_finds_the_job_that_runs(make, slurm, tmp_path):
     before = slurm.jobs()
     begin(make(), tmp_path, "cell")
