@@ -174,6 +174,18 @@ class Cluster:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._daemons[name].wait(10)
                 self.kill(name)
+        for pid in self.left():  # slurmstepd outlives its job by some seconds, or much else
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def left(self) -> list[int]:
+        """Return the processes that this cluster has started, or that a job of it has."""
+        mark, found = f"SLURM_CONF={self.home}/".encode(), []
+        for file in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in file.read_bytes() and file.parent.name != str(os.getpid()):
+                    found.append(int(file.parent.name))
+        return found
 
 
 @contextlib.contextmanager
