@@ -104,6 +104,10 @@ class LocalBackend:
         elif handle.exitcode is None:
             child.kill(handle.pid)
 
+    def news(self) -> str:
+        """Nothing."""
+        return ""
+
     def close(self) -> None:
         """Nothing is left to close: the server ends once this process and its jobs have."""
 
