@@ -182,6 +182,10 @@ class OffPolicyConfig(RunConfig):
         choice = parent.agent.accelerate if isinstance(parent, OffPolicyConfig) else chosen(self)
         return replace(self, agent=replace(self.agent, accelerate=choice))
 
+    def adds_penalties_apart(self) -> bool:
+        """Say that only eager updates are the same with penalties: others are compiled in parts."""
+        return self.agent.accelerate == "off"
+
     def whole_time(self) -> Time | None:
         """Return the env_steps of a whole sequence of tasks; None for one environment."""
         length = self.sequence().length

@@ -20,7 +20,7 @@ import torch
 
 from rlplast.agents import mapped_memory, replay_files
 from rlplast.agents.sampling import SampleWeightDecay
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, RlplastError
 
 __all__ = ["Batch", "Replay", "on_device"]
 
@@ -28,6 +28,8 @@ __all__ = ["Batch", "Replay", "on_device"]
 # terminated, else 1; `age` is how many earlier frames of its episode a stack ending here may
 # use; `sampleable` is false for the head and for the final observation of a truncated episode.
 _RECORD = [("reward", "<f4"), ("discount", "<f4"), ("age", "u1"), ("sampleable", "?")]
+
+_ROUNDS = 100  # of draws, times the rows for one that can be sampled: missing all is e^-100
 
 
 class Batch(NamedTuple):
@@ -403,8 +405,12 @@ class Replay:
         windows = self._windows(env, row)
         if not windows.valid.any():  # `size` is dear, so it is asked only when in doubt
             self._refuse_if_empty()
+        drawn = 1
         while not windows.valid.all():
             redraw = np.flatnonzero(~windows.valid)
+            if drawn % _ROUNDS == 0:
+                self._refuse_if_stuck(drawn, len(redraw), len(env), sampling)
+            drawn += 1
             env[redraw], row[redraw] = self._candidates(len(redraw), rng, sampling)
             windows = self._windows(env, row)
         self._gather(batch, env, row, windows)
@@ -429,6 +435,24 @@ class Replay:
                 f"replay has no transition to sample after {int(self._written.sum())} rows "
                 f"(n_step {self._n_step}, {self._num_envs} environments): add more first"
             )
+
+    def _refuse_if_stuck(
+        self, drawn: int, missing: int, count: int, sampling: SampleWeightDecay | None
+    ) -> None:
+        """Refuse to go on drawing where a row that can be sampled would have been drawn by now."""
+        rows, size = int((self._written - 1 - self._oldest()).sum()), self.size
+        weight = 1.0 if sampling is None else sampling.min
+        if drawn * max(size, 1) * weight < _ROUNDS * rows:
+            return
+        written, cleared = (f"{a.min()} to {a.max()}" for a in (self._written, self._cleared))
+        raise RlplastError(
+            f"replay drew {drawn} times and still misses {missing} of {count} transitions, though "
+            f"{size} of its {rows} rows count as transitions: its rows are damaged, or this is a "
+            f"bug. It has capacity {self._num_envs * self._rows}, {self._num_envs} environments, "
+            f"frame_stack {self._frame_stack} and n_step {self._n_step}; of each environment "
+            f"{written} rows were written, and of them {cleared} cleared. Resume from an earlier "
+            "checkpoint; if it comes again, report it"
+        )
 
     def _candidates(
         self, count: int, rng: np.random.Generator, sampling: SampleWeightDecay | None

@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplast.agents.replay import Batch, Replay
-from rlplast.core.errors import ConfigError
+from rlplast.agents.sampling import SampleWeightDecay
+from rlplast.core.errors import ConfigError, RlplastError
 from tests.agents.replay_episodes import FRAME, Episodes, assert_equal, copy, fill, make
 from tests.naive.replay import NaiveReplay
 
@@ -184,6 +186,40 @@ def test_draws_are_uniform_over_transitions() -> None:
     chi_square, freedom = ((counts - expected) ** 2 / expected).sum(), len(counts) - 1
     # Mean and standard deviation of the chi-square distribution; too even is wrong as well.
     assert abs(chi_square - freedom) < 4 * np.sqrt(2 * freedom)
+
+
+def test_one_transition_in_a_thousand_rows_is_found() -> None:
+    replay = make(rows=4, num_envs=400, n_step=3)
+    frames, final = np.ones((2, 400, *FRAME), np.int32)
+    ended, no = np.arange(400) == 77, np.zeros(400, bool)
+    replay.start(frames)
+    replay.add(np.arange(400), np.zeros(400), ended, no, frames, final)
+    replay.add(np.arange(400), np.zeros(400), no, no, frames, final)
+    assert replay.size == 1
+    assert (replay.sample().action == 77).all()
+
+
+@pytest.mark.parametrize("sampling", [None, SampleWeightDecay(decay=5, min=0.5)])
+def test_a_draw_that_never_succeeds_ends_and_names_what_the_replay_holds(
+    sampling: SampleWeightDecay | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = make(rows=20, num_envs=2, n_step=2, frame_stack=3, sampling=sampling)
+    episodes = Episodes(2, seed=0, p_terminated=0, p_truncated=0)
+    replay.start(episodes.start())
+    fill(replay, episodes, 12)
+    windows = replay._windows
+
+    def none(env: np.ndarray, row: np.ndarray) -> Any:  # no longer agrees with `size`
+        return windows(env, row)._replace(valid=np.zeros(len(row), bool))
+
+    monkeypatch.setattr(replay, "_windows", none)
+    with pytest.raises(RlplastError) as caught:
+        replay.sample()
+    said = str(caught.value)
+    assert re.search(r"drew \d+ times and still misses 16 of 16 transitions", said)
+    assert re.search(r"\d+ of its 24 rows", said)
+    assert "capacity 40, 2 environments, frame_stack 3 and n_step 2" in said
+    assert "13 to 13 rows were written, and of them 0 to 0 cleared" in said
 
 
 # --- batches --------------------------------------------------------------------------------

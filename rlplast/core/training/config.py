@@ -306,6 +306,13 @@ class RunConfig:
         """
         return self
 
+    def adds_penalties_apart(self) -> bool:
+        """Say whether an update without a term is the same, bit for bit, whatever penalties exist.
+
+        A kind of run whose updates are compiled differently if there are penalties says no.
+        """
+        return True
+
     def to_resume(self) -> "RunConfig":
         """Return the config to build a run from whose checkpoint is then loaded."""
         return self
