@@ -193,13 +193,14 @@ def _timm(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
     timm = import_optional("timm", "vision")
     try:
         return timm.create_model(name, pretrained=pretrained, **options)
-    except (OSError, RuntimeError) as error:
-        if not pretrained:
-            raise
+    except OSError as error:  # as the Hub's client raises; RuntimeError is timm's own
         raise ConfigError(
-            f"model.pretrained: the weights of {name} could not be loaded ({error}); timm fetches "
-            "them from the Hugging Face Hub"
+            f"model.pretrained = {pretrained}: what timm needs of {name} could not be loaded "
+            f"({error}); timm fetches it from the Hugging Face Hub: connect to huggingface.co, or "
+            "set HF_HOME to a cache that holds it"
         ) from error
+    except RuntimeError as error:
+        raise ConfigError(f"timm cannot build {name}: {error}") from error
 
 
 _VIT_KEYS = ("width", "depth", "patch")
