@@ -300,6 +300,28 @@ def test_full_size_models_train_on_small_images(name: str) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in module.parameters())
 
 
+@pytest.mark.parametrize(
+    ("stride", "sides"),  # after the stem, and after the first block of each of 6 stages
+    [
+        (None, [16, 16, 8, 4, 2, 2, 1]),
+        (32, [16, 16, 8, 4, 2, 2, 1]),
+        (8, [32, 32, 32, 16, 8, 8, 4]),
+        (1, [32, 32, 32, 32, 32, 32, 32]),
+    ],
+)
+def test_efficientnet_leaves_out_its_first_strides(stride: int | None, sides: list[int]) -> None:
+    library("timm")
+    module = build_model(ModelConfig("efficientnetv2_s", stride=stride), (3, 32, 32), 10).eval()
+    found: list[torch.Size] = []
+    layers = ["conv_stem", *(f"blocks.{i}.0" for i in range(6))]
+    for name in layers:
+        module.get_submodule(name).register_forward_hook(lambda m, x, y: found.append(y.shape[2:]))
+    with torch.no_grad():
+        module(torch.zeros(1, 3, 32, 32))
+    assert [tuple(shape) for shape in found] == [(side, side) for side in sides]
+    assert sum(p.numel() for p in module.parameters()) == 20_190_298  # timm's, with 10 classes
+
+
 # --- Images and keys --------------------------------------------------------------------------
 
 
@@ -340,6 +362,11 @@ def test_images_too_small_for_a_kernel_are_refused_with_the_smallest_size() -> N
         ({"name": "mlp", "init_std": 0.1}, r"init_std = 0\.1, model\.init = None: init normal"),
         ({"name": "mlp", "activation": "selu"}, r"activation = 'selu': did you mean 'relu'"),
         ({"name": "cnn", "activation": "tanh"}, r"activation = 'tanh': cnn does not read it"),
+        (
+            {"name": "cnn", "stride": 8},
+            r"model\.stride = 8: cnn does not read it, only efficientnetv2_s",
+        ),
+        ({"name": "efficientnetv2_s", "stride": 12}, r"stride = 12: allowed is one of \(1, 2, 4, "),
         ({"name": "timm"}, r"model\.timm = None, model\.name = 'timm': .* which of timm's models"),
         ({"name": "mlp", "timm": "resnet50"}, r"model\.timm = 'resnet50': mlp does not read it"),
         ({"name": "mlp", "freeze": ["fc7"]}, r"model\.freeze: 'fc7' names no parameter: "),
