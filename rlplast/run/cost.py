@@ -2,20 +2,21 @@
 
 - `cost_of`: a config → `Cost`.
 
-Networks are built of fake tensors, and `rlplast.run.roofline` says what an update of them would
+Networks are built without memory, and `rlplast.run.roofline` says what an update of them would
 take on this machine. Steps of environments are counted at what they took when they were measured.
 Left out: hooks, penalties, metrics, and the writing of checkpoints.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from rlplast import envs
 from rlplast.agents.networks import QNetwork, architecture
@@ -100,17 +101,28 @@ class _Passes:
 
 
 def _passes(
-    build: Callable[[], nn.Module], loss: Callable[..., Tensor], machine: Machine
+    build: Callable[[], nn.Module],
+    loss: Callable[[Callable[..., Any]], Tensor],
+    machine: Machine,
 ) -> _Passes:
     """Trace a network that takes no memory."""
     from torch._subclasses.fake_tensor import FakeTensorMode  # slow to import
 
-    with FakeTensorMode():
+    with torch.device("meta"):  # timm reads numbers as it builds, and fake tensors have none
         module = build()
+    own = [*module.named_parameters(), *module.named_buffers()]
+
+    def model(*inputs: Tensor) -> Any:
+        return functional_call(module, fake, inputs)
+
+    with FakeTensorMode():
+        fake = {
+            n: torch.empty(t.shape, dtype=t.dtype).requires_grad_(t.requires_grad) for n, t in own
+        }
         with torch.no_grad(), Traced(machine) as forward:
-            loss(module)
+            loss(model)
         with Traced(machine) as both:
-            loss(module).backward()
+            loss(model).backward()
     count = sum(p.numel() for p in module.parameters())
     step = 7 * 4 * count / machine.bandwidth
     return _Passes(forward.seconds, both.seconds, both.flops, count, step)
@@ -173,12 +185,13 @@ def _classifier(config: Any, machine: Machine) -> Cost:
     sizes, _ = sizes_of(config.data)
     batch = min(config.batch_size, max(len(phase.train) for phase in phases_of(config)))
 
-    def loss(module: nn.Module) -> Tensor:
+    def loss(module: Callable[..., Any]) -> Tensor:
         labels = torch.empty(batch, dtype=torch.int64)
         return F.cross_entropy(module(torch.empty(batch, *sizes.shape)), labels)
 
     def build() -> nn.Module:
-        return build_model(config.model, sizes.shape, sizes.classes)
+        untrained = replace(config.model, pretrained=False)  # a plan fetches no weights
+        return build_model(untrained, sizes.shape, sizes.classes)
 
     found = _passes(build, loss, machine)
     images = sizes.test + (_CORRUPTED if config.data.corrupted else 0)
@@ -189,7 +202,7 @@ def _classifier(config: Any, machine: Machine) -> Cost:
 def _gpt(config: Any, machine: Machine) -> Cost:
     rows = config.micro_batch or config.batch_size
 
-    def loss(module: nn.Module) -> Tensor:
+    def loss(module: Callable[..., Any]) -> Tensor:
         tokens = torch.empty(rows, config.model.context, dtype=torch.int64)
         return cross_entropy(module(tokens), tokens)
 

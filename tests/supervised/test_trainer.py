@@ -73,7 +73,7 @@ def test_an_epoch_is_every_image_once_in_an_order_of_its_own():
         seen = []
         for _ in range(6):
             here = trainer.here()
-            trainer._batch(here)
+            trainer._chosen(here)
             seen.append(trainer.order[1][here.batch * 100 : here.batch * 100 + 100])
             trainer.step()
         orders.append(torch.cat(seen))
@@ -308,7 +308,7 @@ def test_a_last_image_alone_joins_the_batch_before_it():
     trainer.step()
     here = trainer.here()
     assert (here.batch, here.batches) == (1, 2)
-    assert len(trainer._batch(here)[1]) == 68
+    assert len(trainer._chosen(here)) == 68
     trainer.step()
     assert trainer.clock.epochs == 1
 
