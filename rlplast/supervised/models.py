@@ -29,6 +29,7 @@ from rlplast.supervised.initialisation import (
     he_law,
     normal_law,
     resnet_law,
+    timm_law,
     vgg_law,
     vit_law,
     xavier_law,
@@ -230,7 +231,7 @@ MODELS: dict[str, Model] = {
     "deit_tiny": Model(_vit, (*_VIT_KEYS, "pretrained"), vit_law),
     "vit_tiny_fire": Model(partial(_vit, build=FireViT), _VIT_KEYS, fire_vit_law),
     "efficientnetv2_s": Model(_efficientnet, ("stride", "pretrained"), efficientnet_law),
-    "timm": Model(_any_timm, ("timm", "pretrained")),
+    "timm": Model(_any_timm, ("timm", "pretrained"), timm_law),
 }
 ACTIVATION_NAMES = ("relu", "tanh")
 LAWS: dict[str, Callable[[ModelConfig], Callable[[Block, torch.Generator], Tensor]]] = {

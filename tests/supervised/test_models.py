@@ -249,6 +249,21 @@ def test_laws_agree_with_what_timm_draws(name: str, theirs: str) -> None:
             torch.testing.assert_close(value, other[key])
 
 
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "mambaout_base_plus_rw"])
+def test_what_timm_has_besides_torchs_layers_is_drawn_as_timm_does(name: str) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        other = library("timm").create_model(name, num_classes=10).state_dict()
+    ours = network(build_model(ModelConfig("timm", timm=name), (3, 224, 224), 10)).module
+    ending = ("relative_position_bias_table", "gamma")
+    keys = [key for key, value in ours.state_dict().items() if key.endswith(ending)]
+    assert keys
+    for key in keys:
+        value, expected = ours.state_dict()[key], other[key]
+        assert float(value.mean()) == pytest.approx(float(expected.mean()), abs=5e-3), key
+        assert float(value.std()) == pytest.approx(float(expected.std()), rel=0.2), key
+
+
 # --- Sizes ------------------------------------------------------------------------------------
 
 
