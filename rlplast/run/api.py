@@ -351,10 +351,11 @@ def _continue(loop: Loop, report: Callable[[str], None]) -> None:
         return
     found = find_checkpoint(folder.path, "newest", "checkpoint", report)
     loop.load(found)
-    for name, line in folder.altered.items():
+    for name, (first, last) in folder.altered.items():
+        where = f"line {first}" if first == last else f"lines {first} to {last}"
         report(
-            f"{folder.path / name} was altered after line {line} since {found.name} was saved: "
-            "training does not read it and goes on; restore the file from a copy if you have one"
+            f"{folder.path / name} was altered in {where} since {found.name} was saved: training "
+            "does not read it and goes on; restore the file from a copy if you have one"
         )
     report(f"resuming {folder.path} from {found.name}")
 
