@@ -110,7 +110,7 @@ class OffPolicyConfig(RunConfig):
                 f"a {self.kind} run has no epochs, and env.switch.optimizer says what happens "
                 "between tasks; allowed are update and false"
             )
-        self.optimizer.refuse_first_phase(self.kind)
+        self.optimizer.refuse_first_phase(f"a {self.kind} run has one optimizer for all phases")
         check_range("env.workers", self.env.workers, 0, f"[0, {num_envs}]")
         least = num_envs * (agent.n_step + 1)
         if agent.initial_steps < least:

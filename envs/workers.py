@@ -8,6 +8,7 @@ They end when the parent closes its pipes, which dying in any way does.
 import multiprocessing
 import pickle
 import signal
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -28,6 +29,7 @@ _RERAISED = {
 }
 
 _JOIN_SECONDS = 5.0
+_SLICE = 1.0  # seconds of a wait
 
 
 class WorkerDied(RuntimeError):
@@ -68,6 +70,19 @@ def _serve(pipe: Connection, build: Callable[..., Any], arguments: tuple[Any, ..
             pipe.send(_attempt(getattr(target, method), call_arguments))
     except (EOFError, OSError):
         return  # the parent closed its end or died
+
+
+def _answers_within(pipe: Connection, seconds: float) -> bool:
+    """Wait for an answer; say whether there is one.
+
+    The wait is in slices: a signal that the system gives to another thread ends no wait of this
+    one, and its handler runs only after it.
+    """
+    end = time.monotonic() + seconds
+    while not pipe.poll(min(_SLICE, max(0.0, end - time.monotonic()))):
+        if time.monotonic() >= end:
+            return False
+    return True
 
 
 def _end(pipes: list[Connection], processes: list[BaseProcess]) -> None:
@@ -135,7 +150,7 @@ class WorkerGroups:
         answers, first_error = [], None
         for index, pipe in enumerate(self._pipes):
             try:
-                if not pipe.poll(self._timeout):
+                if not _answers_within(pipe, self._timeout):
                     raise self._silent(index)
                 failure, answer = pipe.recv()
             except (EOFError, OSError) as error:

@@ -64,6 +64,9 @@ class Supervised(Trainable):
             config.stream, self.data.train.y, self.data.test.y, self.data.num_classes, seed
         )
         check_total(self.stream, config.batch_size, config.total_time())
+        if len(self.stream) == 1:
+            name = config.optimizer.name
+            config.optimizer.refuse_first_phase(f"this run has one phase, so {name} never trains")
         self.model = build_model(config.model, self.data.input_shape, self.data.num_classes)
         self.model.to(device)
         install_methods(config.layers, config.hooks, {"model": (self.model,)}, seed)

@@ -26,7 +26,6 @@ QUIET_LIGHTNING = [
         "The 'train_dataloader' does not have many workers",  # on machines with many cores
         "Checkpoint directory",
         "Be aware that when using `ckpt_path`",
-        "The `srun` command is available",  # where Slurm is installed
     )
 ]
 

@@ -96,7 +96,6 @@ def test_every_block_says_its_language() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*exists and is not empty")  # Lightning
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
-@pytest.mark.filterwarnings("ignore:The `srun` command is available")
 @pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec")
 @pytest.mark.parametrize("block", TO_RUN, ids=str)
 def test_python_blocks_run(block: Block, reader: Path) -> None:

@@ -176,6 +176,14 @@ def test_a_run_with_an_optimizer_of_its_first_phase_goes_on_in_either(tmp_path):
     assert [type(o).__name__ for o in agent.networks["model"].optimizers] == ["FireMuon", "AdamW"]
 
 
+def test_what_is_wrong_with_the_second_optimizer_is_said_before_the_first_begins():
+    optimizer = {"name": "muon_fire", "first_phase": "adam"}
+    with pytest.raises(ConfigError, match=r"this run has one phase, so muon_fire never trains"):
+        trainable(**PLAIN, stream={"name": "single_task", "epochs": 2}, optimizer=optimizer)
+    with pytest.raises(ConfigError, match="nosuch"):
+        trainable(**PLAIN, optimizer=optimizer | {"params": {"head": ["nosuch"]}})
+
+
 def test_other_kinds_of_run_have_no_optimizer_of_a_first_phase():
     for kind in ("dqn/demo", "gpt/stdlib_demo"):
         with pytest.raises(

@@ -113,16 +113,18 @@ class OptimizerConfig:
                 f"it belongs to {having}"
             )
 
-    def refuse_first_phase(self, kind: str) -> None:
-        """Refuse an optimizer of the first phase, in a kind of run that has none.
+    def refuse_first_phase(self, why: str) -> None:
+        """Refuse an optimizer of the first phase.
+
+        Args:
+            why: why the run has none.
 
         Raises:
             ConfigError: if there is one.
         """
         if self.first_phase is not None:
             raise ConfigError(
-                f"optimizer.first_phase = {self.first_phase!r}: a {kind} run has one optimizer for "
-                "all phases; allowed is null"
+                f"optimizer.first_phase = {self.first_phase!r}: {why}; allowed is null"
             )
 
     @property
@@ -167,8 +169,11 @@ class Updater:
         self._parameters = parameters = [p for p in module.parameters() if p.requires_grad]
         # For compiled updates, which a number that changes would compile anew.
         self._lr = torch.zeros((), device=parameters[0].device if parameters else None)
-        self._first = config.first_phase is not None
+        self._first = False
         self._make()
+        if config.first_phase is not None:  # what is wrong with `name` is said before it begins
+            self._first = True
+            self._make()
 
     def begin(self, phase: int) -> bool:
         """Have the optimizers of a phase, from 0; say whether they are new ones."""
