@@ -106,10 +106,11 @@ def muon_fire(
     betas: Any = (0.9, 0.95),
     eps: float = 1e-10,
 ) -> list[Optimizer]:
-    """Muon as in FIRE's code: all tensors of two dimensions or more, at `ratio` times the rate.
+    """Muon as in FIRE's code, at `ratio` times the rate; AdamW on the head, biases and norms.
 
-    AdamW has the rest: tensors of one dimension, and the layers of the head. `head` names them,
-    by names or globs; without it they are the network's output layers.
+    Muon has the tensors of two dimensions or more, except those of the head. AdamW has the head
+    and the tensors of one dimension. `head` names its layers, by names or globs; without it they
+    are the network's output layers.
     """
     own = _of_head(Network("model", module), head)
     matrices = split(groups, lambda p: p.ndim >= 2 and p not in own)
