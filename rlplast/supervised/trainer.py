@@ -194,12 +194,13 @@ class Supervised(Trainable):
 
     def _parts(self, chosen: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield augmented and normalised images, and labels or targets, in so many parts."""
-        config = self.config
-        stream = torch_stream(config.seed, "data", "augment", self.clock.updates)
+        steps, seed, stream = self.config.augment, self.config.seed, None
+        if steps:
+            stream = torch_stream(seed, "data", "augment", self.clock.updates)
         for indices in chosen.tensor_split(count):
             x, y = self.task.train.batch(indices)
-            if config.augment:  # of raw pixels, so that what a crop adds is black
-                x = augment(x, config.augment, stream)  # draws one number after the other
+            if stream is not None:  # of raw pixels, so that what a crop adds is black
+                x = augment(x, steps, stream)  # draws one number after the other
             yield self.normalise(x), y
 
     def normalise(self, x: Tensor) -> Tensor:
