@@ -8,7 +8,7 @@ from rich.table import Table
 
 from rlplast.cli.output import new_console, say, warn
 from rlplast.cli.tables import counted, figure
-from rlplast.core.errors import RlplastError
+from rlplast.core.errors import DamagedFile, RlplastError
 from rlplast.report.plot import plot_run
 from rlplast.run.api import Run
 from rlplast.run.tasks import tasks_of
@@ -20,7 +20,18 @@ _WIDE = 100  # columns
 
 
 def finish(run: Run) -> None:
-    """Print a run's receipts and last scores, and draw ``plot.png`` into its folder."""
+    """Print a run's receipts and last scores, and draw ``plot.png`` into its folder.
+
+    The run has ended well, so what is wrong with its lines is said and no more.
+    """
+    try:
+        _finish(run)
+    except DamagedFile as error:
+        warn(f"rlplast: {error}")
+        say(f"run: {run.path}")
+
+
+def _finish(run: Run) -> None:
     console = new_console()
     rows = run.lines("receipts")
     receipts = [r for r in rows if r["norm_after"] is not None]  # no summaries
@@ -36,7 +47,7 @@ def finish(run: Run) -> None:
     words = [f"run: {run.path}"]
     try:
         words.append(f"picture: {plot_run(run.path, run.path / 'plot.png')}")
-    except RlplastError as error:  # the run has ended well all the same
+    except RlplastError as error:
         warn(f"rlplast: {error}")
     console.print("   ".join(words), soft_wrap=True)
 

@@ -355,7 +355,7 @@ def _continue(loop: Loop, report: Callable[[str], None]) -> None:
         where = f"line {first}" if first == last else f"lines {first} to {last}"
         report(
             f"{folder.path / name} was altered in {where} since {found.name} was saved: training "
-            "does not read it and goes on; restore the file from a copy if you have one"
+            "does not read it and goes on, with the file as it is"
         )
     report(f"resuming {folder.path} from {found.name}")
 

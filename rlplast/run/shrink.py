@@ -244,6 +244,8 @@ def _rescale(data: dict[str, Any], scale: _Scale) -> None:
         for key in row.keys() & {"every", "until", "from", "at", "when"}:
             if row[key] is not None:
                 row[key] = _rescaled(key, row[key], scale)
+        if row.get("first") is not None:  # which is at most `every`
+            row["first"] = row["every"]
 
 
 def _rescaled(key: str, value: Any, scale: _Scale) -> Any:

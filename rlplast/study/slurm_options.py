@@ -26,6 +26,8 @@ _OURS = {  # parameters by sbatch's names, and what says them
     "output": "the study has its own logs",
     "error": "the study has its own logs",
     "open-mode": "the study has its own logs",
+    "requeue": "a cell's job is queued again at its time limit",
+    "no-requeue": "a cell's job is queued again at its time limit",
 }
 
 
@@ -93,5 +95,6 @@ def _check_more(more: Any) -> None:
         raise ConfigError(f"{where} is {more!r}, not a mapping of sbatch parameters")
     for key, value in more.items():
         name = str(key).replace("_", "-")
-        if name in _OURS:
-            raise ConfigError(f"{where}.{key} is {value!r}, which is not allowed: {_OURS[name]}")
+        for own, why in _OURS.items():
+            if own.startswith(name):  # sbatch takes the beginnings of names, too
+                raise ConfigError(f"{where}.{key} is {value!r}, which is not allowed: {why}")
