@@ -8,6 +8,7 @@ leads to this machine (DNS rebinding). So only requests for this machine's own n
 
 import os
 import re
+import socket
 import sys
 import threading
 import time
@@ -123,8 +124,23 @@ class _Handler(SimpleHTTPRequestHandler):
 
     timeout = TIMEOUT
 
+    def handle_one_request(self) -> None:
+        """Answer a request; one that comes too slowly, byte by byte, is over."""
+        self._late = threading.Timer(self.timeout, self._hang_up)
+        self._late.daemon = True
+        self._late.start()
+        try:
+            super().handle_one_request()
+        finally:
+            self._late.cancel()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RD)
+
     def send_head(self) -> Any:
         """Answer a request for the folder with the report's page."""
+        self._late.cancel()
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or not _OURS.fullmatch(hosts[0]):
             return self._refuse()

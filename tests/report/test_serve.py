@@ -139,6 +139,22 @@ def test_a_client_that_asks_nothing_is_let_go(shown: tuple[Path, int]):
         assert client.recv(1) == b""  # the server closes, or this call fails after a minute
 
 
+def test_a_client_that_asks_byte_by_byte_is_let_go(shown: tuple[Path, int]):
+    with socket.create_connection(("127.0.0.1", shown[1]), SECONDS) as client:
+        client.settimeout(0.05)  # shorter than the server waits for a byte
+
+        def closed() -> bool:
+            try:
+                client.sendall(b"G")
+                return client.recv(1) == b""
+            except TimeoutError:
+                return False
+            except ConnectionError:
+                return True
+
+        wait_for(closed)
+
+
 def test_connections_have_a_bound_and_come_free_again(
     shown: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
 ):
