@@ -122,7 +122,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(SimpleHTTPRequestHandler):
     """Shows the files of a folder, and says nothing on the terminal."""
 
-    timeout = TIMEOUT
+    timeout: float = TIMEOUT  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def handle_one_request(self) -> None:
         """Answer a request; one that comes too slowly, byte by byte, is over."""
