@@ -11,10 +11,17 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from rlplast.report.lines import Kind, Line, chart_of_lines
+from rlplast.report.lines import LOWEST, Kind, Line, chart_of_lines, outline
 from rlplast.report.page import Chart
 from rlplast.report.run_data import RunData
-from rlplast.report.stretches import champion, has_iterations, last_density, path_of, stretches
+from rlplast.report.stretches import (
+    champion,
+    has_iterations,
+    last_density,
+    path_of,
+    starts_at_initial,
+    stretches,
+)
 from rlplast.report.view import Report, slug_of
 
 __all__ = ["champions_words", "networks_of", "parts"]
@@ -53,8 +60,8 @@ def champions_words(report: Report, task: str) -> str:
         bests = [champion(run) for run in report.of(task, look.name)]
         if any(best is not None for best in bests):
             numbers = ("–" if best is None else str(best) for best in bests)
-            found.append(f"{look.label} {', '.join(numbers)}")
-    return f"Champion by seed: iteration {'; '.join(found)}." if found else ""
+            found.append(f"arm {look.label}: {', '.join(numbers)}")
+    return f"Champion's iteration, by seed: {'; '.join(found)}." if found else ""
 
 
 def _densities(report: Report, task: str, metric: str, network: str) -> Iterator[Chart]:
@@ -65,7 +72,7 @@ def _densities(report: Report, task: str, metric: str, network: str) -> Iterator
         for stretch in stretches(run):
             density = last_density(run, stretch, key)
             if density is not None:
-                own = Line(look, stretch.words, *density)
+                own = Line(look, stretch.words, *outline(*density))
                 found.setdefault(_title(report, look, run), []).append(own)
     if not found:
         return
@@ -73,7 +80,9 @@ def _densities(report: Report, task: str, metric: str, network: str) -> Iterator
     when = "Last measurement of each iteration." if several else "Last measurement of the run."
     caption = f"{_seeds_words(report, task)}{when}"
     if kind == "log density":
-        caption += " Logarithmic axis: far below the largest value a curve says nothing."
+        caption += (
+            f" The axis is logarithmic. Values below {LOWEST:g} of a curve's largest are not drawn."
+        )
     spec = chart_of_lines(report.arms, found, (label, "density"), kind)
     name = f"{slug_of(metric)}-{report.slugs[task]}-{slug_of(network)}"
     yield Chart(name, f"{task}, {network}: {title}", caption, spec)
@@ -83,22 +92,26 @@ def _trajectories(report: Report, task: str, network: str) -> Iterator[Chart]:
     """Yield the chart of the paths of the weights, a panel and a plane per arm, of one seed."""
     key, found, shares, size = f"metric/{_SKETCH}/{network}", {}, [], 0
     for look, run in _first_runs(report, task, key):
-        paths = {stretch.words: path_of(run, stretch, key) for stretch in stretches(run)}
-        paths = {words: own for words, own in paths.items() if len(own)}
+        paths = {stretch: path_of(run, stretch, key) for stretch in stretches(run)}
+        paths = {stretch: own for stretch, own in paths.items() if len(own)}
         if not paths:
             continue
         plane, share = plane_of(list(paths.values()))
+        for stretch, own in paths.items():
+            if starts_at_initial(run, stretch, network):  # where the sketch is 0
+                paths[stretch] = np.concatenate([np.zeros((1, own.shape[1])), own])
         size = len(plane)
         title = _title(report, look, run)
-        found[title] = [Line(look, words, *(own @ plane).T) for words, own in paths.items()]
-        shares.append(f"{report.arms[look].label} {share:.0%}")
+        found[title] = [Line(look, s.words, *(own @ plane).T) for s, own in paths.items()]
+        shares.append(f"arm {report.arms[look].label}: {share:.0%}")
     if not found:
         return
     caption = (
         f"{_seeds_words(report, task)}Cross: θ0; dots: ends. Each panel has its own plane, the "
         f"one through θ0 that keeps most of the squared distances from it ({', '.join(shares)}). "
         f"Distances are those of sketches of {size} numbers: the standard error is "
-        f"{(2 * size) ** -0.5:.0%}. Lines begin with the first measurement."
+        f"{(2 * size) ** -0.5:.0%}. A line begins at the cross where training started at θ0, else "
+        "at its first measurement."
     )
     spec = chart_of_lines(report.arms, found, ("first direction", "second direction"), "plane")
     name = f"trajectories-{report.slugs[task]}-{slug_of(network)}"

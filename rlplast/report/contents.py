@@ -229,13 +229,14 @@ def _best(report: Report, task: str) -> Columns:
     runs = [run for run in report.of(task) if run.best is not None]
     if not runs:
         return {}
-    unit = "phase" if has_iterations(runs[0]) else runs[0].unit
+    iterated = has_iterations(runs[0])
+    unit = "phase" if iterated else runs[0].unit
 
     def cell(row: SummaryRow) -> str:
         bests = (run.best for run in report.of(task, row.arm))
         return ", ".join(str(best.clock.get(unit)) if best else number(None) for best in bests)
 
-    return {f"best at {unit.replace('_', ' ')}": cell}
+    return {f"best at {unit.replace('_', ' ')}{' (0 included)' if iterated else ''}": cell}
 
 
 def _drops(report: Report) -> Iterator[Table]:

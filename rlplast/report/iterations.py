@@ -99,6 +99,8 @@ def _by_layer(report: Report, task: str) -> Iterator[Chart]:
             caption = (
                 f"Mean over seeds, over the epochs of an iteration. {champions_words(report, task)}"
             )
+            if len(report.arms) > 1:
+                caption += " Arms that share iteration 0 have one dashed line."
             spec = chart_of_lines(report.arms, found, ("epoch of the iteration", metric))
             yield Chart(name, f"{task}, {network}: {metric} of each layer", caption, spec)
 

@@ -1,12 +1,13 @@
 """Charts of lines through points in their own order, a panel each: paths on a plane, densities.
 
 - `Line`: one line, of a stretch of an arm.
+- `outline`: the line around the cells of a density.
 - `chart_of_lines`: panels side by side, as a specification: a colour per arm, dashes per stretch.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import altair as alt
 import numpy as np
@@ -26,10 +27,10 @@ from rlplast.report.vega import (
     value_axis,
 )
 
-__all__ = ["Kind", "Line", "chart_of_lines"]
+__all__ = ["LOWEST", "Kind", "Line", "chart_of_lines", "outline"]
 
 Kind = Literal["plain", "density", "log density", "plane"]
-LOWEST = 1e-8  # of the largest value, on a logarithmic axis
+LOWEST = 1e-8  # of a line's largest value: what a logarithmic axis draws
 _DASHES = ([4, 3], [1, 0])  # of the first stretch and of the second
 
 
@@ -41,6 +42,16 @@ class Line:
     stretch: str
     xs: np.ndarray
     ys: np.ndarray
+
+
+def outline(edges: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return x and y, (2n,) each, of the line along the tops of n cells: two points per cell.
+
+    Args:
+        edges: of the cells, (n + 1,).
+        values: in them, (n,).
+    """
+    return np.repeat(edges, 2)[1:-1], np.repeat(values, 2)
 
 
 def chart_of_lines(
@@ -55,9 +66,9 @@ def chart_of_lines(
         arms: all arms of the report.
         found: title → its lines.
         labels: of the axes x and y.
-        kind: density: values of cells, drawn as steps; log: with a logarithmic axis, where values
-            far below the largest are drawn at 1e-8 of it; plane: both axes have one scale, ends of
-            lines have a dot, and the origin a cross.
+        kind: density: outlines of cells, over an axis from 0; log density: over a logarithmic
+            axis, where a line has gaps below 1e-8 of its largest value; plane: both axes have one
+            scale, ends of lines have a dot, and the origin a cross.
     """
     names = list(dict.fromkeys(line.stretch for own in found.values() for line in own))
     dash = alt.StrokeDash(
@@ -85,8 +96,7 @@ def _layers(
     points = (
         named("lines").transform_filter(f"{SHOWN} && {only}").transform_flatten(["x", "y", "n"])
     )
-    steps: dict[str, Any] = {"interpolate": "step"} if "density" in kind else {}
-    lines = points.mark_line(clip=True, strokeWidth=1.6, **steps)
+    lines = points.mark_line(clip=True, strokeWidth=1.6)
     layers = [lines.encode(x=x, y=y, order="n:Q", color=colour, strokeDash=dash, opacity=bright)]
     if kind == "plane":
         ends = points.transform_filter("datum.n == datum.last").mark_point(filled=True, size=45)
@@ -122,7 +132,9 @@ def _square(own: Sequence[Line]) -> tuple[list[float], list[float]]:
 
 
 def _row(look: Look, panel: int, line: Line, kind: Kind) -> Spec:
-    ys = np.maximum(line.ys, LOWEST * line.ys.max()) if kind == "log density" else line.ys
+    ys = line.ys
+    if kind == "log density":
+        ys = np.where(ys < LOWEST * ys.max(), np.nan, ys)
     return {
         "arm": look.label,
         "stretch": line.stretch,

@@ -3,6 +3,7 @@
 - `iterations`, `champion`: the best evaluation of each iteration, and the best iteration.
 - `Stretch`, `stretches`: iteration 0 and the champion; of runs without iterations, the whole run.
 - `numbers_of`, `last_density`, `path_of`: sketches and densities, number by number, as arrays.
+- `starts_at_initial`: whether a stretch begins at θ0.
 
 An iteration is a phase of a stream that repeats its data: training again, from some start.
 """
@@ -26,6 +27,7 @@ __all__ = [
     "numbers_of",
     "path_of",
     "rows_of",
+    "starts_at_initial",
     "stretches",
 ]
 
@@ -92,23 +94,44 @@ def numbers_of(row: Row, key: str) -> np.ndarray | None:
 
 
 def last_density(run: RunData, stretch: Stretch, key: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the last density measured in a stretch of a run: centres of its cells, and its values.
+    """Return the last density measured in a stretch of a run, None if there is none.
 
-    None if there is none.
+    Edges of its n cells, (n + 1,), and the values in them, (n,).
     """
     for row in reversed(rows_of(run, stretch)):
-        values = numbers_of(row, key)
-        if values is not None:
-            edges = np.linspace(row[f"{key}/low"], row[f"{key}/high"], len(values) + 1)
-            return (edges[1:] + edges[:-1]) / 2, values
+        values, low, high = numbers_of(row, key), row.get(f"{key}/low"), row.get(f"{key}/high")
+        if values is not None and low is not None and high is not None:
+            return np.linspace(low, high, len(values) + 1), values
     return None
 
 
 def path_of(run: RunData, stretch: Stretch, key: str) -> np.ndarray:
     """Return the sketches of a stretch, (points, numbers)."""
     found = [numbers_of(row, key) for row in rows_of(run, stretch)]
-    known = [own for own in found if own is not None]
+    known = [own for own in found if own is not None and len(own) > 1]  # a plane has two
     return np.stack(known) if known else np.empty((0, 0))
+
+
+def starts_at_initial(run: RunData, stretch: Stretch, network: str) -> bool:
+    """Return whether a network's weights were θ0 when a stretch of its run began.
+
+    A run begins there, unless a hook fires before the first update. A later iteration does if the
+    last hook that fires as it begins puts all weights back. False where that is not certain.
+    """
+    fired = [own for own in run.receipts if own["network"] == network]
+    if not stretch.phase:
+        return all(own["clock"]["updates"] > 0 for own in fired)
+    begin = {"phase": stretch.phase, "epochs": stretch.phase * run.config["stream"]["epochs"]}
+    here = [own["method"] for own in fired if begin.items() <= own["clock"].items()]
+    rows = [row for row in run.config["hooks"] if here and row["method"] == here[-1]]
+    return bool(rows) and all(map(_puts_back, rows))
+
+
+def _puts_back(hook: Row) -> bool:
+    """Return whether a firing of a row of a config sets all weights to θ0."""
+    stored = (hook.get("params") or {}).get("init") == "stored"
+    puts = hook["method"] == "persistent" or (hook["method"] == "full_reset" and stored)
+    return puts and hook.get("scope") in (None, "all")
 
 
 def _phase(row: Row) -> int:

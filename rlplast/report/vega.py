@@ -79,14 +79,18 @@ class Picture(NamedTuple):
 
 
 def step_axis(ticks: int) -> alt.Axis:
-    """Return an axis of steps: 30k, 1.5M."""
-    return alt.Axis(tickCount=ticks, labelExpr="format(datum.value, '~s')")
+    """Return an axis of whole steps: 3, 30k, 1.5M."""
+    # Of a domain of one step Vega has a tick in the middle all the same.
+    label = "datum.value % 1 ? '' : format(datum.value, '~s')"
+    return alt.Axis(tickCount=ticks, tickMinStep=1, labelExpr=label)
 
 
 def value_axis() -> alt.Axis:
-    """Return an axis of measured values."""
+    """Return an axis of measured values: 0.25, 30k, 1.5M, 5.6e+11."""
     # Vega's own labels of a constant are wrong: it gives a domain without length no digits
-    return alt.Axis(labelExpr="format(datum.value, abs(datum.value) < 1e4 ? '.4~g' : '~s')")
+    size = "abs(datum.value)"
+    kind = f"{size} < 1e4 ? '.4~g' : {size} < 1e9 ? '~s' : '.3~e'"
+    return alt.Axis(labelExpr=f"format(datum.value, {kind})")
 
 
 def named(name: str) -> alt.Chart:

@@ -206,6 +206,36 @@ def test_a_constant_is_labelled_with_its_value(value: float, label: str):
     assert f">{label}</text>" in text
 
 
+@pytest.mark.parametrize(
+    ("top", "expected"),
+    [
+        (2e4, {"5k", "10k", "15k", "20k"}),
+        (2e6, {"500k", "1M", "1.5M", "2M"}),
+        (8e11, {"2e+11", "4e+11", "6e+11", "8e+11"}),
+    ],
+)
+def test_axes_of_values_say_powers_of_ten_only_where_they_are_large(top: float, expected: set[str]):
+    steep = {0: Curve(XS, np.linspace(0, top, len(XS)))}
+    text = svg(charts.panels(looks(("a",), None), {"m": {"": steep}}, "x", []))
+    assert expected <= set(re.findall(r">([^<>]+)</text>", text))
+
+
+@pytest.mark.parametrize("last", [0, 1, 4, 9])
+def test_axes_of_steps_have_whole_numbers(last: int):
+    few = np.arange(last + 1.0)
+    arms, own = looks(("a",), None), {0: Curve(few, few + 0.25)}
+    lines = {"m": [Line(0, "end", few, few + 0.25)]}
+    for spec in (
+        charts.curves(arms, own, {}, ("steps", "score"), [], {}),
+        charts.panels(arms, {"m": {"": own}}, "steps", []),
+        chart_of_lines(arms, lines, ("steps", "score")),
+    ):
+        axis = re.search(r"aria-label=\"X-axis.*?role-axis-title", svg(spec), re.DOTALL)
+        assert axis is not None
+        found = re.findall(r">([^<>]+)</text>", axis[0])
+        assert found and all(label.isdigit() for label in found), found
+
+
 @every_kind
 def test_files_repeat_byte_for_byte_and_load_nothing(kind: str):
     spec = all_charts(NAMES)[kind]

@@ -1,6 +1,8 @@
 """Iterations: champions, trajectories and densities, of runs by hand with known numbers."""
 
-from collections.abc import Callable
+import itertools
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from rlplast.report.closeups import plane_of
 from rlplast.report.contents import sections, write_report
 from rlplast.report.gather import gather
-from rlplast.report.lines import Line, chart_of_lines
+from rlplast.report.lines import Line, chart_of_lines, outline
 from rlplast.report.page import Chart
 from rlplast.report.run_data import RunData, read_run
 from rlplast.report.stretches import (
@@ -20,11 +22,14 @@ from rlplast.report.stretches import (
     last_density,
     numbers_of,
     path_of,
+    starts_at_initial,
     stretches,
 )
 from rlplast.report.summary import summarise
+from rlplast.report.vega import Spec
 from rlplast.report.view import Report
-from tests.report.runs import write_run
+from tests.report.drawn import svg
+from tests.report.runs import receipt_row, write_run
 from tests.report.test_page import Page
 
 EPOCHS, PHASES = 4, 3
@@ -54,21 +59,34 @@ def lines(score: Callable[[float], float] = lambda value: value) -> list[dict[st
     return rows
 
 
-def run_of(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> RunData:
+def fired(method: str, phase: int, epochs: int, updates: int | None = None) -> dict[str, Any]:
+    """A receipt of a hook."""
+    clock = {"epochs": epochs, "phase": phase}
+    clock["updates"] = 10 * epochs if updates is None else updates
+    return receipt_row(method, 0, "model") | {"clock": clock}
+
+
+def run_of(
+    folder: Path,
+    rows: list[dict[str, Any]],
+    receipts: Sequence[dict[str, Any]] = (),
+    **changes: Any,
+) -> RunData:
     config = {"kind": "supervised", "total": "auto", "data": {"name": "digits"}}
     config |= {"stream": REPEATED} | changes
-    return read_run(write_run(folder, rows, (), config), "digits", "none", 1)
+    return read_run(write_run(folder, rows, receipts, config), "digits", "none", 1)
 
 
 def report_of(folder: Path, stream: dict[str, Any] | None = None) -> Report:
-    """Two arms of two seeds; the second one's accuracies are a tenth lower."""
+    """Two arms of two seeds; the second one starts again at θ0 and is a tenth less accurate."""
     for seed in (1, 2):
         for arm, less in (("none", 0.0), ("persistent", 0.1)):
             hooks = [] if arm == "none" else [{"method": arm, "on": "phase_start"}]
             config = {"kind": "supervised", "total": "auto", "seed": seed, "hooks": hooks}
             config |= {"data": {"name": "digits"}, "stream": stream or REPEATED}
             own = folder / f"{arm}-{seed}"
-            write_run(own, lines(lambda value, less=less: value - less), (), config)
+            receipts = [fired(arm, phase, phase * EPOCHS) for phase in (1, 2) if hooks]
+            write_run(own, lines(lambda value, less=less: value - less), receipts, config)
     found = gather([folder])
     return Report(found, summarise(found))
 
@@ -109,7 +127,7 @@ def test_densities_and_paths_are_those_of_the_moment(tmp_path: Path):
     for stretch, epochs in ((first, 4), (best, 12)):
         density = last_density(run, stretch, HISTOGRAM)
         assert density is not None
-        assert density[0].tolist() == [-0.5, 0.5]
+        assert density[0].tolist() == [-1, 0, 1]
         assert density[1].tolist() == pytest.approx([epochs / 100, 1 - epochs / 100])
     assert path_of(run, best, SKETCH)[:, 2].tolist() == [1, 2, 3, 4]
     rows = [row for row in lines() if row.get(f"{HISTOGRAM}/0") is None or row["epochs"] == 10]
@@ -167,7 +185,8 @@ def test_the_page_names_the_champion_in_table_and_captions(tmp_path: Path):
         [arm, "2", *lower],
     ]
     caption = named(report, "layers-").caption
-    assert f"Champion by seed: iteration none 2, 2; {arm} 2, 2." in caption
+    assert f"Champion's iteration, by seed: arm none: 2, 2; arm {arm}: 2, 2." in caption
+    assert "Arms that share iteration 0 have one dashed line." in caption
 
 
 def test_charts_show_iteration_0_and_the_champion(tmp_path: Path):
@@ -175,11 +194,15 @@ def test_charts_show_iteration_0_and_the_champion(tmp_path: Path):
     plane = named(report, "trajectories-")
     rows = [row for row in plane.spec["datasets"]["lines"] if row["arm"] == "none"]
     assert [row["stretch"] for row in rows] == ["iteration 0", "champion"]
-    for row in rows:
-        sizes = np.hypot(row["x"], row["y"])
-        assert sizes.tolist() == pytest.approx([1, 2, 3, 4], abs=1e-3)
+    for row, expected in zip(rows, ([0, 1, 2, 3, 4], [1, 2, 3, 4]), strict=True):
+        sizes = np.hypot(row["x"], row["y"])  # nothing sets the weights of `none` to θ0 again
+        assert sizes.tolist() == pytest.approx(expected, abs=1e-3)
+    again = [row for row in plane.spec["datasets"]["lines"] if row["arm"] != "none"]
+    assert [(row["x"][0], row["y"][0], len(row["x"])) for row in again] == [(0, 0, 5)] * 2
     assert "standard error is 32%" in plane.caption  # 1/√(2·5)
-    assert "none 100%" in plane.caption and "first seed" in plane.caption
+    other = report.arms[1].label
+    assert f"(arm none: 100%, arm {other}: 100%)" in plane.caption
+    assert "first seed" in plane.caption
     layers = named(report, "layers-").spec
     titles = [panel["title"] for panel in layers["concat"]]
     assert titles == ["all layers", "fc1", "fc2"]
@@ -201,9 +224,9 @@ def test_other_runs_that_measure_the_same_are_drawn_whole(tmp_path: Path):
     charts = charts_of(report)
     assert not any(name.startswith(("iterations-", "layers-")) for name in charts)
     rows = named(report, "trajectories-").spec["datasets"]["lines"]
-    assert [(row["arm"], len(row["x"])) for row in rows] == [(a.label, 12) for a in report.arms]
+    assert [(row["arm"], len(row["x"])) for row in rows] == [(a.label, 13) for a in report.arms]
     (row, _) = named(report, "activation-histogram-").spec["datasets"]["lines"]
-    assert (row["x"], row["y"]) == ([-0.5, 0.5], [0.12, 0.88])
+    assert (row["x"], row["y"]) == ([-1, 0, 0, 1], [0.12, 0.12, 0.88, 0.88])
 
 
 def test_what_was_not_measured_in_a_stretch_is_not_drawn(tmp_path: Path):
@@ -217,11 +240,68 @@ def test_what_was_not_measured_in_a_stretch_is_not_drawn(tmp_path: Path):
     assert not any(name.startswith(("layers-", "traj", "activation-")) for name in names)
 
 
-def test_a_logarithmic_axis_cuts_what_is_far_below(tmp_path: Path):
+STORED = {"method": "full_reset", "on": "phase_start", "params": {"init": "stored"}}
+PERSISTENT = {"method": "persistent", "on": "phase_start", "params": {"coef": 0.1}}
+SHRINK = {"method": "shrink_perturb", "on": "phase_start"}
+AGAIN = [fired("full_reset", 2, 8)]
+
+
+@pytest.mark.parametrize(
+    ("hooks", "receipts", "expected"),
+    [
+        ([], [], (True, False)),
+        ([STORED], AGAIN, (True, True)),
+        ([PERSISTENT], [fired("persistent", 2, 8)], (True, True)),
+        ([PERSISTENT], [fired("persistent", 1, 4)], (True, False)),  # at another iteration
+        ([STORED], [fired("full_reset", 2, 9)], (True, False)),  # within it
+        ([{"method": "full_reset", "on": "phase_start"}], AGAIN, (True, False)),  # a new draw
+        ([STORED | {"scope": "sac"}], AGAIN, (True, False)),  # not all layers
+        ([STORED, SHRINK], [*AGAIN, fired("shrink_perturb", 2, 8)], (True, False)),
+        ([SHRINK, STORED], [fired("shrink_perturb", 2, 8), *AGAIN], (True, True)),
+        ([STORED], [AGAIN[0] | {"network": "other"}], (True, False)),
+        ([SHRINK], [fired("shrink_perturb", 0, 0, 0)], (False, False)),  # before any update
+        ([SHRINK], [fired("shrink_perturb", 0, 0, 5)], (True, False)),
+    ],
+)
+def test_where_lines_begin_at_the_initial_weights(
+    tmp_path: Path, hooks: list[Any], receipts: list[Any], expected: tuple[bool, bool]
+):
+    run = run_of(tmp_path / "run", lines(), receipts, hooks=hooks)
+    assert tuple(starts_at_initial(run, own, "model") for own in stretches(run)) == expected
+
+
+def drawn_paths(spec: Spec) -> list[list[tuple[float, float]]]:
+    """The points of the lines of a chart, a list for each stroke."""
+    (path,) = re.findall(r'<path aria-label="x: [^>]*line mark"[^>]* d="(M[^"]+)"', svg(spec))
+    strokes = path.replace(",", " ").split("M")[1:]
+    return [
+        [
+            (float(x), float(y))
+            for x, y in (point.split() for point in re.split("[LZ]", own) if point)
+        ]
+        for own in strokes
+    ]
+
+
+def test_cells_of_a_density_are_drawn_equally_wide(tmp_path: Path):
     arms = report_of(tmp_path).arms
-    own = [Line(0, "end", np.arange(3.0), np.array([2.0, 1e-3, 1e-30]))]
+    xs, ys = outline(np.linspace(0, 5, 6), np.array([3.0, 1, 2, 4, 5]))
+    (stroke,) = drawn_paths(
+        chart_of_lines(arms, {"a": [Line(0, "end", xs, ys)]}, ("x", "y"), "density")
+    )
+    widths = [b[0] - a[0] for a, b in itertools.pairwise(stroke) if a[1] == b[1]]
+    assert widths == pytest.approx([50] * 5, abs=0.01)  # of 250 pixels
+
+
+def test_a_logarithmic_axis_has_gaps_where_values_are_far_below(tmp_path: Path):
+    arms = report_of(tmp_path).arms
+    xs, ys = outline(np.linspace(0, 5, 6), np.array([2.0, 1e-30, 1e-3, 0.0, 3e-8]))
+    own = [Line(0, "end", xs, ys)]
     spec = chart_of_lines(arms, {"a": own}, ("x", "y"), "log density")
-    assert spec["datasets"]["lines"][0]["y"] == [2, 1e-3, 2e-8]
+    drawn = [2, None, 1e-3, None, 3e-8]
+    assert spec["datasets"]["lines"][0]["y"] == [y for y in drawn for _ in range(2)]
+    strokes = drawn_paths(spec)
+    assert [(a[0], b[0]) for a, b in strokes] == [(0, 50), (100, 150), (200, 250)]
 
 
 def test_both_axes_of_a_plane_have_one_scale_and_hold_the_start(tmp_path: Path):

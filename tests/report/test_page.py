@@ -148,7 +148,10 @@ def test_ends_are_the_means_of_what_was_measured_last(tmp_path: Path, quick: Non
 
 @pytest.mark.parametrize(
     ("stream", "head", "expected"),
-    [("repeated", "best at phase", "4, 7, –"), ("single", "best at env steps", "1500, 3000, –")],
+    [
+        ("repeated", "best at phase (0 included)", "4, 7, –"),
+        ("single", "best at env steps", "1500, 3000, –"),
+    ],
 )
 def test_scores_say_where_each_run_was_at_its_best(
     tmp_path: Path, quick: None, stream: str, head: str, expected: str

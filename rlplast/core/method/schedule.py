@@ -149,10 +149,15 @@ class Schedule:
         every, first = self.every, self.first
         if first is None:
             return
-        if every is None or first.unit != every.unit:
+        if every is None:
+            rule = next(rule for rule in RULES if getattr(self, rule))
             raise ConfigError(
-                f"{key}.first = {first} with every = {every}: it is the first due point of every, "
-                "in its unit"
+                f"{key}.first = {first}: first belongs to every, and this schedule has {rule}: "
+                "leave first out"
+            )
+        if first.unit != every.unit:
+            raise ConfigError(
+                f"{key}.first = {first}: allowed is a time in the unit of every, {every.unit}"
             )
         if not 1 <= first.value <= every.value:
             raise ConfigError(

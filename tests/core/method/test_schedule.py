@@ -204,10 +204,18 @@ def test_condition_has_no_due_points_and_from_and_until_are_its_gate() -> None:
         ({"at": None}, r"s has no rule"),
         ({"at": []}, r"s\.at has no point"),
         ({"at": "50%", "every": "10%"}, r"s has at and every: exactly one"),
-        ({"at": "50%", "first": "1 updates"}, r"s\.first = 1 updates with every = None"),
+        (
+            {"at": "50%", "first": "1 updates"},
+            r"s\.first = 1 updates: first belongs to every, and this schedule has at: leave first",
+        ),
+        ({"on": "phase_start", "first": "1 updates"}, r"and this schedule has on: leave first out"),
+        (
+            {"when": {"metric": "train/loss", "above": 1}, "first": "1 updates"},
+            r"and this schedule has when: leave first out",
+        ),
         (
             {"every": "2 epochs", "first": "1 updates"},
-            r"s\.first = 1 updates with every = 2 epochs",
+            r"s\.first = 1 updates: allowed is a time in the unit of every, epochs$",
         ),
         ({"every": "9 updates", "first": "0%"}, r"s\.first = 0 updates: allowed is 1 to every = 9"),
         (
