@@ -191,6 +191,6 @@ def test_lost_lines_are_reported(tmp_path: Path) -> None:
     made = loop(tmp_path / "other")
     made.folder.close()
     made.folder = RunFolder(tmp_path)
-    with pytest.raises(DamagedFile, match=r"metrics.jsonl has 10 bytes, the checkpoint counts"):
+    with pytest.raises(DamagedFile, match=r"metrics.jsonl has 0 lines, the checkpoint counts"):
         made.load(tmp_path / "checkpoints" / "step-16")
     made.folder.close()
