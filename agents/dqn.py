@@ -115,7 +115,8 @@ class DQN(OffPolicyAgent):
     @torch.no_grad()
     def _act(self, obs: np.ndarray, epsilon: float, rng: np.random.Generator) -> np.ndarray:
         """Return one ε-greedy action per observation; draws do not depend on ε."""
-        explore = rng.random(len(obs)) < epsilon
+        drawn = 1 if self.config.agent.exploration == "shared" else len(obs)
+        explore = np.broadcast_to(rng.random(drawn) < epsilon, len(obs))
         random = rng.integers(self.num_actions, size=len(obs))
         if explore.all():
             return random

@@ -34,6 +34,9 @@ class DQNAgentConfig(OffPolicyAgentConfig):
         epsilon_decay: share of the run over which the exploration rate falls linearly, after
             initial_steps. On a sequence it is a share of each task.
         epsilon_eval: exploration rate in evaluations.
+        exploration: each or shared. With each, every environment draws whether its next action
+            is random. With shared, one draw decides for all of them, in evaluations too. Random
+            actions themselves are always drawn one by one.
         policy: network that acts: online or target.
         clip_rewards: whether the agent learns from the sign of rewards; null: only on Atari.
     """
@@ -53,6 +56,7 @@ class DQNAgentConfig(OffPolicyAgentConfig):
     epsilon_end: float = param(0.01, "[0, 1]")
     epsilon_decay: float = param(0.1, "[0, 1]")
     epsilon_eval: float = param(0.001, "[0, 1]")
+    exploration: str = param("each", "each | shared")
     policy: str = param("online", "online | target")
     clip_rewards: bool | None = None
 

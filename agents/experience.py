@@ -72,6 +72,7 @@ class Experience:
             device=device,
             action_dim=spec.action_dim,
             sampling=sampling_of(agent.sampling),
+            repeat_first=spec.repeat_first,
         )
         self.env = self._make(0)
         self.stack = envs.FrameStack(n, spec)

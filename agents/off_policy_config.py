@@ -119,6 +119,7 @@ class OffPolicyConfig(RunConfig):
                 f"a {self.kind} run has no epochs, and env.switch.optimizer says what happens "
                 "between tasks; allowed are update and false"
             )
+        self.optimizer.refuse_first_phase(f"a {self.kind} run has one optimizer for all phases")
         check_range("env.workers", self.env.workers, 0, f"[0, {num_envs}]")
         least = num_envs * (agent.n_step + 1)
         if agent.initial_steps < least:
@@ -193,6 +194,10 @@ class OffPolicyConfig(RunConfig):
             return self
         choice = parent.agent.accelerate if isinstance(parent, OffPolicyConfig) else chosen(self)
         return replace(self, agent=replace(self.agent, accelerate=choice))
+
+    def adds_penalties_apart(self) -> bool:
+        """Say that only eager updates are the same with penalties: others are compiled in parts."""
+        return self.agent.accelerate == "off"
 
     def whole_time(self) -> Time | None:
         """Return the env_steps of a whole sequence of tasks; None for one environment."""

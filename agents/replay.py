@@ -20,7 +20,7 @@ import torch
 
 from rlplast.agents import mapped_memory, replay_files
 from rlplast.agents.sampling import SampleWeightDecay
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, RlplastError
 
 __all__ = ["Batch", "Replay", "on_device"]
 
@@ -28,6 +28,8 @@ __all__ = ["Batch", "Replay", "on_device"]
 # terminated, else 1; `age` is how many earlier frames of its episode a stack ending here may
 # use; `sampleable` is false for the head and for the final observation of a truncated episode.
 _RECORD = [("reward", "<f4"), ("discount", "<f4"), ("age", "u1"), ("sampleable", "?")]
+
+_ROUNDS = 100  # of draws, times the rows for one that can be sampled: missing all is e^-100
 
 
 class Batch(NamedTuple):
@@ -91,6 +93,8 @@ class Replay:
         action_dim: entries of a continuous action; None for discrete actions.
         sampling: how often `sample` draws which transition; None for all alike. The age of a
             transition is that of its row: a truncation, which takes one more, counts as a step.
+        repeat_first: whether a stack repeats the first frame before an episode's start, instead
+            of zeros.
 
     Raises:
         ConfigError: if an argument is outside what is allowed.
@@ -111,6 +115,7 @@ class Replay:
         segment_rows: int = 4096,
         action_dim: int | None = None,
         sampling: SampleWeightDecay | None = None,
+        repeat_first: bool = False,
     ) -> None:
         sizes = {f"obs_shape[{axis}]": length for axis, length in enumerate(obs_shape)}
         sizes |= {"num_envs": num_envs, "frame_stack": frame_stack, "n_step": n_step}
@@ -133,6 +138,7 @@ class Replay:
         self._obs_shape, self._obs_dtype = tuple(obs_shape), _frame_dtype(obs_dtype)
         self._frame_stack, self._n_step = frame_stack, n_step
         self._segment_rows, self._rng, self._sampling = segment_rows, rng, sampling
+        self._repeat_first = repeat_first
         shape = (num_envs * self._rows, *self._obs_shape)
         self._frames = mapped_memory.zeros(shape, self._obs_dtype)
         self._action_shape = () if action_dim is None else (action_dim,)
@@ -399,8 +405,12 @@ class Replay:
         windows = self._windows(env, row)
         if not windows.valid.any():  # `size` is dear, so it is asked only when in doubt
             self._refuse_if_empty()
+        drawn = 1
         while not windows.valid.all():
             redraw = np.flatnonzero(~windows.valid)
+            if drawn % _ROUNDS == 0:
+                self._refuse_if_stuck(drawn, len(redraw), len(env), sampling)
+            drawn += 1
             env[redraw], row[redraw] = self._candidates(len(redraw), rng, sampling)
             windows = self._windows(env, row)
         self._gather(batch, env, row, windows)
@@ -426,6 +436,24 @@ class Replay:
                 f"(n_step {self._n_step}, {self._num_envs} environments): add more first"
             )
 
+    def _refuse_if_stuck(
+        self, drawn: int, missing: int, count: int, sampling: SampleWeightDecay | None
+    ) -> None:
+        """Refuse to go on drawing where a row that can be sampled would have been drawn by now."""
+        rows, size = int((self._written - 1 - self._oldest()).sum()), self.size
+        weight = 1.0 if sampling is None else sampling.min
+        if drawn * max(size, 1) * weight < _ROUNDS * rows:
+            return
+        written, cleared = (f"{a.min()} to {a.max()}" for a in (self._written, self._cleared))
+        raise RlplastError(
+            f"replay drew {drawn} times and still misses {missing} of {count} transitions, though "
+            f"{size} of its {rows} rows count as transitions: its rows are damaged, or this is a "
+            f"bug. It has capacity {self._num_envs * self._rows}, {self._num_envs} environments, "
+            f"frame_stack {self._frame_stack} and n_step {self._n_step}; of each environment "
+            f"{written} rows were written, and of them {cleared} cleared. Resume from an earlier "
+            "checkpoint; if it comes again, report it"
+        )
+
     def _candidates(
         self, count: int, rng: np.random.Generator, sampling: SampleWeightDecay | None
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -449,17 +477,18 @@ class Replay:
     def _stack(
         self, env: npt.NDArray[np.int64], row: npt.NDArray[np.int64], out: npt.NDArray[Any]
     ) -> None:
-        """Write the stacks that end at `row` to `out`; frames before an episode are zero."""
+        """Write the stacks that end at `row` to `out`; none reaches into the episode before."""
         if self._frame_stack == 1:
             np.take(self._frames, self._at(env, row), axis=0, out=out, mode="clip")
             return
         stacks = out.reshape(-1, self._frame_stack, *self._obs_shape)
-        used = self._back <= self._records["age"][self._at(env, row)][:, None]
-        rows = row[:, None] - np.where(used, self._back, 0)
+        age = self._records["age"][self._at(env, row)][:, None]
+        rows = row[:, None] - np.minimum(self._back, age)
         # mode="clip" because numpy buffers `out` in the default mode; no index needs clipping.
         np.take(self._frames, self._at(env[:, None], rows), axis=0, out=stacks, mode="clip")
-        if not used.all():
-            stacks[~used] = 0
+        blank = self._back > age
+        if blank.any() and not self._repeat_first:
+            stacks[blank] = 0
 
     def _new_batch(self, count: int, pinned: bool = False) -> Batch:
         stack = (self._frame_stack,) if self._frame_stack > 1 else ()

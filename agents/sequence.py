@@ -30,7 +30,8 @@ class EnvConfig:
         num_envs: environments stepped together. This changes the speed, and not what any number
             counts.
         workers: processes that share the environments; 0 runs them in the main process.
-        timeout: seconds that a worker may take to answer; after that the run ends.
+        timeout: seconds that a worker may take to answer; after that it is killed and the run
+            fails. Only with `workers`.
         options: options of the environment, see `rlplast list envs`. With a sequence they hold for
             all its environments.
         sequence: environments to train on, one after the other: ids, or mappings with ``id`` and

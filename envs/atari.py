@@ -6,9 +6,20 @@ sticky actions drawn **per frame** from our own stream, because ALE's copy of it
 the action they repeat (Machado et al. 2018, arXiv:1709.06009). Episodes are whole games: no end on
 a lost life, no no-op or fire start, no reward clipping.
 
-Options: `sticky` probability of repeating the previous frame's action; `frame_skip` frames a step;
-`full_action_space` all actions (18 in most games) instead of the game's minimal set;
-`max_episode_steps` steps until truncation (27 000 of four frames are half an hour of play).
+Options:
+
+- `sticky`: probability of repeating the previous frame's action.
+- `sticky_steps`: draw once a step whether all its frames repeat the previous step's action.
+- `frame_skip`: frames a step.
+- `full_action_space`: all actions (18 in most games) instead of the game's minimal set.
+- `grey_last`: the maximum of the last two frames and the shrinking are done in colour, and the
+  84x84 picture is turned grey. By default frames are grey from the start.
+- `repeat_first`: a stack holds the episode's first frame several times until there are four,
+  instead of zeros.
+- `max_episode_steps`: steps until truncation (27 000 of four frames are half an hour of play).
+
+`sticky_steps`, `grey_last` and `repeat_first` together are the wrappers of CleanRL's DQN with
+Stable-Baselines3's `StickyActionEnv`, as FIRE used them.
 
 A restored environment continues bit for bit for a `frame_skip` of 3 or more, in every game. Below
 that, the first observation of Yars' Revenge after a restore can differ, since ALE's state has no
@@ -21,7 +32,7 @@ import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, State, require
 from rlplast.envs.options import Family, count, probability, switch
-from rlplast.envs.resize import area_resize, box_taps
+from rlplast.envs.resize import area_resize, box_taps, grey
 
 __all__ = ["FAMILY", "MINIMAL_ACTIONS", "AtariSimulator"]
 
@@ -74,6 +85,8 @@ class AtariSimulator:
         frame_skip: int,
         sticky: float,
         full_action_space: bool,
+        sticky_steps: bool = False,
+        grey_last: bool = False,
     ) -> None:
         """Load a ROM by its name in ale-py; ALE's own seed is drawn from `rng`."""
         ale_py = require("ale_py", "ale-py")
@@ -91,9 +104,12 @@ class AtariSimulator:
         self._rng = rng
         self._frame_skip = frame_skip
         self._sticky = sticky
+        self._draws = 1 if sticky_steps else frame_skip  # a step
+        self._grey_last = grey_last
         height, width = ale.getScreenDims()
         self._taps = box_taps(height, _SIZE), box_taps(width, _SIZE)
-        self._frames = np.zeros((2, height, width), dtype=np.uint8)  # the last two, grey
+        channels = (3,) if grey_last else ()
+        self._frames = np.zeros((2, height, width, *channels), dtype=np.uint8)  # the last two
         self._executed = _NOOP  # the value of the last frame's action
         self.step_frames = 0
 
@@ -101,9 +117,16 @@ class AtariSimulator:
         """Start a game and return its first observation."""
         self._ale.reset_game()
         self._executed = _NOOP
-        self._ale.getScreenGrayscale(self._frames[1])
+        self._look()
         self._frames[0] = self._frames[1]
         return self._observe()
+
+    def _look(self) -> None:
+        """Read the screen into the newer frame."""
+        if self._grey_last:
+            self._ale.getScreenRGB(self._frames[1])
+        else:
+            self._ale.getScreenGrayscale(self._frames[1])
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool]:
         """Run up to `frame_skip` frames; a game that ends cuts them short.
@@ -112,16 +135,16 @@ class AtariSimulator:
         """
         ale, frames = self._ale, self._frames
         chosen, last = self._actions[action], self._frame_skip - 1
-        draws = self._rng.random(self._frame_skip)
+        draws = self._rng.random(self._draws)
         reward, game_over, frame = 0, False, 0
         for frame in range(self._frame_skip):
-            if draws[frame] >= self._sticky:
+            if frame < self._draws and draws[frame] >= self._sticky:
                 self._executed = chosen
             reward += ale.act(self._ale_actions[self._executed])
             game_over = ale.game_over(with_truncation=False)
             if game_over or frame >= last - 1:
                 frames[0] = frames[1]
-                ale.getScreenGrayscale(frames[1])
+                self._look()
             if game_over:
                 break
         if frame < last:
@@ -130,7 +153,10 @@ class AtariSimulator:
         return self._observe(), float(reward), game_over
 
     def _observe(self) -> np.ndarray:
-        return area_resize(np.maximum(self._frames[0], self._frames[1]), *self._taps)
+        newest = np.maximum(self._frames[0], self._frames[1])
+        if not self._grey_last:
+            return area_resize(newest, *self._taps)
+        return grey(np.stack([area_resize(newest[..., c], *self._taps) for c in range(3)], axis=-1))
 
     def render(self) -> np.ndarray:
         """Return the screen in colour, (height, width, 3)."""
@@ -165,6 +191,9 @@ _OPTIONS = {
     "sticky": probability(0.25),
     "frame_skip": count(4),
     "full_action_space": switch(False),
+    "sticky_steps": switch(False),
+    "grey_last": switch(False),
+    "repeat_first": switch(False),
     "max_episode_steps": count(27_000, none_means="no limit"),
 }
 
@@ -182,12 +211,16 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
         max_episode_steps=options["max_episode_steps"],
         obs_scale=1 / 255,
         clip_rewards=True,
+        repeat_first=options["repeat_first"],
     )
+
+
+_OF_SPEC = ("max_episode_steps", "repeat_first")  # no business of the simulator's
 
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
     spec = _spec(env_id, options)
-    own = {name: value for name, value in options.items() if name != "max_episode_steps"}
+    own = {name: value for name, value in options.items() if name not in _OF_SPEC}
     return EpisodicEnv(spec, AtariSimulator(_ROMS[env_id], rng, **own), rng)
 
 

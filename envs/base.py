@@ -78,6 +78,8 @@ class EnvSpec:
             defines one.
         obs_scale: what networks multiply observations by: 1/255 for pixels.
         clip_rewards: whether agents learn from the sign of rewards, unless they are told.
+        repeat_first: what a stack holds before an episode's start: its first observation, or
+            zeros.
 
     Raises:
         ValueError: unless exactly one of `num_actions` and `action_dim` is set, and positive.
@@ -94,6 +96,7 @@ class EnvSpec:
     success_return: float | None = None
     obs_scale: float = 1.0
     clip_rewards: bool = False
+    repeat_first: bool = False
 
     def __post_init__(self) -> None:
         """Check the two fields that exclude each other."""

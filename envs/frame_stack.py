@@ -8,21 +8,25 @@ __all__ = ["FrameStack"]
 
 
 class FrameStack:
-    """The newest frames of every environment, zeros before an episode's start.
+    """The newest frames of every environment.
+
+    Before an episode's start they are zeros, or its first frame if the spec says `repeat_first`.
 
     Args:
         num_envs: number of environments.
-        spec: what they are: shape and type of a frame, and frames per observation.
+        spec: what they are: shape and type of a frame, frames per observation, `repeat_first`.
     """
 
     def __init__(self, num_envs: int, spec: EnvSpec) -> None:
         self.frames = np.zeros((num_envs, spec.frame_stack, *spec.obs_shape), spec.obs_dtype)
+        self._repeat_first = spec.repeat_first
 
     def push(self, obs: np.ndarray, first: np.ndarray | bool) -> None:
         """Append frames (num_envs, ...); `first` marks the environments that began anew."""
         self.frames[:, :-1] = self.frames[:, 1:].copy()
         self.frames[:, -1] = obs
-        self.frames[:, :-1][np.broadcast_to(first, len(obs))] = 0
+        began = np.broadcast_to(first, len(obs))
+        self.frames[:, :-1][began] = obs[began, None] if self._repeat_first else 0
 
     def obs(self) -> np.ndarray:
         """Return observations (num_envs, frame_stack, ...), or without that axis if it is 1."""

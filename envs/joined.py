@@ -15,7 +15,7 @@ from rlplast.envs.vector import VectorEnv, VectorStep
 
 __all__ = ["TaskVector", "join_specs"]
 
-_SAME = ("obs_dtype", "frame_stack", "obs_scale", "clip_rewards")
+_SAME = ("obs_dtype", "frame_stack", "obs_scale", "clip_rewards", "repeat_first")
 
 
 def join_specs(specs: Sequence[EnvSpec]) -> EnvSpec:

@@ -1,14 +1,17 @@
-"""Area resizing of grey pictures in exact integer arithmetic.
+"""Area resizing of pictures, and grey from colour, in exact integer arithmetic.
 
 Integers make the result independent of threads, libraries and processors. It is within one grey
-level of OpenCV's `INTER_AREA`, which rounds a float sum.
+level of OpenCV's `INTER_AREA`, which rounds a float sum. Grey is equal to OpenCV's.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["BoxTaps", "area_resize", "box_taps"]
+__all__ = ["BoxTaps", "area_resize", "box_taps", "grey"]
+
+# Weights of red, green and blue, 0.299, 0.587 and 0.114, in units of 2⁻¹⁵; they add up to 1.
+_LUMA, _LUMA_BITS = np.array([9798, 19235, 3735], np.uint32), 15
 
 
 @dataclass(frozen=True)
@@ -58,3 +61,11 @@ def area_resize(picture: np.ndarray, rows: BoxTaps, columns: BoxTaps) -> np.ndar
     sums = _shrink_first_axis(np.ascontiguousarray(sums.T), columns).T
     area = rows.total * columns.total
     return np.ascontiguousarray((sums + area // 2) // area, dtype=np.uint8)
+
+
+def grey(picture: np.ndarray) -> np.ndarray:
+    """Return the luma of a uint8 picture (..., 3) of red, green and blue, rounding halves up.
+
+    Source: Rec. ITU-R BT.601, as OpenCV's `COLOR_RGB2GRAY`.
+    """
+    return ((picture @ _LUMA + (1 << _LUMA_BITS - 1)) >> _LUMA_BITS).astype(np.uint8)

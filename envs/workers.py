@@ -1,13 +1,14 @@
 """Objects that live in worker processes and are called over pipes.
 
-Processes are spawned, so that they inherit no threads and no locks. They ignore SIGINT and
-SIGTERM: the parent, which gets the same signals, first saves its state through them. They end
-when the parent closes its pipes, which dying in any way does.
+Processes are spawned, so that they inherit no threads and no locks. They ignore SIGINT,
+SIGTERM and SIGHUP: the parent, which gets the same signals, first saves its state through them.
+They end when the parent closes its pipes, which dying in any way does.
 """
 
 import multiprocessing
 import pickle
 import signal
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -28,6 +29,7 @@ _RERAISED = {
 }
 
 _JOIN_SECONDS = 5.0
+_SLICE = 1.0  # seconds of a wait
 
 
 class WorkerDied(RuntimeError):
@@ -58,8 +60,8 @@ def _attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[
 
 def _serve(pipe: Connection, build: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     """Build the object and answer calls until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for own in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(own, signal.SIG_IGN)
     failure, target = _attempt(build, arguments)
     try:
         pipe.send((failure, None))
@@ -68,6 +70,19 @@ def _serve(pipe: Connection, build: Callable[..., Any], arguments: tuple[Any, ..
             pipe.send(_attempt(getattr(target, method), call_arguments))
     except (EOFError, OSError):
         return  # the parent closed its end or died
+
+
+def _answers_within(pipe: Connection, seconds: float) -> bool:
+    """Wait for an answer; say whether there is one.
+
+    The wait is in slices: a signal that the system gives to another thread ends no wait of this
+    one, and its handler runs only after it.
+    """
+    end = time.monotonic() + seconds
+    while not pipe.poll(min(_SLICE, max(0.0, end - time.monotonic()))):
+        if time.monotonic() >= end:
+            return False
+    return True
 
 
 def _end(pipes: list[Connection], processes: list[BaseProcess]) -> None:
@@ -135,7 +150,7 @@ class WorkerGroups:
         answers, first_error = [], None
         for index, pipe in enumerate(self._pipes):
             try:
-                if not pipe.poll(self._timeout):
+                if not _answers_within(pipe, self._timeout):
                     raise self._silent(index)
                 failure, answer = pipe.recv()
             except (EOFError, OSError) as error:

@@ -153,13 +153,18 @@ def units(model: Any, units: Any = None) -> "tuple[UnitGroup, ...]":
         model: a module, or a `Network`.
         units: `UnitSpec`s, for a model that does not declare its units and cannot be traced.
 
+    Returns:
+        The groups that methods may edit. A model in which all layers write to a residual stream has
+        none. ``Network("model", model).units().refused`` says of each layer why it has none.
+
     Raises:
-        NothingToEdit: if the model has no units; the message gives the reason for each layer.
+        NothingToEdit: if no units were found because the model cannot be traced.
     """
     from rlplast.core.network.network import Network
 
     network = model if isinstance(model, Network) else Network("model", model, units=units)
-    return network.units_in(network.blocks)
+    known = not network.units().untraced
+    return network.units_of(network.blocks) if known else network.units_in(network.blocks)
 
 
 def load(run: "str | Path", checkpoint: str = "newest") -> "Run":

@@ -17,6 +17,7 @@ _LATE = 5.0  # seconds that nothing need be said, as long as a disk is not slow
 
 def main() -> int:
     """Run one command; returns the exit code."""
+    _open_streams()
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if interruptible:  # an import that is interrupted may well make another error of it
         signal.signal(signal.SIGINT, _stop)
@@ -24,11 +25,24 @@ def main() -> int:
     late.daemon = True
     late.start()
     from rlplast.cli.main import main as run  # seconds, in which one may press Ctrl-C
+    from rlplast.cli.output import show_error
 
     late.cancel()
+    sys.excepthook = show_error
     if interruptible:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return run()
+
+
+def _open_streams() -> None:
+    """Open what is closed of stdin, stdout and stderr, so that no file gets its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            os.set_inheritable(opened, True)
+            setattr(sys, name, open(opened, "w" if number else "r"))
 
 
 def _stop(*ignored: Any) -> None:

@@ -75,12 +75,9 @@ def bench_supervised(threads: int, rounds: int) -> list[Row]:
             "hooks": HOOKS,
         }
         trainable, hooks = built(config | keys)
-        loop = by_hand(
-            copy.deepcopy(trainable.model),
-            trainable.data.train,
-            *normaliser(trainable.data),
-            keys["batch_size"],
-        )
+        factor, offset = normaliser(trainable.data)
+        model, images = copy.deepcopy(trainable.model), trainable.data.train
+        loop = by_hand(model, images, factor, offset, keys["batch_size"])
         sides = {"by hand": loop, "ours": ours(trainable, hooks)}
         rows += _ratio(f"classifier, {name}", sides, rounds)
     return rows

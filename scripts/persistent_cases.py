@@ -1,12 +1,12 @@
-"""Persistent Neurons: its figures 2, 3, 5, 6 and 15, the last three small.
+"""Persistent Neurons: its figures 2, 3, 5 and 6, the last three small.
 
     python scripts/persistent_cases.py [CASE ...] --out docs/images
 
 two_dimensions is a loop of its own. The paper's loss lacks a bracket; this one has the two minima
 that its text names. The other cases are short runs of the arm `persistent` of study/persistent,
-whose weights are looked at on the way: curve (figures 3 and 5, with `--iterations` of `--steps`),
-trajectories (6) and saturation (15), both on digits. The champion is the best iteration but the
-plain one, by validation.
+whose weights are looked at on the way: curve (figures 3 and 5, with `--iterations` of `--steps`)
+and trajectories on digits (6, with the contours that the study's report lacks). The champion is the
+best iteration but the plain one, by validation.
 """
 
 import argparse
@@ -27,17 +27,8 @@ from rlplast.cli.study_cells import read_study_config
 from rlplast.run import api
 from rlplast.run.config_file import read_config
 from rlplast.study.spec import runs_of
-from rlplast.supervised.models import model_taps
 
 START = (-0.335, -1.4)
-DIGITS = {"name": "digits", "folder": None, "validation": 0.5, "validation_of": "test"}
-TANH = {  # figures 13 to 15 on digits
-    "data": DIGITS,
-    "model.hidden": [100] * 6,
-    "batch_size": 64,
-    "metrics.every": None,
-    "tensorboard": False,
-}
 
 
 def valley(x: Tensor, y: Tensor) -> Tensor:
@@ -192,33 +183,12 @@ def trajectories(folder: Path) -> None:
     figure.savefig(folder / "persistent_trajectories.png", dpi=110)
 
 
-def saturation(folder: Path) -> None:
-    """Draw figure 15: activations of all tanh units on the test images, half way and at the end."""
-    trained = train("study/persistent/figures_13_14_15", "accuracy", 15, TANH)
-    images = trained.trainable.data.unseen.x
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.5), sharey=True, layout="constrained")
-    for panel, epoch in zip(panels, (15, 30), strict=True):
-        for name, number in (("plain", 0), ("champion", trained.champion), ("last", 9)):
-            trainable = trained.put(trained.weights[number, epoch])
-            taps = model_taps(trainable.model.eval(), trainable.normalise(images))[1]
-            values = torch.cat([own.detach().flatten() for own in taps.values()])
-            share = float((values.abs() > 0.9).float().mean())
-            print(f"saturation, epoch {epoch}, iteration {number}: {share:.1%} beyond ±.9")
-            words = f"{name}, iteration {number}"
-            panel.hist(values, 50, range=(-1, 1), density=True, histtype="step", label=words)
-        panel.set(xlabel="activation", title=f"epoch {epoch}")
-        panel.legend(loc="upper center")
-    panels[0].set(ylabel="density")
-    figure.savefig(folder / "persistent_saturation.png", dpi=110)
-
-
 def main() -> int:
     """Draw the cases that are asked for."""
     cases = {
         "two_dimensions": two_dimensions,
         "curve": lambda folder: curve(folder, args.iterations, args.steps),
         "trajectories": trajectories,
-        "saturation": saturation,
     }
     mpl.use("Agg")
     parser = argparse.ArgumentParser(description=__doc__)

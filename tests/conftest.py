@@ -1,4 +1,7 @@
-"""One thread, no display, derandomised property tests, no GPU tests without a GPU; fixtures."""
+"""One thread, no display, derandomised property tests, no GPU tests without a GPU; fixtures.
+
+A test that hangs fails after a time; see also pyproject.toml.
+"""
 
 import gc
 import os
@@ -28,7 +31,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()  # thousands of tests and five frameworks live on: no collection looks at them
 
 
+SLOW_TIMEOUT = 1800  # seconds; some slow tests start several runs, each in a process of its own
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") or item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device")

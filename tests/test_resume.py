@@ -222,6 +222,21 @@ def test_killed_after_the_last_checkpoint_only_the_status_is_missing(
                 "agent": TINY["agent"] | {"network": "nature", "batch_size": 2},
             }
         ),
+        {
+            "env": {
+                "id": "atari/Asterix",
+                "num_envs": 2,
+                "options": {
+                    "sticky": 0.6,
+                    "sticky_steps": True,
+                    "grey_last": True,
+                    "repeat_first": True,
+                    "max_episode_steps": 7,
+                },
+            },
+            "agent": TINY["agent"]
+            | {"network": "nature", "batch_size": 2, "exploration": "shared"},
+        },
     ],
     ids=lambda change: change.get("env", change).get("id", change.get("total")),
 )
@@ -240,7 +255,7 @@ def test_every_kind_of_environment_and_total_resumes(
 # Interrupted.
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_leaves_a_checkpoint_of_the_very_step(
     number: signal.Signals, tmp_path: Path, expected: dict[str, Any]
 ) -> None:

@@ -7,16 +7,15 @@ with --init. Set METHOD's parameters with --PARAM VALUE; `rlplast list intervent
 """
 
 import argparse
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
-from rich.text import Text
 
+from rlplast.cli.output import show_json, warn
 from rlplast.cli.state_network import StateNetwork, select
-from rlplast.cli.tables import figure, show, show_json
+from rlplast.cli.tables import figure, show
 from rlplast.cli.train_command import overrides
 from rlplast.core import registry
 from rlplast.core.checkpoint.state_file import check_out, read, write
@@ -140,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
     state.store()
     write(saved, args.out)
     if args.out.suffix == ".safetensors" and saved.left_out:
-        print(f"rlplast: {args.out} holds tensors only, without {saved.left_out}", file=sys.stderr)
+        warn(f"rlplast: {args.out} holds tensors only, without {saved.left_out}")
     _report(receipt, args)
     return 0
 
@@ -152,9 +151,17 @@ def _report(receipt: Receipt, args: argparse.Namespace) -> None:
         return
     table = Table("receipt", "value")
     table.add_row("method", row["method"])
-    table.add_row("file", Text(str(args.file)))
-    table.add_row("out", Text(str(args.out)))
+    table.add_row("file", str(args.file))
+    table.add_row("out", str(args.out))
     table.add_row("entries_touched", f"{row['entries_touched']:,}")
-    for key in ("sfe", "dfi_before", "dfi_after", "norm_before", "norm_after", "time/seconds"):
+    for key in (
+        "sfe",
+        "sfe_normalized",
+        "dfi_before",
+        "dfi_after",
+        "norm_before",
+        "norm_after",
+        "time/seconds",
+    ):
         table.add_row(key, figure(row[key]))
     show(table)

@@ -11,11 +11,11 @@ standard error.
 """
 
 import argparse
-import sys
 import time
 from typing import Any
 
 from rlplast.cli.errors import stoppable
+from rlplast.cli.output import say, warn
 from rlplast.cli.tables import duration
 from rlplast.cli.train_command import overrides
 from rlplast.core.errors import ConfigError
@@ -68,19 +68,19 @@ def run(args: argparse.Namespace) -> int:
     began = time.monotonic()
     config = agent_config(args.overrides, args.threads)
 
-    def say(part: str) -> None:
-        print(f"{time.monotonic() - began:4.0f} s  {part}", file=sys.stderr, flush=True)
+    def tell(part: str) -> None:
+        warn(f"{time.monotonic() - began:4.0f} s  {part}")
 
     with stoppable():
-        found = measure(config, args.rounds, say)
-    say("done")
+        found = measure(config, args.rounds, tell)
+    tell("done")
     own = machine(config.device)
-    print(f"`rlplast {' '.join(['bench', *args.overrides])}` on {own.pop('cpu')}", end="; ")
-    print(", ".join(f"{key} {value}" for key, value in own.items()), end="\n\n")
-    print("| part | median | least to most |\n|---|---|---|")
+    say(f"`rlplast {' '.join(['bench', *args.overrides])}` on {own.pop('cpu')}", end="; ")
+    say(", ".join(f"{key} {value}" for key, value in own.items()), end="\n\n")
+    say("| part | median | least to most |\n|---|---|---|")
     for row in found.rows:
-        print(_line(row))
-    print(f"\n{conclusion(config, found)}")
+        say(_line(row))
+    say(f"\n{conclusion(config, found)}")
     return 0
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.cli.errors import exit_code, import_module
+from rlplast.cli.output import say
 from rlplast.core.checkpoint.files import lock
 from rlplast.core.clock import Time
-from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.core.training.run_folder import numbered
 from rlplast.run import api
 from rlplast.study.child import die_with_parent
@@ -37,6 +38,7 @@ def run_cell(study: Path, key: str) -> None:
     Raises:
         ConfigError: if the study has no such cell.
         DamagedFile: if it, or the prefix it goes on from, is damaged.
+        RlplastError: if another process does not stop writing to the cell's folder.
     """
     plan = read_study(study)
     cells = {cell["key"]: cell for cell in plan["cells"]}
@@ -67,7 +69,7 @@ def run_cell(study: Path, key: str) -> None:
             raise ConfigError(f"{prefix} is not done: {folder.name} goes on from where it ends")
         api.branch(prefix, folder, config, tuple(map(Time.parse, parent["stops"])), about)
     try:
-        api.resume(folder, until=until, report=print)
+        api.resume(folder, until=until, report=say)
     except DamagedFile as error:
         raise DamagedFile(
             f"{error}; delete {folder} and start the study again: it is trained anew"
@@ -81,16 +83,25 @@ def _set_aside(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         return
     kept = folder.rename(numbered(folder.with_name(f"{folder.name}.aside-")))
-    print(f"{folder} has no run.json: it begins anew; what it held is kept in {kept}")
+    say(f"{folder} has no run.json: it begins anew; what it held is kept in {kept}")
 
 
 def _wait_for(folder: Path) -> None:
-    """Wait until nobody writes to a run's folder: a predecessor may still be saving."""
+    """Wait until nobody writes to a run's folder: a predecessor may still be saving.
+
+    Raises:
+        RlplastError: after too long a time. Unlike a wrong config, it may be over at the next try.
+    """
     until = time.monotonic() + _PATIENCE
-    while (folder / ".lock").exists() and time.monotonic() < until:
+    while (folder / ".lock").exists():
         if (file := lock(folder / ".lock")) is not None:
             file.close()
             return
+        if time.monotonic() >= until:
+            raise RlplastError(
+                f"{folder} is still written to by another process after {_PATIENCE:.0f} s: end "
+                "that one, or give the study's command again once it has ended"
+            )
         time.sleep(0.2)
 
 

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlplast.cli.tables import clock_words, counted, figure, show_json, show_rows
+from rlplast.cli.output import new_console, show_json, visible
+from rlplast.cli.tables import clock_words, counted, figure, show_rows
 
 __all__ = ["add_arguments", "run"]
 
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show_json(found)
         return 0
-    console = Console()
+    console = new_console()
     for name, folder in zip("AB", found["runs"], strict=True):
         _say(console, f"{name}  {folder}")
     if found["kinds"][0] != found["kinds"][1]:
@@ -73,7 +74,7 @@ def _pairs(
     for head in ("", "A", "B"):
         table.add_column(head, overflow="fold")
     for key, pair in pairs.items():
-        table.add_row(*(Text(str(text)) for text in (key, *pair)))  # names are no markup
+        table.add_row(*map(str, (key, *pair)))
     console.print(table)
 
 
@@ -107,4 +108,4 @@ def _told_apart(values: Sequence[Any]) -> list[str]:
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(text, overflow="fold"), style=style, highlight=False)
+    console.print(Text(visible(text), overflow="fold"), style=style, highlight=False)

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
-from rich.text import Text
 
 from rlplast.cli.errors import stoppable
+from rlplast.cli.output import new_console, say
 from rlplast.cli.tables import show
 from rlplast.core.downloads import Finding, Published
 from rlplast.core.errors import ConfigError, check_choice
@@ -55,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         show(_sets())
         return 0
     if args.name in BUILT_IN:
-        print(f"{args.name} needs no file: it comes with rlplast; use data.name: {args.name}")
+        say(f"{args.name} needs no file: it comes with rlplast; use data.name: {args.name}")
         return 0
     check_choice("NAME", args.name, SETS)
     check_choice("--tokenizer", args.tokenizer, TOKENIZERS)
@@ -82,14 +81,14 @@ def run(args: argparse.Namespace) -> int:
 def _sets() -> Table:
     table = Table("name", "what", "for", "licence", "from")
     for name, own in SETS.items():
-        table.add_row(*map(Text, (name, own.title, own.purpose, own.licence, own.page)))
+        table.add_row(name, own.title, own.purpose, own.licence, own.page)
     return table
 
 
 def _say_source(own: Published) -> None:
-    print(f"{own.title}\nfrom     {own.page}\nlicence  {own.licence}")
+    say(f"{own.title}\nfrom     {own.page}\nlicence  {own.licence}")
     for download in own.downloads:
-        print(f"file     {download.url}\n         {download.size:,} bytes, md5 {download.md5}")
+        say(f"file     {download.url}\n         {download.size:,} bytes, md5 {download.md5}")
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -111,9 +110,9 @@ def _check(args: argparse.Namespace) -> None:
             findings = check_text(name, root, args.tokenizer, args.download, advance)
             keys = lambda: f"corpora: {{{name}: {root}}}"  # noqa: E731
         for finding in findings:
-            print(f"{finding.what}: {finding.state}", flush=True)
+            say(f"{finding.what}: {finding.state}")
             if finding.remedy:
-                print(f"  remedy: {finding.remedy}", flush=True)
+                say(f"  remedy: {finding.remedy}")
                 problems.append(finding)
     if problems:
         more = f" (and {len(problems) - 1} more, above)" if len(problems) > 1 else ""
@@ -121,7 +120,7 @@ def _check(args: argparse.Namespace) -> None:
             f"--root = '{root}': {name} cannot be used yet: {problems[0].what} "
             f"{problems[0].state}{more}; remedy: {problems[0].remedy}"
         )
-    print(f"{name} is ready: {keys()}")
+    say(f"{name} is ready: {keys()}")
 
 
 @contextmanager
@@ -130,7 +129,9 @@ def _counter(name: str) -> Iterator[Callable[[int], None]]:
     if name not in TEXT_SETS or not sys.stderr.isatty():
         yield lambda rows: None
         return
-    bar = Progress("rows", MofNCompleteColumn(), TimeElapsedColumn(), console=Console(stderr=True))
+    bar = Progress(
+        "rows", MofNCompleteColumn(), TimeElapsedColumn(), console=new_console(stderr=True)
+    )
     task = bar.add_task("", total=None)
     with bar:
         yield lambda rows: bar.update(task, advance=rows)

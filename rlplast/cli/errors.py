@@ -11,9 +11,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
+from rlplast.cli.output import warn
 from rlplast.core.errors import ConfigError, Interrupted, RlplastError
 from rlplast.core.training.distributed import rank, world
+from rlplast.core.training.signals import heard
 
 __all__ = ["exit_code", "import_module", "stoppable"]
 
@@ -24,34 +27,41 @@ def exit_code(run: Callable[[], int]) -> int:
         return run()
     except RlplastError as error:
         if rank() == 0 or not isinstance(error, Interrupted):  # all ranks stop at one step
-            print(f"rlplast: {error}", file=sys.stderr)
+            warn(f"rlplast: {error}")
         return error.exit_code
     except RuntimeError as error:
         if world() == 1 or not any(word in str(error) for word in ("gloo", "Gloo", "NCCL")):
             raise
-        print(f"rlplast: another process ended, see its message ({error})", file=sys.stderr)
+        warn(f"rlplast: another process ended, see its message ({error})")
         return 1
     except KeyboardInterrupt:
-        print("rlplast: interrupted before anything was saved", file=sys.stderr)
+        warn("rlplast: interrupted before anything was saved")
         return 130
     except BrokenPipeError:
         return 1
     except OSError as error:
-        print(f"rlplast: {error}", file=sys.stderr)
+        warn(f"rlplast: {error}")
         return 1
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let SIGTERM stop the block as SIGINT does, with KeyboardInterrupt."""
+    """Let SIGTERM and SIGHUP stop the block as SIGINT does, with KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the host's affair
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def hang_up(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes may send it twice
+        raise KeyboardInterrupt
+
+    handlers = {signal.SIGTERM: signal.default_int_handler, signal.SIGHUP: hang_up}
+    before = {own: signal.signal(own, handlers[own]) for own in heard() if own in handlers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for own, handler in before.items():
+            signal.signal(own, handler)
 
 
 def import_module(module: str) -> None:

@@ -4,12 +4,11 @@ A classifier or a language model is evaluated on held-out data instead.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Column, Table
 
+from rlplast.cli.output import say, warn
 from rlplast.cli.tables import counted, figure, show
 from rlplast.core.training.best import Best, read_best
 from rlplast.run import api
@@ -29,22 +28,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    opened = api.load(args.folder, args.checkpoint, lambda text: print(text, file=sys.stderr))
+    opened = api.load(args.folder, args.checkpoint, warn)
     try:
         if args.checkpoint == "best":
-            Console().print(_chosen(read_best(opened.path / "checkpoints")), highlight=False)
+            say(_chosen(read_best(opened.path / "checkpoints")))
         scores = opened.evaluate(args.episodes, args.video)
     finally:
         opened.close()
     if "return_mean" in scores:
-        Console().print(_played(scores), highlight=False, soft_wrap=True)
+        say(_played(scores))
     else:
         table = Table("score", Column("value", justify="right"))
         for name, value in scores.items():
             table.add_row(name, figure(value))
         show(table)
     if args.video is not None:
-        Console().print(f"video: {args.video}", highlight=False, soft_wrap=True, markup=False)
+        say(f"video: {args.video}")
     return 0
 
 

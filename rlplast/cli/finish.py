@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from rlplast.cli.output import new_console, say, warn
 from rlplast.cli.tables import counted, figure
+from rlplast.core.errors import DamagedFile, RlplastError
 from rlplast.report.plot import plot_run
 from rlplast.run.api import Run
 from rlplast.run.tasks import tasks_of
@@ -20,8 +20,19 @@ _WIDE = 100  # columns
 
 
 def finish(run: Run) -> None:
-    """Print a run's receipts and last scores, and draw ``plot.png`` into its folder."""
-    console = Console()
+    """Print a run's receipts and last scores, and draw ``plot.png`` into its folder.
+
+    The run has ended well, so what is wrong with its lines is said and no more.
+    """
+    try:
+        _finish(run)
+    except DamagedFile as error:
+        warn(f"rlplast: {error}")
+        say(f"run: {run.path}")
+
+
+def _finish(run: Run) -> None:
+    console = new_console()
     rows = run.lines("receipts")
     receipts = [r for r in rows if r["norm_after"] is not None]  # no summaries
     if receipts:
@@ -29,13 +40,16 @@ def finish(run: Run) -> None:
         unit = "updates" if unit in ("epochs", "phase") else unit  # many firings within one
         console.print(receipt_table(receipts[-_SHOWN:], unit, console.width))
     for line in _inside([r for r in rows if r["norm_after"] is None and r.get("units")]):
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        say(line)
     scores = [m for m in run.lines("metrics") if any(key.startswith("eval/") for key in m)]
     if scores:
-        said = _evaluated(scores[-1], tasks_of(run.config))
-        console.print(said, soft_wrap=True, highlight=False, markup=False)
-    picture = plot_run(run.path, run.path / "plot.png")
-    console.print(f"run: {run.path}   picture: {picture}", soft_wrap=True, markup=False)
+        say(_evaluated(scores[-1], tasks_of(run.config)))
+    words = [f"run: {run.path}"]
+    try:
+        words.append(f"picture: {plot_run(run.path, run.path / 'plot.png')}")
+    except RlplastError as error:
+        warn(f"rlplast: {error}")
+    console.print("   ".join(words), soft_wrap=True)
 
 
 def _inside(summaries: Sequence[dict[str, Any]]) -> list[str]:
@@ -94,6 +108,5 @@ def receipt_table(receipts: Sequence[dict[str, Any]], unit: str, width: int) -> 
         at = f"{row['clock'][unit]:,} {unit}"
         units = None if row.get("units") is None else sum(row["units"].values())
         values = [units if key == "units" else row[key] for key in numbers]
-        names = (Text(str(row[key])) for key in ("method", "network"))  # which are no markup
-        table.add_row(*names, at, *map(figure, values))
+        table.add_row(str(row["method"]), str(row["network"]), at, *map(figure, values))
     return table

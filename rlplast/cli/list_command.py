@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
-from rich.text import Text
 
-from rlplast.cli.tables import counted, show, show_json
+from rlplast.cli.output import say, show_json
+from rlplast.cli.tables import counted, show
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.training.kinds import kinds
@@ -161,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
 def _show_family(family: str, rows: list[Row], short: bool) -> None:
     """Print the table of one family, without parameters where none has any."""
     if not rows:
-        print(f"{family}: none")
+        say(f"{family}: none")
         return
     columns = ["summary", "params", "source", "from"]
     if short:
@@ -176,6 +176,6 @@ def _show_family(family: str, rows: list[Row], short: bool) -> None:
         table.add_column("parameters" if column == "params" else column, overflow="fold")
     for row in rows:
         cells = (_described(row[c]) if c == "params" else row[c] for c in ("name", *columns))
-        table.add_row(*map(Text, cells))  # as Text, a range such as [0, 1] is no markup
-    print(family)
+        table.add_row(*cells)
+    say(family)
     show(table, _PIPED_WIDTH)

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from rlplast.cli.lines import middle
+from rlplast.cli.output import new_console, visible, warn
 
 __all__ = ["Plain", "shown", "step_shown"]
 
@@ -73,7 +74,7 @@ def shown(
         now: a clock, in seconds.
         stays: whether the last lines stay, or are said, after the block.
     """
-    console = Console(stderr=True)
+    console = new_console(stderr=True)
     if sys.stderr.isatty() and not console.is_dumb_terminal:
         live = Live(
             get_renderable=lambda: _Lines(screen),
@@ -82,8 +83,17 @@ def shown(
             transient=not stays,
             redirect_stdout=sys.stdout.isatty(),
         )
-        with live:
-            yield lambda text: console.print(text, highlight=False, markup=False)
+
+        def print_above(text: str) -> None:
+            with suppress(OSError):  # the terminal is gone
+                console.print(text, highlight=False)
+
+        live.start()
+        try:
+            yield print_above
+        finally:
+            with suppress(OSError):
+                live.stop()
         return
     state, ended, out = Plain(now()), threading.Event(), sys.stderr
 
@@ -93,8 +103,7 @@ def shown(
                 say(plain())
 
     def say(text: str) -> None:
-        with suppress(OSError, ValueError):  # nobody listens any more
-            print(text, file=out, flush=True)
+        warn(text, out)
 
     thread = threading.Thread(target=speak, name="rlplast-progress", daemon=True)
     thread.start()
@@ -128,7 +137,7 @@ class _Lines:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines = self.screen(options.max_width, options.size.height - 1, options.ascii_only)
         for line in lines[: options.size.height - 1]:
-            text = Text(line, no_wrap=True, overflow="crop")
+            text = Text(visible(line), no_wrap=True, overflow="crop")
             text.highlight_regex(r"━+", "bar.complete")
             text.highlight_regex(r"[╺─]+", "bar.back")
             yield text

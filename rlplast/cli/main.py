@@ -25,6 +25,7 @@ from rlplast.cli import (
     units_command,
 )
 from rlplast.cli.errors import exit_code, import_module
+from rlplast.cli.output import safe_warnings, visible
 from rlplast.core.errors import did_you_mean
 
 __all__ = ["main"]
@@ -47,7 +48,15 @@ COMMANDS = {
 }
 
 
-class _Command(argparse.ArgumentParser):
+class _Parser(argparse.ArgumentParser):
+    """A parser whose messages show what was given as it is printed elsewhere."""
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End the program."""
+        super().exit(status, message and visible(message))
+
+
+class _Command(_Parser):
     """A command's parser, which declares its arguments when the command is used.
 
     Those of `apply` are the parameters of all registered methods, of plug-ins too.
@@ -64,7 +73,7 @@ class _Command(argparse.ArgumentParser):
         return super().parse_known_args(*args, **options)
 
 
-class _Root(argparse.ArgumentParser):
+class _Root(_Parser):
     """The program's parser."""
 
     def error(self, message: str) -> NoReturn:
@@ -128,7 +137,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # whatever letters its encoding has
             stream.reconfigure(errors="replace")
-    return exit_code(run)
+    with safe_warnings():
+        return exit_code(run)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ import inspect
 from pathlib import Path
 
 from rich.table import Column, Table
-from rich.text import Text
 
+from rlplast.cli.output import show_json
 from rlplast.cli.state_network import weights_of
-from rlplast.cli.tables import figure, show, show_json
+from rlplast.cli.tables import figure, show
 from rlplast.core.checkpoint.state_file import read
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import get
@@ -79,6 +79,6 @@ def _table(result: Measurement) -> Table:
     table = Table("tensor", *(Column(metric, justify="right") for metric in metrics))
     for rows in (result["tensors"], {"total": result["total"]}):
         for name, row in rows.items():
-            table.add_row(Text(name), *(figure(row[metric]) for metric in metrics))
+            table.add_row(name, *(figure(row[metric]) for metric in metrics))
         table.add_section()
     return table

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Column, Table
-from rich.text import Text
 
 from rlplast import __version__
+from rlplast.cli.output import new_console, say, warn
 from rlplast.cli.tables import counted, show
 from rlplast.core.errors import ConfigError
 
@@ -60,7 +59,12 @@ def _write(folders: Sequence[Path], out: Path) -> "tuple[Gathered, Summary, Path
 
     gathered = gather(folders)
     summary = summarise(gathered)
-    return gathered, summary, write_report(gathered, summary, out, f"rlplast {__version__}")
+    footer = f"rlplast {__version__}"
+    return gathered, summary, write_report(gathered, summary, out, footer, _told)
+
+
+def _told(line: str) -> None:
+    warn(f"rlplast: {line}")
 
 
 def _serve(args: argparse.Namespace, out: Path) -> int:
@@ -75,10 +79,10 @@ def _serve(args: argparse.Namespace, out: Path) -> int:
             write_waiting(str(error), out)
 
     def started(address: str) -> None:
-        print(f"report: {address}   Ctrl-C ends it", flush=True)
+        say(f"report: {address}   Ctrl-C ends it")
 
     try:
-        serve(args.folders, write, out, args.port, started)
+        serve(args.folders, write, out, args.port, started, _told)
     except KeyboardInterrupt:
         return 0
     return 0
@@ -97,7 +101,7 @@ def _table(summary: "Summary") -> Table:
         for row in rows:
             cells = [row.task, row.arm, str(row.seeds), estimate(row.final)]
             cells += [estimate(row.improvement)] if compared else []
-            table.add_row(*(Text(cell) for cell in cells))  # names are no markup
+            table.add_row(*cells)
         table.add_section()
     return table
 
@@ -105,10 +109,10 @@ def _table(summary: "Summary") -> Table:
 def _say(gathered: "Gathered", summary: "Summary", page: Path) -> None:
     from rlplast.report.trust import verdict_words
 
-    console = Console()
+    console = new_console()
     for words in verdict_words(summary):
-        console.print(words, highlight=False, markup=False)
+        console.print(words, highlight=False)
     missing = len(gathered.missing)
     if missing:
         console.print(f"{counted(missing, 'cell')} not done: the report names them")
-    console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"report: {page}", highlight=False, soft_wrap=True)

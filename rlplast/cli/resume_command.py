@@ -1,10 +1,10 @@
 """Resume: continue a run from its newest complete checkpoint."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from rlplast.cli.finish import finish
+from rlplast.cli.output import warn
 from rlplast.cli.progress import progress
 from rlplast.core.errors import ConfigError
 from rlplast.core.training.distributed import rank
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     def report(text: str) -> None:
         said.append(text)
         if rank() == 0:
-            print(text, file=sys.stderr)
+            warn(text)
 
     with progress() as observer:
         finished = api.resume(args.folder, args.total, observer=observer, report=report)

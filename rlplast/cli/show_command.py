@@ -14,7 +14,8 @@ from rich.console import Console
 
 from rlplast.cli.finish import receipt_table
 from rlplast.cli.lines import clock_time, rate
-from rlplast.cli.tables import clock_words, figure, show_json, show_rows, size
+from rlplast.cli.output import new_console, show_json
+from rlplast.cli.tables import clock_words, figure, show_rows, size
 from rlplast.core.errors import ConfigError
 from rlplast.run.show import show_run
 from rlplast.study.folder import log_file, study_of
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show_json(found)
     else:
-        text(Console(), found)
+        text(new_console(), found)
     return 0
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from rlplast.cli.errors import stoppable
 from rlplast.cli.live import step_shown
+from rlplast.cli.output import new_console, say
 from rlplast.cli.study_cells import build_each, read_study_config, study_cells, write_study
 from rlplast.cli.study_progress import study_progress
 from rlplast.cli.study_search import drawn_trials, open_trials, said_of_search, show_best
@@ -75,11 +76,11 @@ def run(args: argparse.Namespace) -> int:
     study = read_study_config(args.config)
     cells = study_cells(study)
     first = drawn_trials(study, 1)  # they stand for all trials of their arm
-    console = Console()
+    console = new_console()
     if cells:
         show_plan(console, cells)
     for line in said_of_search(study):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        say(line)
     threads = max(cell.config.threads for cell in (*cells, *first))
     path = Path(args.out) if args.out else Path("runs") / f"study-{Path(args.config).stem}"
     folder = StudyFolder(path)
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         trials = open_trials(study, cells, folder, args.config)
         over = trials is None or trials.finished()
         if not left and over:
-            console.print(f"{path} is done: `rlplast report {path}`", soft_wrap=True, markup=False)
+            console.print(f"{path} is done: `rlplast report {path}`", soft_wrap=True)
         executor = _executor(study, threads, args)
         try:
             known = trials.known() if trials is not None else []
@@ -102,14 +103,13 @@ def run(args: argparse.Namespace) -> int:
     finally:
         folder.close()
     if trials is not None:
-        show_best(console, trials.searches, path)
+        show_best(trials.searches, path)
     tried = {cell.key for cell in trials.known()} if trials is not None else set[str]()
     _show_failures(console, failures, tried)
     if failures:
         return 1
     if left or not over:
-        say = f"study: {path}   next: `rlplast report {path}`"
-        console.print(say, soft_wrap=True, markup=False)
+        console.print(f"study: {path}   next: `rlplast report {path}`", soft_wrap=True)
     return 0
 
 
@@ -161,9 +161,7 @@ def _show_failures(console: Console, failures: Sequence[Failure], trials: set[st
     """Print what failed, and what the same command would do; `trials`: keys of trials' cells."""
     for failure in failures:
         log = f"   log: {failure.log}" if failure.log else ""
-        console.print(
-            f"failed: {failure.cell.name}: {failure.reason}{log}", soft_wrap=True, markup=False
-        )
+        console.print(f"failed: {failure.cell.name}: {failure.reason}{log}", soft_wrap=True)
     of_trials = sum(failure.cell.key in trials for failure in failures)
     words = {
         len(failures)

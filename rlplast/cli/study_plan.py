@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from rlplast.cli.output import new_console, say
 from rlplast.cli.study_cells import build_each, read_study_config, study_cells
 from rlplast.cli.study_search import drawn_trials, said_of_search
 from rlplast.cli.study_smoke import smoke_runs
@@ -41,15 +40,14 @@ def run_plan(args: argparse.Namespace, check: Callable[[StudyConfig, int], objec
     threads = max(cell.config.threads for cell in cells)
     machine = measured(threads)
     found = estimate(cells, machine)
-    console = Console()
-    show_plan(console, cells, found)
+    show_plan(new_console(), cells, found)
     for line in said_of_search(study):
-        _say(console, line)
-    _say(console, f"estimate: {_whole(cells, found)}")
-    _say(console, _basis(machine, threads))
+        say(line)
+    say(f"estimate: {_whole(cells, found)}")
+    say(_basis(machine, threads))
     for missing in dict.fromkeys(name for cell in cells for name in _missing(cell.config)):
-        _say(console, f"not there yet: {missing}")
-    _check_arms(console, study)
+        say(f"not there yet: {missing}")
+    _check_arms(study)
     check(study, threads)
     return 0
 
@@ -91,7 +89,7 @@ def _missing(config: RunConfig) -> list[str]:
     return [f"{s} ({key})" for key, s in named.items() if s and not Path(s).expanduser().is_dir()]
 
 
-def _check_arms(console: Console, study: StudyConfig) -> None:
+def _check_arms(study: StudyConfig) -> None:
     """Build every arm, made small, so that no data are needed; say what is not installed.
 
     Raises:
@@ -110,7 +108,7 @@ def _check_arms(console: Console, study: StudyConfig) -> None:
                     raise
                 said.add(str(error).partition(": ")[2])
         for message in sorted(said):
-            _say(console, f"not installed: {message}")
+            say(f"not installed: {message}")
 
 
 def _for_want_of_a_package(error: BaseException | None) -> bool:
@@ -119,7 +117,3 @@ def _for_want_of_a_package(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

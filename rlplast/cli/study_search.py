@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from rlplast.cli.cell import config_path
+from rlplast.cli.output import say
 from rlplast.cli.study_cells import cells_of, write_study
 from rlplast.cli.tables import counted
 from rlplast.study.folder import StudyFolder
@@ -78,7 +77,7 @@ def said_of_search(study: StudyConfig) -> Iterator[str]:
         )
 
 
-def show_best(console: Console, searches: "Sequence[Search]", root: Path) -> None:
+def show_best(searches: "Sequence[Search]", root: Path) -> None:
     """Print the best trial of each search as a command to run."""
     for search in searches:
         where = f"{search.task}/{search.arm}" if search.task else search.arm
@@ -91,17 +90,14 @@ def show_best(console: Console, searches: "Sequence[Search]", root: Path) -> Non
         best = search.best()
         about = f"search: {where}: {counted(len(states), 'trial')}" + (f", {rest}" if rest else "")
         if best is None:
-            console.print(f"{about}; none came to its end", soft_wrap=True, markup=False)
+            say(f"{about}; none came to its end")
             continue
         number, value = best
         config = config_path(root, search.cells(number)[0].key)
         chosen = " ".join(f"--{key} {_word(v)}" for key, v in search.chosen(number).items())
-        console.print(
+        say(
             f"{about}; best is #{number} with {search.config.metric} = {value:g}:\n"
-            f"  rlplast train {config} {chosen}",
-            soft_wrap=True,
-            markup=False,
-            highlight=False,
+            f"  rlplast train {config} {chosen}"
         )
 
 

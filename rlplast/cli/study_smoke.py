@@ -11,14 +11,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Column, Table
-from rich.text import Text
 
 from rlplast.cli import cell as cells_main
 from rlplast.cli import report_command
 from rlplast.cli.errors import stoppable
 from rlplast.cli.live import step_shown
+from rlplast.cli.output import say
 from rlplast.cli.study_cells import build_each, planned_runs, read_study_config, write_study
 from rlplast.cli.study_progress import study_progress
 from rlplast.cli.tables import counted, show
@@ -65,7 +64,7 @@ def run_smoke(args: argparse.Namespace) -> int:
         report_command.report([path], path / "report")
     seconds = time.monotonic() - began
     verdict = "every arm runs" if not wrong else f"{counted(wrong, 'fault')}, see the table"
-    Console().print(f"smoke: {verdict} ({seconds:.0f} s)", highlight=False, soft_wrap=True)
+    say(f"smoke: {verdict} ({seconds:.0f} s)")
     return int(wrong > 0)
 
 
@@ -147,12 +146,12 @@ def _show(
             wrong = faults_of(cell, path)
         faults += len(wrong)
         took = f"{seconds[cell.key]:.1f}" if cell.key in seconds else "-"
-        table.add_row(Text(cell.name), took, Text("; ".join(wrong) or "ok"))
+        table.add_row(cell.name, took, "; ".join(wrong) or "ok")
     for name, other in same.items():
-        table.add_row(Text(name), "-", Text(f"the same as {other} when made small"))
+        table.add_row(name, "-", f"the same as {other} when made small")
     done = [cell for cell in cells if cell.key not in reasons]
     missing = unmeasured([cell for cell in done if cell.arm is not None], path)
     if missing:
-        table.add_row("metrics", "-", Text(f"never measured: {', '.join(missing)}"))
+        table.add_row("metrics", "-", f"never measured: {', '.join(missing)}")
     show(table)
     return faults + len(missing)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
+from rlplast.cli.output import visible
 from rlplast.cli.tables import counted, duration, size
 from rlplast.study.plan import Cell, cost
 
@@ -27,10 +28,10 @@ def show_plan(
     first = next(c for c in cells if c.arm is not None)
     own = [c for c in cells if (c.task, c.seed) == (first.task, first.seed)]
     title = "/".join(part for part in (first.task, f"seed-{first.seed}") if part)
-    root = Tree(Text(title))  # names may have brackets, which are no markup
+    root = Tree(title)
     branches: dict[str | None, Tree] = {None: root}
     for cell in own:
-        label = Text(cell.arm if cell.arm is not None else cell.name.split("/")[-1])
+        label = Text(visible(cell.arm if cell.arm is not None else cell.name.split("/")[-1]))
         if estimates is not None and cell.key in estimates:
             label.append(f"  {said(estimates[cell.key])}", "dim")
         branches[cell.key] = branches[cell.parent].add(label, highlight=False)

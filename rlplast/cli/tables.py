@@ -1,6 +1,5 @@
-"""Tables for people, and JSON for programs.
+"""Tables for people.
 
-- `show_json`: print a value as ``--json`` says.
 - `show`: print one table, unwrapped where the output is not a terminal.
 - `show_rows`: print names and values below each other.
 - `figure`: a number in a cell.
@@ -8,7 +7,6 @@
 - `duration`, `size`: a time and a number of bytes for people.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,17 +14,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rlplast.cli.output import new_console, visible
 from rlplast.core.clock import UNITS
 
-__all__ = ["clock_words", "counted", "duration", "figure", "show", "show_json", "show_rows", "size"]
+__all__ = ["clock_words", "counted", "duration", "figure", "show", "show_rows", "size"]
 
 _NAMES = 13  # columns of a row's name
 _UNWRAPPED = 10_000  # columns; a table only takes what it needs
-
-
-def show_json(value: Any) -> None:
-    """Print JSON; a number that is not finite is an error."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def show(table: Table, width: int = _UNWRAPPED) -> None:
@@ -36,9 +30,9 @@ def show(table: Table, width: int = _UNWRAPPED) -> None:
         table: the table.
         width: columns at which lines into a file or pipe are wrapped after all.
     """
-    console = Console()
+    console = new_console()
     if not console.is_terminal:
-        console = Console(width=width)
+        console = new_console(width=width)
     console.print(table)
 
 
@@ -50,7 +44,9 @@ def show_rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
         rows: (name, value) each; names of up to 12 letters. Neither is markup.
     """
     for name, value in rows:
-        lines = Text(str(value)).wrap(console, max(1, console.width - _NAMES), overflow="fold")
+        lines = Text(visible(str(value))).wrap(
+            console, max(1, console.width - _NAMES), overflow="fold"
+        )
         for number, line in enumerate(lines):
             head = "" if number else name
             whole = Text.assemble((f"{head:<{_NAMES}}", "bold"), line)

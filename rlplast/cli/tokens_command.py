@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 from rlplast.cli.errors import stoppable
+from rlplast.cli.output import new_console, say
 from rlplast.core.errors import ConfigError
 from rlplast.gpt.tokens import TOKENIZERS, Advance, write_corpus
 
@@ -63,7 +63,7 @@ def _bar() -> Iterator[Advance]:
         yield lambda read, total: None
         return
     bar = Progress(
-        BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=Console(stderr=True)
+        BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=new_console(stderr=True)
     )
     task = bar.add_task("", total=None)
     with bar:
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         about = write_corpus(
             args.text, args.out, args.tokenizer, _validation(args.validation), advance
         )
-    print(
+    say(
         f"{args.out}: {about['train_tokens']:,} tokens to train on, "
         f"{about['validation_tokens']:,} to validate on (tokenizer {about['tokenizer']})"
     )

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlplast.cli.finish import finish
+from rlplast.cli.output import say
 from rlplast.cli.progress import progress
 from rlplast.core.errors import ConfigError
 from rlplast.core.training.config import parse_yaml
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     config = api.read_config(args.config, overrides(args.overrides))
     if args.print_config:
-        print(api.dump_config(config), end="")
+        say(api.dump_config(config), end="")
         return 0
     with progress() as observer:
         finished = api.train(config, args.out, observer=observer)

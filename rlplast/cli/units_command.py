@@ -8,9 +8,9 @@ import argparse
 from typing import Any
 
 from rich.table import Table
-from rich.text import Text
 
-from rlplast.cli.tables import show, show_json
+from rlplast.cli.output import show_json
+from rlplast.cli.tables import show
 from rlplast.cli.train_command import overrides
 from rlplast.core.network.network import Network
 from rlplast.run.build import build_trainable
@@ -73,5 +73,5 @@ def _table(rows: list[Row]) -> Table:
             cells = [row["network"], row["units"], str(row["size"]), row["nonlinearity"], owns]
         else:
             cells = [row["network"], row["units"], "none", "", row["refused"]]
-        table.add_row(*map(Text, cells))
+        table.add_row(*cells)
     return table

@@ -77,7 +77,7 @@ class BadWeights(RlplastError, ValueError):
 
 
 class Interrupted(RlplastError):
-    """Raised when a signal ended a run after its checkpoint was saved."""
+    """Raised when a signal ended a run, after its checkpoint was saved or as a second one."""
 
     exit_code = 130
 

@@ -86,6 +86,7 @@ _BUILT_IN = (
     "rlplast.metrics",
     "rlplast.core.network.optimizer_factories",
     "rlplast.core.network.kron",
+    "rlplast.core.network.muon_fire",
     "rlplast.core.network.schedule_free",
     "rlplast.core.network.trac",
     "rlplast.core.network.upgd",

@@ -155,6 +155,7 @@ class GPTConfig(RunConfig):
                 f"optimizer.stepped = {self.optimizer.stepped!r}: a GPT run has no epochs; "
                 "allowed is update"
             )
+        self.optimizer.refuse_first_phase(f"a {self.kind} run has one optimizer for all phases")
         self.start.check()
         self._check_corpora()
         best = self.checkpoint.best

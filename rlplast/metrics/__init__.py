@@ -4,7 +4,10 @@
 - `rlplast.metrics.weights`: norms, distances and deviation from isometry of weights.
 - `rlplast.metrics.features`: activations and gradients.
 - `rlplast.metrics.balance`: how the weights of successive layers relate.
+- `rlplast.metrics.paths`: the path through a network along which its layers can stretch most.
 - `rlplast.metrics.curvature`: eigenvalues of a loss's Hessian.
+- `rlplast.metrics.density`: how activations and eigenvalues are distributed.
+- `rlplast.metrics.sketch`: where the weights are, in a few numbers.
 - `rlplast.metrics.outputs`: outputs as a function of weights and inputs.
 - `rlplast.metrics.new_targets`: how well a network still fits new targets.
 - `rlplast.metrics.units`: units that sleep, units that learn nothing.
@@ -18,6 +21,7 @@ from rlplast.metrics.curvature import (
     hessian_spectral_norm,
     hessian_spectrum,
 )
+from rlplast.metrics.density import Density, activation_histogram, hessian_density
 from rlplast.metrics.features import (
     active_fraction,
     dormant_ratio,
@@ -40,6 +44,7 @@ from rlplast.metrics.outputs import (
     ntk_effective_rank,
     ntk_srank,
 )
+from rlplast.metrics.paths import LongestPath, longest_path
 from rlplast.metrics.ranks import (
     effective_rank,
     singular_values,
@@ -48,6 +53,7 @@ from rlplast.metrics.ranks import (
     srank,
     stable_rank,
 )
+from rlplast.metrics.sketch import weight_sketch
 from rlplast.metrics.units import awake_fraction, gradient_score, grama_share, unit_age
 from rlplast.metrics.weights import (
     Measurement,
@@ -63,9 +69,12 @@ from rlplast.metrics.weights import (
 )
 
 __all__ = [
+    "Density",
+    "LongestPath",
     "Measurement",
     "Trainability",
     "accuracy",
+    "activation_histogram",
     "active_fraction",
     "awake_fraction",
     "balancedness",
@@ -86,12 +95,14 @@ __all__ = [
     "gradient_norm",
     "gradient_score",
     "grama_share",
+    "hessian_density",
     "hessian_max_eigenvalue",
     "hessian_spectral_norm",
     "hessian_spectrum",
     "last_features",
     "lipschitz_bound",
     "lipschitz_estimate",
+    "longest_path",
     "matrix_slices",
     "mca",
     "measure",
@@ -111,4 +122,5 @@ __all__ = [
     "unit_age",
     "weight_difference",
     "weight_norm",
+    "weight_sketch",
 ]

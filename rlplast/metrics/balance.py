@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import register
+from rlplast.core.registry import check_range, register
 from rlplast.metrics.ranks import spectral_norm
 from rlplast.metrics.weights import weight_norm
 
@@ -25,13 +25,18 @@ __all__ = ["balancedness", "lipschitz_bound", "pairwise_balance"]
 _SWEEPS, _STILL = 1000, 1e-12  # of balancing; the change of a sweep that counts as none
 
 
-@register("metrics", "lipschitz_bound", source="product of spectral norms; FIRE paper")
+@register("metrics", "lipschitz_bound", source="FIRE paper; Lifecycle paper (Yang), Sec. 4.3")
 def lipschitz_bound(weights: Sequence[Tensor]) -> Tensor:
-    """Upper bound on the Lipschitz constant of a chain of layers.
+    """Product of the layers' spectral norms: a bound on the Lipschitz constant of a chain.
 
     Nonlinearities between the layers must have slopes of at most 1, such as ReLU and tanh. The same
     holds for poolings, such as those whose windows do not overlap. For a conv the norm of the
     matrix (C_out, C_in·kh·kw) is no bound. Times √(kh·kw) it is one, for every stride and padding.
+
+    In a run, a network with branches or norm layers has the product along the path where it is
+    largest (`rlplast.metrics.longest_path`). It stands for the lifecycle paper's product over
+    layers, and is no bound: branches that are added may stretch more together, and norm layers and
+    attention stretch too.
 
     Args:
         weights: of the layers of a chain.
@@ -76,56 +81,90 @@ def pairwise_balance(
     return (quotients[0] - quotients[1]).abs()
 
 
-@register("metrics", "balancedness", source="Saul 2023; SWR paper, Appendix C")
-def balancedness(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tensor:
+@register(
+    "metrics",
+    "balancedness",
+    source="Saul 2023; SWR paper, Appendix C",
+    ranges={"p": "(0, inf)", "q": "(0, inf)"},
+)
+def balancedness(
+    weights: Sequence[Tensor], biases: Sequence[Tensor | None], *, p: float = 2, q: float = 2
+) -> Tensor:
     """Squared norm of all parameters over the smallest norm that computes the same function.
 
     Take ReLU between the layers. Multiply the incoming weights and the bias of a hidden unit by
     a > 0, and its outgoing weights by 1/a: no output changes. The smallest squared norm over all
-    such a is found unit by unit. The best a of one unit is the fourth root of a ratio: the squared
-    norm of its outgoing weights over that of its incoming weights and bias.
+    such a is found layer by layer. The best a of one unit is the fourth root of a ratio: the
+    squared norm of its outgoing weights over that of its incoming weights and bias.
+
+    With other p and q it is the entry-wise norm ℓ_{p,q} to the power q: Σᵢ (Σⱼ |Wᵢⱼ|ᵖ)^(q/p), where
+    row i is what unit i reads, its bias included. With n = q + max(p, q), the a of a unit is the
+    n-th root of a ratio: what its outgoing weights add to d‖W‖^q/da, over what the others do.
+    No step makes the norm larger, whatever p and q. Saul's Algorithm 1 takes smaller steps, roots
+    of order 4·max(p, q), for all layers at once, and ends at the same norm.
 
     Args:
         weights: of the layers of a chain.
         biases: their biases, None for none.
+        p: power of the entries of a row.
+        q: power of the rows' norms.
 
     Returns:
-        0-d float64 tensor in ``[1, inf)``; not a number if all parameters are 0.
+        0-d float64 tensor in ``[1, inf)``; not a number if all parameters are 0. The power −1/q of
+        it is the share in (0, 1] that Saul and SWR's code report.
 
     Raises:
-        ConfigError: if a layer does not read as many inputs as the one before it has outputs.
+        ConfigError: if a layer does not read as many inputs as the one before it has outputs, or
+            for a p or q that is not allowed.
     """
+    for name, value in (("p", p), ("q", q)):
+        check_range(f"balancedness: {name}", value, 2.0, "(0, inf)")
     sizes = [None, *(len(w) for w in weights)]  # units before each layer
-    squares = [_by_unit(w, units) for w, units in zip(weights, sizes, strict=False)]
+    powers = [_by_unit(w, units, p) for w, units in zip(weights, sizes, strict=False)]
     own = [
-        torch.zeros(len(w), dtype=torch.float64, device=w.device) if b is None else b.double() ** 2
+        torch.zeros(len(w), dtype=torch.float64, device=w.device) if b is None else _power(b, p)
         for w, b in zip(weights, biases, strict=True)
     ]
-    size = before = now = sum(float(s.sum()) for s in (*squares, *own))
+    size = before = now = _size(powers, own, q / p)
     for _ in range(_SWEEPS):
-        for i in range(len(squares) - 1):
-            read, reads = squares[i].sum(1) + own[i], squares[i + 1].sum(0)
+        for i in range(len(powers) - 1):
+            row, after = powers[i].sum(1) + own[i], powers[i + 1].sum(1) + own[i + 1]
+            read = row.pow(q / p)
+            slope = torch.where(after > 0, after.pow(q / p - 1), 0)  # of each row downstream
+            reads = (powers[i + 1] * slope[:, None]).sum(0)
             alive = (read > 0) & (reads > 0)  # else the smallest size is reached at a = 0 or ∞
-            factor = torch.where(alive, (reads / read).sqrt(), 0)
-            squares[i], own[i] = squares[i] * factor[:, None], own[i] * factor
-            squares[i + 1] = squares[i + 1] * torch.where(alive, 1 / factor, 0)
-        now = sum(float(s.sum()) for s in (*squares, *own))
+            factor = torch.where(alive, (reads / read).pow(p / (q + max(p, q))), 0)  # aᵖ
+            powers[i], own[i] = powers[i] * factor[:, None], own[i] * factor
+            powers[i + 1] = powers[i + 1] * torch.where(alive, 1 / factor, 0)
+        now = _size(powers, own, q / p)
         if before - now <= _STILL * now:
             break
         before = now
     return torch.tensor(size / now if now else math.nan, dtype=torch.float64)
 
 
-def _by_unit(weight: Tensor, units: int | None) -> Tensor:
-    """Return the squared size of what a unit reads of one before it, for all pairs of both."""
-    squares = weight.double().square()
-    squares = squares.flatten(2).sum(2) if weight.ndim > 2 else squares
-    read = squares.shape[1]
+def _power(tensor: Tensor, p: float) -> Tensor:
+    return tensor.double().abs().pow(p)
+
+
+def _size(powers: Sequence[Tensor], own: Sequence[Tensor], exponent: float) -> float:
+    """Return ‖W‖^q of entries to the power p, for the exponent q/p."""
+    if exponent == 1:  # the sum of all, whatever their rows
+        return sum(float(s.sum()) for s in (*powers, *own))
+    rows = (s.sum(1) + b for s, b in zip(powers, own, strict=True))
+    return sum(float(row.pow(exponent).sum()) for row in rows)
+
+
+def _by_unit(weight: Tensor, units: int | None, p: float) -> Tensor:
+    """Return the p-th power of what a unit reads of one before it, for all pairs of both."""
+    powers = _power(weight, p)
+    powers = powers.flatten(2).sum(2) if weight.ndim > 2 else powers
+    read = powers.shape[1]
     if units is None or read == units:
-        return squares
+        return powers
     if weight.ndim > 2 or read % units:
         raise ConfigError(
             f"balancedness: a weight of shape {list(weight.shape)} after a layer of {units} units; "
             "allowed is a chain in forward order, without grouped convs"
         )
-    return squares.unflatten(1, (units, -1)).sum(2)
+    return powers.unflatten(1, (units, -1)).sum(2)

@@ -1,8 +1,8 @@
 """Curvature of a loss: eigenvalues of its Hessian, by products with vectors.
 
 - `products`: v ↦ Hv, by differentiating twice.
-- `hessian_max_eigenvalue`, `hessian_spectral_norm`: by power iteration.
-- `hessian_spectrum`: nodes and weights of the density of eigenvalues, by stochastic Lanczos.
+- `hessian_max_eigenvalue`, `hessian_spectral_norm`: by Lanczos' method.
+- `hessian_spectrum`: nodes and weights of the density of eigenvalues, by the same from many starts.
 - `Spectrum`: those, their smoothed density, and the few numbers that a run logs.
 
 The Hessian is that of the mean loss of one batch in all trainable parameters of a network. It is
@@ -10,13 +10,13 @@ never built: a product costs two backward passes. Draws come from a generator of
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlplast.core.registry import register
+from rlplast.core.registry import check_range, register
 
 __all__ = [
     "IN_A_RUN",
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 Product = Callable[[Tensor], Tensor]
-STEPS, TOLERANCE = 20, 1e-4  # of Hare & Tortoise's code
+STEPS, TOLERANCE = 20, 1e-4  # the numbers of Hare & Tortoise's code, there of power iteration
 IN_A_RUN = {"probes": 10, "steps": 30}  # 300 products a measurement
 
 
@@ -65,26 +65,68 @@ def products(loss: Tensor, parameters: Sequence[Tensor]) -> Product:
     return product
 
 
-def _dominant(product: Product, vector: Tensor, steps: int, tolerance: float) -> Tensor:
-    """Return the eigenvalue of largest size, with its sign, by power iteration."""
-    value = torch.zeros((), dtype=vector.dtype, device=vector.device)
-    for _ in range(steps):
-        vector = vector / torch.linalg.vector_norm(vector).clamp(min=1e-30)
-        image = product(vector)
-        before, value = value, vector @ image
-        if bool((value - before).abs() <= tolerance * value.abs()):
-            break
-        vector = image
-    return value
-
-
 def _start(parameters: Sequence[Tensor], seed: int) -> Tensor:
     size = sum(p.numel() for p in parameters)
     drawn = torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return drawn.to(parameters[0].device)
 
 
-@register("metrics", "hessian_spectral_norm", source="power iteration on Hessian-vector products")
+def _lanczos(product: Product, vector: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield, after each product, the tridiagonal matrix so far and how long the next vector is.
+
+    All vectors stay in memory, and each is made orthogonal to all before it. Where products are
+    float32, orthogonality to the last two alone would be lost within 20 steps.
+
+    Args:
+        product: v ↦ Hv.
+        vector: the start, shape (entries,), float64.
+        steps: most products.
+    """
+    steps = min(check_range("hessian: steps", steps, STEPS, "[1, inf)"), len(vector))
+    basis = vector.new_zeros(steps, len(vector))
+    diagonal, beside = [], []
+    basis[0] = vector / torch.linalg.vector_norm(vector)
+    for i in range(steps):
+        image = product(basis[i])
+        diagonal.append(basis[i] @ image)
+        known = basis[: i + 1]
+        for _ in range(2):  # twice is enough
+            image = image - known.mT @ (known @ image)
+        length = torch.linalg.vector_norm(image)
+        matrix = torch.diag(torch.stack(diagonal))
+        if beside:
+            off = torch.stack(beside)
+            matrix = matrix + torch.diag(off, 1) + torch.diag(off, -1)
+        yield matrix, length
+        if i + 1 == steps or bool(length <= 1e-10 * diagonal[0].abs().clamp(min=1e-10)):
+            break  # the space that the vector reaches is exhausted
+        beside.append(length)
+        basis[i + 1] = image / length
+
+
+def _extreme(
+    loss: Tensor,
+    parameters: Sequence[Tensor],
+    steps: int,
+    tolerance: float,
+    seed: int,
+    choose: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Return the eigenvalue that `choose` gives the place of, among some in ascending order."""
+    value = torch.full((), torch.nan, dtype=torch.float64, device=parameters[0].device)
+    start = _start(parameters, seed)
+    for matrix, length in _lanczos(products(loss, parameters), start, steps):
+        if not bool(matrix.isfinite().all()):
+            return torch.full_like(value, torch.nan)
+        values, vectors = torch.linalg.eigh(matrix)
+        at = choose(values)
+        value, residual = values[at], length * vectors[-1, at].abs()
+        if bool(residual <= tolerance * value.abs()):
+            break
+    return value
+
+
+@register("metrics", "hessian_spectral_norm", source="Lanczos on Hessian-vector products")
 def hessian_spectral_norm(
     loss: Tensor,
     parameters: Sequence[Tensor],
@@ -97,14 +139,22 @@ def hessian_spectral_norm(
     Args:
         loss: 0-d tensor whose graph is differentiable twice.
         parameters: parameters of the Hessian, all on one device.
-        steps: most Hessian-vector products. The estimate is a lower bound.
-        tolerance: relative change of the estimate below which the iteration stops.
+        steps: most Hessian-vector products. The estimate is a lower bound. As many float64 copies
+            of all parameters are kept in memory.
+        tolerance: the products end where ‖Hv − λv‖ is at most this share of |λ|, for the estimate λ
+            and its unit vector v. Then an eigenvalue lies within that share of λ, and the error is
+            of the order of its square, unless the first vector has almost nothing of the largest.
         seed: seed of the first vector.
 
     Returns:
-        0-d float64 tensor in ``[0, inf)``.
+        0-d float64 tensor in ``[0, inf)``; not a number where a product is not finite.
+
+    Raises:
+        ConfigError: for steps below 1.
     """
-    return _dominant(products(loss, parameters), _start(parameters, seed), steps, tolerance).abs()
+    return _extreme(
+        loss, parameters, steps, tolerance, seed, lambda values: values.abs().argmax()
+    ).abs()
 
 
 @register("metrics", "hessian_max_eigenvalue", source="Lee et al. 2024 (Hare & Tortoise)")
@@ -117,25 +167,23 @@ def hessian_max_eigenvalue(
 ) -> Tensor:
     """Largest eigenvalue of the loss's Hessian: its sharpness.
 
-    Power iteration finds the eigenvalue λ with the largest |λ|. If λ is negative, a second
-    iteration on H + |λ|·I finds the largest eigenvalue.
+    A negative eigenvalue of larger size is passed over.
 
     Args:
         loss: 0-d tensor whose graph is differentiable twice.
         parameters: parameters of the Hessian, all on one device.
-        steps: most products of each iteration. The estimate is a lower bound.
-        tolerance: relative change of the estimate below which the iteration stops.
+        steps: most Hessian-vector products. The estimate is a lower bound. As many float64 copies
+            of all parameters are kept in memory.
+        tolerance: as in `hessian_spectral_norm`.
         seed: seed of the first vector.
 
     Returns:
-        0-d float64 tensor.
+        0-d float64 tensor; not a number where a product is not finite.
+
+    Raises:
+        ConfigError: for steps below 1.
     """
-    product, start = products(loss, parameters), _start(parameters, seed)
-    value = _dominant(product, start, steps, tolerance)
-    if bool(value >= 0):
-        return value
-    shift = value.abs()
-    return _dominant(lambda v: product(v) + shift * v, start, steps, tolerance) - shift
+    return _extreme(loss, parameters, steps, tolerance, seed, lambda values: values.argmax())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,33 +246,15 @@ def hessian_spectrum(
         seed: seed of the vectors.
     """
     product = products(loss, parameters)
-    found = [_lanczos(product, _start(parameters, seed + i), steps) for i in range(probes)]
+    found = [_nodes(product, _start(parameters, seed + i), steps) for i in range(probes)]
     nodes = torch.cat([nodes for nodes, _ in found])
     weights = torch.cat([weights for _, weights in found]) / probes
     order = nodes.argsort()
     return Spectrum(nodes[order], weights[order])
 
 
-def _lanczos(product: Product, vector: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+def _nodes(product: Product, vector: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Return nodes and weights of one probe."""
-    steps = min(steps, len(vector))
-    basis = vector.new_zeros(steps, len(vector))
-    diagonal, beside = [], []
-    basis[0] = vector / torch.linalg.vector_norm(vector)
-    for i in range(steps):
-        image = product(basis[i])
-        diagonal.append(basis[i] @ image)
-        known = basis[: i + 1]
-        for _ in range(2):  # twice is enough
-            image = image - known.mT @ (known @ image)
-        length = torch.linalg.vector_norm(image)
-        if i + 1 == steps or bool(length <= 1e-10 * diagonal[0].abs().clamp(min=1e-10)):
-            break  # the space that the vector reaches is exhausted
-        beside.append(length)
-        basis[i + 1] = image / length
-    matrix = torch.diag(torch.stack(diagonal))
-    if beside:
-        off = torch.stack(beside)
-        matrix = matrix + torch.diag(off, 1) + torch.diag(off, -1)
+    *_, (matrix, _) = _lanczos(product, vector, steps)
     values, vectors = torch.linalg.eigh(matrix)
     return values, vectors[0].square()

@@ -170,7 +170,7 @@ def saturation_percentile(activations: Mapping[str, Tensor], *, quantile: float 
     """98th percentile of the magnitude of all entries of all layers.
 
     Linear interpolation between order statistics, NumPy's default. For one layer's value,
-    pass that layer's activations alone.
+    pass that layer's activations alone; a run logs these too.
 
     Args:
         activations: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.

@@ -160,8 +160,8 @@ def lipschitz_estimate(jacobians: Tensor) -> Tensor:
     """Largest ‖∂f/∂x‖₂ on a batch: the steepest slope of the outputs in the inputs.
 
     x is the input of the module: bytes of frames, normalised images, or observations and actions.
-    The value is at most `lipschitz_bound`, if both are known. A run uses 32 samples. A network that
-    reads indices, such as a GPT, has no value.
+    Of a chain without norm layers the value is at most `lipschitz_bound`. A run uses 32 samples. A
+    network that reads indices, such as a GPT, has no value.
 
     Args:
         jacobians: of every sample, shape ``[samples, outputs, inputs]``.

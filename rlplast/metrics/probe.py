@@ -23,22 +23,31 @@ from rlplast.core.training.trainable import Trainable
 from rlplast.metrics.curvature import IN_A_RUN
 from rlplast.metrics.features import last_features
 from rlplast.metrics.output_probe import OF_CHURN, OF_OUTPUTS, measure_outputs, weights_of
+from rlplast.metrics.paths import longest_path
 
 __all__ = ["RunMetrics", "check_names", "measure_run", "where_measured"]
 
 OF_WEIGHTS = ("weight_norm", "dfi", "dfi_scaled", "stable_rank", "spectral_norm")
 OF_CHANGE = ("weight_difference", "sfe", "sfe_normalized")  # against θ0
+OF_ALL_WEIGHTS = ("weight_sketch",)  # together, against θ0
 OF_TAPS = (
     "dormant_ratio",
     "active_fraction",
     "saturation",
     "saturation_percentile",
     "feature_norm",
+    "activation_histogram",
 )
+BY_LAYER = ("saturation_percentile",)  # of each layer too
 OF_FEATURES = ("srank", "effective_rank")  # of the last hidden layer
 OF_GRADIENTS = ("gradient_norm", "effective_lr", "grama_share")
-OF_CHAINS = ("lipschitz_bound", "balancedness", "pairwise_balance")  # without norms and branches
-OF_CURVATURE = ("hessian_max_eigenvalue", "hessian_spectral_norm", "hessian_spectrum")
+OF_CHAINS = ("lipschitz_bound", "balancedness", "pairwise_balance")  # the first of others too
+OF_CURVATURE = (
+    "hessian_max_eigenvalue",
+    "hessian_spectral_norm",
+    "hessian_spectrum",
+    "hessian_density",
+)
 OF_UNITS = ("awake_fraction",)  # of lifecycle layers, where a network has some
 OF_HOOKS = ("unit_age",)  # of a hook that says it, where a network has one
 OF_PREDICTIONS = ("ece", "mca")  # evaluations report these
@@ -47,7 +56,7 @@ MATRIX_ROLES = ("weight", "embedding")
 
 IN_RUNS = (
     *(*OF_WEIGHTS, *OF_CHANGE, *OF_TAPS, *OF_FEATURES, *OF_GRADIENTS, *OF_CURVATURE),
-    *(*OF_CHAINS, *OF_UNITS, *OF_HOOKS, *OF_OUTPUTS),
+    *(*OF_ALL_WEIGHTS, *OF_CHAINS, *OF_UNITS, *OF_HOOKS, *OF_OUTPUTS),
 )
 
 
@@ -131,6 +140,8 @@ def measure_run(
     values: dict[str, float] = {}
     for key, network in trainable.networks.items():
         found = _weights(network, names) | _chains(network, names) | _units(network, names)
+        if "lipschitz_bound" in names and network.trainable() and not _layers(network):
+            found |= _longest_path(trainable, network, number)
         for hook in hooks:
             own = hook.method.metrics(hook.states[key]) if network in hook.networks else {}
             found |= {k: v for k, v in own.items() if k.partition("/")[0] in names}
@@ -168,6 +179,10 @@ def _weights(network: Network, names: list[str]) -> dict[str, Tensor | float]:
                 values[f"{name}/{block.name}"] = value
                 squares.append(value.double().square())
             values[name] = torch.stack(squares).sum().sqrt()
+        elif name in OF_ALL_WEIGHTS:
+            views = [block.view for block in blocks]
+            own = metric(views, [network.initial[block.name] for block in blocks])
+            values |= {f"{name}/{number}": value for number, value in enumerate(own)}
         elif name in (*OF_WEIGHTS, *OF_CHANGE):
             for block in blocks:
                 if block.role in MATRIX_ROLES:
@@ -194,6 +209,16 @@ def _chains(network: Network, names: list[str]) -> dict[str, Tensor | float]:
                     start = (network.initial[b.name] for b in (first, second))
                     values[f"{name}/{first.name}"] = metric(first.view, second.view, *start)
     return values
+
+
+@torch.no_grad()
+def _longest_path(trainable: Trainable, network: Network, number: int) -> dict[str, Tensor | float]:
+    """Return the bound of a network with norm layers or branches; nothing if it reads no sample."""
+    one = trainable.sample(1, number)
+    if one is None:
+        return {}
+    paths = longest_path(network, lambda module: trainable.outputs(network.name, one, module))
+    return {"/".join(["lipschitz_bound", *slot]): path.bound for slot, path in paths.items()}
 
 
 def _layers(network: Network) -> dict[tuple[str, ...], list[dict[str, Block]]]:
@@ -235,8 +260,12 @@ def _features(taps: Activations, names: list[str]) -> dict[str, Tensor | float]:
     values: dict[str, Tensor | float] = {}
     for name in names:
         metric = get("metrics", name).target
-        if name in OF_TAPS:
+        if name == "activation_histogram":
+            values |= {f"{name}/{what}": value for what, value in metric(taps).logged().items()}
+        elif name in OF_TAPS:
             values[name] = metric(taps)
+            if name in BY_LAYER:
+                values |= {f"{name}/{layer}": metric({layer: tap}) for layer, tap in taps.items()}
         elif name in OF_FEATURES:
             for slot, own in _by_slot(taps).items():
                 values["/".join([name, *slot])] = metric(last_features(own))
@@ -259,6 +288,9 @@ def _curvature(network: Network, loss: Tensor, names: list[str]) -> dict[str, Te
         metric = get("metrics", name).target
         if name == "hessian_spectrum":
             found = metric(loss, parameters, **IN_A_RUN).summary()
+            values |= {f"{name}/{what}": value for what, value in found.items()}
+        elif name == "hessian_density":
+            found = metric(loss, parameters, **IN_A_RUN).logged()
             values |= {f"{name}/{what}": value for what, value in found.items()}
         elif name in OF_CURVATURE:
             values[name] = metric(loss, parameters)

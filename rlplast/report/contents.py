@@ -5,17 +5,20 @@
 - `write_waiting`: a page for while no run is done.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rlplast.core.errors import RlplastError
 from rlplast.core.training.best import higher_is_better
-from rlplast.report import pictures, records, sequence_parts, vega
+from rlplast.report import closeups, iterations, pictures, records, sequence_parts, vega
+from rlplast.report.ends import ends
 from rlplast.report.gather import Gathered
 from rlplast.report.page import Chart, Details, Part, Row, Section, Table, Text, page
 from rlplast.report.plot import write_whole
 from rlplast.report.records import estimate, number, without_empty_columns
+from rlplast.report.stretches import has_iterations
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text
 from rlplast.report.trust import Kind, coverage_words, p_words, verdict_words
 from rlplast.report.view import Report, Rows, interval_words
@@ -28,25 +31,30 @@ NAMED = 8  # arms, tasks or seeds that the first sentence names
 Columns = dict[str, Callable[[SummaryRow], str]]  # head → what a row has in the column
 
 
-def write_report(gathered: Gathered, summary: Summary, out: Path, footer: str = "") -> Path:
+def write_report(
+    gathered: Gathered,
+    summary: Summary,
+    out: Path,
+    footer: str = "",
+    told: Callable[[str], object] = warnings.warn,
+) -> Path:
     """Write a report's files, each whole at any moment, and return its page.
 
-    The folder is made if it is not there; what is in it of other names stays.
+    The folder is made if it is not there; what is in it of other names stays. A chart that cannot
+    be drawn has no picture, and is on the page all the same; `told` is told of it in a line.
 
     Raises:
         RlplastError: if a file cannot be written.
     """
     report = Report(gathered, summary)
     contents = sections(report)
-    files: dict[str, bytes] = {}
-    for section in contents:
-        for part in section.parts:
-            if isinstance(part, Chart):
-                drawing = vega.svg(part.spec)
-                files |= {
-                    f"{part.name}.svg": _encoded(drawing),
-                    f"{part.name}.png": vega.png(drawing),
-                }
+    parts = [part for section in contents for part in section.parts]
+    specs = {part.name: part.spec for part in parts if isinstance(part, Chart)}
+    drawn = vega.draw(specs, told)
+    files: dict[str, bytes | None] = {}
+    for name in specs:
+        svg, png = drawn.get(name, (None, None))
+        files |= {f"{name}.svg": None if svg is None else _encoded(svg), f"{name}.png": png}
     text = page(gathered.name, report.arms, contents, footer)
     files["report.html"] = _encoded(text)
     files["summary.csv"] = _encoded(csv_text(summary))
@@ -60,11 +68,15 @@ def write_waiting(words: str, out: Path) -> None:
     _write_files({"report.html": _encoded(text)}, out)
 
 
-def _write_files(files: Mapping[str, bytes], out: Path) -> None:
+def _write_files(files: Mapping[str, bytes | None], out: Path) -> None:
+    """Write files into a folder; one of an older report that has no content now is deleted."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            write_whole(out / name, content)
+            if content is None:
+                (out / name).unlink(missing_ok=True)
+            else:
+                write_whole(out / name, content)
     except OSError as error:
         raise RlplastError(f"{out}: the report could not be written ({error})") from error
 
@@ -78,11 +90,14 @@ def sections(report: Report) -> tuple[Section, ...]:
     return (
         Section("summary", "Summary", (*_headline(report), *_results(report, pooled=True))),
         Section("curves", "Learning curves", tuple(pictures.curves(report))),
+        Section("iterations", "Iterations", tuple(iterations.parts(report))),
         Section("sequence", "Sequence of tasks", tuple(sequence_parts.parts(report))),
         Section("scores", "Scores", (*pictures.scores(report), *_results(report, pooled=False))),
+        Section("ends", "At the end of a run", tuple(ends(report))),
         Section("comparison", "Comparison with the baseline", tuple(pictures.comparison(report))),
         Section("drops", "Drop and recovery", (*pictures.drops(report), *_drops(report))),
         Section("metrics", "Plasticity metrics", tuple(pictures.metrics(report))),
+        Section("closeups", "Trajectories and densities", tuple(closeups.parts(report))),
         Section("receipts", "Receipts", records.receipts(report)),
         Section("costs", "Cost", (*pictures.costs(report), *_costs(report))),
         Section("configs", "Configs", records.configs(report)),
@@ -214,14 +229,14 @@ def _best(report: Report, task: str) -> Columns:
     runs = [run for run in report.of(task) if run.best is not None]
     if not runs:
         return {}
-    iterations = (runs[0].config.get("stream") or {}).get("name") == "repeated"
-    unit = "phase" if iterations else runs[0].unit
+    iterated = has_iterations(runs[0])
+    unit = "phase" if iterated else runs[0].unit
 
     def cell(row: SummaryRow) -> str:
         bests = (run.best for run in report.of(task, row.arm))
         return ", ".join(str(best.clock.get(unit)) if best else number(None) for best in bests)
 
-    return {f"best at {unit.replace('_', ' ')}": cell}
+    return {f"best at {unit.replace('_', ' ')}{' (0 included)' if iterated else ''}": cell}
 
 
 def _drops(report: Report) -> Iterator[Table]:

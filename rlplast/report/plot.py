@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.core.checkpoint.files import fsync
+from rlplast.core.errors import RlplastError
 from rlplast.report.looks import COLOURS
 from rlplast.run.read import read_lines
 
@@ -35,12 +36,25 @@ LINES = (  # title of a panel, pattern of a line's key, its label
 
 
 def plot_run(folder: Path, out: Path) -> Path:
-    """Draw the metrics of a run's folder into a .png or .svg file, and return that."""
-    from rlplast.report.vega import png, svg  # slow to import, and most commands draw nothing
+    """Draw the metrics of a run's folder into a .png or .svg file, and return that.
 
-    rows, receipts = (read_lines(folder / f"{n}.jsonl") for n in ("metrics", "receipts"))
-    drawing = svg(draw_run(rows, receipts))
-    write_whole(out, drawing.encode() if out.suffix == ".svg" else png(drawing))
+    Raises:
+        RlplastError: if it cannot be drawn or written, or if lines of the run are damaged. An
+            older picture is then gone.
+    """
+    from rlplast.report.vega import draw  # slow to import, and most commands draw nothing
+
+    failures: list[str] = []
+    try:
+        out.unlink(missing_ok=True)
+        rows, receipts = (read_lines(folder / f"{n}.jsonl") for n in ("metrics", "receipts"))
+        drawn = draw({str(out): draw_run(rows, receipts)}, failures.append)
+        if not drawn:
+            raise RlplastError(failures[0])
+        (picture,) = drawn.values()
+        write_whole(out, picture.svg.encode() if out.suffix == ".svg" else picture.png)
+    except OSError as error:
+        raise RlplastError(f"picture {out} is not drawn: {error}") from error
     return out
 
 

@@ -23,6 +23,7 @@ _MEANS = {  # head → key of a receipt
     "firings": "firings",
     "entries": "entries_touched",
     "sfe": "sfe",
+    "sfe / norm²": "sfe_normalized",
     "dfi before": "dfi_before",
     "dfi after": "dfi_after",
     "norm before": "norm_before",
@@ -35,12 +36,12 @@ def number(value: float | None) -> str:
     """Return a number for a table: four digits, a dash where there is none.
 
     Examples:
-        >>> number(0.123456), number(1234567.0), number(None), number(float("nan"))
-        ('0.1235', '1,234,567', '–', '–')
+        >>> number(0.123456), number(1234567.0), number(1.25e42), number(None)
+        ('0.1235', '1,234,567', '1.25e+42', '–')
     """
     if value is None or value != value:
         return "–"
-    if abs(value) >= 1000:
+    if 1000 <= abs(value) < 1e9:
         return f"{value:,.0f}"
     return f"{value:.4g}"
 
@@ -72,7 +73,8 @@ def receipts(report: Report) -> tuple[Part, ...]:
             caption = (
                 "Means over the seeds. The n-th firing of a hook is one row, whenever a seed had "
                 "it; a hook that fires after updates has one row, with sums per seed for firings "
-                "and sfe (squared distance moved). dfi is the distance from isometry of what the "
+                "and sfe (squared distance moved; of trainable tensors over their squared norm "
+                "before: sfe / norm²). dfi is the distance from isometry of what the "
                 "method orthogonalises; norms are of the whole network."
             )
             words = ("arm", "method", "network", "optimizer", "followers")

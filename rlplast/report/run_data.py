@@ -1,7 +1,7 @@
 """What one run's folder says: its config, its lines, its score, and the numbers made of them.
 
 - `RunData`, `read_run`: a run, read; its files one by one are read in `rlplast.run.read`.
-- `curve`: a measured number over the run.
+- `curve`, `measured`: a measured number over the run; the lines that have it.
 - `hook_time`, `first_after`: where the run's intervention lies on its curves.
 - `Run`, `measure`: how a run ended, how high its curve is, what its intervention did at once.
 - `prefix_seconds`: what the prefixes that runs share cost.
@@ -31,6 +31,7 @@ __all__ = [
     "first_after",
     "hook_time",
     "measure",
+    "measured",
     "prefix_seconds",
     "read_run",
     "task_length",
@@ -179,7 +180,7 @@ def task_length(config: Row) -> int | None:
     return epochs if stream.get("name") in _SCORE_OF_TASKS and isinstance(epochs, int) else None
 
 
-def _measured(run: RunData, key: str) -> list[dict[str, Any]]:
+def measured(run: RunData, key: str) -> list[dict[str, Any]]:
     """Return the lines that have a finite number of that name."""
     return [row for row in run.metrics if row.get(key) is not None and math.isfinite(row[key])]
 
@@ -192,7 +193,7 @@ def curve(run: RunData, key: str) -> tuple[np.ndarray, np.ndarray]:
             spans several evaluations.
         key: a name of metrics.jsonl; lines without it, or with null, are left out.
     """
-    rows = _measured(run, key)
+    rows = measured(run, key)
     xs = np.array([row[run.unit] for row in rows], dtype=float)
     return xs, np.array([row[key] for row in rows], dtype=float)
 
@@ -227,13 +228,13 @@ def first_after(run: RunData) -> int:
     phase: it is before. The number of points if the intervention was the last.
     """
     clock = _hook_clock(run) or {}
-    rows = _measured(run, run.score)
+    rows = measured(run, run.score)
     return sum(any(row.get(u, n) < n for u, n in clock.items() if u in UNITS) for row in rows)
 
 
 def _between_tasks(run: RunData) -> bool:
     """Whether an agent's scores before and after its intervention are of two tasks."""
-    rows, after = _measured(run, run.score), first_after(run)
+    rows, after = measured(run, run.score), first_after(run)
     phases = {row.get("phase") for row in rows[max(after - 1, 0) : after + 1]}
     return len(phases) > 1 and len(tasks_of(run.config)) > 1
 
@@ -303,7 +304,7 @@ def _diverged(run: RunData) -> bool:
 
 def _last(run: RunData, key: str) -> float:
     """Return the last number of that name in a run's metrics; 0 without one."""
-    rows = _measured(run, key)
+    rows = measured(run, key)
     return float(rows[-1][key]) if rows else 0.0
 
 

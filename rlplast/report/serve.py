@@ -1,8 +1,14 @@
 """A report that a browser shows while its runs go on.
 
 - `serve`: shows a folder, and writes the report in it again whenever runs have written something.
+
+A page of another site that a browser shows may send requests here under a name of its own, which
+leads to this machine (DNS rebinding). So only requests for this machine's own name are answered.
 """
 
+import os
+import re
+import socket
 import sys
 import threading
 import time
@@ -18,6 +24,11 @@ from rlplast.report.gather import walk
 
 __all__ = ["serve"]
 
+CONNECTIONS = 16  # at the same time; further ones are closed
+TIMEOUT = 10.0  # seconds that a client may take to ask, and to take each part of the answer
+# Any port: one on another machine may lead here, as of `ssh -L 9000:localhost:8000`.
+_OURS = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?", re.IGNORECASE)
+_REFUSED = b"This page is shown only at http://localhost and http://127.0.0.1, with its port.\n"
 _WATCHED = ("journal.jsonl", "study.json", "run.json")  # they change as runs begin and end
 
 
@@ -27,6 +38,7 @@ def serve(
     out: Path,
     port: int,
     started: Callable[[str], None],
+    failed: Callable[[str], None],
     every: float = 5.0,
 ) -> None:
     """Show a report on this machine until interrupted; its page loads itself again.
@@ -37,6 +49,7 @@ def serve(
         out: the folder to show.
         port: 0 for any that is free.
         started: is told the page's address.
+        failed: is told in a line why the report could not be written again.
         every: seconds between two looks at the runs.
 
     Raises:
@@ -44,7 +57,7 @@ def serve(
     """
     handler = partial(_Handler, directory=str(out))
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        server = _Server(("127.0.0.1", port), handler)
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"--port {port} ({error}): allowed is a free one, or 0 for any"
@@ -63,7 +76,7 @@ def serve(
             try:
                 write()
             except (OSError, RlplastError) as error:  # a file half written, a folder that is gone
-                print(f"rlplast: the report stays as it was: {error}", file=sys.stderr, flush=True)
+                failed(f"the report stays as it was: {error}")
     finally:
         server.shutdown()
         server.server_close()
@@ -79,21 +92,77 @@ def _state(folders: Sequence[Path]) -> dict[Path, int]:
     return found
 
 
+class _Server(ThreadingHTTPServer):
+    """A server with a bound on its connections."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a client in a thread of its own, or close the connection."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Be that thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that has gone or takes nothing."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
 class _Handler(SimpleHTTPRequestHandler):
     """Shows the files of a folder, and says nothing on the terminal."""
 
+    timeout: float = TIMEOUT  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def handle_one_request(self) -> None:
+        """Answer a request; one that comes too slowly, byte by byte, is over."""
+        self._late = threading.Timer(self.timeout, self._hang_up)
+        self._late.daemon = True
+        self._late.start()
+        try:
+            super().handle_one_request()
+        finally:
+            self._late.cancel()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RD)
+
     def send_head(self) -> Any:
         """Answer a request for the folder with the report's page."""
+        self._late.cancel()
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or not _OURS.fullmatch(hosts[0]):
+            return self._refuse()
         if self.path.partition("?")[0] == "/":
             self.path = "/report.html"
         try:
-            return super().send_head()
+            path = os.path.realpath(self.translate_path(self.path))
         except ValueError:  # a path that no file can have
-            self.send_error(404)
-
-    def list_directory(self, path: Any) -> None:
-        """Show no list of a folder's files."""
+            path = ""
+        inside = path.startswith(os.path.realpath(self.directory) + os.sep)
+        if inside and os.path.isfile(path):  # no folder, and nothing a link leads out to
+            return super().send_head()
         self.send_error(404)
+
+    def _refuse(self) -> None:
+        """Answer a request that was meant for another host."""
+        self.send_response(403)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(_REFUSED)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(_REFUSED)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Keep quiet."""

@@ -2,38 +2,45 @@
 
 - `CONFIG`, `VERSION`: of Vega-Lite.
 - `finished`: a chart of Altair's as a specification with its data and parameters.
-- `png`, `svg`: the files of a specification.
+- `draw`: the pictures of specifications.
 """
 
+import base64
 import json
 import math
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import altair as alt
-import vl_convert
 
+from rlplast.report import drawing
 from rlplast.report.looks import Look, printable
+from rlplast.study.child import exit_of
 
 __all__ = [
     "CONFIG",
     "INK",
+    "PAPER",
     "SHOWN",
     "VERSION",
+    "Picture",
     "Spec",
     "colour_of",
     "dash_of",
+    "draw",
     "finished",
     "named",
     "nearest_tips",
     "opacity",
-    "png",
     "rounded",
     "shape_of",
     "side_by_side",
     "step_axis",
-    "svg",
     "tip",
     "value_axis",
 ]
@@ -59,18 +66,31 @@ CONFIG: Spec = {
     "title": {"color": INK, "anchor": "start", "fontWeight": "normal", "fontSize": 12},
     "view": {"stroke": None},
 }
+PAPER = CONFIG | {"background": "white"}  # in files
+_START, _EACH = 60.0, 20.0  # seconds that drawing may take: to begin, and for each picture
 _OPACITY = "focus == null || focus == datum.arm ? {} : {}"
 
 
+class Picture(NamedTuple):
+    """A chart as the text of an .svg file and the bytes of a .png file."""
+
+    svg: str
+    png: bytes
+
+
 def step_axis(ticks: int) -> alt.Axis:
-    """Return an axis of steps: 30k, 1.5M."""
-    return alt.Axis(tickCount=ticks, labelExpr="format(datum.value, '~s')")
+    """Return an axis of whole steps: 3, 30k, 1.5M."""
+    # Of a domain of one step Vega has a tick in the middle all the same.
+    label = "datum.value % 1 ? '' : format(datum.value, '~s')"
+    return alt.Axis(tickCount=ticks, tickMinStep=1, labelExpr=label)
 
 
 def value_axis() -> alt.Axis:
-    """Return an axis of measured values."""
+    """Return an axis of measured values: 0.25, 30k, 1.5M, 5.6e+11."""
     # Vega's own labels of a constant are wrong: it gives a domain without length no digits
-    return alt.Axis(labelExpr="format(datum.value, abs(datum.value) < 1e4 ? '.4~g' : '~s')")
+    size = "abs(datum.value)"
+    kind = f"{size} < 1e4 ? '.4~g' : {size} < 1e9 ? '~s' : '.3~e'"
+    return alt.Axis(labelExpr=f"format(datum.value, {kind})")
 
 
 def named(name: str) -> alt.Chart:
@@ -175,16 +195,6 @@ def finished(chart: Any, arms: Sequence[Look], data: Mapping[str, Any]) -> Spec:
     return spec
 
 
-def svg(spec: Spec) -> str:
-    """Return a chart as the text of an .svg file."""
-    paper = CONFIG | {"background": "white"}
-    drawing = vl_convert.vegalite_to_svg(_printable(spec), vl_version=VERSION, config=paper)
-    # Vega counts its clips on from one drawing to the next; from 0 on, equal charts are equal files
-    clips = list(dict.fromkeys(re.findall(r'<clipPath id="(\w+)"', drawing)))
-    numbers = {clip: f"clip-{number}" for number, clip in enumerate(clips)}
-    return re.sub(r"\bclip\d+\b", lambda found: numbers.get(found[0], found[0]), drawing)
-
-
 def _titled(value: Any) -> Any:
     """Return a part of a specification whose titles have no backslash.
 
@@ -212,6 +222,63 @@ def _printable(value: Any) -> Any:
     return value
 
 
-def png(drawing: str) -> bytes:
-    """Return the text of an .svg file as the bytes of a .png file."""
-    return vl_convert.svg_to_png(drawing, scale=2)
+def draw(specs: Mapping[str, Spec], told: Callable[[str], object]) -> dict[str, Picture]:
+    """Return the pictures of charts, all drawn by one other process.
+
+    Args:
+        specs: name of a picture → its chart.
+        told: is told in a line which pictures could not be drawn, and why.
+    """
+    if not specs:
+        return {}
+    request = {"version": VERSION, "config": PAPER, "specs": [*map(_printable, specs.values())]}
+    answers, why = _answers(json.dumps(request).encode(), _START + _EACH * len(specs))
+    found: dict[str, Picture] = {}
+    for name, answer in zip(specs, answers, strict=False):  # fewer, if the process was ended
+        if "error" in answer:
+            told(f"picture {name} is not drawn: {answer['error']}")
+        else:
+            found[name] = Picture(answer["svg"], base64.b64decode(answer["png"]))
+    rest = list(specs)[len(answers) :]
+    if rest:
+        others = f" and {len(rest) - 1} after it are" if len(rest) > 1 else " is"
+        told(f"picture {rest[0]}{others} not drawn: {why}")
+    return found
+
+
+def _answers(request: bytes, seconds: float) -> tuple[list[dict[str, str]], str]:
+    """Return what the process that draws answered, and why it did not go on."""
+    program = [sys.executable, "-P", drawing.__file__]  # finds what this process finds
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        done = subprocess.run(
+            program,
+            input=request,
+            capture_output=True,
+            env=os.environ | paths,
+            timeout=seconds,
+            check=False,
+        )
+        said, why = done.stdout, _reason(done.returncode, done.stderr.decode(errors="replace"))
+    except subprocess.TimeoutExpired as error:
+        said, why = error.stdout or b"", f"it took longer than {seconds:g} s"
+    except OSError as error:
+        said, why = b"", f"no process can be started ({error})"
+    lines = said.splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith(b"\n")], why
+
+
+def _reason(code: int, said: str) -> str:
+    """Return why a process ended, from its exit code and what it said on stderr."""
+    _, killed = exit_of(code)
+    if not killed:
+        return (said.strip().splitlines() or [f"its process ended with exit code {code}"])[-1]
+    fatal = re.search(r"^# (Fatal .*?)\.?$", said, re.MULTILINE)
+    why = f"its process was {killed}" + (f" ({fatal[1]})" if fatal else "")
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return why
+    return (
+        f"{why}; addresses are limited to {limit / 1e9:.3g} GB, and drawing reserves about 60 GB, "
+        "most of which it never uses: raise `ulimit -v`"
+    )

@@ -26,6 +26,7 @@ from rlplast.core.training.config import RunConfig
 from rlplast.core.training.kinds import get_kind
 from rlplast.core.training.loop import Loop
 from rlplast.core.training.run_folder import LINES, write_text
+from rlplast.core.training.trainable import go_to
 from rlplast.metrics.probe import RunMetrics
 from rlplast.run.build import build
 from rlplast.run.config_file import dump_config, read_config
@@ -115,11 +116,11 @@ class Run:
                 with ExitStack() as cleanup, checkpoint.fitting(path):
                     trainable, hooks = build(self.config.to_resume())
                     cleanup.callback(trainable.close)
+                    go_to(trainable, Clock.saved(state["clock"]))
                     for network in trainable.networks.values():
                         checkpoint.load_network_tensors(network, tensors)
                     # Acting may need more than weights: statistics that observations pass through.
                     trainable.load_state_dict(state["trainable"])
-                    trainable.clock = Clock.saved(state["clock"])
                     hooks.load_state_dict(state["hooks"])
                     write([Assign(block, value) for block, value in hooks.evaluation().items()])
                     cleanup.pop_all()  # it fits: it stays
@@ -350,10 +351,11 @@ def _continue(loop: Loop, report: Callable[[str], None]) -> None:
         return
     found = find_checkpoint(folder.path, "newest", "checkpoint", report)
     loop.load(found)
-    for name, line in folder.altered.items():
+    for name, (first, last) in folder.altered.items():
+        where = f"line {first}" if first == last else f"lines {first} to {last}"
         report(
-            f"{folder.path / name} was altered after line {line} since {found.name} was saved: "
-            "training does not read it and goes on; restore the file from a copy if you have one"
+            f"{folder.path / name} was altered in {where} since {found.name} was saved: training "
+            "does not read it and goes on, with the file as it is"
         )
     report(f"resuming {folder.path} from {found.name}")
 

@@ -2,20 +2,21 @@
 
 - `cost_of`: a config → `Cost`.
 
-Networks are built of fake tensors, and `rlplast.run.roofline` says what an update of them would
+Networks are built without memory, and `rlplast.run.roofline` says what an update of them would
 take on this machine. Steps of environments are counted at what they took when they were measured.
 Left out: hooks, penalties, metrics, and the writing of checkpoints.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from rlplast import envs
 from rlplast.agents.networks import QNetwork, architecture
@@ -24,6 +25,7 @@ from rlplast.core.training.config import RunConfig
 from rlplast.gpt.model import GPT, cross_entropy
 from rlplast.run.length import length, phases_of, updates_at
 from rlplast.run.roofline import Machine, Traced
+from rlplast.supervised.corrupted import CORRUPTIONS, SEVERITIES
 from rlplast.supervised.models import build_model
 from rlplast.supervised.sizes import sizes_of
 
@@ -36,6 +38,7 @@ _UPDATE, _STEP = 4e-4, 2e-4  # seconds of an update and of an env_step outside o
 EPISODES = {"minatar": 100}  # env_steps of an episode where no limit is shorter: guesses
 EPISODE = 1000  # of other families
 _MOMENTS = {"sgd": 1, "rmsprop": 1, "muon": 1, "kron": 3}  # tensors of a parameter's size; else 2
+_CORRUPTED = 10_000 * SEVERITIES * len(CORRUPTIONS)  # images of CIFAR-10-C, and of CIFAR-100-C
 _RECORD = 16  # bytes of a transition beside observation and action
 
 
@@ -98,17 +101,28 @@ class _Passes:
 
 
 def _passes(
-    build: Callable[[], nn.Module], loss: Callable[..., Tensor], machine: Machine
+    build: Callable[[], nn.Module],
+    loss: Callable[[Callable[..., Any]], Tensor],
+    machine: Machine,
 ) -> _Passes:
     """Trace a network that takes no memory."""
     from torch._subclasses.fake_tensor import FakeTensorMode  # slow to import
 
-    with FakeTensorMode():
+    with torch.device("meta"):  # timm reads numbers as it builds, and fake tensors have none
         module = build()
+    own = [*module.named_parameters(), *module.named_buffers()]
+
+    def model(*inputs: Tensor) -> Any:
+        return functional_call(module, fake, inputs)
+
+    with FakeTensorMode():
+        fake = {
+            n: torch.empty(t.shape, dtype=t.dtype).requires_grad_(t.requires_grad) for n, t in own
+        }
         with torch.no_grad(), Traced(machine) as forward:
-            loss(module)
+            loss(model)
         with Traced(machine) as both:
-            loss(module).backward()
+            loss(model).backward()
     count = sum(p.numel() for p in module.parameters())
     step = 7 * 4 * count / machine.bandwidth
     return _Passes(forward.seconds, both.seconds, both.flops, count, step)
@@ -171,22 +185,24 @@ def _classifier(config: Any, machine: Machine) -> Cost:
     sizes, _ = sizes_of(config.data)
     batch = min(config.batch_size, max(len(phase.train) for phase in phases_of(config)))
 
-    def loss(module: nn.Module) -> Tensor:
+    def loss(module: Callable[..., Any]) -> Tensor:
         labels = torch.empty(batch, dtype=torch.int64)
         return F.cross_entropy(module(torch.empty(batch, *sizes.shape)), labels)
 
     def build() -> nn.Module:
-        return build_model(config.model, sizes.shape, sizes.classes)
+        untrained = replace(config.model, pretrained=False)  # a plan fetches no weights
+        return build_model(untrained, sizes.shape, sizes.classes)
 
     found = _passes(build, loss, machine)
-    evaluation = found.forward * sizes.test / batch
+    images = sizes.test + (_CORRUPTED if config.data.corrupted else 0)
+    evaluation = found.forward * images / batch
     return _cost(config, found.both + found.step, evaluation, found.flops, found.count)
 
 
 def _gpt(config: Any, machine: Machine) -> Cost:
     rows = config.micro_batch or config.batch_size
 
-    def loss(module: nn.Module) -> Tensor:
+    def loss(module: Callable[..., Any]) -> Tensor:
         tokens = torch.empty(rows, config.model.context, dtype=torch.int64)
         return cross_entropy(module(tokens), tokens)
 

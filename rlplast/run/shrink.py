@@ -181,7 +181,8 @@ def _put_data(data: dict[str, Any], folder: Path) -> None:
         if images["name"] == "digits":
             images["test"] = max(images["test"], _HELD_OUT)
         elif images["name"] == "huggingface":
-            images["huggingface"] = {"path": str(folder / "pictures")}
+            in_memory = images["huggingface"]["in_memory"]
+            images["huggingface"] = {"path": str(folder / "pictures"), "in_memory": in_memory}
         elif images["name"] in PUBLISHED:
             images["folder"] = str(folder / images["name"])
         if "examples" in images and images["name"] in GENERATED:
@@ -243,6 +244,8 @@ def _rescale(data: dict[str, Any], scale: _Scale) -> None:
         for key in row.keys() & {"every", "until", "from", "at", "when"}:
             if row[key] is not None:
                 row[key] = _rescaled(key, row[key], scale)
+        if row.get("first") is not None:  # which is at most `every`
+            row["first"] = row["every"]
 
 
 def _rescaled(key: str, value: Any, scale: _Scale) -> Any:

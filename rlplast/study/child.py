@@ -76,7 +76,7 @@ def start(job: Job) -> subprocess.Popen[bytes]:
         OSError: if the program or the log cannot be opened.
     """
     begin_log(job)
-    with open(Path(job.folder, job.log), "ab") as out, deaf_to_slurm():
+    with open(Path(job.folder, job.log), "ab") as out, deaf():
         return subprocess.Popen(
             job.command,
             stdin=subprocess.DEVNULL,
@@ -103,13 +103,14 @@ def threads(number: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def deaf_to_slurm() -> Iterator[None]:
-    """Start processes that pass over SIGUSR2.
+def deaf() -> Iterator[None]:
+    """Start processes that pass over SIGUSR2 and SIGHUP.
 
-    Slurm warns all processes of a job with it, which would end a command: it is for the process
-    that started it. A blocked signal is inherited as blocked.
+    Slurm warns all processes of a job with the first, and a terminal that closes sends the second.
+    Either would end a command: they are for the process that started it. A blocked signal is
+    inherited as blocked.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2, signal.SIGHUP})
     try:
         yield
     finally:

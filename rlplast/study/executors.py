@@ -52,6 +52,10 @@ class Backend(Protocol):
     def end(self, handle: Any, force: bool) -> None:
         """Ask it, once, to save and end; with force, kill it."""
 
+    def news(self) -> str:
+        """Return what people should know of the cluster and were not told yet, or nothing."""
+        ...
+
     def close(self) -> None:
         """Let go of everything."""
 
@@ -87,6 +91,10 @@ class Executor:
     def wait(self, seconds: float) -> list[Outcome]:
         """Return the outcomes of jobs that ended, as soon as there is one, or [] after a time."""
         return self._look(seconds, lambda: bool(self._ended))
+
+    def news(self) -> str:
+        """Return what people should know of the cluster and were not told yet, or nothing."""
+        return self._backend.news()
 
     def end(self, job: Job) -> None:
         """Ask one running job to save and end, once; `wait` returns its outcome."""

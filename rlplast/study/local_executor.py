@@ -87,7 +87,7 @@ class LocalBackend:
         """Start the server if there is none yet."""
         slow = [name for name in _SLOW if name in sys.modules]
         self._context.set_forkserver_preload([self._main.__module__, *slow])
-        with _environment_of_server(self._threads), child.deaf_to_slurm():
+        with _environment_of_server(self._threads), child.deaf():
             forkserver.ensure_running()
 
     def ended(self, handle: Any) -> tuple[int, str] | None:
@@ -103,6 +103,10 @@ class LocalBackend:
             handle.terminate()
         elif handle.exitcode is None:
             child.kill(handle.pid)
+
+    def news(self) -> str:
+        """Nothing."""
+        return ""
 
     def close(self) -> None:
         """Nothing is left to close: the server ends once this process and its jobs have."""

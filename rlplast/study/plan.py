@@ -1,9 +1,9 @@
 """From runs to a prefix tree: what arms have in common is trained once.
 
-Two runs of one task and seed are the same up to the first moment at which a hook may fire that
-only one of them has; any other difference begins at the start. `plan` finds these moments from
-the configs alone, and makes a cell of every piece: prefixes, which end where runs part, and one
-arm per run, which ends where the run does.
+Two runs of one task and seed are the same up to the first moment at which a hook may fire, or a
+penalty may be added, that only one of them has; any other difference begins at the start. `plan`
+finds these moments from the configs alone, and makes a cell of every piece: prefixes, which end
+where runs part, and one arm per run, which ends where the run does.
 """
 
 import dataclasses
@@ -25,7 +25,9 @@ from rlplast.run.length import updates_at
 
 __all__ = ["Cell", "PlannedRun", "cost", "plan", "weights"]
 
-Rows = tuple[str, ...]  # a hook list, each row as canonical JSON
+# Of a run, as canonical JSON: each hook; and each penalty as the list that ends with it, since the
+# state of a penalty is named by its place.
+Rows = tuple[str, ...]
 _LONGEST = 80  # characters: of a task and an arm together a log is called
 
 
@@ -48,7 +50,7 @@ class Cell:
         task: name of the task.
         seed: seed of the run.
         arm: the arm's name; None for a prefix.
-        config: the run's config; a prefix's has the hooks that fire in it.
+        config: the run's config; a prefix's has the hooks that fire in it, and its penalties.
         parent: key of the prefix it goes on from; None for the start of training.
         starts: where that prefix ended, at whichever comes first; empty for the start.
         stops: where a prefix ends, at whichever comes first; empty for an arm.
@@ -85,7 +87,7 @@ def plan(runs: Iterable[PlannedRun]) -> list[Cell]:
     """
     groups: dict[tuple[Any, ...], list[PlannedRun]] = defaultdict(list)
     for run in runs:
-        groups[run.task, run.seed, _without_hooks(run.config), _installed(run.config)].append(run)
+        groups[run.task, run.seed, _without_rows(run.config), _installed(run.config)].append(run)
     cells = [cell for group in groups.values() for cell in _cells(group)]
     seen: dict[str, Cell] = {}
     for cell in cells:
@@ -107,15 +109,18 @@ def _installed(config: RunConfig) -> Rows:
 
 
 def _cells(group: Sequence[PlannedRun]) -> list[Cell]:
-    """Return the cells of runs whose configs differ in hooks only."""
+    """Return the cells of runs whose configs differ in hooks and penalties only."""
     lists = [_rows(run.config) for run in group]
-    schedules = {
-        row: _schedule(row, i, run)
-        for run, rows in zip(group, lists, strict=True)
-        for i, row in enumerate(rows)
-    }
-    identities = {row: hook_identity(json.loads(row), s) for row, s in schedules.items()}
-    earliest = {row: _acts_from(row, schedule) for row, schedule in schedules.items()}
+    identities: dict[str, str] = {}
+    earliest: dict[str, list[Time]] = {}
+    for run, rows in zip(group, lists, strict=True):
+        hooks = len(run.config.hooks)
+        for i, row in enumerate(rows[:hooks]):
+            schedule = _schedule(row, i, run)
+            identities[row] = hook_identity(json.loads(row), schedule)
+            earliest[row] = _acts_from(row, schedule)
+        for i, row in enumerate(rows[hooks:]):
+            identities[row], earliest[row] = row, _is_added_from(i, run)
     cells: list[Cell] = []
     # What is the same up to a moment, as numbers of runs; the prefix that ends there, and when.
     todo: list[tuple[list[int], str | None, tuple[Time, ...]]] = [
@@ -217,6 +222,18 @@ def _acts_from(row: str, schedule: Schedule) -> list[Time]:
     return schedule.earliest()
 
 
+def _is_added_from(place: int, run: PlannedRun) -> list[Time]:
+    """Return the times up to which a run with its penalty number `place` equals one without."""
+    row, config = run.config.penalties[place], run.config
+    acts = any(lists_face(row, face) for face in ("install", "plan"))  # at every update
+    if acts or not config.adds_penalties_apart() or not isinstance(row, dict):
+        return [Time(0, "updates")]
+    keys = {key: row.get(key) for key in ("from", "until")}
+    label = f"arm {run.arm!r}: penalties[{place}] ({row.get('method')})"
+    keys["every"] = "1 updates"
+    return Schedule.parse(keys, config.reference_time(), label, config.horizon()).earliest()
+
+
 def _earliest(times: Iterable[Time]) -> tuple[Time, ...]:
     """Return the earliest time in each unit; only those of the start, if there is one."""
     first: dict[str, float] = {}
@@ -227,7 +244,7 @@ def _earliest(times: Iterable[Time]) -> tuple[Time, ...]:
 
 
 def _shared_config(config: RunConfig, own: Rows) -> RunConfig:
-    """Return a config with the hooks that all runs of a group have, and all that bring modules."""
+    """Return a config with what all runs of a group have, and all hooks that bring modules."""
     left = list(own)
     hooks = []
     for hook in config.hooks:
@@ -238,15 +255,21 @@ def _shared_config(config: RunConfig, own: Rows) -> RunConfig:
             left.remove(row)
         else:
             hooks.append(hook)
-    return dataclasses.replace(config, hooks=hooks)
+    # After a penalty that is not shared none is.
+    shared = sum(row not in own for row in _penalty_rows(config))
+    return dataclasses.replace(config, hooks=hooks, penalties=config.penalties[:shared])
 
 
 def _rows(config: RunConfig) -> Rows:
-    return tuple(_canonical(hook) for hook in config.hooks)
+    return *(_canonical(hook) for hook in config.hooks), *_penalty_rows(config)
 
 
-def _without_hooks(config: RunConfig) -> str:
-    return _canonical(dataclasses.asdict(dataclasses.replace(config, hooks=[])))
+def _penalty_rows(config: RunConfig) -> Rows:
+    return tuple(_canonical(config.penalties[: i + 1]) for i in range(len(config.penalties)))
+
+
+def _without_rows(config: RunConfig) -> str:
+    return _canonical(dataclasses.asdict(dataclasses.replace(config, hooks=[], penalties=[])))
 
 
 def _key(config: RunConfig, stops: tuple[Time, ...]) -> str:

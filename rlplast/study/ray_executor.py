@@ -103,6 +103,10 @@ class RayBackend:
         """Interrupt the task, or kill its worker; the command saves and ends either way."""
         self._ray.cancel(handle, force=force)
 
+    def news(self) -> str:
+        """Nothing."""
+        return ""
+
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
         self._ray.shutdown()

@@ -130,7 +130,7 @@ def run_cells(
             for outcome in executor.wait(0.5):
                 run.end(outcome)
             run.refill()
-            run.tell()
+            run.tell(executor.news())
     except KeyboardInterrupt as interruption:
         stopped = executor.stop()
         for outcome in stopped:

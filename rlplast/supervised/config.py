@@ -96,6 +96,11 @@ class SupervisedConfig(RunConfig):
                 f"stream.name = 'flipped_bits' with data.name = {data.name!r}: allowed is "
                 "bit_flipping, whose bits it flips"
             )
+        if data.stored and stream == "permuted_pixels":
+            raise ConfigError(
+                "stream.name = 'permuted_pixels' with data.huggingface.in_memory = False: it "
+                "changes all pictures at once; keep them in memory"
+            )
         if data.corrupted and stream in TASKS:
             raise ConfigError(
                 f"data.corrupted = {data.corrupted!r}: under {stream} the images or labels are "

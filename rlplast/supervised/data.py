@@ -39,6 +39,7 @@ __all__ = [
     "normaliser",
 ]
 
+_PART = 256  # stored pictures that are in memory at a time
 REGRESSIONS = ("bit_flipping", "curve", "table")  # rlplast.supervised.regression has them
 _NAMES = "digits | mnist | cifar10 | cifar100 | tiny_imagenet | huggingface | " + " | ".join(
     REGRESSIONS
@@ -83,6 +84,11 @@ class DataConfig:
     def regression(self) -> bool:
         """Whether targets are numbers rather than classes."""
         return self.name in REGRESSIONS
+
+    @property
+    def stored(self) -> bool:
+        """Whether pictures are decoded by batch."""
+        return self.name == "huggingface" and not self.huggingface.in_memory
 
 
 @dataclass(frozen=True)
@@ -221,22 +227,25 @@ def hold_out(
     return images[~held], images[held]
 
 
-def normaliser(dataset: Dataset) -> tuple[Tensor, Tensor]:
-    """Return factor and offset, each (1, channels, 1, 1), float32, on the data's device.
+def normaliser(dataset: Dataset) -> Tensor:
+    """Return factor and offset, (2, 1, channels, 1, 1), float32, on the data's device.
 
     ``x.float() * factor + offset`` has mean 0 and standard deviation 1 in every channel over all
-    training images. Sums are of whole numbers, hence exact, on every device. A channel of one
-    value throughout has factor 1 and becomes 0.
+    training images. Sums are of whole numbers, hence exact, on every device, and of stored
+    pictures they are the same as of those in memory. A channel of one value throughout has factor 1
+    and becomes 0.
     """
-    x = dataset.train.x
+    device = dataset.train.x.device
+    whole = torch.zeros(dataset.input_shape[0], 256, dtype=torch.int64, device=device)
+    for x in dataset.train.parts(_PART):
+        for channel, counts in enumerate(whole):
+            counts += torch.bincount(x[:, channel].flatten(), minlength=256)
     factors, offsets = [], []
-    for channel in range(x.shape[1]):
-        counts = torch.bincount(x[:, channel].flatten(), minlength=256).tolist()
+    for counts in whole.tolist():
         n = sum(counts)
         total = sum(value * count for value, count in enumerate(counts))
         squares = sum(value**2 * count for value, count in enumerate(counts))
         spread = n * squares - total**2  # n² times the variance
         factors.append(n / spread**0.5 if spread else 1.0)
         offsets.append(-total / n * factors[-1])
-    factor, offset = torch.tensor([factors, offsets], device=x.device)[:, None, :, None, None]
-    return factor, offset
+    return torch.tensor([factors, offsets], device=device)[:, None, :, None, None]

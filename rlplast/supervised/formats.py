@@ -1,6 +1,6 @@
 """Image sets in their published binary formats.
 
-- `Images`: pictures and labels as tensors.
+- `Images`: pictures and labels.
 - `checked_images`, `checked_labels`: tensors out of arrays.
 - `missing`, `unreadable`: the errors for a published file that is not there, or damaged.
 - `read_mnist`: idx files.
@@ -14,6 +14,7 @@ import gzip
 import math
 import tarfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.supervised.stored import StoredPictures
 
 __all__ = [
     "CIFAR10",
@@ -49,11 +51,11 @@ class Images:
     """Pictures and their labels.
 
     Attributes:
-        x: raw values (n, channels, height, width), uint8.
-        y: labels (n,), int64.
+        x: raw values (n, channels, height, width), uint8; or pictures that are decoded by batch.
+        y: labels (n,), int64. Those of stored pictures stay on the CPU, as the indices do.
     """
 
-    x: Tensor
+    x: Tensor | StoredPictures
     y: Tensor
 
     def __len__(self) -> int:
@@ -64,9 +66,33 @@ class Images:
         """Return the images at `indices`, (k,) int64, or where a mask (n,) is true."""
         return Images(self.x[indices], self.y[indices])
 
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return raw values and labels at `indices` (k,), which are where the labels are."""
+        y = self.y.index_select(0, indices)
+        if isinstance(self.x, StoredPictures):
+            return self.x.load(indices), y.to(self.x.device)
+        return self.x.index_select(0, indices), y
+
+    def parts(self, size: int) -> Iterator[Tensor]:
+        """Yield the raw values of all images in order, stored ones so many at a time."""
+        return self.x.split(size) if isinstance(self.x, StoredPictures) else iter([self.x])
+
+    def pixels(self) -> Tensor:
+        """Return the raw values of all images, those of a batch for example."""
+        return self.x if isinstance(self.x, Tensor) else self.x.load(torch.arange(len(self)))
+
+    @property
+    def stored(self) -> bool:
+        """Whether the pictures are decoded by batch."""
+        return isinstance(self.x, StoredPictures)
+
+    def told_apart_by(self) -> list[Tensor]:
+        """Return the tensors that a fingerprint is made of; of stored pictures it reads a few."""
+        return [self.x.sample() if isinstance(self.x, StoredPictures) else self.x, self.y]
+
     def to(self, device: torch.device | str) -> "Images":
         """Return the images on a device."""
-        return Images(self.x.to(device), self.y.to(device))
+        return Images(self.x.to(device), self.y if self.stored else self.y.to(device))
 
 
 def checked_labels(y: np.ndarray, images: int, num_classes: int, where: object) -> Tensor:

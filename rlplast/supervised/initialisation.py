@@ -5,6 +5,7 @@ What a law does not mention follows torch's own (`torch_default`).
 
 - `vgg_law`, `resnet_law`: those of torchvision's models.
 - `vit_law`, `efficientnet_law`: those of timm's models.
+- `timm_law`: that of any other model of timm.
 - `fire_vit_law`: that of FIRE's vision transformer.
 - `xavier_law`, `he_law`, `normal_law`: those of any model whose config asks for them.
 """
@@ -23,6 +24,7 @@ __all__ = [
     "he_law",
     "normal_law",
     "resnet_law",
+    "timm_law",
     "vgg_law",
     "vit_law",
     "xavier_law",
@@ -85,6 +87,21 @@ def efficientnet_law(block: Block, generator: torch.Generator) -> Tensor:
         bound = 1 / math.sqrt(block.spec.fan_out)
         return torch.empty(block.view.shape).uniform_(-bound, bound, generator=generator)
     return (_he_fan_out if block.kind in ("conv", "linear") else torch_default)(block, generator)
+
+
+def timm_law(block: Block, generator: torch.Generator) -> Tensor:
+    """Draw as torch its own layers, and what timm has besides as timm does in most of its models.
+
+    Tables of positions and tokens N(0, 0.02²), cut at ±2; scales of layers the module's
+    ``init_values``.
+    """
+    value = torch.empty(block.view.shape)
+    constant = getattr(block.module, "init_values", None)
+    if block.role == "other" and constant is not None:
+        return value.fill_(constant)
+    if block.role == "other" and value.ndim > 1:
+        return nn.init.trunc_normal_(value, std=0.02, generator=generator)
+    return torch_default(block, generator)
 
 
 def xavier_law(block: Block, generator: torch.Generator) -> Tensor:

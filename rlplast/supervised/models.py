@@ -29,6 +29,7 @@ from rlplast.supervised.initialisation import (
     he_law,
     normal_law,
     resnet_law,
+    timm_law,
     vgg_law,
     vit_law,
     xavier_law,
@@ -40,6 +41,7 @@ __all__ = ["MODELS", "Model", "ModelConfig", "build_model", "freeze", "model_tap
 
 Shape = tuple[int, int, int]
 
+STRIDES = (1, 2, 4, 8, 16, 32)  # of EfficientNetV2-S as a whole
 ACTIVATIONS = (nn.ReLU, nn.GELU, nn.SiLU)  # whose outputs are the activations of timm's models
 
 
@@ -63,6 +65,9 @@ class ModelConfig:
         depth: for vision transformers: number of blocks; null: 12.
         patch: for vision transformers: side of a patch in pixels. null: 4 for images of up to 64
             pixels, 16 for larger ones.
+        stride: for efficientnetv2_s: pixels of the image per entry of the last feature map, along a
+            side: 1, 2, 4, 8, 16 or 32. A smaller one than the original's leaves out the first of
+            its five strides of 2, and 8 makes 4 by 4 entries of CIFAR's 32 by 32 pixels. null: 32.
         batch_norm: for vgg16: whether BatchNorm follows each conv.
         activation: for mlp: relu or tanh; null: relu.
         init: initializer, for models without attention that are not timm's; null for the model's
@@ -84,6 +89,7 @@ class ModelConfig:
     width: int | None = param(None, "[1, inf)")
     depth: int | None = param(None, "[1, inf)")
     patch: int | None = param(None, "[1, inf)")
+    stride: int | None = None
     batch_norm: bool = False
     activation: str | None = None
     init: str | None = None
@@ -107,6 +113,8 @@ class ModelConfig:
                     f"{', '.join(readers)} do"
                 )
         check_fields(self, "model.")
+        if self.stride not in (None, *STRIDES):
+            raise ConfigError(f"model.stride = {self.stride}: allowed is one of {STRIDES}")
         for i, size in enumerate(self.hidden or ()):
             check_range(f"model.hidden[{i}]", size, 1, "[1, inf)")
         for key, allowed in (("activation", ACTIVATION_NAMES), ("init", LAWS)):
@@ -180,7 +188,12 @@ def _vit(config: ModelConfig, shape: Shape, classes: int, build: type[ViT] = ViT
 
 def _efficientnet(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
     options = {"in_chans": shape[0], "num_classes": classes}
-    return _timm("tf_efficientnetv2_s", pretrained=config.pretrained, **options)
+    module = _timm("tf_efficientnetv2_s", pretrained=config.pretrained, **options)
+    strided = [m for m in module.modules() if isinstance(m, nn.Conv2d) and m.stride == (2, 2)]
+    kept = STRIDES.index(config.stride or STRIDES[-1])
+    for conv in strided[: len(strided) - kept]:
+        conv.stride = (1, 1)  # it pads as tensorflow's "same", whatever its stride
+    return module
 
 
 def _any_timm(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
@@ -193,13 +206,14 @@ def _timm(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
     timm = import_optional("timm", "vision")
     try:
         return timm.create_model(name, pretrained=pretrained, **options)
-    except (OSError, RuntimeError) as error:
-        if not pretrained:
-            raise
+    except OSError as error:  # as the Hub's client raises; RuntimeError is timm's own
         raise ConfigError(
-            f"model.pretrained: the weights of {name} could not be loaded ({error}); timm fetches "
-            "them from the Hugging Face Hub"
+            f"model.pretrained = {pretrained}: what timm needs of {name} could not be loaded "
+            f"({error}); timm fetches it from the Hugging Face Hub: connect to huggingface.co, or "
+            "set HF_HOME to a cache that holds it"
         ) from error
+    except RuntimeError as error:
+        raise ConfigError(f"timm cannot build {name}: {error}") from error
 
 
 _VIT_KEYS = ("width", "depth", "patch")
@@ -216,8 +230,8 @@ MODELS: dict[str, Model] = {
     "vit_tiny": Model(_vit, (*_VIT_KEYS, "pretrained"), vit_law),
     "deit_tiny": Model(_vit, (*_VIT_KEYS, "pretrained"), vit_law),
     "vit_tiny_fire": Model(partial(_vit, build=FireViT), _VIT_KEYS, fire_vit_law),
-    "efficientnetv2_s": Model(_efficientnet, ("pretrained",), efficientnet_law),
-    "timm": Model(_any_timm, ("timm", "pretrained")),
+    "efficientnetv2_s": Model(_efficientnet, ("stride", "pretrained"), efficientnet_law),
+    "timm": Model(_any_timm, ("timm", "pretrained"), timm_law),
 }
 ACTIVATION_NAMES = ("relu", "tanh")
 LAWS: dict[str, Callable[[ModelConfig], Callable[[Block, torch.Generator], Tensor]]] = {

@@ -2,6 +2,7 @@
 
 - `read_tiny_imagenet`: the published folder of JPEGs.
 - `read_huggingface`: any image set that the library `datasets` loads.
+- `images_of_rows`, `stored_rows`: its pictures, all in memory or decoded by batch.
 """
 
 import re
@@ -12,16 +13,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.optional import import_optional
 from rlplast.core.registry import param
-from rlplast.supervised.formats import Images, checked_images, missing, unreadable
+from rlplast.supervised.formats import Images, checked_images, checked_labels, missing, unreadable
+from rlplast.supervised.stored import StoredPictures
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["HuggingFaceConfig", "images_of_rows", "read_huggingface", "read_tiny_imagenet"]
+__all__ = [
+    "HuggingFaceConfig",
+    "images_of_rows",
+    "read_huggingface",
+    "read_tiny_imagenet",
+    "stored_rows",
+]
 
 _TINY = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 _SIDE = 64  # pixels of Tiny-ImageNet
@@ -41,6 +50,9 @@ class HuggingFaceConfig:
         test: split of the test images.
         size: side in pixels. The shorter side of an image is resized to it (bicubic), and the
             middle of the longer side is kept. null if all images have one size.
+        in_memory: whether all pixels are kept in memory, on the run's device. If not, pictures are
+            decoded when a batch asks for them, in as many threads as the run has. The numbers are
+            the same. Checkpoints then know the data by their labels and 256 of the pictures.
     """
 
     path: str | None = None
@@ -49,6 +61,7 @@ class HuggingFaceConfig:
     train: str = "train"
     test: str = "test"
     size: int | None = param(None, "[1, 10000]")
+    in_memory: bool = True
 
 
 def read_tiny_imagenet(folder: Path) -> tuple[Images, Images, int]:
@@ -176,7 +189,8 @@ def read_huggingface(config: HuggingFaceConfig) -> tuple[Images, Images, int]:
         raise ConfigError(
             f"data.huggingface.path = {config.path!r} cannot be loaded: {error}"
         ) from error
-    train, test = (images_of_rows(table, config) for table in tables)
+    read = images_of_rows if config.in_memory else stored_rows
+    train, test = (read(table, config) for table in tables)
     if train.x.shape[1:] != test.x.shape[1:]:
         raise ConfigError(
             f"data.huggingface.path = {config.path!r}: training pictures have shape "
@@ -200,17 +214,8 @@ def images_of_rows(rows: Iterable[Mapping[str, Any]], config: HuggingFaceConfig)
     pictures: list[Image] = []
     labels: list[int] = []
     for row in rows:
-        for column in (config.image, config.label):
-            if column not in row:
-                raise ConfigError(f"{where}: no column {column!r}; there are {', '.join(row)}")
-        label = row[config.label]
-        if type(label) is not int:  # true is an int too
-            raise ConfigError(
-                f"{where}: label {label!r} in column {config.label!r}; allowed are whole numbers"
-            )
-        picture = _picture(row[config.image], f"{where}: column {config.image!r}")
-        pictures.append(picture if config.size is None else _sized(picture, config.size))
-        labels.append(label)
+        pictures.append(_picture_of_row(row, config, where))
+        labels.append(_label(row[config.label], config, where))
     sizes = sorted({picture.size for picture in pictures})
     if len(sizes) > 1:
         raise ConfigError(
@@ -220,6 +225,57 @@ def images_of_rows(rows: Iterable[Mapping[str, Any]], config: HuggingFaceConfig)
     mode = "L" if all(picture.mode in _GREY for picture in pictures) else "RGB"
     x = np.stack([_pixels(p, mode) for p in pictures]) if pictures else np.empty((0, 1, 1, 1))
     return checked_images(x, np.array(labels, np.int64), max(labels, default=0) + 1, where)
+
+
+def stored_rows(table: Any, config: HuggingFaceConfig) -> Images:
+    """Return what `images_of_rows` does, with pictures that are decoded when they are asked for.
+
+    Args:
+        table: what ``datasets.load_dataset`` returns: rows by number, columns by name.
+        config: its columns, and the size of the pictures.
+
+    Raises:
+        ConfigError: as `images_of_rows`; of several sizes only once a batch has both.
+        DamagedFile: for a label below 0, or no row at all.
+    """
+    where = f"data.huggingface.path = {config.path!r}"
+    pictures = (_picture_of_row(table[i], config, where) for i in range(len(table)))
+    first = next(pictures, None)
+    if first is None:
+        raise DamagedFile(f"{where}: no image; needed is at least one")
+    grey = first.mode in _GREY and all(picture.mode in _GREY for picture in pictures)
+    mode = "L" if grey else "RGB"  # known after the first picture in colour
+    labels = [_label(label, config, where) for label in table[config.label]]
+    one = _pixels(first, mode).shape
+
+    def read(row: int) -> np.ndarray:
+        pixels = _pixels(_picture_of_row(table[row], config, where), mode)
+        if pixels.shape != one:
+            raise ConfigError(
+                f"{where}: picture {row} has shape {pixels.shape}, picture 0 {one}; allowed is one "
+                "size, or data.huggingface.size, to which they are scaled and cut"
+            )
+        return pixels
+
+    y = checked_labels(np.array(labels, np.int64), len(table), max(labels) + 1, where)
+    return Images(StoredPictures(read, torch.arange(len(y)), one), y)
+
+
+def _picture_of_row(row: Mapping[str, Any], config: HuggingFaceConfig, where: str) -> "Image":
+    """Return a row's picture, scaled and cut."""
+    for column in (config.image, config.label):
+        if column not in row:
+            raise ConfigError(f"{where}: no column {column!r}; there are {', '.join(row)}")
+    picture = _picture(row[config.image], f"{where}: column {config.image!r}")
+    return picture if config.size is None else _sized(picture, config.size)
+
+
+def _label(label: object, config: HuggingFaceConfig, where: str) -> int:
+    if type(label) is not int:  # true is an int too
+        raise ConfigError(
+            f"{where}: label {label!r} in column {config.label!r}; allowed are whole numbers"
+        )
+    return label
 
 
 def _sized(picture: "Image", size: int) -> "Image":

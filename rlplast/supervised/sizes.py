@@ -20,6 +20,7 @@ KNOWN = {
     "cifar10": Sizes(50_000, 10_000, (3, 32, 32), 10),
     "cifar100": Sizes(50_000, 10_000, (3, 32, 32), 100),
     "tiny_imagenet": Sizes(100_000, 10_000, (3, 64, 64), 200),
+    "ILSVRC/imagenet-1k": Sizes(1_281_167, 50_000, (3, 224, 224), 1000),  # of the Hub, and its size
     "bit_flipping": Sizes(10_000, 32, (1, 1, 20), 1),  # a task's examples; one output
     "curve": Sizes(100, 100, (1, 1, 1), 1),
 }
@@ -32,7 +33,8 @@ def sizes_of(data: Any) -> tuple[Sizes, bool]:
     Args:
         data: the section ``data`` of a config, a `rlplast.supervised.data.DataConfig`.
     """
-    found = KNOWN.get(data.name, _ANY)
+    name = data.huggingface.path if data.name == "huggingface" else data.name
+    found = KNOWN.get(name, _ANY)
     if data.name == "digits":
         found = found._replace(train=round(1797 * (1 - data.test)), test=round(1797 * data.test))
     if getattr(data, "examples", None) is not None:
@@ -40,4 +42,4 @@ def sizes_of(data: Any) -> tuple[Sizes, bool]:
     if data.validation:
         held = round(data.validation * found.train)
         found = found._replace(train=found.train - held, test=held)
-    return found, data.name in KNOWN
+    return found, name in KNOWN

@@ -7,6 +7,7 @@ Whatever is drawn for a task depends on the run's seed and the task's number alo
 stop and go on anywhere, and task 7 is the same whether or not there were others before it.
 """
 
+import math
 from dataclasses import replace
 
 import torch
@@ -42,7 +43,7 @@ def task_data(config: StreamConfig, data: Dataset, phase: Phase, number: int, se
         number: of the phase, from 0.
         seed: the run's seed.
     """
-    device = data.train.x.device
+    device = data.train.y.device
     if config.name == "random_labels":
         y = data.train.y.clone()
         labels = task_labels(seed, number, len(phase.train), data.num_classes)
@@ -50,7 +51,7 @@ def task_data(config: StreamConfig, data: Dataset, phase: Phase, number: int, se
         images = Images(data.train.x, y)
         return replace(data, train=images, test=images)
     if config.name == "permuted_pixels":
-        order = task_pixels(seed, number, data.train.x[0, 0].numel()).to(device)
+        order = task_pixels(seed, number, math.prod(data.input_shape[1:])).to(device)
         train, test = (_permuted(images, order) for images in (data.train, data.test))
         return replace(data, train=train, test=test)
     if config.name == "flipped_bits":
@@ -61,5 +62,5 @@ def task_data(config: StreamConfig, data: Dataset, phase: Phase, number: int, se
 
 def _permuted(images: Images, order: Tensor) -> Images:
     """Return images whose pixels are permuted, in all channels alike."""
-    x = images.x.flatten(2)[:, :, order].view_as(images.x)
-    return Images(x, images.y)
+    x = images.pixels()
+    return Images(x.flatten(2)[:, :, order].view_as(x), images.y)

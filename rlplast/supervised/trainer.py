@@ -58,12 +58,15 @@ class Supervised(Trainable):
         self.data = load(config.data, seed).to(device)
         self.objective = REGRESSION if regression else classification(config.label_smoothing)
         parts = {"data.train": self.data.train, "data.test": self.data.test}
-        self.fingerprints = {name: fingerprint([i.x, i.y]) for name, i in parts.items()}
-        self.normaliser = None if regression else normaliser(self.data)
+        self.fingerprints = {name: fingerprint(i.told_apart_by()) for name, i in parts.items()}
+        self.normaliser: Tensor | None = None  # factor and offset, once they are needed
         self.stream = phases(
             config.stream, self.data.train.y, self.data.test.y, self.data.num_classes, seed
         )
         check_total(self.stream, config.batch_size, config.total_time())
+        if len(self.stream) == 1:
+            name = config.optimizer.name
+            config.optimizer.refuse_first_phase(f"this run has one phase, so {name} never trains")
         self.model = build_model(config.model, self.data.input_shape, self.data.num_classes)
         self.model.to(device)
         install_methods(config.layers, config.hooks, {"model": (self.model,)}, seed)
@@ -99,6 +102,7 @@ class Supervised(Trainable):
         epochs = self.stream[self.clock.phase].epochs
         if here.epoch == epochs:  # hooks fire between this phase and the next
             self.clock = self.clock.advance(phase=1)
+            self.begin_phase()
             self.online.zero_()
             self.online_images = 0
             if self.config.optimizer.renew:
@@ -109,6 +113,11 @@ class Supervised(Trainable):
         else:
             self.updater.set_lr(here.updates, epochs * here.batches)
         self._update(here)
+
+    def begin_phase(self) -> None:
+        """Give the network the optimizers of its phase, if the first one has others."""
+        if self.updater.begin(self.clock.phase):
+            self.networks["model"].optimizers = tuple(self.updater.optimizers)
 
     def here(self) -> Position:
         """Return where in its phase the run is."""
@@ -130,27 +139,26 @@ class Supervised(Trainable):
         return self.shown[1:]
 
     def _update(self, here: Position) -> None:
-        x, y = self._batch(here)
+        chosen = self._chosen(here)
         clock = self.clock.advance(updates=1, epochs=int(here.batch == here.batches - 1))
         self.updater.zero_grad()
-        activations = self._backward(x, y, clock)
+        activations = self._backward(chosen, clock)
         self.updates_summed += 1
-        self.images_summed += len(y)
+        self.images_summed += len(chosen)
         self.updater.step()
         self.clock = clock
         self._to_compile = False
         self.after_update(self.clock, {"model": activations})
 
-    def _backward(self, x: Tensor, y: Tensor, clock: Clock) -> Activations:
-        """Add up the gradient of a batch, part by part; return its activations."""
-        count = -(-len(y) // (self.config.micro_batch or len(y)))
+    def _backward(self, chosen: Tensor, clock: Clock) -> Activations:
+        """Add up the gradient of the chosen images, part by part; return their activations."""
+        count = -(-len(chosen) // (self.config.micro_batch or len(chosen)))
         whole, found = torch.zeros((), device=self.device), []
-        parts = zip(x.tensor_split(count), y.tensor_split(count), strict=True)
-        for i, (inputs, targets) in enumerate(parts, 1):
+        for i, (inputs, targets) in enumerate(self._parts(chosen, count), 1):
             loss, outputs, activations = self._loss(inputs, targets)
             found.append(activations)
             self._sum_up(loss.detach(), outputs.detach(), targets)
-            loss = loss * (len(targets) / len(y))
+            loss = loss * (len(targets) / len(chosen))
             whole = whole + loss.detach()
             if i == count:
                 loss = self.penalties.add("model", loss, whole, clock=clock)
@@ -173,30 +181,37 @@ class Supervised(Trainable):
         """Return the indices of this phase's training images in the order of a named stream."""
         indices = self.stream[self.clock.phase].train
         generator = torch_stream(self.config.seed, *stream)
-        return indices[torch.randperm(len(indices), generator=generator)].to(self.device)
+        order = indices[torch.randperm(len(indices), generator=generator)]
+        return order.to(self.task.train.y.device)
 
-    def _batch(self, here: Position) -> tuple[Tensor, Tensor]:
-        """Return augmented and normalised images, and labels or targets."""
+    def _chosen(self, here: Position) -> Tensor:
+        """Return the indices of the batch's images."""
         config, key = self.config, (self.clock.phase, here.epoch)
         if self.order is None or self.order[0] != key:
             self.order = key, self._shuffled("data", "epoch", *key)
         chosen = self.order[1][here.batch * config.batch_size :]
-        if here.batch < here.batches - 1:
-            chosen = chosen[: config.batch_size]
-        images = self.task.train
-        x = images.x.index_select(0, chosen)
-        if config.augment:  # of raw pixels, so that what a crop adds is black
-            stream = torch_stream(config.seed, "data", "augment", self.clock.updates)
-            x = augment(x, config.augment, stream)
-        return self.normalise(x), images.y.index_select(0, chosen)
+        return chosen[: config.batch_size] if here.batch < here.batches - 1 else chosen
+
+    def _parts(self, chosen: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield augmented and normalised images, and labels or targets, in so many parts."""
+        steps, seed, stream = self.config.augment, self.config.seed, None
+        if steps:
+            stream = torch_stream(seed, "data", "augment", self.clock.updates)
+        for indices in chosen.tensor_split(count):
+            x, y = self.task.train.batch(indices)
+            if stream is not None:  # of raw pixels, so that what a crop adds is black
+                x = augment(x, steps, stream)  # draws one number after the other
+            yield self.normalise(x), y
 
     def normalise(self, x: Tensor) -> Tensor:
         """Return raw images with mean 0 and standard deviation 1 per channel of all training.
 
         Inputs of a regression stay as they are.
         """
-        if self.normaliser is None:
+        if self.config.data.regression:
             return x
+        if self.normaliser is None:
+            self.normaliser = normaliser(self.data)
         factor, offset = self.normaliser
         return x.to(torch.float32, copy=True).mul_(factor).add_(offset)
 
@@ -258,7 +273,8 @@ class Supervised(Trainable):
 
     @torch.no_grad()
     def _score(self, images: Images) -> dict[str, float]:
-        return self.objective.scores(self.predict(images.x), images.y.to(self.device))
+        outputs = torch.cat([self.predict(x) for x in images.parts(EVALUATION_BATCH)])
+        return self.objective.scores(outputs, images.y.to(self.device))
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
@@ -301,7 +317,7 @@ class Supervised(Trainable):
 
     def sample(self, size: int, number: int) -> Images:
         """Return raw training images of this phase, drawn from a stream of their own."""
-        return self.task.train[self._shuffled("probe", number)[:size]]
+        return Images(*self.task.train.batch(self._shuffled("probe", number)[:size]))
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Images]:
         """Yield raw training images of this phase in one random order, from its start if need be.
@@ -310,28 +326,30 @@ class Supervised(Trainable):
         """
         parts = self._shuffled("batches", number).split(size)
         for chosen in parts if count is None else islice(cycle(parts), count):
-            yield self.task.train[chosen]
+            yield Images(*self.task.train.batch(chosen))
 
     def loss(self, network: str, batch: Images, train: bool = False) -> Tensor:
         """Return the mean loss of a batch; in eval mode no statistics move."""
         with nullcontext() if train else self._evaluating():
-            return self.task_loss(self.normalise(batch.x), batch.y)[0]
+            return self.task_loss(self.normalise(batch.pixels()), batch.y)[0]
 
     def outputs(self, network: str, batch: Images, module: nn.Module | None = None) -> Tensor:
         """Return the outputs of a batch, (batch, outputs): logits, or those of a regression."""
         module = self.model if module is None else module
         with in_mode(module, train=False):
-            return module(self.normalise(batch.x))
+            return module(self.normalise(batch.pixels()))
 
     @torch.no_grad()
     def activations(self, network: str, batch: Images) -> Activations:
         """Return hidden activations on a batch, after the nonlinearity, in eval mode."""
         with self._evaluating():
-            return self._taps(self.normalise(batch.x))[1]
+            return self._taps(self.normalise(batch.pixels()))[1]
 
     def state_dict(self) -> dict[str, Any]:
         """Return streams and sums; the place in the data follows from the clock."""
-        return {
+        # Of stored pictures the normaliser takes a pass over all of them.
+        kept = {"normaliser": self.normaliser} if self.data.train.stored else {}
+        return kept | {
             "streams": self.streams.state_dict(),
             "penalties": self.penalties.state_dict(),
             "loss_sum": self.loss_sum,
@@ -359,6 +377,8 @@ class Supervised(Trainable):
         self.loss_sum.copy_(state["loss_sum"])
         self.right.copy_(state["right"])
         self.updates_summed, self.images_summed = map(int, state["counted"])
+        if state.get("normaliser") is not None:
+            self.normaliser = state["normaliser"].to(self.device)
         if "online" in state:  # not in checkpoints of older versions
             self.online.copy_(state["online"])
             self.online_images = int(state["online_images"])

@@ -15,9 +15,12 @@ from rlplast.core.errors import RlplastError
 from rlplast.core.rng import numpy_stream
 from tests.agents.toy_env import (
     ROUND,
+    SPEC,
+    Wheel,
     dqn,
     exploration_state,
     same,
+    use_toy,
     use_wheel,
 )
 from tests.naive.dqn import HandWrittenUpdate, epsilon_twin, syncs_twin
@@ -184,13 +187,40 @@ def test_each_environment_draws_its_own_exploration(monkeypatch: pytest.MonkeyPa
     assert np.mean(rows) == pytest.approx(0.5 * 2 / 3, abs=0.05)
 
 
+@pytest.mark.parametrize("evaluating", [False, True])
+def test_shared_exploration_is_one_draw_for_all_environments(
+    evaluating: bool, monkeypatch: pytest.MonkeyPatch
+):
+    use_wheel(monkeypatch)
+    agent = dqn(num_envs=4, exploration="shared", epsilon_eval=0.5)
+    always_action_zero(agent)
+    mine, twin = numpy_stream(0, "a"), numpy_stream(0, "a")
+    obs, explored, apart = agent.experience.stack.obs(), 0, 0
+    for _ in range(300):
+        explore, random = twin.random() < 0.5, twin.integers(3, size=4)
+        acting = agent._act_in_evaluation(obs, mine) if evaluating else agent._act(obs, 0.5, mine)
+        assert acting.tolist() == (random.tolist() if explore else [0] * 4)
+        explored += explore
+        apart += len(set(acting.tolist())) > 1
+    assert explored / 300 == pytest.approx(0.5, abs=0.1)
+    assert apart > 0.8 * explored  # random actions are drawn one by one
+
+
+@pytest.mark.parametrize("exploration", ["each", "shared"])
 def test_exploration_draws_do_not_depend_on_epsilon_or_on_the_network(
+    exploration: str,
     monkeypatch: pytest.MonkeyPatch,
 ):
     use_wheel(monkeypatch)
     states = []
     for epsilon, seed in [(0.0, 3), (0.3, 3), (1.0, 3), (0.3, 3)]:
-        agent = dqn(num_envs=3, epsilon_start=epsilon, epsilon_end=epsilon, seed=seed)
+        agent = dqn(
+            num_envs=3,
+            epsilon_start=epsilon,
+            epsilon_end=epsilon,
+            seed=seed,
+            exploration=exploration,
+        )
         while agent.clock.env_steps < 60:
             agent.step()
         states.append(exploration_state(agent))
@@ -272,6 +302,24 @@ def test_frames_are_stacked_as_training_sees_them():
     batch = agent.sample(64, 0)
     assert batch is not None
     assert any(np.array_equal(newest, obs) for obs in batch.obs_next.numpy())
+
+
+@pytest.mark.parametrize("repeat_first", [False, True])
+def test_the_replay_stacks_frames_as_acting_saw_them(
+    repeat_first: bool, monkeypatch: pytest.MonkeyPatch
+):
+    spec = dataclasses.replace(SPEC, frame_stack=4, repeat_first=repeat_first)
+    use_toy(monkeypatch, spec, Wheel)
+    agent = dqn(num_envs=2, network="mlp", initial_steps=100, batch_size=300)
+    seen = set()
+    for _ in range(40):
+        seen |= {obs.tobytes() for obs in agent.experience.obs()}
+        agent.step()
+    stacks = agent.sample(300, 0).obs.numpy()
+    assert {stack.tobytes() for stack in stacks} <= seen
+    padded = [stack for stack in stacks if (stack[1] == stack[0]).all()]
+    assert padded
+    assert all(stack[0].any() == repeat_first for stack in padded)
 
 
 def test_a_worker_that_dies_is_an_error_that_says_to_resume() -> None:

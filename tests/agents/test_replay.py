@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplast.agents.replay import Batch, Replay
-from rlplast.core.errors import ConfigError
+from rlplast.agents.sampling import SampleWeightDecay
+from rlplast.core.errors import ConfigError, RlplastError
 from tests.agents.replay_episodes import FRAME, Episodes, assert_equal, copy, fill, make
 from tests.naive.replay import NaiveReplay
 
@@ -52,6 +54,7 @@ def assert_same_as_naive(replay: Replay, naive: NaiveReplay, rng: np.random.Gene
     gamma=st.sampled_from([0.0, 0.9, 1.0]),
     p_terminated=st.sampled_from([0.0, 0.05, 0.4]),
     p_truncated=st.sampled_from([0.0, 0.05, 0.4]),
+    repeat_first=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_every_transition_agrees_with_the_naive_replay(
@@ -64,6 +67,7 @@ def test_every_transition_agrees_with_the_naive_replay(
     gamma: float,
     p_terminated: float,
     p_truncated: float,
+    repeat_first: bool,
     seed: int,
 ) -> None:
     rows = n_step + frame_stack + spare_rows
@@ -79,8 +83,9 @@ def test_every_transition_agrees_with_the_naive_replay(
         batch_size=4,
         rng=rng,
         action_dim=action_dim,
+        repeat_first=repeat_first,
     )
-    naive = NaiveReplay(rows, num_envs, frame_stack, n_step, gamma)
+    naive = NaiveReplay(rows, num_envs, frame_stack, n_step, gamma, repeat_first)
     episodes = Episodes(num_envs, seed, p_terminated, p_truncated, action_dim)
     for memory in (replay, naive):
         memory.start(episodes.start())
@@ -137,13 +142,16 @@ def test_terminated_window_does_not_bootstrap_even_if_also_truncated(truncated: 
     assert replay.size == 4
 
 
-def test_stack_at_an_episode_start_is_blank_before_it() -> None:
-    replay = make(frame_stack=4)
+@pytest.mark.parametrize(("repeat_first", "before"), [(False, [0, 0, 0]), (True, [1, 2, 1])])
+def test_stack_at_an_episode_start_is_blank_before_it_or_repeats_its_first_frame(
+    repeat_first: bool, before: list[int]
+) -> None:
+    replay = make(frame_stack=4, repeat_first=repeat_first)
     one_episode(replay, length=4, terminated=True, truncated=False)
     fill(replay, Episodes(1, seed=0, p_terminated=0, p_truncated=0), 1)
     stacks = replay.sample_from(100, np.random.default_rng(0)).obs.numpy()
     (of_second,) = np.unique(stacks[stacks[:, -1, 1] == 2], axis=0)
-    np.testing.assert_array_equal(of_second, [[0, 0, 0], [0, 0, 0], [0, 0, 0], [1, 2, 1]])
+    np.testing.assert_array_equal(of_second, [before, before, before, [1, 2, 1]])
 
 
 def test_starting_again_stitches_no_transition() -> None:
@@ -178,6 +186,40 @@ def test_draws_are_uniform_over_transitions() -> None:
     chi_square, freedom = ((counts - expected) ** 2 / expected).sum(), len(counts) - 1
     # Mean and standard deviation of the chi-square distribution; too even is wrong as well.
     assert abs(chi_square - freedom) < 4 * np.sqrt(2 * freedom)
+
+
+def test_one_transition_in_a_thousand_rows_is_found() -> None:
+    replay = make(rows=4, num_envs=400, n_step=3)
+    frames, final = np.ones((2, 400, *FRAME), np.int32)
+    ended, no = np.arange(400) == 77, np.zeros(400, bool)
+    replay.start(frames)
+    replay.add(np.arange(400), np.zeros(400), ended, no, frames, final)
+    replay.add(np.arange(400), np.zeros(400), no, no, frames, final)
+    assert replay.size == 1
+    assert (replay.sample().action == 77).all()
+
+
+@pytest.mark.parametrize("sampling", [None, SampleWeightDecay(decay=5, min=0.5)])
+def test_a_draw_that_never_succeeds_ends_and_names_what_the_replay_holds(
+    sampling: SampleWeightDecay | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = make(rows=20, num_envs=2, n_step=2, frame_stack=3, sampling=sampling)
+    episodes = Episodes(2, seed=0, p_terminated=0, p_truncated=0)
+    replay.start(episodes.start())
+    fill(replay, episodes, 12)
+    windows = replay._windows
+
+    def none(env: np.ndarray, row: np.ndarray) -> Any:  # no longer agrees with `size`
+        return windows(env, row)._replace(valid=np.zeros(len(row), bool))
+
+    monkeypatch.setattr(replay, "_windows", none)
+    with pytest.raises(RlplastError) as caught:
+        replay.sample()
+    said = str(caught.value)
+    assert re.search(r"drew \d+ times and still misses 16 of 16 transitions", said)
+    assert re.search(r"\d+ of its 24 rows", said)
+    assert "capacity 40, 2 environments, frame_stack 3 and n_step 2" in said
+    assert "13 to 13 rows were written, and of them 0 to 0 cleared" in said
 
 
 # --- batches --------------------------------------------------------------------------------

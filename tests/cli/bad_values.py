@@ -36,6 +36,7 @@ UNKNOWN_KEYS = [
     ("env.options.max_steps", 3, "did you mean 'max_episode_steps'?"),
     ("metrics.names", ["srnk"], "metric 'srnk' is unknown: did you mean 'srank'?"),
     ("agent.network", "mpl", "agent.network = 'mpl': did you mean 'mlp'?"),
+    ("agent.exploration", "share", "agent.exploration = 'share': did you mean 'shared'?"),
     ("agent.policy", "onlin", "agent.policy = 'onlin': did you mean 'online'?"),
     ("agent.accelerate", "compil", "agent.accelerate = 'compil': did you mean 'compile'?"),
 ]

@@ -36,6 +36,21 @@ def failed(tmp_path: Path, **changes: Any) -> str:
     return message
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_environment_that_hangs_is_ended_by_a_second_signal(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("rlplast.envs.workers._JOIN_SECONDS", 0.1)  # the worker hangs on
+    own_envs.register()
+    run, env = tmp_path / "run", {"id": f"gym/{own_envs.PREFIX}Faulty-signals-v0"}
+    quiet = {"evaluate": {"every": None}, "metrics": {"every": None}, "hooks": []}
+    config = small_config(tmp_path, **quiet, env=env | {"num_envs": 2, "workers": workers})
+    message = refused(command("train", config, "--out", run), code=130)
+    assert message.startswith("ended at once by another SIG")
+    assert api.load(run).info["status"] == "interrupted"
+    checkpoint.check(run / "checkpoints" / "step-0")
+
+
 def test_diverged_loss_ends_the_run(tmp_path: Path):
     message = failed(tmp_path, log={"every": "10%"}, checkpoint={"every": "100%"})
     assert "train/loss = nan" in message

@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.commands import command
 from tests.cli.runs import refused
+from tests.report.drawn import undrawn
 from tests.report.runs import write_run, write_study
 
 ARMS = ("none", "fire", "full_reset")
@@ -16,8 +17,7 @@ ARMS = ("none", "fire", "full_reset")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Charts are not drawn: what they show is tested elsewhere."""
-    monkeypatch.setattr("rlplast.report.vega.png", lambda drawing: b"")
-    monkeypatch.setattr("rlplast.report.vega.svg", lambda spec: "<svg ></svg>")
+    monkeypatch.setattr("rlplast.report.vega.draw", undrawn)
     monkeypatch.setattr("rlplast.report.page._vega", lambda: "")
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from rlplast.cli.study_command import read_study_config, study_cells
+from rlplast.core.checkpoint.files import lock
 from tests.cli.commands import command
 from tests.cli.runs import files
 from tests.cli.studies import ALL, ARMS, PREFIXES, TINY, again, folder_of, results
@@ -40,6 +42,25 @@ def test_results_of_an_arm_without_run_json_are_kept_aside(study: Path):
     kept = fire.with_name(f"{fire.name}.aside-1")
     assert (kept / "metrics.jsonl").read_bytes() == lines
     assert results(study) == before
+
+
+def test_cell_whose_folder_another_process_still_writes_to_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("rlplast.cli.cell._PATIENCE", 0.1)
+    config, out = write_study(tmp_path, TINY, {"none": {}}), tmp_path / "study"
+    held = ExitStack()
+
+    def hold(name: str, attempt: int) -> None:
+        if attempt == 1:
+            folder_of(out, name).mkdir(parents=True)
+            held.enter_context(lock(folder_of(out, name) / ".lock") or nullcontext())
+        else:
+            held.close()
+
+    outcome, started = run_study(config, out, fault=hold)
+    assert (outcome.code, started) == (0, ["seed-3/none"] * 2)
+    assert "is still written to by another process after 0 s" in outcome.err + outcome.out
 
 
 # What it says and leaves.

@@ -25,6 +25,7 @@ def start(config: Path, out: Path, *words: object) -> subprocess.Popen[str]:
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        start_new_session=True,
     )
 
 
@@ -50,7 +51,7 @@ LONG: dict[str, Any] = TINY | {"total": "2000 env_steps", "replay_ratio": 1}
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_study_that_is_stopped_by_a_signal_goes_on(number: signal.Signals, tmp_path: Path):
     config = write_study(tmp_path, LONG, ARMS)
     through, out = tmp_path / "through", tmp_path / "study"
@@ -59,6 +60,8 @@ def test_study_that_is_stopped_by_a_signal_goes_on(number: signal.Signals, tmp_p
     process = start(config, out, "--jobs", 2)
     until(lambda: training(out), 120)
     assert cells_alive(out)
+    if number == signal.SIGHUP:  # as a terminal that closes: to all processes it started, twice
+        os.killpg(process.pid, number)
     process.send_signal(number)
     said, _ = process.communicate(timeout=120)
     if number == signal.SIGKILL:

@@ -46,7 +46,7 @@ def test_validation_is_a_share_or_a_path(tmp_path: Path):
     assert (len(corpus.train), len(corpus.validation)) == (108, 12)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ):

@@ -25,6 +25,7 @@ RECEIPT = {
     "crossings",
     "entries_touched",
     "sfe",
+    "sfe_normalized",
     "dfi_before",
     "dfi_after",
     "norm_before",

@@ -1,5 +1,8 @@
 """Environments as a user would write them; importable, so that workers can build them too."""
 
+import multiprocessing
+import os
+import signal
 import sys
 import time
 from typing import Any, ClassVar
@@ -9,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 PREFIX = "rlplast-tests/"
-FAULTS = ("raises", "exits", "hangs", "none", "array", "unsaved")
+FAULTS = ("raises", "exits", "hangs", "signals", "none", "array", "unsaved")
 
 
 class Walk(gymnasium.Env):
@@ -101,7 +104,11 @@ class Faulty(Walk):
                 raise KeyError("wheel")
             if self.fault == "exits":
                 sys.exit(3)
-            if self.fault == "hangs":
+            if self.fault == "signals":
+                run = os.getppid() if multiprocessing.parent_process() else os.getpid()
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    os.kill(run, number)
+            if self.fault in ("hangs", "signals"):
                 time.sleep(600)
             reward = {"none": None, "array": np.ones(2)}.get(self.fault, reward)
         return obs, reward, terminated, truncated, info

@@ -7,13 +7,16 @@ import pytest
 from ale_py import roms
 
 from rlplast import envs
+from rlplast.envs import atari
 from rlplast.envs.atari import MINIMAL_ACTIONS, AtariSimulator
+from rlplast.run import api
 from tests.envs.checks import (
     assert_continues_after_restore,
     generator,
     random_actions,
 )
 from tests.marks import slow, slow_but
+from tests.naive.atari_wrappers import FireWrappers
 
 NO_ONE_PLAYER_GAME = {"combat", "joust", "maze_craze", "warlords"}
 
@@ -87,6 +90,52 @@ def test_steps_equal_a_slow_twin_that_replays_the_draws(rom: str, options: dict[
             np.testing.assert_allclose(env.reset().astype(int), twin.reset(), atol=1)
 
 
+FIRE = dict.fromkeys(("sticky_steps", "grey_last", "repeat_first"), True)
+
+
+def opencv_shrinks(picture: np.ndarray, *taps: Any) -> np.ndarray:
+    del taps
+    return cv2.resize(picture, (84, 84), interpolation=cv2.INTER_AREA)
+
+
+@pytest.mark.parametrize(
+    ("config", "sticky", "steps"),
+    [
+        ("dqn/asterix", 0.25, 200),
+        slow("dqn/asterix", 0.0, 500),
+        slow("dqn/asterix", 0.6, 500),
+        slow("dqn/beamrider", 0.25, 500),
+        slow("dqn/demonattack", 0.25, 500),
+    ],
+)
+@pytest.mark.parametrize("shrinks", ["opencv", "rlplast"])
+def test_configs_of_fire_equal_its_wrappers_observation_by_observation(
+    config: str, sticky: float, steps: int, shrinks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They differ by the shrinking alone, where a pixel's mean is half way between two levels."""
+    if shrinks == "opencv":
+        monkeypatch.setattr(atari, "area_resize", opencv_shrinks)
+    section: Any = api.read_config(config).env
+    env_id, options = section.id, {"sticky": sticky} | section.options
+    rng = generator(5)
+    twin = FireWrappers(load(atari._ROMS[env_id], int(rng.integers(2**31 - 1))), sticky, rng)
+    env = envs.make_vector(env_id, [generator(5)], **options)
+    stack = envs.FrameStack(1, env.spec)
+    stack.push(env.reset(), True)
+    expected, differing = twin.reset(), 0
+    for action in random_actions(env_id, steps, seed=6):
+        difference = np.abs(stack.obs()[0].astype(int) - expected)
+        differing += np.count_nonzero(difference)
+        assert difference.max() <= (shrinks == "rlplast")
+        step = env.step(np.array([action]))
+        expected, reward, over = twin.step(action)
+        assert (np.sign(step.reward[0]), step.terminated[0]) == (reward, over)
+        stack.push(step.obs, step.terminated)
+        if over:
+            expected = twin.reset()
+    assert differing < 1e-3 * steps * expected.size
+
+
 class ActionRecorder:
     """Passes everything on to ALE and keeps the actions it executed."""
 
@@ -122,6 +171,29 @@ def test_each_frame_repeats_the_executed_action_with_the_sticky_probability(stic
     for late in range(3):
         fraction = np.mean(executed[1:, late] != asked[1:, 0])
         assert fraction == pytest.approx(sticky ** (late + 1), abs=0.04)
+
+
+@pytest.mark.parametrize("sticky", [0.0, 0.25, 0.6])
+def test_sticky_steps_repeat_an_action_for_all_frames_of_a_step(sticky: float) -> None:
+    simulator = AtariSimulator("pong", generator(0), 4, sticky, True, sticky_steps=True)
+    simulator.reset()
+    recorder = ActionRecorder(simulator._ale)
+    simulator._ale = recorder
+    chosen = [step % 18 for step in range(700)]  # less than a whole game
+    for action in chosen:
+        simulator.step(action)
+    executed = np.array(recorder.actions).reshape(-1, 4)
+    assert (executed == executed[:, :1]).all()
+    previous = np.concatenate([[0], executed[:-1, 0]])
+    repeated = executed[:, 0] != chosen
+    assert (executed[repeated, 0] == previous[repeated]).all()
+    assert np.mean(repeated) == pytest.approx(sticky, abs=0.05)
+
+
+@pytest.mark.parametrize("options", [{name: True} for name in FIRE] + [FIRE])
+def test_each_option_of_fire_continues_bit_for_bit(options: dict[str, Any]) -> None:
+    short = {"sticky": 0.6, "max_episode_steps": 50}
+    assert_continues_after_restore("atari/Asterix", 77, 120, min_ends=1, **short, **options)
 
 
 @pytest.mark.parametrize("used", [False, slow(True)])

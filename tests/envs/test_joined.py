@@ -52,6 +52,7 @@ def test_union_is_as_wide_as_the_widest():
         ),
         (BREAKOUT, dataclasses.replace(BREAKOUT, id="x", clip_rewards=True), "clip_rewards is"),
         (BREAKOUT, dataclasses.replace(BREAKOUT, id="x", obs_scale=0.5), "obs_scale is 1.0 and"),
+        (ASTERIX, envs.spec("atari/Pong", repeat_first=True), "repeat_first is False and True"),
     ],
 )
 def test_what_cannot_be_joined_is_refused_by_name(one: Any, other: Any, says: str):

@@ -2,7 +2,7 @@ import cv2
 import numpy as np
 import pytest
 
-from rlplast.envs.resize import area_resize, box_taps
+from rlplast.envs.resize import area_resize, box_taps, grey
 
 
 def resize(picture: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -30,3 +30,18 @@ def test_every_pixel_is_the_mean_of_its_area(sizes: tuple[int, int, int, int]) -
     np.testing.assert_array_equal(
         resize(picture, rows, columns), (2 * sums + height * width) // (2 * height * width)
     )
+
+
+def test_every_colour_is_as_grey_as_in_opencv() -> None:
+    values = np.arange(256, dtype=np.uint8)
+    green, blue = np.meshgrid(values, values)
+    for red in values:
+        colours = np.stack([np.full_like(green, red), green, blue], axis=-1)
+        np.testing.assert_array_equal(grey(colours), cv2.cvtColor(colours, cv2.COLOR_RGB2GRAY))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_grey_is_the_weighted_mean_of_the_colours(seed: int) -> None:
+    colours = np.random.default_rng(seed).integers(256, size=(200, 3), dtype=np.uint8)
+    exact = colours @ np.array([0.299, 0.587, 0.114])
+    assert np.abs(grey(colours) - exact).max() < 0.51  # rounded, by weights of 15 bits

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.core.checkpoint import checkpoint
+from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
+from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.network import Network
 from rlplast.run import api
 from tests.cli.commands import command
 from tests.methods.unit_nets import NETS, Trained
 from tests.models import assert_same
 from tests.runs import TINY, Killed, at_step, final, kill
+from tests.supervised_runs import small_supervised
 from tests.syncs import host_reads
 
 NEVER = "99 updates"
@@ -232,6 +236,43 @@ def test_a_loop_that_does_not_count_updates_is_refused() -> None:
     hooks = rlplast.Hooks([config], Trained("mlp").network, "10 epochs")
     with pytest.raises(ConfigError, match="lacks updates"):
         hooks.step(epochs=1)
+
+
+# --- when the code of the paper returns -----------------------------------------------------------
+
+
+def of_its_trainer(tasks: list[int], every: int) -> list[int]:
+    """The epochs after which its trainer resets, counted over all tasks: a plain loop."""
+    done, found = 0, []
+    for epochs in tasks:
+        for epoch in range(epochs):
+            done += 1
+            if epoch % every == 0:
+                found.append(done)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("tasks", "every"), [([1000, 100], 10), ([100] * 10, 10), ([100] * 20, 25), ([4, 2, 6], 2)]
+)
+def test_returns_are_those_of_its_trainer_where_tasks_last_whole_periods(
+    tasks: list[int], every: int
+) -> None:
+    schedule = Schedule.parse(
+        {"every": f"{every} epochs", "first": "1 epochs"}, Time(sum(tasks), "epochs")
+    )
+    clocks = [Clock(epochs=n) for n in range(sum(tasks) + 1)]
+    due = [now.epochs for then, now in pairwise(clocks) if schedule.crossings(then, now)]
+    assert due == of_its_trainer(tasks, every)
+
+
+def test_a_run_returns_after_the_epochs_of_its_trainer(tmp_path: Path) -> None:
+    stream = {"name": "warm_start", "fraction": 0.5, "epochs": [4, 2]}
+    hooks = [row("2 epochs", first="1 epochs")]
+    api.train(small_supervised(stream=stream, hooks=hooks), tmp_path / "run")
+    receipts = api.load(tmp_path / "run").lines("receipts")
+    found = [r["clock"]["epochs"] for r in receipts if r["method"] == "hare_tortoise"]
+    assert found == of_its_trainer([4, 2], 2)
 
 
 # --- whole runs ---------------------------------------------------------------------------------

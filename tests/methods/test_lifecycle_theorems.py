@@ -3,7 +3,8 @@
 The smoothed objective (equation 3) is L̄(θ) = E_M[L(θ ⊙ M)] for one distribution of masks, which
 need not treat units independently; a unit's mask d is 0 asleep, in (0, 1) while it warms up, else
 1, and multiplies its row of the weight and its bias. L̄ is computed with lifecycle layers, what it
-is compared with by plain layers at masked weights. Propositions 2 and 3 do not hold as printed.
+is compared with by plain layers at masked weights. The others do not hold as printed: see
+`test_lifecycle_propositions`.
 """
 
 import copy

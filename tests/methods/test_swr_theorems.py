@@ -87,6 +87,16 @@ def test_printed_rule_leaks_into_the_last_norm_and_moves_argmaxes() -> None:
     assert 0.5 < kept["printed"] < 1.0
 
 
+@pytest.mark.parametrize("net", NETS)
+def test_without_a_norm_both_rules_are_one(net: str) -> None:
+    after = []
+    for rule in ("exact", "printed"):
+        network = make(NETS[net])
+        rlplast.swr(network, coef=0.5, coef_head=0.1, rule=rule)
+        after.append(snapshot(network.module))
+    assert all(torch.equal(after[0][name], after[1][name]) for name in after[0])
+
+
 @torch.no_grad()
 def test_batch_norm_in_evaluation_needs_its_statistics_rescaled() -> None:
     outputs = {}

@@ -26,8 +26,13 @@ def parts(net: nn.Sequential) -> tuple[list[Tensor], list[Tensor | None]]:
     return [m.weight.detach() for m in found], [m.bias.detach() for m in found]
 
 
-def size(net: nn.Module) -> float:
-    return sum(float(p.detach().square().sum()) for p in net.parameters())
+def size(weights: list[Tensor], biases: list[Tensor | None], p: float = 2, q: float = 2) -> float:
+    """‖W‖^q: rows are what a unit reads, its bias included."""
+    total = 0.0
+    for w, b in zip(weights, biases, strict=True):
+        row = (w.abs() ** p).flatten(1).sum(1) + (0 if b is None else b.abs() ** p)
+        total += float((row ** (q / p)).sum())
+    return total
 
 
 def test_of_two_layers_it_is_the_closed_form() -> None:
@@ -37,11 +42,17 @@ def test_of_two_layers_it_is_the_closed_form() -> None:
     for i in range(5):
         read = float(weights[0][i].square().sum() + biases[0][i] ** 2)
         smallest += 2 * math.sqrt(read * float(weights[1][:, i].square().sum()))
-    assert float(balancedness(weights, biases)) == pytest.approx(size(net) / smallest, rel=1e-10)
+    assert float(balancedness(weights, biases)) == pytest.approx(
+        size(weights, biases) / smallest, rel=1e-10
+    )
 
 
+NORMS = [(2, 2), (1, 1), (3, 3), (1, 2), (2, 1), (1.5, 4), (3, 0.75)]
+
+
+@pytest.mark.parametrize(("p", "q"), NORMS)
 @pytest.mark.parametrize("seed", range(3))
-def test_of_four_layers_it_is_what_a_minimiser_finds(seed: int) -> None:
+def test_of_four_layers_it_is_what_a_minimiser_finds(seed: int, p: float, q: float) -> None:
     net = layers(3, 6, 4, 5, 2, seed=seed)
     weights, biases = ([t.numpy() for t in found] for found in parts(net))
     splits = np.cumsum([6, 4, 5])[:-1]
@@ -50,21 +61,73 @@ def test_of_four_layers_it_is_what_a_minimiser_finds(seed: int) -> None:
         factors = [np.ones(3), *map(np.exp, np.split(logs, splits)), np.ones(2)]
         total = 0.0
         for i, (w, b) in enumerate(zip(weights, biases, strict=True)):
-            total += ((w * factors[i + 1][:, None] / factors[i]) ** 2).sum()
-            total += ((b * factors[i + 1]) ** 2).sum()
+            row = (np.abs(w * factors[i + 1][:, None] / factors[i]) ** p).sum(1)
+            total += ((row + np.abs(b * factors[i + 1]) ** p) ** (q / p)).sum()
         return total
 
     found = minimize(scaled, np.zeros(15), method="L-BFGS-B", options={"ftol": 1e-15})
-    assert float(balancedness(*parts(net))) == pytest.approx(size(net) / found.fun, rel=1e-6)
+    expected = scaled(np.zeros(15)) / found.fun
+    assert float(balancedness(*parts(net), p=p, q=q)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_rescaling_units_changes_the_size_and_not_the_smallest_nor_the_outputs() -> None:
+def sauls(weights: list[Tensor], biases: list[Tensor | None], p: float, q: float) -> float:
+    """‖W‖^q over its smallest, by Saul 2023, Algorithm 1: one matrix of all units of a network.
+
+    The first row and column are those of a constant input, whose outgoing weights are the biases.
+    """
+    sizes = [weights[0].shape[1], *(len(w) for w in weights)]
+    starts = 1 + np.cumsum([0, *sizes])
+    matrix = np.zeros((starts[-1], starts[-1]))
+    for i, (w, b) in enumerate(zip(weights, biases, strict=True)):
+        rows = slice(starts[i + 1], starts[i + 2])
+        matrix[rows, starts[i] : starts[i + 1]] = w
+        matrix[rows, 0] = 0 if b is None else b
+    powers, hidden = np.abs(matrix) ** p, slice(starts[1], starts[-2])
+    before = (powers.sum(1) ** (q / p)).sum()
+    for _ in range(5000):
+        rows = powers.sum(1)
+        slopes = np.where(rows > 0, np.maximum(rows, 1e-300) ** (q / p - 1), 0)
+        a = np.ones(len(powers))
+        ratio = (slopes @ powers)[hidden] / (rows ** (q / p))[hidden]
+        a[hidden] = ratio ** (p / (4 * max(p, q)))
+        powers = powers * a[:, None] / a
+    return before / (powers.sum(1) ** (q / p)).sum()
+
+
+@pytest.mark.parametrize(("p", "q"), NORMS)
+def test_it_is_what_the_papers_algorithm_finds(p: float, q: float) -> None:
+    weights, biases = parts(layers(4, 7, 5, 3, seed=1))
+    biases[1] = None
+    weights[1] *= torch.linspace(0.1, 3, 7)  # out of balance
+    found = float(balancedness(weights, biases, p=p, q=q))
+    assert found > 1.05
+    assert found == pytest.approx(sauls(weights, biases, p, q), rel=1e-8)
+
+
+def test_of_the_norm_of_entries_it_is_the_closed_form() -> None:
+    net = layers(3, 5, 2)
+    weights, biases = parts(net)
+    smallest = float(biases[1].abs().sum())
+    for i in range(5):
+        read = float(weights[0][i].abs().sum() + biases[0][i].abs())
+        smallest += 2 * math.sqrt(read * float(weights[1][:, i].abs().sum()))
+    found = float(balancedness(weights, biases, p=1, q=1))
+    assert found == pytest.approx(size(weights, biases, 1, 1) / smallest, rel=1e-10)
+    for options in ({"p": 0}, {"q": -1.0}, {"p": math.inf}):
+        with pytest.raises(ConfigError, match=r"balancedness: [pq] = .*: allowed is \(0, inf\)"):
+            balancedness(weights, biases, **options)
+
+
+@pytest.mark.parametrize(("p", "q"), [(2, 2), (1, 3), (3, 1)])
+def test_rescaling_units_changes_the_size_and_not_the_smallest_nor_the_outputs(
+    p: float, q: float
+) -> None:
     torch.default_generator.manual_seed(0)
     net = nn.Sequential(
         nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Conv2d(3, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(36, 2)
     ).double()
     x = torch.randn(5, 2, 6, 6, dtype=torch.float64)
-    before, smallest = net(x), size(net) / float(balancedness(*parts(net)))
+    before, smallest = net(x), size(*parts(net), p, q) / float(balancedness(*parts(net), p=p, q=q))
     with torch.no_grad():
         for first, second, spread in ((net[0], net[2], 1), (net[2], net[5], 9)):
             a = torch.rand(len(first.weight), dtype=torch.float64) * 5 + 0.1
@@ -73,24 +136,26 @@ def test_rescaling_units_changes_the_size_and_not_the_smallest_nor_the_outputs()
             columns = a.repeat_interleave(spread)
             second.weight.div_(columns.view(1, -1, *[1] * (second.weight.ndim - 2)))
     torch.testing.assert_close(net(x), before)
-    again = float(balancedness(*parts(net)))
+    again = float(balancedness(*parts(net), p=p, q=q))
     assert again > 1.5
-    assert size(net) / again == pytest.approx(smallest, rel=1e-9)
+    assert size(*parts(net), p, q) / again == pytest.approx(smallest, rel=1e-9)
 
 
-def test_units_that_nothing_reads_or_that_read_nothing_cost_nothing_at_the_smallest() -> None:
+@pytest.mark.parametrize(("p", "q"), [(2, 2), (3, 1)])
+def test_units_that_nothing_reads_or_that_read_nothing_cost_nothing_at_the_smallest(
+    p: float, q: float
+) -> None:
     net = layers(3, 4, 2)
     with torch.no_grad():
         net[0].weight[0], net[0].bias[0] = 0, 0
         net[2].weight[:, 1] = 0
     weights, biases = parts(net)
     kept = [weights[0][2:], weights[1][:, 2:]], [biases[0][2:], biases[1]]
-    smallest = sum(float(t.square().sum()) for t in (*kept[0], *kept[1])) / float(
-        balancedness(*kept)
-    )
-    assert float(balancedness(weights, biases)) == pytest.approx(size(net) / smallest)
+    smallest = size(*kept, p, q) / float(balancedness(*kept, p=p, q=q))
+    expected = size(weights, biases, p, q) / smallest
+    assert float(balancedness(weights, biases, p=p, q=q)) == pytest.approx(expected)
     zeros = [torch.zeros(2, 2)]
-    assert math.isnan(float(balancedness(zeros, [None])))
+    assert math.isnan(float(balancedness(zeros, [None], p=p, q=q)))
     with pytest.raises(ConfigError, match=r"shape \[2, 5\] after a layer of 3 units"):
         balancedness([torch.ones(3, 2), torch.ones(2, 5)], [None, None])
 

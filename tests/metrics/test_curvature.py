@@ -1,10 +1,14 @@
 """Curvature against dense Hessians from torch.func, and closed forms."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
+from rlplast.core.errors import ConfigError
+from rlplast.metrics import curvature
 from rlplast.metrics.curvature import (
     Spectrum,
     hessian_max_eigenvalue,
@@ -73,10 +77,117 @@ def test_extreme_eigenvalues_are_those_of_the_dense_hessian(kind: str) -> None:
     assert found.dtype == norm.dtype == torch.float64
 
 
+# With their defaults, against the dense Hessian and against power iteration.
+
+
+def twelve(number: int, dtype: torch.dtype) -> tuple[Tensor, list[Tensor], Tensor]:
+    """The loss of a small tanh network, its parameters, and the Hessian's eigenvalues."""
+    torch.default_generator.manual_seed(number)
+    width, depth = (4, 8, 12)[number % 3], 1 + number % 2
+    layers: list[nn.Module] = [nn.Linear(5, width), nn.Tanh()]
+    layers += depth * [nn.Linear(width, width), nn.Tanh()]
+    net = nn.Sequential(*layers, nn.Linear(width, 3)).double()
+    own = copy.deepcopy(net).to(dtype)
+    x, y = torch.randn(40, 5, dtype=torch.float64), torch.randint(3, (40,))
+
+    def loss(out: Tensor) -> Tensor:
+        if number % 4 == 0:
+            return nn.functional.cross_entropy(out, y)
+        if number % 4 == 1:
+            return out.square().mean()
+        if number % 4 == 2:
+            return nn.functional.cross_entropy(3 * out, y)
+        return -out.square().mean()  # its eigenvalue of largest size is negative
+
+    names, params = zip(*net.named_parameters(), strict=True)
+
+    def of(flat: Tensor) -> Tensor:
+        split = flat.split([p.numel() for p in params])
+        parts = [v.view(p.shape) for v, p in zip(split, params, strict=True)]
+        return loss(functional_call(net, dict(zip(names, parts, strict=True)), (x,)))
+
+    dense = jacrev(jacrev(of))(torch.cat([p.detach().flatten() for p in params]))
+    return loss(own(x.to(dtype))), list(own.parameters()), torch.linalg.eigvalsh(dense)
+
+
+def by_power(product: curvature.Product, vector: Tensor) -> tuple[float, int]:
+    """The eigenvalue of largest size by power iteration of at most 20 products, and their number.
+
+    It ends once a product changes the estimate by at most 1e-4 of it.
+    """
+    value, done = 0.0, 0
+    while done < 20:
+        vector = vector / vector.norm()
+        image = product(vector)
+        before, value, done = value, float(vector @ image), done + 1
+        if abs(value - before) <= 1e-4 * abs(value):
+            break
+        vector = image
+    return value, done
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_of_twelve_networks_the_defaults_are_right_to_a_thousandth(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: dict[str, list[int]] = {"max": [], "norm": [], "power": []}
+    worst = 0.0
+    for number in range(12):
+        loss, params, values = twelve(number, dtype)
+        product, done = products(loss, params), 0
+
+        def counted(vector: Tensor, product=product) -> Tensor:
+            nonlocal done
+            done += 1
+            return product(vector)
+
+        monkeypatch.setattr(curvature, "products", lambda *_, counted=counted: counted)
+        start = curvature._start(params, 0)
+        estimate, products_of_power = by_power(product, start)
+        worst = max(worst, 1 - abs(estimate) / float(values.abs().max()))
+        counts["power"].append(products_of_power)
+        for name, function, exact in (
+            ("max", hessian_max_eigenvalue, values.max()),
+            ("norm", hessian_spectral_norm, values.abs().max()),
+        ):
+            done = 0
+            assert float(function(loss, params)) == pytest.approx(float(exact), rel=1e-3)
+            counts[name].append(done)
+    assert worst > 0.01  # of power iteration
+    assert max(counts["max"] + counts["norm"]) <= 20
+    assert sum(counts["max"]) <= sum(counts["power"])
+    assert sum(counts["norm"]) <= sum(counts["power"])
+
+
+@pytest.mark.parametrize("steps", [1, 3, 20])
+def test_no_estimate_is_above_the_largest_eigenvalue(steps: int) -> None:
+    for number in range(4):
+        loss, params, values = twelve(number, torch.float64)
+        found = hessian_max_eigenvalue(loss, params, steps)
+        norm = hessian_spectral_norm(loss, params, steps)
+        assert float(found) <= float(values.max()) * (1 + 1e-9)
+        assert float(norm) <= float(values.abs().max()) * (1 + 1e-9)
+
+
 def test_the_largest_eigenvalue_is_found_behind_a_larger_negative_one() -> None:
     loss, params = bowl([-5.0, 1.0, 3.0])
-    assert float(hessian_spectral_norm(loss, params, 200)) == pytest.approx(5, rel=1e-3)
-    assert float(hessian_max_eigenvalue(loss, params, 200)) == pytest.approx(3, rel=1e-2)
+    assert float(hessian_spectral_norm(loss, params)) == pytest.approx(5, rel=1e-12)
+    assert float(hessian_max_eigenvalue(loss, params)) == pytest.approx(3, rel=1e-12)
+    x = torch.ones(3, dtype=torch.float32, requires_grad=True)
+    diagonal = 0.5 * (torch.tensor([-5.0, 1.0, 3.0]) * x.square()).sum()
+    assert float(hessian_spectral_norm(diagonal, [x])) == pytest.approx(5, rel=1e-6)
+    assert float(hessian_max_eigenvalue(diagonal, [x])) == pytest.approx(3, rel=1e-6)
+    negative, params = bowl([-5.0, -1.0, -3.0])
+    assert float(hessian_max_eigenvalue(negative, params)) == pytest.approx(-1, rel=1e-12)
+
+
+def test_what_is_not_finite_is_no_number_and_no_steps_are_refused() -> None:
+    x = torch.tensor([torch.inf, 1.0], requires_grad=True)
+    assert hessian_max_eigenvalue(x.square().square().sum(), [x]).isnan()
+    assert hessian_spectral_norm(x.square().square().sum(), [x]).isnan()
+    for function in (hessian_max_eigenvalue, hessian_spectral_norm, hessian_spectrum):
+        with pytest.raises(ConfigError, match=r"steps = 0: allowed is \[1, inf\)"):
+            function(x.square().sum(), [x], steps=0)
 
 
 def test_a_linear_loss_has_no_curvature_and_nothing_moves() -> None:

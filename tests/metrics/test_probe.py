@@ -37,8 +37,11 @@ SMALL: dict[str, dict[str, Any]] = {
     "supervised batchnorm": {"model": {"name": "cnn_bn"}},  # whose statistics could move
     "gpt": {"model": MODEL | {"layers": 1, "width": 4, "dropout": 0.1}},
 }
-CHAINS = {"dqn": ["q"], "sac mlp": ["critic/[0]", "critic/[1]"], "supervised": ["model"]}
+CRITICS = ["critic/[0]", "critic/[1]"]
+CHAINS = {"dqn": ["q"], "sac mlp": CRITICS, "supervised": ["model"]}
 CHAINS |= {"sac": [], "supervised batchnorm": [], "gpt": []}  # norms, branches
+PATHS = {"dqn": ["q"], "sac": ["actor", *CRITICS], "sac mlp": ["actor", *CRITICS], "gpt": ["gpt"]}
+PATHS |= {"supervised": ["model"], "supervised batchnorm": ["model"]}
 pytestmark = pytest.mark.usefixtures("no_disk_sync")
 
 
@@ -107,11 +110,12 @@ def test_every_metric_of_a_run_is_measured_and_none_moves_the_training(
     found = {key.removeprefix("metric/") for key in last if key.startswith("metric/")}
     assert {f"{n}/{key}" for n in OF_CURVATURE[:2] for key in trainable.networks} <= found
     assert {key for key in found if key.startswith(OF_CHAINS[:2])} == {
-        f"{n}/{key}" for n in OF_CHAINS[:2] for key in CHAINS[of]
+        *(f"lipschitz_bound/{key}" for key in PATHS[of]),
+        *(f"balancedness/{key}" for key in CHAINS[of]),
     }
     # Of lifecycle layers, of inputs that are numbers, of cbp.
     elsewhere = {"awake_fraction", "lipschitz_estimate", "unit_age"}
-    elsewhere |= set() if CHAINS[of] else set(OF_CHAINS)
+    elsewhere |= set() if CHAINS[of] else set(OF_CHAINS[1:])
     assert set(names) - {key.split("/")[0] for key in found} <= elsewhere
 
 

@@ -41,18 +41,25 @@ class Ring:
 
 class NaiveReplay:
     def __init__(
-        self, rows_per_env: int, num_envs: int, frame_stack: int, n_step: int, gamma: float
+        self,
+        rows_per_env: int,
+        num_envs: int,
+        frame_stack: int,
+        n_step: int,
+        gamma: float,
+        repeat_first: bool = False,
     ):
         self.rows_per_env, self.frame_stack = rows_per_env, frame_stack
-        self.n_step, self.gamma = n_step, gamma
+        self.n_step, self.gamma, self.repeat_first = n_step, gamma, repeat_first
         self.rings = [Ring() for _ in range(num_envs)]
 
     def observe(self, ring: Ring, frame: np.ndarray):
         """Append the row of `frame`, the next observation of the ring's episode."""
         ring.episode.append(np.array(frame))
         frames = ring.episode[-self.frame_stack :]
-        blank = [np.zeros_like(frame)] * (self.frame_stack - len(frames))
-        ring.rows.append(Row(np.stack(blank + frames), earlier=len(frames) - 1))
+        before = ring.episode[0] if self.repeat_first else np.zeros_like(frame)
+        missing = [before] * (self.frame_stack - len(frames))
+        ring.rows.append(Row(np.stack(missing + frames), earlier=len(frames) - 1))
 
     def start(self, obs: np.ndarray):
         for ring, frame in zip(self.rings, obs, strict=True):

@@ -7,16 +7,20 @@ from functools import cache
 import numpy as np
 import pytest
 
-from rlplast.report import charts, vega
+from rlplast.report import charts
 from rlplast.report.charts import Curve, Firing
+from rlplast.report.drawing import png
+from rlplast.report.lines import Kind, Line, chart_of_lines
 from rlplast.report.looks import BASELINE, looks
 from rlplast.report.rows import Bar, Panel, Point, chart_of_rows
 from rlplast.report.vega import Spec
+from tests.report.drawn import svg
 
 NAMES = ("none", "fire", "full_reset")
 MANY = tuple(f"an arm with quite a long name {number}" for number in range(12))
 XS = np.arange(0.0, 6000.0, 500.0)
-every_kind = pytest.mark.parametrize("kind", ["curves", "panels", "points", "bars"])
+KINDS: tuple[Kind, ...] = ("plain", "density", "log density", "plane")  # of lines
+every_kind = pytest.mark.parametrize("kind", ["curves", "panels", "points", "bars", *KINDS])
 
 
 def curves(arms: int, points: np.ndarray = XS) -> dict[int, Curve]:
@@ -39,7 +43,11 @@ def all_charts(names: tuple[str, ...]) -> dict[str, Spec]:
     layers = {"weight_norm": {"": curves(n), "fc1": curves(1)}, "churn": {"": curves(n)}}
     panels = [Panel("final", "score", points(n), 0.0), Panel("area", "score", points(n))]
     bars = [Panel("task", "seconds", {arm: Bar(3.0, 2.0) for arm in range(n)})]
+    lines = {
+        f"{arm} here": [Line(arm, m, XS, XS + 1) for m in ("first", "last")] for arm in range(n)
+    }
     return {
+        **{kind: chart_of_lines(arms, lines, ("x", "y"), kind) for kind in KINDS},
         "curves": charts.curves(arms, curves(n), seeds, ("steps", "score"), [3000], fired),
         "panels": charts.panels(arms, layers, "steps", [3000], {"churn": [(0, 1000)]}),
         "points": chart_of_rows(arms, panels),
@@ -49,7 +57,7 @@ def all_charts(names: tuple[str, ...]) -> dict[str, Spec]:
 
 @cache
 def drawing(names: tuple[str, ...], kind: str) -> ET.Element:
-    return ET.fromstring(vega.svg(all_charts(names)[kind]))
+    return ET.fromstring(svg(all_charts(names)[kind]))
 
 
 def marks(names: tuple[str, ...], kind: str, colour: str) -> list[dict[str, str]]:
@@ -100,7 +108,7 @@ def test_what_is_hidden_is_not_drawn(kind: str):
     (shown,) = [own for own in spec["params"] if own["name"] == "shown"]
     others = [own for own in spec["params"] if own["name"] != "shown"]
     only = spec | {"params": [{**shown, "value": ["fire"]}, *others]}
-    text = re.sub(r'<g class="mark-group role-legend.*', "", vega.svg(only), flags=re.DOTALL)
+    text = re.sub(r'<g class="mark-group role-legend.*', "", svg(only), flags=re.DOTALL)
     none, fire, reset = (look.colour in text for look in looks(NAMES, NAMES[0]))
     assert (none, fire, reset) == (False, True, False)
 
@@ -127,7 +135,7 @@ def test_curves_hold_the_numbers_given():
 def test_curve_without_an_interval_has_no_band(side: np.ndarray | None):
     arms = looks(("none",), "none")
     drawn = [
-        vega.svg(charts.curves(arms, {0: Curve(XS, XS, low, low)}, {}, ("x", "y"), [], {}))
+        svg(charts.curves(arms, {0: Curve(XS, XS, low, low)}, {}, ("x", "y"), [], {}))
         for low in (side, XS)
     ]
     areas = [re.findall(r'<path aria-label[^>]*area mark[^>]*d="(M[^"]+)"', text) for text in drawn]
@@ -146,20 +154,20 @@ def test_points_show_value_interval_and_seeds():
 
 def test_point_without_interval_has_no_line():
     alone = {0: Point(5.0, float("nan"), float("nan"))}
-    text = vega.svg(chart_of_rows(looks(("none",), None), [Panel("a", "b", alone)]))
+    text = svg(chart_of_rows(looks(("none",), None), [Panel("a", "b", alone)]))
     assert "mark-symbol" in text
     assert not re.findall(r"<line [^>]*stroke-width=\"2.4\"", text)
 
 
 def test_arm_without_a_number_has_no_row():
     spec = chart_of_rows(looks(NAMES, "none"), [Panel("a", "b", {2: Point(1.0)})])
-    found = re.findall(r">([a-z_]+)</text>", vega.svg(spec))
+    found = re.findall(r">([a-z_]+)</text>", svg(spec))
     assert "full_reset" in found
     assert not {"none", "fire"} & set(found)
 
 
 def ticks(panel: Panel) -> list[float]:
-    text = vega.svg(chart_of_rows(looks(("a",), None), [panel]))
+    text = svg(chart_of_rows(looks(("a",), None), [panel]))
     return [float(found) for found in re.findall(r">(-?[\d.]+)</text>", text)]
 
 
@@ -194,22 +202,52 @@ def test_a_metric_measured_of_layers_has_a_choice_of_them():
 @pytest.mark.parametrize(("value", "label"), [(0.1, "0.1"), (2.0, "2"), (1234.5, "1235")])
 def test_a_constant_is_labelled_with_its_value(value: float, label: str):
     flat = {0: Curve(XS, np.full(len(XS), value))}
-    text = vega.svg(charts.panels(looks(("a",), None), {"m": {"": flat}}, "x", []))
+    text = svg(charts.panels(looks(("a",), None), {"m": {"": flat}}, "x", []))
     assert f">{label}</text>" in text
+
+
+@pytest.mark.parametrize(
+    ("top", "expected"),
+    [
+        (2e4, {"5k", "10k", "15k", "20k"}),
+        (2e6, {"500k", "1M", "1.5M", "2M"}),
+        (8e11, {"2e+11", "4e+11", "6e+11", "8e+11"}),
+    ],
+)
+def test_axes_of_values_say_powers_of_ten_only_where_they_are_large(top: float, expected: set[str]):
+    steep = {0: Curve(XS, np.linspace(0, top, len(XS)))}
+    text = svg(charts.panels(looks(("a",), None), {"m": {"": steep}}, "x", []))
+    assert expected <= set(re.findall(r">([^<>]+)</text>", text))
+
+
+@pytest.mark.parametrize("last", [0, 1, 4, 9])
+def test_axes_of_steps_have_whole_numbers(last: int):
+    few = np.arange(last + 1.0)
+    arms, own = looks(("a",), None), {0: Curve(few, few + 0.25)}
+    lines = {"m": [Line(0, "end", few, few + 0.25)]}
+    for spec in (
+        charts.curves(arms, own, {}, ("steps", "score"), [], {}),
+        charts.panels(arms, {"m": {"": own}}, "steps", []),
+        chart_of_lines(arms, lines, ("steps", "score")),
+    ):
+        axis = re.search(r"aria-label=\"X-axis.*?role-axis-title", svg(spec), re.DOTALL)
+        assert axis is not None
+        found = re.findall(r">([^<>]+)</text>", axis[0])
+        assert found and all(label.isdigit() for label in found), found
 
 
 @every_kind
 def test_files_repeat_byte_for_byte_and_load_nothing(kind: str):
     spec = all_charts(NAMES)[kind]
-    text = vega.svg(spec)
-    assert text == vega.svg(spec)
+    text = svg(spec)
+    assert text == svg(spec)
     assert set(re.findall(r"https?://[^\"'\s<]+", text)) <= {
         "http://www.w3.org/1999/xlink",
         "http://www.w3.org/2000/svg",
     }
-    picture = vega.png(text)
+    picture = png(text)
     assert picture.startswith(b"\x89PNG")
-    assert picture == vega.png(text)
+    assert picture == png(text)
 
 
 @pytest.mark.parametrize(
@@ -223,5 +261,6 @@ def test_any_name_can_be_drawn(name: str):
         charts.curves(arms, drawn, {}, ("steps", name), [], fired),
         charts.panels(arms, {name: {"": drawn, name: drawn}}, "steps", []),
         chart_of_rows(arms, [Panel(name, name, {0: Point(1.0), 1: Point(2.0)})]),
+        chart_of_lines(arms, {name: [Line(0, "end", XS, XS)]}, ("x", "y")),
     ):
-        ET.fromstring(vega.svg(spec))
+        ET.fromstring(svg(spec))

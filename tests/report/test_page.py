@@ -122,9 +122,36 @@ def test_tables_say_the_numbers_of_the_summary(plain: tuple[Path, str]):
     assert drops["fire"]["time to recover (env steps)"] == "500"
 
 
+def test_ends_are_the_means_of_what_was_measured_last(tmp_path: Path, quick: None):
+    last = {
+        "fire": [(0.1, 3e42, 2.0), (0.3, 1e42, None)],
+        "full_reset": [(0.2, 5.0, 4.0), (0.4, 7.0, 6.0)],
+    }
+    for arm, seeds in last.items():
+        for seed, (ece, bound, hessian) in enumerate(seeds):
+            rows = [
+                {"updates": 1, "env_steps": 100, "eval/ece": 9.0, "eval/accuracy": 0.5},
+                {"updates": 1, "env_steps": 100, "metric/lipschitz_bound/q": 1.0},
+                {"updates": 2, "env_steps": 6000, "eval/ece": ece, "eval/accuracy": 0.5},
+                {"updates": 2, "env_steps": 6000, "metric/lipschitz_bound/q": bound}
+                | {"metric/hessian_max_eigenvalue/q": hessian, "metric/spectral_norm/q/fc": 1.0},
+            ]
+            config = {"seed": seed, "hooks": [{"method": arm, "at": "50%"}]}
+            write_run(tmp_path / "runs" / arm / str(seed), rows, config=config)
+    found = Page(written(tmp_path / "runs", tmp_path / "out"))
+    head = ("eval/ece", "lipschitz_bound (q)", "hessian_max_eigenvalue (q)")
+    first, second = found.table(*head).values()
+    assert set(first) == {"arm", "eval/accuracy", *head}  # no tensors
+    assert [first[name] for name in head] == ["0.2", "2e+42", "2"]
+    assert [second[name] for name in head] == ["0.3", "6", "5"]
+
+
 @pytest.mark.parametrize(
     ("stream", "head", "expected"),
-    [("repeated", "best at phase", "4, 7, –"), ("single", "best at env steps", "1500, 3000, –")],
+    [
+        ("repeated", "best at phase (0 included)", "4, 7, –"),
+        ("single", "best at env steps", "1500, 3000, –"),
+    ],
 )
 def test_scores_say_where_each_run_was_at_its_best(
     tmp_path: Path, quick: None, stream: str, head: str, expected: str

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rlplast.report.plot import draw_run, plot_run
-from rlplast.report.vega import svg
 from tests.marks import slow
+from tests.report.drawn import svg
 from tests.report.runs import receipt_row
 
 DQN = [

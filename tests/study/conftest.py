@@ -2,6 +2,7 @@
 
 import pytest
 
+from rlplast.study import slurm_executor
 from rlplast.study.executors import make_executor
 from tests.study import fake_slurm
 from tests.study.commands import run_program
@@ -13,8 +14,10 @@ def slurm(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def make(slurm):
+def make(slurm, monkeypatch):
     """Make executors, which are closed at the end, while there is still a Slurm."""
+    for name in ("_FRESH", "_SOON"):  # the stand-in may be asked often
+        monkeypatch.setattr(slurm_executor, name, 0.1)
     made = []
 
     def make(kind, jobs=None, threads=1, **options):

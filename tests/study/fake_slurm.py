@@ -1,4 +1,8 @@
-"""Plays the five commands of Slurm that submitit calls, on one JSON file per job in $FAKE_SLURM."""
+"""Plays the commands of Slurm that submitit and we call, on one JSON file per job in $FAKE_SLURM.
+
+Its state may also be changed by empty files: `full` (nothing starts), `down` (the controller does
+not answer), `no accounts` (sacct refuses).
+"""
 
 import json
 import os
@@ -12,7 +16,7 @@ from typing import Any
 def install(home: Path, setenv: Any) -> Path:
     """Put commands that run this file in front of PATH; returns where their jobs lie."""
     (home / "bin").mkdir(parents=True)
-    for name in ("sbatch", "srun", "sacct", "scontrol", "scancel"):
+    for name in ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel"):
         _write(home, name, f'exec {sys.executable} -S {__file__} {name} "$@"')
     setenv("PATH", f"{home / 'bin'}:{os.environ['PATH']}")
     setenv("FAKE_SLURM", str(home))
@@ -40,7 +44,7 @@ def set_state(home: Path, number: object, **changes: Any) -> None:
     part.replace(home / f"{number}.json")
 
 
-def _run(home: Path, number: str) -> None:
+def start(home: Path, number: str) -> None:
     """Stand for the daemon: run the script in the background, then write its state."""
     if os.fork():
         return
@@ -59,25 +63,38 @@ def _run(home: Path, number: str) -> None:
     os._exit(0)
 
 
+def _answer(home: Path, command: str, last: str) -> None:
+    """Say which jobs there are, or how one ended."""
+    if command == "sacct":
+        if (home / "no accounts").exists():
+            sys.exit("Slurm accounting storage is disabled")
+        print(state(home, last.removeprefix("--jobs="))["State"])
+        return
+    for file in home.glob("*.json"):
+        about = state(home, file.stem)
+        if not about.get("forgotten"):
+            print(f"{file.stem}|{about['State'].split()[0]}|{about['script']}")
+
+
 def main(command: str, words: list[str]) -> None:
     home, number = Path(os.environ["FAKE_SLURM"]), words[-1]
+    if (home / "down").exists() and command != "srun":
+        sys.exit("slurm_load_jobs error: Connection refused")
     if command == "sbatch":
         script, number = Path(words[0]), str(1 + len(list(home.glob("*.json"))))
         about = {"script": str(script.resolve()), "text": script.read_text()}
         set_state(home, number, State="PENDING", **about)
         if not (home / "full").exists():
-            _run(home, number)
+            start(home, number)
         print(f"Submitted batch job {number}")
     elif command == "srun":
         first = next(i for i, word in enumerate(words) if "python" in word)
         os.execvp(words[first], words[first:])
-    elif command == "sacct":
-        print("JobID|State|NodeList")
-        for job in (word for word in words if state(home, word)):
-            print(f"{job}|{state(home, job)['State']}|here")
+    elif command in ("squeue", "sacct"):
+        _answer(home, command, words[-1])
     elif command == "scontrol":
         set_state(home, number, State="REQUEUED")
-        _run(home, number)
+        start(home, number)
     elif state(home, number)["State"] in (["PENDING"] if words[:-1] else ["PENDING", "RUNNING"]):
         set_state(home, number, State="CANCELLED by 0")
         if "pid" in state(home, number):

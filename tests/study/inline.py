@@ -49,6 +49,9 @@ class InlineBackend:
 
     def end(self, handle: Any, force: bool) -> None: ...
 
+    def news(self) -> str:
+        return ""
+
     def close(self) -> None: ...
 
 

@@ -264,6 +264,49 @@ def test_classifier_with_hooks_at_a_phase_and_within_one(tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_classifier_with_penalties_from_a_phase_on_shares_the_first_phase(tmp_path: Path):
+    parseval = {"method": "parseval", "from": "phase 1", "params": {"coef": 1e-2, "norms": True}}
+    init = {"method": "l2_init", "from": "phase 1", "params": {"coef": 1e-2}}
+    out = assert_equal_to_plain_runs(
+        tmp_path,
+        small_supervised(penalties=[], log={"every": "4 updates"}, checkpoint={"every": "50%"}),
+        {
+            "none": {"hooks": []},
+            "fire": {"hooks": [{**FIRE, "on": "phase_start"}]},
+            "parseval": {"hooks": [], "penalties": [parseval]},
+            "l2_init": {"hooks": [], "penalties": [init]},
+            "both": {"hooks": [{**FIRE, "on": "phase_start"}], "penalties": [parseval, init]},
+            "late": {"hooks": [], "penalties": [{**init, "from": "20 updates"}]},
+        },
+    )
+    assert stops(out)[0] == ["1 phase", "19 updates"]
+    assert len(branched(out)) == 6
+    assert {clock["phase"] for clock in branched(out).values()} == {1}
+    lines = (arm_folders(out)["seed-3/l2_init"] / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert {row["phase"] for row in rows if "train/penalty" in row} == {1}
+    assert {row["phase"] for row in rows if "train/loss" in row} == {0, 1}
+
+
+@pytest.mark.slow
+def test_dqn_with_penalties_that_begin_later_and_one_of_all_arms(tmp_path: Path):
+    shared = {"method": "spectral", "params": {"coef": 1e-3}}
+    late = {"method": "l2_init", "from": "50%", "params": {"coef": 1e-2}}
+    out = assert_equal_to_plain_runs(
+        tmp_path,
+        TINY | QUIET | {"agent": TINY["agent"] | {"accelerate": "off"}},
+        {
+            "shared": {"hooks": [], "penalties": [shared]},
+            "late": {"hooks": [], "penalties": [shared, late]},
+            "reset": {"hooks": [{**RESET, "at": "75%"}], "penalties": [shared]},
+            "late reset": {"hooks": [{**RESET, "at": "75%"}], "penalties": [shared, late]},
+            "none": {"hooks": [], "penalties": []},
+        },
+    )
+    assert stops(out) == [["60 env_steps"], ["90 env_steps"], ["90 env_steps"]]
+
+
+@pytest.mark.slow
 def test_gpt_over_two_phases(tmp_path: Path):
     config = GPT | {
         "phases": [{"updates": 6, "mixture": {"stdlib": 1}} for _ in range(2)],

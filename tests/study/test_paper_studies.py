@@ -4,6 +4,7 @@ The values below were copied from the papers, not from the studies.
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ import pytest
 
 from rlplast import envs
 from rlplast.cli.study_command import read_study_config, study_cells
+from rlplast.core.clock import Time
+from rlplast.core.network.optimizers import Updater
 from rlplast.run.config_file import read_config
 from rlplast.run.shipped import config_folder
 from rlplast.study.spec import StudyConfig, runs_of
+from rlplast.supervised.models import build_model
 from tests.marks import slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
@@ -86,6 +90,26 @@ def test_fires_classifiers_have_the_published_values(name: str) -> None:
     has("redo", every="1 epochs", **warm, params={"threshold": redo, "probe": 512})
     has("l2_init", **warm, params={"coef": l2_init})
     has("snr", every="1 updates", **warm, params={"percentile": snr, "tau_max": 20000})
+
+
+@pytest.mark.parametrize("name", FIRE)
+def test_fires_muon_has_the_scripts_rates_and_tensors(name: str) -> None:
+    config = arm_config(read_study_config(f"study/fire/{name}"), "", "muon")
+    optimizer = config.optimizer
+    optimizer.check()
+    assert (config.hooks, config.penalties, optimizer.renew) == ([], [], True)
+    assert (optimizer.name, optimizer.lr, optimizer.weight_decay) == ("muon_fire", 1e-3, 0)
+    assert optimizer.first_phase == ("adam" if name.startswith("fig2a") else None)
+    model = build_model(replace(config.model, width=12), (3, 64, 64), 10)
+    updater = Updater(optimizer, model)
+    updater.begin(1)
+    muon, adam = updater.optimizers
+    (own,), (rest,) = muon.param_groups, adam.param_groups
+    assert own["ratio"] * own["lr"] == 1e-2 and rest["lr"] == 1e-3
+    assert (own["momentum"], rest["betas"]) == (0.95, (0.9, 0.95))
+    # As many as in the networks of its code.
+    counts = {"cifar10": 20, "cifar100": 75, "tiny_imagenet": 13}
+    assert len(own["params"]) == counts[name.partition("_")[2]]
 
 
 @pytest.mark.parametrize("name", FIRE)
@@ -185,15 +209,19 @@ def test_fires_sac_has_the_published_values() -> None:
         assert (agent.log_std, agent.log_std_min, agent.log_std_max) == ("squash", -10, 2)
         assert agent.normalize_obs and found.optimizer.decay == "all"
         assert (found.evaluate.every, found.evaluate.episodes) == ("2%", 10)
-    for arm, coefs in (("shrink_perturb", {"coef": 0.8}), ("fire", {"iterations": 10})):
+    edits = {"shrink_perturb": {"coef": 0.8}, "fire": {"iterations": 10}}
+    for arm, coefs in (edits | {"plasticity_injection": {}}).items():
         edit, temperature = rows_of(study, "h1-walk", arm)
-        assert edit["networks"] == ["actor", "critic"] and edit["params"].items() >= coefs.items()
-        assert (edit["optimizer"], edit["followers"]) == ("network", "copy")
+        assert (edit["method"], edit["at"], edit["networks"]) == (arm, "50%", ["actor", "critic"])
+        assert edit.get("params", {}).items() >= coefs.items()
+        # A method's own policy for targets is copy.
+        assert (edit["optimizer"], edit.get("followers", "copy")) == ("network", "copy")
         assert (temperature["method"], temperature["networks"]) == ("full_reset", ["temperature"])
 
 
 # SWR, Tables 2 to 4: S&P, L2, L2 Init, SWR (of features, of the classifier), by task.
 PAIRS = ("mnist_mlp", "cifar10_cnn", "cifar100_cnn", "cifar100_cnn_bn", "tiny_imagenet_vgg16")
+WITH_NORMS = PAIRS[3:]
 SWR: dict[str, list[tuple[Any, ...]]] = {
     "fig2_6": [
         (0.4, 1e-5, 1e-5, (1e-4,)),
@@ -242,14 +270,20 @@ def test_swrs_classifiers_have_the_published_values(name: str) -> None:
         assert row(study, task, "l2") == {"params": {"coef": l2}}
         assert row(study, task, "l2_init") == {"params": {"coef": l2_init}}
         coefs = dict(zip(("coef", "coef_head"), swr, strict=False))
-        assert row(study, task, "swr") == {"every": "1 updates", "params": coefs}
+        arms = {"swr": coefs, "swr_reanchored": coefs | {"reanchor_on_lr_decay": True}}
+        for arm, params in arms.items() if name == "table5" else [("swr", coefs)]:
+            # As Algorithm 1 is printed; beside it, where there are norms, as it is proved.
+            found = row(study, task, arm)
+            assert found == {"every": "1 updates", "params": params | {"rule": "printed"}}
+            there = any((r.task, r.arm) == (task, f"{arm}_exact") for r in runs_of(study))
+            assert there == (task in WITH_NORMS)
+            if there:
+                found = row(study, task, f"{arm}_exact")
+                assert found == {"every": "1 updates", "params": params}
         if shrink is not None:
             start = {"on": "phase_start", "optimizer": "keep"}  # the code: one Adam, never cleared
             assert row(study, task, "shrink_perturb") == start | {"params": {"coef": shrink}}
             assert row(study, task, "head_reset") == start | {"params": {"init": "stored"}}
-        if name == "table5":
-            anew = {"every": "1 updates", "params": coefs | {"reanchor_on_lr_decay": True}}
-            assert row(study, task, "swr_reanchored") == anew
 
 
 @pytest.mark.parametrize("name", SWR)
@@ -476,6 +510,22 @@ def test_the_lifecycle_studies_have_the_published_values(name: str) -> None:
             # Classes that sleep in evaluation cannot be told apart.
             outputs = {"head", "classifier"} & set(params["layers"])
             assert not outputs or params["eval_mask"] is False, arm
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("study/lcl/")])
+def test_the_lifecycle_studies_measure_the_columns_of_their_tables_at_the_end(name: str) -> None:
+    study = read_study_config(name)
+    for values in study.task_list().values():
+        found: Any = read_config(study.base, study.overrides, values)
+        assert set(found.metrics.names) >= {"hessian_max_eigenvalue", "lipschitz_bound"}
+        for every in (found.evaluate.every, found.metrics.every):  # due at the end too
+            time = Time.parse(every)
+            assert time.unit in ("%", "epochs")
+            whole = 100 if time.unit == "%" else found.stream.epochs
+            assert whole % time.value == 0
+        if "tables_1_2" in name:  # Table 3 has no mCA
+            classes = found.data.name.removeprefix("cifar")
+            assert found.data.corrupted == f"data/cifar{classes}_c/CIFAR-{classes}-C"
 
 
 # All papers.

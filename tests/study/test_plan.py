@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.training.config import RunConfig
+from rlplast.run.config_file import read_config
 from rlplast.study.plan import Cell, PlannedRun, cost, plan
+from tests.runs import TINY
 
 END = 24  # updates
 Hook = dict[str, Any]
@@ -48,12 +50,71 @@ def chain(arm: str, cells: Sequence[Cell]) -> list[Cell]:
     return found
 
 
-def test_runs_that_differ_in_when_a_penalty_acts_share_nothing():
-    # The prefix tree parts runs by their hooks alone: other penalties are another base.
-    windows = [{"method": "l2"}, {"method": "l2", "from": "50%"}]
-    first, second = (runs([at("50%")], penalties=[row])[0] for row in windows)
-    cells = plan([first, PlannedRun("", 1, "other", second.config)])
-    assert [(cell.arm, cell.parent) for cell in cells] == [("arm0", None), ("other", None)]
+def penalised(*lists: Sequence[Hook], **keys: Any) -> list[PlannedRun]:
+    """Runs that differ in penalties, `hooks` of all."""
+    return [
+        PlannedRun("", 1, f"arm{i}", run.config)
+        for i, rows in enumerate(lists)
+        for run in runs(keys.get("hooks", []), penalties=list(rows))
+    ]
+
+
+def late(method: str = "l2", **keys: Any) -> Hook:
+    return {"method": method, "from": "50%", **keys}
+
+
+def test_penalties_that_begin_later_share_what_is_before_with_runs_without_them():
+    cells = plan([*penalised([], [late()], [late("parseval")], [late("l2", until="80%")])])
+    assert stops(cells) == ["11 updates"]  # a penalty from update 12 on is in that update
+    assert cells[0].config.penalties == []
+    assert all(len(chain(f"arm{i}", cells)) == 2 for i in range(4))
+    (fire,) = runs([at("50%")])
+    cells = plan([*penalised([], [late()]), PlannedRun("", 1, "fire", fire.config)])
+    assert stops(cells) == ["11 updates", "12 updates"]
+
+
+def test_penalties_that_all_have_are_in_the_prefix_and_what_follows_another_is_not():
+    first, second = {"method": "l2"}, late("parseval")
+    cells = plan(penalised([first], [first, second], [first, second, late("l2_init")]))
+    assert [c.config.penalties for c in cells if c.arm is None] == [[first]]
+    # The state of a penalty is named by its place, which would be another in the prefix.
+    cells = plan(penalised([second, first], [late("l2_init"), first]))
+    assert stops(cells) == []
+    quarter = late("parseval", **{"from": "25%"})
+    cells = plan(penalised([quarter, second], [quarter], []))
+    assert stops(cells) == ["5 updates", "11 updates"]
+    assert [c.config.penalties for c in cells if c.arm is None] == [[], [quarter]]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"method": "l2"},
+        {"method": "l2", "from": "0%"},
+        {"method": "l2", "until": "50%"},
+        late("spectral"),  # its plan acts at every update, in its window or not
+    ],
+)
+def test_penalties_that_act_from_the_start_share_nothing(row: Hook):
+    cells = plan(penalised([], [row], [late()], hooks=[at("75%")]))
+    assert stops(cells) == ["11 updates"]
+    assert chain("arm1", cells) == [next(c for c in cells if c.arm == "arm1")]
+
+
+def test_penalties_of_an_agent_whose_updates_may_be_compiled_share_nothing():
+    for accelerate, expected in (("off", 1), ("auto", 0), ("compile", 0)):
+        base = TINY | {"hooks": [], "agent": TINY["agent"] | {"accelerate": accelerate}}
+        lists = {"none": [], "late": [late()]}
+        configs = {n: read_config(base, {"penalties": rows}) for n, rows in lists.items()}
+        cells = plan([PlannedRun("", 1, name, config) for name, config in configs.items()])
+        assert len(stops(cells)) == expected
+
+
+def test_a_penalty_that_is_never_added_is_refused_with_its_arm_and_place():
+    with pytest.raises(
+        ConfigError, match=r"arm 'arm1': penalties\[0\] \(l2\).from = 24 updates is"
+    ):
+        plan(penalised([], [late(**{"from": "100%"})]))
 
 
 def test_runs_that_differ_in_a_hook_that_follows_every_update_share_nothing():

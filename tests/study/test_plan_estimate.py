@@ -1,5 +1,8 @@
 """What `--plan` says of time and disk, beside closed forms; and that it needs no data."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 import yaml
@@ -54,6 +57,31 @@ def test_arithmetic_and_disk_of_a_classifier():
     assert found.flops == 100 * (2 * 3 * weights - 2 * 784 * 100)  # images need no gradient
     assert found.checkpoint == 4 * 3 * count  # weights and two moments
     assert (found.checkpoints, found.rows) == (3, 0)
+
+
+def test_an_evaluation_with_corrupted_images_takes_as_much_longer_as_there_are_more_of_them():
+    data = {"name": "cifar10", "folder": "nowhere"}
+    plain, more = (
+        cost_of(read_config(CLASSIFIER | {"data": data | own}), MACHINE)
+        for own in ({}, {"corrupted": "nowhere"})
+    )
+    assert plain is not None and more is not None
+    assert more.evaluation == pytest.approx(76 * plain.evaluation)  # 15 corruptions, 5 severities
+
+
+def test_a_model_that_reads_numbers_as_it_is_built_is_counted_without_its_weights(monkeypatch):
+    def create_model(name: str, *, pretrained: bool, in_chans: int, num_classes: int) -> nn.Module:
+        assert not pretrained
+        rates = [rate.item() for rate in torch.linspace(0, 0.5, 2, device="cpu")]  # as timm does
+        layers = [nn.Flatten(), nn.Linear(in_chans * 784, 100), *map(nn.Dropout, rates)]
+        return nn.Sequential(*layers, nn.Linear(100, num_classes))
+
+    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=create_model))
+    model = {"name": "timm", "timm": "small", "pretrained": True}
+    found = cost_of(read_config(CLASSIFIER | {"model": model}), MACHINE)
+    assert found is not None
+    weights = 784 * 100 + 100 * 10
+    assert found.flops == 100 * (2 * 3 * weights - 2 * 784 * 100)  # as of our own network
 
 
 def test_an_agent_stores_single_frames_and_learns_after_its_random_steps():

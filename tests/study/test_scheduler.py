@@ -192,3 +192,10 @@ def test_observer_is_told_every_event_and_where_the_study_is(folder: StudyFolder
     assert [n for _, n, _ in told] == sorted(n for _, n, _ in told)
     assert told[-1] == ("", len(cells) - 1, 0)
     assert max(n for *_, n in told) == 1  # one of the two had just ended
+
+
+def test_news_of_the_cluster_are_told_once(folder: StudyFolder, monkeypatch: pytest.MonkeyPatch):
+    said, told = ["", "Slurm does not answer", ""], []
+    monkeypatch.setattr(InlineBackend, "news", lambda self: said.pop(0) if said else "")
+    run(cells_of(), folder, slots=1, observer=lambda progress: told.append(progress.event))
+    assert told.count("Slurm does not answer") == 1

@@ -71,6 +71,7 @@ def test_times_keep_their_place_in_the_run(tmp_path):
         {"method": "full_reset", "at": "75%"},
         {"method": "redo", "every": "100k updates", "from": "100k env_steps"},
         {"method": "swr", "every": "1 updates"},
+        {"method": "fire", "every": "100k updates", "first": "60k updates"},
     ]
     config = read_config(
         {"kind": "dqn", "env": {"id": "minatar/breakout"}, "total": "500k env_steps"},
@@ -78,13 +79,14 @@ def test_times_keep_their_place_in_the_run(tmp_path):
     )
     small: Any = shrunk(config, tmp_path)
     whole = small.total_time().value
-    half, share, redo, swr = small.hooks
+    half, share, redo, swr, fire = small.hooks
     assert small.horizon().updates == UPDATES
     assert Time.parse(half["at"]).value == round(whole / 2)
     assert share["at"] == "75%"
     assert 2 <= Time.parse(redo["every"]).value < UPDATES / 2
     assert Time.parse(redo["from"]).value == round(whole / 5)
     assert swr["every"] == "1 updates"
+    assert fire["first"] == fire["every"] == redo["every"]
     assert small.agent.target_every == round(5000 * whole / 500_000) == 1
 
 

@@ -104,7 +104,7 @@ def test_online_scores_are_those_of_predictions_before_each_update(stream: dict[
         trainer.metrics()
         found = []
         for _ in range(per_phase):
-            x, y = trainer._batch(trainer.here())
+            x, y = next(trainer._parts(trainer._chosen(trainer.here()), 1))
             with torch.no_grad():
                 outputs = trainer.model(x)
             found.append(

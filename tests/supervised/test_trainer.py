@@ -73,7 +73,7 @@ def test_an_epoch_is_every_image_once_in_an_order_of_its_own():
         seen = []
         for _ in range(6):
             here = trainer.here()
-            trainer._batch(here)
+            trainer._chosen(here)
             seen.append(trainer.order[1][here.batch * 100 : here.batch * 100 + 100])
             trainer.step()
         orders.append(torch.cat(seen))
@@ -140,6 +140,58 @@ def test_optimizer_state_is_zeroed_at_a_phase_start_if_asked(renew):
     state = [s for own in trainer.updater.optimizers[0].state.values() for s in own.values()]
     assert state
     assert all(not s.any() for s in state) == renew
+
+
+def test_the_first_phase_has_its_own_optimizer_and_the_second_a_new_one():
+    """Beside a run of adam, and one of muon_fire from the weights at the second phase on."""
+    shared: dict[str, Any] = {"lr": 1e-2, "warmup": 0.5, "clip_norm": 0.5, "renew": True}
+    both = trainable(**PLAIN, optimizer=shared | {"name": "muon_fire", "first_phase": "adam"})
+    adam = trainable(**PLAIN, optimizer=shared | {"name": "adam"})
+    muon = trainable(**PLAIN, optimizer=shared | {"name": "muon_fire"})
+    steps(both, 12)
+    steps(adam, 12)
+    steps(muon, 13)
+    states = [t.model.state_dict() for t in (both, adam, muon)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    muon.model.load_state_dict(states[0])
+    assert [type(o).__name__ for o in both.networks["model"].optimizers] == ["Adam"]
+    steps(both, 1 + 7)
+    steps(muon, 7)  # whose state is renewed at the start of the phase
+    names = [type(o).__name__ for o in both.networks["model"].optimizers]
+    assert names == ["FireMuon", "AdamW"]
+    assert all(torch.equal(states[0][name], states[2][name]) for name in states[0])
+    assert not torch.equal(states[0]["head.weight"], states[1]["head.weight"])
+
+
+def test_a_run_with_an_optimizer_of_its_first_phase_goes_on_in_either(tmp_path):
+    optimizer = {"name": "muon_fire", "first_phase": "adam", "lr": 3e-3}
+    api.train(small_supervised(optimizer=optimizer), tmp_path / "through")
+    for stop in (8, 20):  # in the first phase, in the second
+        run = tmp_path / str(stop)
+        with pytest.raises(Killed):
+            api.train(small_supervised(optimizer=optimizer), run, observer=at_step(stop, kill))
+        api.resume(run)
+        assert final(run) == final(tmp_path / "through")
+    agent = api.load(tmp_path / "through").agent()
+    assert [type(o).__name__ for o in agent.networks["model"].optimizers] == ["FireMuon", "AdamW"]
+
+
+def test_what_is_wrong_with_the_second_optimizer_is_said_before_the_first_begins():
+    optimizer = {"name": "muon_fire", "first_phase": "adam"}
+    with pytest.raises(ConfigError, match=r"this run has one phase, so muon_fire never trains"):
+        trainable(**PLAIN, stream={"name": "single_task", "epochs": 2}, optimizer=optimizer)
+    with pytest.raises(ConfigError, match="nosuch"):
+        trainable(**PLAIN, optimizer=optimizer | {"params": {"head": ["nosuch"]}})
+
+
+def test_other_kinds_of_run_have_no_optimizer_of_a_first_phase():
+    for kind in ("dqn/demo", "gpt/stdlib_demo"):
+        with pytest.raises(
+            ConfigError, match=r"optimizer\.first_phase = 'adam': a \w+ run has one"
+        ):
+            api.read_config(kind, {"optimizer.first_phase": "adam"})
+    with pytest.raises(ConfigError, match="optimizer 'adamm' is unknown"):
+        api.read_config(small_supervised(optimizer={"first_phase": "adamm"}))
 
 
 def test_the_learning_rate_starts_anew_at_every_phase():
@@ -264,7 +316,7 @@ def test_a_last_image_alone_joins_the_batch_before_it():
     trainer.step()
     here = trainer.here()
     assert (here.batch, here.batches) == (1, 2)
-    assert len(trainer._batch(here)[1]) == 68
+    assert len(trainer._chosen(here)) == 68
     trainer.step()
     assert trainer.clock.epochs == 1
 

@@ -145,7 +145,7 @@ def apply(
     numbers = _read([tensor for _, lists in begun for tensors in lists for tensor in tensors])
     receipts = []
     for one, (started, lists) in zip(planned, begun, strict=True):
-        entries, sfe, dfi_before, dfi_after, before, after, counts = (
+        entries, sfe, moved, dfi_before, dfi_after, before, after, counts = (
             [next(numbers) for _ in tensors] for tensors in lists
         )
         receipts.append(
@@ -156,6 +156,7 @@ def apply(
                 crossings=due_count,
                 entries_touched=unmasked(one.edits) + round(sum(entries)),
                 sfe=sum(sfe, 0.0),
+                sfe_normalized=_share(sum(moved), sum(before)),
                 dfi_before=sum(dfi_before) if dfi_before else None,
                 dfi_after=sum(dfi_after) if dfi_after else None,
                 norm_before=math.sqrt(sum(before)),
@@ -182,19 +183,26 @@ def _write(p: Planned, optimizer: str, followers: str) -> list[list[Tensor]]:
         write([Assign(theirs, mine.view) for mine, theirs in p.network.followed()])
     for _, plan in p.followers:
         write(plan)
-    differences = [_squares(b.view, before[key]) for key, b in blocks.items()]
+    differences = {key: _squares(b.view, before[key]) for key, b in blocks.items()}
     counts = [counter.clone() for counter in p.counters.values()]
     if p.counters:
         torch._foreach_zero_(list(p.counters.values()))
     return [
         entries,
-        differences,
+        list(differences.values()),
+        [differences[key] for key, b in blocks.items() if b.trainable],
         dfi_before,
         _dfi(p.edits),
         norm_before,
         [_squares(b.view) for b in p.network.trainable()],
         counts,
     ]
+
+
+def _share(moved: float, whole: float) -> float:
+    if not moved:
+        return 0.0
+    return moved / whole if whole else math.inf
 
 
 def _dfi(edits: Sequence[Edit]) -> list[Tensor]:

@@ -63,6 +63,11 @@ class Term:
             )
         return self.window.crossings(clock.advance(updates=-1), clock) > 0
 
+    def has_begun(self, clock: Clock) -> bool:
+        """Say whether `clock` has reached the window's ``from``."""
+        start = None if self.window is None else self.window.start
+        return start is None or clock[start.unit] >= start.value
+
 
 class Penalties:
     """All penalties of a run.
@@ -104,7 +109,7 @@ class Penalties:
     ) -> None:
         networks = {networks.name: networks} if isinstance(networks, Network) else networks
         self.source = source if probe is None else OwnSource(networks, probe, seed=seed)
-        self.clock = Clock()
+        self.clock = self.last = Clock()  # `last` is that of the last update, if it was said
         self.seed = seed
         self.terms = [term for network in networks.values() for term in _installed(network)]
         for i, config in enumerate(configs):
@@ -131,6 +136,7 @@ class Penalties:
             loss: the loss of an update, for terms that follow its size.
             clock: the clock that counts the update: terms whose window it lies outside are absent.
         """
+        self.last = self.last if clock is None else clock
         terms = [
             t.method.term(self._context(t, loss), t.state)
             for t in self.terms
@@ -199,12 +205,15 @@ class Penalties:
     def metrics(self, updates: int) -> dict[str, float]:
         """Return ``train/penalty``, the mean per update of all networks' terms; {} if none.
 
-        Terms of hooks that have not fired yet are none.
+        Terms of hooks that have not fired yet are none, and so are those before their ``from``: so
+        the lines of a run whose penalties begin later are, till then, those of a run without.
 
         Args:
             updates: updates since the last call.
         """
-        if self.sum is None or updates == 0 or not self._any_started():
+        clocks = self._now(), self.last
+        begun = (t for t in self.terms if any(map(t.has_begun, clocks)))
+        if self.sum is None or updates == 0 or not any(map(self._has_started, begun)):
             return {}
         mean = float(self.sum / updates)
         self.sum.zero_()

@@ -22,6 +22,8 @@ class Receipt:
         entries_touched: number of entries that the plan wrote. A receipt of several firings has the
             number per firing.
         sfe: squared Frobenius error Σ‖before − after‖² over the plan's tensors.
+        sfe_normalized: the part of `sfe` that is of trainable tensors, over `norm_before`². It is
+            the share of their squared norm that the firing moved; None where norms are not known.
         dfi_before: Σ `dfi_scaled` over the tensors that the method orthogonalises; None for other
             methods.
         dfi_after: the same value after the edit.
@@ -43,6 +45,7 @@ class Receipt:
     crossings: int
     entries_touched: int
     sfe: float
+    sfe_normalized: float | None = None
     dfi_before: float | None = None
     dfi_after: float | None = None
     norm_before: float | None = None

@@ -20,7 +20,7 @@ from rlplast.core.method.condition import Condition
 __all__ = ["KEYS", "Schedule", "first_due"]
 
 RULES = ("at", "every", "on", "when")
-KEYS = (*RULES, "from", "until")
+KEYS = (*RULES, "first", "from", "until")
 EVENTS = ("phase_start",)
 
 
@@ -30,9 +30,10 @@ class Schedule:
 
     Attributes:
         at: points in time, ascending.
-        every: a period; due at its multiples.
+        every: a period; due at its multiples, or from `first` on at such distances.
         on: an event, ``phase_start``.
         when: a condition on a measured value.
+        first: first due point of `every`, at most one period; None for one period.
         start: first clock at which `every`, `on` or `when` may be due (config key ``from``).
         until: last clock at which they may be due.
     """
@@ -41,6 +42,7 @@ class Schedule:
     every: Time | None = None
     on: str | None = None
     when: Condition | None = None
+    first: Time | None = None
     start: Time | None = None
     until: Time | None = None
 
@@ -89,6 +91,7 @@ class Schedule:
             every=time("every", given["every"]) if "every" in given else None,
             on=given.get("on"),
             when=Condition.parse(given["when"], total, f"{key}.when") if "when" in given else None,
+            first=time("first", given["first"]) if "first" in given else None,
             start=time("from", given["from"]) if "from" in given else None,
             until=time("until", given["until"]) if "until" in given else None,
         )
@@ -112,8 +115,9 @@ class Schedule:
                     f"{key}.{name} = {time} is at or past the end of the run "
                     f"({horizon[time.unit]} {time.unit}): it would change nothing; allowed is less"
                 )
+        self._check_first(key)
         every = self.every
-        if every is not None and 0 < horizon[every.unit] < every.value:
+        if every is not None and 0 < horizon[every.unit] < self._first():
             raise ConfigError(
                 f"{key}.every = {every} is longer than the run ({horizon[every.unit]} "
                 f"{every.unit}): it would never be due; allowed is at most that"
@@ -136,8 +140,28 @@ class Schedule:
             raise ConfigError(f"{key}: until = {until} comes before from = {start}")
         if every is not None and horizon[every.unit] > 0 and self.count(horizon) == 0:
             raise ConfigError(
-                f"{key}: no multiple of every = {every} lies between from = {start} and until = "
-                f"{until}, in a run of {horizon[every.unit]} {every.unit}: it would never be due"
+                f"{key}: no {'multiple' if self.first is None else 'due point'} of every = {every} "
+                f"lies between from = {start} and until = {until}, in a run of "
+                f"{horizon[every.unit]} {every.unit}: it would never be due"
+            )
+
+    def _check_first(self, key: str) -> None:
+        every, first = self.every, self.first
+        if first is None:
+            return
+        if every is None:
+            rule = next(rule for rule in RULES if getattr(self, rule))
+            raise ConfigError(
+                f"{key}.first = {first}: first belongs to every, and this schedule has {rule}: "
+                "leave first out"
+            )
+        if first.unit != every.unit:
+            raise ConfigError(
+                f"{key}.first = {first}: allowed is a time in the unit of every, {every.unit}"
+            )
+        if not 1 <= first.value <= every.value:
+            raise ConfigError(
+                f"{key}.first = {first}: allowed is 1 to every = {every}; to start later, use from"
             )
 
     def count(self, clock: Clock | None) -> int:
@@ -150,13 +174,22 @@ class Schedule:
             return 0
         if self.at:
             return sum(clock[t.unit] >= t.value for t in self.at)
-        period, unit = self._period()
+        unit = self._period()[1]
         now, before = clock[unit], 0
         if self.start is not None and self.start.unit == unit:
-            before = max(0, int(self.start.value) - 1) // period
+            before = self._due_by(int(self.start.value) - 1)
         if self.until is not None and self.until.unit == unit:
             now = min(now, int(self.until.value))
-        return max(0, now // period - before)
+        return max(0, self._due_by(now) - before)
+
+    def _due_by(self, now: int) -> int:
+        """Return how many due points of the period lie at or before a count."""
+        period = self._period()[0]
+        return max(0, (now + period - self._first()) // period)
+
+    def _first(self) -> int:
+        """Return the first due point of the period."""
+        return self._period()[0] if self.first is None else int(self.first.value)
 
     def crossings(self, previous: Clock | None, clock: Clock) -> int:
         """Return how many due points lie after `previous` and at or before `clock`.
@@ -191,9 +224,10 @@ class Schedule:
         if self.every is None and self.on is None:
             return None
         period, unit = self._period()
-        following = (clock[unit] // period + 1) * period
+        past = clock[unit]
         if self.start is not None and self.start.unit == unit:
-            following = max(following, -(-int(self.start.value) // period) * period)
+            past = max(past, int(self.start.value) - 1)
+        following = self._first() + self._due_by(past) * period
         if self.until is not None and self.until.unit == unit and following > self.until.value:
             return None
         return Time(following, unit)
@@ -235,7 +269,8 @@ class Schedule:
             return [start or Time(0, "updates")]
         period, unit = self._period()
         if start is None or start.unit == unit:
-            value = max(1, -(-int(start.value) // period) if start else 1) * period
+            before = self._due_by(int(start.value) - 1) if start else 0
+            value = self._first() + before * period
             return [Time(value - 1 if self.every_update else value, unit)]
         if self.every_update and start.unit == "epochs":
             return [Time(start.value - 1, "epochs")]

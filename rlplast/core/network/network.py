@@ -78,6 +78,10 @@ def _in_state_dict(tensors: Mapping[str, Tensor], block: Block) -> Tensor | None
     return None if whole is None or whole.shape != block.param.shape else block.like(whole)
 
 
+def _frozen_in(group: UnitGroup) -> list[str]:
+    return [part.block.name for part in group.parts if _is_frozen(part.block)]
+
+
 def _is_frozen(block: Block) -> bool:
     return block.role != "buffer" and not block.trainable
 
@@ -226,31 +230,38 @@ class Network:
             self.memo["units"] = find_units(self.module, self.blocks, self._given_units)
         return self.memo["units"]
 
-    def units_in(self, blocks: Sequence[Block]) -> tuple[UnitGroup, ...]:
+    def units_of(self, blocks: Sequence[Block]) -> tuple[UnitGroup, ...]:
         """Return the groups of units with activations whose incoming weight is one of `blocks`.
 
-        Units of which a part is frozen are left out.
+        Units of which a part is frozen are left out. There may be none.
+        """
+        key = ("units", *map(id, blocks))
+        if key not in self.memo:
+            whole = self._with_activations(blocks)
+            self.memo[key] = tuple(g for g in whole if not _frozen_in(g))
+        return self.memo[key]
+
+    def units_in(self, blocks: Sequence[Block]) -> tuple[UnitGroup, ...]:
+        """Return what `units_of` returns, for a method that needs units.
 
         Raises:
             NothingToEdit: if there are none, with what is known of why.
         """
-        key = ("units", *map(id, blocks))
-        if key not in self.memo:
-            chosen = {id(b) for b in blocks}
-            groups = self.units().groups
-            able = [g for g in groups if g.tap is not None and id(g.weight.block) in chosen]
-            fixed = {g.name: [p.block.name for p in g.parts if _is_frozen(p.block)] for g in able}
-            frozen = dict.fromkeys(name for names in fixed.values() for name in names)
-            able = [g for g in able if not fixed[g.name]]
-            if not able:
-                reasons = [f"{name or 'it'}: {why}" for name, why in self.units().refused.items()]
-                reasons += [f"{name} is frozen" for name in frozen]
-                raise NothingToEdit(
-                    f"network {self.name!r} has no hidden units in scope"
-                    + (f" ({'; '.join(reasons)})" if reasons else "")
-                )
-            self.memo[key] = tuple(able)
-        return self.memo[key]
+        found = self.units_of(blocks)
+        if not found:
+            frozen = [name for g in self._with_activations(blocks) for name in _frozen_in(g)]
+            reasons = [f"{name or 'it'}: {why}" for name, why in self.units().refused.items()]
+            reasons += [f"{name} is frozen" for name in dict.fromkeys(frozen)]
+            raise NothingToEdit(
+                f"network {self.name!r} has no hidden units in scope"
+                + (f" ({'; '.join(reasons)})" if reasons else "")
+            )
+        return found
+
+    def _with_activations(self, blocks: Sequence[Block]) -> list[UnitGroup]:
+        chosen = {id(b) for b in blocks}
+        groups = self.units().groups
+        return [g for g in groups if g.tap is not None and id(g.weight.block) in chosen]
 
     @property
     def installed(self) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
 """The optimizers a config can name, and how to add one.
 
 - `optimizer`: registers a factory, and what hooks must know of its state.
+- `split`: the parameters that one of several optimizers has.
 """
 
 import inspect
@@ -16,7 +17,7 @@ from rlplast.core.network.optim_state import RULES, StateRule
 from rlplast.core.network.order import last_layers
 from rlplast.core.registry import register
 
-__all__ = ["optimizer"]
+__all__ = ["optimizer", "split"]
 
 Groups = list[dict[str, Any]]
 ADAM = {"betas": "[0, 1)", "eps": "(0, inf)"}
@@ -122,8 +123,8 @@ def muon(
     finds, else the linear layer registered last. Muon's moves are scaled to the size of AdamW's.
     """
     hidden = _hidden_matrices(module)
-    matrices = _split(groups, lambda p: p in hidden)
-    rest = _split(groups, lambda p: p not in hidden)
+    matrices = split(groups, lambda p: p in hidden)
+    rest = split(groups, lambda p: p not in hidden)
     made: list[Optimizer] = []
     if matrices:
         made.append(
@@ -150,7 +151,7 @@ def _hidden_matrices(module: nn.Module) -> set[Tensor]:
     return {b.param for b in weights if b.param.ndim == 2 and b.path not in last}
 
 
-def _split(groups: Groups, belongs: Callable[[Any], bool]) -> Groups:
+def split(groups: Groups, belongs: Callable[[Any], bool]) -> Groups:
     """Return the groups with those of their parameters that belong, without empty ones."""
     parts = [group | {"params": [p for p in group["params"] if belongs(p)]} for group in groups]
     return [part for part in parts if part["params"]]

@@ -32,10 +32,11 @@ class OptimizerConfig:
         weight_decay: strength of weight decay. adam, sgd and rmsprop add it to the gradient; others
             decouple it.
         decay: which tensors decay: all, or matrices (two dimensions or more).
-        betas: two numbers, for adam, adamw, muon, schedule_free and trac; null for the optimizer's
-            own default, see `rlplast list optimizers`.
+        betas: two numbers, for adam, adamw, muon, muon_fire, schedule_free and trac; null for the
+            optimizer's own default, see `rlplast list optimizers`.
         eps: ε, for the optimizers with `betas` and rmsprop; null for the optimizer's own default.
-        momentum: for kron, muon, rmsprop, sgd and trac; null for the optimizer's own default.
+        momentum: for kron, muon, muon_fire, rmsprop, sgd and trac; null for the optimizer's own
+            default.
         params: other parameters of the optimizer.
         schedule: how the learning rate falls after the warm-up: constant, linear, cosine or step.
         warmup: share of each phase in which the learning rate rises linearly from 0.
@@ -48,6 +49,8 @@ class OptimizerConfig:
         stepped: how often the learning rate changes: update or epoch.
         clip_norm: largest norm of a network's gradient; null for no bound.
         renew: whether the optimizer's state is reset when a phase starts.
+        first_phase: another optimizer for the first phase of several, with its own defaults and
+            the same learning rate; null for none. The second phase begins with a new one of `name`.
     """
 
     name: str = "adam"
@@ -68,6 +71,7 @@ class OptimizerConfig:
     stepped: str = param("update", "update | epoch")
     clip_norm: float | None = param(None, "(0, inf)")
     renew: bool = False
+    first_phase: str | None = None
 
     def check(self) -> None:
         """Check values against their ranges and against each other.
@@ -83,6 +87,8 @@ class OptimizerConfig:
                 "as optimizer.momentum = 0.9"
             )
         check_fields(self, "optimizer.")
+        if self.first_phase is not None:
+            get("optimizers", self.first_phase)
         if self.betas is not None and len(self.betas) != 2:
             raise ConfigError(f"optimizer.betas = {self.betas}: allowed are two numbers in [0, 1)")
         for beta in self.betas or ():
@@ -105,6 +111,20 @@ class OptimizerConfig:
             raise ConfigError(
                 f"optimizer.momentum = {self.momentum} with name = {self.name!r}: "
                 f"it belongs to {having}"
+            )
+
+    def refuse_first_phase(self, why: str) -> None:
+        """Refuse an optimizer of the first phase.
+
+        Args:
+            why: why the run has none.
+
+        Raises:
+            ConfigError: if there is one.
+        """
+        if self.first_phase is not None:
+            raise ConfigError(
+                f"optimizer.first_phase = {self.first_phase!r}: {why}; allowed is null"
             )
 
     @property
@@ -140,25 +160,43 @@ class Updater:
         seed: of the noise of optimizers that draw some.
 
     Attributes:
-        optimizers: one, or several that share the parameters.
+        optimizers: one, or several that share the parameters; others from `begin` on.
     """
 
     def __init__(self, config: OptimizerConfig, module: nn.Module, seed: int = 0) -> None:
         self.config = config
+        self._module, self._seed = module, seed
         self._parameters = parameters = [p for p in module.parameters() if p.requires_grad]
+        # For compiled updates, which a number that changes would compile anew.
+        self._lr = torch.zeros((), device=parameters[0].device if parameters else None)
+        self._first = False
+        self._make()
+        if config.first_phase is not None:  # what is wrong with `name` is said before it begins
+            self._first = True
+            self._make()
+
+    def begin(self, phase: int) -> bool:
+        """Have the optimizers of a phase, from 0; say whether they are new ones."""
+        if self._first == (phase == 0 and self.config.first_phase is not None):
+            return False
+        self._first = not self._first
+        self._make()
+        return True
+
+    def _make(self) -> None:
+        config, parameters = self.config, self._parameters
         groups: list[dict[str, Any]] = [{"params": parameters, "weight_decay": config.weight_decay}]
         if config.decay == "matrices":
             groups[0]["params"] = [p for p in parameters if p.ndim >= 2]
             rest = [p for p in parameters if p.ndim < 2]
             groups += [{"params": rest, "weight_decay": 0.0}] if rest else []
-        factory = get("optimizers", config.name).target
-        made = factory(module, groups, config.lr, **config.own_params())
+        name = config.first_phase if self._first and config.first_phase else config.name
+        params = {} if self._first else config.own_params()
+        made = get("optimizers", name).target(self._module, groups, config.lr, **params)
         self.optimizers: list[torch.optim.Optimizer] = made if isinstance(made, list) else [made]
         for number, optimizer in enumerate(self.optimizers):
             if hasattr(optimizer, "seed"):
-                vars(optimizer)["seed"] = derive_seed(seed, "optimizer", number)
-        # For compiled updates, which a number that changes would compile anew.
-        self._lr = torch.zeros((), device=parameters[0].device if parameters else None)
+                vars(optimizer)["seed"] = derive_seed(self._seed, "optimizer", number)
         self._groups: list[tuple[torch.optim.Optimizer, list[Tensor], dict[str, Any]]] = [
             (optimizer, list(group["params"]), {key: group.get(key) for key in _CONSTANTS})
             for optimizer in self.optimizers

@@ -22,18 +22,29 @@ __all__ = ["Trac", "erfi"]
 BETAS = tuple(1 - 10.0**-i for i in range(1, 7))  # .9 to .999999
 START = 1e-8  # s_prev, and σ before the first update
 EPS = 1e-8
+NEAR = 10.0  # up to which `erfi` is a sum without cancellation
 BASES = ("adam", "adamw", "sgd", "rmsprop")
 
 
 def erfi(x: Tensor) -> Tensor:
-    """Return 2/√π ∫ exp(t²) dt from 0 to x, of a float64 tensor; exact for |x| ≤ 10.
+    """Return 2/√π ∫ exp(t²) dt from 0 to x, in the precision of x; infinite where SciPy's is.
 
-    Rybicki's sum 4/π Σ exp(−(nh)²) sinh(2xnh)/n over odd n > 0, here with h = ¼: all of its terms
-    have one sign, and its error falls as exp(−(π/2h)²).
+    Up to |x| = 10 it is Rybicki's sum 4/π Σ exp(−(nh)²) sinh(2xnh)/n over odd n > 0, here with
+    h = ¼: all of its terms have one sign, and its error falls as exp(−(π/2h)²). From there on it is
+    the asymptotic series exp(x²)/(√π x) Σ (2k − 1)!!/(2x²)ᵏ, whose term k = 13 is below 1e-17.
     """
-    n = torch.arange(1, 65, 2, dtype=x.dtype, device=x.device)
-    terms = torch.exp(-((n / 4) ** 2)) * torch.sinh(x.unsqueeze(-1) * n / 2) / n
-    return 4 / math.pi * terms.sum(-1)
+    exact = x.double()
+    size = exact.abs()
+    n = torch.arange(1, 65, 2, dtype=exact.dtype, device=x.device)
+    inner = exact.clamp(-NEAR, NEAR).unsqueeze(-1)
+    terms = torch.exp(-((n / 4) ** 2)) * torch.sinh(inner * n / 2) / n
+    near = 4 / math.pi * terms.sum(-1)
+    outer = size.clamp(NEAR, 27)  # exp(27²) is infinite, and 27 is not
+    series = torch.ones_like(outer)
+    for k in range(12, 0, -1):
+        series = 1 + (2 * k - 1) / (2 * outer**2) * series
+    far = torch.exp(outer**2) * (series / (math.sqrt(math.pi) * outer))
+    return torch.where(size <= NEAR, near, torch.copysign(far, exact)).to(x.dtype)
 
 
 UNIT = START / float(erfi(torch.tensor(0.5, dtype=torch.float64).sqrt()))

@@ -49,10 +49,11 @@ def find_units(
     """
     refused: dict[str, str] = {}
     heads: set[str] = set()
+    untraced: set[str] = set()
     if given is not None:
         found = [_declared(spec, "") for spec in given]
     else:
-        found = list(_search(module, "", refused, heads))
+        found = list(_search(module, "", refused, untraced, heads))
     paths = {path for path, _ in module.named_modules(remove_duplicate=False)}
     for path in (p for f in found for p in _paths(f.spec)):
         if path not in paths:
@@ -81,7 +82,7 @@ def find_units(
     known = {p for p, m in module.named_modules() if is_matrix(m)} - named
     for path in sorted(known):
         refused.setdefault(path, "its outputs are the network's, or go into a residual stream")
-    return UnitMap(tuple(groups), refused, frozenset(heads))
+    return UnitMap(tuple(groups), refused, frozenset(untraced & refused.keys()), frozenset(heads))
 
 
 def _join(*parts: str) -> str:
@@ -116,7 +117,7 @@ def _own(spec: UnitSpec, by_path: Mapping[str, Sequence[Block]]) -> list[Block]:
 
 
 def _search(
-    module: nn.Module, prefix: str, refused: dict[str, str], heads: set[str]
+    module: nn.Module, prefix: str, refused: dict[str, str], untraced: set[str], heads: set[str]
 ) -> Iterator[_Found]:
     """Yield what modules declare, and what can be traced, the largest parts first.
 
@@ -124,6 +125,7 @@ def _search(
         module: where to look.
         prefix: its path in the network.
         refused: layer → why it has no units; written.
+        untraced: the layers whose module could not be traced; written.
         heads: the layers that give the network's outputs; written.
     """
     declared = getattr(module, "unit_specs", None)
@@ -140,9 +142,14 @@ def _search(
         graph = Tracer().trace(module)
     except UNTRACEABLE as error:
         problem = f"{prefix or type(module).__name__} could not be traced ({why(error)})"
-        _refuse_matrices(module, prefix, problem, refused)
+        for path in _unknown(module, prefix):
+            untraced.add(path)
+            refused[path] = (
+                f"{problem}: declare it in unit_specs() of the module, or pass "
+                "units=[rlplast.UnitSpec(...)] to its Network"
+            )
         for name, child in children.items():
-            yield from _search(child, _join(prefix, name), refused, heads)
+            yield from _search(child, _join(prefix, name), refused, untraced, heads)
         return
     if not prefix:
         heads |= _heads(module, graph)
@@ -151,21 +158,16 @@ def _search(
     for path in dict.fromkeys(leaves):  # parts that the trace kept whole
         child = module.get_submodule(path)
         if hasattr(child, "unit_specs") or isinstance(child, nn.MultiheadAttention):
-            yield from _search(child, _join(prefix, path), refused, heads)
+            yield from _search(child, _join(prefix, path), refused, untraced, heads)
 
 
-def _refuse_matrices(module: nn.Module, prefix: str, problem: str, refused: dict[str, str]) -> None:
-    """Refuse what lies in a module that could not be traced as a whole."""
+def _unknown(module: nn.Module, prefix: str) -> list[str]:
+    """Return the layers of a module that could not be traced as a whole."""
     # A list of modules computes nothing, and who declares some units has left out the others.
     known = bool(prefix) and isinstance(module, nn.ModuleList | nn.ModuleDict)
     if known or any(hasattr(part, "unit_specs") for part in module.modules()):
-        return
-    for path, child in module.named_modules():
-        if is_matrix(child):
-            refused[_join(prefix, path)] = (
-                f"{problem}: declare it in unit_specs() of the module, or pass "
-                "units=[rlplast.UnitSpec(...)] to its Network"
-            )
+        return []
+    return [_join(prefix, path) for path, child in module.named_modules() if is_matrix(child)]
 
 
 def _heads(module: nn.Module, graph: torch.fx.Graph) -> set[str]:

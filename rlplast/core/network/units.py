@@ -187,10 +187,12 @@ class UnitMap:
     Attributes:
         groups: the groups, in forward order as far as it is known.
         refused: layer → why its outputs are no units.
+        untraced: those of them of which that is unknown, because their module cannot be traced.
         heads: layers from which the network's outputs come without another layer in between, as
             far as the network can be traced.
     """
 
     groups: tuple[UnitGroup, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    untraced: frozenset[str] = frozenset()
     heads: frozenset[str] = frozenset()

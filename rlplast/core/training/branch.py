@@ -60,7 +60,7 @@ def branch_run(
         for path in checkpoint.complete(run / "checkpoints"):  # the best one may be an earlier one
             _link_tree(path, temporary / "checkpoints" / path.name)
         for name in LINES:
-            _copy_lines(run / name, temporary / name, state["lengths"][name])
+            _copy_lines(run / name, temporary / name, state["checksums"][name][-1][0])
         for events in run.glob("events.*"):
             shutil.copyfile(events, temporary / events.name)
         write_text(temporary / "config.yaml", config)
@@ -115,17 +115,18 @@ def _link_tree(source: Path, target: Path) -> None:
         fsync(folder)
 
 
-def _copy_lines(source: Path, target: Path, length: int) -> None:
-    """Copy the first `length` bytes.
+def _copy_lines(source: Path, target: Path, count: int) -> None:
+    """Copy the first `count` lines.
 
     Raises:
         DamagedFile: if there are fewer.
     """
     text = source.read_bytes() if source.exists() else b""
-    if len(text) < length:
+    lines = [line for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
+    if len(lines) < count:
         raise DamagedFile(
-            f"{source} has {len(text)} bytes, its checkpoint counts {length}: lines were lost; "
+            f"{source} has {len(lines)} lines, its checkpoint counts {count}: lines were lost; "
             f"{_remedy(source.parent)}"
         )
-    target.write_bytes(text[:length])
+    target.write_bytes(b"".join(lines[:count]))
     fsync(target)

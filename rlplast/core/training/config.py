@@ -230,8 +230,8 @@ class RunConfig:
         total: length of the run, such as ``200k env_steps``; of a classifier in updates or epochs,
             of a GPT in updates. With ``auto`` it is the length of all
             phases, if the config itself gives them.
-        hooks: methods and when they fire. Keys: method, at|every|on|when, from, until, networks,
-            scope, optimizer, followers, params.
+        hooks: methods and when they fire. Keys: method, at|every|on|when, first, from, until,
+            networks, scope, optimizer, followers, params.
         penalties: terms added to the loss. Keys: method, from, until, networks, layers, params.
         layers: modules put in when the networks are built. Keys: method, networks, params.
         log: how often a line of training metrics is written, and where it goes beside the folder.
@@ -305,6 +305,13 @@ class RunConfig:
             parent: the config of the run that this one goes on from, whose choices it keeps.
         """
         return self
+
+    def adds_penalties_apart(self) -> bool:
+        """Say whether an update without a term is the same, bit for bit, whatever penalties exist.
+
+        A kind of run whose updates are compiled differently if there are penalties says no.
+        """
+        return True
 
     def to_resume(self) -> "RunConfig":
         """Return the config to build a run from whose checkpoint is then loaded."""

@@ -37,7 +37,7 @@ from rlplast.core.training.best import Best, improved, write_best
 from rlplast.core.training.intervals import Cadence, is_due
 from rlplast.core.training.run_folder import RunFolder, clock_fields
 from rlplast.core.training.signals import noted_signals
-from rlplast.core.training.trainable import Trainable
+from rlplast.core.training.trainable import Trainable, go_to
 
 __all__ = ["Cadence", "Loop"]
 
@@ -90,7 +90,8 @@ class Loop:
         """Run to the end, or to `until`; the state there is checkpointed.
 
         Raises:
-            Interrupted: after SIGINT or SIGTERM, once a checkpoint is saved.
+            Interrupted: after SIGINT, SIGTERM or SIGHUP, once a checkpoint is saved; after a second
+                one at once.
             RlplastError: if the loss is no longer finite, or a checkpoint could not be written;
                 the last checkpoint is kept.
         """
@@ -380,9 +381,9 @@ class Loop:
             self._restore(path, tensors, state)
 
     def _restore(self, path: Path, tensors: dict[str, Tensor], state: Any) -> None:
+        go_to(self.trainable, Clock.saved(state["clock"]))
         for network in self.trainable.networks.values():
             checkpoint.load_network_tensors(network, tensors)
-        self.trainable.clock = Clock.saved(state["clock"])
         self.trainable.load_state_dict(state["trainable"])
         self.trainable.load_files(path)
         self.hooks.load_state_dict(state["hooks"])

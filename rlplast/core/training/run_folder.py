@@ -76,7 +76,8 @@ class RunFolder:
     Attributes:
         path: the folder.
         lost: by file, how many lines `cut` has cut off, which the run writes anew.
-        altered: by file, after how many lines `cut` has found something else than was written.
+        altered: by file, the first and last line between which `cut` has found something else
+            than was written.
         listener: told of lines once they are in the files: of each the file (metrics or receipts),
             the clock's counters, and the values or the receipt.
 
@@ -88,7 +89,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lost: dict[str, int] = {}
-        self.altered: dict[str, int] = {}
+        self.altered: dict[str, tuple[int, int]] = {}
         self.listener: Callable[[list[Any]], object] | None = None
         self._unheard: list[Any] = []
         path.mkdir(parents=True, exist_ok=True)
@@ -170,32 +171,34 @@ class RunFolder:
     def cut(
         self, lengths: Mapping[str, int], checksums: Mapping[str, Iterable[Iterable[int]]]
     ) -> None:
-        """Cut the files back to the lengths a checkpoint stored; compare them with its checksums.
+        """Cut the files back to what a checkpoint stored; compare them with its checksums.
+
+        A file that was altered is cut after as many lines as the checkpoint counts.
 
         Args:
             lengths: what `lengths` returned.
             checksums: what `checksums` returned.
 
         Raises:
-            DamagedFile: if a file is shorter than the checkpoint says.
+            DamagedFile: if a file has less than the checkpoint counts.
         """
         for name, length in lengths.items():
-            file = self._files[name]
+            path, file = self.path / name, self._files[name]
+            stored = [(int(n), int(size), int(crc)) for n, size, crc in checksums.get(name, ())]
+            agree = _agreeing(path, stored)
+            if len(agree) < len(stored):
+                first, last = agree[-1][0] + 1 if agree else 1, stored[len(agree)][0]
+                self.altered[name] = first, last
+                length = _end_of_line(path, stored[-1][0])
             size = file.seek(0, os.SEEK_END)
             if size < length:
                 raise DamagedFile(
-                    f"{self.path / name} has {size} bytes, the checkpoint counts {length}: lines "
-                    "were lost"
+                    f"{path} has {size} bytes, the checkpoint counts {length}: lines were lost; "
+                    "restore it from a copy"
                 )
-            self.lost[name.removesuffix(".jsonl")] = _lines_after(self.path / name, length)
-            stored = [(int(n), int(size), int(crc)) for n, size, crc in checksums.get(name, ())]
-            places = [*(size for _, size, _ in stored), length]
-            *found, self._written[name] = _marks_at(self.path / name, places)
-            agree = [mark for mark, other in zip(stored, found, strict=True) if mark == other]
-            if len(agree) < len(stored):
-                self.altered[name] = agree[-1][0] if agree else 0
-            self._marks[name] = agree
-            with _writing(self.path / name):
+            self.lost[name.removesuffix(".jsonl")] = _lines_after(path, length)
+            self._marks[name], (self._written[name],) = agree, _marks_at(path, [length])
+            with _writing(path):
                 file.truncate(length)
             file.seek(0, os.SEEK_END)
 
@@ -234,6 +237,28 @@ def _marks_at(path: Path, places: Iterable[int]) -> list[Mark]:
                 mark = _after(mark, piece)
             found.append(mark)
     return found
+
+
+def _agreeing(path: Path, stored: list[Mark]) -> list[Mark]:
+    """Return the marks up to which a file is as it was written."""
+    found = _marks_at(path, [size for _, size, _ in stored])
+    return [mark for mark, other in zip(stored, found, strict=True) if mark == other]
+
+
+def _end_of_line(path: Path, number: int) -> int:
+    """Return the bytes of so many lines from the start.
+
+    Raises:
+        DamagedFile: if there are fewer.
+    """
+    with path.open("rb") as file:
+        lines = [len(line) for line in itertools.islice(file, number) if line.endswith(b"\n")]
+    if len(lines) < number:
+        raise DamagedFile(
+            f"{path} has {len(lines)} lines, the checkpoint counts {number}: lines were lost; "
+            "restore it from a copy"
+        )
+    return sum(lines)
 
 
 def _lines_after(path: Path, length: int) -> int:

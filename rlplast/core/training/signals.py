@@ -1,6 +1,7 @@
-"""SIGINT and SIGTERM, noted for the end of a step.
+"""Signals that ask a run to stop, noted for the end of a step.
 
 - `noted_signals`: a block in which they are noted instead of acted on.
+- `heard`: those that a process is meant to listen to.
 """
 
 import signal
@@ -8,35 +9,59 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["noted_signals"]
+from rlplast.core.errors import Interrupted
 
-_NOTED = (signal.SIGINT, signal.SIGTERM)
+__all__ = ["heard", "noted_signals"]
+
+
+def heard() -> list[signal.Signals]:
+    """Return the signals that ask to stop; not SIGHUP where it is ignored, as nohup does."""
+    asking = [signal.SIGINT, signal.SIGTERM]
+    hangup = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+    return [*asking, signal.SIGHUP] if hangup else asking
 
 
 @contextmanager
 def noted_signals() -> Iterator[list[int]]:
-    """Note the first SIGINT or SIGTERM in a block; a second one acts at once.
+    """Note SIGINT, SIGTERM and SIGHUP in a block; a second SIGINT or SIGTERM ends the block.
+
+    It does so wherever Python code runs or waits, such as in an environment that hangs; compiled
+    code goes on until it returns. A third one ends the process, as the system does it. SIGHUP
+    only asks: a terminal that closes may send it twice, and SIGTERM with it.
 
     Outside the main thread signals are the host's affair, and nothing is noted.
 
     Yields:
         The numbers of the signals noted so far.
+
+    Raises:
+        Interrupted: after the second one.
     """
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
+        again = number != signal.SIGHUP and any(own != signal.SIGHUP for own in received)
         received.append(number)
-        for noted in _NOTED:
-            signal.signal(noted, signal.SIG_DFL)
+        if again:
+            for own in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(own, signal.SIG_DFL)
+            raise KeyboardInterrupt
 
-    before = {noted: signal.getsignal(noted) for noted in _NOTED}
+    before = {own: signal.getsignal(own) for own in heard()}
     try:
-        for noted in _NOTED:
-            signal.signal(noted, note)
+        for own in before:
+            signal.signal(own, note)
     except ValueError:  # not the main thread
         before = {}
     try:
         yield received
+    except KeyboardInterrupt as error:
+        if not received:
+            raise
+        name = signal.Signals(received[-1]).name
+        raise Interrupted(
+            f"ended at once by another {name}: `rlplast resume` goes on from the newest checkpoint"
+        ) from error
     finally:
-        for noted, handler in before.items():
-            signal.signal(noted, handler)
+        for own, handler in before.items():
+            signal.signal(own, handler)

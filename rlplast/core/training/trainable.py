@@ -13,13 +13,19 @@ from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 
-__all__ = ["AfterUpdate", "Trainable", "no_hooks", "penalties_of"]
+__all__ = ["AfterUpdate", "Trainable", "go_to", "no_hooks", "penalties_of"]
 
 AfterUpdate = Callable[[Clock, Mapping[str, Activations]], None]
 
 
 def no_hooks(clock: Clock, activations: Mapping[str, Activations]) -> None:
     """Do nothing after an update."""
+
+
+def go_to(trainable: Any, clock: Clock) -> None:
+    """Set a trainer's clock to that of a checkpoint whose tensors are to be loaded."""
+    trainable.clock = clock
+    getattr(trainable, "begin_phase", tuple)()
 
 
 def penalties_of(trainable: Any) -> Penalties:
@@ -43,9 +49,10 @@ class Trainable(Source, Protocol):
     measured, no files, nothing to close.
 
     One that knows its end better than its config does, once its data are there, says it in a
-    method ``horizon() -> Clock``. One that several processes of ``torchrun`` can train together
-    says so by a class attribute ``several_processes = True``. Of agents, `rlplast evaluate` calls
-    ``play``, and Python ``act``.
+    method ``horizon() -> Clock``. One whose phases have optimizers of their own gives its networks
+    those of its clock in a method ``begin_phase()``. One that several processes of ``torchrun`` can
+    train together says so by a class attribute ``several_processes = True``. Of agents,
+    `rlplast evaluate` calls ``play``, and Python ``act``.
 
     Attributes:
         networks: the networks hooks may touch, by name.

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 from typing import Any
 
 import pytest
@@ -264,6 +265,31 @@ def test_receipt_sums_dfi_of_the_tensors_that_have_one() -> None:
     assert receipt.dfi_after == 24.0 + 18.0
     without: list[Edit] = [Scale(bias, torch.tensor(0.0))]
     assert apply(network, without, method="toy").dfi_before is None
+
+
+@torch.no_grad()
+def test_the_normalised_sfe_is_the_share_of_the_squared_norm_that_moved() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    network = Network("net", module)
+    trainable = network.trainable()
+    squares = sum(float(b.view.double().square().sum()) for b in trainable)
+    weight = network.blocks[0]
+    third = [Scale(weight, torch.tensor(2 / 3))]  # (1/3)² of this tensor's part
+    part = float(weight.view.double().square().sum()) / squares
+    assert apply(network, third, method="toy").sfe_normalized == pytest.approx(part / 9)
+    for factor, share in ((0.25, 0.75**2), (3.0, 4.0), (1.0, 0.0), (0.0, 1.0)):
+        statistics = [b for b in network.blocks if b.spec.tensor == "running_var"]
+        plan: list[Edit] = [Scale(b, torch.tensor(factor)) for b in trainable]
+        # A buffer's move is in the sum, but is no share of the weights.
+        plan += [Scale(b, torch.tensor(5.0)) for b in statistics]
+        receipt = apply(network, plan, method="toy")
+        assert receipt.sfe_normalized == pytest.approx(share, rel=1e-6)
+        assert receipt.norm_before is not None
+        assert receipt.sfe > share * receipt.norm_before**2 + 1
+    nothing = apply(network, [Scale(weight, torch.tensor(2.0))], method="toy")
+    assert (nothing.norm_before, nothing.sfe_normalized) == (0.0, 0.0)
+    from_zero = apply(network, [Assign(weight, torch.ones(4, 3))], method="toy")
+    assert from_zero.sfe_normalized == math.inf and from_zero.row()["sfe_normalized"] is None
 
 
 def test_receipts_measure_weights_of_extreme_size() -> None:

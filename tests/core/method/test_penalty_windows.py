@@ -71,6 +71,18 @@ def test_outside_its_window_a_term_is_no_part_of_the_loss_and_counts_as_zero() -
     assert found.metrics(1) == {"train/penalty": 0.0}
 
 
+def test_before_its_from_a_term_is_not_logged_and_after_its_until_it_counts_as_zero() -> None:
+    network, _ = moved("mlp")
+    found = windowed(network, **{"from": "2 updates", "until": "2 updates"})
+    loss = torch.ones((), requires_grad=True)
+    logged = []
+    for clock in CLOCKS[:3]:
+        found.add("net", loss, clock=clock)
+        logged.append(list(found.metrics(1).values()))
+    assert [len(values) for values in logged] == [0, 1, 1]
+    assert logged[1][0] > 0 and logged[2] == [0.0]
+
+
 def test_a_closed_row_leaves_the_open_ones() -> None:
     network, _ = moved("mlp")
     rows = [row("l2") | {"from": "2 updates"}, row("parseval")]
@@ -186,4 +198,5 @@ def test_a_run_resumed_anywhere_beside_a_window_equals_an_uninterrupted_one(tmp_
     assert final(run) == expected
     logged = [r for r in expected["metrics"] if "train/penalty" in r]
     assert all((r["train/penalty"] > 0) == (r["updates"] > 12) for r in logged)
-    assert {r["phase"] for r in logged} == {0, 1}
+    assert {r["phase"] for r in logged} == {1}
+    assert {r["phase"] for r in expected["metrics"] if "train/loss" in r} == {0, 1}

@@ -24,7 +24,9 @@ def naive_due(config: dict[str, Any], tick: int) -> int:
     period = int(config["every"].split()[0])
     start = int(config.get("from", "0 updates").split()[0])
     until = int(config.get("until", f"{TOTAL} updates").split()[0])
-    return int(tick > 0 and tick % period == 0 and start <= tick <= until)
+    first = int(config.get("first", config["every"]).split()[0])
+    points = range(first, TOTAL + 1, period)
+    return int(tick in points and start <= tick <= until)
 
 
 @st.composite
@@ -32,7 +34,10 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
     ticks = st.integers(0, TOTAL - 1)
     if draw(st.booleans()):
         return {"at": [f"{t} updates" for t in draw(st.lists(ticks, min_size=1, max_size=4))]}
-    config = {"every": f"{draw(st.integers(1, TOTAL))} updates"}
+    period = draw(st.integers(1, TOTAL))
+    config = {"every": f"{period} updates"}
+    if draw(st.booleans()):
+        config["first"] = f"{draw(st.integers(1, period))} updates"
     if draw(st.booleans()):
         config["from"] = f"{draw(ticks)} updates"
     if draw(st.booleans()):
@@ -131,6 +136,9 @@ EARLIEST = [
     ({"at": "0%"}, ["0 updates"]),
     ({"every": "20 updates"}, ["20 updates"]),
     ({"every": "20 updates", "from": "0%"}, ["20 updates"]),
+    ({"every": "20 updates", "first": "1 updates"}, ["1 updates"]),
+    ({"every": "20 updates", "first": "1 updates", "from": "2 updates"}, ["21 updates"]),
+    ({"every": "1 updates", "first": "1 updates"}, ["0 updates"]),
     ({"every": "20 updates", "from": "20 updates"}, ["20 updates"]),
     ({"every": "20 updates", "from": "21 updates"}, ["40 updates"]),
     ({"every": "20 updates", "from": "3 epochs"}, ["3 epochs"]),
@@ -169,7 +177,8 @@ def test_nothing_is_due_before_one_of_the_earliest_times_is_reached(
     config: dict[str, Any], gate: str, pace: int
 ) -> None:
     if gate and "every" in config:
-        config = {"every": config["every"], "from": gate}
+        kept = {key: config[key] for key in ("every", "first") if key in config}
+        config = kept | {"from": gate}
     schedule = parse(config)
     clocks = [Clock(updates=u, epochs=u // (5 * pace), tokens=u * pace) for u in range(TOTAL)]
     reached = [any(c[t.unit] >= t.value for t in schedule.earliest()) for c in clocks]
@@ -195,6 +204,24 @@ def test_condition_has_no_due_points_and_from_and_until_are_its_gate() -> None:
         ({"at": None}, r"s has no rule"),
         ({"at": []}, r"s\.at has no point"),
         ({"at": "50%", "every": "10%"}, r"s has at and every: exactly one"),
+        (
+            {"at": "50%", "first": "1 updates"},
+            r"s\.first = 1 updates: first belongs to every, and this schedule has at: leave first",
+        ),
+        ({"on": "phase_start", "first": "1 updates"}, r"and this schedule has on: leave first out"),
+        (
+            {"when": {"metric": "train/loss", "above": 1}, "first": "1 updates"},
+            r"and this schedule has when: leave first out",
+        ),
+        (
+            {"every": "2 epochs", "first": "1 updates"},
+            r"s\.first = 1 updates: allowed is a time in the unit of every, epochs$",
+        ),
+        ({"every": "9 updates", "first": "0%"}, r"s\.first = 0 updates: allowed is 1 to every = 9"),
+        (
+            {"every": "9 updates", "first": "10 updates"},
+            r"to every = 9 updates; to start later, use",
+        ),
         ({"evry": "10%"}, r"s has an unknown key 'evry': did you mean 'every'"),
         ({"on": "phase_stat"}, r"s\.on = 'phase_stat': did you mean 'phase_start'"),
         ({"at": "100%"}, r"s\.at = 60 updates is at or past the end of the run \(60 updates\)"),

@@ -267,7 +267,7 @@ def test_the_gradient_is_clipped_only_if_asked():
         ({"warmup_end": "before"}, "optimizer.warmup_end = 'before'"),
         ({"clip_norm": 0.0}, "optimizer.clip_norm = 0.0"),
         ({"lr_min": 1.0}, "at most lr = 0.001"),
-        ({"momentum": 0.9}, "it belongs to kron, muon, rmsprop, sgd, trac"),
+        ({"momentum": 0.9}, "it belongs to kron, muon, muon_fire, rmsprop, sgd, trac"),
         ({"momentum": 1.0}, "optimizer.momentum = 1.0"),
         ({"name": "sgd", "params": {"nesterov": True}}, "it needs a momentum above 0"),
         (

@@ -1,6 +1,7 @@
 """TRAC beside its algorithm in plain numbers; and that no edit of a weight is undone."""
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -26,11 +27,51 @@ from tests.naive.optimizers import NaiveTrac
 FAR = 48  # updates after which the scale has grown from 1e-7 to about 0.2
 
 
-def test_erfi_is_scipys():
-    x = torch.cat([torch.tensor([0.0, 1e-12, 1e-8]), torch.linspace(1e-3, 10, 200)]).double()
-    for sign in (1, -1):
-        expected = torch.from_numpy(scipy.special.erfi(sign * x.numpy()))
-        torch.testing.assert_close(erfi(sign * x), expected, rtol=1e-13, atol=0)
+def arguments(dtype: torch.dtype) -> Tensor:
+    """Numbers of every size, near where the formula changes and where the result overflows."""
+    generator = torch.Generator().manual_seed(0)
+    small = torch.tensor([0.0, 1e-300, 1e-12, 1e-8]).double()
+    wide = 35 * torch.rand(5000, generator=generator, dtype=torch.float64)
+    edges = [e + torch.linspace(-0.05, 0.05, 501) for e in (9.29, 10, 26.6417, 26.7137, 26.8328)]
+    steps = torch.linspace(1e-3, 30, 3001).double()
+    ends = torch.tensor([1e3, 1e30, math.inf])
+    found = torch.cat([small, wide, steps, *edges, ends]).to(dtype)
+    return torch.cat([found, -found])
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-13), (torch.float32, 2e-7)])
+def test_erfi_is_scipys(dtype: torch.dtype, rtol: float):
+    x = arguments(dtype)
+    expected = torch.from_numpy(scipy.special.erfi(x.numpy()))
+    found = erfi(x)
+    assert found.dtype == expected.dtype == dtype
+    assert expected.isinf().any() and expected.isfinite().sum() > len(x) / 4
+    assert torch.equal(found.isinf(), expected.isinf())
+    torch.testing.assert_close(found, expected, rtol=rtol, atol=0)
+    assert erfi(torch.tensor([math.nan], dtype=dtype)).isnan().all()
+
+
+def test_erfi_of_at_most_ten_is_the_plain_sum_bit_for_bit():
+    x = arguments(torch.float64)
+    x = x[x.abs() <= 10]
+    n = torch.arange(1, 65, 2, dtype=torch.float64)
+    terms = torch.exp(-((n / 4) ** 2)) * torch.sinh(x.unsqueeze(-1) * n / 2) / n
+    assert torch.equal(erfi(x), 4 / math.pi * terms.sum(-1))
+
+
+def test_a_tuner_far_from_zero_still_says_what_the_paper_says():
+    """Gradients that always pull back make σ/√v large and negative."""
+    _, ours, _ = linear()
+    tuner = shared(ours)
+    tuner["updates"] += 1
+    tuner["v"].fill_(1e-4)
+    tuner["sigma"].copy_(torch.linspace(-0.35, 0.35, 6))
+    ours._tune(torch.zeros((), dtype=torch.float64))
+    sigma, v = (tuner[name].numpy() for name in ("sigma", "v"))
+    x = sigma / (math.sqrt(2) * np.sqrt(v) + 1e-8)
+    assert np.abs(x).max() > 20
+    expected = 1e-8 / scipy.special.erfi(1 / math.sqrt(2)) * scipy.special.erfi(x)
+    assert tuner["s"].tolist() == pytest.approx(expected.tolist(), rel=1e-12)
 
 
 def linear(make=Adam, dtype=torch.float64, **options) -> tuple[nn.Module, Trac, Network]:

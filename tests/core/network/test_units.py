@@ -93,14 +93,52 @@ def test_a_network_says_which_groups_are_in_scope_and_why_there_are_none() -> No
     none = r"network 'net' has no hidden units in scope \(4: its outputs are those of the network\)"
     with pytest.raises(NothingToEdit, match=none):
         network.units_in([blocks["4.weight"]])
+    stream = Network("net", build("residual"))
     with pytest.raises(NothingToEdit, match="add joins inp and relu"):
-        rlplast.units(build("residual"))
+        stream.units_in(stream.blocks)
     frozen = build("mlp")
     frozen.get_submodule("4").requires_grad_(False)  # its columns cannot be written
     network = Network("net", frozen)
     assert [g.name for g in network.units_in(network.blocks)] == ["0"]
+    network = Network("net", frozen.requires_grad_(False))
     with pytest.raises(NothingToEdit, match=r"2\.weight is frozen; .*4\.weight is frozen"):
-        rlplast.units(frozen.requires_grad_(False))
+        network.units_in(network.blocks)
+
+
+class Stream(nn.Module):
+    """Nothing but additions to a residual stream, as deep as one likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inp, self.blocks, self.head = nn.Linear(5, 4), nn.ModuleList(), nn.Linear(4, 2)
+        self.blocks.extend(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inp(x)
+        for block in self.blocks:
+            x = x + F.relu(block(x))
+        return self.head(x)
+
+
+@pytest.mark.parametrize(
+    "module", [Stream(), build("residual"), nn.Linear(3, 2), build("mlp").requires_grad_(False)]
+)
+def test_a_model_that_has_no_hidden_units_to_edit_has_an_empty_tuple(module: nn.Module) -> None:
+    assert rlplast.units(module) == ()
+    network = Network("net", module)
+    assert rlplast.units(network) == rlplast.units(network) == ()
+
+
+def test_a_model_whose_units_are_unknown_is_refused_with_what_to_do() -> None:
+    class Branching(Stream):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if x.sum() > 0 else x
+
+    with pytest.raises(NothingToEdit, match=r"inp: Branching could not be traced .*unit_specs\(\)"):
+        rlplast.units(Branching())
+    with pytest.raises(NothingToEdit, match=r"0\.inp: 0 could not be traced"):
+        rlplast.units(nn.Sequential(Branching()))
+    assert rlplast.units(Branching(), units=[]) == ()  # the user's word counts
 
 
 # Units are private: put in another order, with all that belongs to them, they change nothing.

@@ -36,7 +36,7 @@ def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
     assert final(tmp_path) == through
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @every_step(STEPS - 1)
 def test_signal_saves_at_the_end_of_the_step_and_resume_equals(
     step: int, number: signal.Signals, tmp_path: Path, through: dict[str, Any]
@@ -191,6 +191,6 @@ def test_lost_lines_are_reported(tmp_path: Path) -> None:
     made = loop(tmp_path / "other")
     made.folder.close()
     made.folder = RunFolder(tmp_path)
-    with pytest.raises(DamagedFile, match=r"metrics.jsonl has 10 bytes, the checkpoint counts"):
+    with pytest.raises(DamagedFile, match=r"metrics.jsonl has 0 lines, the checkpoint counts"):
         made.load(tmp_path / "checkpoints" / "step-16")
     made.folder.close()

@@ -2,7 +2,7 @@ import errno
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -121,20 +121,36 @@ def flip(path: Path, line: int) -> None:
     path.write_bytes(b"".join(lines))
 
 
-@pytest.mark.parametrize(("line", "after"), [(1, 0), (3, 0), (4, 3), (7, 6), (9, 6)])
+def longer(path: Path, line: int) -> None:
+    """Put blanks behind a line, which JSON does not mind."""
+    lines = path.read_bytes().splitlines()
+    lines[line - 1] += b"     "
+    path.write_bytes(b"".join(text + b"\n" for text in lines))
+
+
+def shorter(path: Path, line: int) -> None:
+    """Take the blanks out of a line."""
+    lines = path.read_bytes().splitlines()
+    lines[line - 1] = lines[line - 1].replace(b" ", b"")
+    path.write_bytes(b"".join(text + b"\n" for text in lines))
+
+
+@pytest.mark.parametrize("alter", [flip, longer, shorter])
+@pytest.mark.parametrize(("line", "between"), [(1, (1, 3)), (3, (1, 3)), (4, (4, 6)), (9, (7, 9))])
 def test_altered_line_is_found_between_two_checkpoints(
-    folder: RunFolder, line: int, after: int
+    folder: RunFolder, line: int, between: tuple[int, int], alter: Callable[[Path, int], None]
 ) -> None:
     for last in (3, 6, 9):
         fill(folder, last - 3, last)
         lengths, checksums = folder.lengths(), folder.checksums()
     fill(folder, 9, 12)
     folder.close()
-    flip(folder.path / "receipts.jsonl", line)
+    alter(folder.path / "receipts.jsonl", line)
     again = RunFolder(folder.path)
     again.cut(lengths, json.loads(json.dumps(checksums)))
-    assert again.altered == {"receipts.jsonl": after}
+    assert again.altered == {"receipts.jsonl": between}
     assert len(rows(again)) == len(rows(again, "receipts")) == 9
+    assert again.lost == {"metrics": 3, "receipts": 3}
     fill(again, 9, 10)  # what follows is compared with the file as it is now
     lengths, checksums = again.lengths(), again.checksums()
     again.close()
@@ -142,6 +158,18 @@ def test_altered_line_is_found_between_two_checkpoints(
     third.cut(lengths, checksums)
     assert third.altered == {}
     third.close()
+
+
+def test_a_line_that_was_taken_out_is_refused(folder: RunFolder) -> None:
+    fill(folder, 0, 5)
+    lengths, checksums = folder.lengths(), folder.checksums()
+    folder.close()
+    path = folder.path / "receipts.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
+    again = RunFolder(folder.path)
+    with pytest.raises(DamagedFile, match="has 4 lines, the checkpoint counts 5"):
+        again.cut(lengths, checksums)
+    again.close()
 
 
 def test_lines_as_they_were_written_are_not_called_altered(folder: RunFolder) -> None:

@@ -1,0 +1,116 @@
+"""Everything that a command prints. What a terminal would obey is shown as an escape instead.
+
+Names in configs, run folders and files are whatever somebody wrote there: they may hold letters
+that move the cursor, or brackets that look like rich's markup.
+
+- `say`, `warn`: a line on stdout, or on stderr.
+- `new_console`: a rich console for tables and trees, and for what is redrawn.
+- `show_json`: a value as ``--json`` prints it.
+- `visible`: a text as all of them print it.
+- `safe_warnings`, `show_error`: what Python itself prints.
+"""
+
+import json
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, TextIO
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+__all__ = [
+    "new_console",
+    "safe_warnings",
+    "say",
+    "show_error",
+    "show_json",
+    "visible",
+    "warn",
+]
+
+# C0 but tab and newline; DEL and C1; what turns the direction of letters; halves of letters
+_OBEYED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\N{LEFT-TO-RIGHT EMBEDDING}-\N{RIGHT-TO-LEFT OVERRIDE}"
+    "\N{LEFT-TO-RIGHT ISOLATE}-\N{POP DIRECTIONAL ISOLATE}\ud800-\udfff]"
+)
+
+
+def visible(text: str) -> str:
+    r"""Return a text in which what a terminal would obey is an escape.
+
+    Examples:
+        >>> print(visible("a" + chr(0x1B) + "[31m"), visible(chr(0x9B)), visible(chr(0x202E)))
+        a\x1b[31m \x9b \u202e
+    """
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Print on stdout, at once."""
+    print(visible(text), end=end, flush=True)
+
+
+def warn(text: str, file: TextIO | None = None) -> None:
+    """Print a line on stderr, at once; nothing if nobody listens any more.
+
+    Args:
+        text: the line.
+        file: instead of stderr.
+    """
+    with suppress(OSError, ValueError):
+        print(visible(text), file=file or sys.stderr, flush=True)
+
+
+def show_json(value: Any) -> None:
+    """Print JSON; a number that is not finite is an error."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    say(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+
+
+class _Console(Console):
+    """A rich console that takes no text for markup or control codes."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a string as it is printed and measured."""
+        return super().render_str(visible(text), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Yield the parts of what is printed; rich's own codes are kept."""
+        for own in super().render(renderable, options):
+            yield own if own.control else Segment(visible(own.text), own.style)
+
+
+def new_console(stderr: bool = False, width: int | None = None) -> Console:
+    """Return a rich console.
+
+    Args:
+        stderr: whether it prints there.
+        width: columns; default: the terminal's.
+    """
+    return _Console(stderr=stderr, width=width, markup=False, emoji=False)
+
+
+@contextmanager
+def safe_warnings() -> Iterator[None]:
+    """Let Python's warnings be printed like everything else while the block runs."""
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda *args, **options: visible(before(*args, **options))
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
+
+
+def show_error(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print the traceback of an error that nobody has caught, as `sys.excepthook`."""
+    warn("".join(traceback.format_exception(kind, error, trace)).rstrip())

@@ -1,0 +1,231 @@
+"""What was read is printed so that no terminal obeys it: hostile names through every command."""
+
+import ast
+import json
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlplast.cli import output
+from rlplast.cli.main import COMMANDS
+from tests.cli.commands import Outcome, command, printed, save, trained_pair
+from tests.cli.runs import SMALL, small_config
+from tests.cli.studies import TINY
+from tests.cli.terminals import rows, terminal
+from tests.report.runs import metric_rows, receipt_row, write_run, write_study
+
+# a title for the window, a C1 code, DEL, letters from right to left, rich's markup and emoji
+EVIL = "\x1b]0;x\x07\x9b31m\x7f\u202e\r[red]n[b]:smile:"
+SHOWN = r"\x1b]0;x\x07\x9b31m\x7f\u202e\r[red]n[b]:smile:"
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # rich's own
+
+
+def harmless(*words: object) -> Outcome:
+    """Run a command, and check every letter that it prints."""
+    done = command(*words)
+    for text in (done.out, done.err):
+        assert not OBEYED.findall(COLOURS.sub("", text)), text
+    return done
+
+
+def flat(outcome: Outcome) -> str:
+    """What was printed, without ends of lines and frames of tables."""
+    return re.sub(r"[\s│┃]", "", COLOURS.sub("", outcome.out + outcome.err))
+
+
+@pytest.fixture(params=["piped", "terminal"])
+def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Print as into a file, and with the colours and widths of a terminal."""
+    monkeypatch.setenv("COLUMNS", "200")
+    if request.param == "terminal":
+        monkeypatch.setenv("FORCE_COLOR", "1")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run whose every file says something hostile, in a folder called so too."""
+    rows: list[dict[str, Any]] = metric_rows(float, [1000, 2000])
+    rows += [{"updates": 1000, "env_steps": 2000, f"eval/{EVIL}": 1.0, f"train/{EVIL}": 2.0}]
+    receipts = [receipt_row(EVIL, 1000, EVIL), receipt_row(EVIL, 2000, norm=None)]
+    receipts[1]["units"] = {EVIL: 3}
+    info = dict.fromkeys(("host", "started", "git_revision"), EVIL)
+    about = {"command": ["rlplast", EVIL], "versions": {EVIL: EVIL}}
+    config = {"env": {"id": f"gym/{EVIL}", "num_envs": 1}, "agent": {EVIL: EVIL}}
+    return write_run(tmp_path / f"run {EVIL}", rows, receipts, config, info | about)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    arms, statuses = ("none", EVIL), {("asterix", EVIL, 2): "failed"}
+    folder = write_study(tmp_path, arms, (1, 2), name=f"study {EVIL}", statuses=statuses)
+    plan = json.loads((folder / "study.json").read_text())
+    plan |= {"name": EVIL, "command": [EVIL], "versions": {EVIL: EVIL}}
+    plan["cells"] = [cell | {"name": f"{cell['arm']}"} for cell in plan["cells"]]
+    (folder / "study.json").write_text(json.dumps(plan))
+    return folder
+
+
+@pytest.mark.usefixtures("screen")
+def test_a_run_is_shown(run: Path):
+    assert flat(harmless("show", run)).count(SHOWN) >= 7
+    found = json.loads(harmless("show", run, "--json").out)
+    assert found["host"] == EVIL and found["command"] == ["rlplast", EVIL]
+    assert "\\u009b31m\\u007f\\u202e" in command("show", run, "--json").out
+
+
+def test_a_status_is_shown(run: Path):
+    said = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(said | {"status": EVIL}))
+    assert SHOWN in flat(harmless("show", run))
+
+
+@pytest.mark.usefixtures("screen")
+def test_runs_are_compared(run: Path, tmp_path: Path):
+    other = write_run(tmp_path / "other", metric_rows(float, [1000]), [receipt_row("fire", 1000)])
+    assert flat(harmless("compare", run, other)).count(SHOWN) >= 4
+    harmless("compare", run, other, "--json")
+
+
+@pytest.mark.usefixtures("screen")
+def test_a_study_is_shown_and_reported(
+    study: Path, run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr("rlplast.report.vega.draw", lambda specs, told: told(f"{EVIL}") or {})
+    assert flat(harmless("show", study)).count(SHOWN) >= 3
+    harmless("show", study, "--json")
+    done = harmless("report", study, run, "--out", tmp_path / EVIL)
+    assert done.code == 0
+    assert f"rlplast: {SHOWN}" in done.err
+    assert flat(done).count(SHOWN) >= 4
+
+
+@pytest.mark.usefixtures("screen")
+def test_a_study_is_planned_and_run(tmp_path: Path):
+    hook = {"hooks": [{"method": "fire", "at": "50%"}]}
+    base = TINY | {"hooks": []}
+    config = tmp_path / f"{EVIL}.yaml"
+    config.write_text(
+        yaml.safe_dump({"base": base, "seeds": [1], "arms": {"none": {}, EVIL: hook}})
+    )
+    done = harmless("study", config, "--plan")
+    assert done.code == 0 and SHOWN in flat(done)
+    config.write_text(yaml.safe_dump({"base": base, "arms": {EVIL: {EVIL: 1}}}))
+    done = harmless("study", config, "--out", tmp_path / "out")
+    assert done.code == 2 and "n[b]" in done.err
+
+
+def test_a_run_is_trained_in_such_a_folder_and_used(tmp_path: Path):
+    folder = tmp_path / EVIL
+    config = small_config(tmp_path, total="80 env_steps", hooks=[{"method": "fire", "at": "50%"}])
+    done = harmless("train", config, "--out", folder)
+    assert done.code == 0 and f"run: {tmp_path}/{SHOWN}" in done.out
+    assert harmless("train", config, "--out", folder).code == 2
+    assert SHOWN in harmless("resume", folder).err
+    assert harmless("evaluate", folder, "--episodes", 1).code == 0
+    assert SHOWN in harmless("evaluate", folder, "--checkpoint", EVIL).err
+
+
+def test_a_file_of_weights_is_edited_and_measured(tmp_path: Path):
+    weights, initial = trained_pair(tmp_path)
+    named = tmp_path / f"{EVIL}.pt"
+    save({EVIL: next(iter(network_state(weights).values()))}, named)
+    assert SHOWN in flat(harmless("measure", named))
+    harmless("measure", named, "--json")
+    done = harmless("apply", "shrink_perturb", named, "--init", initial, "--out", tmp_path / "o.pt")
+    assert done.code == 2 and "n[b]" in done.err
+    done = harmless("apply", "fire", named, "--out", tmp_path / f"o {EVIL}.pt")
+    assert done.code == 0 and flat(done).count(SHOWN) == 2
+
+
+def network_state(path: Path) -> dict[str, Any]:
+    import torch
+
+    return torch.load(path, weights_only=True)
+
+
+ABSENT = {
+    "train": [EVIL],
+    "resume": [EVIL],
+    "evaluate": [EVIL],
+    "study": [EVIL],
+    "report": [EVIL],
+    "show": [EVIL],
+    "compare": [EVIL, EVIL],
+    "apply": ["fire", EVIL, "--out", f"{EVIL}.pt"],
+    "measure": [EVIL],
+    "data": ["cifar10", "--root", EVIL],
+    "tokens": [EVIL, "--out", "x"],
+    "units": [EVIL],
+    "list": [EVIL],
+    "bench": [EVIL],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_is_not_there_is_named_in_an_error(name: str, tmp_path: Path, monkeypatch: Any):
+    monkeypatch.chdir(tmp_path)
+    done = harmless(name, *ABSENT[name])
+    assert done.code == 2
+    assert "n[b]:smile:" in done.err
+    assert harmless(name, *ABSENT[name], f"--{EVIL}", EVIL).code == 2
+
+
+@pytest.mark.parametrize("words", [(EVIL,), ("--import", EVIL, "list"), ("show", "a", EVIL)])
+def test_words_that_no_command_knows_are_named(words: tuple[str, ...]):
+    done = harmless(*words)
+    assert done.code == 2 and "[red]n[b]" in done.err
+
+
+@pytest.mark.parametrize("key", ["total", "kind", "env.id", "hooks", EVIL])
+def test_values_of_a_config_are_named(key: str, tmp_path: Path):
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(SMALL))
+    done = harmless("train", config, "--out", tmp_path / "run", f"--{key}", json.dumps(EVIL))
+    assert done.code == 2 and "[red]n[b]" in done.err
+    harmless("train", config, "--device", json.dumps(EVIL), "--print_config")
+
+
+def test_a_terminal_that_is_redrawn_shows_it_in_one_row(monkeypatch: pytest.MonkeyPatch):
+    from rlplast.cli.live import shown
+
+    with terminal(monkeypatch, 70) as written, shown(lambda *a: [EVIL * 5], str) as event:
+        event(EVIL)
+    text = written.decode()
+    for code in ("\x1b]", "\x07", "\x9b", "\x7f", "\u202e"):
+        assert code not in text
+    assert SHOWN in text
+    assert max(map(len, rows(written))) <= 70
+
+
+def test_warnings_and_tracebacks_are_harmless(capsys: pytest.CaptureFixture[str]):
+    with output.safe_warnings(), warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert SHOWN in warnings.formatwarning(EVIL, UserWarning, "file", 1)
+    try:
+        raise ValueError(EVIL)
+    except ValueError as error:
+        output.show_error(type(error), error, error.__traceback__)
+    said = capsys.readouterr().err
+    assert f"ValueError: {SHOWN}" in said and not OBEYED.findall(said)
+
+
+def test_letters_that_are_only_foreign_stay_as_they_are(tmp_path: Path):
+    name = "ünï 名前 עברית 🙂 a\tb"
+    run = write_run(tmp_path / name, metric_rows(float, [1000]))
+    assert name.replace("\t", " ") in " ".join(command("show", run).out.split())
+    assert printed("show", run)["folder"] == str(run)
+
+
+def test_commands_print_in_one_place_only():
+    root = Path(output.__file__).parents[1]
+    for path in (*root.glob("cli/*.py"), root / "report" / "serve.py"):
+        if path.name == "output.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("print", "Console"), f"{path}:{node.lineno}"

@@ -1,0 +1,129 @@
+"""The program with streams that are closed, a terminal that closes, and little address space."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlplast.run import api
+from tests.cli.commands import command
+from tests.cli.runs import small_config, trained
+from tests.runs import final
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 120.0
+SHORT: dict[str, Any] = {"total": "80 env_steps", "evaluate": {"every": None}}
+WORKERS = {"id": "gym/CartPole-v1", "num_envs": 2, "workers": 1}
+PROGRAM = "import sys; from rlplast.__main__ import main; sys.exit(main())"
+FIRST = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "  # of the terminal
+
+
+def program(*words: object, before: str = "", closed: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the program; `before` is Python that runs first, `closed` what bash does to streams."""
+    shell = ["bash", "-c", f'exec "$0" -c "$@" {closed}', sys.executable, before + PROGRAM]
+    return subprocess.run(
+        [*shell, *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def lines(run: Path) -> int:
+    path = run / "metrics.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def status(run: Path) -> str:
+    return json.loads((run / "run.json").read_text())["status"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "<&-", ">&-", "2>&-"])
+def test_a_run_needs_none_of_the_streams(closed: str, tmp_path: Path):
+    config, run = small_config(tmp_path, **SHORT, env=WORKERS), tmp_path / "run"
+    done = program("train", config, "--out", run, closed=closed)
+    assert done.returncode == 0, done
+    assert status(run) == "done"
+    assert (run / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_streams_that_are_closed_become_null(tmp_path: Path):
+    code = (
+        "import os, sys; from rlplast.__main__ import _open_streams; _open_streams(); "
+        f"file = open({str(tmp_path / 'out')!r}, 'w'); "
+        "print('said'); print('said', file=sys.stderr); "
+        "print([os.readlink(f'/proc/self/fd/{n}') for n in range(3)], sys.stdin.read(), file=file)"
+    )
+    words = ["bash", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, code]
+    assert subprocess.run(words, cwd=ROOT, check=False).returncode == 0
+    assert (tmp_path / "out").read_text().split() == [
+        "['/dev/null',",
+        "'/dev/null',",
+        "'/dev/null']",
+    ]
+
+
+def test_a_picture_that_is_not_drawn_does_not_change_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from rlplast.core.errors import RlplastError
+
+    def fail(run: Path, out: Path) -> Path:
+        raise RlplastError("picture x is not drawn: y")
+
+    monkeypatch.setattr("rlplast.cli.finish.plot_run", fail)
+    run = tmp_path / "run"
+    done = command("train", small_config(tmp_path, **SHORT), "--out", run)
+    assert done.code == 0 and status(run) == "done"
+    assert done.err.splitlines()[-1] == "rlplast: picture x is not drawn: y"
+    assert done.out.splitlines()[-1] == f"run: {run}"
+
+
+@pytest.mark.slow
+def test_a_run_with_little_address_space_ends_well(tmp_path: Path):
+    run = tmp_path / "run"
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (6_000_000_000,) * 2); "
+    config = small_config(tmp_path, **SHORT)
+    done = program("train", config, "--out", run, before=limit)
+    assert done.returncode == 0 and status(run) == "done"
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"rlplast: picture {run / 'plot.png'} is not drawn: its process was kil")
+    assert "Fatal" not in done.stderr.replace(last, "")
+
+
+@pytest.mark.slow
+def test_a_terminal_that_closes_leaves_a_checkpoint(tmp_path: Path):
+    long = {"total": "3000 env_steps", "env": WORKERS, "log": {"every": "1%"}}
+    changes = long | {"evaluate": {"every": None}, "metrics": {"every": None}}
+    through, run = trained(tmp_path, **changes), tmp_path / "closed"
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-c", FIRST + PROGRAM, "train", tmp_path / "small.yaml", "--out", run]
+    with subprocess.Popen(
+        [*map(str, words)],
+        cwd=ROOT,
+        env=os.environ | {"TERM": "xterm"},
+        start_new_session=True,
+        **dict.fromkeys(("stdin", "stdout", "stderr"), theirs),
+    ) as process:
+        os.close(theirs)
+        try:
+            wait_for(lambda: lines(run) > 2)
+            os.close(ours)  # the system sends SIGHUP, to workers too; nothing can be said any more
+            assert process.wait(SECONDS) == 130
+        finally:
+            process.kill()
+    assert status(run) == "interrupted"
+    api.resume(run)
+    assert final(run) == final(through)

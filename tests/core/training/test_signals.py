@@ -1,0 +1,72 @@
+"""Signals that ask a run to stop: which ones, what a second one does, what a hang-up is not."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from rlplast.core.errors import Interrupted
+from rlplast.core.training.signals import noted_signals
+
+ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FORCING = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """The handlers of signals are afterwards as they were before."""
+    before = [signal.getsignal(own) for own in ALL]
+    yield
+    for own, handler in zip(ALL, before, strict=True):
+        signal.signal(own, handler)
+
+
+def send(*numbers: int) -> None:
+    for number in numbers:
+        os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", ALL)
+def test_one_is_noted_and_handlers_are_put_back(number: signal.Signals):
+    before = [signal.getsignal(own) for own in ALL]
+    with noted_signals() as noted:
+        send(number)
+        assert noted == [number]
+    assert [signal.getsignal(own) for own in ALL] == before
+
+
+def test_a_hang_up_that_nohup_ignores_stays_ignored():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with noted_signals() as noted:
+        send(signal.SIGHUP)
+        assert noted == []
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+def test_hang_ups_only_ask_however_often_they_come():
+    with noted_signals() as noted:
+        send(signal.SIGHUP, signal.SIGHUP, signal.SIGTERM, signal.SIGHUP)
+        assert len(noted) == 4
+
+
+@FORCING
+def test_a_second_one_ends_a_wait_and_a_third_would_end_the_process(number: signal.Signals):
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted, match=f"ended at once by another {number.name}: `rlplast res"):
+        with noted_signals():
+            send(signal.SIGTERM)
+            try:
+                send(number)
+                time.sleep(600)
+            except Exception:
+                pytest.fail("whoever mends errors has no say")
+            finally:
+                assert signal.getsignal(number) == signal.SIG_DFL
+    assert signal.getsignal(number) == before
+
+
+def test_an_interrupt_that_is_no_second_signal_is_passed_on():
+    with pytest.raises(KeyboardInterrupt), noted_signals():
+        raise KeyboardInterrupt

@@ -1,0 +1,56 @@
+"""Sketches of weights against the sums written out, and against exact inner products."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from rlplast.metrics.sketch import weight_sketch
+
+
+def drawn(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def zeros(*weights: Tensor) -> list[Tensor]:
+    return [torch.zeros_like(weight) for weight in weights]
+
+
+def test_every_entry_is_in_one_sum_with_a_sign() -> None:
+    """The sketches of unit vectors are the columns of the sketch's matrix."""
+    columns = []
+    for entry in range(6):
+        unit = torch.zeros(6)
+        unit[entry] = 1
+        columns.append(
+            weight_sketch([unit[:2].view(1, 2), unit[2:]], zeros(unit[:2].view(1, 2), unit[2:]), 4)
+        )
+    matrix = torch.stack(columns, 1)
+    assert (matrix.abs().sum(0) == 1).all() and set(matrix.unique().tolist()) <= {-1, 0, 1}
+    weights, initial = [drawn(1, 1, 2), drawn(2, 4)], [drawn(3, 1, 2), drawn(4, 4)]
+    change = torch.cat([(a - b).flatten() for a, b in zip(weights, initial, strict=True)])
+    torch.testing.assert_close(weight_sketch(weights, initial, 4), matrix @ change)
+
+
+def test_inner_products_are_kept_on_average() -> None:
+    a, b = drawn(1, 500), drawn(2, 500) + 0.5 * drawn(1, 500)
+    found = torch.tensor(
+        [
+            float(weight_sketch([a], zeros(a), 64, seed) @ weight_sketch([b], zeros(b), 64, seed))
+            for seed in range(400)
+        ]
+    )
+    exact = float(a @ b)
+    spread = math.sqrt((float(a @ a) * float(b @ b) + exact**2) / 64)  # of one sketch
+    assert abs(float(found.mean()) - exact) < 4 * spread / math.sqrt(len(found))
+    assert 0.8 < float(found.std()) / spread < 1.2
+
+
+def test_lengths_are_off_by_what_the_docstring_says() -> None:
+    """The docstring's 1/√(2·size), of weights of a normal distribution."""
+    lengths = []
+    for seed in range(200):
+        own = drawn(seed, 2000)
+        lengths.append(float(weight_sketch([own], zeros(own)).norm() / own.norm()))
+    off = torch.tensor(lengths) - 1
+    assert 0.8 < float(off.square().mean().sqrt()) * math.sqrt(2 * 128) < 1.2

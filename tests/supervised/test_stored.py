@@ -1,0 +1,234 @@
+"""Pictures decoded by batch: the numbers of those in memory, for the memory of a batch."""
+
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.run import api
+from rlplast.run.build import build
+from rlplast.supervised.data import DataConfig, HuggingFaceConfig, load_data, normaliser
+from rlplast.supervised.pictures import images_of_rows, stored_rows
+from tests.runs import Killed, at_step, final, kill
+from tests.supervised.published import pictures
+from tests.supervised_runs import small_supervised
+
+SIDE, CLASSES = 12, 3
+HOOKS = [
+    {"method": "redo", "at": "11 updates"},  # reads activations of a probe
+    {"method": "shrink_perturb", "at": ["3 updates", "7 updates"]},
+]
+
+
+class Table:
+    """Rows of `datasets`, whose pictures are opened when a row is asked for."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths, self.opened = paths, 0
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, key: int | str) -> Any:
+        if isinstance(key, str):
+            return [int(path.parent.name) for path in self.paths]
+        self.opened += 1
+        picture = Image.open(self.paths[key])
+        picture.load()
+        return {"image": picture, "label": int(self.paths[key].parent.name)}
+
+
+def write(folder: Path, train: int, test: int) -> None:
+    """Write JPEGs and PNGs of several sizes, some of them grey, as folders of classes."""
+    for part, count in (("train", train), ("test", test)):
+        for i in range(count):
+            label, grey = i % CLASSES, i % 5 == 0
+            side = SIDE + i % 4
+            path = folder / part / str(label) / f"{i:03}.{('png', 'jpg')[i % 2]}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            picture = Image.fromarray(pictures(1, side, SIDE + 2, 3, seed=i)[0])
+            (picture.convert("L") if grey else picture).save(path)
+
+
+def table(folder: Path, part: str) -> Table:
+    return Table(sorted((folder / part).rglob("*.*")))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of 60 training and 9 test pictures, and a library that loads it."""
+    write(tmp_path / "pictures", 60, 9)
+
+    def load_dataset(path: str, *, split: str) -> Table:
+        return table(Path(path), split)
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    return tmp_path / "pictures"
+
+
+def config(folder: Path, in_memory: bool, **changes: Any) -> dict[str, Any]:
+    huggingface = {"path": str(folder), "size": SIDE, "in_memory": in_memory}
+    return small_supervised(
+        data={"name": "huggingface", "huggingface": huggingface, "validation": 0.2},
+        batch_size=10,
+        micro_batch=4,
+        augment=["crop", "flip"],
+        **{"hooks": HOOKS} | changes,
+    )
+
+
+def both(folder: Path, **changes: Any) -> list[Any]:
+    found = []
+    for in_memory in (True, False):
+        found.append(build(api.read_config(config(folder, in_memory, **changes)))[0])
+    return found
+
+
+def test_batches_are_those_of_the_reader_in_memory(folder: Path):
+    whole, stored = both(folder)
+    assert not whole.data.train.stored and stored.data.train.stored
+    for _ in range(12):
+        chosen = whole._chosen(whole.here())
+        assert torch.equal(stored._chosen(stored.here()), chosen)
+        parts = [list(t._parts(chosen, -(-len(chosen) // 4))) for t in (whole, stored)]
+        for (x, y), (other_x, other_y) in zip(*parts, strict=True):
+            assert torch.equal(x, other_x) and torch.equal(y, other_y)
+        whole.step()
+        stored.step()
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(stored.model.state_dict()[name], value), name
+    assert whole.evaluate(0, 1) == stored.evaluate(0, 1)
+    assert torch.equal(whole.sample(7, 3).x, stored.sample(7, 3).x)
+    for one, other in zip(whole.batches(9, 8, 1), stored.batches(9, 8, 1), strict=True):
+        assert torch.equal(one.x, other.x) and torch.equal(one.y, other.y)
+
+
+def test_parts_of_a_batch_are_augmented_as_the_whole_batch(folder: Path):
+    trainer = both(folder)[1]
+    chosen = trainer._chosen(trainer.here())
+    whole = next(trainer._parts(chosen, 1))[0]
+    assert torch.equal(torch.cat([x for x, _ in trainer._parts(chosen, 4)]), whole)
+
+
+def test_killed_and_resumed_equals_and_the_pass_for_the_normaliser_is_not_repeated(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    api.train(config(folder, False), tmp_path / "through")
+    run = tmp_path / "run"
+    with pytest.raises(Killed):
+        api.train(config(folder, False), run, observer=at_step(9, kill))
+    passes: list[object] = []
+    monkeypatch.setattr("rlplast.supervised.trainer.normaliser", passes.append)
+    api.resume(run)
+    assert final(run) == final(tmp_path / "through")
+    assert not passes
+
+
+def test_data_that_changed_are_refused(folder: Path, tmp_path: Path):
+    with pytest.raises(Killed):
+        api.train(config(folder, False), tmp_path / "run", observer=at_step(9, kill))
+    paths = (table(folder, "train").paths, sorted((folder / "test").rglob("*.*")))
+    for path in paths[0][:40]:  # some of them are held out for validation
+        Image.fromarray(pictures(1, SIDE, SIDE, 3, seed=99)[0]).save(path)
+    with pytest.raises(ConfigError, match=r"data\.train.*the data are not those"):
+        api.resume(tmp_path / "run")
+
+
+def test_memory_grows_by_batches_and_not_by_pictures():
+    shape, batch = (3, 64, 64), 16
+
+    def peak(count: int, in_memory: bool) -> int:
+        picture = Image.new("RGB", shape[1:])
+        rows: Any = Rows(picture, count)
+        reader = images_of_rows if in_memory else stored_rows
+        tracemalloc.start()
+        images = reader(rows, HuggingFaceConfig("made"))
+        for start in range(0, count, batch):
+            images.batch(torch.arange(start, start + batch))
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    own = int(np.prod(shape))
+    assert peak(256, True) > 256 * own
+    for count in (64, 512):
+        assert batch * own < peak(count, False) < 2 * batch * own + 200_000
+
+
+class Rows:
+    """So many rows of one picture, which is decoded anew for each."""
+
+    def __init__(self, picture: Image.Image, count: int) -> None:
+        self.picture, self.count = picture, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Any:
+        return (self[i] for i in range(self.count))
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            return [0] * self.count
+        return {"image": self.picture.copy(), "label": 0}
+
+
+def test_pictures_in_colour_are_not_all_opened_and_grey_ones_keep_one_channel(folder: Path):
+    rows = table(folder, "train")
+    images = stored_rows(rows, HuggingFaceConfig("made", size=SIDE))
+    assert rows.opened < 5  # the first is grey, the next is not
+    assert images.x.shape == (60, 3, SIDE, SIDE)
+    grey = Table([path for path in rows.paths if int(path.stem) % 5 == 0])
+    own = HuggingFaceConfig("made", size=SIDE)
+    assert torch.equal(stored_rows(grey, own).pixels(), images_of_rows(grey, own).pixels())
+
+
+def test_sizes_that_differ_are_refused_by_the_batch_that_has_them(folder: Path):
+    images = stored_rows(table(folder, "train"), HuggingFaceConfig("made"))
+    with pytest.raises(ConfigError, match=r"'made': picture \d+ has shape .*huggingface\.size"):
+        images.batch(torch.arange(20))
+
+
+@pytest.mark.parametrize(
+    ("paths", "change", "error", "said"),
+    [
+        (0, {}, DamagedFile, "no image; needed is at least one"),
+        (3, {"label": "digit"}, ConfigError, "no column 'digit'; there are image, label"),
+    ],
+)
+def test_tables_that_are_no_classification_set_are_refused(
+    folder: Path, paths: int, change: dict[str, Any], error: type[Exception], said: str
+):
+    rows = Table(table(folder, "train").paths[:paths])
+    with pytest.raises(error, match=said):
+        stored_rows(rows, HuggingFaceConfig("made", **change))
+
+
+def test_permuted_pixels_need_pictures_in_memory(folder: Path):
+    stream = {"name": "permuted_pixels", "phases": 2, "epochs": 1}
+    with pytest.raises(ConfigError, match=r"permuted_pixels' with .*in_memory = False"):
+        api.read_config(config(folder, False, stream=stream))
+
+
+def test_the_real_library_gives_the_same_either_way(tmp_path: Path):
+    pytest.importorskip("datasets")
+    write(tmp_path, 30, 9)
+    data = []
+    for in_memory in (True, False):
+        own = HuggingFaceConfig(path=str(tmp_path), size=SIDE, in_memory=in_memory)
+        data.append(load_data(DataConfig(name="huggingface", huggingface=own, validation=0.2), 1))
+    for part in ("train", "test", "unseen"):
+        one, other = (getattr(found, part) for found in data)
+        assert torch.equal(one.pixels(), other.pixels()) and torch.equal(one.y, other.y)
+    assert torch.equal(*map(normaliser, data))
