@@ -1,9 +1,9 @@
 """The switching frozen lake: the smallest task on which a network has to learn something new.
 
 The agent starts in the upper left corner (S) of a square lake and wants to the lower right one (G).
-A hole (H) ends the episode without a reward, the goal with a reward of 1, and so do `max_steps`
-steps, without one: that is a termination too, as in the published code, and nothing is expected
-beyond it. After `switch_after` episodes the lake is another one, its mirror image about the
+A hole (H) ends the episode without a reward, the goal with a reward of 1. Its `max_episode_steps`
+end it too, without one: as a termination, as in the published code, so that nothing is expected
+beyond. After `switch_after` episodes the lake is another one, its mirror image about the
 diagonal: where the agent had to go down first it now has to go right. Moves are certain; one off
 the edge leaves the agent in place.
 
@@ -14,7 +14,7 @@ Observations are one-hot vectors (size²,) of the place, row by row. Actions: le
 
 Options: `size` of the lake, 2 to 8; `map_seed` decides the holes of lakes from 3 × 3 on, which have
 a way to the goal by moves down and right alone; `switch_after` episodes, null: the lake never
-changes; `max_steps` of an episode, null: size² / 2. Each environment counts its own episodes, so one made
+changes; `max_episode_steps`, null: size² / 2. Each environment counts its own episodes, so one made
 for an evaluation begins on the first lake.
 """
 
@@ -80,9 +80,9 @@ class FrozenLake:
 
     step_frames = 1
 
-    def __init__(self, size: int, map_seed: int, switch_after: int | None, max_steps: int) -> None:
-        """Begin before the first episode."""
-        self._max_steps, self._steps = max_steps, 0
+    def __init__(self, size: int, map_seed: int, switch_after: int | None, limit: int) -> None:
+        """Begin before the first episode; each ends after `limit` steps at the latest."""
+        self._limit, self._steps = limit, 0
         self._lakes = [text.split("/") for text in lakes(size, map_seed)]
         self._size, self._switch_after = size, switch_after
         self._place, self._episodes = 0, 0  # where the agent is; episodes begun
@@ -108,7 +108,7 @@ class FrozenLake:
         self._place = row * self._size + column
         self._steps += 1
         cell = self.lake[row][column]
-        over = cell in "GH" or self._steps >= self._max_steps
+        over = cell in "GH" or self._steps >= self._limit
         return self._observe(), float(cell == "G"), over
 
     def _observe(self) -> np.ndarray:
@@ -150,7 +150,7 @@ _OPTIONS = {
     "size": _whole(2, 2, 8),
     "map_seed": _whole(0, 0, 10**9),
     "switch_after": count(200, none_means="never"),
-    "max_steps": count(None, none_means="size² / 2"),
+    "max_episode_steps": count(None, none_means="size² / 2"),
 }
 
 
@@ -163,17 +163,17 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
         frame_stack=1,
         num_actions=len(_MOVES),
         frames_per_step=1,
-        max_episode_steps=_max_steps(options),
+        max_episode_steps=_limit(options),
     )
 
 
-def _max_steps(options: dict[str, Any]) -> int:
-    return options["max_steps"] or options["size"] ** 2 // 2
+def _limit(options: dict[str, Any]) -> int:
+    return options["max_episode_steps"] or options["size"] ** 2 // 2
 
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
     lake = FrozenLake(
-        options["size"], options["map_seed"], options["switch_after"], _max_steps(options)
+        options["size"], options["map_seed"], options["switch_after"], _limit(options)
     )
     return EpisodicEnv(_spec(env_id, options), lake, rng)
 

@@ -49,13 +49,13 @@ def updates_at(config: Any, time: Time) -> float:
             return time.value / (config.batch_size * config.model.context)
         starts = [phase.start for phase in config.phase_list()]
         return starts[int(time.value)] if time.value < len(starts) else config.total_time().value
-    ends = length(config)
+    ends, planned = length(config), config.updates_planned()
     if time.unit == "phase":  # of a sequence of tasks, all alike
-        return ends["updates"] * time.value / max(1.0, ends.get("phase", 1.0))
-    env_steps = time.value if time.unit == "env_steps" else 0.0
-    if env_steps >= ends["env_steps"]:
-        return ends["updates"]
-    return max(0.0, env_steps - config.agent.initial_steps) * config.replay_ratio
+        return planned * time.value / max(1.0, ends.get("phase", 1.0))
+    if time.unit not in ("env_steps", "episodes"):
+        return 0.0
+    env_steps = config.env_steps_total(time)
+    return planned if env_steps >= config.env_steps_total() else config.updates_at(env_steps)
 
 
 def _updates_of_epochs(config: Any, time: Time) -> float:

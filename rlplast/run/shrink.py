@@ -54,6 +54,7 @@ CAPS = {
     "env.workers": 0,
     "agent.batch_size": 8,
     "agent.buffer_size": 1000,
+    "agent.initial_updates": UPDATES,
     "agent.actor_width": 16,
     "agent.critic_width": 16,
     "stream.images": 100,
@@ -98,6 +99,8 @@ def shrunk(config: RunConfig, folder: Path) -> RunConfig:
     after = length(read_config(data | {key: [] for key in _ROWS}))
     ratios = {unit: after[unit] / count for unit, count in before.items() if unit in after}
     _rescale(data, _Scale(ratios, after))
+    if isinstance(getattr(config, "replay_ratio", None), list):
+        data["replay_ratio"] = _rescaled_ratios(config, ratios.get("env_steps", 1.0))
     return read_config(data)
 
 
@@ -132,9 +135,10 @@ def _narrow(data: dict[str, Any]) -> None:
             model["width"] = _TOKEN_WIDTH if "depth" in reads else _WIDTH
         if model["hidden"] is None and model["name"] == "vgg16":
             model["hidden"] = [_HIDDEN, _HIDDEN]
-        if model["hidden"]:
-            model["hidden"] = [min(size, _HIDDEN) for size in model["hidden"]]
         model["pretrained"] = False
+    part = data.get("agent", model)
+    if part.get("hidden"):
+        part["hidden"] = [min(size, _HIDDEN) for size in part["hidden"]]
 
 
 def _shorten(data: dict[str, Any], config: Any) -> None:
@@ -155,9 +159,12 @@ def _shorten(data: dict[str, Any], config: Any) -> None:
         env, agent = data["env"], data["agent"]
         first = max(env["num_envs"] * (agent["n_step"] + 1), RANDOM_STEPS)
         agent["initial_steps"] = first
-        by_updates = config.total_time().unit == "updates"
-        env_steps = first + max(1, math.ceil(UPDATES / data["replay_ratio"]))
-        data["total"] = f"{UPDATES} updates" if by_updates else f"{env_steps} env_steps"
+        least = min(ratio for _, ratio in config.update_plan().ratios)
+        if isinstance(data["replay_ratio"], list):
+            data["replay_ratio"] = least  # until `_rescale`, which needs the length
+        env_steps = first + max(1, math.ceil(UPDATES / least))
+        unit = config.total_time().unit  # an episode has at least one env_step
+        data["total"] = f"{UPDATES if unit == 'updates' else env_steps} {unit}"
         if env.get("steps_per_task") is not None:  # of a sequence of tasks
             each = -(-env_steps // env["num_envs"]) * env["num_envs"]
             several = env["tasks"] is not None or len(env["sequence"]) > 1
@@ -239,13 +246,24 @@ def _rescale(data: dict[str, Any], scale: _Scale) -> None:
     if "env" in data:
         every = data["agent"].get("target_every")
         if every:
-            data["agent"]["target_every"] = max(1, round(every * scale.ratios["env_steps"]))
+            ratio = scale.ratios.get("env_steps", 1.0)
+            data["agent"]["target_every"] = max(1, round(every * ratio))
     for row in (row for key in _ROWS for row in data[key]):
         for key in row.keys() & {"every", "until", "from", "at", "when"}:
             if row[key] is not None:
                 row[key] = _rescaled(key, row[key], scale)
         if row.get("first") is not None:  # which is at most `every`
             row["first"] = row["every"]
+
+
+def _rescaled_ratios(config: Any, ratio: float) -> list[dict[str, Any]]:
+    """Return a list of replay ratios, each of which begins later than the one before."""
+    rows: list[dict[str, Any]] = []
+    last = -1
+    for start, value in config.update_plan().ratios:
+        last = max(last + 1, round(start * ratio))
+        rows.append({"from": f"{last} env_steps", "value": value})
+    return rows
 
 
 def _rescaled(key: str, value: Any, scale: _Scale) -> Any:

@@ -56,6 +56,8 @@ PEERS = {  # name → module, package
     "SBX": ("sbx", "sbx-rl"),
 }
 
+_OTHER_UPDATES = {"activation": "relu", "output": "linear", "actor_every": 1, "critic_subset": None}
+
 Times = dict[str, list[float]]
 Steps = Callable[[int], object]  # takes so many steps
 
@@ -130,8 +132,11 @@ def ready(config: Any, accelerate: str) -> tuple[Any, Hooks]:
     keys: dict[str, Any] = {
         "agent.accelerate": accelerate,
         "agent.initial_steps": min(agent.initial_steps, max(FILL, n * (agent.n_step + 1))),
+        "agent.initial_updates": 0,
         "agent.buffer_size": min(agent.buffer_size, REPLAY + n * (agent.n_step + 10)),
     }
+    if isinstance(config.replay_ratio, list):
+        keys["replay_ratio"] = config.update_plan().ratios[-1][1]
     if config.kind == "dqn":
         keys["agent.epsilon_decay"] = 0.0
     if config.whole_time() is not None:
@@ -216,6 +221,10 @@ def _unlike(config: Any, agent: Any) -> str:
         return "not compared: its network for pictures is another one"
     if config.kind == "sac" and config.agent.network != "mlp":
         return f"not compared: it has no network {config.agent.network}; mlp can be"
+    for key, default in _OTHER_UPDATES.items():
+        value = getattr(config.agent, key, default)
+        if value != default:
+            return f"not compared: its update has no agent.{key} = {value}; {default} can be"
     return ""
 
 
@@ -225,7 +234,7 @@ def _peer(module: str, config: Any, agent: Any) -> Steps:
 
     own, n = config.agent, config.env.num_envs
     algorithm = getattr(import_module(module), config.kind.upper())
-    per_step = Fraction(config.replay_ratio * n).limit_denominator(10_000)
+    per_step = Fraction(agent.config.replay_ratio * n).limit_denominator(10_000)
     options: dict[str, Any] = {
         "batch_size": own.batch_size,
         "buffer_size": min(own.buffer_size, REPLAY),
@@ -237,7 +246,7 @@ def _peer(module: str, config: Any, agent: Any) -> Steps:
     if config.kind == "dqn":
         from rlplast.agents.networks import architecture
 
-        net: Any = list(architecture(own.network, agent.spec.obs_shape).hidden)
+        net: Any = own.hidden or list(architecture(own.network, agent.spec.obs_shape).hidden)
         options |= {
             "target_update_interval": own.target_every,
             "exploration_initial_eps": own.epsilon_end,
@@ -246,7 +255,7 @@ def _peer(module: str, config: Any, agent: Any) -> Steps:
     else:
         sizes = {"pi": (own.actor_width, own.actor_blocks)}
         sizes["qf"] = (own.critic_width, own.critic_blocks)
-        net = {name: [width] * layers for name, (width, layers) in sizes.items()}
+        net = {name: own.hidden or [width] * n for name, (width, n) in sizes.items()}
     if module == "stable_baselines3":
         options["device"] = str(agent.device)
     env = make_vec_env(config.env.id.removeprefix("gym/"), n)
