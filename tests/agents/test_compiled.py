@@ -104,7 +104,7 @@ def test_an_update_compiles_as_a_whole_and_does_what_eager_code_does(
     options: dict[str, Any], agent: Callable[..., Any]
 ):
     eager, compiled = (agent(9, accelerate=how, **options) for how in ("off", "compile"))
-    assert compiled._whole is not None
+    assert compiled._whole
     expected, found = everything(eager), everything(compiled)
     expected.pop("rest"), found.pop("rest")
     torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-6)
