@@ -42,30 +42,42 @@ def ratios_of(said: Any, total: Time) -> tuple[tuple[int, float], ...]:
     found: list[tuple[int, float]] = []
     for number, row in enumerate(said):
         key = f"replay_ratio[{number}]"
-        if not isinstance(row, Mapping) or set(row) - {"from", "value"} or "value" not in row:
-            check_known(key, row if isinstance(row, Mapping) else {}, ["from", "value"])
+        start, ratio = _row(row, total, key)
+        if not found and start:
+            raise ConfigError(f"{key}.from = {row['from']!r}: the first one begins at 0%")
+        if found and start <= found[-1][0]:
+            said_from = repr(row["from"]) if "from" in row else "null"
             raise ConfigError(
-                f"{key} = {row!r}: allowed is a mapping such as {{from: 50%, value: 8}}"
-            )
-        start = Time.parse(row.get("from", "0%"), f"{key}.from")
-        if start.value:
-            start = start.resolve(total)
-            if start.unit != "env_steps":
-                raise ConfigError(
-                    f"{key}.from = {row['from']!r}: allowed are env_steps, or a percentage of a "
-                    "total in env_steps"
-                )
-        if found and start.value <= found[-1][0]:
-            raise ConfigError(
-                f"{key}.from = {row.get('from')!r}: allowed is later than the one before, "
+                f"{key}.from = {said_from}: allowed is later than the one before, "
                 f"{found[-1][0]} env_steps"
             )
-        if not found and start.value:
-            raise ConfigError(f"{key}.from = {row['from']!r}: the first one begins at 0%")
-        found.append((int(start.value), check_range(f"{key}.value", row["value"], 1.0, _RANGE)))
+        found.append((start, ratio))
     if not found:
         raise ConfigError("replay_ratio = []: allowed is a number, or a list of at least one row")
     return tuple(found)
+
+
+def _row(row: Any, total: Time, key: str) -> tuple[int, float]:
+    """Return the env_steps from which a row holds, and its replay ratio."""
+    check_known(key, row if isinstance(row, Mapping) else {}, ["from", "value"])
+    if not isinstance(row, Mapping) or "value" not in row:
+        raise ConfigError(f"{key} = {row!r}: allowed is a mapping such as {{from: 50%, value: 8}}")
+    ratio = check_range(f"{key}.value", row["value"], 1.0, _RANGE)
+    start = Time.parse(row.get("from", "0%"), f"{key}.from")
+    if not start.value:
+        return 0, ratio
+    start = start.resolve(total)
+    if start.unit != "env_steps":
+        raise ConfigError(
+            f"{key}.from = {row['from']!r}: allowed are env_steps, or a percentage of a total in "
+            "env_steps"
+        )
+    if total.unit == "env_steps" and start.value >= total.value:
+        raise ConfigError(
+            f"{key}.from = {row['from']!r}: allowed is less than the total, {total}, or it would "
+            "change nothing"
+        )
+    return int(start.value), ratio
 
 
 @dataclass(frozen=True)

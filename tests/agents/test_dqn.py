@@ -45,6 +45,8 @@ def weights(agent: DQN) -> list[torch.Tensor]:
         {"n_step": 3, "huber_delta": 0.1},
         {"clip_norm": 0.05, "gamma": 0.5},
         {"init": "torch", "double": True, "n_step": 2},
+        {"init": "orthogonal", "hidden": [32, 16], "activation": "tanh", "tau": 0.3},
+        {"output": "softmax", "target_every": 1, "tau": 0.01},
     ],
 )
 def test_training_is_a_hand_written_update_on_the_same_batches(

@@ -6,10 +6,19 @@ from torch import nn
 from torch.nn import functional
 
 from rlplast.agents import networks
-from rlplast.agents.networks import ARCHITECTURES, INIT_LAWS, QNetwork, architecture
+from rlplast.agents.networks import (
+    ACTIVATIONS,
+    ARCHITECTURES,
+    INIT_LAWS,
+    OUTPUTS,
+    Architecture,
+    QNetwork,
+    architecture,
+)
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
+from tests.methods.nets import normal
 
 SHAPES = {"nature": (4, 84, 84), "minatar": (4, 10, 10), "mlp": (6,), "mlp_small": (6,)}
 
@@ -104,13 +113,24 @@ def test_torch_law_fills_torchs_own_bounds(name: str):
         assert 0 < module.bias.abs().max() <= bound
 
 
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_orthogonal_law_has_singular_values_of_its_gain_and_zero_biases(name: str):
+    network = q_network(name, init="orthogonal")
+    for layer in network.forward_order():
+        module = network.get_submodule(layer)
+        values = torch.linalg.svdvals(module.weight.detach().flatten(1).double())
+        gain = 1.0 if layer == "head" else math.sqrt(2)
+        torch.testing.assert_close(values, torch.full_like(values, gain), atol=1e-5, rtol=0)
+        assert not module.bias.any()
+
+
 @pytest.mark.parametrize("init", INIT_LAWS)
 def test_init_repeats_with_its_seed_and_differs_with_another(init: str):
     one, two, other = (q_network("mlp", init, seed) for seed in (0, 0, 1))
     pairs = zip(one.parameters(), two.parameters(), other.parameters(), strict=True)
     for mine, same, different in pairs:
         assert torch.equal(mine, same)
-        assert torch.equal(mine, different) == (init == "xavier_uniform" and mine.ndim == 1)
+        assert torch.equal(mine, different) == (init != "torch" and mine.ndim == 1)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +139,31 @@ def test_init_repeats_with_its_seed_and_differs_with_another(init: str):
 )
 def test_auto_picks_by_the_shape_of_observations(shape: tuple[int, ...], name: str):
     assert architecture("auto", shape) == ARCHITECTURES[name]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_widths_activation_and_output_are_those_of_the_config(activation: str, output: str):
+    arch = Architecture(hidden=(7, 5, 3), activation=activation, output=output)
+    network, obs = QNetwork(arch, (4,), 6), normal(9, 4).float()
+    plain, x, taps = dict(network.named_parameters()), obs, {}
+    formula = {
+        "relu": lambda x: x.clamp(min=0),
+        "leaky_relu": lambda x: torch.maximum(x, 0.01 * x),
+        "elu": lambda x: torch.where(x > 0, x, x.exp() - 1),
+        "gelu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,
+        "silu": lambda x: x / (1 + (-x).exp()),
+        "tanh": lambda x: 1 - 2 / ((2 * x).exp() + 1),
+    }[activation]
+    for layer in ("fc1", "fc2", "fc3"):
+        x = taps[layer] = formula(x @ plain[f"{layer}.weight"].T + plain[f"{layer}.bias"])
+    values = x @ plain["head.weight"].T + plain["head.bias"]
+    if output == "softmax":
+        values = values.exp() / values.exp().sum(1, keepdim=True)
+    found, activations = network.forward_taps(obs)
+    torch.testing.assert_close(found, values, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(activations, taps, atol=1e-6, rtol=1e-5)
+    assert [spec.layer for spec in network.unit_specs()] == list(taps)
 
 
 def test_misfits_are_refused():

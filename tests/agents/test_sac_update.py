@@ -11,7 +11,7 @@ from tests.agents.toy_control import ACTION_DIM, recorded, sac, trained, use_sli
 from tests.agents.toy_env import everything, same
 from tests.naive.sac import SACTwin, transition_twin
 
-UPDATES = 6
+UPDATES = 6  # of the critics
 ROUGH = {"lr": 1e-2, "weight_decay": 0.3, "tau": 0.1}  # so that five updates move a lot
 SB3 = {"network": "mlp", "log_std": "clamp", "log_std_min": -20.0, "initial_temperature": 1.0}
 SHORT = {"log_std_min": -0.2, "log_std_max": 0.2}  # a part of the batch is cut
@@ -24,7 +24,8 @@ def slide(monkeypatch: pytest.MonkeyPatch):
 
 def copies(batch: SACBatch) -> SACBatch:
     transitions = type(batch.transitions)(*(t.clone() for t in batch.transitions))
-    return SACBatch(transitions, batch.noise.clone())
+    members = None if batch.members is None else batch.members.clone()
+    return SACBatch(transitions, batch.noise.clone(), members)
 
 
 def critic_weights(agent: SAC, module: torch.nn.Module) -> list[dict[str, torch.Tensor]]:
@@ -47,6 +48,7 @@ def twin_of(agent: SAC) -> SACTwin:
         "target_entropy": -config.target_entropy_scale * ACTION_DIM,
         "log_std": config.log_std,
         "bounds": (config.log_std_min, config.log_std_max),
+        "activation": {"relu": torch.relu, "tanh": torch.tanh}[config.activation],
     }
     return SACTwin(agent.actor.state_dict(), critic_weights(agent, agent.critic), settings)
 
@@ -79,6 +81,9 @@ def close(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], **tole
         {"network": "mlp", "n_step": 3, "lr_critic": 3e-2, "lr_temperature": 0.1},
         SB3 | {"normalize_obs": False, "target_entropy_scale": 1.0},
         SB3 | SHORT | {"learn_temperature": False, "critics": 3, "gamma": 0.5},
+        {"network": "mlp", "hidden": [12, 7, 5], "activation": "tanh", "init": "orthogonal"},
+        SB3 | {"critics": 4, "critic_subset": 2, "actor_every": 4},
+        {"network": "simba", "critics": 3, "critic_subset": 1, "activation": "tanh"},
     ],
     ids=lambda options: ",".join(f"{k}={v}" for k, v in options.items())[:60],
 )
@@ -86,7 +91,7 @@ def test_training_is_a_hand_written_update_on_the_same_batches(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     agent = sac(num_envs=2, **(ROUGH | options))
-    twin, batches, losses = twin_of(agent), [], []
+    twin, batches, losses, subsets = twin_of(agent), [], [], set()
     batch_of = agent._batch
 
     def noted() -> SACBatch:
@@ -101,10 +106,14 @@ def test_training_is_a_hand_written_update_on_the_same_batches(
                 acted_on = np.concatenate([obs for obs, _, _ in seen]).astype(np.float64)
                 statistics = (acted_on.mean(0), acted_on.var(0))
                 batch = batches.pop()
-                raw = not agent.config.agent.normalize_obs
-                losses.append(
-                    twin.update(batch.transitions, batch.noise, None if raw else statistics)
-                )
+                raw, every = not agent.config.agent.normalize_obs, agent.config.agent.actor_every
+                whole = agent.clock.updates % every == 0
+                members = None if batch.members is None else batch.members.tolist()
+                subsets.add(tuple(sorted(members or ())))
+                seen_by_twin = batch.transitions, batch.noise, None if raw else statistics
+                found = twin.update(*seen_by_twin, members, whole)
+                of_actor = ("train/loss_actor", "train/entropy")
+                losses.append({k: v for k, v in found.items() if whole or k not in of_actor})
     tight = {"atol": 2e-5, "rtol": 2e-5}  # of weights that have moved by up to 0.06
     close(dict(agent.actor.state_dict()), twin.actor, **tight)
     for i, (critic, target) in enumerate(zip(twin.critics, twin.targets, strict=True)):
@@ -116,7 +125,9 @@ def test_training_is_a_hand_written_update_on_the_same_batches(
         adams["temperature"] = [twin.temperature_adam]
     for network, theirs in adams.items():
         for state, adam in zip(moments(agent, network), theirs, strict=True):
-            assert {float(own["step"]) for own in state.values()} == {UPDATES} == {adam.step}
+            every = 1 if network == "critic" else agent.config.agent.actor_every
+            steps = UPDATES // every
+            assert {float(own["step"]) for own in state.values()} == {steps} == {adam.step}
             for name, own in state.items():
                 for key, expected in (("exp_avg", adam.m[name]), ("exp_avg_sq", adam.v[name])):
                     scale = float(expected.abs().max())
@@ -124,8 +135,10 @@ def test_training_is_a_hand_written_update_on_the_same_batches(
                         own[key], expected.float(), atol=1e-4 * scale, rtol=1e-3
                     )
     metrics = agent.metrics()
-    for name in losses[0]:
-        assert metrics[name] == pytest.approx(np.mean([loss[name] for loss in losses]), rel=1e-3)
+    for name in ("train/loss", "train/q", "train/loss_actor", "train/entropy"):
+        expected = np.mean([loss[name] for loss in losses if name in loss])
+        assert metrics[name] == pytest.approx(expected, rel=1e-3)
+    assert len(subsets) > (agent.config.agent.critic_subset is not None)  # they change
     assert metrics["train/temperature"] == pytest.approx(float(twin.alpha()), rel=1e-5)
     moved = everything(agent)["critic"]["head.weight"] - torch.stack(
         [agent.networks["critic"].initial[f"[{i}].head.weight"] for i in range(len(twin.critics))]

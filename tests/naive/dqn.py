@@ -66,23 +66,32 @@ class HandWrittenUpdate:
         with torch.no_grad():
             for parameter, name in zip(self.online.parameters(), names, strict=True):
                 parameter.copy_(weights[name])
-        self.sync()
+        self.target.load_state_dict(self.online.state_dict())
         self.optimizer = torch.optim.Adam(
             self.online.parameters(), lr=settings.lr, eps=settings.eps, foreach=False, fused=False
         )
 
     def network(self, shapes) -> nn.Sequential:
         (hidden1, inputs), (hidden2, _), (actions, _) = shapes
+        between = {"relu": nn.ReLU, "tanh": nn.Tanh}[self.agent.activation]
+        outputs = {"linear": nn.Identity(), "softmax": nn.Softmax(1)}[self.agent.output]
         return nn.Sequential(
             nn.Linear(inputs, hidden1),
-            nn.ReLU(),
+            between(),
             nn.Linear(hidden1, hidden2),
-            nn.ReLU(),
+            between(),
             nn.Linear(hidden2, actions),
+            outputs,
         )
 
     def sync(self):
-        self.target.load_state_dict(self.online.state_dict())
+        """Move the target by τ towards the online network; τ = 1 copies it."""
+        tau, online = self.agent.tau, self.online.state_dict()
+        moved = {
+            name: (1 - tau) * theirs + tau * online[name]
+            for name, theirs in self.target.state_dict().items()
+        }
+        self.target.load_state_dict(moved)
 
     def update(self, batch) -> float:
         q_next = self.target(batch.obs_next).detach()

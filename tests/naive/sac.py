@@ -5,7 +5,7 @@ for AdamW; Lee et al. 2025 for SimBa's trunk. Nothing of the agent is used but i
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 __all__ = ["AdamWTwin", "SACTwin", "forward", "log_prob_twin", "transition_twin"]
 
 Weights = dict[str, Tensor]
+Activation = Callable[[Tensor], Tensor]
 
 
 # Networks, layer by layer.
@@ -34,16 +35,16 @@ def relu(x: Tensor) -> Tensor:
     return x.where(x > 0, 0)
 
 
-def forward(w: Weights, x: Tensor, head: str) -> Tensor:
+def forward(w: Weights, x: Tensor, head: str, act: Activation = relu) -> Tensor:
     """SimBa or an MLP, whichever the names of the weights belong to."""
     if "input.weight" not in w:
         for i in range(1, 1 + sum(name.startswith("fc") for name in w) // 2):
-            x = relu(linear(w, f"fc{i}", x))
+            x = act(linear(w, f"fc{i}", x))
         return linear(w, head, x)
     x = linear(w, "input", x)
     for i in range(sum(name.endswith("fc1.weight") for name in w)):
         block = f"blocks.{i}"
-        inner = relu(linear(w, f"{block}.fc1", layer_norm(w, f"{block}.norm", x)))
+        inner = act(linear(w, f"{block}.fc1", layer_norm(w, f"{block}.norm", x)))
         x = x + linear(w, f"{block}.fc2", inner)
     return linear(w, head, layer_norm(w, "norm", x))
 
@@ -86,7 +87,7 @@ class SACTwin:
     """Actor, critics, their targets and log α as dictionaries of float64 tensors.
 
     `settings` has lr, lr_critic, lr_temperature, weight_decay, tau, initial_temperature,
-    learn_temperature, target_entropy, log_std (law) and its bounds.
+    learn_temperature, target_entropy, log_std (law) and its bounds, activation (a function).
     """
 
     def __init__(self, actor: Weights, critics: Sequence[Weights], settings: dict[str, Any]):
@@ -105,15 +106,28 @@ class SACTwin:
 
     def policy(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         low, high = self.settings["bounds"]
-        x = forward(self.actor, obs, "log_std")
+        act = self.settings["activation"]
+        x = forward(self.actor, obs, "log_std", act)
         if self.settings["log_std"] == "clamp":
             log_std = x.minimum(torch.tensor(high)).maximum(torch.tensor(low))
         else:
             log_std = low + (high - low) * (x.tanh() + 1) / 2
-        return log_prob_twin(forward(self.actor, obs, "mean"), log_std, noise)
+        return log_prob_twin(forward(self.actor, obs, "mean", act), log_std, noise)
 
-    def update(self, batch: Any, noise: Tensor, normalise: tuple[np.ndarray, np.ndarray] | None):
-        """Actor, temperature, critics with the new actor and the new α, targets."""
+    def update(
+        self,
+        batch: Any,
+        noise: Tensor,
+        normalise: tuple[np.ndarray, np.ndarray] | None,
+        members: Sequence[int] | None = None,
+        whole: bool = True,
+    ):
+        """Actor, temperature, critics with the new actor and the new α, targets.
+
+        With `members` these critics' least value makes the target, and the actor maximises the
+        mean of all. Without `whole` actor and temperature are left alone.
+        """
+        act = self.settings["activation"]
         obs, obs_next = (_normalised(o, normalise) for o in (batch.obs, batch.obs_next))
         action, reward, discount = (
             t.double() for t in (batch.action, batch.reward, batch.discount)
@@ -121,22 +135,25 @@ class SACTwin:
         noise = noise.double()
 
         sampled, log_prob = self.policy(obs, noise[0])
-        values = [forward(c, torch.cat([obs, sampled], 1), "head")[:, 0] for c in self.critics]
-        loss_actor = (self.alpha() * log_prob - torch.stack(values).min(0).values).mean()
+        inputs = torch.cat([obs, sampled], 1)
+        values = torch.stack([forward(c, inputs, "head", act)[:, 0] for c in self.critics])
+        best = values.min(0).values if members is None else values.sum(0) / len(values)
+        loss_actor = (self.alpha() * log_prob - best).mean()
         entropy = -log_prob.detach().mean()
-        self.actor_adam.minimise(loss_actor)
-
-        if self.settings["learn_temperature"]:
+        if whole:
+            self.actor_adam.minimise(loss_actor)
+        if whole and self.settings["learn_temperature"]:
             gap = entropy - self.settings["target_entropy"]
             self.temperature_adam.minimise((self.temperature["log_alpha"].exp() * gap).sum())
 
         sampled, log_prob = self.policy(obs_next, noise[1])
         inputs = torch.cat([obs_next, sampled], 1).detach()
-        values = [forward(t, inputs, "head")[:, 0] for t in self.targets]
+        chosen = range(len(self.targets)) if members is None else members
+        values = [forward(self.targets[i], inputs, "head", act)[:, 0] for i in chosen]
         value = torch.stack(values).min(0).values - self.alpha() * log_prob.detach()
         wanted, loss_critic, q = reward + discount * value, 0.0, []
         for critic, adam in zip(self.critics, self.critic_adams, strict=True):
-            own = forward(critic, torch.cat([obs, action], 1), "head")[:, 0]
+            own = forward(critic, torch.cat([obs, action], 1), "head", act)[:, 0]
             loss = ((own - wanted) ** 2).mean()
             adam.minimise(loss)
             loss_critic += float(loss.detach())
