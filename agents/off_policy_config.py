@@ -137,6 +137,8 @@ class OffPolicyConfig(RunConfig):
             raise ConfigError(
                 f"total = {self.total!r}: a {self.kind} run counts env_steps, episodes or updates"
             )
+        if total.unit == "episodes":
+            self._longest_episode()
 
     def _check_sequence(self) -> None:
         sequence = self.sequence()
