@@ -9,9 +9,9 @@ __all__ = ["OUT_OF_RANGE", "SCHEDULES", "UNKNOWN_KEYS", "WRONG_TYPES"]
 UNKNOWN_KEYS = [
     ("replya_ratio", 1, "'replya_ratio': did you mean 'replay_ratio'?"),
     (
-        "agent.tau",
+        "agent.critics",
         1,
-        "config.agent has an unknown key 'tau': this key is for kind: sac, and the config is of "
+        "config.agent has an unknown key 'critics': this key is for kind: sac, and the config is of "
         "kind: dqn",
     ),
     ("optimizer.lrr", 1, "config.optimizer has an unknown key 'lrr': did you mean 'lr'?"),
@@ -37,6 +37,9 @@ UNKNOWN_KEYS = [
     ("metrics.names", ["srnk"], "metric 'srnk' is unknown: did you mean 'srank'?"),
     ("agent.network", "mpl", "agent.network = 'mpl': did you mean 'mlp'?"),
     ("agent.exploration", "share", "agent.exploration = 'share': did you mean 'shared'?"),
+    ("agent.activation", "rleu", "agent.activation = 'rleu': did you mean 'relu'?"),
+    ("agent.output", "sofmax", "agent.output = 'sofmax': did you mean 'softmax'?"),
+    ("agent.init", "orthogonla", "agent.init = 'orthogonla': did you mean 'orthogonal'?"),
     ("agent.policy", "onlin", "agent.policy = 'onlin': did you mean 'online'?"),
     ("agent.accelerate", "compil", "agent.accelerate = 'compil': did you mean 'compile'?"),
 ]
@@ -112,6 +115,10 @@ OUT_OF_RANGE = [
     ("agent.buffer_size", 3, "agent.buffer_size = 3: allowed is at least"),
     ("agent.n_step", 0, "agent.n_step = 0: allowed is [1, 1000]"),
     ("agent.target_every", 0, "agent.target_every = 0: allowed is [1, inf)"),
+    ("agent.tau", 0, "agent.tau = 0.0: allowed is (0, 1]"),
+    ("agent.tau", 1.5, "agent.tau = 1.5: allowed is (0, 1]"),
+    ("agent.hidden", [8, 0], "agent.hidden[1] = 0: allowed is [1, 1000000]"),
+    ("agent.initial_updates", -1, "agent.initial_updates = -1: allowed is [0, inf)"),
     ("agent.epsilon_end", 2, "agent.epsilon_end = 2.0: allowed is [0, 1]"),
     ("agent.max_grad_norm", 0, "optimizer.clip_norm = 0.0: allowed is (0, inf)"),
     (
@@ -132,7 +139,7 @@ OUT_OF_RANGE = [
     ("threads", 0, "threads = 0: allowed is [1, 1024]"),
     ("total", "0 env_steps", "total = '0 env_steps': allowed is a positive number with a unit"),
     ("total", "50%", "total = '50%': allowed is a positive number with a unit"),
-    ("total", "100k frames", "total = '100k frames': a dqn run counts env_steps or updates"),
+    ("total", "100k frames", "total = '100k frames': a dqn run counts env_steps, episodes or updates"),
     ("evaluate.episodes", 0, "evaluate.episodes = 0: allowed is [1, 1000000]"),
     ("evaluate.steps", 0, "evaluate.steps = 0: allowed is [1, inf)"),
     ("evaluate.steps", 9, "evaluate.steps = 9 and evaluate.episodes = 3: allowed is one of them"),
