@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from rlplast.agents.off_policy_config import OffPolicyConfig
 from rlplast.core.clock import Time
 from rlplast.core.training.config import RunConfig
 from rlplast.supervised.config import SupervisedConfig
@@ -22,9 +23,13 @@ __all__ = ["length", "phases_of", "updates_at"]
 def length(config: RunConfig) -> dict[str, float]:
     """Return the counts at the end of a run, by unit; a unit that is not known is left out.
 
-    Sets of images whose size is not known are taken for what `rlplast.supervised.sizes` says.
+    Sets of images whose size is not known are taken for what `rlplast.supervised.sizes` says. Of
+    an agent whose total is in episodes, env_steps and updates are the most that these can have.
     """
     end = config.horizon()
+    if end.episodes and isinstance(config, OffPolicyConfig):
+        env_steps, updates = config.env_steps_total(), config.updates_planned()
+        end = end.advance(env_steps=env_steps, updates=updates)
     if isinstance(config, SupervisedConfig):
         end = end_of_run(phases_of(config), config.batch_size, config.total_time())
     return {unit: float(end[unit]) for unit in config.units if end[unit] > 0}
