@@ -11,7 +11,7 @@ from torch import Tensor
 import rlplast
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.receipt import Receipt
-from tests.cases import ACCEPTED, CASES, INSIDE, hooks, method_of, ready
+from tests.cases import ACCEPTED, CASES, INSIDE, hooks, ready
 from tests.models import FORMS, OPTIMIZERS, Subject, assert_same
 
 # The layers of each family, in forward order.
@@ -129,12 +129,11 @@ def comparable(receipt: Receipt) -> dict[str, Any]:
 def test_all_layers_are_no_layers(
     method: str, family: str, policies: tuple[str, str], optimizer: str
 ) -> None:
-    keys = {"optimizer": policies[0], "followers": policies[1]}
+    keys: dict[str, Any] = {"optimizer": policies[0], "followers": policies[1]}
     make = FORMS["trac"] if optimizer == "trac" else optimizer
-    reached: dict[str, Any] = {} if method_of(method).key != "hooks" else keys
-    plain = fired(ready(method, family, make), method, **reached)
+    plain = fired(ready(method, family, make), method, **keys)
     for layers in (["*"], LAYERS[family]):
-        named = fired(ready(method, family, make), method, layers=layers, **reached)
+        named = fired(ready(method, family, make), method, layers=layers, **keys)
         for left, right in zip((plain[1], plain[3]), (named[1], named[3]), strict=True):
             assert_same(left, right)
         assert [comparable(r) for r in named[2]] == [comparable(r) for r in plain[2]]
@@ -157,7 +156,7 @@ def test_one_member_of_an_ensemble_leaves_every_bit_of_the_other(
     method: str, followers: str
 ) -> None:
     """Compared with the members of an ensemble of which both are reset, too."""
-    keys = {"optimizer": "touched", "followers": followers}
+    keys: dict[str, Any] = {"optimizer": "touched", "followers": followers}
     before, after, receipts, _ = fired(ready(method, "stacked"), method, layers=["[1].*"], **keys)
     assert receipts[0].entries_touched > 0
     assert changed(before, after)
