@@ -109,8 +109,14 @@ class Swr(Method):
     def check_layers(
         self, network: Network, blocks: Sequence[Block], left: Sequence[Block]
     ) -> None:
-        """Refuse to leave out a bias that has to follow the layers scaled."""
+        """Refuse to leave out a bias, or statistics, that have to follow the layers scaled."""
         check_followed(network, blocks, left, self.name)
+        for block in left if self.rescale_running_stats else ():
+            if block.kind == "norm" and block.role == "buffer":
+                raise ConfigError(
+                    f"swr: {network.qualified(block)} is left out by the hook's layers, and "
+                    "rescale_running_stats moves such statistics: leave out one of the two keys"
+                )
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
         """Return the anchors n_l = ‖W_l at init‖ of every layer, and the learning rate."""

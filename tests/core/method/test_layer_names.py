@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import rlplast
+from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.layer_names import stands_for
@@ -145,6 +146,20 @@ def test_hooks_and_penalties_read_one_name_alike() -> None:
         assert edited(layers=layers, optimizer="touched") == penalised
 
 
+def test_what_persistent_adds_to_the_loss_is_of_its_layers() -> None:
+    made = subject("mlp")
+    penalties = Penalties([], made.network)
+    row = {"method": "persistent", "at": "1 updates", "layers": ["2"]}
+    Hooks([row], made.network, "9 updates", penalties=penalties).step(updates=1)
+    penalties.clock = Clock(updates=1)
+    term = penalties.of("net")
+    assert term is not None
+    made.optimizer.zero_grad(set_to_none=True)
+    term.backward()
+    reached = {n for n, p in made.module.named_parameters() if p.grad is not None}
+    assert reached == {"2.weight", "2.bias"}
+
+
 # Methods of which layers move together.
 
 
@@ -174,6 +189,16 @@ def test_a_bias_that_would_have_to_follow_is_not_left_out(method: str) -> None:
     hooks(plain(), "2", "4")
     hooks(chain(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)), "0")  # which takes it out
     hooks(chain(nn.Linear(3, 4), nn.Linear(4, 2, bias=False)), "0")
+
+
+def test_statistics_that_would_follow_are_not_left_out() -> None:
+    row = {"method": "swr", "at": "1 updates", "layers": ["0"]}
+    made = subject("conv_batchnorm")
+    Hooks([row], made.network, "9 updates")
+    with pytest.raises(
+        ConfigError, match=r"swr: net\.1\.running_mean is left out by the hook's la"
+    ):
+        Hooks([row | {"params": {"rescale_running_stats": True}}], made.network, "9 updates")
 
 
 @torch.no_grad()
