@@ -195,10 +195,16 @@ def fire(method: str, network: Network, *, inputs: Any = None, **options: Any) -
     return fire_once(method, network, **dict(case.params), **options)
 
 
-def hooks(method: str, network: Network, **schedule: str) -> Hooks:
-    """Return a run's only hook, a method as its case says, in a run of 100 updates."""
+def hooks(method: str, network: Network, **keys: Any) -> Hooks:
+    """Return a run's only hook, a method as its case says, in a run of 100 updates.
+
+    Args:
+        method: its name.
+        network: the network.
+        **keys: further keys of the hook, such as its schedule.
+    """
     case = CASES[method]
-    config = {"method": method, "scope": case.scope, "params": case.params, **schedule}
+    config = {"method": method, "scope": case.scope, "params": case.params, **keys}
     read = {"probe": probe(network), "loss": loss(network)}
     return Hooks([config], network, "100 updates", penalties=Penalties([], network), **read)
 

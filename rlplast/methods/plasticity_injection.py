@@ -168,6 +168,15 @@ class PlasticityInjection(Method):
             )
         return [path for chain in chains for path in _inject(model, network, chain)]
 
+    def check_layers(
+        self, network: Network, blocks: Sequence[Block], left: Sequence[Block]
+    ) -> None:
+        """Refuse any: the head is what `layers` of the parameters says."""
+        raise ConfigError(
+            "plasticity_injection injects the head as it was installed: leave out the hook's key "
+            "layers; params: {layers: 1} sets how many layers the head has"
+        )
+
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Keep no state: it is in the module's buffers.
 

@@ -3,6 +3,7 @@
 - `Layer`, `Order`: the places of a network's forward order, and what is multiplied there.
 - `chains_of`: the order of a network that is a chain, or that says in which order its layers come.
 - `slots_of`, `chain_of`, `order_of`: its steps, for pieces of a network.
+- `check_followed`: refuses layers that those after them could not follow.
 - `rescaled`: the edits of one chain, from a factor per weight.
 """
 
@@ -23,6 +24,7 @@ __all__ = [
     "Order",
     "chain_of",
     "chains_of",
+    "check_followed",
     "norms_of",
     "order_of",
     "place_of",
@@ -146,6 +148,47 @@ def chains_of(network: Network, blocks: Sequence[Block], method: str) -> Order:
     if not any(layer.weight is not None for layers in order for layer in layers):
         raise nothing
     return order_of(order)
+
+
+def check_followed(
+    network: Network, blocks: Sequence[Block], left: Sequence[Block], method: str
+) -> None:
+    """Refuse to leave out a bias of which the input is scaled.
+
+    A network that branches is scaled in pieces that end where the scale is taken out: there a layer
+    that is left out ends no piece, and `rlplast.methods.swr` says so.
+
+    Args:
+        network: the network.
+        blocks: those to be scaled.
+        left: those of its other layers.
+        method: the method that asks, for messages.
+
+    Raises:
+        ConfigError: naming the bias.
+    """
+    try:
+        paths = forward_order(network)
+    except ConfigError:
+        return
+    place = {path: i for i, path in enumerate(paths)}
+    modules = dict(network.module.named_modules())
+    norms = [place[path] for path in paths if isinstance(modules[path], NORMS)]
+    norms += [place[b.path] for b in network.blocks if b.kind == "norm" and b.path in place]
+    weights = [b for b in blocks if b.role in ("weight", "scale") and b.path in place]
+    inner = [b for b in weights if b.path not in heads(network)]
+    for bias in left:
+        if bias.role not in ("bias", "shift") or bias.path not in place:
+            continue
+        end = place[bias.path]
+        before = [place[b.path] for b in inner if b.spec.slot == bias.spec.slot]
+        start = max((i for i in before if i < end), default=end)
+        if start < end and not any(start < norm <= end for norm in norms):
+            raise ConfigError(
+                f"{method}: {network.qualified(bias)} is left out by the hook's layers: it cannot "
+                f"follow {paths[start]}, and the network would compute something else; name "
+                f"{bias.path!r} too"
+            )
 
 
 def order_of(layers: list[list[Layer]]) -> Order:

@@ -16,7 +16,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Edit, Scale
 from rlplast.core.network.network import Network
 from rlplast.core.registry import param
-from rlplast.methods.rescaling import chains_of, rescaled
+from rlplast.methods.rescaling import chains_of, check_followed, rescaled
 
 __all__ = ["ScaleWeights"]
 
@@ -40,6 +40,13 @@ class ScaleWeights(Method):
 
     factor: float = param(0.5, "(0, inf)")
     proportional: bool = param(True, "")
+
+    def check_layers(
+        self, network: Network, blocks: Sequence[Block], left: Sequence[Block]
+    ) -> None:
+        """Refuse to leave out a bias that has to follow the layers scaled, if `proportional`."""
+        if self.proportional:
+            check_followed(network, blocks, left, self.name)
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Keep no state; refuse a scope without a weight, or a network without a forward order.

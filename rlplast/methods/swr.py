@@ -25,6 +25,7 @@ from rlplast.methods.rescaling import (
     Order,
     chain_of,
     chains_of,
+    check_followed,
     norms_of,
     order_of,
     place_of,
@@ -104,6 +105,18 @@ class Swr(Method):
     def measures_deviation(self) -> bool:
         """Whether receipts say how far outputs move from a multiple of themselves."""
         return self.approximate
+
+    def check_layers(
+        self, network: Network, blocks: Sequence[Block], left: Sequence[Block]
+    ) -> None:
+        """Refuse to leave out a bias, or statistics, that have to follow the layers scaled."""
+        check_followed(network, blocks, left, self.name)
+        for block in left if self.rescale_running_stats else ():
+            if block.kind == "norm" and block.role == "buffer":
+                raise ConfigError(
+                    f"swr: {network.qualified(block)} is left out by the hook's layers, and "
+                    "rescale_running_stats moves such statistics: leave out one of the two keys"
+                )
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
         """Return the anchors n_l = ‖W_l at init‖ of every layer, and the learning rate."""

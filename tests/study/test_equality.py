@@ -95,6 +95,21 @@ def test_dqn_with_two_branch_times_and_hooks_inside_the_update(tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_dqn_with_hooks_on_some_layers(tmp_path: Path):
+    out = assert_equal_to_plain_runs(
+        tmp_path,
+        TINY | QUIET,
+        {
+            "encoder": {"hooks": [EVERY, {**PERTURB, "at": "50%", "layers": ["conv*"]}]},
+            "head": {"hooks": [EVERY, {**PERTURB, "at": "50%", "layers": ["fc1", "head"]}]},
+            "both": {"hooks": [EVERY, {**PERTURB, "at": "50%"}]},
+        },
+    )
+    assert stops(out) == [["60 env_steps"]]
+    assert len(branched(out)) == 3
+
+
+@pytest.mark.slow
 def test_dqn_whose_eight_environments_jump_over_two_branch_points_at_once(tmp_path: Path):
     base = TINY | QUIET | {"env": TINY["env"] | {"num_envs": 8}, "replay_ratio": 0.3}
     agent = TINY["agent"] | {"initial_steps": 30}

@@ -63,6 +63,14 @@ def late(method: str = "l2", **keys: Any) -> Hook:
     return {"method": method, "from": "50%", **keys}
 
 
+def test_arms_that_differ_in_layers_alone_part_at_the_first_firing():
+    rows = [[at("25%"), at("50%", layers=names)] for names in (["conv*"], ["head"], ["*"])]
+    cells = plan(runs(*rows, [at("25%"), at("50%")]))
+    assert stops(cells) == ["12 updates"]
+    assert cells[0].config.hooks == [at("25%")]
+    assert [len(chain(f"arm{i}", cells)) for i in range(4)] == [2] * 4
+
+
 def test_penalties_that_begin_later_share_what_is_before_with_runs_without_them():
     cells = plan([*penalised([], [late()], [late("parseval")], [late("l2", until="80%")])])
     assert stops(cells) == ["11 updates"]  # a penalty from update 12 on is in that update

@@ -41,28 +41,6 @@ def check_policy(optimizer: str, followers: str, key: str = "hook") -> None:
     check_choice(f"{key}.followers", followers, FOLLOWER_POLICIES)
 
 
-def _zero_moments(network: Network, edits: Sequence[Edit], policy: str) -> None:
-    if policy == "network":
-        zero_all(network)
-    elif policy == "parameter":
-        edited = (e.target.param for e in edits if isinstance(e.target, Block))
-        zero(network, {id(param): param for param in edited}.values())
-    elif policy == "touched":
-        for edit in edits:
-            if not isinstance(edit.target, Block):
-                continue
-            for moment in moments(network, edit.target.param, whole=False).values():
-                _zero_touched(edit.target.like(moment), edit)
-
-
-def _zero_touched(view: Tensor, edit: Edit) -> None:
-    if isinstance(edit, Assign):
-        zero = view.new_zeros(()).expand(edit.value.shape)
-        write([dataclasses.replace(edit, target=view, value=zero)])
-    else:
-        view.zero_()
-
-
 def _squares(tensor: Tensor, origin: Tensor | None = None) -> Tensor:
     """Return Σ (x − origin)² in float64, where no weight is too large or small to be squared."""
     size = max(1, min(tensor.numel(), _PIECE) if tensor.is_cpu else tensor.numel())
@@ -86,6 +64,7 @@ class Planned:
         followers: the plans for its followers, if they get one of their own.
         seconds: what planning took.
         counters: the method's own counters, by name; read and zeroed once the plan is written.
+        within: the Blocks of the layers to which a firing keeps; None for all of the network.
     """
 
     network: Network
@@ -93,6 +72,39 @@ class Planned:
     followers: Sequence[tuple[Network, Sequence[Edit]]] = ()
     seconds: float = 0.0
     counters: Mapping[str, Tensor] = field(default_factory=dict)
+    within: Sequence[Block] | None = None
+
+    def edited(self) -> list[Block]:
+        """Return the Blocks that the plan edits."""
+        return [edit.target for edit in self.edits if isinstance(edit.target, Block)]
+
+    def reached(self) -> list[Block]:
+        """Return the Blocks that policies are about: those within the layers, and edited ones."""
+        within = self.network.blocks if self.within is None else self.within
+        return [*within, *self.edited()]
+
+
+def _zero_moments(p: Planned, policy: str) -> None:
+    network, edits = p.network, p.edits
+    if policy == "network" and (p.within is None or set(p.within).issuperset(network.trainable())):
+        zero_all(network)
+    elif policy in ("network", "parameter"):
+        blocks = p.reached() if policy == "network" else p.edited()
+        zero(network, {id(block.param): block.param for block in blocks}.values())
+    elif policy == "touched":
+        for edit in edits:
+            if not isinstance(edit.target, Block):
+                continue
+            for moment in moments(network, edit.target.param, whole=False).values():
+                _zero_touched(edit.target.like(moment), edit)
+
+
+def _zero_touched(view: Tensor, edit: Edit) -> None:
+    if isinstance(edit, Assign):
+        zero = view.new_zeros(()).expand(edit.value.shape)
+        write([dataclasses.replace(edit, target=view, value=zero)])
+    else:
+        view.zero_()
 
 
 def _read(numbers: Sequence[Tensor]) -> Iterator[float]:
@@ -125,9 +137,9 @@ def apply(
         due_count: how many due points this firing stands for.
         optimizer: ``keep``; ``touched`` zeroes the moments of the entries written and
             keeps ``step``; ``parameter`` zeroes all state of each tensor written;
-            ``network`` all state of the network's parameters.
-        followers: ``copy`` makes each follower equal to the network, buffers included but
-            those of a lifecycle;
+            ``network`` all state of the network's parameters, or of `Planned.within`.
+        followers: ``copy`` makes each follower equal to the network, or where a plan has
+            `Planned.within`, that much of it; buffers included but those of a lifecycle;
             ``same_edit`` writes the plans made for them; ``leave``.
 
     Raises:
@@ -172,15 +184,17 @@ def apply(
 
 def _write(p: Planned, optimizer: str, followers: str) -> list[list[Tensor]]:
     """Write one network's plan; return the numbers of its receipt, 0-d."""
-    blocks = {id(e.target): e.target for e in p.edits if isinstance(e.target, Block)}
+    blocks = {id(block): block for block in p.edited()}
     before = {key: b.view.clone() for key, b in blocks.items()}
     entries = [mask.sum() for mask in masks(p.edits)]
     dfi_before = _dfi(p.edits)
     norm_before = [_squares(b.view) for b in p.network.trainable()]
     write(p.edits)
-    _zero_moments(p.network, p.edits, optimizer)
+    _zero_moments(p, optimizer)
     if followers == "copy":
-        write([Assign(theirs, mine.view) for mine, theirs in p.network.followed()])
+        reached = set(p.reached())
+        pairs = [(mine, theirs) for mine, theirs in p.network.followed() if mine in reached]
+        write([Assign(theirs, mine.view) for mine, theirs in pairs])
     for _, plan in p.followers:
         write(plan)
     differences = {key: _squares(b.view, before[key]) for key, b in blocks.items()}

@@ -41,7 +41,7 @@ class Hook:
         schedule: when it fires.
         networks: the networks it fires on.
         key: name of its random streams and of its entry in checkpoints.
-        scope: which layers.
+        scope: which layers. What it names of layers, the policies keep to too.
         optimizer: optimizer policy of each firing.
         followers: follower policy of each firing.
         label: what messages call it.
@@ -88,8 +88,11 @@ class Hook:
                 self._set_up(network)
                 kept.append(network)
             except NothingToEdit as error:
+                if self.scope.layers is not None:
+                    what = f"{self.label}.layers = {list(self.scope.layers)}"
+                    error = NothingToEdit(f"{what}: {error}")
                 if not self.skips:
-                    raise
+                    raise error from None
                 missing = error
         if missing is not None and not kept:
             raise missing
@@ -127,10 +130,12 @@ class Hook:
     def _set_up(self, network: Network) -> None:
         blocks = self.edited[network.name]
         if self.method.key == "hooks" and not blocks and not self.restored[network.name]:
+            keys = "scope selects" if self.scope.layers is None else "scope and layers select"
             raise NothingToEdit(
                 f"{self.method.name} finds nothing to edit in network {network.name!r}: its "
-                "scope selects no trainable layer there"
+                f"{keys} no trainable layer there"
             )
+        self._check_layers(network)
         if "moments" in self.method.reads:  # an optimizer without a rule must not stop a run later
             for block in network.trainable():
                 moments(network, block.param)
@@ -142,6 +147,33 @@ class Hook:
             )
             for block in blocks if self.method.key == "hooks" else ():
                 refuse_low_precision(network, block)
+
+    def _check_layers(self, network: Network) -> None:
+        """Refuse layers that the method, or the optimizer policy, cannot keep to.
+
+        Raises:
+            ConfigError: naming what would be changed outside of them.
+        """
+        if self.scope.layers is None:
+            return
+        left = self.scope.left(network)
+        self.method.check_layers(network, self.edited[network.name], left)
+        if self.optimizer in ("keep", "touched") or not network.optimizers:
+            return
+        parts = {id(block.param): block for block in left}
+        for block in network.select(self.scope.reaches):
+            if id(block.param) in parts:
+                other = network.qualified(parts[id(block.param)])
+                raise ConfigError(
+                    f"{self.label}.layers names {network.qualified(block)} and leaves {other}, "
+                    f"a part of the same tensor: optimizer {self.optimizer!r} would reset the "
+                    "step of both; allowed are 'touched' and 'keep', or layers that name both, "
+                    f"such as {block.path!r}"
+                )
+
+    def _within(self, network: Network) -> tuple[Block, ...] | None:
+        """Return the Blocks of the layers that policies keep to; None for all of the network."""
+        return None if self.scope.layers is None else network.select(self.scope.reaches)
 
     @property
     def follows(self) -> bool:
@@ -205,7 +237,8 @@ class Hook:
             optimizer=self.optimizer,
             followers=self.followers,
         )
-        return [replace(r, deviation=d) for r, d in zip(receipts, moved, strict=True)]
+        said = [replace(r, layers=self.scope.layers) for r in receipts]
+        return [replace(r, deviation=d) for r, d in zip(said, moved, strict=True)]
 
     def _deviation(self, network: Network, edits: Sequence[Edit], clock: Clock) -> float | None:
         """Return how far a plan moves a network's outputs, if the method wants that measured."""
@@ -252,7 +285,8 @@ class Hook:
             plan = self.plan(network, follower, theirs)
             plans.append((follower, [e for e in plan if isinstance(e.target, Block)]))
         seconds = time.perf_counter() - started
-        return Planned(network, edits, plans, seconds, self.counters(network))
+        within = self._within(network)
+        return Planned(network, edits, plans, seconds, self.counters(network), within)
 
     def after_update(
         self, clock: Clock, seed: int, activations: Mapping[str, Activations] | None = None
@@ -345,6 +379,7 @@ class Hook:
                     log_factor=log_factor,
                     units=dict(zip(counters, map(round, units), strict=True)) or None,
                     deviation=moved,
+                    layers=self.scope.layers,
                 )
             )
         return receipts

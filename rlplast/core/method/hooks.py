@@ -24,7 +24,7 @@ from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.schedule import KEYS, Schedule, first_due
-from rlplast.core.method.scope import scope
+from rlplast.core.method.scope import narrowed, scope
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import swapped
 from rlplast.core.network.network import Network
@@ -107,14 +107,16 @@ class Hooks:
             if schedule.when is not None and measured is not None:
                 schedule.when.check(measured, networks, f"{row.label}.when")
             optimizer, followers = _policies(row.label, config, row.method, schedule.every_update)
+            chosen = {name: networks[name] for name in row.networks}
+            named = scope(_said(config, "scope", "all"), f"{row.label}.scope")
             identity = hook_identity(config, schedule)
             seen[identity] = seen.get(identity, 0) + 1
             self.hooks.append(
                 Hook(
                     method=row.method,
                     schedule=schedule,
-                    networks=tuple(networks[n] for n in row.networks),
-                    scope=scope(_said(config, "scope", "all"), f"{row.label}.scope"),
+                    networks=tuple(chosen.values()),
+                    scope=narrowed(named, row.layers, chosen, row.label),
                     optimizer=optimizer,
                     followers=followers,
                     key=identity if seen[identity] == 1 else f"{identity} #{seen[identity]}",

@@ -9,13 +9,13 @@
 """
 
 import copy
-import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit, did_you_mean
+from rlplast.core.method.layer_names import stands_for
 from rlplast.core.method.listing import Row, lists_face, parse_row
 from rlplast.core.method.method import Method, has_face
 from rlplast.core.network.affine import Linear, quicken
@@ -138,7 +138,7 @@ def named_layers(
     layers = [path for path, module in model.named_modules() if able(module)]
     chosen: set[str] = set()
     for name in names:
-        matching = fnmatch.filter(layers, name)
+        matching = [path for path in layers if stands_for(name, path)]
         if not matching:
             near = did_you_mean(name, layers)
             raise NothingToEdit(f"{label}: {name!r} matches no layer: {near}")

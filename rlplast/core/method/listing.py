@@ -12,13 +12,13 @@ from typing import Any, cast
 from rlplast.core.errors import ConfigError, check_known, did_you_mean, shortened
 from rlplast.core.method.method import Method, has_face
 from rlplast.core.method.schedule import KEYS
-from rlplast.core.registry import LISTS, build, get, rows
+from rlplast.core.registry import LISTS, build, check_range, get, rows
 
 __all__ = ["ROW_KEYS", "Row", "lists_face", "method_of", "parse_row"]
 
 # What an entry of each list may say.
 ROW_KEYS = {
-    "hooks": ("method", *KEYS, "networks", "scope", "optimizer", "followers", "params"),
+    "hooks": ("method", *KEYS, "networks", "scope", "layers", "optimizer", "followers", "params"),
     "layers": ("method", "networks", "params"),
     "penalties": ("method", "from", "until", "networks", "layers", "params"),
 }
@@ -44,12 +44,14 @@ class Row:
         method: the method with its parameters.
         networks: the networks it names; all of the run's if it names none.
         named: whether it names networks: then each of them must have something to edit.
+        layers: the names and globs of layers that it gives; None if it gives none.
     """
 
     label: str
     method: Method
     networks: tuple[str, ...]
     named: bool
+    layers: tuple[str, ...] | None
 
 
 def method_of(label: str, config: Any, key: str) -> str:
@@ -117,7 +119,8 @@ def parse_row(label: str, config: Any, key: str, networks: Mapping[str, Any]) ->
         if network not in list(networks):
             near = did_you_mean(str(network), networks) + _follower(str(network), networks)
             raise ConfigError(f"{label}.networks: {shortened(network)}: {near}")
-    return Row(label, method, tuple(chosen), "networks" in config)
+    layers = check_range(f"{label}.layers", config.get("layers"), None, "names")
+    return Row(label, method, tuple(chosen), "networks" in config, layers)
 
 
 def _follower(name: str, networks: Mapping[str, Any]) -> str:

@@ -60,6 +60,20 @@ class Method:
         """Return whether `term` can read a trainable Block; default: every one."""
         return True
 
+    def check_layers(
+        self, network: Network, blocks: Sequence[Block], left: Sequence[Block]
+    ) -> None:
+        """Refuse a hook's ``layers`` that the method cannot keep to; default: none are refused.
+
+        Args:
+            network: the network.
+            blocks: what `setup` will get: Blocks in scope of the layers named.
+            left: the Blocks of all other layers that training moves.
+
+        Raises:
+            ConfigError: naming the Block that would have to change too.
+        """
+
     def install(self, model: nn.Module, seed: int) -> list[str]:
         """Change a model's modules in place, before it is initialised and gets an optimizer.
 

@@ -3,7 +3,6 @@
 - `Penalties`: all of a run; adds those of a network to its loss.
 """
 
-import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,15 +11,15 @@ import torch
 from torch import Tensor
 
 from rlplast.core.clock import Clock, Time
-from rlplast.core.errors import ConfigError, NothingToEdit, did_you_mean
+from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.context import Context, Source
+from rlplast.core.method.layer_names import check_layers, in_layers
 from rlplast.core.method.listing import parse_row
 from rlplast.core.method.method import Method, State, has_face
 from rlplast.core.method.readings import OwnSource, Probe
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
-from rlplast.core.registry import check_range
 from rlplast.core.rng import derive_seed
 
 __all__ = ["Penalties", "Term"]
@@ -250,10 +249,9 @@ def _installed(network: Network) -> list[Term]:
 
 def _parse(label: str, config: Any, networks: Mapping[str, Network]) -> list[Term]:
     row = parse_row(label, config, "penalties", networks)
-    globs = check_range(f"{row.label}.layers", config.get("layers"), None, "names")
-    found = {name: _blocks(networks[name], row.method, globs) for name in row.networks}
-    for glob in globs or ():
-        _check_glob(row.label, row.method, glob, [networks[name] for name in row.networks])
+    found = {name: _blocks(networks[name], row.method, row.layers) for name in row.networks}
+    able = {name: _blocks(networks[name], row.method, None) for name in row.networks}
+    check_layers(row.label, row.layers or (), able, "that it penalises")
     for name, blocks in found.items():
         if not blocks and (row.named or not any(found.values())):
             raise NothingToEdit(f"{row.label} finds nothing to penalise in network {name!r}")
@@ -304,25 +302,5 @@ def _blocks(network: Network, method: Method, globs: Sequence[str] | None) -> tu
     return tuple(
         block
         for block in network.trainable()
-        if method.covers(block) and (globs is None or any(_is(block, g) for g in globs))
+        if method.covers(block) and (globs is None or in_layers(block, globs))
     )
-
-
-def _layer_names(block: Block) -> set[str]:
-    """Return what a config may call a Block's layer: with slot and part, without, and by tie."""
-    return {block.layer, block.path, *(alias.rpartition(".")[0] for alias in block.aliases)}
-
-
-def _is(block: Block, glob: str) -> bool:
-    # Compared as it is too: in a glob the brackets of ``[0].fc1`` are a set of characters.
-    return any(glob == name or fnmatch.fnmatchcase(name, glob) for name in _layer_names(block))
-
-
-def _check_glob(label: str, method: Method, glob: str, networks: Sequence[Network]) -> None:
-    blocks = [block for network in networks for block in _blocks(network, method, None)]
-    if not any(_is(block, glob) for block in blocks):
-        names = {name for block in blocks for name in _layer_names(block) if name}
-        raise ConfigError(
-            f"{label}.layers: {glob!r} matches no layer that it penalises: "
-            f"{did_you_mean(glob, names)}"
-        )

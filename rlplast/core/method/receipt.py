@@ -37,6 +37,8 @@ class Receipt:
         units: for methods that act on units: number of units reset in each layer.
         deviation: for methods that measure it: how far the last plan moves outputs on a probe batch
             from a multiple of themselves, see `rlplast.core.method.deviation.deviation`.
+        layers: the names and globs of the layers to which the firing kept; None for all, which
+            the line leaves out.
     """
 
     method: str
@@ -57,11 +59,14 @@ class Receipt:
     log_factor: float | None = None
     units: dict[str, int] | None = None
     deviation: float | None = None
+    layers: tuple[str, ...] | None = None
 
     def row(self) -> dict[str, Any]:
         """Return the flat line of ``receipts.jsonl``; wall-clock under ``time/``."""
         row = dataclasses.asdict(self)
         row["time/seconds"] = row.pop("seconds")
+        layers = row.pop("layers")
+        row |= {} if layers is None else {"layers": list(layers)}
         # JSON has no NaN; a reset may well start from weights that are not finite.
         return {
             k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()

@@ -1,40 +1,52 @@
 """Scopes: which layers a firing works on, by name.
 
 A scope names the layers a method edits, and those that return to their initial weights
-beside it (FIRE's DQN recipe). Which tensors inside a layer are edited is the method's
-own affair: `fire` edits weights only, `shrink_perturb` biases and norms too.
+beside it (FIRE's DQN recipe). A hook's ``layers`` keeps to some of them. Which tensors inside a
+layer are edited is the method's own affair: `fire` edits weights only, `shrink_perturb` biases
+and norms too.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from rlplast.core.errors import check_choice
+from rlplast.core.method.layer_names import check_layers, in_layers
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.packing import QUERY_KEY, UNKNOWN
 
-__all__ = ["SCOPES", "Scope", "scope"]
+__all__ = ["SCOPES", "Scope", "narrowed", "scope"]
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Two rules on Blocks.
+    """Two rules on Blocks, and the layers that they are about.
 
     Attributes:
         edit: Blocks offered to the method.
         restore: Blocks set to their initial value θ0 in the same plan.
+        layers: names and globs of the layers to which a firing keeps; None for all.
     """
 
     edit: Callable[[Block], bool]
     restore: Callable[[Block], bool] = lambda block: False
+    layers: tuple[str, ...] | None = None
 
     def edited(self, network: Network) -> tuple[Block, ...]:
         """Return the Blocks offered to the method: trainable ones and their layers' buffers."""
-        return network.select(lambda b: self.edit(b) and _is_live(b))
+        return network.select(lambda b: self.edit(b) and self.reaches(b) and _is_live(b))
 
     def restored(self, network: Network) -> tuple[Block, ...]:
         """Return the Blocks set to θ0."""
-        return network.select(lambda b: self.restore(b) and _is_live(b))
+        return network.select(lambda b: self.restore(b) and self.reaches(b) and _is_live(b))
+
+    def reaches(self, block: Block) -> bool:
+        """Say whether `layers` names a Block's layer, whatever the rules say of it."""
+        return self.layers is None or in_layers(block, self.layers)
+
+    def left(self, network: Network) -> tuple[Block, ...]:
+        """Return the Blocks that training moves and `layers` does not name."""
+        return network.select(lambda b: _is_live(b) and not self.reaches(b))
 
 
 def _is_live(block: Block) -> bool:
@@ -74,3 +86,24 @@ def scope(name: str, key: str = "scope") -> Scope:
     """
     check_choice(key, name, SCOPES)
     return SCOPES[name]
+
+
+def narrowed(
+    found: Scope, layers: tuple[str, ...] | None, networks: Mapping[str, Network], label: str
+) -> Scope:
+    """Return a scope that keeps to some layers; all of it for None.
+
+    Args:
+        found: the scope.
+        layers: names and globs of layers.
+        networks: the networks that a hook is for, by name.
+        label: what messages call the hook.
+
+    Raises:
+        ConfigError: for a name or glob that means no layer in the scope, in any of the networks.
+    """
+    if layers is None:
+        return found
+    able = {key: (*found.edited(n), *found.restored(n)) for key, n in networks.items()}
+    check_layers(label, layers, able, "in the hook's scope")
+    return replace(found, layers=layers)

@@ -231,7 +231,7 @@ class RunConfig:
             of a GPT in updates. With ``auto`` it is the length of all
             phases, if the config itself gives them.
         hooks: methods and when they fire. Keys: method, at|every|on|when, first, from, until,
-            networks, scope, optimizer, followers, params.
+            networks, scope, layers, optimizer, followers, params.
         penalties: terms added to the loss. Keys: method, from, until, networks, layers, params.
         layers: modules put in when the networks are built. Keys: method, networks, params.
         log: how often a line of training metrics is written, and where it goes beside the folder.
