@@ -87,8 +87,7 @@ def published_curves(study: StudyConfig) -> list[PublishedCurve]:
             f"published.arms = {said['arms']!r}: allowed is a mapping of an arm's name to columns "
             "and their values"
         )
-    arms = [*(name for name, _ in study.expanded()), *study.searched()]
-    check_known("published.arms", map(str, said["arms"]), arms)
+    check_known("published.arms", map(str, said["arms"]), [arm for arm, _ in study.expanded()])
     rows = _rows(str(said["file"]))
     found = {str(arm): _picked(str(arm), wanted, rows) for arm, wanted in said["arms"].items()}
     curves = []

@@ -1,6 +1,7 @@
 """Published curves that a study names: which rows are its arms', and what is refused."""
 
 import csv
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from rlplast.study.published import PublishedCurve, PublishedPoint, published_cu
 from rlplast.study.spec import StudyConfig
 from tests.cli.commands import command
 from tests.cli.studies import TINY
-from tests.study.inline import write_study
+from tests.study.inline import run_study, write_study
 
 HEAD = "source,task,ratio,env_steps,seeds,return_mean,return_sd"
 ROWS = (
@@ -166,6 +167,42 @@ def test_the_command_refuses_before_anything_runs(option: str, tmp_path: Path) -
     outcome = command("study", config, "--out", tmp_path / "out", option, *more)
     assert (outcome.code, (tmp_path / "out").exists()) == (2, False)
     assert outcome.err.strip().splitlines()[-1].count("published.file = 'no.csv'") == 1
+
+
+def test_a_study_and_its_report_hold_what_was_measured_against_the_band(tmp_path: Path) -> None:
+    """The file is read once, for the study; the report goes by study.json."""
+    file = written(tmp_path, "a,tiny,1,60,4,10,4", "a,tiny,1,100,4,-1000,1", "a,tiny,1,200,4,0,1")
+    config = write_study(
+        tmp_path,
+        TINY | {"evaluate": {"every": "20 env_steps", "episodes": 1}},
+        {"none": {}, "other": {"overrides": {"optimizer.lr": 0.1}}},
+        tasks={"tiny": {}},
+        published={"file": file, "arms": {"none": {"ratio": 1}}},
+    )
+    outcome, _ = run_study(config, tmp_path / "out")
+    assert outcome.code == 0, outcome
+    Path(file).unlink()
+    assert command("report", tmp_path / "out").code == 0
+    text = (tmp_path / "out" / "report" / "published.csv").read_text()
+    rows = list(csv.DictReader(text.splitlines()))
+    assert [(row["arm"], row["env_steps"]) for row in rows] == [("none", "60"), ("none", "100")]
+    lines = [json.loads(x) for x in folder(tmp_path / "out").read_text().splitlines()]
+    returns = {x["env_steps"]: x["eval/return_mean"] for x in lines if "eval/return_mean" in x}
+    for row in rows:
+        ours = [value for x, value in returns.items() if x <= int(row["env_steps"])]
+        assert len(ours) >= 3 and float(row["mean"]) == pytest.approx(sum(ours) / len(ours))
+    assert rows[1]["verdict"] == "above"
+    low, high = (float(rows[0][f"published_{end}"]) for end in ("low", "high"))
+    assert (low, high) == (6.0, 14.0)  # 10 ± 2 · 4 / √4
+    mean = float(rows[0]["mean"])
+    assert rows[0]["verdict"] == ("above" if mean > 14 else "below" if mean < 6 else "inside")
+
+
+def folder(study: Path) -> Path:
+    """The metrics of the arm `none`."""
+    cells = json.loads((study / "study.json").read_text())["cells"]
+    (cell,) = [cell for cell in cells if cell["arm"] == "none"]
+    return study / cell["folder"] / "metrics.jsonl"
 
 
 def test_the_shipped_curves_are_whole() -> None:
