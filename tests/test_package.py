@@ -64,6 +64,11 @@ def sources(folder: str, suffix: str = ".py") -> set[str]:
     return {p.relative_to(ROOT).as_posix() for p in (ROOT / folder).rglob(f"*{suffix}")}
 
 
+def configs() -> set[str]:
+    """Configs, and the data of studies with the pages that say where they are from."""
+    return set().union(*(sources("configs", suffix) for suffix in (".yaml", ".csv", ".md")))
+
+
 def test_nothing_is_packed_twice(wheel: Path, sdist: Path) -> None:
     for archive in (wheel, sdist):
         assert [name for name, times in Counter(names_in(archive)).items() if times > 1] == []
@@ -74,7 +79,7 @@ def test_the_wheel_has_one_package_with_everything_in_it(wheel: Path) -> None:
     info = f"rlplast-{__version__}.dist-info"
     assert {name.split("/")[0] for name in names} == {"rlplast", info}
     code = sources("rlplast") | {f"rlplast/{p}" for p in sources("agents") | sources("envs")}
-    shipped = {f"rlplast/{path}" for path in sources("configs", ".yaml")}
+    shipped = {f"rlplast/{path}" for path in configs()}
     others = {
         "rlplast/py.typed",
         "rlplast/report/report.css",
@@ -99,7 +104,7 @@ def test_the_sdist_has_what_it_takes_to_build_test_and_document(sdist: Path) -> 
     names = set(names_in(sdist))
     folders = ("rlplast", "tests", "docs", "scripts")
     expected = set().union(*(sources(folder) for folder in folders))
-    expected |= sources("configs", ".yaml") | sources("docs", ".md") | sources("docs", ".png")
+    expected |= configs() | sources("docs", ".md") | sources("docs", ".png")
     expected |= {f"rlplast/{path}" for path in sources("agents") | sources("envs")}
     expected |= {"CHANGELOG.md", "LICENSE", "Makefile", "README.md", "constraints.txt"}
     expected |= {"mkdocs.yml", "pyproject.toml", "rlplast/py.typed"}

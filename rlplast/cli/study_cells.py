@@ -24,6 +24,7 @@ from rlplast.run.loggers.logger import check_loggers
 from rlplast.run.shipped import find_config
 from rlplast.study.folder import StudyFolder
 from rlplast.study.plan import Cell, PlannedRun, plan
+from rlplast.study.published import published_curves
 from rlplast.study.spec import ArmRun, StudyConfig, runs_of
 
 __all__ = [
@@ -42,7 +43,9 @@ def read_study_config(source: str) -> StudyConfig:
     Raises:
         ConfigError: naming the key, its value and what is allowed.
     """
-    return StudyConfig.parse(read_yaml(find_config(source)))
+    study = StudyConfig.parse(read_yaml(find_config(source)))
+    published_curves(study)
+    return study
 
 
 def study_cells(study: StudyConfig) -> list[Cell]:
@@ -132,4 +135,7 @@ def write_study(
         "seeds": study.seed_list(),
         "smoke": smoke,
     }
+    published = published_curves(study)
+    if published:
+        about["published"] = [dataclasses.asdict(curve) for curve in published]
     folder.write_plan(about, cells)

@@ -37,6 +37,7 @@ from rlplast.report.vega import (
 )
 
 __all__ = [
+    "Band",
     "Curve",
     "Firing",
     "curves",
@@ -58,6 +59,15 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class Band:
+    """What others measured of an arm, by index: source and seeds in words, a mean with its band."""
+
+    arm: int
+    words: str
+    curve: Curve
+
+
+@dataclass(frozen=True)
 class Firing:
     """Where a method fired, and what it did, in words."""
 
@@ -72,6 +82,7 @@ def curves(
     labels: tuple[str, str],
     branches: Sequence[float],
     firings: Mapping[int, Sequence[Firing]],
+    bands: Sequence[Band] = (),
 ) -> Spec:
     """Return a chart of a curve per arm.
 
@@ -82,12 +93,14 @@ def curves(
         labels: of the axes x and y.
         branches: where arms left a shared prefix.
         firings: index of an arm → where its scheduled hooks fired.
+        bands: drawn thin, behind everything else.
     """
     fired = [look for look in arms if firings.get(look.index)]
     strip = 4 + _ROW * len(fired) if fired else 0
     x = alt.X("x:Q", title=labels[0], axis=step_axis(7))
     scale = alt.Scale(zero=False, nice=True, range=[alt.expr(f"height - {strip}"), 0])
-    layers = _curve_layers(arms, x, scale, labels[1], seeded=any(seeds.values()))
+    layers = _band_layers(arms, x, scale, labels) if bands else []
+    layers += _curve_layers(arms, x, scale, labels[1], seeded=any(seeds.values()))
     if fired:
         marks = named("firings").transform_filter(SHOWN).transform_flatten(["x", "what"])
         layers.append(
@@ -103,6 +116,10 @@ def curves(
         )
     layers += _lines_across(x, branches)
     chart = alt.layer(*layers).properties(width=660, height=300 + strip)
+    if bands:  # so that a picture alone says what its bands are
+        said = [f"{arms[band.arm].label}, dotted: published by {band.words}" for band in bands]
+        own = alt.Title(said, orient="bottom", anchor="start", frame="group", fontSize=10, offset=8)
+        chart = chart.properties(title=own)
     data = {
         "curves": [_curve_row(arms[index], curve) for index, curve in drawn.items()],
         "seeds": [
@@ -119,6 +136,7 @@ def curves(
             }
             for row, look in enumerate(fired)
         ],
+        "bands": [_curve_row(arms[b.arm], b.curve) | {"words": b.words} for b in bands],
     }
     return finished(chart, arms, data)
 
@@ -226,6 +244,34 @@ def _curve_layers(
             ),
         )
     return layers
+
+
+def _band_layers(
+    arms: Sequence[Look], x: alt.X, scale: alt.Scale, labels: tuple[str, str]
+) -> list[alt.Chart]:
+    """Return bands in their arms' colours, paler than an interval and with dotted edges."""
+    colour = colour_of(arms)
+    data = named("bands").transform_filter(SHOWN).transform_flatten(["x", "y", "low", "high"])
+    low, high = (
+        alt.Y(f"{side}:Q", title=labels[1], scale=scale, axis=value_axis())
+        for side in ("low", "high")
+    )
+    tips = [
+        "arm:N",
+        alt.Tooltip("words:N", title="published"),
+        tip("x", labels[0]),
+        *(tip(side, title) for side, title in {"y": "mean", "low": "from", "high": "to"}.items()),
+    ]
+    edges = [
+        data.mark_line(clip=True, strokeWidth=1, strokeDash=[1, 2]).encode(
+            x=x, y=side, color=colour, opacity=opacity(0.8, 0.1), detail="arm:N"
+        )
+        for side in (low, high)
+    ]
+    area = data.mark_area(clip=True).encode(
+        x=x, y=low, y2="high:Q", color=colour, opacity=opacity(0.07, 0.02), tooltip=tips
+    )
+    return [area, *edges]
 
 
 def _lines_across(x: alt.X, places: Sequence[float]) -> list[alt.Chart]:

@@ -1,7 +1,8 @@
 """What a report says, section by section, and its folder.
 
 - `sections`: text, tables and pictures.
-- `write_report`: report.html, summary.csv, and the charts as .svg and .png.
+- `write_report`: report.html, summary.csv, published.csv where there are published curves, and the
+  charts as .svg and .png.
 - `write_waiting`: a page for while no run is done.
 """
 
@@ -12,7 +13,15 @@ from pathlib import Path
 
 from rlplast.core.errors import RlplastError
 from rlplast.core.training.best import higher_is_better
-from rlplast.report import closeups, iterations, pictures, records, sequence_parts, vega
+from rlplast.report import (
+    closeups,
+    iterations,
+    pictures,
+    published,
+    records,
+    sequence_parts,
+    vega,
+)
 from rlplast.report.ends import ends
 from rlplast.report.gather import Gathered
 from rlplast.report.page import Chart, Details, Part, Row, Section, Table, Text, page
@@ -58,6 +67,8 @@ def write_report(
     text = page(gathered.name, report.arms, contents, footer)
     files["report.html"] = _encoded(text)
     files["summary.csv"] = _encoded(csv_text(summary))
+    theirs = published.compared(report)
+    files["published.csv"] = _encoded(published.published_csv(theirs)) if theirs else None
     _write_files(files, out)
     return out / "report.html"
 
@@ -90,6 +101,7 @@ def sections(report: Report) -> tuple[Section, ...]:
     return (
         Section("summary", "Summary", (*_headline(report), *_results(report, pooled=True))),
         Section("curves", "Learning curves", tuple(pictures.curves(report))),
+        Section("published", "Published curves", tuple(published.parts(report))),
         Section("iterations", "Iterations", tuple(iterations.parts(report))),
         Section("sequence", "Sequence of tasks", tuple(sequence_parts.parts(report))),
         Section("scores", "Scores", (*pictures.scores(report), *_results(report, pooled=False))),

@@ -12,6 +12,7 @@ from rlplast.report import arms as naming
 from rlplast.report.looks import unused
 from rlplast.report.run_data import EVALUATIONS, TRAINING, RunData, read_run
 from rlplast.run.read import read_config, read_info, read_json, read_lines
+from rlplast.study.published import PublishedCurve, PublishedPoint
 
 __all__ = ["Gathered", "NothingDone", "gather", "walk"]
 
@@ -38,6 +39,7 @@ class Gathered:
         missing: runs that are not finished, in words.
         prefixes: the studies' prefixes, whose cost several arms share.
         notes: what a reader should know about how runs were put together.
+        published: curves of others that studies hold their arms against.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Gathered:
     missing: tuple[str, ...]
     prefixes: tuple[RunData, ...]
     notes: tuple[str, ...]
+    published: tuple[PublishedCurve, ...] = ()
 
 
 def gather(folders: Sequence[Path]) -> Gathered:
@@ -156,7 +159,14 @@ def _of_study(study: Path) -> Gathered:
         missing=tuple(missing),
         prefixes=tuple(prefixes),
         notes=(SMOKE,) if said.get("smoke") else (),
+        published=tuple(map(_published, said.get("published", ()))),
     )
+
+
+def _published(said: Mapping[str, Any]) -> PublishedCurve:
+    """Return a curve as study.json has it."""
+    points = tuple(PublishedPoint(**point) for point in said["points"])
+    return PublishedCurve(**{**said, "points": points})
 
 
 def _pruned(event: Mapping[str, Any] | None) -> bool:
@@ -205,6 +215,7 @@ def _merge(parts: Sequence[Gathered]) -> Gathered:
     """Put studies together; arms of one name stay apart where their configs differ."""
     arms: list[str] = []
     runs: dict[tuple[str, str, int], RunData] = {}
+    published: dict[tuple[str, str], PublishedCurve] = {}
     notes = [note for part in parts for note in part.notes]
     for part in parts:
         for arm in part.arms:
@@ -215,6 +226,9 @@ def _merge(parts: Sequence[Gathered]) -> Gathered:
                 name = unused(f"{arm} ({part.name})", arms)
                 notes.append(f"{name} has another config than {arm} of {others[0].folder}")
             arms.append(name)
+            for curve in part.published:
+                if curve.arm == arm:
+                    published[curve.task, name] = dataclasses.replace(curve, arm=name)
             for run in own:
                 kept = runs.setdefault(
                     (run.task, name, run.seed), dataclasses.replace(run, arm=name)
@@ -238,6 +252,7 @@ def _merge(parts: Sequence[Gathered]) -> Gathered:
         missing=tuple(words for part in parts for words in part.missing),
         prefixes=tuple(run for part in parts for run in part.prefixes),
         notes=tuple(notes),
+        published=tuple(published.values()),
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from rlplast.report import charts
+from rlplast.report import charts, published
 from rlplast.report.charts import Curve, Firing
 from rlplast.report.looks import unused
 from rlplast.report.page import Chart
@@ -64,7 +64,10 @@ def curves(report: Report) -> Iterator[Chart]:
             caption += " Dashed line: where arms left a shared prefix."
         if firings:
             caption += " Marks below: where scheduled hooks fired, in any seed."
-        spec = charts.curves(report.arms, drawn, seeds, (name, better(key)), branches, firings)
+        theirs = published.bands(report, task)
+        caption += published.band_words(report, theirs)
+        labels = (name, better(key))
+        spec = charts.curves(report.arms, drawn, seeds, labels, branches, firings, theirs)
         yield Chart(f"curve-{report.slugs[task]}", task, caption, spec)
 
 

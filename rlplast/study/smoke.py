@@ -24,7 +24,8 @@ _OF_ROWS = {"awake_fraction": "lifecycle", "unit_age": "cbp"}
 def shrunk_study(study: StudyConfig) -> StudyConfig:
     """Return a study with one seed, and the first run of each grid and sample.
 
-    All tasks and all arms stay. Cells run here, one thread each, and are not tried again.
+    All tasks and all arms stay. Cells run here, one thread each, and are not tried again. Nothing
+    published is compared with them.
     """
     arms = {name: _first(arm) if arm else arm for name, arm in study.arms.items()}
     study = study.drawn(1)  # of a search one draw
@@ -33,6 +34,7 @@ def shrunk_study(study: StudyConfig) -> StudyConfig:
         seeds=study.seed_list()[:1],
         arms=arms,
         baseline=None,
+        published=None,
         threads=1,
         jobs=None,
         retries=0,

@@ -51,6 +51,8 @@ class StudyConfig:
         jobs: runs at the same time; null: as many as the cores allow.
         retries: how often a failed run is started again.
         executor: ``kind`` (local, ray or slurm) and its options.
+        published: curves that reports hold arms against: ``file``, a CSV, and ``arms``, which maps
+            an arm's name to the values of its rows by column, as `rlplast.study.published` reads.
         search: the search for the best values of the arms' samples, as `SearchConfig` has it. Null
             draws ``count`` of them instead.
     """
@@ -65,6 +67,7 @@ class StudyConfig:
     jobs: int | None = None
     retries: int = 1
     executor: dict[str, Any] = field(default_factory=lambda: {"kind": "local"})
+    published: dict[str, Any] | None = None
     search: dict[str, Any] | None = None
 
     @classmethod
