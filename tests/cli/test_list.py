@@ -109,7 +109,8 @@ def test_list_of_all_families_counts_environments():
     lines = outcome.out.splitlines()
     for start, number in Counter(r["name"].split("/")[0] for r in rows("envs")).items():
         (line,) = [line for line in lines if f" {start}/… " in line]
-        assert f" {number} environments, see `rlplast list envs`" in line
+        counted = "1 environment" if number == 1 else f"{number} environments"
+        assert f" {counted}, see `rlplast list envs`" in line
     assert "dmc/cheetah-run" not in outcome.out
     assert "dmc/cheetah-run" in command("list", "envs").out
 
