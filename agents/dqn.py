@@ -5,7 +5,6 @@ of static tensors (`DQN.learn`).
 """
 
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from rlplast.agents.dqn_config import DQNConfig
 from rlplast.agents.evaluation import evaluating
 from rlplast.agents.losses import huber, q_of, td_target
-from rlplast.agents.networks import QNetwork, architecture
+from rlplast.agents.networks import QNetwork, architecture_of
 from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.replay import Batch, on_device
 from rlplast.agents.tasks import Tasks
@@ -69,9 +68,7 @@ class DQN(OffPolicyAgent):
     def _q_network(self) -> QNetwork:
         spec, agent = self.spec, self.config.agent
         stacked = (spec.frame_stack, *spec.obs_shape) if spec.frame_stack > 1 else spec.obs_shape
-        arch = architecture(agent.network, stacked)
-        hidden = arch.hidden if agent.hidden is None else tuple(agent.hidden)
-        arch = replace(arch, hidden=hidden, activation=agent.activation, output=agent.output)
+        arch = architecture_of(agent, stacked)
         network = QNetwork(arch, stacked, self.num_actions, spec.obs_scale, agent.init)
         if arch.convs:
             network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]

@@ -6,7 +6,8 @@ initialises each Block (``init_block``), and returns its hidden activations.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,7 @@ __all__ = [
     "Architecture",
     "QNetwork",
     "architecture",
+    "architecture_of",
     "orthogonal",
 ]
 
@@ -73,6 +75,21 @@ def architecture(name: str, obs_shape: Sequence[int]) -> Architecture:
             f"shape {tuple(obs_shape)}: allowed is mlp or mlp_small"
         )
     return found
+
+
+def architecture_of(agent: Any, obs_shape: Sequence[int]) -> Architecture:
+    """Return the architecture that a DQN's config says.
+
+    Args:
+        agent: its section ``agent``.
+        obs_shape: shape of one (stacked) observation.
+
+    Raises:
+        ConfigError: as `architecture` says.
+    """
+    named = architecture(agent.network, obs_shape)
+    hidden = named.hidden if agent.hidden is None else tuple(agent.hidden)
+    return replace(named, hidden=hidden, activation=agent.activation, output=agent.output)
 
 
 class QNetwork(nn.Module):

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlplast.agents.compiled import chosen
 from rlplast.agents.sampling import sampling_of
-from rlplast.agents.sequence import EnvConfig, Sequence
+from rlplast.agents.sequence import EnvConfig, Sequence, spec_of
 from rlplast.agents.update_plan import UpdatePlan, ratios_of
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
@@ -224,9 +224,7 @@ class OffPolicyConfig(RunConfig):
         Raises:
             ConfigError: if the environment has no limit.
         """
-        from rlplast import envs
-
-        limit = envs.spec(self.env.id, **self.env.options).max_episode_steps
+        limit = spec_of(self.env.id, self.env.options).max_episode_steps
         if limit is None:
             raise ConfigError(
                 f"total = {self.total!r}: episodes of {self.env.id} have no limit, so that the "

@@ -11,7 +11,6 @@ critic (new actor, new α); then the target follows.
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,14 +96,10 @@ class SAC(OffPolicyAgent):
 
     def _build_networks(self) -> None:
         agent, seed, sizes = self.config.agent, self.config.seed, (self.obs_dim, self.action_dim)
-        hidden = None if agent.hidden is None else tuple(agent.hidden)
-        spec = partial(
-            TrunkSpec, agent.network, init=agent.init, activation=agent.activation, hidden=hidden
-        )
-        trunk = spec(agent.actor_width, agent.actor_blocks)
+        trunk = TrunkSpec.of(agent, "actor")
         bounds = (agent.log_std_min, agent.log_std_max)
         self.actor = Actor(*sizes, trunk, *bounds, agent.log_std).to(self.device)
-        trunk = spec(agent.critic_width, agent.critic_blocks)
+        trunk = TrunkSpec.of(agent, "critic")
         self.critic = Critic(*sizes, trunk, agent.critics).to(self.device)
         self.target = Critic(*sizes, trunk, agent.critics).to(self.device).requires_grad_(False)
         self.temperature = Temperature(agent.initial_temperature).to(self.device)

@@ -8,7 +8,7 @@ forward order and the law of each Block, and returns its hidden activations.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,18 @@ class TrunkSpec:
     init: str = "auto"
     activation: str = "relu"
     hidden: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, agent: Any, network: str) -> "TrunkSpec":
+        """Return what a SAC's config says of its ``actor`` or ``critic``; `agent` is a section."""
+        return cls(
+            agent.network,
+            getattr(agent, f"{network}_width"),
+            getattr(agent, f"{network}_blocks"),
+            agent.init,
+            agent.activation,
+            None if agent.hidden is None else tuple(agent.hidden),
+        )
 
     @property
     def widths(self) -> tuple[int, ...]:

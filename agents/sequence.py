@@ -3,6 +3,7 @@
 - `EnvConfig`: the section ``env``.
 - `Sequence`: the tasks of its phases, and where a count of env_steps lies among them.
 - `shift_of`: reads the key ``env.shift``.
+- `spec_of`: the description of an environment that a config names.
 """
 
 import json
@@ -17,7 +18,7 @@ from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, check_choice, check_known, shortened
 from rlplast.core.registry import check_range, param
 
-__all__ = ["EnvConfig", "Sequence", "shift_of"]
+__all__ = ["EnvConfig", "Sequence", "shift_of", "spec_of"]
 
 
 @dataclass
@@ -182,6 +183,18 @@ def shift_of(said: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
             f"env.shift.low = {params['low']}: allowed is at most high = {params['high']}"
         )
     return str(name), params
+
+
+def spec_of(env_id: str, options: Mapping[str, Any]) -> envs.EnvSpec:
+    """Return the description of an environment.
+
+    Raises:
+        ConfigError: for an unknown id or option, or a package that is not installed.
+    """
+    try:
+        return envs.spec(env_id, **options)
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"env: {error}") from error
 
 
 def _steps(env: EnvConfig) -> int:

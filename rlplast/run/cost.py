@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rlplast import envs
-from rlplast.agents.networks import QNetwork, architecture
+from rlplast.agents.networks import QNetwork, architecture_of
 from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
+from rlplast.agents.sequence import spec_of
 from rlplast.core.training.config import RunConfig
 from rlplast.gpt.model import GPT, cross_entropy
 from rlplast.run.length import length, phases_of, updates_at
@@ -216,7 +216,7 @@ def _gpt(config: Any, machine: Machine) -> Cost:
 def _dqn(config: Any, machine: Machine) -> Cost:
     spec, agent = _spec(config), config.agent
     stacked = (spec.frame_stack, *spec.obs_shape) if spec.frame_stack > 1 else spec.obs_shape
-    arch = architecture(agent.network, stacked)
+    arch = architecture_of(agent, stacked)
 
     def passes(batch: int) -> _Passes:
         return _passes(
@@ -235,10 +235,7 @@ def _dqn(config: Any, machine: Machine) -> Cost:
 def _sac(config: Any, machine: Machine) -> Cost:
     spec, agent = _spec(config), config.agent
     sizes = spec.obs_shape[0], spec.action_dim or 1
-    trunks = [
-        TrunkSpec(agent.network, getattr(agent, f"{n}_width"), getattr(agent, f"{n}_blocks"))
-        for n in ("actor", "critic")
-    ]
+    trunks = [TrunkSpec.of(agent, network) for network in ("actor", "critic")]
     bounds = agent.log_std_min, agent.log_std_max
 
     def actor(batch: int) -> _Passes:
@@ -268,7 +265,7 @@ def _spec(config: Any) -> Any:
     for first in getattr(config.env, "sequence", [])[:1]:
         env_id = first if isinstance(first, str) else first["id"]
         options = options | ({} if isinstance(first, str) else first.get("options", {}))
-    return envs.spec(env_id, **options)
+    return spec_of(env_id, options)
 
 
 def _agent(

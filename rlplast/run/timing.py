@@ -244,9 +244,9 @@ def _peer(module: str, config: Any, agent: Any) -> Steps:
         "seed": config.seed,
     }
     if config.kind == "dqn":
-        from rlplast.agents.networks import architecture
+        from rlplast.agents.networks import architecture_of
 
-        net: Any = own.hidden or list(architecture(own.network, agent.spec.obs_shape).hidden)
+        net: Any = list(architecture_of(own, agent.spec.obs_shape).hidden)
         options |= {
             "target_update_interval": own.target_every,
             "exploration_initial_eps": own.epsilon_end,

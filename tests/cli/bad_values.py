@@ -11,8 +11,8 @@ UNKNOWN_KEYS = [
     (
         "agent.critics",
         1,
-        "config.agent has an unknown key 'critics': this key is for kind: sac, and the config is of "
-        "kind: dqn",
+        "config.agent has an unknown key 'critics': this key is for kind: sac, and the config is "
+        "of kind: dqn",
     ),
     ("optimizer.lrr", 1, "config.optimizer has an unknown key 'lrr': did you mean 'lr'?"),
     ("env.idd", "x", "config.env has an unknown key 'idd': did you mean 'id'?"),
@@ -139,7 +139,7 @@ OUT_OF_RANGE = [
     ("threads", 0, "threads = 0: allowed is [1, 1024]"),
     ("total", "0 env_steps", "total = '0 env_steps': allowed is a positive number with a unit"),
     ("total", "50%", "total = '50%': allowed is a positive number with a unit"),
-    ("total", "100k frames", "total = '100k frames': a dqn run counts env_steps, episodes or updates"),
+    ("total", "100k frames", "total = '100k frames': a dqn run counts env_steps, episodes or"),
     ("evaluate.episodes", 0, "evaluate.episodes = 0: allowed is [1, 1000000]"),
     ("evaluate.steps", 0, "evaluate.steps = 0: allowed is [1, inf)"),
     ("evaluate.steps", 9, "evaluate.steps = 9 and evaluate.episodes = 3: allowed is one of them"),

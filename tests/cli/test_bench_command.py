@@ -133,6 +133,18 @@ def test_theirs_have_our_sizes_batches_and_ratio(monkeypatch: pytest.MonkeyPatch
     assert sum(p.numel() for p in model.critic.parameters()) == ours
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("activation", "tanh"), ("actor_every", 2), ("critic_subset", 1)]
+)
+def test_updates_of_another_kind_are_not_compared(key: str, value: Any):
+    config = agent_config([*map(str, TINY_SAC), f"--agent.{key}", str(value)])
+    agent, _ = timing.ready(config, "off")
+    sides, reasons = timing.peers(config, agent)
+    assert not sides
+    assert all(f"its update has no agent.{key} = {value}" in why for why in reasons.values())
+    agent.close()
+
+
 def test_a_method_that_refuses_gets_a_row(monkeypatch: pytest.MonkeyPatch):
     agent, _ = timing.ready(agent_config([str(word) for word in TINY_SAC]), "off")
     monkeypatch.setattr(bench, "METHODS", ({"method": "swr", "at": "50%", "networks": ["no"]},))

@@ -92,6 +92,25 @@ def test_an_agent_stores_single_frames_and_learns_after_its_random_steps():
     assert found.rows == 1_000_000 and 84 * 84 < found.row < 84 * 84 + 40
 
 
+def test_an_agent_has_the_layers_and_updates_of_its_config():
+    config = read_config("dqn/frozen_lake", {"total": "100 episodes"})
+    found = cost_of(config, MACHINE)
+    assert found is not None
+    count = (4 * 256 + 256) + (256 * 64 + 64) + (64 * 4 + 4)
+    assert found.checkpoint == 4 * (3 * count + count)  # weights, two moments, and the target
+    assert (found.env_steps, found.updates) == (200, 16 * (200 - 32))  # at most 2 in a crossing
+    ratios = {"replay_ratio": [{"value": 1}, {"from": "150 env_steps", "value": 3}]}
+    config = read_config("dqn/frozen_lake", {"total": "200 env_steps", **ratios})
+    assert updates_at(config, Time(160, "env_steps")) == 150 - 32 + 3 * 10
+    assert updates_at(config, config.total_time()) == 150 - 32 + 3 * 50
+    sac = read_config("sac/dmc_mlp", {"agent.hidden": [40, 30, 20], "env.id": "gym/Pendulum-v1"})
+    found = cost_of(sac, MACHINE)
+    assert found is not None
+    actor = (3 * 40 + 40) + (40 * 30 + 30) + (30 * 20 + 20) + 2 * (20 + 1)
+    critics = 2 * ((4 * 40 + 40) + (40 * 30 + 30) + (30 * 20 + 20) + (20 + 1))
+    assert found.checkpoint == 4 * (3 * (actor + critics) + critics)
+
+
 def test_plan_needs_no_data_and_says_what_is_missing(tmp_path):
     path = tmp_path / "study.yaml"
     arms = {"none": {"hooks": []}, "fire": {"hooks": [{"method": "fire", "on": "phase_start"}]}}

@@ -90,6 +90,24 @@ def test_times_keep_their_place_in_the_run(tmp_path):
     assert small.agent.target_every == round(5000 * whole / 500_000) == 1
 
 
+def test_ratios_that_change_keep_their_order_and_totals_in_episodes_their_unit(tmp_path):
+    ratios = [{"value": 4}, {"from": "1%", "value": 2}, {"from": "250k env_steps", "value": 8}]
+    agent = {"initial_updates": 10**6, "hidden": [300, 20]}
+    config = read_config(
+        {"kind": "dqn", "env": {"id": "gym/CartPole-v1"}, "total": "500k env_steps"},
+        {"replay_ratio": ratios, "agent": agent},
+    )
+    small: Any = shrunk(config, tmp_path)
+    (zero, first), (one, second), (half, third) = small.update_plan().ratios
+    assert (first, second, third) == (4, 2, 8)
+    assert 0 == zero < one < half == round(small.total_time().value / 2)
+    assert small.agent.initial_updates <= UPDATES
+    assert small.agent.hidden == [16, 16]
+    lake: Any = shrunk(read_config("dqn/frozen_lake"), tmp_path)
+    assert lake.total_time().unit == "episodes"
+    assert lake.total_time().value > lake.agent.initial_steps  # each has an env_step at least
+
+
 def test_episodes_of_a_sequence_are_short_whatever_its_environments_have_for_options(tmp_path):
     sequence = ["gym/CartPole-v1", {"id": "gym/MountainCar-v0", "options": {"gravity": 1.5}}]
     env = {"sequence": sequence, "options": {"gravity": 2.0}, "steps_per_task": 6000}
