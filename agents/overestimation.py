@@ -97,9 +97,9 @@ class ValueErrors:
             last = copy.deepcopy(stack)
             last.push(step.obs_final, False)
             tails = self.values.q(last.obs()[cut], None).tolist()
-            for i, tail in zip(cut, tails, strict=True):
+            for i, tail in zip(map(int, cut), tails, strict=True):
                 self._end(i, tail, counted[i])
-        for i in np.flatnonzero(step.terminated):
+        for i in map(int, np.flatnonzero(step.terminated)):
             self._end(i, None, counted[i])
 
     def _end(self, i: int, tail: float | None, counts: bool) -> None:
