@@ -156,6 +156,12 @@ class DQN(OffPolicyAgent):
     def _act_greedily(self, obs: np.ndarray) -> np.ndarray:
         return self._act(obs, 0.0, numpy_stream(self.config.seed, "act"))
 
+    @torch.no_grad()
+    def _q(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        with self._autocast():
+            values = self.online(on_device(obs, self.device))
+        return q_of(values, on_device(actions, self.device)).float().cpu().numpy()
+
     def metrics(self) -> dict[str, float]:
         """Return means since the last call: TD loss, Q(s, a), return of finished episodes."""
         return {"train/epsilon": self.epsilon()} | super().metrics()

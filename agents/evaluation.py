@@ -1,13 +1,14 @@
 """Evaluation on full episodes with true scores."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch import nn
 
 from rlplast import envs
+from rlplast.agents.overestimation import ValueErrors, Values
 from rlplast.core.errors import RlplastError
 
 __all__ = ["Evaluation", "environment_errors", "evaluate_policy", "evaluating"]
@@ -20,9 +21,13 @@ class Evaluation:
     returns: np.ndarray  # unclipped and undiscounted
     lengths: np.ndarray  # in env_steps
     success_return: float | None = None  # from which an episode is a success, where defined
+    values: Mapping[str, float] = field(default_factory=dict)  # how they differ from returns
 
     def scores(self) -> dict[str, float]:
-        """Return mean, median and deviation of returns, mean length, share of successes."""
+        """Return mean, median and deviation of returns, mean length, share of successes.
+
+        Errors of values come last, if they were measured.
+        """
         values = {
             "return_mean": float(self.returns.mean()),
             "return_median": float(np.median(self.returns)),
@@ -32,7 +37,7 @@ class Evaluation:
         }
         if self.success_return is not None:
             values["success_rate"] = float((self.returns >= self.success_return).mean())
-        return values
+        return values | dict(self.values)
 
 
 @contextmanager
@@ -70,6 +75,7 @@ def evaluate_policy(
     rng: Callable[[int], np.random.Generator],
     on_frame: Callable[[np.ndarray], None] | None = None,
     steps: int | None = None,
+    values: Values | None = None,
 ) -> Evaluation:
     """Play full episodes in fresh environments.
 
@@ -87,6 +93,7 @@ def evaluate_policy(
             an episode ends, that is the first of the next.
         steps: instead of `episodes`, the env_steps of all environments together within which
             episodes count; if none ends in time, the first that ends.
+        values: what the agent says about returns, to be compared with them.
 
     Raises:
         RlplastError: as `environment_errors` says.
@@ -95,6 +102,7 @@ def evaluate_policy(
     env = make([rng(i) for i in range(n)])
     spec = env.spec
     stack = envs.FrameStack(n, spec)
+    errors = None if values is None else ValueErrors(n, values)
     quota = np.array([episodes // n + (i < episodes % n) for i in range(n)])
     returns: list[list[float]] = [[] for _ in range(n)]
     lengths: list[list[int]] = [[] for _ in range(n)]
@@ -117,6 +125,8 @@ def evaluate_policy(
                 step = env.step(actions)
             taken += n
             ended = step.terminated | step.truncated
+            if errors is not None:
+                errors.add(stack, actions, step, [counts(i) for i in range(n)])
             stack.push(step.obs, ended)
             if on_frame is not None and counts(0):
                 on_frame(env.render())
@@ -126,4 +136,5 @@ def evaluate_policy(
                     lengths[i].append(int(step.episode_length[i]))
     finally:
         env.close()
-    return Evaluation(np.concatenate(returns), np.concatenate(lengths), spec.success_return)
+    found = {} if errors is None else errors.scores()
+    return Evaluation(np.concatenate(returns), np.concatenate(lengths), spec.success_return, found)

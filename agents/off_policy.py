@@ -15,6 +15,7 @@ from rlplast.agents.compiled import compiled_update, compiles_updates
 from rlplast.agents.evaluation import Evaluation, evaluate_policy, evaluating
 from rlplast.agents.experience import Experience
 from rlplast.agents.off_policy_config import OffPolicyConfig
+from rlplast.agents.overestimation import Values
 from rlplast.agents.replay import Batch
 from rlplast.agents.sequence import Sequence
 from rlplast.agents.tasks import Tasks
@@ -279,7 +280,20 @@ class OffPolicyAgent(ABC):
                 stream,
                 on_frame,
                 steps,
+                self._values() if self.config.evaluate.overestimation else None,
             )
+
+    def _values(self) -> Values:
+        """Return what the agent says about returns, for evaluations."""
+
+        def q(obs: np.ndarray, actions: np.ndarray | None) -> np.ndarray:
+            return self._q(obs, self._act_greedily(obs) if actions is None else actions)
+
+        return Values(q, self.config.agent.gamma, self.experience.clip_rewards)
+
+    @abstractmethod
+    def _q(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Return Q(s, a), (batch,), for stacked observations and actions."""
 
     @abstractmethod
     def _acting(self) -> tuple[nn.Module, ...]:

@@ -28,12 +28,15 @@ class OffPolicyEvaluateConfig(EvaluateConfig):
         episodes: full episodes per evaluation.
         steps: play for so many env_steps, summed over environments, instead of `episodes`. Episodes
             that end within them count, or the first one that ends. Short episodes count more often.
+        overestimation: whether evaluations also say by how much Q exceeds the discounted return
+            that followed, in ``eval/overestimation``. It costs a pass of the critics per step.
         tasks: current evaluates on the task in training, seen on all tasks so far. At the end of
             each task and of the run all tasks so far are evaluated anyway.
     """
 
     steps: int | None = param(None, "[1, inf)")
     tasks: str = param("current", "current | seen")
+    overestimation: bool = param(False, "")
 
 
 @dataclass

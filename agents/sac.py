@@ -261,6 +261,14 @@ class SAC(OffPolicyAgent):
     def _act_greedily(self, obs: np.ndarray) -> np.ndarray:
         return self._act(obs.astype(np.float32, copy=False), None)
 
+    @torch.no_grad()
+    def _q(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Return the mean over critics of Q(s, a), (batch,)."""
+        raw = on_device(obs.astype(np.float32, copy=False), self.device)
+        with evaluating(self.critic), self._autocast():
+            values = self.critic(self._normalise(raw), on_device(actions, self.device))
+        return values.float().mean(0).cpu().numpy()
+
     def metrics(self) -> dict[str, float]:
         """Return means since the last call: losses, Q(s, a), entropy, return of episodes."""
         every, done, summed = self.config.agent.actor_every, self.clock.updates, self.updates_summed

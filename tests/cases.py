@@ -77,6 +77,11 @@ CASES: dict[str, Case] = {
         draws=True,
         refuses_inside="reads batches of data, which an update has no time for",
     ),
+    "distill": Case(
+        {"updates": 3, "batch": 8},
+        draws=True,
+        refuses_inside="reads batches of data, which an update has no time for",
+    ),
     "fire": Case({"iterations": 8}, refuses_zero=True),
     "full_reset": Case({"init": "fresh"}, draws=True, cures_nan=True),
     "hare_tortoise": Case(

@@ -39,6 +39,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     "deep_fourier": {},
     "stochastic_depth": {"p": 0.4},
     "rigl": {"sparsity": 0.5, "every": 3, "until": 20},
+    "unit_features": {},
 }
 # In which kind of run a layer resumes in `make test`; the other kinds are for `make test-slow`.
 FAST = {
@@ -52,9 +53,11 @@ FAST = {
     "deep_fourier": ("gpt",),
     "stochastic_depth": ("gpt",),
     "rigl": ("sac",),
+    "unit_features": ("sac",),
 }
 REFUSED_LAYERS = {
     ("gpt", "crelu"): "h.0.mlp.c_fc has the nonlinearity gelu: allowed is relu",
+    ("gpt", "unit_features"): "finds no head in a GPT",
     ("dqn", "stochastic_depth"): "finds no residual blocks in a QNetwork",
     ("supervised", "stochastic_depth"): "finds no residual blocks in a Chain",
 }

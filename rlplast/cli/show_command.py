@@ -4,6 +4,7 @@ RUN is the folder of a run or of a study, while it runs or later. Nothing in it 
 """
 
 import argparse
+import dataclasses
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from rlplast.cli.finish import receipt_table
 from rlplast.cli.lines import clock_time, rate
 from rlplast.cli.output import new_console, show_json
 from rlplast.cli.tables import clock_words, figure, show_rows, size
 from rlplast.core.errors import ConfigError
+from rlplast.run.read import unaltered
 from rlplast.run.show import show_run
 from rlplast.study.folder import log_file, study_of
 from rlplast.study.show import show_study
@@ -43,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if (folder / "study.json").exists():
         found, text = show_study(folder), _study_text
     elif (folder / "config.yaml").exists():
-        found, text = show_run(folder), _run_text
+        found, text = show_run(folder) | _cost(folder), _run_text
         study = study_of(folder)
         if study is not None:
             cell = folder.resolve().relative_to(study.resolve())
@@ -55,6 +58,17 @@ def run(args: argparse.Namespace) -> int:
     else:
         text(new_console(), found)
     return 0
+
+
+def _cost(folder: Path) -> dict[str, Any]:
+    """Return what each firing cost, and in what: the score's name and the unit of time."""
+    from rlplast.report.firings import firings  # which takes seconds to import
+    from rlplast.report.run_data import read_run
+
+    with unaltered(folder):
+        run = read_run(folder, "", "", 0)
+        cost = [dataclasses.asdict(firing) for firing in firings(run)]
+    return {"cost": {"score": run.score, "unit": run.unit, "firings": cost}}
 
 
 def _run_text(console: Console, found: Mapping[str, Any]) -> None:
@@ -74,8 +88,25 @@ def _run_text(console: Console, found: Mapping[str, Any]) -> None:
     if fired:
         unit = "env_steps" if "env_steps" in fired[-1]["clock"] else "updates"
         console.print(receipt_table(fired, unit, console.width))
+    if found["cost"]["firings"]:
+        console.print(_cost_table(found["cost"]))
     ends = [] if found["best"] is None else [("best", found["best"])]
     show_rows(console, [("checkpoints", _checkpoints(found)), *ends, *_disk(found)])
+
+
+def _cost_table(cost: Mapping[str, Any]) -> Table:
+    """Return a table of what the newest firings cost."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in ("fired", "at"):
+        table.add_column(head, overflow="fold")
+    for head in (f"drop of\n{cost['score']}", f"recovered\nafter {cost['unit']}", "area\nlost"):
+        table.add_column(head, justify="right", overflow="fold")
+    for row in cost["firings"][-_RECEIPTS:]:
+        drop = row["drop"]
+        after = "not yet" if drop["recovered_after"] is None else f"{drop['recovered_after']:,.0f}"
+        names = ", ".join(row["methods"])
+        table.add_row(names, f"{row['at']:,}", figure(drop["drop"]), after, figure(drop["area"]))
+    return table
 
 
 def _since(found: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order, heads
 
 __all__ = [
+    "NORMALISED_INPUT",
     "Layer",
     "Order",
     "chain_of",
@@ -33,6 +34,8 @@ __all__ = [
     "weight_of",
 ]
 
+NORMALISED_INPUT = "normalised_input"  # attribute of layers that normalise what they read
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -42,7 +45,7 @@ class Layer:
         weight: W, a norm layer's scale; None if there is none to edit.
         bias: b, a norm layer's shift; None if there is none to edit.
         statistics: a BatchNorm's running mean and variance.
-        is_norm: whether the layer normalises, with parameters or without.
+        is_norm: whether the layer normalises, with parameters or without, or what it reads.
         precedes_norm: whether a norm layer comes later.
         beside: whether it reads the same as the layer before it here: heads side by side.
     """
@@ -224,6 +227,7 @@ def chain_of(
                 bias=roles.get("bias", roles.get("shift")),
                 statistics=tuple(statistics),
                 is_norm=isinstance(modules[path], NORMS)
+                or hasattr(modules[path], NORMALISED_INPUT)
                 or any(block.kind == "norm" for block in roles.values()),
                 precedes_norm=any(layer.is_norm for layer in found),
                 beside=path in later_heads,

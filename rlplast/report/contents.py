@@ -256,14 +256,17 @@ def _drops(report: Report) -> Iterator[Table]:
         rows = {i: row for i, row in report.rows(task).items() if row.drop is not None}
         columns: Columns = {
             "drop": lambda row: estimate(row.drop),
+            f"area lost (score × {report.unit(task)})": lambda row: estimate(row.lost_area),
             f"time to recover ({report.unit(task)})": lambda row: number(row.recovery),
             "seeds that recovered": lambda row: f"{row.recovered} of {row.intervened}",
         }
         caption = (
             "Drop: interquartile mean over seeds of the last score before the intervention "
-            "against the first after it; negative where the score got better. Time to "
-            "recover: median over seeds of the time to the first score as good as the last "
-            "one before; a dash where half of them or more never got there."
+            "against the first after it; negative where the score got better. "
+            "Area lost: interquartile mean over seeds of the area between the last score before "
+            "and the curve after, until it is back there or ends. Time to recover: median over "
+            "seeds of the time to the first score as good as the last one before; a dash where "
+            "half of them or more never got there."
         )
         if rows:
             yield _table(rows, columns, caption, task)

@@ -2,7 +2,7 @@
 
 - `RunData`, `read_run`: a run, read; its files one by one are read in `rlplast.run.read`.
 - `curve`, `measured`: a measured number over the run; the lines that have it.
-- `hook_time`, `first_after`: where the run's intervention lies on its curves.
+- `hook_time`, `first_after`, `between_tasks`: where the run's intervention lies on its curves.
 - `Run`, `measure`: how a run ended, how high its curve is, what its intervention did at once.
 - `prefix_seconds`: what the prefixes that runs share cost.
 """
@@ -18,7 +18,8 @@ import numpy as np
 from rlplast.core.clock import UNITS, Time
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.training.best import Best, higher_is_better, read_best
-from rlplast.report.statistics import Drop, area_under_curve, drop_and_recovery
+from rlplast.report.drops import Drop, drop_and_recovery
+from rlplast.report.statistics import area_under_curve
 from rlplast.run.read import read_config, read_info, read_lines
 from rlplast.run.tasks import tasks_of
 
@@ -27,6 +28,7 @@ __all__ = [
     "TRAINING",
     "Run",
     "RunData",
+    "between_tasks",
     "curve",
     "first_after",
     "hook_time",
@@ -220,21 +222,27 @@ def hook_time(run: RunData) -> float | None:
     return None if clock is None else float(clock[run.unit])
 
 
-def first_after(run: RunData) -> int:
+def first_after(run: RunData, clock: Mapping[str, int] | None = None) -> int:
     """Return the index in the score's `curve` of the first point after the run's intervention.
 
     Hooks fire before what is measured at the same clock, so a point of the intervention's own
     clock is after it. The last point of a phase has that clock's updates and epochs but not its
-    phase: it is before. The number of points if the intervention was the last.
+    phase: it is before. The number of points if the intervention was the last. With a `clock` it is
+    of the firing at that.
     """
-    clock = _hook_clock(run) or {}
+    clock = clock or _hook_clock(run) or {}
     rows = measured(run, run.score)
     return sum(any(row.get(u, n) < n for u, n in clock.items() if u in UNITS) for row in rows)
 
 
-def _between_tasks(run: RunData) -> bool:
-    """Whether an agent's scores before and after its intervention are of two tasks."""
-    rows, after = measured(run, run.score), first_after(run)
+def between_tasks(run: RunData, after: int) -> bool:
+    """Return whether an agent's scores around an intervention are of two tasks.
+
+    Args:
+        run: the run.
+        after: what `first_after` returns for it.
+    """
+    rows = measured(run, run.score)
     phases = {row.get("phase") for row in rows[max(after - 1, 0) : after + 1]}
     return len(phases) > 1 and len(tasks_of(run.config)) > 1
 
@@ -278,8 +286,9 @@ def measure(run: RunData, start: float | None) -> Run:
     final = float(ends.mean()) if len(ends) and not _diverged(run) else math.nan
     early = ys[10 * xs <= run.total] if task_length(run.config) else ys[:0]
     moment, drop = hook_time(run), None
-    if moment is not None and not _between_tasks(run):
-        drop = drop_and_recovery(xs, ys, moment, first_after(run), higher_is_better(run.score))
+    after = first_after(run)
+    if moment is not None and not between_tasks(run, after):
+        drop = drop_and_recovery(xs, ys, moment, after, higher_is_better(run.score))
     seconds = _last(run, "time/seconds")
     return Run(
         task=run.task,

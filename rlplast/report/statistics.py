@@ -5,7 +5,7 @@
 - `probability_of_improvement`: how often a run of one arm beats a run of another.
 - `paired_difference`: differences between runs of equal seeds.
 - `align`, `curve_band`: curves on common points, and their interquartile mean with a band.
-- `area_under_curve`, `drop_and_recovery`: what one curve says.
+- `area_under_curve`: what one curve says.
 
 As in rliable (Agarwal et al. 2021, arXiv:2108.13264), the interquartile mean (IQM) leaves out
 ⌊n/4⌋ values at either end. Its interval is Student's, with the larger of two standard errors: that
@@ -26,14 +26,12 @@ __all__ = [
     "FEWEST",
     "LEVEL",
     "RESAMPLES",
-    "Drop",
     "Estimate",
     "Mean",
     "align",
     "area_under_curve",
     "by_seed",
     "curve_band",
-    "drop_and_recovery",
     "estimate_of",
     "interval_of",
     "middle",
@@ -67,20 +65,6 @@ class Estimate:
     low: float
     high: float
     count: int
-
-
-@dataclass(frozen=True)
-class Drop:
-    """What an intervention did to a score at once, and for how long.
-
-    Attributes:
-        drop: how much worse the first score after it is than the last before; negative if better.
-        recovered_after: units of the curve's x from the intervention to the first score that
-            is at least as good as the last before; 0 without a drop, None if that never came.
-    """
-
-    drop: float
-    recovered_after: float | None
 
 
 @dataclass(frozen=True)
@@ -323,27 +307,3 @@ def area_under_curve(xs: np.ndarray, ys: np.ndarray, start: float | None = None)
         return math.nan
     length = xs[-1] - xs[0]
     return float(np.trapezoid(ys, xs) / length) if length > 0 else float(ys[-1])
-
-
-def drop_and_recovery(
-    xs: np.ndarray, ys: np.ndarray, moment: float, after: int, higher_is_better: bool
-) -> Drop | None:
-    """Return how much a score fell at an intervention, and when it was back.
-
-    Args:
-        xs: ascending, shape (points,).
-        ys: shape (points,).
-        moment: x of the intervention.
-        after: index of the first score after it.
-        higher_is_better: False for losses.
-
-    Returns:
-        None without a score on either side.
-    """
-    if not 0 < after < len(xs):
-        return None
-    sign = 1.0 if higher_is_better else -1.0
-    drop = sign * float(ys[after - 1] - ys[after])
-    back = xs[after:][sign * (ys[after:] - ys[after - 1]) >= 0]
-    recovered = float(back[0] - moment) if len(back) else None
-    return Drop(drop, 0.0 if drop <= 0 else recovered)

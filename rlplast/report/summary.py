@@ -21,6 +21,7 @@ import numpy as np
 
 from rlplast.core.training.best import higher_is_better
 from rlplast.report.comparison import Comparison, compare, holm
+from rlplast.report.drops import Drop
 from rlplast.report.gather import Gathered
 from rlplast.report.run_data import (
     Run,
@@ -31,7 +32,6 @@ from rlplast.report.run_data import (
 )
 from rlplast.report.scores import RAW, Scale, reference_id, scale_of
 from rlplast.report.statistics import (
-    Drop,
     Estimate,
     probability_of_improvement,
     stratified_interval,
@@ -70,6 +70,8 @@ class SummaryRow:
             a task, and over tasks that share no scale.
         p_holm: the same, corrected for the number of arms that the task's rows test.
         drop: how much worse the first score after the intervention is than the last before.
+        lost_area: what was lost from the intervention until the score was back, or until the end:
+            score times units of x; None as `drop`, and over tasks that have several units.
         recovery: median x from the intervention until the score is back; not-a-number if half
             of the runs or more never recover, or without an intervention.
         recovered: runs whose score came back.
@@ -97,6 +99,7 @@ class SummaryRow:
     p_value: float | None
     p_holm: float | None
     drop: Estimate | None
+    lost_area: Estimate | None
     recovery: float
     recovered: int
     intervened: int
@@ -275,6 +278,9 @@ def _row(
         drop=estimate(lambda run, scale: scale.length(run.drop.drop) if run.drop else math.nan)
         if drops
         else None,
+        lost_area=estimate(lambda run, scale: scale.length(run.drop.area) if run.drop else math.nan)
+        if drops and len(units) == 1
+        else None,
         recovery=_recovery(drops) if drops and len(units) == 1 else math.nan,
         recovered=sum(drop.recovered_after is not None for drop in drops),
         intervened=len(drops),
@@ -318,7 +324,7 @@ def _recovery(drops: Sequence[Drop]) -> float:
 
 _ESTIMATES = (
     *("final", "change", "normalised", "auc", "auc_after"),
-    *("improvement", "difference", "drop"),
+    *("improvement", "difference", "drop", "lost_area"),
 )
 
 

@@ -67,7 +67,11 @@ def test_firing_changes_the_network_and_nothing_around_it(method: dict[str, Any]
 @every_method
 @pytest.mark.parametrize("policy", ["copy", "same_edit", "leave"])
 def test_target_obeys_its_policy(method: dict[str, Any], policy: str):
-    whole = ("full_reset", "persistent")  # of whom an edited target is the same as a copy
+    whole = (
+        "full_reset",
+        "persistent",
+        "distill",
+    )  # of whom an edited target is the same as a copy
     agent = trained(method, lr=0.01, target_every=13)
     before = everything(agent)
     assert not same(before["q"], before["target"])

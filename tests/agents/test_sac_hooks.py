@@ -84,6 +84,7 @@ METHODS = {
     "dash": Row("shrunk", "shrunk", renewed=TWO),
     "plasticity_injection": Row("injected", "injected", renewed=(), forgets=TWO),
     "persistent": Row("θ0", "θ0", renewed=TWO),
+    "distill": Row("fresh", "fresh", renewed=TWO),
     "hypersphere_project": Row("unit rows", "unit rows", "unchanged", renewed=()),
     "weight_clip": Row("within 0.1", "within 0.1", "unchanged", renewed=()),
     "scale_weights": Row("halved", "halved", renewed=TWO),

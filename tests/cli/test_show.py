@@ -70,6 +70,17 @@ def test_rare_firings_are_shown_beside_frequent_ones(tmp_path: Path, monkeypatch
     )
 
 
+def test_what_each_firing_cost_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rows = metric_rows(lambda x: 4.0 if 1000 <= x < 2000 else 10.0, range(500, 3001, 500))
+    run = write_run(tmp_path / "run", rows, [receipt_row("fire", 1000)])
+    (row,) = printed("show", run)["cost"]["firings"]
+    drop = {"drop": 6, "recovered_after": 1000, "area": 4500}
+    assert row == {"methods": ["fire"], "at": 1000, "drop": drop}
+    monkeypatch.setenv("COLUMNS", "60")
+    shown_rows = [line.split() for line in command("show", run).out.splitlines()]
+    assert ["fire", "1,000", "6", "1,000", "4500"] in shown_rows
+
+
 def test_a_cell_of_a_study_names_its_log(study: Path):
     cells = json.loads((study / "study.json").read_text())["cells"]
     found = printed("show", study / cells[-1]["folder"])

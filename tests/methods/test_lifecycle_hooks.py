@@ -24,7 +24,7 @@ from tests.marks import slow
 from tests.methods.living import halfway, layers_of, living
 from tests.models import FAMILIES, OPTIMIZERS, Subject, assert_same, subject
 
-RETURNS = ("full_reset", "persistent")  # to θ0, masks and counters included
+RETURNS = ("full_reset", "persistent", "distill")  # to θ0, masks and counters included
 
 every_model = pytest.mark.parametrize(
     ("method", "family"),
@@ -84,7 +84,7 @@ def test_only_a_return_to_the_start_changes_masks_and_counters(method: str, fami
     counters = [(b, b.view.clone()) for b in lifecycle if not b.spec.tensor.startswith("memory")]
     fire(method, made.network)
     for block, before in counters:
-        if method == "full_reset" and block.spec.tensor == "seed":
+        if method in ("full_reset", "distill") and block.spec.tensor == "seed":
             assert (block.view != before).all()  # draws after it are other ones
         else:
             assert torch.equal(block.view, made.network.initial[block.name] if resets else before)

@@ -118,7 +118,10 @@ def test_tables_say_the_numbers_of_the_summary(plain: tuple[Path, str]):
         assert [results[row.arm][head] for head in heads] == estimates
         assert results[row.arm]["seeds"] == "5"
         times = number(row.recovery), "5 of 5"
-        assert list(drops[row.arm].values())[1:] == [estimate(row.drop), *times]
+        assert list(drops[row.arm].values())[1:] == [
+            *map(estimate, (row.drop, row.lost_area)),
+            *times,
+        ]
     assert drops["fire"]["time to recover (env steps)"] == "500"
 
 

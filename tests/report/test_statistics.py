@@ -9,11 +9,9 @@ from scipy import stats
 
 from rlplast.report import statistics
 from rlplast.report.statistics import (
-    Drop,
     align,
     area_under_curve,
     curve_band,
-    drop_and_recovery,
     interval_of,
     middle,
     newcombe_interval,
@@ -283,22 +281,3 @@ def test_an_area_is_the_mean_height(
 ) -> None:
     found = area_under_curve(np.array(xs, float), np.array(ys, float), start)
     assert found == pytest.approx(expected, nan_ok=True)
-
-
-@pytest.mark.parametrize(
-    ("ys", "moment", "after", "higher", "expected"),
-    [
-        ([1, 5, 2, 4, 5], 25, 2, True, Drop(3, 25)),
-        ([1, 5, 2, 4, 6], 30, 2, True, Drop(3, 20)),
-        ([1, 5, 2, 4, 6], 30, 3, True, Drop(-2, 0)),
-        ([1, 5, 2, 4, 4.9], 25, 2, True, Drop(3, None)),  # it never comes back
-        ([9, 1, 3, 2, 1], 25, 2, False, Drop(2, 25)),  # a loss drops by rising
-        ([1, 5, 2, 4, 5], 10, 0, True, None),  # no score before it
-        ([1, 5, 2, 4, 5], 51, 5, True, None),  # no score after it
-    ],
-)
-def test_a_drop_lies_between_the_evaluations_around_the_hook(
-    ys: list[float], moment: float, after: int, higher: bool, expected: Drop | None
-) -> None:
-    xs = np.array([10.0, 20.0, 30.0, 40.0, 50.0])
-    assert drop_and_recovery(xs, np.array(ys, float), moment, after, higher) == expected

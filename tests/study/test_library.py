@@ -41,8 +41,9 @@ def test_every_method_that_applies_has_an_arm(name):
         for info in rows(family)
         if info.target.__module__.startswith("rlplast.methods.")
     }
-    # They return to θ0, want residual blocks, and are made for one firing.
-    elsewhere = {"persistent", "stochastic_depth", "scale_weights"}
+    # They return to θ0, want residual blocks, are made for one firing, imitate the last task's
+    # answers, and are for critics.
+    elsewhere = {"persistent", "stochastic_depth", "scale_weights", "distill", "unit_features"}
     assert {row["method"] for row in rows_of} == known - elsewhere
     assert {"muon", "upgd", "trac", "schedule_free", "label_smoothing"} <= set(study.arms)
     assert study.seeds == 20 and study.baseline is None and "none" in study.arms

@@ -1,0 +1,125 @@
+"""By how much an agent's Q-values exceed the returns that follow in evaluation episodes.
+
+Source: Chen et al. 2021 (REDQ), Section 3: the normalised bias of Q. Our own: what is done where a
+time limit cuts an episode.
+
+- `Values`: what an agent says, and in which unit.
+- `ValueErrors`: collects values and rewards step by step.
+- `returns_seen`: the returns of one episode, and how much of each was seen.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlplast import envs
+
+__all__ = ["ValueErrors", "Values", "returns_seen"]
+
+
+@dataclass(frozen=True)
+class Values:
+    """What an agent says about returns.
+
+    Attributes:
+        q: Q(s, a), (n,), of stacked observations (n, ...) and actions (n, ...); of the greedy
+            actions for None.
+        gamma: discount factor per env_step, in [0, 1].
+        clip_rewards: whether it learns from the sign of rewards.
+    """
+
+    q: Callable[[np.ndarray, np.ndarray | None], np.ndarray]
+    gamma: float
+    clip_rewards: bool
+
+
+def returns_seen(
+    rewards: Sequence[float], gamma: float, tail: float | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the discounted return from each step of an episode on, and the share that was seen.
+
+    An episode that terminated was seen whole: the shares are 1. One that was cut goes on with
+    `tail`, the value of its last state. n steps before the cut γ^n of an error that all values
+    share is in the tail too, and cancels; so 1 − γ^n was seen.
+
+    Args:
+        rewards: (T,).
+        gamma: discount factor.
+        tail: value of the state in which the episode was cut; None if it terminated.
+
+    Returns:
+        Returns and shares, (T,) each, float64.
+    """
+    returns, seen = np.empty(len(rewards)), np.empty(len(rewards))
+    total, unseen = (0.0, 0.0) if tail is None else (tail, 1.0)
+    for i in reversed(range(len(rewards))):
+        total, unseen = rewards[i] + gamma * total, gamma * unseen
+        returns[i], seen[i] = total, 1 - unseen
+    return returns, seen
+
+
+class ValueErrors:
+    """Collects what an agent says and gets in the episodes of an evaluation.
+
+    Args:
+        num_envs: environments stepped together.
+        values: what the agent says.
+    """
+
+    def __init__(self, num_envs: int, values: Values) -> None:
+        self.values = values
+        self._steps: list[list[tuple[float, float]]] = [[] for _ in range(num_envs)]
+        self._sums = np.zeros(3)  # of errors, of returns times shares, of shares
+
+    def add(
+        self,
+        stack: envs.FrameStack,
+        actions: np.ndarray,
+        step: envs.VectorStep,
+        counted: Sequence[bool],
+    ) -> None:
+        """Note one step of all environments.
+
+        Args:
+            stack: the frames that were acted on.
+            actions: (num_envs, ...).
+            step: what came of them.
+            counted: of each environment whether its episode counts; else it is left out.
+        """
+        rewards = np.sign(step.reward) if self.values.clip_rewards else step.reward
+        q = self.values.q(stack.obs(), actions)
+        for own, value, reward in zip(self._steps, q, rewards, strict=True):
+            own.append((float(value), float(reward)))
+        cut = np.flatnonzero(step.truncated)
+        if len(cut):
+            last = copy.deepcopy(stack)
+            last.push(step.obs_final, False)
+            tails = self.values.q(last.obs()[cut], None).tolist()
+            for i, tail in zip(map(int, cut), tails, strict=True):
+                self._end(i, tail, counted[i])
+        for i in map(int, np.flatnonzero(step.terminated)):
+            self._end(i, None, counted[i])
+
+    def _end(self, i: int, tail: float | None, counts: bool) -> None:
+        """Add up an environment's episode, if it counts."""
+        if counts:
+            q, rewards = np.array(self._steps[i]).T
+            returns, seen = returns_seen(rewards.tolist(), self.values.gamma, tail)
+            self._sums += (q - returns).sum(), (seen * returns).sum(), seen.sum()
+        self._steps[i] = []
+
+    def scores(self) -> dict[str, float]:
+        """Return the mean error, and the same over the size of the mean return.
+
+        The mean error is Σ(Q − G)/Σ(share seen), which is c if all values are c too high. Empty
+        where nothing was seen: γ = 1 and all episodes cut.
+        """
+        errors, returns, seen = map(float, self._sums)
+        if seen == 0:
+            return {}
+        found = {"overestimation": errors / seen}
+        if returns != 0:
+            found["overestimation_normalized"] = errors / abs(returns)
+        return found

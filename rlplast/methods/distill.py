@@ -1,0 +1,116 @@
+"""Distill: reset a network, and let it imitate its past self for some updates.
+
+Source: Igl et al. 2021 (arXiv:2006.05826), iterated relearning (ITER).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from rlplast.core.errors import BadWeights, NothingToEdit
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.network.network import Network
+from rlplast.core.network.record import WithWeights
+from rlplast.core.registry import build, param
+
+__all__ = ["Distill"]
+
+_PAST = "past/"  # what the names of the past self's tensors begin with
+_NEVER = -1  # for the updates at the last firing
+
+
+@method("distill", source="Igl et al. 2021, ITER (arXiv:2006.05826)", key="hooks")
+@dataclass(frozen=True)
+class Distill(Method):
+    """Reset a network, and pull its outputs to those of its past self for some updates: ITER.
+
+    A firing remembers the network as it is, then resets it. In the `updates` updates after it the
+    loss has the term coef · w · mean (f(x) − f_past(x))² over a batch x of its own, where w falls
+    from 1 to 0 in a straight line. Later updates have no term and no cost.
+
+    Outputs are a DQN's action values, the critics' values of the batch's actions (summed over
+    critics), the actor's means before tanh, a classifier's logits, a GPT's logits after the last
+    token; both in evaluation mode, the past self with its own buffers. A temperature has none and
+    is left alone. A firing during a distillation starts a new one. The optimizer's state is zeroed
+    and followers become copies unless the hook says otherwise.
+
+    Attributes:
+        reset: the method that resets, with the defaults of its parameters.
+        coef: strength of the term right after a firing.
+        updates: how long the term lasts.
+        batch: samples of the batch.
+    """
+
+    reads = ("batches",)
+
+    reset: str = param("full_reset", "full_reset | head_reset | shrink_perturb | fire")
+    coef: float = param(1.0, "[0, inf)")
+    updates: int = param(10_000, "[1, 1000000000]")
+    batch: int = param(256, "[1, 1000000]")
+
+    @cached_property
+    def _reset(self) -> Method:
+        return build("methods", self.reset, {})
+
+    @property
+    def uses_initial(self) -> bool:
+        """Whether the reset reads θ0."""
+        return self._reset.uses_initial
+
+    def covers(self, block: Block) -> bool:
+        """Return whether a Block is of a layer; a network of none (a temperature) has no term."""
+        return block.kind != "other"
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+        """Return room for the past self, and when the last firing was, on the CPU.
+
+        Raises:
+            NothingToEdit: if the network has no layer, or none that the reset edits.
+        """
+        if blocks and not any(self.covers(b) for b in network.trainable()):
+            raise NothingToEdit(f"distill finds no outputs of network {network.name!r}")
+        self._reset.setup(network, blocks)
+        past = {_PAST + name: torch.zeros_like(t) for name, t in _tensors(network).items()}
+        # The host reads it at every update, and may not wait for a device.
+        return past | {"fired": torch.full((), _NEVER, dtype=torch.int64)}
+
+    def plan(self, context: Context, state: State) -> list[Edit]:
+        """Plan to remember the network, and the reset.
+
+        Raises:
+            BadWeights: if the network is not finite, and so nothing to imitate.
+        """
+        network = context.network
+        bad = [network.qualified(b) for b in network.blocks if not bool(b.view.isfinite().all())]
+        if bad:
+            raise BadWeights(f"distill: {', '.join(bad)}: not finite, hence no outputs to imitate")
+        past = _tensors(network)
+        edits: list[Edit] = [Assign(state[_PAST + n], t.clone()) for n, t in past.items()]
+        edits.append(Assign(state["fired"], torch.tensor(context.clock.updates)))
+        return edits + self._reset.plan(context, {})
+
+    def term(self, context: Context, state: State) -> Tensor:
+        """Return the term of this update, summed over the members of an ensemble; 0 when over."""
+        done, fired = context.clock.updates, int(state["fired"])
+        if fired == _NEVER or done - fired >= self.updates:
+            return context.blocks[0].view.new_zeros(())
+        [batch] = context.batches(1, self.batch)
+        past = {n.removeprefix(_PAST): t for n, t in state.items() if n.startswith(_PAST)}
+        with torch.no_grad():
+            before = context.outputs(batch, WithWeights(context.network.module, past))
+        error = (context.outputs(batch) - before).square().mean()
+        members = len({block.spec.slot for block in context.blocks})
+        return self.coef * (1 - (done - fired) / self.updates) * members * error
+
+
+def _tensors(network: Network) -> dict[str, Tensor]:
+    """Return a network's parameters and saved buffers by name, detached; tied ones once."""
+    module, saved = network.module, network.module.state_dict().keys()
+    found = [*module.named_parameters(), *module.named_buffers()]
+    return {name: tensor.detach() for name, tensor in found if name in saved}

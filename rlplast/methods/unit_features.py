@@ -1,0 +1,73 @@
+"""Unit features: what the head reads has length 1.
+
+Source: Hussing et al. 2024 (arXiv:2403.05996), output feature normalization (OFN).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.method.method import Method, method
+from rlplast.core.network.network import Network
+from rlplast.core.network.order import last_layers
+from rlplast.core.network.stacked import StackedLinear
+from rlplast.methods.rescaling import NORMALISED_INPUT
+
+__all__ = ["UnitFeatures"]
+
+
+class UnitInput:
+    """Scales each sample of a layer's input to length 1; a forward pre-hook."""
+
+    def __call__(self, layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the layer's input, scaled."""
+        return _unit(args[0]), *args[1:]
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Return x/‖x‖ along the last dimension, computed in at least float32; 0 stays 0."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    square = wide.square().sum(-1, keepdim=True)
+    return (wide * torch.where(square > 0, square, 1.0).rsqrt()).to(x.dtype)
+
+
+@method("unit_features", key="layers", source="Hussing et al. 2024, arXiv:2403.05996")
+@dataclass(frozen=True)
+class UnitFeatures(Method):
+    """Scale the last hidden features to length 1 before the head: OFN.
+
+    The network's last linear layers read φ/‖φ‖ for φ, of each sample, and of each member of a
+    stacked critic, alone. A φ of zeros stays 0 and gets its gradient unscaled; there is no ε.
+    Activations for metrics and for methods are those before the scaling. Weights, biases, other
+    layers and optimizer state are untouched; followers get the same.
+    """
+
+    def install(self, model: nn.Module, seed: int) -> list[str]:
+        """Let every head scale its input; return their paths.
+
+        Raises:
+            NothingToEdit: if the network's last layers are not known.
+            ConfigError: for a head of another class, or one that scales its input already.
+        """
+        last = last_layers(Network("model", model))
+        heads = {path: layer for path, layer in model.named_modules() if path in last}
+        if not heads:
+            raise NothingToEdit(
+                f"unit_features finds no head in a {type(model).__name__}: it declares no "
+                "forward_order() and cannot be traced"
+            )
+        for path, layer in heads.items():
+            if not isinstance(layer, nn.Linear | StackedLinear):
+                raise ConfigError(
+                    f"unit_features: the head {path} is a {type(layer).__name__}: allowed are "
+                    "Linear, StackedLinear"
+                )
+            if hasattr(layer, NORMALISED_INPUT):
+                raise ConfigError(f"unit_features: {path} scales its input already")
+        for layer in heads.values():
+            layer.register_forward_pre_hook(UnitInput())
+            vars(layer)[NORMALISED_INPUT] = True
+        return list(heads)

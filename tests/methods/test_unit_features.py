@@ -1,0 +1,193 @@
+"""Unit features against a slow twin, their geometry, and beside other methods."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.agents.networks import Architecture, QNetwork
+from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.method.once import fire_once
+from rlplast.core.network.network import Network
+from rlplast.gpt.model import GPT, GPTModelConfig
+from tests.methods.unit_nets import NETS, Trained, normal
+from tests.naive import unit_features as naive
+
+HEADS = {"mlp": "4", "conv": "10", "conv_batchnorm": "10", "residual": "head", "stacked": "head"}
+TRUNKS = ("mlp", "simba")
+OPTIONS: dict[str, dict[str, Any]] = {"crelu": {"width": "double"}}
+every_net = pytest.mark.parametrize("net", NETS)
+every_trunk = pytest.mark.parametrize("trunk", TRUNKS)
+
+
+def install(module: nn.Module) -> list[str]:
+    return rlplast.replace_layers(module, "unit_features")
+
+
+def read_by(layer: nn.Module, module: nn.Module, *inputs: Tensor) -> Tensor:
+    """What a layer of a plain network reads."""
+    found: list[Tensor] = []
+    handle = layer.register_forward_pre_hook(lambda _, args: found.append(args[0]))
+    module.eval()(*inputs)
+    handle.remove()
+    return found[0].detach()
+
+
+def expected(plain: nn.Module, head: str, *inputs: Tensor) -> Tensor:
+    """The twin's outputs of a head of a plain network; of a stacked one of each member."""
+    layer: Any = plain.get_submodule(head)
+    x, weight, bias = read_by(layer, plain, *inputs), layer.weight.detach(), layer.bias.detach()
+    if weight.ndim == 2:
+        return naive.head(x, weight, bias)
+    members = zip(x, weight, bias, strict=True)
+    return torch.stack([naive.head(*member) for member in members])
+
+
+@every_net
+def test_outputs_are_the_twins(net: str) -> None:
+    trained = Trained(net, install=install).train(3)
+    plain, (x, _) = NETS[net].module(), trained.batch()
+    plain.load_state_dict(trained.state())
+    assert install(NETS[net].module()) == [HEADS[net]]
+    out = trained.module.eval()(x)
+    torch.testing.assert_close(out, expected(plain, HEADS[net], x), rtol=1e-4, atol=1e-5)
+
+
+@every_trunk
+def test_networks_of_sac_compute_it_for_each_member_and_head(trunk: str) -> None:
+    actor, critic = Actor(5, 2, TrunkSpec(trunk, 4, 2)), Critic(5, 2, TrunkSpec(trunk, 4, 2))
+    obs, action = normal(6, 5), normal(6, 2, seed=1)
+    values = expected(critic, "head", obs, action).squeeze(-1)
+    heads = [expected(actor, head, obs) for head in ("mean", "log_std")]
+    taps = critic.forward_taps(obs, action)[1]
+    assert install(actor) == ["mean", "log_std"]
+    assert install(critic) == ["head"]
+    torch.testing.assert_close(critic(obs, action), values)
+    mean, log_std = actor(obs)
+    torch.testing.assert_close(mean, heads[0])
+    torch.testing.assert_close(log_std, -10 + 6 * (heads[1].tanh() + 1))
+    for name, tap in critic.forward_taps(obs, action)[1].items():
+        assert torch.equal(tap, taps[name]), name  # what metrics read is not scaled
+
+
+@pytest.mark.parametrize("output", ["linear", "softmax"])
+def test_the_networks_of_dqn_compute_it(output: str) -> None:
+    q, obs = (
+        QNetwork(Architecture(((4, 3, 1),), (6,), output=output), (2, 6, 6), 3),
+        normal(5, 2, 6, 6),
+    )
+    values = expected(q, "head", obs)
+    assert install(q) == ["head"]
+    values = values.softmax(1) if output == "softmax" else values
+    torch.testing.assert_close(q(obs), values)
+
+
+def test_values_are_bounded_and_the_scale_of_features_does_not_matter() -> None:
+    critic = Critic(5, 2, TrunkSpec("mlp", 8, 2))
+    install(critic)
+    obs, action = 1e3 * normal(64, 5), 1e3 * normal(64, 2, seed=1)
+    values, head = critic(obs, action), critic.get_submodule("head")
+    bias, norms = head.get_parameter("bias"), head.get_parameter("weight").norm(dim=-1)
+    assert ((values - bias).abs() <= norms * (1 + 1e-5)).all()
+    with torch.no_grad():
+        for p in critic.get_submodule("fc2").parameters():
+            p.mul_(7)
+    torch.testing.assert_close(critic(obs, action), values)
+
+
+def test_gradients_are_at_right_angles_to_the_features_and_shrink_with_them() -> None:
+    head = nn.Linear(6, 3).double()
+    install(nn.Sequential(nn.Linear(4, 6), head))
+    x = normal(9, 6).double().requires_grad_()
+    (gradient,) = torch.autograd.grad(head(x).square().sum(), x)
+    angle = (gradient * x).sum(1) / (gradient.norm(dim=1) * x.norm(dim=1))
+    assert angle.abs().max() < 1e-12
+    longer = (10 * x.detach()).requires_grad_()
+    (of_longer,) = torch.autograd.grad(head(longer).square().sum(), longer)
+    torch.testing.assert_close(of_longer, gradient / 10)
+    assert torch.autograd.gradgradcheck(head, (x,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_features_of_zeros_stay_zeros_with_finite_gradients_of_both_orders(
+    dtype: torch.dtype,
+) -> None:
+    head = nn.Linear(6, 3).to(dtype)
+    install(nn.Sequential(nn.Linear(4, 6), head))
+    x = normal(4, 6).to(dtype)
+    x[:2] = 0
+    x.requires_grad_()
+    out = head(x)
+    assert torch.equal(out[:2], head.bias.expand(2, 3))
+    (gradient,) = torch.autograd.grad(out.float().square().sum(), x, create_graph=True)
+    torch.testing.assert_close(gradient[:2], (2 * head.bias @ head.weight).expand(2, 6))
+    (second,) = torch.autograd.grad(gradient.float().square().sum(), x)
+    assert second.isfinite().all()
+    assert out.dtype == dtype
+
+
+@torch.no_grad()
+def test_swr_multiplies_all_outputs_by_one_factor() -> None:
+    module = Critic(5, 2, TrunkSpec("mlp", 8, 2))
+    install(module)
+    network = Network("critic", module, torch.optim.Adam(module.parameters()))
+    for p in module.parameters():
+        p.mul_(3).add_(0.1)
+    obs, action = normal(6, 5), normal(6, 2, seed=1)
+    before = module(obs, action)
+    rlplast.swr(network, coef=0.5)
+    factors = module(obs, action) / before
+    torch.testing.assert_close(factors, factors[:, :1].expand_as(factors))
+    assert (factors < 0.9).all()
+
+
+def test_other_methods_act_in_the_same_network() -> None:
+    for before in ("dropout", "layer_norm", "crelu", "deep_fourier", "lifecycle"):
+        module, params = NETS["mlp"].module(), OPTIONS.get(before, {})
+        rlplast.replace_layers(module, before, **params)
+        plain = copy.deepcopy(module)
+        assert install(module) == ["4"], before
+        x = normal(4, 5)
+        torch.testing.assert_close(module.eval()(x), expected(plain, "4", x))
+    trained = Trained("mlp", install=install)
+    assert [g.name for g in trained.network.units().groups] == ["0", "2"]
+
+
+def test_an_injection_moves_no_output() -> None:
+    module = NETS["mlp"].module()
+    install(module)
+    rlplast.replace_layers(module, "plasticity_injection")
+    network, x = Network("net", module, torch.optim.Adam(module.parameters())), normal(4, 5)
+    before = module(x)
+    fire_once("plasticity_injection", network)
+    torch.testing.assert_close(module(x), before)
+
+
+@pytest.mark.slow
+@every_trunk
+def test_compiled_outputs_are_eager_ones(trunk: str) -> None:
+    torch._dynamo.reset()
+    module = Critic(5, 2, TrunkSpec(trunk, 4, 2))
+    install(module)
+    forward = torch.compile(copy.deepcopy(module), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(
+        forward(normal(6, 5), normal(6, 2)), module(normal(6, 5), normal(6, 2))
+    )
+    torch._dynamo.reset()
+
+
+def test_what_cannot_be_scaled_is_named() -> None:
+    gpt = GPT(GPTModelConfig(layers=1, width=12, heads=2, vocab_size=16, context=8))
+    with pytest.raises(NothingToEdit, match="unit_features finds no head in a GPT"):
+        install(gpt)
+    conv = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 1, 3))
+    with pytest.raises(ConfigError, match="the head 2 is a Conv2d: allowed are Linear, Stacked"):
+        install(conv)
+    module = NETS["mlp"].module()
+    install(module)
+    with pytest.raises(ConfigError, match="unit_features: 4 scales its input already"):
+        install(module)
