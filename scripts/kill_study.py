@@ -7,7 +7,8 @@ the study alone, whose cells have to end by themselves, or to one of its cells, 
 to start again. A study that was killed is started anew, half of the times at once, while its cells
 may still be saving. Metrics and receipts of every arm (wall-clock keys aside), and the last
 checkpoint's tensors, state and replay, have to be equal bit for bit; otherwise the exit code is 1
-and the first difference is named. Reads Linux's /proc.
+and the first difference is named. It is 1 too if no kill hit a cell that had begun. Four kills of
+five wait until a cell is there. Reads Linux's /proc.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from rlplast.run.shipped import find_config
 from rlplast.study.spec import runs_of
 
 HOOK_KEYS = ("hooks", "layers", "penalties")  # what a study is about stays as it is
-START_SECONDS = 8.0  # imports, plan and building, before the first cell starts
+START_SECONDS = 8.0  # imports, plan and building, before the first cell trains
 GRACE = 60.0  # seconds that cells may take to save when their study is gone
 
 
@@ -63,13 +64,18 @@ def main() -> int:
         return 1
     print(f"{args.study} ran through in {seconds:.0f} s", flush=True)
     rng = np.random.default_rng(args.seed)
-    kills = _run_killed(config, out / "killed", args.kills, rng, seconds, args.jobs, args.cells)
+    kills, hits = _run_killed(
+        config, out / "killed", args.kills, rng, seconds, args.jobs, args.cells
+    )
     difference = _first_difference(out / "through", out / "killed")
     if difference is not None:
         print(f"DIFFERENT after {kills} kills, seed {args.seed}: {difference}; see {out}")
         return 1
     count = len(_arms(out / "killed"))
     print(f"EQUAL bit for bit after {kills} kills, seed {args.seed}: {count} arms")
+    if hits == 0:
+        print(f"but none of them hit a cell that had begun; see {out}")
+        return 1
     if args.out is None:
         shutil.rmtree(out)
     return 0
@@ -109,27 +115,33 @@ def _run_killed(
     seconds: float,
     jobs: int,
     share: float,
-) -> int:
-    """Kill and go on, then let the study end; returns how many kills it took.
+) -> tuple[int, int]:
+    """Kill and go on, then let the study end.
 
     Of the kills, `share` hit a cell and the others the study.
+
+    Returns:
+        How many kills there were, and how many of them came while a run was there.
     """
     process = _start(config, study, jobs)
-    done = 0
+    done = hits = 0
     try:
         while done < kills:
-            # The work lasts as long as it did, and every start of a study delays it.
+            if rng.random() < 0.8:
+                _wait_for_a_cell(process, study)
+            # The work lasts as long as it did, and every start of a cell delays it.
             time.sleep(rng.uniform(0, 2 * seconds / kills + START_SECONDS))
             code = process.poll()
             if code == 0:
                 print(f"the study ended before kill {done + 1}")
-                return done
+                return done, hits
             if code is not None:  # cells that were killed too often
                 print(f"          exit code {code}: started again", flush=True)
                 process = _start(config, study, jobs)
                 continue
             cells = _cells(study)
             done += 1
+            hits += any(study.glob("cells/**/run.json"))
             if cells and rng.random() < share:
                 victim = cells[int(rng.integers(len(cells)))]
                 with contextlib.suppress(ProcessLookupError):
@@ -152,18 +164,23 @@ def _run_killed(
         process.kill()
         process.wait()
         _wait_for_cells(study)
-    return done
+    return done, hits
 
 
 def _cells(study: Path) -> list[int]:
-    """Return the process ids of a study's cells."""
+    """Return the process ids of a study's cells: what they print goes to its folder."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            line = path.read_bytes()
-            if b"rlplast.cli.cell" in line and str(study.resolve()).encode() in line.split(b"\0"):
-                found.append(int(path.parent.name))
+            if (path / "fd" / "1").readlink().is_relative_to(study.resolve()):
+                found.append(int(path.name))
     return found
+
+
+def _wait_for_a_cell(process: subprocess.Popen[bytes], study: Path) -> None:
+    """Wait until a study has a cell, or has ended."""
+    while process.poll() is None and not _cells(study):
+        time.sleep(0.05)
 
 
 def _wait_for_cells(study: Path) -> float:
