@@ -130,7 +130,8 @@ def test_training_goes_on_after_a_firing(method: dict[str, Any]):
     run(plain, hooked(plain), TOTAL)
     # The streams do not depend on what the networks prefer, so arms stay paired.
     assert same(exploration_state(agent), exploration_state(plain))
-    assert agent.clock == plain.clock and agent.clock.updates == TOTAL - 24
+    assert agent.clock.env_steps == plain.clock.env_steps == TOTAL
+    assert agent.clock.updates == plain.clock.updates == TOTAL - 24
     assert not same(list(agent.online.parameters()), list(plain.online.parameters()))
     assert all(torch.isfinite(p).all() for p in agent.online.parameters())
     assert torch.isfinite(agent.sums).all()
