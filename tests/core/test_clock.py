@@ -58,7 +58,7 @@ def test_what_is_no_time_is_refused_by_name(text: object) -> None:
 def test_refusal_names_the_nearest_unit() -> None:
     with pytest.raises(ConfigError, match="unit 'env_step_': did you mean 'env_steps'"):
         Time.parse("5 env_step_")
-    with pytest.raises(ConfigError, match=r"units: %, updates, env_steps, frames, episodes, tokens"):
+    with pytest.raises(ConfigError, match=r"units: %, updates, env_steps, frames, episodes"):
         Time.parse("250k")
 
 
