@@ -86,10 +86,10 @@ class DQN(OffPolicyAgent):
     def _sync_target(self) -> None:
         """Move the target by τ towards the network; its buffers are copied."""
         tau = self.config.agent.tau
-        moved = [pair for pair in self._followed if tau < 1 and pair[0].role != "buffer"]
-        copied = [pair for pair in self._followed if pair not in moved]
+        moves = [tau < 1 and mine.role != "buffer" for mine, _ in self._followed]
         move = partial(torch._foreach_lerp_, weight=tau)
-        for pairs, write in ((moved, move), (copied, torch._foreach_copy_)):
+        for chosen, write in ((True, move), (False, torch._foreach_copy_)):
+            pairs = [pair for pair, own in zip(self._followed, moves, strict=True) if own is chosen]
             if pairs:
                 write([theirs.view for _, theirs in pairs], [mine.view for mine, _ in pairs])
 

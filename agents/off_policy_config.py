@@ -167,13 +167,15 @@ class OffPolicyConfig(RunConfig):
 
     @property
     def units(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What the run's clock counts: phases too, if it has several tasks, and episodes if asked.
-
-        Lines of metrics begin with these counts.
-        """
+        """What lines of metrics count: phases of several tasks too, and episodes if asked."""
         counted = ["updates", "env_steps", "frames"]
         counted += ["episodes"] if _names_episodes(self) else []
         return (*counted, *([] if self.sequence().each is None else ["phase"]))
+
+    @property
+    def schedule_units(self) -> tuple[str, ...]:
+        """What schedules may count: episodes too, whether lines show them or not."""
+        return tuple(dict.fromkeys((*self.units, "episodes")))
 
     def sequence(self) -> Sequence:
         """Return the tasks of the run's phases.
@@ -276,7 +278,10 @@ class OffPolicyConfig(RunConfig):
 
 
 def _names_episodes(config: OffPolicyConfig) -> bool:
-    """Say whether a time of a config is in episodes."""
+    """Say whether a config's length or an interval is in episodes.
+
+    Hooks do not count: arms that differ in hooks share lines.
+    """
     times = [
         config.total,
         config.percentages_of,
@@ -285,7 +290,5 @@ def _names_episodes(config: OffPolicyConfig) -> bool:
         config.metrics.every,
         config.checkpoint.every,
         config.checkpoint.keep_every,
-        *config.hooks,
-        *config.penalties,
     ]
     return "episode" in str(times)

@@ -8,7 +8,6 @@ The update is one function of static tensors (`SAC.learn`), in the order actor â
 critic (new actor, new Î±); then the target follows.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -276,7 +275,8 @@ class SAC(OffPolicyAgent):
         values = super().metrics()
         for name in ("train/loss_actor", "train/entropy"):
             if every > 1 and name in values:  # most updates have added nothing to it
-                values[name] *= summed / of_actor if of_actor else math.nan
+                mean = values.pop(name)
+                values |= {name: mean * summed / of_actor} if of_actor else {}
         return values | {"train/temperature": float(self.temperature().detach())}
 
     def _batch_of(self, batch: Batch, rng: np.random.Generator) -> SACBatch:

@@ -119,10 +119,9 @@ class UpdatePlan:
         """Return the fewest env_steps that owe so many updates, in a run of one environment."""
         left = updates - self.initial_updates
         first = self.initial_steps
-        for (_, ratio), (end, _) in pairwise(self.ratios):
-            if end > first and left > ratio * (end - first):
-                left -= ratio * (end - first)
-                first = end
-            elif end > first:
-                return first + math.ceil(max(0, left) / ratio - 1e-9)
-        return first + math.ceil(max(0, left) / self.ratios[-1][1] - 1e-9)
+        for (_, ratio), (end, _) in pairwise([*self.ratios, (math.inf, 0.0)]):
+            owed = ratio * max(0, end - first)
+            if left <= owed:
+                break
+            left, first = left - owed, max(first, int(end))
+        return first + math.ceil(max(0, left) / ratio - 1e-9)

@@ -158,3 +158,12 @@ def test_totals_in_episodes_that_are_not_allowed_are_named(
         gymnasium.register(ENDLESS, entry_point="tests.envs.own_envs:Walk")
     with pytest.raises(ConfigError, match=says):
         read_config(LAKE | changes)
+
+
+def test_lines_without_an_update_of_the_actor_say_nothing_of_it(tmp_path: Path) -> None:
+    config = small_sac(agent=REDQ | {"actor_every": 20}, log={"every": "4 env_steps"})
+    api.train(config, tmp_path / "run")
+    rows = [row for row in lines(tmp_path / "run", "metrics") if "train/loss" in row]
+    said = [row["updates"] for row in rows if "train/loss_actor" in row]
+    assert [count // 20 for count in said] == [1, 2]
+    assert len(rows) > 10

@@ -58,7 +58,7 @@ def build(config: RunConfig) -> tuple[Trainable, Hooks]:
             trainable.networks,
             config.reference_time(),
             config.seed,
-            trainable.units,
+            config.schedule_units,
             getattr(trainable, "horizon", config.horizon)(),  # exact, once the data are known
             _measured(config),
             source=trainable,

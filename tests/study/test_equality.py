@@ -127,6 +127,18 @@ def test_dqn_whose_eight_environments_jump_over_two_branch_points_at_once(tmp_pa
     assert {clock["env_steps"] for clock in branched(out).values()} == {64}
 
 
+def test_dqn_one_of_whose_arms_counts_episodes(tmp_path: Path):
+    assert_equal_to_plain_runs(
+        tmp_path,
+        TINY | QUIET,
+        {
+            "none": {"hooks": []},
+            "episodes": {"hooks": [{**FIRE, "at": "8 episodes"}]},
+            "late": {"hooks": [{**RESET, "at": "75%"}]},
+        },
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("replay_ratio", [0.3, 2.5])
 def test_dqn_with_branch_points_in_updates_and_in_env_steps(replay_ratio: float, tmp_path: Path):

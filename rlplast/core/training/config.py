@@ -327,6 +327,11 @@ class RunConfig:
             return self.total_time()
         return Time.parse(self.percentages_of, "percentages_of")
 
+    @property
+    def schedule_units(self) -> tuple[str, ...]:
+        """What schedules of hooks and penalties may count."""
+        return self.units
+
     def cadence(self) -> Cadence:
         """Return the schedules of logging, evaluation, metrics and checkpoints.
 

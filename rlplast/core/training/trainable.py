@@ -36,7 +36,7 @@ def penalties_of(trainable: Any) -> Penalties:
         trainable.networks,
         trainable,
         total=config.reference_time(),
-        units=trainable.units,
+        units=config.schedule_units,
         horizon=getattr(trainable, "horizon", config.horizon)(),
         seed=config.seed,
     )
