@@ -118,7 +118,7 @@ class UpdatePlan:
     def env_steps_of(self, updates: int) -> int:
         """Return the fewest env_steps that owe so many updates, in a run of one environment."""
         left = updates - self.initial_updates
-        first = self.initial_steps
+        first, ratio = self.initial_steps, self.ratios[0][1]
         for (_, ratio), (end, _) in pairwise([*self.ratios, (math.inf, 0.0)]):
             owed = ratio * max(0, end - first)
             if left <= owed:
