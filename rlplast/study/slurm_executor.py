@@ -131,6 +131,7 @@ class _Submitted:
     attempt: Attempt
     again: int
     queued: Any = None  # submitit's job; None while Slurm does not answer
+    placed: float = 0.0  # when this submitted it, by `time.monotonic`
     missed: float | None = None  # when it was first seen to have ended and left no word
 
 
@@ -177,6 +178,7 @@ class SlurmBackend:
                 _cancel(number)  # its study was killed before it had written what to run
         try:
             handle.queued = self._submit(handle.attempt)
+            handle.placed = time.monotonic()
         except RlplastError:
             if self._queue.jobs(0) is not None:  # it was no failure to reach Slurm
                 raise
@@ -200,7 +202,9 @@ class SlurmBackend:
             return (child.STOPPED, "stopped before it began") if stopping else self._retry(handle)
         said = _said(handle.queued)
         near = stopping or said is not None or handle.missed is not None
-        jobs = self._queue.jobs(_SOON if near else _FRESH)
+        # An answer from before it was submitted does not list it, though it may still run.
+        unknown = said is not None and self._queue.asked < handle.placed
+        jobs = self._queue.jobs(0 if unknown else _SOON if near else _FRESH)
         if jobs is None:
             return None
         listed, folder = jobs.get(handle.queued.job_id), handle.attempt.stop.parent

@@ -177,6 +177,6 @@ SCHEDULES = [  # what else is wrong with one: tests/core/method/test_schedule.py
     ({"at": "100%"}, "hooks[0] (fire).at = 200 env_steps is at or past the end of the run"),
     ({"at": "90 updates"}, "at = 90 updates is at or past the end of the run (80 updates)"),
     ({"every": "10%", "from": "60%", "until": "40%"}, "until = 80 env_steps comes before from"),
-    ({"every": "10 tokens"}, "counts tokens: this run counts env_steps, frames, updates"),
+    ({"every": "10 tokens"}, "counts tokens: this run counts env_steps, episodes, frames, updates"),
     ({}, "has no rule: exactly one of at, every, on, when is needed"),
 ]

@@ -4,6 +4,7 @@ Its state may also be changed by empty files: `full` (nothing starts), `down` (t
 not answer), `no accounts` (sacct refuses).
 """
 
+import itertools
 import json
 import os
 import signal
@@ -70,10 +71,11 @@ def _answer(home: Path, command: str, last: str) -> None:
             sys.exit("Slurm accounting storage is disabled")
         print(state(home, last.removeprefix("--jobs="))["State"])
         return
-    for file in home.glob("*.json"):
-        about = state(home, file.stem)
+    for number in itertools.count(1):  # a listing of the folder may miss a file just replaced
+        if not (about := state(home, number)):
+            return
         if not about.get("forgotten"):
-            print(f"{file.stem}|{about['State'].split()[0]}|{about['script']}")
+            print(f"{number}|{about['State'].split()[0]}|{about['script']}")
 
 
 def main(command: str, words: list[str]) -> None:
@@ -81,7 +83,8 @@ def main(command: str, words: list[str]) -> None:
     if (home / "down").exists() and command != "srun":
         sys.exit("slurm_load_jobs error: Connection refused")
     if command == "sbatch":
-        script, number = Path(words[0]), str(1 + len(list(home.glob("*.json"))))
+        script = Path(words[0])
+        number = str(next(i for i in itertools.count(1) if not state(home, i)))
         about = {"script": str(script.resolve()), "text": script.read_text()}
         set_state(home, number, State="PENDING", **about)
         if not (home / "full").exists():

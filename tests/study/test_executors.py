@@ -61,7 +61,8 @@ def test_every_job_comes_back_with_exit_code_reason_and_log(make, kind, tmp_path
     assert found["missing"].exit == 127
     assert said == {"echo": (0, ""), "failed": (3, ""), "killed": (137, "killed by SIGKILL")}
     executor.submit(echo)
-    outcomes(executor, 1)
+    again = outcomes(executor, 1)["echo"]
+    assert (again.exit, again.reason) == (0, "")
     lines = [line.split(",")[0] for line in echo.log.read_text().splitlines()]
     output = ["out 2 2", "err"]
     assert [x for x in lines if x] == ["=== attempt 1", *output, "=== attempt 2", *output]

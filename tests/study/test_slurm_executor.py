@@ -49,6 +49,20 @@ def test_slurm_gets_the_parameters(make, slurm, tmp_path):
     } <= set(fake_slurm.state(slurm, 1)["text"].splitlines())
 
 
+def test_job_that_ended_before_slurm_was_asked_again_may_still_run(
+    make, slurm, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(slurm_executor, "_SOON", 1000.0)
+    executor = make("slurm", slurm={"time": 5})
+    executor.submit(job(tmp_path, "cell", ""))  # asks Slurm, which does not know it yet
+    until(lambda: fake_slurm.state(slurm, 1)["State"] == "COMPLETED")
+    fake_slurm.set_state(slurm, 1, State="COMPLETING")  # it is listed, and would be found again
+    assert executor.wait(0) == []
+    fake_slurm.set_state(slurm, 1, State="COMPLETED")
+    monkeypatch.setattr(slurm_executor, "_SOON", 0.0)
+    assert outcomes(executor, 1)["cell"].exit == 0
+
+
 def test_job_that_nears_its_time_limit_saves_and_is_queued_again(make, slurm, tmp_path):
     executor = make("slurm", slurm={"time": 5})
     warn(begin(executor, tmp_path, "cell"))
