@@ -26,6 +26,7 @@ class OffPolicyEvaluateConfig(EvaluateConfig):
     Attributes:
         every: how often; null for never.
         episodes: full episodes per evaluation.
+        final: share of the run, at its end, whose scores are averaged to the final score.
         steps: play for so many env_steps, summed over environments, instead of `episodes`. Episodes
             that end within them count, or the first one that ends. Short episodes count more often.
         overestimation: whether evaluations also say by how much Q exceeds the discounted return

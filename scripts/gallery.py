@@ -65,7 +65,7 @@ def make(name: str, out: Path, jobs: str) -> None:
     pictures = sorted(path for pattern in CHARTS for path in report.glob(pattern))
     picture = Image.open(pictures[-1]).convert("RGB")
     picture.thumbnail((WIDTH, WIDTH))
-    picture.quantize(64).save(GALLERY / f"{slug}.png", optimize=True)
+    picture.quantize(256).save(GALLERY / f"{slug}.png", optimize=True)
 
 
 def smaller(name: str, path: Path) -> Path:

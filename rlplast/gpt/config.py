@@ -78,6 +78,7 @@ class GPTEvaluateConfig(EvaluateConfig):
     Attributes:
         every: how often; null for never.
         episodes: not used by a GPT.
+        final: share of the run, at its end, whose scores are averaged to the final score.
         batches: batches of `batch_size` sequences per corpus, spread evenly over its validation
             part. A smaller part is used whole.
     """

@@ -185,8 +185,8 @@ def _result(report: Report, rows: Rows) -> Table:
         "runs" if pooled else "seeds": (lambda row: str(row.seeds), ""),
         "final score" + (f" ({name})" if name else ""): (
             lambda row: estimate(row.final),
-            f"Final score: interquartile mean over {over} of the mean evaluation in the last tenth "
-            f"of a run, {sense} is better.",
+            f"Final score: interquartile mean over {over} of the mean evaluation in the last "
+            f"{_last_part(report, task)} of a run, {sense} is better.",
         ),
         "P(improvement)": (
             lambda row: estimate(row.improvement),
@@ -226,6 +226,15 @@ def _result(report: Report, rows: Rows) -> Table:
     words = [found[head][1] for head in table.head if head in found and found[head][1]]
     words.append(f"In brackets: {interval_words(rows.values())}.")
     return replace(table, caption=" ".join(words))
+
+
+def _last_part(report: Report, task: str) -> str:
+    """Return in words the share of a task's runs, or of all, that final scores average."""
+    runs = [run for run in report.gathered.runs if task in (run.task, ALL_TASKS)]
+    return (
+        " or ".join(f"{share:.3g}" for share in sorted({100 * run.final_share for run in runs}))
+        + "%"
+    )
 
 
 def _table(rows: Rows, columns: Columns, caption: str, title: str) -> Table:

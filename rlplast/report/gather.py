@@ -285,6 +285,7 @@ def _check_comparable(runs: Sequence[RunData]) -> None:
         for what, own, theirs in (
             ("counts", run.unit, other.unit),
             ("is judged by", run.score, other.score),
+            ("has evaluate.final", run.final_share, other.final_share),
         ):
             if own != theirs:
                 raise ConfigError(

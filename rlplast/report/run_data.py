@@ -62,6 +62,7 @@ class RunData:
         unit: what its total counts, and its curves' x.
         total: its length.
         score: the number it is judged by, a name in metrics.jsonl; "" if nothing was measured.
+        final_share: share of the run whose scores its final score averages, in (0, 1].
         branch: the clock where it left its prefix; None for a run from the start.
         branch_seconds: wall-clock seconds its prefix had taken there; 0 without one.
         config: config.yaml.
@@ -76,6 +77,7 @@ class RunData:
     unit: str
     total: int
     score: str
+    final_share: float
     metrics: list[dict[str, Any]]
     receipts: list[dict[str, Any]]
     branch: dict[str, int] | None
@@ -115,6 +117,7 @@ def read_run(folder: Path, task: str, arm: str, seed: int) -> RunData:
         unit=unit,
         total=total,
         score=_score(metrics, config),
+        final_share=float((config.get("evaluate") or {}).get("final", 0.1)),
         metrics=metrics,
         receipts=receipts,
         branch=origin.get("clock"),
@@ -252,8 +255,9 @@ class Run:
     """The numbers of one run, in the units of its score.
 
     Attributes:
-        final: mean score in the last tenth of it, at least the last score; not-a-number if it
-            has none, or if the last one is no finite number.
+        final: mean score in the last tenth of it, or the share that `evaluate.final` says, at
+            least the last score; not-a-number if it has none, or if the last one is no finite
+            number.
         change: that minus the mean score in the first tenth, of runs on tasks, which are
             drawn alike; else not-a-number.
         auc: mean height of its curve.
@@ -281,7 +285,7 @@ class Run:
 def measure(run: RunData, start: float | None) -> Run:
     """Return the numbers of a run; `auc_after` counts from `start`, None for the whole curve."""
     xs, ys = curve(run, run.score)
-    late = 10 * xs > 9 * run.total
+    late = run.total - xs < round(run.final_share * run.total, 6)  # 0.1 is not a tenth
     ends = ys[late] if late.any() else ys[-1:]
     final = float(ends.mean()) if len(ends) and not _diverged(run) else math.nan
     early = ys[10 * xs <= run.total] if task_length(run.config) else ys[:0]

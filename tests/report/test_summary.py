@@ -69,6 +69,16 @@ def test_the_final_score_is_that_of_the_last_tenth(
     assert measure(run, None).final == expected
 
 
+@pytest.mark.parametrize(("share", "first"), [(1.0, 600), (0.8, 1800), (0.25, 4800), (1e-3, 6000)])
+def test_the_final_score_is_that_of_the_share_that_the_config_says(
+    tmp_path: Path, share: float, first: int
+) -> None:
+    config = {"evaluate": {"final": share}}
+    xs = range(600, 6001, 600)  # one at the beginning of the share is not in it
+    (run,) = gather([write_run(tmp_path / "a", metric_rows(float, xs), config=config)]).runs
+    assert measure(run, None).final == np.mean(range(first, 6001, 600))
+
+
 def test_final_scores_are_means_over_three_seeds(plain: Summary) -> None:
     """Of three values the IQM is the mean; at every 500 of 6000 two evaluations are late."""
     for arm in ("none", "fire", "full_reset"):

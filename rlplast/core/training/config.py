@@ -165,10 +165,12 @@ class EvaluateConfig:
     Attributes:
         every: how often; null for never.
         episodes: full episodes per evaluation.
+        final: share of the run, at its end, whose scores are averaged to the final score.
     """
 
     every: str | None = "10%"
     episodes: int = param(10, "[1, 1000000]")
+    final: float = param(0.1, "(0, 1]")
 
 
 @dataclass
