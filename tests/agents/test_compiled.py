@@ -325,8 +325,12 @@ def test_bf16_trains_with_fp32_weights_and_finite_sums(
     ids=["dqn", "sac", "sac bf16", "sac by oneDNN"],
 )
 def test_inductor_trains_like_eager(
-    options: dict[str, Any], tolerance: dict[str, float], agent: Callable[..., Any]
+    options: dict[str, Any],
+    tolerance: dict[str, float],
+    agent: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setattr("rlplast.core.network.affine._WIDE", True)  # oneDNN on every CPU
     eager, compiled = (agent(20, accelerate=how, **options) for how in ("off", "compile"))
     assert eager.clock == compiled.clock
     for name, network in compiled.networks.items():

@@ -207,6 +207,13 @@ def deviation(weight: Tensor, iterations: int, polynomial: str) -> float:
     return torch.linalg.matrix_norm(found[0] - expected[0], 2).item()
 
 
+@pytest.fixture(params=[True, False], ids=["oneDNN", "MKL"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What computes large products, on every CPU."""
+    monkeypatch.setattr("rlplast.core.network.affine._WIDE", request.param)
+
+
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("iterations", [5, 10, 20])
 @pytest.mark.parametrize("polynomial", ["cubic", "quintic"])
 @pytest.mark.parametrize("kind", HARD)
@@ -216,6 +223,7 @@ def test_float32_ends_where_float64_does(kind: str, polynomial: str, iterations:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("iterations", [5, 9, 10, 11, 20])
 @pytest.mark.parametrize("polynomial", ["cubic", "quintic"])
 @pytest.mark.parametrize("kind", HARD)

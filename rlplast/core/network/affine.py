@@ -1,8 +1,9 @@
 """x Wᵀ + b in float32 on a CPU, by the faster of the two libraries that PyTorch brings.
 
-PyTorch multiplies float32 matrices with MKL. On AMD CPUs that uses half of a vector register where
-oneDNN uses all of it: 104 against 215 GFLOP/s on one core of an AMD EPYC (Zen 5). Calling oneDNN
-costs more, so small products stay with MKL.
+PyTorch multiplies float32 matrices with MKL. On AMD CPUs with AVX-512 that uses half of a vector
+register where oneDNN uses all of it: 104 against 215 GFLOP/s on one core of an AMD EPYC (Zen 5).
+Calling oneDNN costs more, so small products stay with MKL. So do all on CPUs without AVX-512: there
+MKL has 91 GFLOP/s and oneDNN 80, on one core of an AMD EPYC (Zen 3).
 
 - `affine`: `torch.nn.functional.linear`.
 - `Linear`: `torch.nn.Linear` that computes with it.
@@ -27,6 +28,7 @@ LEAST_PRODUCT = 1 << 21  # the same for `product`, which costs 5 µs: 128 × 128
 NARROW = 16  # inputs up to which `_narrow` pays, in compiled code
 SUMMED = 256  # terms of one sum: oneDNN adds 1000 equal ones with an error of 8e-6, MKL of 1e-6
 _ONEDNN: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+_WIDE = torch.backends.cpu.get_cpu_capability() != "AVX2"  # whether oneDNN is the faster one
 
 # An operator of our own for compiled code: inductor takes oneDNN's with a constant weight only.
 torch.library.define(
@@ -101,8 +103,8 @@ class _Affine(torch.autograd.Function):
 def pays(rows: int, weight: Tensor) -> bool:
     """Say whether oneDNN computes the product of `rows` inputs with a weight (..., d_out, d_in).
 
-    It depends on sizes, type, device, autocast and whether code is compiled, never on time: the
-    same run has the same bits.
+    It depends on the kind of CPU, sizes, type, device, autocast and whether code is compiled, never
+    on time: the same run has the same bits.
     """
     least = LEAST_COMPILED if torch.compiler.is_compiling() else LEAST_EAGER
     return (
@@ -110,6 +112,7 @@ def pays(rows: int, weight: Tensor) -> bool:
         and weight.is_cpu
         and weight.dtype == torch.float32
         and _ONEDNN is not None
+        and _WIDE
         and not torch.is_autocast_enabled("cpu")
     )
 
@@ -140,7 +143,8 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def pays_alone(matrices: Tensor) -> bool:
     """Say whether `product` of these matrices, (..., n, m), with theirs is faster one by one."""
     n, m = matrices.shape[-2:]
-    return _ONEDNN is not None and matrices.is_cpu and n * m * min(n, m) >= LEAST_PRODUCT
+    fits = matrices.is_cpu and n * m * min(n, m) >= LEAST_PRODUCT
+    return fits and _ONEDNN is not None and _WIDE
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:

@@ -16,6 +16,12 @@ LARGE, SMALL = (256, 224, 160), (8, 4, 6)  # rows, d_in, d_out
 ONEDNN = pytest.mark.skipif(module._ONEDNN is None, reason="this PyTorch has no oneDNN")
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have large products computed by oneDNN on every CPU."""
+    monkeypatch.setattr(module, "_WIDE", True)
+
+
 def tensors(rows: int, d_in: int, d_out: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     generator = torch.Generator().manual_seed(1)
     shapes = ((rows, d_in), (d_out, d_in), (d_out,))
@@ -36,6 +42,14 @@ def test_large_float32_products_are_onednns_and_small_ones_mkls() -> None:
     assert not pays(LARGE[0], tensors(*LARGE, dtype=torch.float64)[1])
     with torch.autocast("cpu", torch.bfloat16):
         assert not pays(LARGE[0], tensors(*LARGE)[1])
+
+
+def test_all_products_are_mkls_on_cpus_without_avx_512(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WIDE", False)
+    x, weight, bias = tensors(*LARGE)
+    assert not pays(LARGE[0], weight) and not module.pays_alone(weight)
+    assert torch.equal(affine(x, weight, bias), F.linear(x, weight, bias))
+    assert torch.equal(product(x.detach(), weight.detach().mT), x @ weight.mT)
 
 
 @pytest.mark.parametrize("sizes", [LARGE, SMALL])
