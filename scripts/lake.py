@@ -1,0 +1,85 @@
+"""What a study of the switching frozen lake found: a table and a picture.
+
+    python scripts/lake.py docs/images/frozen_lake.png runs/frozen_lake [FOLDER ...]
+
+The folders are those of `rlplast study study/replay_ratio/frozen_lake`. Of each task and arm the
+table has the mean over seeds and two standard errors of
+
+- all: the share of all crossings that reach the goal;
+- after: the same of the crossings after the change;
+- noticed: the crossing by which half of ten crossings in a row reach the goal on the changed lake;
+  the median, and of how many seeds it is.
+"""
+
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlplast.report.gather import gather
+from rlplast.report.looks import COLOURS
+
+SWITCH = 200  # crossings
+
+
+def read(folders: list[Path]) -> dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]]:
+    """Return, per task and arm, each seed's crossings and the share that reached the goal."""
+    found = defaultdict(list)
+    for run in gather(folders).runs:
+        rows = [row for row in run.metrics if "train/return" in row]
+        xs, ys = (np.array([row[key] for row in rows]) for key in ("episodes", "train/return"))
+        found[run.task, run.arm].append((xs, ys))
+    return found
+
+
+def mean(values: list[float]) -> str:
+    """Return a mean and two standard errors."""
+    error = 2 * np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+    return f"{np.mean(values):.2f} ± {error:.2f}"
+
+
+def table(found: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]]) -> None:
+    """Print a row per task and arm."""
+    print("| task | arm | seeds | all | after | noticed |\n|---|---|---|---|---|---|")
+    for (task, arm), runs in found.items():
+        late = [ys[xs > SWITCH] for xs, ys in runs]
+        noticed = [xs[(xs > SWITCH) & (ys >= 0.5)] for xs, ys in runs]
+        first = [float(xs[0]) if len(xs) else np.inf for xs in noticed]
+        seen, middle = sum(np.isfinite(first)), float(np.median(first))
+        when = f"{middle:.0f}" if np.isfinite(middle) else "never"
+        own = (mean([ys.mean() for _, ys in runs]), mean([ys.mean() for ys in late]))
+        print(f"| {task} | {arm} | {len(runs)} | {own[0]} | {own[1]} | {when} ({seen}) |")
+
+
+def draw(found: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]], path: str) -> None:
+    """Draw a panel per task: the mean over seeds, and two standard errors."""
+    import altair as alt
+
+    points: list[dict[str, Any]] = []
+    for (task, arm), runs in found.items():
+        ys = np.stack([ys for _, ys in runs])
+        error = 2 * ys.std(0, ddof=1) / np.sqrt(len(ys))
+        for x, y, e in zip(runs[0][0].tolist(), ys.mean(0), error, strict=True):
+            bounds = {"low": max(0, y - e), "high": min(1, y + e)}
+            points.append({"task": task, "arm": arm, "x": x, "y": float(y)} | bounds)
+    arms = list(dict.fromkeys(arm for _, arm in found))
+    colours = ["#777777" if arm == "none" else None for arm in arms]
+    rest = iter(COLOURS)
+    scale = alt.Scale(domain=arms, range=[c or next(rest) for c in colours])
+    base = alt.Chart(alt.Data(values=points)).encode(
+        alt.X("x:Q", title="crossings"), alt.Color("arm:N", scale=scale, title=None, sort=arms)
+    )
+    band = base.mark_area(opacity=0.15).encode(alt.Y("low:Q"), alt.Y2("high:Q"))
+    line = base.mark_line().encode(alt.Y("y:Q", title="share that reaches the goal"))
+    panel = alt.layer(band, line).properties(width=300, height=220)
+    tasks = list(dict.fromkeys(task for task, _ in found))
+    grid = panel.facet(alt.Facet("task:N", title=None, sort=tasks), columns=3)
+    grid.configure_legend(orient="bottom", columns=6).save(path, scale_factor=2)
+
+
+if __name__ == "__main__":
+    curves = read([Path(folder) for folder in sys.argv[2:]])
+    table(curves)
+    draw(curves, sys.argv[1])
