@@ -145,7 +145,7 @@ class DQN(OffPolicyAgent):
 
     def _batch(self) -> Batch:
         """Return the next batch, in the same tensors every time."""
-        return self.experience.replay.sample()
+        return self.replay().sample()
 
     def _acting(self) -> tuple[nn.Module, ...]:
         return self.online, self.target

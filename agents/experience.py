@@ -50,7 +50,8 @@ class Experience:
         self.spec = spec = tasks.spec
         # Then one transition can always be sampled: of the newest episode or, if that is shorter
         # than n_step, the last one of the episode before.
-        least = n * (spec.frame_stack + agent.n_step + 1)
+        longest = agent.longest_return()
+        least = n * (spec.frame_stack + longest + 1)
         if agent.buffer_size < least:
             raise ConfigError(
                 f"agent.buffer_size = {agent.buffer_size}: allowed is at least num_envs * "
@@ -65,7 +66,7 @@ class Experience:
             obs_shape=spec.obs_shape,
             obs_dtype=spec.obs_dtype,
             frame_stack=spec.frame_stack,
-            n_step=agent.n_step,
+            n_step=longest,
             gamma=agent.gamma,
             batch_size=agent.batch_size,
             rng=rng,

@@ -16,7 +16,7 @@ from rlplast.agents.evaluation import Evaluation, evaluate_policy, evaluating
 from rlplast.agents.experience import Experience
 from rlplast.agents.off_policy_config import OffPolicyConfig
 from rlplast.agents.overestimation import Values
-from rlplast.agents.replay import Batch
+from rlplast.agents.replay import Batch, Replay
 from rlplast.agents.sequence import Sequence
 from rlplast.agents.tasks import Tasks
 from rlplast.core.clock import Clock
@@ -64,6 +64,7 @@ class OffPolicyAgent(ABC):
         rng = self.streams.numpy("replay")
         self.experience = Experience(config, tasks, rng, device, clip_rewards)
         self.spec: envs.EnvSpec = self.experience.spec
+        self._anneal = config.agent.annealed()
         self.clock, self.updates_planned = Clock(), config.updates_planned()
         self.after_update: AfterUpdate = no_hooks
         self.recorded: frozenset[str] = frozenset()
@@ -139,6 +140,17 @@ class OffPolicyAgent(ABC):
     @abstractmethod
     def _environment_step(self) -> None:
         """Act, store what happens, and advance the clock."""
+
+    def _horizon(self) -> tuple[int, float]:
+        """Return n and γ of the next update."""
+        agent, anneal = self.config.agent, self._anneal
+        return (agent.n_step, agent.gamma) if anneal is None else anneal.at(self.clock.updates)
+
+    def replay(self) -> Replay:
+        """Return the replay, whose windows are those of the next update."""
+        if self._anneal is not None:
+            self.experience.replay.look_ahead(*self._horizon())
+        return self.experience.replay
 
     @abstractmethod
     def _batch(self) -> Any:
@@ -289,7 +301,7 @@ class OffPolicyAgent(ABC):
         def q(obs: np.ndarray, actions: np.ndarray | None) -> np.ndarray:
             return self._q(obs, self._act_greedily(obs) if actions is None else actions)
 
-        return Values(q, self.config.agent.gamma, self.experience.clip_rewards)
+        return Values(q, self._horizon()[1], self.experience.clip_rewards)
 
     @abstractmethod
     def _q(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
@@ -307,9 +319,12 @@ class OffPolicyAgent(ABC):
         """Return means since the last call: losses and so on, return of finished episodes.
 
         Losses are without penalties, whose sum over networks is ``train/penalty``. Once there is
-        ``time/compile``, the seconds that compiling the update took.
+        ``time/compile``, the seconds that compiling the update took. With ``agent.anneal`` there
+        are n and γ of the next update.
         """
         values = self.experience.episode_metrics()
+        if self._anneal is not None:
+            values |= dict(zip(("train/n_step", "train/gamma"), self._horizon(), strict=True))
         if self._compile_seconds is not None:
             values["time/compile"], self._compile_seconds = self._compile_seconds, None
         if self.updates_summed:
@@ -322,7 +337,7 @@ class OffPolicyAgent(ABC):
 
     def sample(self, size: int, number: int) -> Any:
         """Return a probe batch from a stream of its own, or None before there is data."""
-        replay = self.experience.replay
+        replay = self.replay()
         if replay.size == 0:
             return None
         rng = numpy_stream(self.config.seed, "probe", number)
@@ -331,7 +346,7 @@ class OffPolicyAgent(ABC):
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
         """Yield batches of the replay: `count` draws, or every transition once."""
         rng = numpy_stream(self.config.seed, "batches", number)
-        batches = self.experience.replay.batches(count, size, rng)
+        batches = self.replay().batches(count, size, rng)
         return (self._batch_of(batch, rng) for batch in batches)
 
     def _batch_of(self, batch: Batch, rng: np.random.Generator) -> Any:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rlplast.agents.anneal import Anneal, anneal_of
 from rlplast.agents.compiled import chosen
 from rlplast.agents.sampling import sampling_of
 from rlplast.agents.sequence import EnvConfig, Sequence, spec_of
@@ -54,6 +55,9 @@ class OffPolicyAgentConfig:
             priming (Nikishin et al. 2022). On a sequence it is the first task's.
         gamma: discount factor per env_step.
         n_step: env_steps whose rewards are summed into a target.
+        anneal: n and γ that move after each reset: a mapping such as ``{every: 40000, updates:
+            10000, n_step: 10, gamma: 0.97}``. In each cycle of `every` updates they begin with
+            these values and reach `n_step` and `gamma` after `updates` (BBF); null: they stay.
         sampling: how the replay draws transitions: a mapping with `method` and `params`, see
             ``rlplast list replay``; null draws all with the same probability.
         precision: fp32, or bf16 for autocast in forward passes.
@@ -68,9 +72,23 @@ class OffPolicyAgentConfig:
     initial_updates: int = param(0, "[0, inf)")
     gamma: float = param(0.99, "[0, 1]")
     n_step: int = param(1, "[1, 1000]")
+    anneal: dict[str, Any] | None = None
     sampling: dict[str, Any] | None = None
     precision: str = param("fp32", "fp32 | bf16")
     accelerate: str = param("auto", "auto | off | compile")
+
+    def annealed(self) -> Anneal | None:
+        """Return how n and γ move; None if they stay.
+
+        Raises:
+            ConfigError: naming the value of ``agent.anneal`` that is not allowed.
+        """
+        return anneal_of(self.anneal, self.n_step, self.gamma)
+
+    def longest_return(self) -> int:
+        """Return the most env_steps whose rewards a target sums."""
+        anneal = self.annealed()
+        return self.n_step if anneal is None else max(anneal.n_step)
 
 
 @dataclass
@@ -107,6 +125,7 @@ class OffPolicyConfig(RunConfig):
         agent, num_envs = self.agent, self.env.num_envs
         self._check_sequence()
         sampling_of(agent.sampling)
+        longest = agent.longest_return()
         self.update_plan()
         for number, width in enumerate(getattr(agent, "hidden", None) or ()):
             check_range(f"agent.hidden[{number}]", width, 1, "[1, 1000000]")
@@ -125,7 +144,7 @@ class OffPolicyConfig(RunConfig):
             )
         self.optimizer.refuse_first_phase(f"a {self.kind} run has one optimizer for all phases")
         check_range("env.workers", self.env.workers, 0, f"[0, {num_envs}]")
-        least = num_envs * (agent.n_step + 1)
+        least = num_envs * (longest + 1)
         if agent.initial_steps < least:
             raise ConfigError(
                 f"agent.initial_steps = {agent.initial_steps}: allowed is at least num_envs * "

@@ -158,6 +158,15 @@ class Replay:
         self._batch = _to(self._host, self._device)
         self._copied = torch.cuda.Event() if on_gpu else None
 
+    def look_ahead(self, n_step: int, gamma: float) -> None:
+        """Sample n-step returns of another n and γ from now on.
+
+        Args:
+            n_step: rows of a window, at most as many as it was made with.
+            gamma: discount factor, in [0, 1].
+        """
+        self._n_step, self._gammas = n_step, np.power(float(gamma), np.arange(n_step + 1))
+
     @property
     def nbytes(self) -> int:
         """Bytes the full memory takes."""

@@ -235,7 +235,7 @@ class SAC(OffPolicyAgent):
 
     def _batch(self) -> SACBatch:
         """Return the next batch, in the same tensors every time."""
-        batch = self.experience.replay.sample()
+        batch = self.replay().sample()
         self.streams.numpy("policy").standard_normal(out=self._noise, dtype=np.float32)
         if self.device.type != "cpu":
             self.noise.copy_(on_device(self._noise, self.device))

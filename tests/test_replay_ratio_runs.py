@@ -22,7 +22,8 @@ from tests.sac_runs import small_sac
 CHANGES = {"replay_ratio": [{"value": 0.5}, {"from": "60%", "value": 2}]}
 PRIMED = {"initial_steps": 30, "initial_updates": 20}
 HOOKS = [{"method": "full_reset", "at": "20 updates", "params": {"init": "fresh"}}]
-DQN = TINY | CHANGES | {"hooks": HOOKS, "agent": TINY["agent"] | PRIMED}
+ANNEAL = {"anneal": {"every": 25, "updates": 15, "n_step": 4, "gamma": 0.5}}
+DQN = TINY | CHANGES | {"hooks": HOOKS, "agent": TINY["agent"] | PRIMED | ANNEAL}
 REDQ = {"network": "mlp", "critics": 4, "critic_subset": 2, "actor_every": 3}
 SAC = small_sac(agent=PRIMED | REDQ, hooks=HOOKS, **CHANGES)
 LAKE = {

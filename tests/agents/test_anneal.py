@@ -1,0 +1,129 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlplast.agents.anneal import anneal_of
+from rlplast.agents.dqn_config import DQNConfig
+from rlplast.agents.replay import Replay
+from rlplast.core.errors import ConfigError
+from tests.agents.toy_env import dqn
+
+BBF = {"every": 40_000, "updates": 10_000, "n_step": 10, "gamma": 0.97}
+
+
+def moved(x: int) -> tuple[int, float]:
+    """Where BBF is x updates after a reset: straight lines of log n and log(1 − γ)."""
+    place = min(x / 10_000, 1)
+    log_n = np.interp(place, [0, 1], [math.log(10), math.log(3)])
+    log_rest = np.interp(place, [0, 1], [math.log(0.03), math.log(0.003)])
+    return round(math.exp(log_n)), 1 - math.exp(log_rest)
+
+
+@pytest.mark.parametrize("done", [0, 1, 777, 3333, 5000, 9999, 10_000, 25_000, 39_999])
+@pytest.mark.parametrize("cycle", [0, 1, 5])
+def test_n_and_gamma_are_those_of_bbf_in_every_cycle(done: int, cycle: int):
+    anneal = anneal_of(BBF, 3, 0.997)
+    assert anneal is not None
+    n, gamma = anneal.at(40_000 * cycle + done)
+    expected = moved(done)
+    assert n == expected[0]
+    assert gamma == pytest.approx(expected[1], rel=1e-12)
+
+
+def test_what_is_not_named_stays():
+    assert anneal_of(None, 3, 0.99) is None
+    only_n = anneal_of({"every": 10, "updates": 5, "n_step": 1}, 4, 1.0)
+    only_gamma = anneal_of({"every": 10, "updates": 10, "gamma": 0.5}, 4, 0.9)
+    assert only_n is not None and only_gamma is not None
+    assert [only_n.at(u)[0] for u in (0, 5, 9, 10)] == [1, 4, 4, 1]
+    assert {only_n.at(u)[1] for u in range(20)} == {1.0}
+    assert {only_gamma.at(u)[0] for u in range(20)} == {4}
+    assert only_gamma.at(0)[1] == pytest.approx(0.5)
+
+
+def test_a_replay_that_looks_ahead_samples_as_one_made_with_that_n_and_gamma():
+    def filled(n_step: int, gamma: float) -> Replay:
+        rng = np.random.default_rng(3)
+        replay = Replay(
+            capacity=80,
+            num_envs=2,
+            obs_shape=(2,),
+            obs_dtype="float32",
+            frame_stack=1,
+            n_step=n_step,
+            gamma=gamma,
+            batch_size=16,
+            rng=np.random.default_rng(5),
+        )
+        replay.start(rng.normal(size=(2, 2)).astype(np.float32))
+        for _ in range(70):
+            obs = rng.normal(size=(2, 2)).astype(np.float32)
+            reward = rng.normal(size=2).astype(np.float32)
+            ends = rng.random((2, 2)) < 0.1
+            replay.add(np.zeros(2, np.int64), reward, ends[0], ends[1] & ~ends[0], obs, obs)
+        return replay
+
+    wide = filled(6, 0.9)
+    for n, gamma in ((6, 0.9), (2, 0.5), (1, 0.99), (4, 0.7)):
+        own = filled(n, gamma)
+        wide.look_ahead(n, gamma)
+        assert wide.size == own.size
+        rngs = (np.random.default_rng(n) for _ in range(2))
+        pairs = zip(wide.sample_from(64, next(rngs)), own.sample_from(64, next(rngs)), strict=True)
+        for found, expected in pairs:
+            assert found.equal(expected)
+
+
+def test_an_agent_learns_from_the_windows_of_its_next_update():
+    anneal = {"every": 6, "updates": 4, "n_step": 4, "gamma": 0.5}
+    agent = dqn(anneal=anneal, gamma=0.9, n_step=1)
+    seen = []
+    while agent.clock.updates < 13:
+        if agent.owes():
+            seen.append(agent.replay()._n_step)
+        agent.step()
+    cycle = [4, 3, 2, 1, 1, 1]  # 4^(1, 3/4, 1/2, 1/4, 0, 0), rounded
+    assert seen == [*cycle, *cycle, 4]
+    values = agent.metrics()
+    assert values["train/n_step"] == 3
+    assert values["train/gamma"] == pytest.approx(1 - 0.1 * 5**0.75)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (5, "agent.anneal = 5: allowed is null, or a mapping as {every: 40000"),
+        ({"every": 5, "updates": 2}, "needed are every, updates, and n_step or gamma"),
+        ({"updates": 2, "gamma": 0.5}, "needed are every, updates, and n_step or gamma"),
+        ({**BBF, "n_steps": 3}, "n_steps"),
+        ({**BBF, "every": 0}, r"agent.anneal.every = 0: allowed is \[1, inf\)"),
+        (
+            {**BBF, "updates": 2.5},
+            r"agent.anneal.updates = 2.5: allowed is a whole number in \[1, inf\)",
+        ),
+        ({**BBF, "n_step": 1001}, r"agent.anneal.n_step = 1001: allowed is \[1, 1000\]"),
+        ({**BBF, "gamma": 1}, r"agent.anneal.gamma = 1: allowed is \[0, 1\)"),
+        ({**BBF, "updates": 50_000}, "agent.anneal.updates = 50000: allowed is at most every"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused_by_name(said: Any, words: str):
+    config = DQNConfig()
+    config.agent.anneal = said
+    with pytest.raises(ConfigError, match=words):
+        config.check()
+
+
+def test_a_discount_cannot_move_to_1():
+    with pytest.raises(ConfigError, match=r"allowed is agent\.gamma below 1"):
+        anneal_of(BBF, 3, 1.0)
+
+
+def test_the_replay_has_room_for_the_longest_return():
+    config = DQNConfig()
+    config.agent.anneal = BBF
+    config.agent.initial_steps = 11 * config.env.num_envs - 1
+    with pytest.raises(ConfigError, match=r"num_envs \* \(n_step \+ 1\) = "):
+        config.check()
