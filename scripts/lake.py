@@ -63,20 +63,23 @@ def draw(found: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]], path
         error = 2 * ys.std(0, ddof=1) / np.sqrt(len(ys))
         for x, y, e in zip(runs[0][0].tolist(), ys.mean(0), error, strict=True):
             bounds = {"low": max(0, y - e), "high": min(1, y + e)}
-            points.append({"task": task, "arm": arm, "x": x, "y": float(y)} | bounds)
+            name = task.replace("ratio-", "updates per env_step: ")
+            points.append({"task": name, "arm": arm, "x": x, "y": float(y)} | bounds)
     arms = list(dict.fromkeys(arm for _, arm in found))
     colours = ["#777777" if arm == "none" else None for arm in arms]
     rest = iter(COLOURS)
     scale = alt.Scale(domain=arms, range=[c or next(rest) for c in colours])
+    legend = alt.Legend(symbolOpacity=1, orient="bottom", columns=6)
     base = alt.Chart(alt.Data(values=points)).encode(
-        alt.X("x:Q", title="crossings"), alt.Color("arm:N", scale=scale, title=None, sort=arms)
+        alt.X("x:Q", title="crossings"),
+        alt.Color("arm:N", scale=scale, title=None, sort=arms, legend=legend),
     )
     band = base.mark_area(opacity=0.15).encode(alt.Y("low:Q"), alt.Y2("high:Q"))
     line = base.mark_line().encode(alt.Y("y:Q", title="share that reaches the goal"))
     panel = alt.layer(band, line).properties(width=300, height=220)
-    tasks = list(dict.fromkeys(task for task, _ in found))
+    tasks = list(dict.fromkeys(point["task"] for point in points))
     grid = panel.facet(alt.Facet("task:N", title=None, sort=tasks), columns=3)
-    grid.configure_legend(orient="bottom", columns=6).save(path, scale_factor=2)
+    grid.save(path, scale_factor=2)
 
 
 if __name__ == "__main__":
