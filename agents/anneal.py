@@ -3,7 +3,7 @@
 The config key is ``agent.anneal``. `Anneal` is a pure function of the updates done, so there is
 nothing to save.
 
-Source: Schwarzer et al. 2023 (BBF), "Update horizon" and "Increasing discount factor".
+Source: Schwarzer et al. 2023 (BBF, arXiv:2305.19452); `exponential_decay_scheduler` of its code.
 """
 
 import math
@@ -72,11 +72,10 @@ def anneal_of(said: Any, n_step: int, gamma: float) -> Anneal | None:
             f"{KEY} = {shortened(said)}: needed are every, updates, and n_step or gamma, as in "
             f"{example}"
         )
-    ends = {"every": 1, "updates": 1, "n_step": n_step, "gamma": gamma}
+    types = {"every": 1, "updates": 1, "n_step": 1, "gamma": 1.0}
     found = {
-        key: check_range(f"{KEY}.{key}", said.get(key, ends[key]), ends[key], allowed)
-        for key, allowed in _RANGES.items()
-        if key in said
+        key: check_range(f"{KEY}.{key}", value, types[key], _RANGES[key])
+        for key, value in said.items()
     }
     if "gamma" in said and gamma == 1:
         raise ConfigError(f"{KEY}.gamma with agent.gamma = 1: allowed is agent.gamma below 1")

@@ -231,10 +231,8 @@ def _result(report: Report, rows: Rows) -> Table:
 def _last_part(report: Report, task: str) -> str:
     """Return in words the share of a task's runs, or of all, that final scores average."""
     runs = [run for run in report.gathered.runs if task in (run.task, ALL_TASKS)]
-    return (
-        " or ".join(f"{share:.3g}" for share in sorted({100 * run.final_share for run in runs}))
-        + "%"
-    )
+    shares = sorted({100 * run.final_share for run in runs})
+    return " or ".join(f"{share:.3g}%" for share in shares)
 
 
 def _table(rows: Rows, columns: Columns, caption: str, title: str) -> Table:
