@@ -81,11 +81,8 @@ class Experience:
         self.returns: list[float] = []
         with ExitStack() as cleanup:
             cleanup.callback(self.env.close)
-            with environment_errors("at the start"):
-                obs = self.env.reset()
+            self._begin("at the start")
             cleanup.pop_all()  # it answered: it stays
-        self.replay.start(obs)
-        self.stack.push(obs, True)
 
     def _make(self, phase: int) -> envs.VectorEnv | envs.TaskVector:
         of_phase = ("phase", phase) if phase else ()
@@ -103,11 +100,17 @@ class Experience:
             RlplastError: as `environment_errors` says.
         """
         self.env.close()
-        with environment_errors(f"at the start of phase {phase}"):
+        when = f"at the start of phase {phase}"
+        with environment_errors(when):
             self.env, self.phase = self._make(phase), phase
-            obs = self.env.reset()
         if self.tasks.sequence.switch.replay == "clear":
             self.replay.clear()
+        self._begin(when)
+
+    def _begin(self, when: str) -> None:
+        """Begin new episodes, and store their first observations."""
+        with environment_errors(when):
+            obs = self.env.reset()
         self.replay.start(obs)
         self.stack.push(obs, True)
 
@@ -189,7 +192,10 @@ class Experience:
         return lambda folder: saving(folder / "replay")
 
     def load_files(self, folder: Path) -> None:
-        """Read the replay."""
+        """Read the replay, and begin new episodes where the open ones cannot go on.
+
+        These end as truncated at their last observation, as at a `switch`.
+        """
         self.replay.load(folder / "replay", self._replay_state)
         actions = self.replay.actions()
         count = self.spec.num_actions
@@ -198,6 +204,8 @@ class Experience:
                 f"replay {folder / 'replay'} holds actions from {actions.min()} to "
                 f"{actions.max()}: allowed are 0 to {count - 1}; use an older checkpoint"
             )
+        if self.env.restarts:
+            self._begin("as new episodes began after a resume")
 
     def close(self) -> None:
         """Close the environments and their processes."""

@@ -59,11 +59,13 @@ class OffPolicyAgent(ABC):
         clip_rewards: bool = False,
     ) -> None:
         self.config, self.tasks, self.device = config, tasks, device
+        self.spec: envs.EnvSpec = tasks.spec
+        if config.evaluate.every is not None:
+            self._check_constant("evaluate.every")
         self.units = config.units
         self.streams = Streams(config.seed)
         rng = self.streams.numpy("replay")
         self.experience = Experience(config, tasks, rng, device, clip_rewards)
-        self.spec: envs.EnvSpec = self.experience.spec
         self._anneal = config.agent.annealed()
         self.clock, self.updates_planned = Clock(), config.updates_planned()
         self.after_update: AfterUpdate = no_hooks
@@ -73,6 +75,18 @@ class OffPolicyAgent(ABC):
         self._compile_seconds: float | None = None  # not yet logged
         self.sums = torch.zeros(len(self.means), dtype=torch.float64, device=device)
         self.updates_summed = 0
+
+    def _check_constant(self, what: str) -> None:
+        """Refuse to evaluate in an environment that changes.
+
+        Raises:
+            ConfigError: naming what asks for it.
+        """
+        if self.spec.changes:
+            raise ConfigError(
+                f"{what}: env '{self.spec.id}' changes as its episodes pass, and an evaluation "
+                "would begin where it was at first; read train/return (evaluate.every: null)"
+            )
 
     # One step: a vector environment step, one update, or the start of a phase.
 
@@ -277,7 +291,11 @@ class OffPolicyAgent(ABC):
             on_frame: called with each picture.
             steps: instead of so many episodes, those that end within so many env_steps.
             task: by its number; None for that of this phase.
+
+        Raises:
+            ConfigError: in an environment that changes.
         """
+        self._check_constant("evaluation")
         now = self.sequence.tasks[self.clock.phase]
         task = now if task is None else task
         of_task = () if task == now else ("task", task)

@@ -52,7 +52,8 @@ class OffPolicyAgentConfig:
             holds for every task, unless ``env.switch`` says otherwise.
         initial_updates: updates at the end of `initial_steps`, before the next env_step, beside
             those that `replay_ratio` owes. With few `initial_steps` and many updates this is heavy
-            priming (Nikishin et al. 2022). On a sequence it is the first task's.
+            priming (Nikishin et al. 2022). A DQN's target, which moves with env_steps, stands still
+            meanwhile. On a sequence they are the first task's.
         gamma: discount factor per env_step.
         n_step: env_steps whose rewards are summed into a target.
         anneal: n and γ that move after each reset: a mapping such as ``{every: 40000, updates:
@@ -69,7 +70,7 @@ class OffPolicyAgentConfig:
     batch_size: int = param(256, "[1, 1000000]")
     buffer_size: int = param(1_000_000, "[1, 10000000000]")
     initial_steps: int = param(5000, "[1, inf)")
-    initial_updates: int = param(0, "[0, inf)")
+    initial_updates: int = param(0, "[0, 1000000000000]")
     gamma: float = param(0.99, "[0, 1]")
     n_step: int = param(1, "[1, 1000]")
     anneal: dict[str, Any] | None = None
@@ -151,17 +152,23 @@ class OffPolicyConfig(RunConfig):
                 f"(n_step + 1) = {least}, so that there is something to sample"
             )
         total = self.total_time()
-        if total.unit == "env_steps" and agent.initial_steps >= total.value:
-            raise ConfigError(
-                f"agent.initial_steps = {agent.initial_steps}: allowed is less than the total, "
-                f"{total}, or nothing is ever learnt"
-            )
         if total.unit not in ("env_steps", "updates", "episodes"):
             raise ConfigError(
                 f"total = {self.total!r}: a {self.kind} run counts env_steps, episodes or updates"
             )
-        if total.unit == "episodes":
-            self._longest_episode()
+        if total.unit != "updates" and agent.initial_steps >= self.env_steps_total(total):
+            most = (
+                "" if total.unit == "env_steps" else f" ({self.env_steps_total(total)} env_steps)"
+            )
+            raise ConfigError(
+                f"agent.initial_steps = {agent.initial_steps}: allowed is less than the total, "
+                f"{total}{most}, or nothing is ever learnt"
+            )
+        if self.evaluate.overestimation and self.evaluate.every is None:
+            raise ConfigError(
+                "evaluate.overestimation = true: it is measured in evaluations, and evaluate.every "
+                "is null; give it an interval, such as 10%"
+            )
 
     def _check_sequence(self) -> None:
         sequence = self.sequence()
@@ -281,12 +288,16 @@ class OffPolicyConfig(RunConfig):
     def horizon(self) -> Clock:
         """Return the clock at the end of the run; frames are not known in advance.
 
-        Of a total in episodes nothing else is.
+        An episode has at least one env_step. So episodes are the most that there can be, and of a
+        total in episodes the other counts.
         """
         total = self.total_time()
         if total.unit == "episodes":
-            return Clock(episodes=int(total.value))
-        return self._end(total)
+            env_steps = self.env_steps_total(total)
+            updates = self.updates_at(env_steps)
+            return Clock(episodes=int(total.value), env_steps=env_steps, updates=updates)
+        end = self._end(total)
+        return replace(end, episodes=end.env_steps)
 
     def _end(self, total: Time) -> Clock:
         n, env_steps = self.env.num_envs, self.env_steps_total(total)

@@ -35,6 +35,8 @@ class EnvConfig:
             fails. Only with `workers`.
         options: options of the environment, see `rlplast list envs`. With a sequence they hold for
             all its environments.
+        resume: auto, or exact. exact refuses an environment that does not go on after an
+            interruption as if there had been none; see docs/how-to/bring-an-environment.md.
         sequence: environments to train on, one after the other: ids, or mappings with ``id`` and
             ``options``.
         shift: makes several tasks of one environment, instead of `sequence`: a name such as
@@ -50,6 +52,7 @@ class EnvConfig:
     workers: int = 0
     timeout: float = param(300.0, "(0, inf)")
     options: dict[str, Any] = field(default_factory=dict)
+    resume: str = param("auto", "auto | exact")
     sequence: list[str | dict[str, Any]] = field(default_factory=list)
     shift: str | dict[str, Any] | None = None
     tasks: int | None = param(None, "[1, 10000]")

@@ -38,6 +38,7 @@ class Tasks:
         self._shifts = [envs.NO_SHIFT] * len(tasks)
         if self.sequence.each is None:
             self.spec: envs.EnvSpec = envs.spec(env.id, **env.options)
+            self._check_resume()
             return
         key = "env.sequence" if env.shift is None else f"env.shift = {env.shift!r}"
         try:
@@ -52,6 +53,16 @@ class Tasks:
             self.spec = envs.join_specs(specs)
         except (ValueError, ImportError) as error:
             raise ConfigError(f"{key}: {error}") from error
+        self._check_resume()
+
+    def _check_resume(self) -> None:
+        found = self.spec
+        if self.env.resume == "exact" and found.resume != "exact":
+            raise ConfigError(
+                f"env.resume = 'exact': env '{found.id}' can only be {found.resume} "
+                f"({found.resume_reason}); give it state_dict() and load_state_dict(state), or set "
+                "env.resume to auto"
+            )
 
     def of(self, number: int) -> tuple[str, dict[str, Any]]:
         """Return id and options of a task's environment."""

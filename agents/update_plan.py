@@ -70,7 +70,7 @@ def _row(row: Any, total: Time, key: str) -> tuple[int, float]:
     if start.unit != "env_steps":
         raise ConfigError(
             f"{key}.from = {row['from']!r}: allowed are env_steps, or a percentage of a total in "
-            "env_steps"
+            "env_steps; how many env_steps an episode has is not known in advance"
         )
     if total.unit == "env_steps" and start.value >= total.value:
         raise ConfigError(

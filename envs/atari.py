@@ -128,7 +128,7 @@ class AtariSimulator:
         else:
             self._ale.getScreenGrayscale(self._frames[1])
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool]:
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
         """Run up to `frame_skip` frames; a game that ends cuts them short.
 
         The observation of a game that ended before the last frame is that frame alone.
@@ -150,7 +150,7 @@ class AtariSimulator:
         if frame < last:
             frames[0] = frames[1]
         self.step_frames = frame + 1
-        return self._observe(), float(reward), game_over
+        return self._observe(), float(reward), game_over, False
 
     def _observe(self) -> np.ndarray:
         newest = np.maximum(self._frames[0], self._frames[1])

@@ -80,6 +80,10 @@ class EnvSpec:
         clip_rewards: whether agents learn from the sign of rewards, unless they are told.
         repeat_first: what a stack holds before an episode's start: its first observation, or
             zeros.
+        changes: whether it changes as its episodes pass, so that a new one is not the one trained
+            on, and an evaluation would mislead.
+        resume: how a run goes on after an interruption: exact, replayed or restarted.
+        resume_reason: why it is not a better one.
 
     Raises:
         ValueError: unless exactly one of `num_actions` and `action_dim` is set, and positive.
@@ -97,6 +101,9 @@ class EnvSpec:
     obs_scale: float = 1.0
     clip_rewards: bool = False
     repeat_first: bool = False
+    changes: bool = False
+    resume: str = "exact"
+    resume_reason: str = ""
 
     def __post_init__(self) -> None:
         """Check the two fields that exclude each other."""
@@ -124,10 +131,6 @@ class _World(Protocol):
         """Return the picture as uint8 (height, width, 3) without changing the state."""
         ...
 
-    def state_dict(self) -> State:
-        """Return all that decides the future, as a copy; a simulator's is without the generator."""
-        ...
-
     def load_state_dict(self, state: State) -> None:
         """Continue exactly where `state` was taken."""
         ...
@@ -153,14 +156,29 @@ class Env(_World, Protocol):
         """
         ...
 
+    def state_dict(self) -> State:
+        """Return all that decides the future, as a copy.
+
+        It may say ``running: False``: then a resume begins a new episode.
+        """
+        ...
+
 
 class Simulator(_World, Protocol):
     """The part of an environment that differs: dynamics and pictures, no episode counting."""
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool]:
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
         """Take an int, or float32 (action_dim,) in [−1, 1], as the spec says.
 
-        Returns the next observation, the reward and whether the episode terminated.
+        Returns the next observation, the reward, and whether the simulator itself terminated or
+        truncated the episode.
+        """
+        ...
+
+    def state_dict(self) -> State | None:
+        """Return all that decides the future, as a copy, but for the generator.
+
+        None if it cannot be told; then a resume begins a new episode.
         """
         ...
 
@@ -201,12 +219,13 @@ class EpisodicEnv:
             raise RuntimeError(f"env '{self.spec.id}' has no episode running: call reset() first")
         checked = self._checked(action)
         try:
-            obs_next, reward, terminated = self._simulator.step(checked)
+            obs_next, reward, terminated, truncated = self._simulator.step(checked)
         except NotFinite as error:
             raise NotFinite(f"episode step {self._steps + 1}: {error}") from error
         self._steps += 1
         limit = self.spec.max_episode_steps
-        truncated = not terminated and limit is not None and self._steps >= limit
+        truncated = truncated or (limit is not None and self._steps >= limit)
+        truncated = truncated and not terminated
         self._running = not (terminated or truncated)
         return obs_next, reward, terminated, truncated
 
@@ -227,23 +246,25 @@ class EpisodicEnv:
 
     def state_dict(self) -> State:
         """Return everything that decides the future, as a copy."""
+        simulator = self._simulator.state_dict()
         return {
             "id": self.spec.id,
             "steps": self._steps,
-            "running": self._running,
+            "running": self._running and simulator is not None,
             "rng": rng_state(self._rng),
-            "simulator": self._simulator.state_dict(),
+            "simulator": simulator,
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Continue exactly where `state` was taken.
+        """Continue exactly where `state` was taken; if it is not running, call `reset` next.
 
         Raises:
             ValueError: when the state belongs to another environment.
         """
         if state["id"] != self.spec.id:
             raise ValueError(f"a state of env '{state['id']}' cannot continue '{self.spec.id}'")
-        self._simulator.load_state_dict(state["simulator"])
+        if state["simulator"] is not None:
+            self._simulator.load_state_dict(state["simulator"])
         load_rng_state(self._rng, state["rng"])
         self._steps = state["steps"]
         self._running = state["running"]

@@ -68,10 +68,10 @@ class GymTask:
         obs, _ = self._task.reset()
         return obs
 
-    def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool]:
+    def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
         """Run one step of the task; the step limit is not the task's."""
         obs_next, reward, terminated, _, _ = self._task.step(action)
-        return obs_next, float(reward), bool(terminated)
+        return obs_next, float(reward), bool(terminated), False
 
     def render(self) -> np.ndarray:
         """Return the picture.

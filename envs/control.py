@@ -36,7 +36,9 @@ class ControlTask(Simulator, Protocol):
 class ControlSimulator:
     """A task whose actions are in [−1, 1] and repeated, observed in float32."""
 
-    def __init__(self, task: ControlTask, action_repeat: int, terminate: bool) -> None:
+    def __init__(
+        self, task: ControlTask, action_repeat: int, terminate: bool, obs_dtype: str = "float32"
+    ) -> None:
         """Wrap `task`.
 
         Args:
@@ -44,8 +46,10 @@ class ControlSimulator:
             action_repeat: control steps of a step. Their rewards are summed; a termination
                 ends the step at once.
             terminate: whether the task's terminations end the episode, or are ignored.
+            obs_dtype: what observations are cast to.
         """
         self._task, self._action_repeat, self._terminate = task, action_repeat, terminate
+        self._obs_dtype = obs_dtype
         self.step_frames = 0
         if task.bounds is not None:
             low, high = (np.asarray(bound, dtype=np.float64) for bound in task.bounds)
@@ -56,31 +60,30 @@ class ControlSimulator:
 
     def reset(self) -> np.ndarray:
         """Start an episode and return its first observation."""
-        return _observed(self._task.reset())
+        return self._observed(self._task.reset())
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool]:
-        """Repeat an action; returns the last observation, the summed reward and termination."""
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
+        """Repeat an action; returns the last observation, the summed reward and the two ends."""
         if self._task.bounds is not None:
             # In float64 and from the middle, so that bounds of ±1 change no bit of the action.
             low, high = self._task.bounds
             action = (self._middle + self._half * action).astype(self._dtype).clip(low, high)
-        obs_next, total, terminated = self._control_step(action)
+        obs_next, total, terminated, truncated = self._control_step(action)
         self.step_frames = 1
-        while not terminated and self.step_frames < self._action_repeat:
-            obs_next, reward, terminated = self._control_step(action)
+        while not (terminated or truncated) and self.step_frames < self._action_repeat:
+            obs_next, reward, terminated, truncated = self._control_step(action)
             total += reward
             self.step_frames += 1
-        return _observed(obs_next), total, terminated
+        return self._observed(obs_next), total, terminated, truncated
 
-    def _control_step(self, action: Any) -> tuple[np.ndarray, float, bool]:
-        obs_next, reward, terminated = self._task.step(action)
-        return obs_next, float(reward), self._terminate and bool(terminated)
+    def _control_step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
+        obs_next, reward, terminated, truncated = self._task.step(action)
+        return obs_next, float(reward), self._terminate and bool(terminated), bool(truncated)
 
-
-def _observed(obs: np.ndarray) -> np.ndarray:
-    """Return a float32 copy; what does not fit becomes infinite, which a `VectorEnv` refuses."""
-    with np.errstate(over="ignore"):
-        return np.array(obs, dtype=np.float32)
+    def _observed(self, obs: np.ndarray) -> np.ndarray:
+        """Return a copy; what does not fit becomes infinite, which a `VectorEnv` refuses."""
+        with np.errstate(over="ignore"):
+            return np.array(obs, dtype=self._obs_dtype)
 
 
 def control_options(task_limit: int | None, *constants: str) -> dict[str, Option]:
@@ -143,5 +146,6 @@ def control_env(
     spec: EnvSpec, task: ControlTask, rng: np.random.Generator, options: dict[str, Any]
 ) -> EpisodicEnv:
     """Build the environment around a task that draws from `rng`, under resolved options."""
-    simulator = ControlSimulator(task, options["action_repeat"], options["terminate"])
+    repeat, terminate = options["action_repeat"], options["terminate"]
+    simulator = ControlSimulator(task, repeat, terminate, spec.obs_dtype)
     return EpisodicEnv(spec, simulator, rng)

@@ -1,17 +1,24 @@
-"""Environments of the user's own: any id in Gymnasium's registry, as `gym/<id>`.
+"""Any environment of Gymnasium's registry, as ``gym/<id>``.
 
-The module that registers them is imported with `rlplast --import MODULE`. What they must offer:
+The module that registers it is imported with ``rlplast --import MODULE``, or by its own name in the
+id: ``gym/module:Id-v0``. Environments are as Gymnasium makes them, with the wrappers that they were
+registered with. Only the step limit is ours.
 
-- observations: a Box of floats, flattened here; actions: Discrete, or a Box with finite bounds;
-- all randomness from `self.np_random`, which is replaced by our generator (never from a seed);
-- on the environment inside all wrappers `state_dict()`, which returns all that an episode changes
-  except `np_random`, as a dict of arrays, numbers, strings, bools, None, and lists and dicts of
-  these; and `load_state_dict(state)`, which puts it back, so that a run continues exactly;
-- no truncation of its own: the limit is the registered `max_episode_steps`.
+A run that was interrupted goes on at one of three levels, found by trying (`rlplast.envs.levels`):
 
-Wrappers that an entry point applies stay; one with a state needs the two methods as well.
+- exact: the environment's own ``state_dict()`` and ``load_state_dict(state)``, where it and its
+  wrappers have them; else all their attributes (`rlplast.envs.snapshot`). It draws from our
+  generator.
+- replayed: a new environment gets the seed and the actions of the open episode again. Every
+  episode is reset with a seed of its own, drawn from our generator. The attributes of wrappers are
+  put back.
+- restarted: a new episode begins. The open one counts as truncated.
 
-Options: those of `rlplast.envs.control`, whether actions are continuous or not.
+Options: those of `rlplast.envs.control`, whether actions are continuous or not, and
+
+- ``kwargs``: arguments of the environment, such as ``{map_name: 8x8}``;
+- ``keys``: entries of a Dict observation that the agent sees; all by default;
+- ``longest_replay``: steps of an episode that a resume may replay; a longer one is restarted.
 """
 
 import dataclasses
@@ -20,10 +27,12 @@ from typing import Any
 
 import numpy as np
 
+from rlplast.envs import snapshot
 from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain, require
 from rlplast.envs.control import control_env, control_options, control_spec
-from rlplast.envs.options import Family
-from rlplast.envs.spaces import action_size, observation_size
+from rlplast.envs.levels import LEVELS, Level, find_level
+from rlplast.envs.options import Family, Option, count
+from rlplast.envs.spaces import acted, seen
 
 __all__ = [
     "FAMILY",
@@ -31,24 +40,24 @@ __all__ = [
     "CustomTask",
     "module_of",
     "own_ids",
+    "portable",
     "register_again",
     "registration",
 ]
 
 PREFIX = "gym/"
 
-# Gymnasium's wrappers that remember something between steps, without a way to save it.
-_STATEFUL_WRAPPERS = (
-    "Autoreset DelayObservation FrameStackObservation MaxAndSkipObservation NormalizeObservation "
-    "NormalizeReward RecordEpisodeStatistics StickyAction TimeAwareObservation TimeLimit"
-).split()
+_found: dict[str, Level] = {}  # how an id with its options is resumed: tried once a process
 
 
 def registration(env_id: str) -> Any | None:
     """Return Gymnasium's record of an id, or None when there is none."""
     if not env_id.startswith(PREFIX):
         return None
-    return _registry().get(env_id.removeprefix(PREFIX))
+    module, colon, name = env_id.removeprefix(PREFIX).rpartition(":")
+    if colon:
+        require(module, module)
+    return _registry().get(name)
 
 
 def own_ids() -> list[str]:
@@ -68,17 +77,26 @@ def module_of(env_id: str) -> str:
     return getattr(entry_point, "__module__", "")
 
 
-def register_again(record: Any) -> None:
+def portable(env_id: str, options: dict[str, Any]) -> tuple[Any, str, Level]:
+    """Return what `register_again` needs in another process."""
+    return _record(env_id), _key(env_id, options), _level(env_id, options)
+
+
+def register_again(record: Any, key: str, level: Level) -> None:
     """Put a record back into Gymnasium's registry, in a process that may lack it."""
     if isinstance(record.entry_point, str):
         # The module of the environment may register it itself, which has to come first: after
         # the record, Gymnasium would warn that one replaces the other.
         importlib.import_module(record.entry_point.partition(":")[0])
     _registry()[record.id] = record
+    _found[key] = level
 
 
 def _record(env_id: str) -> Any:
-    return _registry()[env_id.removeprefix(PREFIX)]
+    record = registration(env_id)
+    if record is None:
+        raise ValueError(f"env '{env_id}' is not in Gymnasium's registry any more")
+    return record
 
 
 def _registry() -> dict[str, Any]:
@@ -88,70 +106,124 @@ def _registry() -> dict[str, Any]:
         return {}  # then nothing is registered
 
 
+class _Episode:
+    """What the environment inside all wrappers was told since its reset, which gets a seed."""
+
+    def __init__(self, env: Any, rng: np.random.Generator, longest: int) -> None:
+        self._reset, self._step, self._rng = env.reset, env.step, rng
+        self._longest, self._inside = longest, False
+        self.seed = 0
+        self.actions: list[Any] | None = []  # None once there are too many
+        env.reset, env.step = self.reset, self.step
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.seed, self.actions = int(self._rng.integers(2**31)), []
+        return self._begin(options)
+
+    def _begin(self, options: dict[str, Any] | None = None) -> Any:
+        self._inside = True  # an environment may step itself as it begins
+        try:
+            return self._reset(seed=self.seed, options=options)
+        finally:
+            self._inside = False
+
+    def step(self, action: Any) -> Any:
+        if self.actions is not None and not self._inside:
+            self.actions.append(np.array(action))
+            if len(self.actions) > self._longest:
+                self.actions = None
+        return self._step(action)
+
+    def state_dict(self) -> State | None:
+        if self.actions is None:
+            return None
+        return {"seed": self.seed, "actions": np.array(self.actions)}
+
+    def load_state_dict(self, state: State) -> None:
+        self.seed, self.actions = state["seed"], list(state["actions"])
+        self._begin()
+        for action in self.actions:
+            self._step(action[()])
+
+
 class CustomTask:
-    """One environment of the user's own; a `ControlTask`."""
+    """One environment; a `ControlTask` and a `Resumable`."""
 
     step_frames = 1
 
-    def __init__(self, env_id: str, rng: np.random.Generator | None) -> None:
-        """Build a registered environment that draws from `rng`; without one only to look at it.
+    def __init__(
+        self, env_id: str, rng: np.random.Generator, options: dict[str, Any], level: str
+    ) -> None:
+        """Build a registered environment that draws from `rng`.
+
+        Args:
+            env_id: its id.
+            rng: the generator.
+            options: resolved ones.
+            level: how it is resumed, of `LEVELS`.
 
         Raises:
-            ValueError: when its spaces, its wrappers or its missing methods rule it out.
+            ValueError: when its spaces rule it out.
         """
-        self._id = env_id
+        self._id, self._rng, self._level = env_id, rng, level
         record = _record(env_id)
         self._drawable = _draws(record)
         # The step limit, the order of calls and the checks are ours.
         bare = dataclasses.replace(
-            record, max_episode_steps=None, order_enforce=False, disable_env_checker=True
+            record,
+            kwargs=record.kwargs | options["kwargs"],
+            max_episode_steps=None,
+            order_enforce=False,
+            disable_env_checker=True,
         )
         mode = {"render_mode": "rgb_array"} if self._drawable else {}
         self._env = require("gymnasium", "gymnasium").make(bare, **mode)
-        self._layers = _layers_with_state(env_id, self._env)
-        if rng is not None:
-            self._env.unwrapped.np_random = rng
-        self.obs_size = observation_size(env_id, self._env.observation_space)
-        size = action_size(env_id, self._env.action_space)
-        self.num_actions = size if isinstance(size, int) else None
-        self.bounds = None if isinstance(size, int) else size
+        self.seen = seen(env_id, self._env.observation_space, options["keys"])
+        self._acted = acted(env_id, self._env.action_space)
+        self.num_actions, self.bounds = self._acted.count, self._acted.bounds
+        layers = _layers(self._env)
+        self._episode = None
+        if level == LEVELS[0]:
+            layers[-1].np_random = rng
+        else:
+            self._episode = _Episode(layers.pop(), rng, options["longest_replay"])
+        # A wrapper passes on what it has not itself, so ask its class.
+        own = [hasattr(type(layer), "state_dict") for layer in layers]
+        self._telling = [layer for layer, tells in zip(layers, own, strict=True) if tells]
+        self._silent = [layer for layer, tells in zip(layers, own, strict=True) if not tells]
+        self._outside = [rng, self._env.unwrapped, *self._telling]
 
     def reset(self) -> np.ndarray:
         """Start an episode and return its first observation."""
         obs, _ = self._env.reset()
-        return self._flat(obs)
+        return self._seen(obs)
 
-    def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool]:
+    def draw(self, rng: np.random.Generator) -> int | np.ndarray:
+        """Return a random action."""
+        if self.bounds is not None:
+            low, high = self.bounds
+            return rng.uniform(low, high).astype(low.dtype)
+        return int(rng.integers(self.num_actions or 1))
+
+    def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
         """Run one step.
 
         Raises:
-            ValueError: when the environment breaks the contract of this module.
+            ValueError: when a reward is not one number, or an observation not as its space says.
         """
-        space = self._env.action_space
-        if isinstance(action, np.ndarray):
-            native = action.reshape(space.shape)
-        else:
-            native = space.start + action
-        obs_next, reward, terminated, truncated, _ = self._env.step(native)
-        if truncated and not terminated:
-            raise ValueError(
-                f"env '{self._id}' truncated its episode: leave the limit to max_episode_steps, "
-                "where it was registered or among the options"
-            )
+        found = self._env.step(self._acted.native(action))
+        obs_next, reward, terminated, truncated, _ = found
         if np.ndim(reward) or not isinstance(reward, int | float | np.number | np.ndarray):
             raise ValueError(
                 f"env '{self._id}' returned {reward!r} as a reward: allowed is one number"
             )
-        return self._flat(obs_next), float(reward), bool(terminated)
+        return self._seen(obs_next), float(reward), bool(terminated), bool(truncated)
 
-    def _flat(self, obs: Any) -> np.ndarray:
-        flat = np.asarray(obs).reshape(-1)
-        if flat.size != self.obs_size:
-            raise ValueError(
-                f"env '{self._id}' returned an observation of shape {np.shape(obs)}, its "
-                f"observation_space says {self._env.observation_space.shape}"
-            )
-        return flat
+    def _seen(self, obs: Any) -> np.ndarray:
+        try:
+            return self.seen.read(obs)
+        except ValueError as error:
+            raise ValueError(f"env '{self._id}' {error}") from error
 
     def render(self) -> np.ndarray:
         """Return the picture as uint8 (height, width, 3)."""
@@ -163,19 +235,33 @@ class CustomTask:
             )
         return picture
 
-    def state_dict(self) -> State:
-        """Return the state of the environment and of its wrappers that have one."""
+    def state_dict(self) -> State | None:
+        """Return the state of the environment and its wrappers, or None if it cannot be told."""
+        episode = None if self._episode is None else self._episode.state_dict()
+        if self._level == LEVELS[-1] or (self._episode is not None and episode is None):
+            return None
         try:
-            return {"layers": [plain(layer.state_dict()) for layer in self._layers]}
+            told = [plain(layer.state_dict()) for layer in self._telling]
         except TypeError as error:
             raise ValueError(f"state_dict() of env '{self._id}': {error}") from error
+        taken = snapshot.take(self._silent, self._outside)
+        return {"episode": episode, "layers": told, "attributes": taken}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue exactly where `state` was taken."""
-        if len(state["layers"]) != len(self._layers):
+        """Continue where `state` was taken.
+
+        Raises:
+            ValueError: if it is of an environment with other wrappers, or of another level.
+        """
+        if len(state["layers"]) != len(self._telling):
             raise ValueError(f"the state of env '{self._id}' is of one with other wrappers")
-        for layer, layer_state in zip(self._layers, state["layers"], strict=True):
-            layer.load_state_dict(plain(layer_state))
+        if (state["episode"] is None) != (self._episode is None):
+            raise ValueError(f"the state of env '{self._id}' is of one that is resumed otherwise")
+        if self._episode is not None:
+            self._episode.load_state_dict(state["episode"])
+        for layer, told in zip(self._telling, state["layers"], strict=True):
+            layer.load_state_dict(plain(told))
+        snapshot.put(state["attributes"], self._silent, self._outside)
 
     def close(self) -> None:
         """Close the environment."""
@@ -191,44 +277,42 @@ def _draws(record: Any) -> bool:
     return "rgb_array" in (modes or ())
 
 
-def _layers_with_state(env_id: str, env: Any) -> list[Any]:
-    """Return the environment and those of its wrappers that have a state, outermost first.
+def _layers(env: Any) -> list[Any]:
+    """Return an environment's wrappers, the outermost first, and itself."""
+    layers = [env]
+    while layers[-1] is not layers[-1].unwrapped:
+        layers.append(layers[-1].env)
+    return layers
 
-    Raises:
-        ValueError: when the environment cannot save its state, or a wrapper has one but cannot.
-    """
-    layers = []
-    while True:
-        name = type(env).__name__
-        can_save = hasattr(env, "state_dict") and hasattr(env, "load_state_dict")
-        if can_save:
-            layers.append(env)
-        elif env is env.unwrapped:
-            raise ValueError(
-                f"env '{env_id}' cannot be resumed exactly: give its class {name} the methods "
-                "state_dict(), which returns all that an episode changes except np_random, as a "
-                "dict of arrays, numbers, strings, bools, None, lists and dicts, and "
-                "load_state_dict(state), which puts it back"
-            )
-        elif name in _STATEFUL_WRAPPERS:
-            raise ValueError(
-                f"env '{env_id}' is wrapped in {name}, whose state cannot be saved: leave it out"
-            )
-        if env is env.unwrapped:
-            return layers
-        env = env.env
+
+def _key(env_id: str, options: dict[str, Any]) -> str:
+    record = _record(env_id)
+    return repr((env_id, record.entry_point, record.kwargs, sorted(options.items())))
+
+
+def _level(env_id: str, options: dict[str, Any]) -> Level:
+    key = _key(env_id, options)
+    if key not in _found:
+        _found[key] = find_level(lambda level, rng: CustomTask(env_id, rng, options, level))
+    return _found[key]
 
 
 def _describe(env_id: str, task: CustomTask, options: dict[str, Any]) -> EnvSpec:
     action_dim = None if task.bounds is None else len(task.bounds[0])
-    limit = _record(env_id).max_episode_steps
-    return control_spec(
-        env_id, task.obs_size, action_dim, limit, options, num_actions=task.num_actions
+    limit, level = _record(env_id).max_episode_steps, _level(env_id, options)
+    size, number = task.seen.shape[0], task.num_actions
+    return dataclasses.replace(
+        control_spec(env_id, size, action_dim, limit, options, num_actions=number),
+        obs_shape=task.seen.shape,
+        obs_dtype=task.seen.dtype,
+        obs_scale=task.seen.scale,
+        resume=level.name,
+        resume_reason=level.reason,
     )
 
 
 def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
-    task = CustomTask(env_id, rng=None)
+    task = CustomTask(env_id, np.random.default_rng(0), options, LEVELS[-1])
     try:
         return _describe(env_id, task, options)
     finally:
@@ -236,13 +320,28 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
-    task = CustomTask(env_id, rng)
+    task = CustomTask(env_id, rng, options, _level(env_id, options).name)
     return control_env(_describe(env_id, task, options), task, rng, options)
+
+
+def _options(env_id: str) -> dict[str, Option]:
+    def mapping(value: Any) -> bool:
+        return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+
+    def names(value: Any) -> bool:
+        listed = isinstance(value, list) and len(value) > 0
+        return value is None or (listed and all(isinstance(key, str) for key in value))
+
+    return control_options(_record(env_id).max_episode_steps) | {
+        "kwargs": Option({}, "mapping of arguments", mapping),
+        "keys": Option(None, "list of names, null: all", names),
+        "longest_replay": count(10_000),
+    }
 
 
 FAMILY = Family(
     ids=(),
-    options=lambda env_id: control_options(_record(env_id).max_episode_steps),
+    options=_options,
     summary=lambda env_id: f"{env_id.removeprefix(PREFIX)} of Gymnasium's registry",
     source="registered by the user",
     spec=_spec,

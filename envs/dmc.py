@@ -142,7 +142,7 @@ class DmcTask:
             raise NotFinite(f"env '{self._name}' at a reset: {error}") from error
         return self._observe()
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
         """Run one control step.
 
         Raises:
@@ -157,7 +157,7 @@ class DmcTask:
         reward = float(self._task.get_reward(self._physics))
         # The suite ends an episode by returning its last discount, which is 0 wherever it does.
         terminated = self._task.get_termination(self._physics) is not None
-        return self._observe(), reward, terminated
+        return self._observe(), reward, terminated, False
 
     def _observe(self) -> np.ndarray:
         obs = self._task.get_observation(self._physics)

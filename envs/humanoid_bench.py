@@ -170,11 +170,11 @@ class HumanoidBenchTask:
             obs, _ = self._env.reset()
         return obs
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
         """Run one control step, which draws nothing."""
         self._module.update(self._heights)
         obs_next, reward, terminated, _, _ = self._env.step(action)
-        return obs_next, float(reward), bool(terminated)
+        return obs_next, float(reward), bool(terminated), False
 
     def render(self) -> np.ndarray:
         """Return the picture of the task's camera, (256, 256, 3); see `draw`."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlplast.envs.base import EnvSpec, State
+from rlplast.envs.levels import LEVELS
 from rlplast.envs.shifts import Shift
 from rlplast.envs.vector import VectorEnv, VectorStep
 
@@ -21,8 +22,8 @@ _SAME = ("obs_dtype", "frame_stack", "obs_scale", "clip_rewards", "repeat_first"
 def join_specs(specs: Sequence[EnvSpec]) -> EnvSpec:
     """Return the union of the spaces of environments.
 
-    It has as many coordinates or channels as the widest, and all actions. What only one
-    environment has, such as its step limit, is that of the first.
+    It has as many coordinates or channels as the widest, all actions, and the worst level of
+    resuming. What only one environment has, such as its step limit, is that of the first.
 
     Raises:
         ValueError: naming the first environment and one that does not go with it.
@@ -36,8 +37,16 @@ def join_specs(specs: Sequence[EnvSpec]) -> EnvSpec:
     num_actions = max((s.num_actions or 0 for s in specs), default=0) or None
     action_dim = max((s.action_dim or 0 for s in specs), default=0) or None
     ids = "+".join(dict.fromkeys(s.id for s in specs))
+    worst = max(specs, key=lambda s: LEVELS.index(s.resume))
     return dataclasses.replace(
-        first, id=ids, obs_shape=shape, num_actions=num_actions, action_dim=action_dim
+        first,
+        id=ids,
+        obs_shape=shape,
+        num_actions=num_actions,
+        action_dim=action_dim,
+        changes=any(s.changes for s in specs),
+        resume=worst.resume,
+        resume_reason=worst.resume_reason,
     )
 
 
@@ -70,11 +79,22 @@ class TaskVector:
 
     def __init__(self, env: VectorEnv, spec: EnvSpec, shift: Shift) -> None:
         self._env, self._shift = env, shift
-        self.spec = dataclasses.replace(spec, success_return=env.spec.success_return)
+        own = env.spec
+        self.spec = dataclasses.replace(
+            spec,
+            success_return=own.success_return,
+            resume=own.resume,
+            resume_reason=own.resume_reason,
+        )
         self.num_envs = env.num_envs
         size = env.spec.action_dim
         one, kind = ((), np.int64) if size is None else ((size,), np.float32)
         self._late = np.zeros((shift.delay, env.num_envs, *one), kind)  # the next one first
+
+    @property
+    def restarts(self) -> bool:
+        """Whether a state was loaded from which not all episodes go on."""
+        return self._env.restarts
 
     def reset(self) -> np.ndarray:
         """Start an episode everywhere and return (N, *obs_shape)."""

@@ -69,10 +69,10 @@ class MinAtarSimulator:
         self._wrapper.reset()
         return self._observe()
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool]:
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
         """Run one frame."""
         reward, terminated = self._wrapper.act(self._actions[action])
-        return self._observe(), float(reward), bool(terminated)
+        return self._observe(), float(reward), bool(terminated), False
 
     def _observe(self) -> np.ndarray:
         return np.ascontiguousarray(self._wrapper.state().transpose(2, 0, 1), dtype=np.uint8)

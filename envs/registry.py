@@ -142,26 +142,26 @@ def make_vector(
         MissingPackage: when the family's package is not installed.
     """
     family, resolved = _resolve(env_id, options)
-    registration = custom.registration(env_id) if family is custom.FAMILY else None
+    own = custom.portable(env_id, resolved) if family is custom.FAMILY else None
     if workers:
         remedy = "register it with an entry point 'module:Class'"
-        if registration is None:
+        if own is None:
             remedy = "let its family's make be a function of a module"
-        check_portable(env_id, (registration, family.make), remedy)
-    make_env = partial(_make_here, registration, family.make, env_id, resolved)
+        check_portable(env_id, (own, family.make), remedy)
+    make_env = partial(_make_here, own, family.make, env_id, resolved)
     return VectorEnv(family.spec(env_id, resolved), make_env, rngs, workers, timeout)
 
 
 def _make_here(
-    registration: Any,
+    own: tuple[Any, ...] | None,
     build: Callable[[str, np.random.Generator, dict[str, Any]], Env],
     env_id: str,
     options: dict[str, Any],
     rng: np.random.Generator,
 ) -> Env:
     """Build an environment, perhaps in a worker where the user's module was not imported."""
-    if registration is not None:
-        custom.register_again(registration)
+    if own is not None:
+        custom.register_again(*own)
     return build(env_id, rng, options)
 
 

@@ -1,65 +1,195 @@
-"""Which Gymnasium spaces an agent can work with; they are read, never sampled."""
+"""What an agent sees of Gymnasium's spaces, and how it acts in them; spaces are never sampled.
 
+- `seen`: observations as a float32 vector or as a uint8 picture.
+- `acted`: actions as an integer, or as a vector with bounds.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-__all__ = ["action_size", "observation_size"]
+from rlplast.envs.base import require
 
-_REMEDIES = {
-    "Dict": "wrap it with gymnasium.wrappers.FlattenObservation",
-    "Tuple": "wrap it with gymnasium.wrappers.FlattenObservation",
-    "Discrete": "return it one-hot, as float32",
-    "MultiDiscrete": "return it one-hot, as float32",
-    "MultiBinary": "return it as a Box of float32",
-}
+__all__ = ["MOST_ACTIONS", "Acted", "Seen", "acted", "seen"]
+
+MOST_ACTIONS = 1024  # of a MultiDiscrete or MultiBinary space
+_PARTS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
+_ALLOWED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
 
 
-def observation_size(env_id: str, space: Any) -> int:
-    """Return how many numbers an observation has; a Box of any shape is flattened.
+@dataclass(frozen=True)
+class Seen:
+    """Observations as the agent sees them.
+
+    Attributes:
+        shape: (size,), or (channels, height, width) of a picture.
+        dtype: float32, or uint8 of a picture.
+        scale: what networks multiply them by: 1/255 for bytes.
+        read: turns the environment's own observation into such an array.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    scale: float
+    read: Callable[[Any], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Acted:
+    """Actions as the agent chooses them.
+
+    Attributes:
+        count: actions are the integers below it; None for vectors.
+        bounds: lowest and highest vectors, (action_dim,); None for integers.
+        native: turns an integer, or a vector within the bounds, into the environment's own action.
+    """
+
+    count: int | None
+    bounds: tuple[np.ndarray, np.ndarray] | None
+    native: Callable[[Any], Any]
+
+
+def seen(env_id: str, space: Any, keys: Sequence[str] | None = None) -> Seen:
+    """Return how an agent sees the observations of a space.
+
+    A Box of bytes with two or three axes, each of three axes being the smaller of the first and
+    the last as channels, is a picture. All else is flattened by Gymnasium's own rule, with
+    integers of Discrete, MultiDiscrete and MultiBinary as one-hot vectors, and cast to float32.
 
     Args:
         env_id: named in errors.
         space: the environment's `observation_space`.
+        keys: the entries of a Dict to see; None for all.
 
     Raises:
-        ValueError: unless it is a Box of floats with at least one entry.
+        ValueError: for spaces of other kinds, keys it does not have, or no entries.
     """
+    pick: Callable[[Any], Any] = _same
     kind = type(space).__name__
-    if kind != "Box":
-        remedy = _REMEDIES.get(kind, "return a Box of float32")
-        raise ValueError(
-            f"observations of env '{env_id}' are {kind}, for which there is no flattening rule: "
-            f"{remedy} (allowed: Box of floats)"
-        )
-    if np.dtype(space.dtype).kind != "f":
-        raise ValueError(
-            f"observations of env '{env_id}' are a Box of {np.dtype(space.dtype)}: wrap it with "
-            "gymnasium.wrappers.DtypeObservation(env, numpy.float32) (allowed: Box of floats)"
-        )
-    size = int(np.prod(space.shape, dtype=int))
+    if keys is not None:
+        known = list(space) if kind == "Dict" else []
+        if missing := [key for key in keys if key not in known]:
+            raise ValueError(
+                f"option 'keys' of env '{env_id}' has {missing[0]!r}: allowed are "
+                f"{', '.join(known) or f'none, since its observations are {kind}'}"
+            )
+        spaces = require("gymnasium.spaces", "gymnasium")
+        if len(keys) == 1:
+            space, pick = space[keys[0]], partial(_entry, keys[0])
+        else:
+            space = spaces.Dict({key: space[key] for key in keys})
+            pick = partial(_entries, tuple(keys))
+    elif kind == "Dict" and len(space) == 1:
+        (key,) = space
+        space, pick = space[key], partial(_entry, key)
+    _check_parts(env_id, space, "observations")
+    if type(space).__name__ == "Box" and space.dtype == np.uint8 and len(space.shape) in (2, 3):
+        return _picture(env_id, space, pick)
+    utils = require("gymnasium.spaces.utils", "gymnasium")
+    size = utils.flatdim(space)
     if not size:
-        raise ValueError(f"observations of env '{env_id}' have shape {space.shape}: no entries")
-    return size
+        raise ValueError(f"observations of env '{env_id}' have no entries: {space}")
+    whole = type(space).__name__ == "Box" and space.dtype == np.uint8
+    bytes_only = whole and space.low.min() == 0 and space.high.max() == 255
+    return Seen((size,), "float32", 1 / 255 if bytes_only else 1.0, partial(_flat, space, pick))
 
 
-def action_size(env_id: str, space: Any) -> int | tuple[np.ndarray, np.ndarray]:
-    """Return the number of actions, or the lowest and highest ones, both flattened.
+def _check_parts(env_id: str, space: Any, path: str) -> None:
+    kind = type(space).__name__
+    if kind not in _PARTS:
+        raise ValueError(
+            f"{path} of env '{env_id}' are {kind}, for which there is no flattening rule (allowed: "
+            f"{_ALLOWED}): choose entries with env.options: {{keys: [...]}}, or wrap the "
+            "environment"
+        )
+    if kind in ("Dict", "Tuple"):
+        parts = space.items() if kind == "Dict" else enumerate(space)
+        for name, part in parts:
+            _check_parts(env_id, part, f"{path}[{name!r}]")
+
+
+def _picture(env_id: str, space: Any, pick: Callable[[Any], Any]) -> Seen:
+    shape = space.shape
+    if 0 in shape:
+        raise ValueError(f"observations of env '{env_id}' have no entries: {space}")
+    if len(shape) == 2:
+        return Seen((1, *shape), "uint8", 1 / 255, partial(_grey, shape, pick))
+    if shape[-1] <= shape[0]:
+        turned = (shape[2], shape[0], shape[1])
+        return Seen(turned, "uint8", 1 / 255, partial(_channels_first, shape, pick))
+    return Seen(shape, "uint8", 1 / 255, partial(_checked, shape, pick))
+
+
+def _same(obs: Any) -> Any:
+    return obs
+
+
+def _entry(key: str, obs: Any) -> Any:
+    return obs[key]
+
+
+def _entries(keys: tuple[str, ...], obs: Any) -> dict[str, Any]:
+    return {key: obs[key] for key in keys}
+
+
+def _checked(shape: tuple[int, ...], pick: Callable[[Any], Any], obs: Any) -> np.ndarray:
+    found = np.asarray(pick(obs))
+    if found.shape != shape:
+        raise ValueError(
+            f"returned an observation of shape {found.shape}, its observation_space says {shape}"
+        )
+    return found
+
+
+def _grey(shape: tuple[int, ...], pick: Callable[[Any], Any], obs: Any) -> np.ndarray:
+    return _checked(shape, pick, obs)[None]
+
+
+def _channels_first(shape: tuple[int, ...], pick: Callable[[Any], Any], obs: Any) -> np.ndarray:
+    return np.moveaxis(_checked(shape, pick, obs), -1, 0)
+
+
+def _flat(space: Any, pick: Callable[[Any], Any], obs: Any) -> np.ndarray:
+    if type(space).__name__ == "Box":
+        return _checked(space.shape, pick, obs).reshape(-1)
+    flatten = require("gymnasium.spaces.utils", "gymnasium").flatten
+    return np.asarray(flatten(space, pick(obs)))
+
+
+def acted(env_id: str, space: Any) -> Acted:
+    """Return how an agent acts in a space.
+
+    A MultiDiscrete or MultiBinary space of up to `MOST_ACTIONS` combinations is numbered through,
+    the last entry running fastest.
 
     Args:
         env_id: named in errors.
         space: the environment's `action_space`.
 
     Raises:
-        ValueError: unless it is Discrete or a Box of floats with finite bounds.
+        ValueError: for spaces of other kinds, more combinations, or bounds that are not finite.
     """
     kind = type(space).__name__
     if kind == "Discrete":
-        return int(space.n)
+        return Acted(int(space.n), None, partial(_counted, space.start))
+    if kind in ("MultiDiscrete", "MultiBinary"):
+        sizes = np.full(space.shape, 2) if kind == "MultiBinary" else space.nvec
+        start = space.start if kind == "MultiDiscrete" else np.zeros(space.shape, space.dtype)
+        count = int(np.prod(sizes, dtype=object))
+        if count > MOST_ACTIONS:
+            raise ValueError(
+                f"actions of env '{env_id}' are {kind} with {count} combinations: allowed are up "
+                f"to {MOST_ACTIONS}; wrap the environment so that it offers fewer"
+            )
+        return Acted(count, None, partial(_combined, sizes, start, space.dtype))
     if kind != "Box" or np.dtype(space.dtype).kind != "f" or not np.prod(space.shape, dtype=int):
         found = f"a Box of {np.dtype(space.dtype)}, shape {space.shape}" if kind == "Box" else kind
         raise ValueError(
-            f"actions of env '{env_id}' are {found}: allowed are Discrete and a Box of floats"
+            f"actions of env '{env_id}' are {found}: allowed are Discrete, MultiDiscrete, "
+            "MultiBinary and a Box of floats"
         )
     low, high = space.low.reshape(-1), space.high.reshape(-1)
     bad = ~(np.isfinite(low) & np.isfinite(high) & (low < high))
@@ -69,4 +199,17 @@ def action_size(env_id: str, space: Any) -> int | tuple[np.ndarray, np.ndarray]:
             f"entry {at} of the actions of env '{env_id}' has the bounds {low[at]} and {high[at]}: "
             "actions in [-1, 1] are rescaled to the bounds, so they must be finite and apart"
         )
-    return low, high
+    return Acted(None, (low, high), partial(_shaped, space.shape))
+
+
+def _counted(start: Any, action: int) -> Any:
+    return start + action
+
+
+def _combined(sizes: np.ndarray, start: np.ndarray, dtype: Any, action: int) -> np.ndarray:
+    chosen = np.array(np.unravel_index(action, sizes.reshape(-1)), dtype)
+    return chosen.reshape(sizes.shape) + start
+
+
+def _shaped(shape: tuple[int, ...], action: np.ndarray) -> np.ndarray:
+    return action.reshape(shape)

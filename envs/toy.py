@@ -4,7 +4,7 @@ The agent starts in the upper left corner (S) of a square lake and wants to the 
 A hole (H) ends the episode without a reward, the goal with a reward of 1. Its `max_episode_steps`
 end it too, without one: as a termination, as in the published code, so that nothing is expected
 beyond. After `switch_after` episodes the lake is another one, its mirror image about the
-diagonal: where the agent had to go down first it now has to go right. Moves are certain; one off
+diagonal: where a way went down it now goes right. Moves are certain; one off
 the edge leaves the agent in place.
 
 The lake of 2 × 2 is ``SH/FG``, then ``SF/HG`` (ICLR blog post 2024, "It's Time to Move On: Primacy
@@ -99,7 +99,7 @@ class FrozenLake:
         self._episodes += 1
         return self._observe()
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool]:
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
         """Move by one cell."""
         row, column = divmod(self._place, self._size)
         down, right = _MOVES[action]
@@ -109,7 +109,7 @@ class FrozenLake:
         self._steps += 1
         cell = self.lake[row][column]
         over = cell in "GH" or self._steps >= self._limit
-        return self._observe(), float(cell == "G"), over
+        return self._observe(), float(cell == "G"), over, False
 
     def _observe(self) -> np.ndarray:
         obs = np.zeros(self._size**2, np.float32)
@@ -164,6 +164,7 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
         num_actions=len(_MOVES),
         frames_per_step=1,
         max_episode_steps=_limit(options),
+        changes=options["switch_after"] is not None,
     )
 
 

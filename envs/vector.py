@@ -135,6 +135,7 @@ class VectorEnv:
     Attributes:
         spec: description of each of them.
         num_envs: how many there are.
+        restarts: whether a state was loaded from which not all episodes go on: call `reset`.
     """
 
     def __init__(
@@ -174,6 +175,7 @@ class VectorEnv:
             arguments = [(make_env, rngs[part], part.start) for part in self._slices]
             self._groups = WorkerGroups(EnvGroup, arguments, timeout)
         self._obs: np.ndarray | None = None
+        self.restarts = False
         self._return = np.zeros(self.num_envs)
         self._length = np.zeros(self.num_envs, dtype=np.int64)
 
@@ -189,7 +191,7 @@ class VectorEnv:
         return self._obs
 
     def reset(self) -> np.ndarray:
-        """Start an episode everywhere; call it once, at the start of a run.
+        """Start an episode everywhere; call it at the start of a run, or where it `restarts`.
 
         Raises:
             NotFinite: when an observation is NaN or infinite.
@@ -199,7 +201,7 @@ class VectorEnv:
         self._return[:] = 0
         self._length[:] = 0
         self._check_finite("first observation", obs)
-        self._obs = obs
+        self._obs, self.restarts = obs, False
         return obs
 
     def step(self, actions: np.ndarray) -> VectorStep:
@@ -305,7 +307,7 @@ class VectorEnv:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Continue exactly where `state` was taken, without a reset.
+        """Continue where `state` was taken; without a reset, unless it `restarts` then.
 
         Raises:
             ValueError: when the state has another number of environments or other ones.
@@ -315,6 +317,7 @@ class VectorEnv:
             raise ValueError(f"a state of {len(states)} environments cannot fill {self.num_envs}")
         self._groups.call("set_states", [(states[part],) for part in self._slices])
         self._obs = state["obs"].copy()
+        self.restarts = not all(one.get("running", True) for one in states)
         self._return[:] = state["episode_return"]
         self._length[:] = state["episode_length"]
 

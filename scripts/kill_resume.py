@@ -106,6 +106,13 @@ SAC_SHORT: dict[str, Any] = {
     "evaluate": {"every": "15%", "episodes": 3},
 }
 SHORT_OF |= {"gym": SAC_SHORT, "dmc": SAC_SHORT, "humanoid_bench": SAC_SHORT}
+DQN_SHORT: dict[str, Any] = {  # of small environments
+    "total": "2400 env_steps",
+    "agent.initial_steps": 150,
+    "agent.buffer_size": 1500,
+    "agent.target_every": 100,
+    "evaluate.every": None,
+}
 # Classifiers and GPTs, over the boundary of two phases; a GPT's tied head refuses two methods.
 PHASED_HOOKS: list[dict[str, Any]] = [{"method": "fire", "on": "phase_start"}, *HOOKS[1:]]
 SHORT_OF |= {
@@ -152,7 +159,8 @@ def main() -> int:
     keys = dataclasses.asdict(read_config(args.config))
     short = SHORT | ({"env.num_envs": 2} if "env" in keys else {})
     family = keys["env"]["id"].split("/")[0] if "env" in keys else keys["kind"]
-    short |= SHORT_OF[family]
+    small_dqn = keys["kind"] == "dqn" and family not in ("minatar", "atari")
+    short |= DQN_SHORT if small_dqn else SHORT_OF[family]
     own = ("hooks", "layers", "penalties") if args.own else ()
     short = {key: value for key, value in short.items() if key not in own}
     config.write_text(dump_config(read_config(args.config, short)))

@@ -161,6 +161,38 @@ def test_totals_in_episodes_that_are_not_allowed_are_named(
         read_config(LAKE | changes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"total": "5 episodes"},
+            r"initial_steps = 20: .* less than the total, 5 episodes \(10 env",
+        ),
+        ({"hooks": [{"method": "fire", "at": "180 env_steps"}]}, r"past the end .*180 env_steps\)"),
+        ({"hooks": [{"method": "fire", "at": "170 updates"}]}, r"past the end .*160 updates\)"),
+        ({"hooks": [{"method": "fire", "every": "181 env_steps"}]}, "is longer than the run"),
+        ({"evaluate": {"every": "10%"}}, "evaluate.every: env 'toy/.*' changes as its episodes"),
+        ({"evaluate": {"overestimation": True, "every": None}}, "is measured in evaluations"),
+        (
+            {"total": "50 env_steps", "hooks": [{"method": "fire", "at": "51 episodes"}]}
+            | {"metrics": {"every": None}},
+            r"at = 51 episodes is at or past the end of the run \(50 episodes\)",
+        ),
+    ],
+)
+def test_what_could_never_be_due_is_refused_in_any_unit(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        api.train(LAKE | changes, tmp_path / "run")
+
+
+def test_a_lake_that_changes_is_not_evaluated(tmp_path: Path) -> None:
+    run = api.train(LAKE, tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"evaluation: env .toy/.*. changes as its episodes"):
+        run.evaluate(episodes=1)
+
+
 def test_lines_without_an_update_of_the_actor_say_nothing_of_it(tmp_path: Path) -> None:
     config = small_sac(agent=REDQ | {"actor_every": 20}, log={"every": "4 env_steps"})
     api.train(config, tmp_path / "run")

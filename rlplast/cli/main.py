@@ -127,7 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments, rest = root.parse_known_args(argv)
         if rest and not getattr(arguments, "takes_overrides", False):
             of_study = arguments.command == "study"
-            hint = ": a study's file has them, under overrides" if of_study else ""
+            hint = ": copy the study's file and change it (keys of runs are under overrides)"
+            hint = hint if of_study else ""
             root.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
         arguments.overrides = rest
         for module in arguments.modules:

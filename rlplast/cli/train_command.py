@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         say(api.dump_config(config), end="")
         return 0
     with progress() as observer:
-        finished = api.train(config, args.out, observer=observer)
+        finished = api.train(config, args.out, observer=observer, report=say)
     if rank() == 0:
         finish(finished)
     return 0

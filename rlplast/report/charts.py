@@ -98,7 +98,12 @@ def curves(
     fired = [look for look in arms if firings.get(look.index)]
     strip = 4 + _ROW * len(fired) if fired else 0
     x = alt.X("x:Q", title=labels[0], axis=step_axis(7))
-    scale = alt.Scale(zero=False, nice=True, range=[alt.expr(f"height - {strip}"), 0])
+    scale = alt.Scale(
+        zero=False,
+        nice=True,
+        range=[alt.expr(f"height - {strip}"), 0],
+        domain=_reached(seeds, bands) or alt.Undefined,
+    )
     layers = _band_layers(arms, x, scale, labels) if bands else []
     layers += _curve_layers(arms, x, scale, labels[1], seeded=any(seeds.values()))
     if fired:
@@ -183,6 +188,26 @@ def panels(
         choice = {"input": "select", "options": ["", *layers], "labels": [WHOLE, *layers]}
         spec["params"].append({"name": "layer", "value": "", "bind": choice | {"name": "layer "}})
     return spec
+
+
+def _reached(
+    seeds: Mapping[int, Mapping[int, Curve]], bands: Sequence[Band]
+) -> tuple[float, float] | None:
+    """Return the lowest and highest value of any seed and band; None without a seed.
+
+    Intervals of few seeds may go further, even where no score can: there they are cut off.
+    """
+    values = [curve.ys for own in seeds.values() for curve in own.values()]
+    if not values:
+        return None
+    values += [
+        side for band in bands for side in (band.curve.low, band.curve.high) if side is not None
+    ]
+    finite = np.concatenate(values)
+    finite = finite[np.isfinite(finite)]
+    if not finite.size or finite.min() == finite.max():
+        return None
+    return float(finite.min()), float(finite.max())
 
 
 def _curve_layers(

@@ -185,7 +185,7 @@ def _result(report: Report, rows: Rows) -> Table:
         "runs" if pooled else "seeds": (lambda row: str(row.seeds), ""),
         "final score" + (f" ({name})" if name else ""): (
             lambda row: estimate(row.final),
-            f"Final score: interquartile mean over {over} of the mean evaluation in the last "
+            f"Final score: interquartile mean over {over} of the mean score in the last "
             f"{_last_part(report, task)} of a run, {sense} is better.",
         ),
         "P(improvement)": (

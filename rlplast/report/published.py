@@ -143,6 +143,14 @@ def parts(report: Report) -> Iterator[Part]:
             yield Text(_in_words([row for row in own if row.arm == arm]))
         if own:
             yield _table(report, task, own)
+        for theirs in _of(report, task).values():
+            if not any(row.arm == theirs.arm for row in own):
+                ends = [_moment(theirs.points[i].env_steps) for i in (0, -1)]
+                yield Text(
+                    f"{task}, {theirs.arm}: not compared with {theirs.source}, which has points "
+                    f"from {ends[0]} to {ends[1]} env_steps. No run of ours has {_SCORE} in the "
+                    "20k env_steps up to one of them."
+                )
 
 
 def _in_words(rows: Sequence[Compared]) -> str:

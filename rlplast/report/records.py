@@ -221,6 +221,8 @@ def versions(runs: Sequence[RunData]) -> tuple[Part, ...]:
         for key in ("git_revision", "host", "device", "threads", "processes"):
             if run.info.get(key) is not None:
                 said[key.replace("_", " ")] = run.info[key]
+        if run.info.get("environment"):
+            said["resume of environments"] = run.info["environment"]["resume"]
         for key, value in said.items():
             found.setdefault(key, Counter())[str(value)] += 1
     rows = []

@@ -31,7 +31,15 @@ from rlplast.metrics.probe import RunMetrics
 from rlplast.run.build import build
 from rlplast.run.config_file import dump_config, read_config
 from rlplast.run.episodes import play
-from rlplast.run.info import first_info, resumed_info, run_ids, status, versions
+from rlplast.run.info import (
+    first_info,
+    resume_info,
+    resume_words,
+    resumed_info,
+    run_ids,
+    status,
+    versions,
+)
 from rlplast.run.loggers.logger import check_loggers, logged
 from rlplast.run.read import check_is_run, read_info, read_lines
 
@@ -183,13 +191,15 @@ def train(
     out: str | Path | None = None,
     *,
     observer: Callable[[Loop], None] | None = None,
+    report: Callable[[str], None] = lambda text: None,
     until: tuple[Time, ...] = (),
     study: Mapping[str, Any] | None = None,
     **overrides: Any,
 ) -> Run:
     """Run a config to its end, or to `until` as `Loop` says; see `rlplast.train`.
 
-    `study` is what run.json says of the study that the run is a cell of.
+    `study` is what run.json says of the study that the run is a cell of. `report` is told if the
+    run cannot be resumed exactly.
 
     Raises:
         ConfigError: for a bad config, or a folder that is not empty.
@@ -205,7 +215,9 @@ def train(
         _check_new(path)
     info = first_info(config, study)
     loop = _loop(config, path, info, observer, until)
+    info |= resume_info(loop.trainable)
     try:
+        _tell_level(info, report)
         if distributed.rank() == 0:
             _check_new(path)  # once more, now that it is locked
             write_text(path / "config.yaml", dump_config(config))
@@ -215,6 +227,12 @@ def train(
         loop.trainable.close()
         loop.folder.close()
     return Run(path, config)
+
+
+def _tell_level(info: Mapping[str, Any], report: Callable[[str], None]) -> None:
+    """Say if an interruption changes a run."""
+    if info.get("environment", {}).get("resume", "exact") != "exact":
+        report(f"after an interruption: {resume_words(info)}")
 
 
 def _check_new(path: Path) -> None:
@@ -281,8 +299,9 @@ def resume(
         return opened
     begun = _has_checkpoint(path)  # else it starts where it did, be it from another run
     loop = _loop(config.to_resume() if begun else config, path, info, observer, until)
-    info = info or first_info(config)
+    info = (info or first_info(config)) | resume_info(loop.trainable)
     try:
+        _tell_level(info, report)
         try:
             _continue(loop, report)
         except DamagedFile as error:

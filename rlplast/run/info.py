@@ -4,6 +4,7 @@
 - `first_info`, `resumed_info`: its contents.
 - `run_ids`: whose checkpoints the run may go on from.
 - `versions`: of the packages that results depend on.
+- `resume_info`, `resume_words`: how exactly its environment can be resumed.
 - `command`: the command that runs.
 - `telling_end`: how a block ended, told to somebody.
 """
@@ -29,6 +30,8 @@ from rlplast.core.training.run_folder import write_json
 __all__ = [
     "command",
     "first_info",
+    "resume_info",
+    "resume_words",
     "resumed_info",
     "run_ids",
     "status",
@@ -115,6 +118,27 @@ def first_info(config: RunConfig, study: Mapping[str, Any] | None = None) -> dic
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         **({"study": dict(study)} if study else {}),
     }
+
+
+def resume_info(trainable: Any) -> dict[str, Any]:
+    """Return what run.json says of how a trainer's environment goes on after an interruption."""
+    spec = getattr(trainable, "spec", None)
+    if spec is None or not hasattr(spec, "resume"):
+        return {}
+    return {"environment": {"id": spec.id, "resume": spec.resume, "reason": spec.resume_reason}}
+
+
+def resume_words(info: Mapping[str, Any]) -> str:
+    """Say how a run goes on after an interruption; empty if it has no environment."""
+    found = info.get("environment")
+    if not found:
+        return ""
+    words = {
+        "exact": "exact: it goes on as if there had been no interruption",
+        "replayed": "replayed: open episodes are played again from their seeds and actions",
+        "restarted": "restarted: new episodes begin, so the run is not the uninterrupted one",
+    }[found["resume"]]
+    return f"{words} ({found['reason']})" if found["reason"] else words
 
 
 def run_ids(info: Mapping[str, Any]) -> tuple[str, ...]:

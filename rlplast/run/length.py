@@ -5,6 +5,7 @@
 - `phases_of`: training and test images of each phase of a classifier's stream.
 """
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -24,14 +25,14 @@ def length(config: RunConfig) -> dict[str, float]:
     """Return the counts at the end of a run, by unit; a unit that is not known is left out.
 
     Sets of images whose size is not known are taken for what `rlplast.supervised.sizes` says. Of
-    an agent whose total is in episodes, env_steps and updates are the most that these can have.
+    an agent whose total is in episodes, env_steps and updates are the most that these can have;
+    else episodes are left out.
     """
     end = config.horizon()
-    if end.episodes and isinstance(config, OffPolicyConfig):
-        env_steps, updates = config.env_steps_total(), config.updates_planned()
-        end = end.advance(env_steps=env_steps, updates=updates)
     if isinstance(config, SupervisedConfig):
         end = end_of_run(phases_of(config), config.batch_size, config.total_time())
+    if isinstance(config, OffPolicyConfig) and config.total_time().unit != "episodes":
+        end = dataclasses.replace(end, episodes=0)  # all that is known is that there are no more
     return {unit: float(end[unit]) for unit in config.units if end[unit] > 0}
 
 

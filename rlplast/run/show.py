@@ -22,6 +22,7 @@ from rlplast.core.method.schedule import KEYS, Schedule, first_due
 from rlplast.core.training.best import read_best
 from rlplast.core.training.config import RunConfig
 from rlplast.run.config_file import read_config
+from rlplast.run.info import resume_words
 from rlplast.run.length import length
 from rlplast.run.read import check_is_run, read_info, read_lines, unaltered
 from rlplast.run.read import read_config as read_keys
@@ -44,9 +45,10 @@ def show_run(folder: Path) -> dict[str, Any]:
     Returns:
         ``status`` (running, done, failed, interrupted; stopped: run.json says running, but no
         process of this machine has the folder; absent: no run.json) with ``since``, ``command``,
-        ``host``; ``progress`` (``done`` of ``total`` in ``unit``, ``share``, ``rate`` per second,
-        ``seconds`` so far, ``seconds_left`` while it runs; None where the config cannot be read
-        here, for want of a plug-in: then ``problem`` says why); ``clock``; ``train`` and ``eval``,
+        ``host``; ``resume``, how it goes on after an interruption; ``progress`` (``done`` of
+        ``total`` in ``unit``, ``share``, ``rate`` per second, ``seconds`` so far, ``seconds_left``
+        while it runs; None where the config cannot be read here, for want of a plug-in: then
+        ``problem`` says why); ``clock``; ``train`` and ``eval``,
         the newest lines of either; ``receipts``: their ``count``, how many ``of`` each method, and
         the ``newest`` ones of each; ``next`` firing;
         ``checkpoints``; ``bytes`` on disk; ``files``.
@@ -67,6 +69,7 @@ def show_run(folder: Path) -> dict[str, Any]:
             "status": status,
             "since": _since(folder),
             **{key: info.get(key) for key in ("command", "host", "seed", "threads")},
+            "resume": resume_words(info),
             "clock": clock,
             "train": _newest(metrics, "train/"),
             "eval": _newest(metrics, "eval/"),

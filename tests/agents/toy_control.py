@@ -32,11 +32,11 @@ class Slide(Toy):
         self.place = self.rng.standard_normal(OBS_DIM)
         return self.obs()
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
         push = np.array([action[0], action[1], action[0] - action[1]])
         self.place = 0.9 * self.place + push + 0.1 * self.rng.standard_normal(OBS_DIM)
         lost = self.terminates and bool(self.rng.random() < 0.15)
-        return self.obs(), -float(np.abs(self.place).sum()), lost
+        return self.obs(), -float(np.abs(self.place).sum()), lost, False
 
 
 def use_slide(monkeypatch: pytest.MonkeyPatch, terminates: bool = True):

@@ -52,11 +52,11 @@ class Wheel(Toy):
         self.place = self.rng.standard_normal(3).astype(np.float32)
         return self.place.copy()
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool]:
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
         push = self.rng.standard_normal(3)
         self.place = (np.roll(self.place, action) + push).astype(np.float32)
         lost = self.terminates and action == 1 and bool(self.rng.random() < 0.5)
-        return self.place.copy(), (5.0, -30.0, 0.5)[action], lost
+        return self.place.copy(), (5.0, -30.0, 0.5)[action], lost, False
 
 
 def make(rng: np.random.Generator, spec: EnvSpec, toy: type, terminates: bool) -> EpisodicEnv:

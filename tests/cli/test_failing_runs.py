@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from rlplast.core.checkpoint import checkpoint
+from rlplast.envs import custom
+from rlplast.envs.levels import Level
 from rlplast.run import api
 from tests.cli.commands import command
 from tests.cli.runs import jsonl, refused, small_config
@@ -36,6 +38,13 @@ def failed(tmp_path: Path, **changes: Any) -> str:
     return message
 
 
+@pytest.fixture
+def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let environments fail in a run, not as their level is tried out."""
+    monkeypatch.setattr(custom, "_level", lambda *_: Level("exact"))
+
+
+@pytest.mark.usefixtures("untried")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_environment_that_hangs_is_ended_by_a_second_signal(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -97,6 +106,7 @@ def test_metrics_of_weights_that_are_not_finite_are_null_not_nan(tmp_path: Path)
         slow("hangs", 1, "environment worker 0 (process "),
     ],
 )
+@pytest.mark.usefixtures("untried")
 def test_environment_that_fails_is_named_and_the_checkpoint_is_kept(
     fault: str, workers: int, says: str, tmp_path: Path
 ):

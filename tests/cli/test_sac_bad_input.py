@@ -61,7 +61,7 @@ def refusal(folder: Path, config: dict[str, Any], *words: str) -> str:
         ("critic_subset", 0, "agent.critic_subset = 0: allowed is [1, 100]"),
         ("critic_subset", 3, "agent.critic_subset = 3: allowed is at most agent.critics = 2"),
         ("actor_every", 0, "agent.actor_every = 0: allowed is [1, 1000000]"),
-        ("initial_updates", -1, "agent.initial_updates = -1: allowed is [0, inf)"),
+        ("initial_updates", -1, "agent.initial_updates = -1: allowed is [0, 1000000000000]"),
         ("initial_temperature", 0, "agent.initial_temperature = 0.0: allowed is (0, inf)"),
         ("log_std", "clmp", "agent.log_std = 'clmp': did you mean 'clamp'?"),
         ("log_std_min", 2.0, "agent.log_std_min = 2.0: allowed is less than agent.log_std_max"),
@@ -144,7 +144,7 @@ def test_dqn_refuses_continuous_actions(tmp_path: Path):
 MODULE = """
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Text
 
 OBS = Box(-np.inf, np.inf, (2,), np.float32)
 UNIT = Box(-1, 1, (1,), np.float32)
@@ -188,7 +188,7 @@ def register(name, **options):
 
 register("Unbounded", action_space=Box(-np.inf, 1, (1,), np.float32))
 register("Half", action_space=Box(np.array([-1, -1], "f"), np.array([1, np.inf], "f")))
-register("Pair", observation_space=Dict({"place": OBS, "goal": OBS}))
+register("Pair", observation_space=Dict({"place": OBS, "goal": Text(3)}))
 register("NanReward", breaks="reward", value=float("nan"))
 register("NanLast", breaks="last", value=float("nan"))
 register("NanFirst", breaks="first")
@@ -220,7 +220,7 @@ def mended(name: str) -> ModuleType:
     [
         ("Unbounded", "entry 0 of the actions of env 'gym/own/Unbounded-v0' has the bounds -inf"),
         ("Half", "entry 1 of the actions of env 'gym/own/Half-v0' has the bounds -1.0 and inf"),
-        ("Pair", "observations of env 'gym/own/Pair-v0' are Dict, for which there is no flat"),
+        ("Pair", "observations['goal'] of env 'gym/own/Pair-v0' are Text, for which there is no f"),
         ("NanRewad", "env id 'gym/own/NanRewad-v0' is unknown: did you mean 'gym/own/NanReward"),
     ],
 )

@@ -15,8 +15,11 @@ PREFIX = "rlplast-tests/"
 FAULTS = ("raises", "exits", "hangs", "signals", "none", "array", "unsaved")
 
 
-class Walk(gymnasium.Env):
-    """A random walk in the plane that an action pushes; ends when it has left the unit square."""
+class Forgetful(gymnasium.Env):
+    """A random walk in the plane that an action pushes; ends when it has left the unit square.
+
+    It has no state methods.
+    """
 
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 30}
 
@@ -52,20 +55,15 @@ class Walk(gymnasium.Env):
     def render(self) -> np.ndarray:
         return np.full((4, 6, 3), 7, np.uint8)
 
+
+class Walk(Forgetful):
+    """It has them."""
+
     def state_dict(self) -> dict[str, Any]:
         return {"place": self.place, "history": self.history}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.place, self.history = state["place"], state["history"]
-
-
-class Forgetful(Walk):
-    """Has no state methods."""
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("state_dict", "load_state_dict"):
-            raise AttributeError(name)
-        return super().__getattribute__(name)
 
 
 class SelfTruncating(Walk):
@@ -151,6 +149,10 @@ def with_stack() -> gymnasium.Env:
     return gymnasium.wrappers.FrameStackObservation(Walk(), 2)
 
 
+def with_statistics() -> gymnasium.Env:
+    return gymnasium.wrappers.NormalizeObservation(Walk())
+
+
 _MODULE = "tests.envs.own_envs"
 
 
@@ -165,6 +167,7 @@ def register() -> None:
         ("TupleState-v0", "TupleState", {}, 50),
         ("Flattened-v0", "with_dict", {}, 40),
         ("Stacked-v0", "with_stack", {}, 40),
+        ("Normalised-v0", "with_statistics", {}, 40),
         *((f"Faulty-{f}-v0", "Faulty", {"fault": f}, 9) for f in FAULTS),
     ):
         if PREFIX + name in gymnasium.registry:

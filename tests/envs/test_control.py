@@ -21,10 +21,10 @@ class CountingTask:
     def reset(self) -> np.ndarray:
         return np.zeros(1)
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool]:
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
         self.actions.append(action)
         count = len(self.actions)
-        return np.array([float(count)]), float(count), count % 3 == 0
+        return np.array([float(count)]), float(count), count % 3 == 0, False
 
     def render(self) -> np.ndarray:
         return np.zeros((1, 1, 3), np.uint8)
@@ -39,15 +39,15 @@ class CountingTask:
 
 def test_repeated_rewards_are_summed_and_a_termination_cuts_the_repeat_short() -> None:
     simulator = ControlSimulator(CountingTask(), action_repeat=2, terminate=True)
-    assert simulator.step(0) == (np.array([2.0], np.float32), 1.0 + 2.0, False)
+    assert simulator.step(0) == (np.array([2.0], np.float32), 1.0 + 2.0, False, False)
     assert simulator.step_frames == 2
-    assert simulator.step(0) == (np.array([3.0], np.float32), 3.0, True)
+    assert simulator.step(0) == (np.array([3.0], np.float32), 3.0, True, False)
     assert simulator.step_frames == 1
 
 
 def test_an_ignored_termination_cuts_nothing_short() -> None:
     simulator = ControlSimulator(CountingTask(), action_repeat=4, terminate=False)
-    obs, reward, terminated = simulator.step(0)
+    obs, reward, terminated, _ = simulator.step(0)
     assert (obs.tolist(), reward, terminated) == ([4.0], 1.0 + 2 + 3 + 4, False)
     assert simulator.step_frames == 4
 
@@ -76,9 +76,9 @@ def test_observations_are_float32_copies() -> None:
     class Sharing(CountingTask):
         shared = np.zeros(1, np.float32)
 
-        def step(self, action: Any) -> tuple[np.ndarray, float, bool]:
+        def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
             self.shared += 1
-            return self.shared, 0.0, False
+            return self.shared, 0.0, False, False
 
     simulator = ControlSimulator(Sharing(), action_repeat=1, terminate=True)
     first, second = (simulator.step(0)[0] for _ in range(2))

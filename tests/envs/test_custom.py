@@ -11,6 +11,7 @@ import pytest
 
 from rlplast import envs
 from rlplast.envs import custom
+from rlplast.envs.levels import Level
 from tests.envs import own_envs
 from tests.envs.checks import (
     assert_continues_after_restore,
@@ -126,7 +127,7 @@ def test_a_module_that_registers_its_environment_may_be_imported_after_the_recor
     record = gymnasium.registry.pop("RlplastSelf-v0")
     monkeypatch.delitem(sys.modules, module)  # as in a worker
     own_record = dataclasses.replace(record, max_episode_steps=7)
-    custom.register_again(own_record)
+    custom.register_again(own_record, "key", Level("exact"))
     assert envs.make("gym/RlplastSelf-v0", generator(0)).spec.max_episode_steps == 7
 
 
@@ -149,32 +150,50 @@ def test_pictures_are_the_environments_own() -> None:
         blind.render()
 
 
-@pytest.mark.parametrize(
-    ("env_id", "message"),
-    [
-        (own("Forgetful"), r"its class Forgetful the methods state_dict\(\), .*load_state_dict"),
-        (own("Stacked"), "is wrapped in FrameStackObservation, whose state cannot be saved"),
-        ("gym/CartPole-v0", "'gym/CartPole-v0' cannot be resumed exactly"),  # Gymnasium's other
-    ],
-)
-def test_what_could_not_be_resumed_exactly_is_refused(env_id: str, message: str) -> None:
-    for build in (envs.spec, lambda env_id: envs.make(env_id, generator(0))):
-        with pytest.raises(ValueError, match=message):
-            build(env_id)
+@pytest.mark.parametrize("name", ["Forgetful", "Stacked", "TupleState"])
+def test_what_has_no_methods_is_taken_as_it_is(name: str) -> None:
+    spec = envs.spec(own(name))
+    assert spec.resume == ("replayed" if name == "TupleState" else "exact"), spec.resume_reason
+    assert_continues_after_restore(own(name), 47, 150, min_ends=2, max_episode_steps=35)
 
 
-def test_an_environment_that_breaks_the_contract_while_it_runs_says_how() -> None:
-    zeros = np.zeros(2, np.float32)
-    truncating = envs.make(own("SelfTruncating"), generator(0))
-    truncating.reset()
-    truncating.step(zeros)
-    truncating.step(zeros)
-    with pytest.raises(ValueError, match="truncated its episode: leave the limit to max_episode"):
-        truncating.step(zeros)
+def test_an_environment_may_truncate_its_episodes_itself() -> None:
+    env, twin = envs.make(own("SelfTruncating"), generator(0)), own_envs.SelfTruncating()
+    twin.np_random = generator(0)
+    env.reset(), twin.reset()
+    zeros, native = np.zeros(2, np.float32), np.array([[0], [0.15]], "f4")
+    for _ in range(3):
+        assert env.step(zeros)[2:] == twin.step(native)[2:4]
+    with pytest.raises(RuntimeError, match="has no episode running"):
+        env.step(zeros)
+
+
+def test_wrappers_with_a_state_keep_it() -> None:
+    options: Any = {"max_episode_steps": 35}
+    assert envs.spec(own("Normalised")).resume == "exact"
+    assert_continues_after_restore(own("Normalised"), 47, 150, min_ends=2, **options)
+
+
+def test_arguments_reach_the_environment() -> None:
+    assert envs.spec(WALK, kwargs={"actions": "discrete"}).num_actions == 4
+    with pytest.raises(ValueError, match=r"option 'kwargs' of env .* is \[1\]: allowed is mapping"):
+        envs.spec(WALK, kwargs=[1])
+
+
+def test_a_module_may_be_named_in_the_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rlplast_named.py").write_text(
+        "import gymnasium\nfrom tests.envs.own_envs import Walk\n"
+        "gymnasium.register('RlplastNamed-v0', 'rlplast_named:Walk', max_episode_steps=9)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert envs.spec("gym/rlplast_named:RlplastNamed-v0").max_episode_steps == 9
+    with pytest.raises(ImportError, match="'rlplast_absent' is not installed"):
+        envs.spec("gym/rlplast_absent:RlplastNamed-v0")
+
+
+def test_an_environment_that_returns_other_observations_than_it_says_is_named() -> None:
     with pytest.raises(ValueError, match=r"observation of shape \(3,\), .* says \(2, 2\)"):
         envs.make(own("Liar"), generator(0)).reset()
-    with pytest.raises(ValueError, match=r"state_dict\(\) of env .*: a state cannot hold \(1, 2\)"):
-        envs.make(own("TupleState"), generator(0)).state_dict()
 
 
 def test_a_state_with_other_wrappers_is_refused() -> None:

@@ -1,10 +1,12 @@
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.spaces.utils import flatten
 
-from rlplast.envs.spaces import action_size, observation_size
+from rlplast.envs.spaces import acted, seen
 
 
 def box(low: Any, high: Any, shape: tuple[int, ...], dtype: Any = np.float32) -> spaces.Box:
@@ -17,34 +19,106 @@ def bounds(low: list[float], high: list[float]) -> spaces.Box:
 
 @pytest.mark.parametrize(
     ("space", "size"),
-    [(box(-np.inf, np.inf, (7,)), 7), (box(0, 1, (2, 3, 4), np.float64), 24), (box(0, 1, ()), 1)],
+    [
+        (box(-np.inf, np.inf, (7,)), 7),
+        (box(0, 1, (2, 3, 4), np.float64), 24),
+        (box(0, 1, ()), 1),
+        (box(-3, 9, (2, 2), np.int64), 4),
+        (spaces.Discrete(3, start=-1), 3),
+        (spaces.MultiDiscrete([2, 3]), 5),
+        (spaces.MultiBinary((2, 2)), 4),
+        (spaces.Tuple([box(0, 1, (2,)), spaces.Discrete(4)]), 6),
+        (spaces.Dict({"b": spaces.Discrete(2), "a": spaces.Tuple([spaces.Discrete(3)])}), 5),
+    ],
 )
-def test_a_box_of_floats_is_flattened(space: spaces.Space, size: int) -> None:
-    assert observation_size("gym/X", space) == size
+def test_observations_are_flattened_as_gymnasium_does(space: spaces.Space, size: int) -> None:
+    space.seed(0)
+    found, obs = seen("gym/X", space), space.sample()
+    assert (found.shape, found.dtype, found.scale) == ((size,), "float32", 1.0)
+    np.testing.assert_array_equal(found.read(obs), flatten(space, obs))
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected", "turn"),
+    [
+        ((8, 6, 3), (3, 8, 6), lambda a: a.transpose(2, 0, 1)),
+        ((3, 8, 6), (3, 8, 6), lambda a: a),
+        ((5, 5), (1, 5, 5), lambda a: a[None]),
+        ((7, 7, 7), (7, 7, 7), lambda a: a.transpose(2, 0, 1)),
+    ],
+)
+def test_bytes_with_two_or_three_axes_are_a_picture(
+    shape: tuple[int, ...], expected: tuple[int, ...], turn: Any
+) -> None:
+    space = box(0, 255, shape, np.uint8)
+    found, obs = seen("gym/X", space), np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    assert (found.shape, found.dtype, found.scale) == (expected, "uint8", 1 / 255)
+    np.testing.assert_array_equal(found.read(obs), turn(obs))
+
+
+def test_a_vector_of_bytes_is_scaled() -> None:
+    found = seen("gym/X", box(0, 255, (128,), np.uint8))
+    assert (found.shape, found.dtype, found.scale) == ((128,), "float32", 1 / 255)
+
+
+def test_keys_choose_entries_of_a_dict() -> None:
+    space = spaces.Dict(
+        {
+            "image": box(0, 255, (4, 4, 3), np.uint8),
+            "way": spaces.Discrete(4),
+            "say": spaces.Text(9),
+        }
+    )
+    obs = {"image": np.ones((4, 4, 3), np.uint8), "way": 2, "say": "go"}
+    assert seen("gym/X", space, ["image"]).shape == (3, 4, 4)
+    both = seen("gym/X", space, ["way", "image"])
+    assert both.shape == (52,)
+    assert both.read(obs).sum() == 49
+    assert seen("gym/X", spaces.Dict({"image": space["image"]})).read(obs).shape == (3, 4, 4)
+    with pytest.raises(ValueError, match=r"has 'picture': allowed are image, say, way"):
+        seen("gym/X", space, ["picture"])
+    with pytest.raises(ValueError, match="allowed are none, since its observations are Discrete"):
+        seen("gym/X", spaces.Discrete(3), ["image"])
 
 
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (spaces.Dict({"a": box(0, 1, (2,))}), "'gym/X' are Dict, .*no flattening rule: wrap it"),
-        (spaces.Tuple([box(0, 1, (2,))]), "are Tuple, .*FlattenObservation"),
-        (spaces.Discrete(3), "are Discrete, .*one-hot"),
-        (spaces.MultiDiscrete([2, 3]), "are MultiDiscrete, .*one-hot"),
-        (spaces.MultiBinary(3), "are MultiBinary, .*return it as a Box"),
-        (spaces.Text(3), "are Text, .*return a Box of float32"),
-        (box(0, 255, (4, 4, 3), np.uint8), r"Box of uint8: .*DtypeObservation\(env, numpy"),
-        (box(0, 1, (3, 0)), r"shape \(3, 0\): no entries"),
+        (spaces.Text(3), r"are Text, .*no flattening rule .*keys: \[...\]"),
+        (spaces.Dict({"a": spaces.Text(3), "b": box(0, 1, (2,))}), r"observations\['a'\] of env"),
+        (spaces.Sequence(spaces.Discrete(2)), "are Sequence"),
+        (box(0, 1, (3, 0)), "have no entries"),
+        (box(0, 255, (0, 4), np.uint8), "have no entries"),
     ],
 )
 def test_other_observations_are_refused_with_a_remedy(space: spaces.Space, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        observation_size("gym/X", space)
+        seen("gym/X", space)
 
 
 def test_actions_are_counted_or_bounded() -> None:
-    assert action_size("gym/X", spaces.Discrete(5, start=2)) == 5
-    found = action_size("gym/X", box(-2, 3, (2, 2), np.float64))
-    np.testing.assert_array_equal(found, np.array([[-2.0] * 4, [3.0] * 4]), strict=True)
+    five = acted("gym/X", spaces.Discrete(5, start=2))
+    assert (five.count, five.bounds, five.native(0)) == (5, None, 2)
+    low, high = acted("gym/X", box(-2, 3, (2, 2), np.float64)).bounds or (0, 0)
+    np.testing.assert_array_equal([low, high], np.array([[-2.0] * 4, [3.0] * 4]), strict=True)
+    assert acted("gym/X", box(-2, 3, (2, 2))).native(np.zeros(4)).shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("space", "combinations"),
+    [
+        (spaces.MultiDiscrete([2, 3]), itertools.product(range(2), range(3))),
+        (spaces.MultiDiscrete([2, 2], start=[1, 5]), itertools.product((1, 2), (5, 6))),
+        (spaces.MultiBinary(3), itertools.product((0, 1), repeat=3)),
+        (spaces.MultiDiscrete([[2], [2]]), (([a], [b]) for a in (0, 1) for b in (0, 1))),
+    ],
+)
+def test_combinations_are_numbered_through(space: spaces.Space, combinations: Any) -> None:
+    found, expected = acted("gym/X", space), [np.array(c).tolist() for c in combinations]
+    assert found.count == len(expected)
+    actions = [found.native(i) for i in range(len(expected))]
+    assert [a.tolist() for a in actions] == expected
+    assert all(space.contains(a) for a in actions)
 
 
 @pytest.mark.parametrize(
@@ -54,12 +128,13 @@ def test_actions_are_counted_or_bounded() -> None:
         (box(-np.inf, 1, (2,)), "entry 0 .* bounds -inf and 1.0"),
         (bounds([0, 0], [1, np.inf]), "entry 1 .* bounds 0.0 and inf: .*finite"),
         (bounds([0, 1], [1, 1]), "entry 1 .* 1.0 and 1.0: .* apart"),
-        (box(0, 5, (2,), np.int64), r"a Box of int64, shape \(2,\): allowed are Discrete and"),
+        (box(0, 5, (2,), np.int64), r"a Box of int64, shape \(2,\): allowed are Discrete, Multi"),
         (box(0, 5, (0,)), r"shape \(0,\): allowed"),
-        (spaces.MultiDiscrete([2, 3]), "are MultiDiscrete: allowed are Discrete and a Box"),
+        (spaces.MultiDiscrete([32, 33]), "with 1056 combinations: allowed are up to 1024"),
+        (spaces.MultiBinary(99), f"with {2**99} combinations"),
         (spaces.Dict({"a": spaces.Discrete(2)}), "are Dict: allowed"),
     ],
 )
 def test_other_actions_are_refused(space: spaces.Space, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        action_size("gym/X", space)
+        acted("gym/X", space)

@@ -22,7 +22,7 @@ class Walk:
 
     def step(self, action):
         self.place += action - 0.5 + float(self.rng.normal()) / 10
-        return self._obs(), self.place, abs(self.place) > 5
+        return self._obs(), self.place, abs(self.place) > 5, False
 
     def _obs(self):
         return np.array([self.place, 1], np.float32)
@@ -73,8 +73,7 @@ class GymWalk(gymnasium.Env):
         return self.walk.reset(), {}
 
     def step(self, action):
-        obs, reward, terminated = self.walk.step(int(action))
-        return obs, reward, terminated, False, {}
+        return *self.walk.step(int(action)), {}
 
     def state_dict(self):
         return self.walk.state_dict()

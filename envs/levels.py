@@ -1,0 +1,189 @@
+"""How exactly an environment of somebody else's can be resumed: tried out, not believed.
+
+- `LEVELS`: exact, replayed, restarted.
+- `Level`: one of them, and why it is not a better one.
+- `find_level`: the best one that an environment passes.
+"""
+
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from rlplast.envs.base import State, load_rng_state, rng_state
+
+__all__ = ["LEVELS", "Level", "Resumable", "find_level"]
+
+LEVELS = ("exact", "replayed", "restarted")  # the best first
+STEPS = 100  # of each stretch that is compared
+SECONDS = 1.0  # of a level, after which stretches are short
+LEAST = 5  # steps of a stretch, however slow they are
+
+_Step = tuple[bytes, float, bool, bool]  # the observation, and that of a reset after it
+
+
+@dataclass(frozen=True)
+class Level:
+    """How an environment is resumed.
+
+    Attributes:
+        name: of `LEVELS`.
+        reason: why it is not a better one; empty if it is the best.
+    """
+
+    name: str
+    reason: str = ""
+
+
+class Resumable(Protocol):
+    """What is tried out: a simulator that truncates its own episodes too."""
+
+    def reset(self) -> np.ndarray:
+        """Start an episode and return its first observation."""
+        ...
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
+        """Return the next observation, the reward, terminated and truncated."""
+        ...
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """Return a random action."""
+        ...
+
+    def state_dict(self) -> State | None:
+        """Return the state, or None if it has none to give."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue where `state` was taken."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds."""
+        ...
+
+
+def find_level(build: Callable[[str, np.random.Generator], Resumable]) -> Level:
+    """Return the best level at which an environment goes on after a resume as it did before.
+
+    Two environments are built from equal generators. Their first episodes must be equal. Then the
+    state of one, in the midst of an episode and after a few more, is put into the other, and back
+    into itself; each time the same actions must have the same results, bit for bit, over episodes
+    that end and over a reset between. An environment that moves a global generator of
+    NumPy, Python or PyTorch passes nothing.
+
+    Args:
+        build: returns the environment for a level, drawing from a generator.
+    """
+    reasons: list[str] = []
+    for name in LEVELS[:-1]:
+        with _watched() as moved:
+            try:
+                problem = _problem(build, name, time.monotonic() + SECONDS)
+            # Whatever an environment raises here, a run shows it in its own place.
+            except (Exception, SystemExit) as error:
+                known = isinstance(error, TypeError | ValueError)
+                problem = str(error) if known else repr(error)
+        if moved:
+            problem = f"it draws from the global generator of {' and '.join(moved)}"
+        if not problem:
+            return Level(name, "; ".join(reasons))
+        reasons.append(f"not {name}: {problem}")
+    return Level(LEVELS[-1], "; ".join(reasons))
+
+
+def _problem(build: Callable[[str, np.random.Generator], Resumable], level: str, end: float) -> str:
+    """Say what differs after a resume at a level; empty if nothing does."""
+    rngs = [np.random.default_rng(1) for _ in range(2)]
+    one, other = envs = [build(level, rng) for rng in rngs]
+    try:
+        for env in envs:
+            env.reset()
+            env.state_dict()  # at once, as it may refuse
+        count, begun = _play(one, 0, end)
+        if _play(other, 0, end, count)[1] != begun:
+            return "two environments from one seed differ"
+        for number in (1, 2) if time.monotonic() < end else (1,):
+            _play(one, number, end, resets=False)
+            state, drawn = one.state_dict(), rng_state(rngs[0])
+            if state is None:
+                return "its episodes are too long"
+            count, goes_on = _play(one, 9, end)
+            _play(other, 10 + number, end, resets=False)  # so that it is elsewhere
+            for env, rng in zip(envs[::-1], rngs[::-1], strict=True):
+                load_rng_state(rng, drawn)
+                env.load_state_dict(state)
+                _, again = _play(env, 9, end, count)
+                at = [a != b for a, b in zip(goes_on, again, strict=False)]
+                if any(at):
+                    return f"after a resume it differs from step {at.index(True) + 1} on"
+        return ""
+    finally:
+        for env in envs:
+            with suppress(Exception):
+                env.close()
+
+
+def _play(
+    env: Resumable, seed: int, end: float, count: int | None = None, resets: bool = True
+) -> tuple[int, list[_Step]]:
+    """Play on with random actions, and return how many steps, and what happened.
+
+    Args:
+        env: what is played. Its first episode begins here if `seed` is 0.
+        seed: of the actions.
+        end: moment from which a stretch is short.
+        count: how many steps; else `STEPS`, fewer once `end` is reached.
+        resets: whether a new episode of `LEAST` steps follows, which must not depend on the past.
+    """
+    rng, found = np.random.default_rng(seed), list[_Step]()
+
+    def reset() -> None:
+        found.append((env.reset().tobytes(), 0.0, False, False))
+
+    def step() -> None:
+        obs, reward, terminated, truncated = env.step(env.draw(rng))
+        found.append((obs.tobytes(), float(reward), terminated, truncated))
+        if terminated or truncated:
+            reset()
+
+    if seed == 0:
+        reset()
+    done, most = 0, STEPS if count is None else count
+    while done < most and (count is not None or done < LEAST or time.monotonic() < end):
+        step()
+        done += 1
+    if resets:
+        reset()
+        for _ in range(LEAST):
+            step()
+    return done, found
+
+
+@contextmanager
+def _watched() -> Iterator[list[str]]:
+    """Put the global generators back after a block, and name those that it moved."""
+    torch = sys.modules.get("torch")  # not imported for this
+    numpy: Any = np.random.get_state()
+    python = random.getstate()
+    own = None if torch is None else torch.get_rng_state()
+    moved: list[str] = []
+    try:
+        yield moved
+    finally:
+        now: Any = np.random.get_state()
+        if now[2] != numpy[2] or not np.array_equal(now[1], numpy[1]):
+            moved.append("NumPy")
+        if random.getstate() != python:
+            moved.append("Python")
+        np.random.set_state(numpy)
+        random.setstate(python)
+        if torch is not None:
+            if not torch.equal(own, torch.get_rng_state()):
+                moved.append("PyTorch")
+            torch.set_rng_state(own)

@@ -1,0 +1,98 @@
+"""Which environments train, at which level they are resumed, and how fast they step.
+
+    python scripts/environments.py            # those below whose packages are installed
+    python scripts/environments.py gym/FrozenLake-v1 gym/module:Id-v0
+
+A row per environment: its spaces as the agent sees them, the level of `rlplast.envs.levels` with
+its reason, the seconds that finding it took, and steps per second of one environment with random
+actions, episodes and resets included.
+"""
+
+import sys
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+
+from rlplast import envs
+
+IMAGE = {"keys": ["image"]}
+FOUND: dict[str, dict[str, Any]] = {
+    "gym/FrozenLake-v1": {},
+    "gym/FrozenLake8x8-v1": {},
+    "gym/Taxi-v4": {},
+    "gym/Blackjack-v1": {},
+    "gym/CliffWalking-v1": {},
+    "gym/CartPole-v0": {},
+    "gym/LunarLander-v3": {},
+    "gym/LunarLanderContinuous-v3": {},
+    "gym/BipedalWalker-v3": {},
+    "gym/CarRacing-v3": {},
+    "gym/minigrid:MiniGrid-Empty-5x5-v0": IMAGE,
+    "gym/minigrid:MiniGrid-DoorKey-5x5-v0": IMAGE,
+    "gym/minigrid:MiniGrid-FourRooms-v0": IMAGE,
+    "gym/minigrid:MiniGrid-Dynamic-Obstacles-6x6-v0": IMAGE,
+    "gym/minigrid:MiniGrid-LavaCrossingS9N1-v0": IMAGE,
+    "gym/minigrid:BabyAI-GoToRedBall-v0": IMAGE,
+    "gym/ale_py:ALE/Pong-v5": {},
+    "gym/ale_py:ALE/Breakout-v5": {"kwargs": {"obs_type": "ram"}},
+    "gym/metaworld:Meta-World/MT1": {"kwargs": {"env_name": "reach-v3"}},
+    "gym/highway_env:highway-v0": {},
+    "gym/highway_env:parking-v0": {},
+    "gym/flappy_bird_gymnasium:FlappyBird-v0": {},
+    "gym/gymnasium_robotics:FetchReach-v4": {},
+    "gym/gymnasium_robotics:PointMaze_UMaze-v3": {},
+    "dmc/cheetah-run": {},
+    "minatar/breakout": {},
+    "atari/Pong": {},
+}
+SECONDS = 2.0  # of stepping
+
+
+def main(ids: list[str]) -> None:
+    """Print the table."""
+    warnings.simplefilter("ignore")
+    print("| environment | level | sees | acts | tried in | env_steps/s | why no better |")
+    print("|---|---|---|---|---|---|---|")
+    for env_id in ids or FOUND:
+        options = FOUND.get(env_id, {})
+        began = time.perf_counter()
+        try:
+            spec = envs.spec(env_id, **options)
+        except (ValueError, ImportError) as error:
+            print(f"| `{env_id}` | refused | | | | | {error} |", flush=True)
+            continue
+        tried = time.perf_counter() - began
+        shape = "×".join(map(str, spec.obs_shape))
+        acts = (
+            f"{spec.num_actions} actions" if spec.num_actions else f"vectors of {spec.action_dim}"
+        )
+        print(
+            f"| `{env_id}` | {spec.resume} | {shape} {spec.obs_dtype} | {acts} | {tried:.1f} s "
+            f"| {rate(env_id, options):,.0f} | {spec.resume_reason.removeprefix('not exact: ')} |",
+            flush=True,
+        )
+
+
+def rate(env_id: str, options: dict[str, Any]) -> float:
+    """Return env_steps per second."""
+    rng = np.random.default_rng(0)
+    env = envs.make(env_id, np.random.default_rng(1), **options)
+    env.reset()
+    count, began = 0, time.perf_counter()
+    while time.perf_counter() < began + SECONDS:
+        if env.spec.num_actions is None:
+            action = rng.uniform(-1, 1, env.spec.action_dim).astype(np.float32)
+        else:
+            action = int(rng.integers(env.spec.num_actions))
+        *_, terminated, truncated = env.step(action)
+        if terminated or truncated:
+            env.reset()
+        count += 1
+    env.close()
+    return count / (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

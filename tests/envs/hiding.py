@@ -1,0 +1,331 @@
+"""Environments that keep something where a snapshot does not look, each in its own way."""
+
+import array
+import collections
+import functools
+import hashlib
+import io
+import itertools
+import os
+import random
+import time
+import weakref
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+
+PREFIX = "rlplast-hiding/"
+MEMORY: dict[str, float] = {"count": 0}
+GENERATOR = np.random.default_rng(0)
+LEGACY = np.random.RandomState(0)
+NOTES: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+
+
+class Plain(gymnasium.Env):
+    """Counts its steps and walks at random; hides nothing."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.place, self.count = self.np_random.normal(), 0
+        self.begin()
+        return self.obs(), {}
+
+    def begin(self) -> None:
+        """Set up what is hidden."""
+
+    def hidden(self) -> float:
+        return 0.0
+
+    def obs(self) -> np.ndarray:
+        return np.array([self.place, self.hidden()])
+
+    def step(self, action: int) -> Any:
+        self.place += action - 0.5 + 0.1 * self.np_random.normal()
+        self.count += 1
+        return self.obs(), float(self.place), abs(self.place) > 3, self.count >= 40, {}
+
+
+class GlobalNumpy(Plain):
+    def hidden(self) -> float:
+        return float(np.random.random())
+
+
+class GlobalPython(Plain):
+    def hidden(self) -> float:
+        return random.random()
+
+
+class GlobalQuiet(Plain):
+    """Draws from a global generator, and shows it only later than anyone looks."""
+
+    def hidden(self) -> float:
+        return float(np.random.random() > 2)
+
+
+class GlobalTorch(Plain):
+    def hidden(self) -> float:
+        return float(torch.rand(()))
+
+
+class ModuleMemory(Plain):
+    def hidden(self) -> float:
+        MEMORY["count"] += 1
+        return MEMORY["count"]
+
+
+class ModuleGenerator(Plain):
+    def hidden(self) -> float:
+        return float(GENERATOR.normal())
+
+
+class ModuleLegacy(Plain):
+    def hidden(self) -> float:
+        return float(LEGACY.normal())
+
+
+class ClassCounter(Plain):
+    steps: ClassVar[int] = 0
+
+    def hidden(self) -> float:
+        type(self).steps += 1
+        return float(self.steps)
+
+
+class DefaultArgument(Plain):
+    def hidden(self, memory: list[int] = []) -> float:  # noqa: B006
+        memory.append(1)
+        return float(len(memory))
+
+
+class FunctionAttribute(Plain):
+    def hidden(self) -> float:
+        Plain.hidden.count = getattr(Plain.hidden, "count", 0) + 1
+        return float(Plain.hidden.count)
+
+
+class Cache(Plain):
+    def hidden(self) -> float:
+        return _cached(self.count)
+
+
+@functools.cache
+def _cached(number: int) -> float:
+    MEMORY["count"] += 1
+    return MEMORY["count"] + number
+
+
+class Late(Plain):
+    """Shows what it hides after more steps than anyone looks at."""
+
+    def hidden(self) -> float:
+        MEMORY["count"] += 1
+        return MEMORY["count"] if self.count > 10**6 else 0.0
+
+
+class Notes(Plain):
+    def hidden(self) -> float:
+        NOTES[self] = NOTES.get(self, 0) + 1
+        return float(NOTES[self])
+
+
+class Clock(Plain):
+    def hidden(self) -> float:
+        return float(time.perf_counter_ns() % 2**40)
+
+
+class File(Plain):
+    path = f"/tmp/rlplast-hiding-{os.getpid()}"
+
+    def hidden(self) -> float:
+        with open(self.path, "a") as file:
+            file.write("x")
+        return float(os.path.getsize(self.path))
+
+
+class Environ(Plain):
+    def hidden(self) -> float:
+        os.environ["RLPLAST_HIDING"] = str(int(os.environ.get("RLPLAST_HIDING", "0")) + 1)
+        return float(os.environ["RLPLAST_HIDING"])
+
+
+class Identity(Plain):
+    def __init__(self) -> None:
+        self.own = object()
+
+    def hidden(self) -> float:
+        return float(id(self.own) % 2**40)
+
+
+class FreshEntropy(Plain):
+    """Ignores its seed, and shows it at a reset only."""
+
+    def begin(self) -> None:
+        self.rng = np.random.default_rng()
+
+    def hidden(self) -> float:
+        return float(self.rng.normal())
+
+
+class CState(Plain):
+    def begin(self) -> None:
+        self.hash = hashlib.sha256()
+
+    def hidden(self) -> float:
+        self.hash.update(b"x")
+        return float(self.hash.digest()[0])
+
+
+class Iterator(Plain):
+    def begin(self) -> None:
+        self.numbers = itertools.count()
+
+    def hidden(self) -> float:
+        return float(next(self.numbers))
+
+
+class PythonGenerator(Plain):
+    def begin(self) -> None:
+        self.numbers = (i * i for i in range(10**6))
+
+    def hidden(self) -> float:
+        return float(next(self.numbers))
+
+
+class Stream(Plain):
+    def begin(self) -> None:
+        self.stream = io.BytesIO(bytes(range(256)) * 9)
+
+    def hidden(self) -> float:
+        return float(self.stream.read(1)[0])
+
+
+class CArray(Plain):
+    def begin(self) -> None:
+        self.numbers = array.array("d", [0.0])
+
+    def hidden(self) -> float:
+        self.numbers[0] += 1
+        return self.numbers[0]
+
+
+class Views(Plain):
+    def begin(self) -> None:
+        self.board = np.zeros((3, 3))
+        self.row = self.board[1]
+
+    def hidden(self) -> float:
+        self.row += 1
+        return float(self.board.sum())
+
+
+class Rows(list[float]):
+    """A list with more than a list has."""
+
+    turns = 0.0
+
+
+class Subclass(Plain):
+    def begin(self) -> None:
+        self.rows = Rows([0.0])
+
+    def hidden(self) -> float:
+        self.rows.turns += 1
+        self.rows.append(self.rows.turns)
+        return sum(self.rows)
+
+
+class Reduced:
+    """Says of itself that it has no state."""
+
+    count = 0.0
+
+    def __getstate__(self) -> None:
+        return None
+
+
+class OwnPickling(Plain):
+    def begin(self) -> None:
+        self.kept = Reduced()
+
+    def hidden(self) -> float:
+        self.kept.count += 1
+        return self.kept.count
+
+
+class Forgets(Plain):
+    """Has the two methods, and forgets its place."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+class Queue(Plain):
+    """Hides nothing: all of it is Python's."""
+
+    def begin(self) -> None:
+        self.queue = collections.deque([0.0], maxlen=3)
+        self.rng, self.old = np.random.default_rng(3), random.Random(4)
+        self.names: dict[Any, Any] = {(1, "a"): [self.queue], None: {2, 3}}
+        self.count_up = self.counter()
+
+    def counter(self) -> Any:
+        total = [0]
+
+        def count_up() -> float:
+            total[0] += 1
+            return float(total[0])
+
+        return count_up
+
+    def hidden(self) -> float:
+        self.queue.append(self.rng.normal() + self.old.random())
+        return sum(self.names[1, "a"][0]) + self.count_up()
+
+
+EXACT = (Plain, Queue)
+REPLAYED = (
+    CState,
+    Iterator,
+    PythonGenerator,
+    Stream,
+    CArray,
+    Views,
+    Subclass,
+    OwnPickling,
+    Forgets,
+)
+RESTARTED = (
+    GlobalNumpy,
+    GlobalPython,
+    GlobalQuiet,
+    GlobalTorch,
+    ModuleMemory,
+    ModuleGenerator,
+    ModuleLegacy,
+    ClassCounter,
+    DefaultArgument,
+    FunctionAttribute,
+    Notes,
+    Clock,
+    File,
+    Environ,
+    Identity,
+    FreshEntropy,
+)
+SLIPS_THROUGH = (Cache, Late)
+
+
+def register() -> None:
+    for kind in (*EXACT, *REPLAYED, *RESTARTED, *SLIPS_THROUGH):
+        name = f"{PREFIX}{kind.__name__}-v0"
+        if name not in gymnasium.registry:
+            gymnasium.register(name, f"tests.envs.hiding:{kind.__name__}")

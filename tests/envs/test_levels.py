@@ -1,0 +1,92 @@
+"""What an environment hides must not pass as exact."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from rlplast import envs
+from tests.envs import hiding
+from tests.envs.checks import generator
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    before = dict(gymnasium.registry)
+    hiding.register()
+    yield
+    gymnasium.registry.clear()
+    gymnasium.registry.update(before)
+
+
+def level(kind: type) -> tuple[str, str]:
+    spec = envs.spec(f"gym/{hiding.PREFIX}{kind.__name__}-v0")
+    return spec.resume, spec.resume_reason
+
+
+@pytest.mark.parametrize("kind", hiding.EXACT)
+def test_what_python_shows_is_exact(kind: type) -> None:
+    assert level(kind) == ("exact", "")
+
+
+@pytest.mark.parametrize("kind", hiding.REPLAYED)
+def test_what_follows_from_seed_and_actions_is_replayed(kind: type) -> None:
+    name, reason = level(kind)
+    assert name == "replayed"
+    assert reason.startswith("not exact: ")
+
+
+@pytest.mark.parametrize("kind", hiding.RESTARTED)
+def test_what_is_hidden_outside_is_restarted(kind: type) -> None:
+    name, reason = level(kind)
+    assert name == "restarted"
+    assert "not exact: " in reason and "; not replayed: " in reason
+
+
+@pytest.mark.parametrize("kind", hiding.SLIPS_THROUGH)
+def test_what_does_not_show_within_the_trial_slips_through(kind: type) -> None:
+    assert level(kind)[0] == "exact"  # docs/explanation/determinism.md says so
+
+
+def test_reasons_name_the_place() -> None:
+    assert level(hiding.CState)[1] == (
+        "not exact: CState.hash is a _hashlib:HASH, whose state Python does not show"
+    )
+    assert level(hiding.Views)[1] == "not exact: Views.row and Views.board are views of one array"
+    assert "draws from the global generator" in level(hiding.GlobalQuiet)[1]
+    assert "not exact: after a resume it differs from step" in level(hiding.Forgets)[1]
+
+
+def test_trying_moves_no_global_generator() -> None:
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    expected = [float(torch.rand(())), random.random(), np.random.random()]
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    for kind in (hiding.GlobalTorch, hiding.GlobalPython, hiding.GlobalNumpy):
+        envs.custom._found.clear()  # pyright: ignore[reportAttributeAccessIssue]
+        level(kind)
+    assert [float(torch.rand(())), random.random(), np.random.random()] == expected
+
+
+@pytest.mark.parametrize("longest", [5, 10_000])
+def test_an_episode_that_is_too_long_to_replay_is_restarted(longest: int) -> None:
+    env_id = f"gym/{hiding.PREFIX}CState-v0"
+    vector = envs.make_vector(env_id, [generator(0)], longest_replay=longest)
+    vector.reset()
+    for _ in range(7):
+        vector.step(np.array([0]))
+    state: Any = vector.state_dict()
+    other = envs.make_vector(env_id, [generator(1)], longest_replay=longest)
+    other.reset()
+    other.load_state_dict(state)
+    assert other.restarts == (longest == 5)
+    if other.restarts:
+        other.reset()
+    assert not other.restarts

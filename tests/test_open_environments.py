@@ -1,0 +1,137 @@
+"""Runs on environments that nobody made for this library: killed and resumed."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rlplast.core.errors import ConfigError
+from rlplast.run import api
+from tests.runs import Killed, at_step, final, kill
+
+DQN: dict[str, Any] = {
+    "kind": "dqn",
+    "seed": 3,
+    "threads": 1,
+    "device": "cpu",
+    "total": "120 env_steps",
+    "replay_ratio": 0.5,
+    "agent": {
+        "hidden": [16],
+        "batch_size": 8,
+        "buffer_size": 300,
+        "initial_steps": 20,
+        "n_step": 3,
+        "target_every": 10,
+        "epsilon_start": 0.3,
+    },
+    "hooks": [{"method": "full_reset", "at": "50%"}],
+    "log": {"every": "10%"},
+    "evaluate": {"every": "50%", "episodes": 1},
+    "metrics": {"every": None},
+    "checkpoint": {"every": "10%", "keep": 3},
+    "tensorboard": False,
+}
+SAC: dict[str, Any] = {
+    "kind": "sac",
+    "agent": {"actor_width": 8, "critic_width": 8, "batch_size": 8, "initial_steps": 20}
+    | {"network": "mlp", "buffer_size": 300},
+}
+
+
+def config(env_id: str, kind: str = "dqn", **env: Any) -> dict[str, Any]:
+    own = DQN if kind == "dqn" else DQN | SAC
+    return own | {"env": {"id": env_id, "num_envs": 2, **env}}
+
+
+ENVS = {
+    "FrozenLake": (config("gym/FrozenLake-v1"), "exact"),
+    "Taxi": (config("gym/Taxi-v4"), "exact"),
+    "Blackjack": (config("gym/Blackjack-v1"), "exact"),
+    "MiniGrid": (
+        config("gym/minigrid:MiniGrid-DoorKey-5x5-v0", options={"keys": ["image"], "kwargs": {}}),
+        "exact",
+    ),
+    "LunarLander": (config("gym/LunarLander-v3"), "replayed"),
+    "BipedalWalker": (config("gym/BipedalWalker-v3", "sac"), "replayed"),
+}
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_killed_and_resumed_equals(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("Box2D")
+    keys, level = ENVS[name]
+    said: list[str] = []
+    whole = api.train(keys, tmp_path / "whole", report=said.append)
+    assert whole.info["environment"]["resume"] == level
+    assert [text.split(":")[1].strip() for text in said] == ([level] if level != "exact" else [])
+    with pytest.raises(Killed):
+        api.train(keys, tmp_path / "run", observer=at_step(40, kill))
+    with pytest.raises(Killed):
+        api.resume(tmp_path / "run", observer=at_step(50, kill))
+    api.resume(tmp_path / "run")
+    assert final(tmp_path / "run") == final(tmp_path / "whole")
+
+
+class Numbered(gymnasium.Env):
+    """Numbers its states through, over all of its kind, so that nothing can be put back."""
+
+    observation_space = spaces.Box(0, np.inf, (2,), np.float64)
+    action_space = spaces.Discrete(2)
+    states: ClassVar[int] = 0
+
+    def obs(self) -> np.ndarray:
+        type(self).states += 1
+        return np.array([self.states, self.episode], np.float64)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.episode = type(self).states + 1
+        self.left = 11
+        return self.obs(), {}
+
+    def step(self, action: int) -> Any:
+        self.left -= 1
+        return self.obs(), 1.0, self.left == 0 and self.episode % 2 == 0, self.left == 0, {}
+
+
+@pytest.fixture
+def numbered(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(gymnasium, "registry", dict(gymnasium.registry))
+    monkeypatch.setattr("gymnasium.envs.registration.registry", gymnasium.registry)
+    gymnasium.register("Numbered-v0", Numbered)
+    return "gym/Numbered-v0"
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_restart_loses_doubles_and_joins_nothing(
+    num_envs: int, n_step: int, numbered: str, tmp_path: Path
+) -> None:
+    keys = config(numbered, num_envs=num_envs) | {"hooks": [], "evaluate": {"every": None}}
+    keys["agent"] = DQN["agent"] | {"n_step": n_step}
+    loops: list[Any] = []
+    said: list[str] = []
+    with pytest.raises(Killed):
+        api.train(keys, tmp_path / "run", observer=at_step(60, kill))
+    api.resume(tmp_path / "run", observer=loops.append, report=said.append)
+    assert "restarted: new episodes begin" in said[0]
+    replay = loops[0].trainable.experience.replay
+    (batch,) = replay.batches(None, 10_000, np.random.default_rng(0))
+    (number, episode), (number_next, episode_next) = batch.obs.numpy().T, batch.obs_next.numpy().T
+    assert len(set(number)) == len(number) >= 120 - (n_step - 1) * num_envs
+    goes_on = batch.discount.numpy() > 0
+    assert (episode == episode_next)[goes_on].all()
+    steps = batch.reward.numpy().round()  # one a step, and gamma is near 1
+    between = (number_next - number)[goes_on]
+    assert ((steps[goes_on] <= between) & (between <= 2 * steps[goes_on] * num_envs)).all()
+
+
+def test_exact_may_be_demanded(numbered: str) -> None:
+    keys = config(numbered, resume="exact")
+    with pytest.raises(ConfigError, match=r"env.resume = 'exact': env .* can only be restarted"):
+        api.read_config(keys)
+        api.train(keys, "/nonexistent/run")
