@@ -28,7 +28,8 @@ def chosen(config: Any) -> str:
     """Return what ``accelerate: auto`` stands for in an `OffPolicyConfig`: compile or off.
 
     It is compile for runs of at least `LEAST_UPDATES` planned updates on a CPU, if all of an update
-    compiles: with adam or adamw, and without penalties and layers that read gradients. Hooks do not
+    compiles: with adam or adamw, a network of ours, and without penalties and layers that read
+    gradients. Hooks do not
     count, so that arms of a study that differ in hooks share their prefix. It depends on the
     config and the machine, never on time: the same run has the same bits at any hour.
     """
@@ -37,6 +38,7 @@ def chosen(config: Any) -> str:
         config.updates_planned() >= LEAST_UPDATES
         and config.optimizer.compiles
         and not config.penalties
+        and ":" not in config.agent.network  # what a user wrote may not compile
         and not any(_reads_gradients(row) for row in config.layers)
     )
     able = compiles_updates() and shutil.which(os.environ.get("CXX", "g++")) is not None

@@ -6,7 +6,9 @@ from typing import ClassVar
 
 from rlplast.agents.networks import ACTIVATIONS, ARCHITECTURES, INIT_LAWS, OUTPUTS
 from rlplast.agents.off_policy_config import OffPolicyAgentConfig, OffPolicyConfig
+from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.optimizers import OptimizerConfig
+from rlplast.core.network.own import is_factory
 from rlplast.core.registry import param
 
 __all__ = ["DQNAgentConfig", "DQNConfig"]
@@ -17,7 +19,8 @@ class DQNAgentConfig(OffPolicyAgentConfig):
     """The agent; defaults are FIRE's and Dopamine's for Atari.
 
     Attributes:
-        network: auto, nature, minatar, mlp (256-256) or mlp_small (64-64).
+        network: auto, nature, minatar, mlp (256-256), mlp_small (64-64), or a function of yours, as
+            ``package.module:factory``; see docs/how-to/bring-a-network.md.
         hidden: widths of the fully-connected layers before the head, such as ``[256, 64]``; null
             for those of the network.
         activation: nonlinearity after each hidden layer.
@@ -41,7 +44,7 @@ class DQNAgentConfig(OffPolicyAgentConfig):
         clip_rewards: whether the agent learns from the sign of rewards; null: only on Atari.
     """
 
-    network: str = param("auto", " | ".join(("auto", *ARCHITECTURES)))
+    network: str = param("auto", "")
     hidden: list[int] | None = None
     activation: str = param("relu", " | ".join(ACTIVATIONS))
     output: str = param("linear", " | ".join(OUTPUTS))
@@ -78,3 +81,21 @@ class DQNConfig(OffPolicyConfig):
     agent: DQNAgentConfig = field(  # pyright: ignore[reportIncompatibleVariableOverride]
         default_factory=DQNAgentConfig
     )
+
+    def check(self) -> None:
+        """Check values; see `OffPolicyConfig`.
+
+        Raises:
+            ConfigError: naming key, value and what is allowed.
+        """
+        super().check()
+        agent, usual = self.agent, DQNAgentConfig()
+        if not is_factory(agent.network):
+            check_choice("agent.network", agent.network, ("auto", *ARCHITECTURES))
+            return
+        for name in ("hidden", "activation", "output", "init"):
+            if getattr(agent, name) != getattr(usual, name):
+                raise ConfigError(
+                    f"agent.{name} = {getattr(agent, name)!r}: it is of our networks, and "
+                    f"agent.network = {agent.network!r} is your own; leave it out"
+                )

@@ -7,6 +7,7 @@ initialises each Block (``init_block``), and returns its hidden activations.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
+from rlplast.core.network.own import check_outputs, factory_of, is_factory, made, own_law
 from rlplast.core.network.units import Step, UnitSpec, activated
 
 __all__ = [
@@ -23,10 +25,12 @@ __all__ = [
     "ARCHITECTURES",
     "OUTPUTS",
     "Architecture",
+    "OwnQNetwork",
     "QNetwork",
     "architecture",
     "architecture_of",
     "orthogonal",
+    "q_network",
 ]
 
 # In the names of units, and as the networks compute them: ReLU in place saves a large allocation.
@@ -66,6 +70,7 @@ def architecture(name: str, obs_shape: Sequence[int]) -> Architecture:
     Raises:
         ConfigError: for convolutions on flat observations.
     """
+    check_choice("agent.network", name, ("auto", *ARCHITECTURES))
     if name == "auto":
         name = "mlp" if len(obs_shape) != 3 else "nature" if obs_shape[-1] >= 36 else "minatar"
     found = ARCHITECTURES[name]
@@ -90,6 +95,60 @@ def architecture_of(agent: Any, obs_shape: Sequence[int]) -> Architecture:
     named = architecture(agent.network, obs_shape)
     hidden = named.hidden if agent.hidden is None else tuple(agent.hidden)
     return replace(named, hidden=hidden, activation=agent.activation, output=agent.output)
+
+
+class OwnQNetwork(nn.Module):
+    """A network that a user's function makes, whose outputs are action values.
+
+    Args:
+        name: ``package.module:factory``. The function gets `obs_shape` and `num_actions` by name.
+            Its module gets float32 observations, (batch, *obs_shape), and returns (batch, actions).
+        obs_shape: shape of one (stacked) observation.
+        num_actions: number of discrete actions.
+        obs_scale: factor on observations, 1/255 for frames.
+
+    Raises:
+        ConfigError: as `rlplast.core.network.own` says, or for outputs of another shape.
+    """
+
+    def __init__(
+        self, name: str, obs_shape: Sequence[int], num_actions: int, obs_scale: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.obs_scale = obs_scale
+        key, shape = f"agent.network = {name!r}", tuple(obs_shape)
+        zeros = torch.zeros(2, *shape)
+        spaces = {"obs_shape": shape, "num_actions": num_actions}
+        factory = factory_of("agent.network", name)
+        make = partial(made, key, factory, inputs=zeros, **spaces)
+        self.net = make(seed=0)
+        check_outputs(key, self.net, zeros, num_actions)
+        self.init_block = own_law(lambda seed: nn.ModuleDict({"net": make(seed=seed)}))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return action values, (batch, actions)."""
+        obs = obs.float()
+        return self.net(obs * self.obs_scale if self.obs_scale != 1.0 else obs)
+
+
+def q_network(
+    agent: Any, obs_shape: Sequence[int], num_actions: int, obs_scale: float = 1.0
+) -> nn.Module:
+    """Return the network that a DQN's config says.
+
+    Args:
+        agent: its section ``agent``.
+        obs_shape: shape of one (stacked) observation.
+        num_actions: number of discrete actions.
+        obs_scale: factor on observations.
+
+    Raises:
+        ConfigError: as `architecture` and `OwnQNetwork` say.
+    """
+    if is_factory(agent.network):
+        return OwnQNetwork(agent.network, obs_shape, num_actions, obs_scale)
+    arch = architecture_of(agent, obs_shape)
+    return QNetwork(arch, obs_shape, num_actions, obs_scale, agent.init)
 
 
 class QNetwork(nn.Module):

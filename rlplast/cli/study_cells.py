@@ -19,7 +19,7 @@ from rlplast.core.training.config import read_yaml
 from rlplast.core.training.run_folder import write_text
 from rlplast.run.build import build
 from rlplast.run.config_file import dump_config, read_config
-from rlplast.run.info import command, versions
+from rlplast.run.info import command, resume_info, resume_words, versions
 from rlplast.run.loggers.logger import check_loggers
 from rlplast.run.shipped import find_config
 from rlplast.study.folder import StudyFolder
@@ -88,17 +88,23 @@ def _resolved(study: StudyConfig, arm_runs: Sequence[ArmRun]) -> list[PlannedRun
     return runs
 
 
-def build_each(left: Sequence[Cell], told: Callable[[str], None] = lambda text: None) -> None:
+def build_each(
+    left: Sequence[Cell], told: Callable[[str], None] = lambda text: None
+) -> tuple[str, ...]:
     """Build each arm of each task once, before hours are spent on what it goes on from.
 
     Args:
         left: the cells.
         told: called with what is built next.
 
+    Returns:
+        A line for each environment that cannot be resumed exactly.
+
     Raises:
         ConfigError: naming the arm, for whatever its config asks that is not there.
     """
     seen = set()
+    levels: dict[str, None] = {}
     for cell in left:
         if cell.arm is None or (cell.task, cell.arm) in seen:
             continue
@@ -110,6 +116,13 @@ def build_each(left: Sequence[Cell], told: Callable[[str], None] = lambda text: 
         except RlplastError as error:
             raise ConfigError(f"arm {cell.arm!r}: {error}") from error
         trainable.close()
+        info = resume_info(trainable)
+        found = info.get("environment", {"resume": "exact"})
+        if found["resume"] != "exact":
+            parts = found["resume"] == "restarted"
+            more = "; arms that share their beginning part with a new episode" if parts else ""
+            levels[f"{found['id']}, after an interruption: {resume_words(info)}{more}"] = None
+    return tuple(levels)
 
 
 def write_study(

@@ -88,7 +88,9 @@ def run(args: argparse.Namespace) -> int:
         folder.open_for(versions())
         left = pending(cells, path)
         with step_shown() as told:
-            build_each([*left, *first], told)
+            levels = build_each([*left, *first], told)
+        for line in levels:
+            say(line)
         trials = open_trials(study, cells, folder, args.config)
         over = trials is None or trials.finished()
         if not left and over:

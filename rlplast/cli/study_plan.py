@@ -97,18 +97,21 @@ def _check_arms(study: StudyConfig) -> None:
     """
     with tempfile.TemporaryDirectory() as folder:
         runs, _ = smoke_runs(shrunk_study(study), Path(folder))
-        said = set()
+        said: set[str] = set()
+        levels: dict[str, None] = {}
         for run in runs:
             try:
                 config = run.config.to_resume()
                 make_data(config)
-                build_each(plan([run]))
+                levels |= dict.fromkeys(build_each(plan([run])))
             except ConfigError as error:
                 if not _for_want_of_a_package(error):
                     raise
                 said.add(str(error).partition(": ")[2])
         for message in sorted(said):
             say(f"not installed: {message}")
+        for line in levels:
+            say(line)
 
 
 def _for_want_of_a_package(error: BaseException | None) -> bool:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rlplast.agents.networks import QNetwork, architecture_of
+from rlplast.agents.networks import q_network
 from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
 from rlplast.agents.sequence import spec_of
 from rlplast.core.training.config import RunConfig
@@ -216,11 +216,10 @@ def _gpt(config: Any, machine: Machine) -> Cost:
 def _dqn(config: Any, machine: Machine) -> Cost:
     spec, agent = _spec(config), config.agent
     stacked = (spec.frame_stack, *spec.obs_shape) if spec.frame_stack > 1 else spec.obs_shape
-    arch = architecture_of(agent, stacked)
 
     def passes(batch: int) -> _Passes:
         return _passes(
-            lambda: QNetwork(arch, stacked, spec.num_actions or 1, spec.obs_scale, agent.init),
+            lambda: q_network(agent, stacked, spec.num_actions or 1, spec.obs_scale),
             lambda module: module(torch.empty(batch, *stacked)).square().mean(),
             machine,
         )

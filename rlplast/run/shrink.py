@@ -130,7 +130,7 @@ def _narrow(data: dict[str, Any]) -> None:
     if data["kind"] == "gpt":
         model["width"] = min(model["width"], _HEAD_WIDTH * model["heads"])
     elif data["kind"] == "supervised":
-        reads = MODELS[model["name"]].reads
+        reads = MODELS[model["name"]].reads if model["name"] in MODELS else ()
         if "width" in reads:
             model["width"] = _TOKEN_WIDTH if "depth" in reads else _WIDTH
         if model["hidden"] is None and model["name"] == "vgg16":

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from rlplast.core.method.hooks import Hooks
+from rlplast.core.network.own import is_factory
 from rlplast.run.build import build, choose_device
 from rlplast.run.config_file import read_config
 from rlplast.run.info import versions
@@ -221,6 +222,8 @@ def _unlike(config: Any, agent: Any) -> str:
         return "not compared: its network for pictures is another one"
     if config.kind == "sac" and config.agent.network != "mlp":
         return f"not compared: it has no network {config.agent.network}; mlp can be"
+    if is_factory(config.agent.network):
+        return "not compared: its network is your own"
     for key, default in _OTHER_UPDATES.items():
         value = getattr(config.agent, key, default)
         if value != default:

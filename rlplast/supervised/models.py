@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from rlplast.core.errors import ConfigError, check_choice, did_you_mean
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
+from rlplast.core.network.own import check_outputs, factory_of, is_factory, made, own_law
 from rlplast.core.optional import import_optional
 from rlplast.core.registry import check_fields, check_range, param
 from rlplast.core.rng import preserve_global_rng
@@ -54,7 +55,7 @@ class ModelConfig:
     Attributes:
         name: mlp, cnn, cnn_bn, lenet5, alexnet, vgg16, resnet18, vit_tiny (timm's), deit_tiny,
             vit_tiny_fire (as FIRE's code builds it), efficientnetv2_s, or timm for any model of
-            timm.
+            timm; or a function of yours, as ``package.module:factory``.
         timm: for timm: the model's name there, such as ``swin_base_patch4_window7_224.ms_in22k``.
         hidden: sizes of the linear layers before the last one. null: mlp [100, 100], cnn and cnn_bn
             [100], lenet5 [120, 84], alexnet [], vgg16 [4096, 4096] (FIRE: [1024, 1024]), resnet18
@@ -103,7 +104,8 @@ class ModelConfig:
         Raises:
             ConfigError: naming key, value and what is allowed.
         """
-        check_choice("model.name", self.name, MODELS)
+        if not is_factory(self.name):
+            check_choice("model.name", self.name, MODELS)
         for key in (f.name for f in fields(self)[1:] if f.name not in ("freeze", "init_std")):
             value = getattr(self, key)
             readers = [name for name, model in MODELS.items() if key in model.reads]
@@ -258,6 +260,10 @@ def build_model(config: ModelConfig, input_shape: Shape, num_classes: int) -> nn
             library or the published weights of the model cannot be had.
     """
     config.check()
+    if is_factory(config.name):
+        module = _own(config.name, input_shape, num_classes)
+        freeze(module, config.freeze)
+        return module
     model = MODELS[config.name]
     with preserve_global_rng():
         try:
@@ -266,6 +272,17 @@ def build_model(config: ModelConfig, input_shape: Shape, num_classes: int) -> nn
             raise ConfigError(f"model.name = {config.name!r}: {error}") from error
     vars(module)["init_block"] = LAWS[config.init](config) if config.init else model.law
     freeze(module, config.freeze)
+    return module
+
+
+def _own(name: str, shape: Shape, classes: int) -> nn.Module:
+    """Return what a user's function makes of `input_shape` and `num_classes`."""
+    key, inputs = f"model.name = {name!r}", torch.zeros(2, *shape)
+    factory = factory_of("model.name", name)
+    make = partial(made, key, factory, inputs=inputs, input_shape=shape, num_classes=classes)
+    module = make(seed=0)
+    check_outputs(key, module, inputs, classes)
+    vars(module)["init_block"] = own_law(lambda seed: make(seed=seed))
     return module
 
 

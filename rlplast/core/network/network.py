@@ -5,6 +5,7 @@ averages), the law that initialised it and its initial weights. It presents ever
 tensor as `rlplast.core.network.blocks.Block`s.
 
 - `Network`: the handle.
+- `part_of`: a Block's part of a state dict.
 - `torch_default`: the initialisation laws of torch's own layers.
 """
 
@@ -23,7 +24,7 @@ from rlplast.core.network.memory import check_memory, check_module
 from rlplast.core.network.unit_search import find_units
 from rlplast.core.network.units import UnitGroup, UnitMap, UnitSpec
 
-__all__ = ["INSTALLED", "Network", "torch_default"]
+__all__ = ["INSTALLED", "Init", "Network", "part_of", "torch_default"]
 
 INSTALLED = "rlplast_installed"  # attribute of modules: the methods they come from
 
@@ -69,10 +70,10 @@ def torch_default(block: Block, generator: torch.Generator) -> Tensor:
 
 def _given(given: Mapping[str, Tensor], block: Block) -> Tensor | None:
     """Return a Block's value by its own name, or by its tensor's as in a state dict."""
-    return given[block.name] if block.name in given else _in_state_dict(given, block)
+    return given[block.name] if block.name in given else part_of(given, block)
 
 
-def _in_state_dict(tensors: Mapping[str, Tensor], block: Block) -> Tensor | None:
+def part_of(tensors: Mapping[str, Tensor], block: Block) -> Tensor | None:
     """Return a Block's part of its tensor in a state dict; None if there is none that fits."""
     whole = tensors.get(".".join(p for p in (block.path, block.spec.tensor) if p))
     return None if whole is None or whole.shape != block.param.shape else block.like(whole)
@@ -206,7 +207,7 @@ class Network:
             tensors: a checkpoint's, or a state dict.
             block: one of this network's.
         """
-        found = tensors.get(self.qualified(block), _in_state_dict(tensors, block))
+        found = tensors.get(self.qualified(block), part_of(tensors, block))
         return None if found is None or found.shape != block.view.shape else found
 
     def select(self, rule: Callable[[Block], bool]) -> tuple[Block, ...]:
