@@ -174,9 +174,12 @@ def _shorten(data: dict[str, Any], config: Any) -> None:
             data["total"] = "auto"
         with suppress(ValueError, ImportError):  # not all environments have a limit to set
             options = env["options"] | {"max_episode_steps": EPISODE}
-            for entry in env["sequence"] or [env["id"]]:
-                envs.spec(entry if isinstance(entry, str) else entry["id"], **options)
-            env["options"] = options
+            ids = [e if isinstance(e, str) else e["id"] for e in env["sequence"] or [env["id"]]]
+            limits = [envs.spec(i, **env["options"]).max_episode_steps for i in ids]
+            for env_id in ids:
+                envs.spec(env_id, **options)
+            if any(limit is None or limit > EPISODE for limit in limits):
+                env["options"] = options
     else:
         data["total"] = str(Time(UPDATES, config.total_time().unit))
 

@@ -48,9 +48,9 @@ def test_options_are_of_all_environments_and_those_of_an_entry_come_first():
 def test_total_is_the_whole_sequence_unless_it_is_given():
     config = parsed()
     assert config.total == "160 env_steps"
-    assert config.horizon() == Clock(updates=60, env_steps=160, phase=4)
+    assert config.horizon() == Clock(updates=60, env_steps=160, episodes=160, phase=4)
     shorter = read_config(dqn_tasks(total="100 env_steps"))
-    assert shorter.horizon() == Clock(updates=35, env_steps=100, phase=3)
+    assert shorter.horizon() == Clock(updates=35, env_steps=100, episodes=100, phase=3)
     again = read_config(dqn_tasks(), {"env.cycles": 1})
     assert again.total == "80 env_steps"
 

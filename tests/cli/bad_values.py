@@ -118,7 +118,7 @@ OUT_OF_RANGE = [
     ("agent.tau", 0, "agent.tau = 0.0: allowed is (0, 1]"),
     ("agent.tau", 1.5, "agent.tau = 1.5: allowed is (0, 1]"),
     ("agent.hidden", [8, 0], "agent.hidden[1] = 0: allowed is [1, 1000000]"),
-    ("agent.initial_updates", -1, "agent.initial_updates = -1: allowed is [0, inf)"),
+    ("agent.initial_updates", -1, "agent.initial_updates = -1: allowed is [0, 1000000000000]"),
     ("agent.epsilon_end", 2, "agent.epsilon_end = 2.0: allowed is [0, 1]"),
     ("agent.max_grad_norm", 0, "optimizer.clip_norm = 0.0: allowed is (0, inf)"),
     (
