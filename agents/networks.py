@@ -183,7 +183,7 @@ class QNetwork(nn.Module):
             if min(shape[1:]) < kernel:
                 raise ConfigError(
                     f"agent.network: a {kernel}x{kernel} convolution does not fit observations of "
-                    f"shape {tuple(obs_shape)}: choose another architecture"
+                    f"shape {tuple(obs_shape)}: choose another one, such as minatar or mlp"
                 )
             shape = (channels, *((s - kernel) // stride + 1 for s in shape[1:]))
         width = math.prod(shape)

@@ -5,10 +5,11 @@
 - `find_level`: the best one that an environment passes.
 """
 
+import copy
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -74,13 +75,13 @@ def find_level(build: Callable[[str, np.random.Generator], Resumable]) -> Level:
     Two environments are built from equal generators. Their first episodes must be equal. Then the
     state of one, in the midst of an episode and after a few more, is put into the other, and back
     into itself; each time the same actions must have the same results, bit for bit, over episodes
-    that end and over a reset between. An environment that moves a global generator of
-    NumPy, Python or PyTorch passes nothing.
+    that end, over a reset between, and while the other one is played. An environment that moves a
+    global generator of NumPy, Python or PyTorch passes nothing.
 
     Args:
         build: returns the environment for a level, drawing from a generator.
     """
-    reasons: list[str] = []
+    reasons: dict[str, list[str]] = {}  # problem → levels
     for name in LEVELS[:-1]:
         with _watched() as moved:
             try:
@@ -92,9 +93,14 @@ def find_level(build: Callable[[str, np.random.Generator], Resumable]) -> Level:
         if moved:
             problem = f"it draws from the global generator of {' and '.join(moved)}"
         if not problem:
-            return Level(name, "; ".join(reasons))
-        reasons.append(f"not {name}: {problem}")
-    return Level(LEVELS[-1], "; ".join(reasons))
+            return Level(name, _said(reasons))
+        reasons.setdefault(problem, []).append(name)
+    return Level(LEVELS[-1], _said(reasons))
+
+
+def _said(reasons: Mapping[str, Sequence[str]]) -> str:
+    """Say what keeps an environment from which levels."""
+    return "; ".join(f"not {' or '.join(names)}: {why}" for why, names in reasons.items())
 
 
 def _problem(build: Callable[[str, np.random.Generator], Resumable], level: str, end: float) -> str:
@@ -118,7 +124,8 @@ def _problem(build: Callable[[str, np.random.Generator], Resumable], level: str,
             for env, rng in zip(envs[::-1], rngs[::-1], strict=True):
                 load_rng_state(rng, drawn)
                 env.load_state_dict(state)
-                _, again = _play(env, 9, end, count)
+                beside = one if env is other else other
+                _, again = _play(env, 9, end, count, beside=beside)
                 at = [a != b for a, b in zip(goes_on, again, strict=False)]
                 if any(at):
                     return f"after a resume it differs from step {at.index(True) + 1} on"
@@ -130,7 +137,12 @@ def _problem(build: Callable[[str, np.random.Generator], Resumable], level: str,
 
 
 def _play(
-    env: Resumable, seed: int, end: float, count: int | None = None, resets: bool = True
+    env: Resumable,
+    seed: int,
+    end: float,
+    count: int | None = None,
+    resets: bool = True,
+    beside: Resumable | None = None,
 ) -> tuple[int, list[_Step]]:
     """Play on with random actions, and return how many steps, and what happened.
 
@@ -139,6 +151,7 @@ def _play(
         seed: of the actions.
         end: moment from which a stretch is short.
         count: how many steps; else `STEPS`, fewer once `end` is reached.
+        beside: begins an episode and takes a few steps meanwhile, of which `env` must not notice.
         resets: whether a new episode of `LEAST` steps follows, which must not depend on the past.
     """
     rng, found = np.random.default_rng(seed), list[_Step]()
@@ -158,11 +171,23 @@ def _play(
     while done < most and (count is not None or done < LEAST or time.monotonic() < end):
         step()
         done += 1
+        if beside is not None and done <= LEAST:
+            _disturb(beside, done, rng)
     if resets:
         reset()
         for _ in range(LEAST):
             step()
     return done, found
+
+
+def _disturb(env: Resumable, number: int, rng: np.random.Generator) -> None:
+    """Begin an episode, then take a step; actions are drawn from a copy of a generator."""
+    if number == 1:
+        env.reset()
+    elif number < LEAST:
+        _, _, terminated, truncated = env.step(env.draw(copy.deepcopy(rng)))
+        if terminated or truncated:
+            env.reset()
 
 
 @contextmanager

@@ -120,7 +120,7 @@ def build_each(
         found = info.get("environment", {"resume": "exact"})
         if found["resume"] != "exact":
             parts = found["resume"] == "restarted"
-            more = "; arms that share their beginning part with a new episode" if parts else ""
+            more = "; after the shared prefix each arm begins a new episode" if parts else ""
             levels[f"{found['id']}, after an interruption: {resume_words(info)}{more}"] = None
     return tuple(levels)
 

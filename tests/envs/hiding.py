@@ -79,6 +79,16 @@ class ModuleMemory(Plain):
         return MEMORY["count"]
 
 
+class ModuleWeather(Plain):
+    """All of its kind have the weather of the newest episode."""
+
+    def begin(self) -> None:
+        MEMORY["weather"] = float(self.np_random.normal())
+
+    def hidden(self) -> float:
+        return MEMORY["weather"]
+
+
 class ModuleGenerator(Plain):
     def hidden(self) -> float:
         return float(GENERATOR.normal())
@@ -309,6 +319,7 @@ RESTARTED = (
     GlobalQuiet,
     GlobalTorch,
     ModuleMemory,
+    ModuleWeather,
     ModuleGenerator,
     ModuleLegacy,
     ClassCounter,
