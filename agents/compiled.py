@@ -15,6 +15,7 @@ import torch
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.listing import lists_face
+from rlplast.core.network.own import is_factory
 from rlplast.core.registry import get
 
 __all__ = ["chosen", "compiled_update", "compiles_updates"]
@@ -29,16 +30,16 @@ def chosen(config: Any) -> str:
 
     It is compile for runs of at least `LEAST_UPDATES` planned updates on a CPU, if all of an update
     compiles: with adam or adamw, a network of ours, and without penalties and layers that read
-    gradients. Hooks do not
-    count, so that arms of a study that differ in hooks share their prefix. It depends on the
-    config and the machine, never on time: the same run has the same bits at any hour.
+    gradients. Hooks do not count, so that arms of a study that differ in hooks share their prefix.
+    It depends on the config and the machine, never on time: the same run has the same bits at any
+    hour.
     """
     on_cpu = config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available())
     pays = (
         config.updates_planned() >= LEAST_UPDATES
         and config.optimizer.compiles
         and not config.penalties
-        and ":" not in config.agent.network  # what a user wrote may not compile
+        and not is_factory(config.agent.network)  # what a user wrote may not compile
         and not any(_reads_gradients(row) for row in config.layers)
     )
     able = compiles_updates() and shutil.which(os.environ.get("CXX", "g++")) is not None

@@ -25,7 +25,7 @@ STEPS = 100  # of each stretch that is compared
 SECONDS = 1.0  # of a level, after which stretches are short
 LEAST = 5  # steps of a stretch, however slow they are
 
-_Step = tuple[bytes, float, bool, bool]  # the observation, and that of a reset after it
+_Step = tuple[bytes, float, bool, bool]
 
 
 @dataclass(frozen=True)

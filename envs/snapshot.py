@@ -4,6 +4,9 @@
 - `put`: gives other objects of the same classes those attributes.
 - `NoSnapshot`: raised for what holds more than Python shows, such as objects of C extensions.
 
+A state comes from a file, so putting it back calls nothing that it names: objects are made without
+their constructors, and functions and classes are those that are there.
+
 Objects, lists, dicts, sets, deques, arrays and generators are copied once each, so what was shared
 stays shared. Functions, classes, modules, spaces and pygame's surfaces are not copied: they stay
 what they are in the object that is written to, and only a function's own cells are.
@@ -12,6 +15,7 @@ what they are in the object that is written to, and only a function's own cells 
 import collections
 import copyreg
 import enum
+import inspect
 import random
 import sys
 import types
@@ -38,6 +42,7 @@ _STREAMS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     np.random.RandomState: ("legacy", lambda rng: rng.get_state(legacy=False)),
     random.Random: ("random", random.Random.getstate),
 }
+_PLAIN = {f"builtins:{kind.__name__}": kind for kind in (list, dict, set, int, float, str, bool)}
 
 
 class NoSnapshot(TypeError):
@@ -181,7 +186,7 @@ class _Taking:
 def _is_plain(value: Any) -> bool:
     """Say whether an object holds nothing but its attributes."""
     kind = type(value)
-    own = {"__reduce__", "__reduce_ex__", "__getstate__"}
+    own = {"__reduce__", "__reduce_ex__", "__getstate__", "__del__"}
     custom = any(base is not object and own & vars(base).keys() for base in kind.__mro__)
     more = isinstance(value, (*_CONTAINERS.values(), dict, str, int, float, bytes))
     if custom or more or type(kind).__module__ not in ("builtins", "abc"):
@@ -206,7 +211,8 @@ def _attributes(value: Any) -> dict[str, Any]:
 def _stream(kind: str, state: Any) -> Any:
     """Return a new generator that goes on from a state."""
     if kind == "generator":
-        found = np.random.Generator(getattr(np.random, state["bit_generator"])())
+        bits = _class(f"numpy.random:{state['bit_generator']}", "rng", np.random.BitGenerator)
+        found = np.random.Generator(bits())
         load_rng_state(found, state)
     elif kind == "legacy":
         found = np.random.RandomState()
@@ -253,7 +259,7 @@ class _Putting:
         if kind == "scalar":
             return _array(node)[()]
         if kind == "enum":
-            return getattr(_class(node["of"], path), node["name"])
+            return _class(node["of"], path, enum.Enum)[node["name"]]
         if kind == "bytes":
             return bytes.fromhex(node["hex"])
         if kind in ("tuple", "frozenset"):
@@ -287,7 +293,10 @@ class _Putting:
             found.ravel()[:] = self.items(node, now, path)
             return found
         if kind == "object":
-            return self.instance(known(_new(node["of"], path)), node["items"], now, path)
+            found = known(object.__new__(_class(node["of"], path)))  # runs no code of its own
+            if not _is_plain(found):
+                raise NoSnapshot(f"{path} was a {node['of']}, whose state Python does not show")
+            return self.instance(found, node["items"], now, path)
         return known(self.rest(kind, node, now, path))
 
     def instance(self, found: Any, items: list[Any], now: Any, path: str) -> Any:
@@ -305,9 +314,13 @@ class _Putting:
     def rest(self, kind: str, node: dict[str, Any], now: Any, path: str) -> Any:
         """Return what has no parts that could refer to it."""
         if kind == "method":
-            return getattr(self.value(node["self"], None, path), node["name"])
+            own = self.value(node["self"], None, path)
+            found = inspect.getattr_static(type(own), node["name"], None)
+            if not isinstance(found, types.FunctionType):
+                raise NoSnapshot(f"{path} was a method {node['name']}, which is not there now")
+            return types.MethodType(found, own)
         if kind == "named":
-            return _class(node["of"], path)(*self.items(node, now, path))
+            return tuple.__new__(_class(node["of"], path, tuple), self.items(node, now, path))
         if "state" in node:
             return _stream(kind, self.value(node["state"], None, path))
         return self.kept(kind, node, now, path)
@@ -325,8 +338,8 @@ class _Putting:
         """Return what is in a node's place, which is not made anew."""
         if node["of"] == "pygame":
             return now
-        if kind == "kept":
-            now = _named(node["of"], now)
+        if kind == "kept" and now is None:
+            now = _PLAIN.get(node["of"])
         named = type(now) if kind == "space" else now
         if now is None or _name(named) != node["of"]:
             raise NoSnapshot(f"{path} was {node['of']}, and is {now!r} in a new environment")
@@ -343,22 +356,16 @@ def _array(node: dict[str, Any]) -> np.ndarray:
     return np.frombuffer(flat.tobytes(), np.dtype(node["type"])).reshape(node["shape"]).copy()
 
 
-def _named(name: str, now: Any) -> Any:
-    """Return a class, module or builtin by name, from what is imported; else what is there."""
+def _class(name: str, path: str, base: type = object) -> Any:
+    """Return a class by name, from what is imported, if it is one of `base`.
+
+    Raises:
+        NoSnapshot: if it is none.
+    """
     module, _, qualified = name.partition(":")
     found: Any = sys.modules.get(module)
-    for part in qualified.split(".") if qualified else ():
-        found = getattr(found, part, None)
-    return now if found is None else found
-
-
-def _new(name: str, path: str) -> Any:
-    kind = _class(name, path)
-    return kind.__new__(kind)
-
-
-def _class(name: str, path: str) -> Any:
-    found = _named(name, None)
-    if not isinstance(found, type):
-        raise NoSnapshot(f"{path} was a {name}, which is not imported now")
+    for part in qualified.split("."):
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    if not isinstance(found, type) or not issubclass(found, base):
+        raise NoSnapshot(f"{path} was a {name}, which is no {base.__name__} that is imported now")
     return found

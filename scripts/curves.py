@@ -11,12 +11,14 @@ beside the published band, and draws both.
 
 import argparse
 import csv
+import io
 import statistics
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from rlplast.cli.study_cells import read_study_config
+from rlplast.core.training.run_folder import write_text
 from rlplast.report.gather import gather
 from rlplast.study.published import PublishedCurve, published_curves
 
@@ -42,10 +44,11 @@ def add(path: Path, folders: list[Path]) -> None:
     rows = [row for row in kept if (row["task"], row["arm"], row["seed"]) not in there] + new
     rows.sort(key=lambda r: (r["task"], r["arm"], int(r["seed"]), int(r["env_steps"])))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    file = io.StringIO()
+    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, file.getvalue())
     print(f"{path}: {len(there)} runs written, {len(rows)} rows in all")
 
 

@@ -50,7 +50,7 @@ def test_what_is_hidden_outside_is_restarted(kind: type) -> None:
 
 @pytest.mark.parametrize("kind", hiding.SLIPS_THROUGH)
 def test_what_does_not_show_within_the_trial_slips_through(kind: type) -> None:
-    assert level(kind)[0] == "exact"  # docs/explanation/determinism.md says so
+    assert level(kind)[0] == "exact"  # docs/how-to/bring-an-environment.md says so
 
 
 def test_reasons_name_the_place() -> None:

@@ -154,7 +154,7 @@ def test_functions_stay_and_their_cells_come_back() -> None:
     one = World(count=counter(), kind=Cell, module=json, sine=np.sin)
     one.act = one.move
     one.count(), one.count()
-    other = World(count=counter())
+    other = World(count=counter(), kind=Cell, module=json, sine=np.sin)
     function = other.count
     put(saved(take([one])), [other])
     assert other.count is function
@@ -202,3 +202,25 @@ def test_another_class_or_function_is_refused() -> None:
         put(state, [World(act=3)])
     with pytest.raises(NoSnapshot, match="cannot fill"):
         put(state, [Cell(1)])
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"is": "named", "of": "subprocess:Popen", "items": ["true"], "n": 0},
+        {"is": "object", "of": "subprocess:Popen", "items": [["args", "true"]], "n": 0},
+        {"is": "enum", "of": "os:system", "name": "true"},
+        {"is": "kept", "of": "os:system", "n": 0},
+        {"is": "generator", "n": 0}
+        | {"state": {"is": "dict", "n": 1, "items": [["bit_generator", "seed"]]}},
+        {"is": "method", "name": "__init__", "n": 0}
+        | {"self": {"is": "kept", "of": "os:system", "n": 1}},
+    ],
+)
+def test_a_file_that_names_code_runs_none(node: Any) -> None:
+    world = World(value=None)
+    state = take([world])
+    state["roots"][0][1] = [["value", node]]
+    with pytest.raises(NoSnapshot):
+        put(state, [world])
+    assert world.value is None

@@ -84,7 +84,7 @@ def made(key: str, factory: Factory, seed: int, inputs: Tensor, **spaces: Any) -
                 module.eval()(inputs)
         except ConfigError:
             raise
-        except Exception as error:
+        except Exception as error:  # a user's function may raise anything
             raise ConfigError(
                 f"{key}: the function, called with {spaces}, or its module, called with zeros of "
                 f"shape {tuple(inputs.shape)}, raised {type(error).__name__}: {error}"
