@@ -32,7 +32,7 @@ FAST = (
     "study/fire/fig4a",
     "study/swr/fig1",
 )
-MOST = {"updates": 400, "env_steps": 2000, "epochs": 2 * EPOCHS, "phase": 20}  # of a cell
+MOST = {"updates": 512, "env_steps": 2000, "epochs": 2 * EPOCHS, "phase": 20}  # of a cell
 DIGITS = {
     "kind": "supervised",
     "model": {"name": "mlp", "hidden": [8]},
