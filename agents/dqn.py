@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rlplast.agents.dqn_config import DQNConfig
 from rlplast.agents.evaluation import evaluating
 from rlplast.agents.losses import huber, q_of, td_target
-from rlplast.agents.networks import OwnQNetwork, q_network
+from rlplast.agents.networks import q_network
 from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.replay import Batch, on_device
 from rlplast.agents.tasks import Tasks
@@ -23,7 +23,7 @@ from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
 from rlplast.core.network.network import Network
 from rlplast.core.network.optimizers import Updater
-from rlplast.core.network.record import in_mode, record
+from rlplast.core.network.record import in_mode
 from rlplast.core.rng import derive_seed, numpy_stream, torch_stream
 from rlplast.core.training.trainable import penalties_of
 
@@ -67,21 +67,10 @@ class DQN(OffPolicyAgent):
 
     def _q_network(self) -> nn.Module:
         spec, agent = self.spec, self.config.agent
-        stacked = (spec.frame_stack, *spec.obs_shape) if spec.frame_stack > 1 else spec.obs_shape
-        network = q_network(agent, stacked, self.num_actions, spec.obs_scale)
+        network = q_network(agent, spec.stacked_shape, self.num_actions, spec.obs_scale)
         if any(isinstance(module, nn.Conv2d) for module in network.modules()):
             network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         return network.to(self.device)
-
-    def _taps(self, obs: Tensor, wanted: bool) -> tuple[Tensor, Activations]:
-        """Return the online network's values and, if wanted, its hidden activations."""
-        if not isinstance(self.online, OwnQNetwork):
-            return self.online.forward_taps(obs)
-        if not wanted or not any(g.tap for g in self.networks["q"].units().groups):
-            return self.online(obs), {}
-        with record(self.networks["q"]) as found:
-            values = self.online(obs)
-        return values, found
 
     def _environment_step(self) -> None:
         before, every = self.clock.env_steps, self.config.agent.target_every
@@ -138,7 +127,7 @@ class DQN(OffPolicyAgent):
         """
         agent = self.config.agent
         with self._autocast():
-            values, found = self._taps(batch.obs, "q" in self.recorded)
+            values, found = self._taps("q", batch.obs)
             q = q_of(values, batch.action).float()
             with torch.no_grad():
                 q_next = self.target(batch.obs_next)
@@ -148,18 +137,13 @@ class DQN(OffPolicyAgent):
 
     def learn(self, batch: Batch) -> tuple[Tensor, dict[str, Activations]]:
         """Update the online network."""
-        reads = "q" in self.recorded and isinstance(self.online, OwnQNetwork)
-        loss, q, activations = (self.td_loss if reads else self._td_loss)(batch)
+        loss, q, activations = self._td_loss(batch)
         self._minimise("q", loss)
         return torch.stack([loss.detach(), q.detach()]), {"q": activations}
 
-    def _compiles_whole(self) -> bool:
-        reads = bool(self.recorded) and isinstance(self.online, OwnQNetwork)
-        return not reads and super()._compiles_whole()  # it reads activations by forward hooks
-
     def _batch(self) -> Batch:
         """Return the next batch, in the same tensors every time."""
-        return self.replay().sample()
+        return self._drawn()
 
     def _acting(self) -> tuple[nn.Module, ...]:
         return self.online, self.target
@@ -194,4 +178,4 @@ class DQN(OffPolicyAgent):
     @torch.no_grad()
     def activations(self, network: str, batch: Batch) -> Activations:
         """Return hidden activations of the online network on a batch's observations."""
-        return self._taps(batch.obs, wanted=True)[1]
+        return self._taps("q", batch.obs, wanted=True)[1]

@@ -21,6 +21,8 @@ class DQNAgentConfig(OffPolicyAgentConfig):
     Attributes:
         network: auto, nature, minatar, mlp (256-256), mlp_small (64-64), or a function of yours, as
             ``package.module:factory``; see docs/how-to/bring-a-network.md.
+        convs: ``[channels, kernel, stride]`` of each convolution, such as ``[[16, 3, 1]]``; null
+            for those of the network.
         hidden: widths of the fully-connected layers before the head, such as ``[256, 64]``; null
             for those of the network.
         activation: nonlinearity after each hidden layer.
@@ -45,6 +47,7 @@ class DQNAgentConfig(OffPolicyAgentConfig):
     """
 
     network: str = param("auto", "")
+    convs: list[list[int]] | None = None
     hidden: list[int] | None = None
     activation: str = param("relu", " | ".join(ACTIVATIONS))
     output: str = param("linear", " | ".join(OUTPUTS))
@@ -93,7 +96,7 @@ class DQNConfig(OffPolicyConfig):
         if not is_factory(agent.network):
             check_choice("agent.network", agent.network, ("auto", *ARCHITECTURES))
             return
-        for name in ("hidden", "activation", "output", "init"):
+        for name in ("convs", "hidden", "activation", "output", "init"):
             if getattr(agent, name) != getattr(usual, name):
                 raise ConfigError(
                     f"agent.{name} = {getattr(agent, name)!r}: it is of our networks, and "

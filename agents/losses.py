@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["huber", "q_of", "tanh_gaussian", "td_target"]
+__all__ = ["between", "huber", "q_of", "tanh_gaussian", "td_target"]
 
 
 def td_target(
@@ -60,3 +60,18 @@ def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor,
     log_normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
     log_det = 2 * (math.log(2) - u - F.softplus(-2 * u))
     return u.tanh(), (log_normal - log_det).sum(-1)
+
+
+def between(log_std: Tensor, law: str, low: float, high: float) -> Tensor:
+    """Return what a head gives for log σ, brought between bounds.
+
+    Args:
+        log_std: of any size.
+        law: ``squash`` is low + ½(high − low)(tanh x + 1), as SimBa; ``clamp`` cuts, as
+            Stable-Baselines3.
+        low: lower bound.
+        high: upper bound.
+    """
+    if law == "clamp":
+        return log_std.clamp(low, high)
+    return low + 0.5 * (high - low) * (log_std.tanh() + 1)

@@ -25,10 +25,13 @@ __all__ = [
     "ARCHITECTURES",
     "OUTPUTS",
     "Architecture",
+    "Convs",
     "OwnQNetwork",
     "QNetwork",
     "architecture",
     "architecture_of",
+    "channels_last",
+    "convs_of",
     "orthogonal",
     "q_network",
 ]
@@ -43,13 +46,14 @@ ACTIVATIONS: dict[str, tuple[Step, Step]] = {
     "tanh": (torch.tanh, torch.tanh),
 }
 OUTPUTS = ("linear", "softmax")
+Convs = tuple[tuple[int, int, int], ...]  # channels, kernel, stride of each layer; no padding
 
 
 @dataclass(frozen=True)
 class Architecture:
     """A Q-network as data."""
 
-    convs: tuple[tuple[int, int, int], ...] = ()  # channels, kernel, stride; no padding
+    convs: Convs = ()
     hidden: tuple[int, ...] = (256, 256)  # widths of the fully-connected layers before the head
     activation: str = "relu"  # after each of these layers, of `ACTIVATIONS`
     output: str = "linear"  # what the head's outputs pass through, of `OUTPUTS`
@@ -93,8 +97,31 @@ def architecture_of(agent: Any, obs_shape: Sequence[int]) -> Architecture:
         ConfigError: as `architecture` says.
     """
     named = architecture(agent.network, obs_shape)
+    convs = named.convs if agent.convs is None else convs_of(agent.convs)
+    if convs and len(obs_shape) != 3:
+        raise ConfigError(
+            f"agent.convs = {agent.convs!r}: this environment gives no pictures but shape "
+            f"{tuple(obs_shape)}; leave it out"
+        )
     hidden = named.hidden if agent.hidden is None else tuple(agent.hidden)
-    return replace(named, hidden=hidden, activation=agent.activation, output=agent.output)
+    own = {"activation": agent.activation, "output": agent.output}
+    return replace(named, convs=convs, hidden=hidden, **own)
+
+
+def convs_of(rows: Sequence[Sequence[int]]) -> Convs:
+    """Return what ``agent.convs`` says: [channels, kernel, stride] of each layer.
+
+    Raises:
+        ConfigError: for anything else.
+    """
+    for number, row in enumerate(rows):
+        whole = isinstance(row, Sequence) and all(type(size) is int and size > 0 for size in row)
+        if not whole or len(row) != 3:
+            raise ConfigError(
+                f"agent.convs[{number}] = {row!r}: allowed is [channels, kernel, stride], whole "
+                "numbers from 1"
+            )
+    return tuple((channels, kernel, stride) for channels, kernel, stride in rows)
 
 
 class OwnQNetwork(nn.Module):
@@ -111,13 +138,15 @@ class OwnQNetwork(nn.Module):
         ConfigError: as `rlplast.core.network.own` says, or for outputs of another shape.
     """
 
+    of_user = True
+
     def __init__(
         self, name: str, obs_shape: Sequence[int], num_actions: int, obs_scale: float = 1.0
     ) -> None:
         super().__init__()
         self.obs_scale = obs_scale
         key, shape = f"agent.network = {name!r}", tuple(obs_shape)
-        zeros = torch.zeros(2, *shape)
+        zeros = (torch.zeros(2, *shape),)
         spaces = {"obs_shape": shape, "num_actions": num_actions}
         factory = factory_of("agent.network", name)
         make = partial(made, key, factory, inputs=zeros, **spaces)
@@ -226,7 +255,7 @@ class QNetwork(nn.Module):
         """Return action values and the activations after each hidden layer's nonlinearity."""
         kind = obs.device.type
         low = torch.is_autocast_enabled(kind)  # the first layer would round to it anyway
-        x = _channels_last(obs).to(torch.get_autocast_dtype(kind) if low else torch.float32)
+        x = channels_last(obs).to(torch.get_autocast_dtype(kind) if low else torch.float32)
         if self.obs_scale != 1.0:
             x = x * self.obs_scale
         taps: dict[str, Tensor] = {}
@@ -247,7 +276,7 @@ def orthogonal(block: Block, generator: torch.Generator, gain: float) -> Tensor:
     return nn.init.orthogonal_(value, gain, generator=generator)
 
 
-def _channels_last(obs: Tensor) -> Tensor:
+def channels_last(obs: Tensor) -> Tensor:
     """Put observations into the memory layout of the convolutions, as bytes where they are."""
     if obs.ndim != 4:
         return obs

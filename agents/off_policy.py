@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from rlplast import envs
 from rlplast.agents.compiled import compiled_update, compiles_updates
+from rlplast.agents.encoders import shift
 from rlplast.agents.evaluation import Evaluation, evaluate_policy, evaluating
 from rlplast.agents.experience import Experience
 from rlplast.agents.off_policy_config import OffPolicyConfig
 from rlplast.agents.overestimation import Values
-from rlplast.agents.replay import Batch, Replay
+from rlplast.agents.replay import Batch, Replay, on_device
 from rlplast.agents.sequence import Sequence
 from rlplast.agents.tasks import Tasks
 from rlplast.core.clock import Clock
@@ -27,6 +28,7 @@ from rlplast.core.network.edits import Assign, write
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import allocate, zero_all
 from rlplast.core.network.optimizers import Updater
+from rlplast.core.network.record import record
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.core.training.trainable import AfterUpdate, no_hooks
 
@@ -62,6 +64,11 @@ class OffPolicyAgent(ABC):
         self.spec: envs.EnvSpec = tasks.spec
         if config.evaluate.every is not None:
             self._check_constant("evaluate.every")
+        if config.agent.random_shift and len(self.spec.stacked_shape) != 3:
+            raise ConfigError(
+                f"agent.random_shift = {config.agent.random_shift}: env {self.spec.id!r} gives no "
+                f"pictures but shape {self.spec.stacked_shape}; allowed is 0"
+            )
         self.units = config.units
         self.streams = Streams(config.seed)
         rng = self.streams.numpy("replay")
@@ -166,6 +173,16 @@ class OffPolicyAgent(ABC):
             self.experience.replay.look_ahead(*self._horizon())
         return self.experience.replay
 
+    def _drawn(self) -> Batch:
+        """Return the next transitions, whose pictures are moved if the config says so."""
+        batch, most = self.replay().sample(), self.config.agent.random_shift
+        if most:
+            shape = (2, len(batch.obs), 2)
+            drawn = self.streams.numpy("random_shift").integers(0, 2 * most + 1, shape)
+            for pictures, offsets in zip((batch.obs, batch.obs_next), drawn, strict=True):
+                shift(pictures, on_device(offsets, self.device), most)
+        return batch
+
     @abstractmethod
     def _batch(self) -> Any:
         """Return the next batch, in the same tensors every time."""
@@ -211,7 +228,7 @@ class OffPolicyAgent(ABC):
 
     def _compiles_whole(self) -> bool:
         asked = self.config.agent.accelerate == "compile" and compiles_updates()
-        outside = self.gradients_read or self.penalties.terms
+        outside = self.gradients_read or self.penalties.terms or self._reads_by_hooks
         return asked and not outside and all(u.config.compiles for u in self.updaters.values())
 
     def _compiled_in(self, seconds: float) -> None:
@@ -230,14 +247,45 @@ class OffPolicyAgent(ABC):
         self.clock = self.clock.advance(updates=1)
         self.after_update(self.clock, activations)
 
+    def _taps(self, network: str, *inputs: Any, wanted: bool = False) -> tuple[Any, Activations]:
+        """Return what a network gives, and its hidden activations.
+
+        Our networks return them. Those of users are read by forward hooks: if activations are
+        recorded or `wanted`.
+        """
+        handle = self.networks[network]
+        module: Any = handle.module
+        if not self._is_of_user(network):
+            return module.forward_taps(*inputs)
+        read = wanted or network in self.recorded
+        if not read or not any(group.tap for group in handle.units().groups):
+            return module(*inputs), {}
+        with record(handle) as found:
+            values = module(*inputs)
+        return values, found
+
+    def _is_of_user(self, network: str) -> bool:
+        return getattr(self.networks[network].module, "of_user", False)
+
+    @property
+    def _reads_by_hooks(self) -> bool:
+        """Whether updates read activations by forward hooks, which cannot be compiled."""
+        return any(map(self._is_of_user, self.recorded))
+
     def _autocast(self) -> torch.autocast:
         enabled = self.config.agent.precision == "bf16"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
 
     def _compiled(self, loss: Callable[..., Any]) -> Callable[..., Any]:
         """Return a loss, compiled if the config says so."""
-        on = self.config.agent.accelerate == "compile"
-        return torch.compile(loss, dynamic=False) if on else loss
+        if self.config.agent.accelerate != "compile":
+            return loss
+        compiled = torch.compile(loss, dynamic=False)
+
+        def chosen(batch: Any) -> Any:
+            return (loss if self._reads_by_hooks else compiled)(batch)
+
+        return chosen
 
     def _kept(self, network: str, found: Activations) -> Activations:
         """Return activations as an output of the update, if they are recorded."""

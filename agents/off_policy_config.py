@@ -61,6 +61,8 @@ class OffPolicyAgentConfig:
             these values and reach `n_step` and `gamma` after `updates` (BBF); null: they stay.
         sampling: how the replay draws transitions: a mapping with `method` and `params`, see
             ``rlplast list replay``; null draws all with the same probability.
+        random_shift: pixels by which each picture of a batch is moved at most, along both sides,
+            before the networks see it (DrQ: 4); 0 leaves it.
         precision: fp32, or bf16 for autocast in forward passes.
         accelerate: auto, off, or compile (torch.compile). compile covers whole updates if their
             optimizers and hooks allow it, else the losses. auto is decided when a run starts:
@@ -75,6 +77,7 @@ class OffPolicyAgentConfig:
     n_step: int = param(1, "[1, 1000]")
     anneal: dict[str, Any] | None = None
     sampling: dict[str, Any] | None = None
+    random_shift: int = param(0, "[0, 1000]")
     precision: str = param("fp32", "fp32 | bf16")
     accelerate: str = param("auto", "auto | off | compile")
 

@@ -21,6 +21,7 @@ import torch
 from rlplast.agents import mapped_memory, replay_files
 from rlplast.agents.sampling import SampleWeightDecay
 from rlplast.core.errors import ConfigError, RlplastError
+from rlplast.envs.base import stacked_shape
 
 __all__ = ["Batch", "Replay", "on_device"]
 
@@ -500,8 +501,8 @@ class Replay:
             stacks[blank] = 0
 
     def _new_batch(self, count: int, pinned: bool = False) -> Batch:
-        stack = (self._frame_stack,) if self._frame_stack > 1 else ()
-        obs = (*stack, *self._obs_shape), torch.from_numpy(np.empty(0, self._obs_dtype)).dtype
+        shape = stacked_shape(self._frame_stack, self._obs_shape)
+        obs = shape, torch.from_numpy(np.empty(0, self._obs_dtype)).dtype
         action = self._action_shape, torch.float32 if self._action_shape else torch.int64
         number = (), torch.float32
         parts = (obs, action, number, number, obs)

@@ -23,7 +23,7 @@ from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.replay import Batch, on_device
 from rlplast.agents.running_statistics import RunningStatistics
 from rlplast.agents.sac_config import SACConfig
-from rlplast.agents.sac_networks import Actor, Critic, Temperature, TrunkSpec
+from rlplast.agents.sac_networks import Temperature, actor_of, critic_of
 from rlplast.agents.tasks import Tasks
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.method.context import Activations
@@ -55,7 +55,7 @@ class SAC(OffPolicyAgent):
     """A SAC agent with its environments and replay; a `Trainable`.
 
     Raises:
-        ConfigError: if actions are discrete or observations are no vectors.
+        ConfigError: if actions are discrete or the network does not fit the observations.
     """
 
     means = ("train/loss", "train/loss_actor", "train/q", "train/entropy")
@@ -70,15 +70,11 @@ class SAC(OffPolicyAgent):
                 f"env {spec.id!r} has {spec.num_actions} discrete actions: kind: sac needs "
                 "continuous ones; use kind: dqn"
             )
-        if len(spec.obs_shape) != 1:
-            raise ConfigError(
-                f"env {spec.id!r} gives observations of shape {spec.obs_shape}: kind: sac needs "
-                "vectors"
-            )
-        self.obs_dim, self.action_dim = spec.obs_shape[0], spec.action_dim
+        self.obs_shape, self.action_dim = spec.stacked_shape, spec.action_dim
+        self.normalises = agent.normalize_obs and len(self.obs_shape) == 1
         super().__init__(config, tasks, device)
         self._build_networks()
-        self.statistics = RunningStatistics((self.obs_dim,), device)
+        self.statistics = RunningStatistics(self.obs_shape if self.normalises else (), device)
         self.target_entropy = -agent.target_entropy_scale * self.action_dim
         self._noise = np.zeros((2, agent.batch_size, self.action_dim), np.float32)
         self.noise = torch.from_numpy(self._noise).to(device)
@@ -94,13 +90,10 @@ class SAC(OffPolicyAgent):
         self._critic_loss = self._compiled(self.critic_loss)
 
     def _build_networks(self) -> None:
-        agent, seed, sizes = self.config.agent, self.config.seed, (self.obs_dim, self.action_dim)
-        trunk = TrunkSpec.of(agent, "actor")
-        bounds = (agent.log_std_min, agent.log_std_max)
-        self.actor = Actor(*sizes, trunk, *bounds, agent.log_std).to(self.device)
-        trunk = TrunkSpec.of(agent, "critic")
-        self.critic = Critic(*sizes, trunk, agent.critics).to(self.device)
-        self.target = Critic(*sizes, trunk, agent.critics).to(self.device).requires_grad_(False)
+        agent, seed, sizes = self.config.agent, self.config.seed, (self.obs_shape, self.action_dim)
+        self.critic = critic_of(agent, *sizes).to(self.device)
+        self.actor = actor_of(agent, *sizes, self.critic).to(self.device)
+        self.target = critic_of(agent, *sizes).to(self.device).requires_grad_(False)
         self.temperature = Temperature(agent.initial_temperature).to(self.device)
         self.temperature.requires_grad_(agent.learn_temperature)
         modules = {"actor": (self.actor,), "critic": (self.critic, self.target)}
@@ -124,7 +117,7 @@ class SAC(OffPolicyAgent):
 
     def _environment_step(self) -> None:
         obs, rng = self.experience.obs(), self.streams.numpy("exploration")
-        if self.config.agent.normalize_obs:
+        if self.normalises:
             self.statistics.update(obs)
         shape = (len(obs), self.action_dim)
         if self._steps_of_schedule() < self.config.agent.initial_steps:
@@ -150,16 +143,28 @@ class SAC(OffPolicyAgent):
 
     def _policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the policy's mean and log σ for raw observations."""
-        return self._policy_taps(obs)[0]
+        return self._policy_taps(self._for_actor(obs))[0]
 
     def _policy_taps(self, obs: Tensor) -> tuple[tuple[Tensor, Tensor], Activations]:
-        obs = self._normalise(obs)
         with self._autocast():
-            (mean, log_std), found = self.actor.forward_taps(obs)
+            (mean, log_std), found = self._taps("actor", obs)
         return (mean.float(), log_std.float()), found
 
-    def _normalise(self, obs: Tensor) -> Tensor:
-        return self.statistics.normalise(obs) if self.config.agent.normalize_obs else obs
+    def _for_actor(self, obs: Tensor) -> Tensor:
+        """Return what the actor reads for raw observations: features of pictures, not trained."""
+        encoder = getattr(self.critic, "encoder", None)
+        if encoder is None:
+            return self._for_critic(obs)
+        with torch.no_grad(), self._autocast():
+            return encoder(obs)[0]
+
+    def _for_critic(self, obs: Tensor) -> Tensor:
+        """Return what the critics read for raw observations."""
+        if self.normalises:
+            return self.statistics.normalise(obs)
+        if obs.dtype == torch.uint8 and self.config.agent.network != "drq":  # of a user's networks
+            return obs.float() * self.spec.obs_scale
+        return obs
 
     # The losses: pure functions of static tensors and of the networks' parameters.
 
@@ -169,14 +174,14 @@ class SAC(OffPolicyAgent):
         With ``critic_subset`` it is the mean over i instead of the least. Last come the actor's
         activations, if they are recorded.
         """
-        obs = batch.transitions.obs
+        obs = self._for_actor(batch.transitions.obs)
         policy, found = self._policy_taps(obs)
         action, log_prob = tanh_gaussian(*policy, batch.noise[0])
         with self._autocast():
             fixed = self._critic_fixed
             if torch.compiler.is_compiling():  # inputs of a graph should not share memory
                 fixed = {name: p.detach() for name, p in self.critic.named_parameters()}
-            q = functional_call(self.critic, fixed, (self._normalise(obs), action))
+            q = functional_call(self.critic, fixed, (obs, action))
         alpha = self.temperature().detach()
         value = q.float().amin(0) if self.members is None else q.float().mean(0)
         loss = (alpha * log_prob - value).mean()
@@ -193,7 +198,7 @@ class SAC(OffPolicyAgent):
         """
         data = batch.transitions
         with torch.no_grad():
-            obs_next = self._normalise(data.obs_next)
+            obs_next = self._for_critic(data.obs_next)
             action_next, log_prob = tanh_gaussian(*self._policy(data.obs_next), batch.noise[1])
             with self._autocast():
                 q_next = self.target(obs_next, action_next)
@@ -202,7 +207,7 @@ class SAC(OffPolicyAgent):
             value_next = q_next.float().amin(0) - self.temperature() * log_prob
             target = data.reward + data.discount * value_next
         with self._autocast():
-            q, found = self.critic.forward_taps(self._normalise(data.obs), data.action)
+            q, found = self._taps("critic", self._for_critic(data.obs), data.action)
         q = q.float()
         loss = (q - target).square().mean(1).sum()
         return loss, q.detach().mean(), self._kept("critic", found)
@@ -235,7 +240,7 @@ class SAC(OffPolicyAgent):
 
     def _batch(self) -> SACBatch:
         """Return the next batch, in the same tensors every time."""
-        batch = self.replay().sample()
+        batch = self._drawn()
         self.streams.numpy("policy").standard_normal(out=self._noise, dtype=np.float32)
         if self.device.type != "cpu":
             self.noise.copy_(on_device(self._noise, self.device))
@@ -258,14 +263,17 @@ class SAC(OffPolicyAgent):
         return (self.actor,)
 
     def _act_greedily(self, obs: np.ndarray) -> np.ndarray:
-        return self._act(obs.astype(np.float32, copy=False), None)
+        return self._act(self._as_stored(obs), None)
+
+    def _as_stored(self, obs: np.ndarray) -> np.ndarray:
+        return obs.astype(self.spec.obs_dtype, copy=False)
 
     @torch.no_grad()
     def _q(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return the mean over critics of Q(s, a), (batch,)."""
-        raw = on_device(obs.astype(np.float32, copy=False), self.device)
+        raw = on_device(self._as_stored(obs), self.device)
         with evaluating(self.critic), self._autocast():
-            values = self.critic(self._normalise(raw), on_device(actions, self.device))
+            values = self.critic(self._for_critic(raw), on_device(actions, self.device))
         return values.float().mean(0).cpu().numpy()
 
     def metrics(self) -> dict[str, float]:
@@ -306,18 +314,20 @@ class SAC(OffPolicyAgent):
             return None
         module = self.networks[network].module if module is None else module
         data = batch.transitions
-        obs = self._normalise(data.obs)
         with in_mode(module, train=False):
-            return module(obs)[0] if network == "actor" else module(obs, data.action).mT
+            if network == "actor":
+                return module(self._for_actor(data.obs))[0]
+            return module(self._for_critic(data.obs), data.action).mT
 
     @torch.no_grad()
     def activations(self, network: str, batch: SACBatch) -> Activations:
         """Return hidden activations of a network on a batch; the temperature has none."""
         data = batch.transitions
-        obs = self._normalise(data.obs)
         if network == "actor":
-            return self.actor.forward_taps(obs)[1]
-        return self.critic.forward_taps(obs, data.action)[1] if network == "critic" else {}
+            return self._taps("actor", self._for_actor(data.obs), wanted=True)[1]
+        if network == "critic":
+            return self._taps("critic", self._for_critic(data.obs), data.action, wanted=True)[1]
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what all agents have, and the statistics of observations."""

@@ -6,8 +6,10 @@ from typing import Any, ClassVar
 
 from rlplast.agents.networks import ACTIVATIONS
 from rlplast.agents.off_policy_config import EnvConfig, OffPolicyAgentConfig, OffPolicyConfig
-from rlplast.core.errors import ConfigError
+from rlplast.agents.sac_networks import KINDS
+from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.optimizers import OptimizerConfig
+from rlplast.core.network.own import is_factory
 from rlplast.core.registry import param
 
 __all__ = ["SACAgentConfig", "SACConfig"]
@@ -18,15 +20,20 @@ class SACAgentConfig(OffPolicyAgentConfig):
     """The agent; defaults are FIRE's and SimBa's for HumanoidBench.
 
     Attributes:
-        network: simba (residual blocks with LayerNorm) or mlp (ReLU layers).
-        init: initializer: auto (simba's own, torch's for mlp), or orthogonal (gain √2, zero biases,
-            the head of log σ gain 1; Nikishin et al. 2022).
+        network: simba (residual blocks with LayerNorm), mlp (ReLU layers), drq (of pictures:
+            convolutions that all critics share, trained by them alone, and an mlp), or a function
+            of yours, as ``package.module:factory``; see docs/how-to/bring-a-network.md. Keys of
+            our networks are not read then.
+        init: initializer: auto (simba's and DrQ's own, torch's for mlp), or orthogonal (gain √2,
+            zero biases, the head of log σ gain 1; Nikishin et al. 2022).
         actor_width: units per layer of the actor.
-        actor_blocks: residual blocks (simba) or hidden layers (mlp) of the actor.
+        actor_blocks: residual blocks (simba) or hidden layers (mlp, drq) of the actor.
         critic_width: units per layer of each critic.
-        critic_blocks: residual blocks (simba) or hidden layers (mlp) of each critic.
-        hidden: of an mlp: widths of the hidden layers of actor and critics, such as ``[256, 64]``,
-            instead of widths and blocks.
+        critic_blocks: residual blocks (simba) or hidden layers (mlp, drq) of each critic.
+        convs: of drq: ``[channels, kernel, stride]`` of each convolution; null for DrQ's four.
+        features: of drq: numbers that the encoder's features are projected to.
+        hidden: of mlp and drq: widths of the hidden layers of actor and critics, such as
+            ``[256, 64]``, instead of widths and blocks.
         activation: nonlinearity after each hidden layer.
         critics: number of critics. The smallest of their values counts (clipped double Q-learning).
         critic_subset: number of critics drawn at each update. The smallest of their values makes
@@ -36,7 +43,8 @@ class SACAgentConfig(OffPolicyAgentConfig):
         log_std: how log σ is kept in its range: squash (by tanh) or clamp.
         log_std_min: smallest log σ of the policy.
         log_std_max: largest log σ of the policy.
-        normalize_obs: whether observations are normalised by running statistics.
+        normalize_obs: whether observations are normalised by running statistics; pictures never
+            are.
         lr_critic: largest learning rate of the critics; null for ``optimizer.lr``.
         lr_temperature: largest learning rate of the temperature; null for ``optimizer.lr``.
         tau: share of the critics that the target network takes over at each update.
@@ -45,12 +53,14 @@ class SACAgentConfig(OffPolicyAgentConfig):
         target_entropy_scale: the target entropy of the policy is −scale · action_dim.
     """
 
-    network: str = param("simba", "simba | mlp")
+    network: str = param("simba", "")
     init: str = param("auto", "auto | orthogonal")
     actor_width: int = param(128, "[1, 1000000]")
     actor_blocks: int = param(1, "[1, 100]")
     critic_width: int = param(512, "[1, 1000000]")
     critic_blocks: int = param(2, "[1, 100]")
+    convs: list[list[int]] | None = None
+    features: int = param(50, "[1, 1000000]")
     hidden: list[int] | None = None
     activation: str = param("relu", " | ".join(ACTIVATIONS))
     critics: int = param(2, "[1, 100]")
@@ -110,13 +120,25 @@ class SACConfig(OffPolicyConfig):
                 f"agent.critic_subset = {agent.critic_subset}: allowed is at most agent.critics = "
                 f"{agent.critics}"
             )
-        if agent.hidden is not None and (agent.network != "mlp" or not agent.hidden):
-            raise ConfigError(
-                f"agent.hidden = {agent.hidden!r}: allowed are the widths of at least one layer, "
-                f"with agent.network = 'mlp'; this one is {agent.network!r}"
-            )
+        self._check_network()
         for network in ("critic", "temperature"):
             self.optimizer_of(network).check()
+
+    def _check_network(self) -> None:
+        agent, usual, network = self.agent, SACAgentConfig(), self.agent.network
+        if not is_factory(network):
+            check_choice("agent.network", network, KINDS)
+        if agent.hidden is not None and (network not in ("mlp", "drq") or not agent.hidden):
+            raise ConfigError(
+                f"agent.hidden = {agent.hidden!r}: allowed are the widths of at least one layer, "
+                f"with agent.network = 'mlp' or 'drq'; this one is {network!r}"
+            )
+        for name in ("convs", "features"):
+            if getattr(agent, name) != getattr(usual, name) and network != "drq":
+                raise ConfigError(
+                    f"agent.{name} = {getattr(agent, name)!r}: it is of agent.network = 'drq', and "
+                    f"this one is {network!r}; leave it out"
+                )
 
     def optimizer_of(self, network: str) -> OptimizerConfig:
         """Return the optimizer of actor, critic or temperature."""

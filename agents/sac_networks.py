@@ -1,30 +1,35 @@
 """Networks of SAC: a Gaussian actor, twin critics as one network, and the temperature.
 
 Source: Haarnoja et al. 2018; trunks of SimBa (Lee et al. 2025, as in FIRE's SAC) and of
-Stable-Baselines3 (fully-connected layers). Like `rlplast.agents.networks`, each declares its
-forward order and the law of each Block, and returns its hidden activations.
+Stable-Baselines3 (fully-connected layers), of DrQ for pictures (`rlplast.agents.encoders`). Like
+`rlplast.agents.networks`, each declares its forward order and the law of each Block, and returns
+its hidden activations. Those that users bring are in `rlplast.agents.own_sac`.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from rlplast.agents.networks import ACTIVATIONS, orthogonal
+from rlplast.agents.encoders import DRQ_CONVS, Encoder, Projection
+from rlplast.agents.losses import between
+from rlplast.agents.networks import ACTIVATIONS, Convs, convs_of, orthogonal
+from rlplast.agents.own_sac import OwnActor, OwnCritic
 from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
 from rlplast.core.network.order import Order
+from rlplast.core.network.own import is_factory
 from rlplast.core.network.stacked import StackedLayerNorm, StackedLinear
 from rlplast.core.network.units import NONLINEARITY, Step, UnitSpec, activated
 from rlplast.metrics.ranks import at_least_float32
 
-__all__ = ["Actor", "Critic", "Temperature", "TrunkSpec"]
+__all__ = ["KINDS", "Actor", "Critic", "Temperature", "TrunkSpec", "actor_of", "critic_of"]
 
-KINDS = ("simba", "mlp")
+KINDS = ("simba", "mlp", "drq")
 LOG_STD_LAWS = ("squash", "clamp")
 EXPANSION = 4  # of the hidden layer inside a residual block
 NORM_EPS = 1e-6  # flax's default
@@ -37,12 +42,14 @@ class TrunkSpec:
     """What comes before the heads.
 
     Attributes:
-        kind: ``simba`` or ``mlp``.
+        kind: ``simba``, ``mlp``, or ``drq``: an ``mlp`` of what pictures are encoded to.
         width: units of a layer, at least 1; of the residual stream in ``simba``.
-        blocks: residual blocks (``simba``) or hidden layers (``mlp``), at least 1.
+        blocks: residual blocks (``simba``) or hidden layers (others), at least 1.
         init: ``auto`` or ``orthogonal``, see `_TrunkNetwork.init_block`.
         activation: of `rlplast.agents.networks.ACTIVATIONS`.
-        hidden: of ``mlp``: widths of the layers, instead of `width` and `blocks`.
+        hidden: of ``mlp`` and ``drq``: widths of the layers, instead of `width` and `blocks`.
+        convs: of ``drq``: channels, kernel and stride of each convolution.
+        features: of ``drq``: numbers that features of pictures are projected to.
     """
 
     kind: str
@@ -51,6 +58,8 @@ class TrunkSpec:
     init: str = "auto"
     activation: str = "relu"
     hidden: tuple[int, ...] | None = None
+    convs: Convs = DRQ_CONVS
+    features: int = 50
 
     @classmethod
     def of(cls, agent: Any, network: str) -> "TrunkSpec":
@@ -62,11 +71,13 @@ class TrunkSpec:
             agent.init,
             agent.activation,
             None if agent.hidden is None else tuple(agent.hidden),
+            DRQ_CONVS if agent.convs is None else convs_of(agent.convs),
+            agent.features,
         )
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Widths of the hidden layers of an ``mlp``."""
+        """Widths of the hidden layers, but for ``simba``."""
         return (self.width,) * self.blocks if self.hidden is None else self.hidden
 
     def __post_init__(self) -> None:
@@ -109,7 +120,7 @@ class _TrunkNetwork(nn.Module):
     """A trunk with linear heads side by side; in `slots` copies if that is not None.
 
     ``simba``: input linear, residual blocks x + fc2(relu(fc1(norm(x)))) with 4·width units
-    inside, a last norm. ``mlp``: fc1, fc2, … Residual networks are not
+    inside, a last norm. Others: fc1, fc2, … Residual networks are not
     homogeneous: the order they declare says what reads what inside a block, and SWR's
     Theorem 1 holds for an ``mlp`` only.
     """
@@ -149,7 +160,7 @@ class _TrunkNetwork(nn.Module):
         return _ResidualBlock(norm, *linears, self.activation[1])
 
     def _trunk_order(self) -> list[str]:
-        if self.trunk.kind == "mlp":
+        if self.trunk.kind != "simba":
             return [f"fc{i + 1}" for i in range(len(self.trunk.widths))]
         indices = range(self.trunk.blocks)
         inner = [f"blocks.{i}.{name}" for i in indices for name in ("norm", "fc1", "fc2")]
@@ -157,7 +168,11 @@ class _TrunkNetwork(nn.Module):
 
     def forward_order(self) -> Order:
         """Return the layers' names in forward order; heads, side by side, last."""
-        return [*self._trunk_order(), self.heads]
+        return [*self._before_trunk(), *self._trunk_order(), self.heads]
+
+    def _before_trunk(self) -> list[str]:
+        """Return the layers that come before the trunk: those that read pictures."""
+        return ["projection.linear", "projection.norm"] if self.trunk.kind == "drq" else []
 
     def unit_specs(self) -> list[UnitSpec]:
         """Return the units of each hidden layer; those of a residual stream are none."""
@@ -186,6 +201,8 @@ class _TrunkNetwork(nn.Module):
             return orthogonal(block, generator, 1.0 if block.path == "log_std" else math.sqrt(2))
         if self.trunk.kind == "mlp" or block.kind == "norm":
             return torch_default(block, generator)
+        if self.trunk.kind == "drq":
+            return orthogonal(block, generator, math.sqrt(2) if block.kind == "conv" else 1.0)
         value = torch.zeros(block.view.shape)
         if block.role == "bias":
             return value
@@ -197,7 +214,7 @@ class _TrunkNetwork(nn.Module):
     def _hidden(self, x: Tensor, slot: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return what the heads read, and the activations of each layer; of one slot or all."""
         taps: dict[str, Tensor] = {}
-        if self.trunk.kind == "mlp":
+        if self.trunk.kind != "simba":
             for name in self._trunk_order():
                 layer = self.get_submodule(name)
                 x = taps[name] = activated(layer, _computed(layer, x, slot), self.activation[1])
@@ -212,7 +229,7 @@ class Actor(_TrunkNetwork):
     """Mean and logarithm of the standard deviation of a Gaussian before tanh.
 
     Args:
-        obs_dim: entries of an observation.
+        obs_dim: entries of an observation; of ``drq`` the features of the critics' encoder.
         action_dim: entries of an action.
         trunk: what comes before the two linear heads `mean` and `log_std`.
         log_std_min: lower bound of `log_std`.
@@ -233,7 +250,10 @@ class Actor(_TrunkNetwork):
         log_std_max: float = 2.0,
         log_std: str = "squash",
     ) -> None:
-        super().__init__(obs_dim, trunk, {"mean": action_dim, "log_std": action_dim})
+        drq = trunk.kind == "drq"
+        d_in = trunk.features if drq else obs_dim
+        super().__init__(d_in, trunk, {"mean": action_dim, "log_std": action_dim})
+        self.projection = Projection(obs_dim, d_in) if drq else None
         check_choice("log_std", log_std, LOG_STD_LAWS)
         if not log_std_min < log_std_max:
             raise ConfigError(
@@ -247,58 +267,86 @@ class Actor(_TrunkNetwork):
 
     def forward_taps(self, obs: Tensor) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
         """Return what `forward` does and the activations after each ReLU, (batch, units)."""
-        hidden, taps = self._hidden(obs)
+        hidden, taps = self._hidden(obs if self.projection is None else self.projection(obs))
         mean, log_std = (at_least_float32(self.get_submodule(head)(hidden)) for head in self.heads)
-        low, high = self.bounds
-        if self.log_std_law == "clamp":
-            log_std = log_std.clamp(low, high)
-        else:
-            log_std = low + 0.5 * (high - low) * (log_std.tanh() + 1)
-        return (mean, log_std), taps
+        return (mean, between(log_std, self.log_std_law, *self.bounds)), taps
 
 
 class Critic(_TrunkNetwork):
     """Values of an action by every member of an ensemble, in one batched computation.
 
+    With pictures (``drq``) its members share an encoder and a projection of what it gives. It takes
+    pictures, or features that its encoder has given already.
+
     Args:
-        obs_dim: entries of an observation.
+        obs_dim: entries of an observation; of ``drq`` the features of its encoder.
         action_dim: entries of an action.
         trunk: what comes before the linear head `head`.
         slots: number of members.
+        encoder: of ``drq``: what it reads pictures with.
     """
 
-    def __init__(self, obs_dim: int, action_dim: int, trunk: TrunkSpec, slots: int = 2) -> None:
-        super().__init__(obs_dim + action_dim, trunk, {"head": 1}, slots)
-        self.members = slots
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        trunk: TrunkSpec,
+        slots: int = 2,
+        encoder: Encoder | None = None,
+    ) -> None:
+        drq = trunk.kind == "drq"
+        d_in = trunk.features if drq else obs_dim
+        super().__init__(d_in + action_dim, trunk, {"head": 1}, slots)
+        self.members, self.encoder = slots, encoder
+        self.projection = Projection(obs_dim, d_in) if drq else None
+
+    def _before_trunk(self) -> list[str]:
+        convs = [] if self.encoder is None else [f"encoder.{n}" for n in self.encoder.order]
+        return [*convs, *super()._before_trunk()]
+
+    def unit_specs(self) -> list[UnitSpec]:
+        """Return the units of each hidden layer; numbers that pictures are projected to are none.
+
+        The actor reads the last convolution too, and what it reads is not edited with a unit.
+        """
+        convs = [] if self.encoder is None else self.encoder.unit_specs_before("projection.linear")
+        return [*convs, *super().unit_specs()]
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return values, (slots, batch), at least float32.
 
-        They are of observations (batch, obs_dim) and actions (batch, action_dim) in [−1, 1].
+        They are of observations (batch, *obs_shape), or of features (batch, features), and actions
+        (batch, action_dim) in [−1, 1].
         """
         return self._values(obs, action)[0]
 
     def forward_taps(self, obs: Tensor, action: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return values and the activations after each ReLU, (batch, units).
+        """Return values and the activations after each ReLU, (batch, units, …).
 
         Each member has its own, named like its Blocks: ``[0].fc1``, ``[1].fc1``, …
         """
-        values, taps = self._values(obs, action)
-        split = {
-            f"[{slot}].{name}": own for name, tap in taps.items() for slot, own in enumerate(tap)
-        }
+        values, taps, split = self._values(obs, action)
+        for name, tap in taps.items():
+            split |= {f"[{slot}].{name}": own for slot, own in enumerate(tap)}
         return values, split
 
-    def _values(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Mapping[str, Iterable[Tensor]]]:
-        """Return values, (slots, batch), and of each layer the activations of each member."""
+    def _values(
+        self, obs: Tensor, action: Tensor
+    ) -> tuple[Tensor, Mapping[str, Iterable[Tensor]], dict[str, Tensor]]:
+        """Return values, (slots, batch), and activations: those of each member, and shared ones."""
+        shared: dict[str, Tensor] = {}
+        if self.encoder is not None and obs.ndim > 2:
+            obs, shared = self.encoder(obs)
+        if self.projection is not None:
+            obs = self.projection(obs)
         x, head = torch.cat([obs, action], dim=-1), self.get_submodule("head")
         if self._one_by_one(x):
             members = [self._hidden(x, slot) for slot in range(self.members)]
             heads = [_computed(head, hidden, i) for i, (hidden, _) in enumerate(members)]
             taps = {name: [taps[name] for _, taps in members] for name in members[0][1]}
-            return torch.stack(heads).squeeze(-1), taps
+            return torch.stack(heads).squeeze(-1), taps, shared
         hidden, taps = self._hidden(x)
-        return at_least_float32(head(hidden).squeeze(-1)), taps
+        return at_least_float32(head(hidden).squeeze(-1)), taps, shared
 
     def _one_by_one(self, x: Tensor) -> bool:
         """Say whether members are computed one after the other.
@@ -339,3 +387,51 @@ class Temperature(nn.Module):
     def forward(self) -> Tensor:
         """Return α, shape (1,)."""
         return self.log_alpha.exp()
+
+
+def critic_of(agent: Any, obs_shape: Sequence[int], action_dim: int) -> Critic | OwnCritic:
+    """Return the critics that a SAC's config says.
+
+    Args:
+        agent: its section ``agent``.
+        obs_shape: shape of one (stacked) observation.
+        action_dim: entries of an action.
+
+    Raises:
+        ConfigError: if the network does not fit the observations, or as `OwnCritic` says.
+    """
+    if is_factory(agent.network):
+        return OwnCritic(agent.network, obs_shape, action_dim, agent.critics)
+    axes = 3 if agent.network == "drq" else 1
+    if len(obs_shape) != axes:
+        what = "pictures" if axes == 3 else "vectors"
+        others = "a function of yours" if axes == 3 else "drq, for pictures"
+        raise ConfigError(
+            f"agent.network = {agent.network!r} needs {what}, this environment gives shape "
+            f"{tuple(obs_shape)}: use another network, such as {others}"
+        )
+    trunk, encoder, obs_dim = TrunkSpec.of(agent, "critic"), None, obs_shape[0]
+    if agent.network == "drq":
+        encoder = Encoder(obs_shape, trunk.convs, trunk.activation)
+        encoder.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        obs_dim = encoder.features
+    return Critic(obs_dim, action_dim, trunk, agent.critics, encoder)
+
+
+def actor_of(
+    agent: Any, obs_shape: Sequence[int], action_dim: int, critic: Critic | OwnCritic
+) -> Actor | OwnActor:
+    """Return the actor that a SAC's config says; of pictures it reads what `critic` makes of them.
+
+    Args:
+        agent: its section ``agent``.
+        obs_shape: shape of one (stacked) observation.
+        action_dim: entries of an action.
+        critic: what `critic_of` returned.
+    """
+    law = agent.log_std_min, agent.log_std_max, agent.log_std
+    if is_factory(agent.network):
+        return OwnActor(agent.network, obs_shape, action_dim, *law)
+    encoder = getattr(critic, "encoder", None)
+    obs_dim = obs_shape[0] if encoder is None else encoder.features
+    return Actor(obs_dim, action_dim, TrunkSpec.of(agent, "actor"), *law)

@@ -4,6 +4,7 @@
 - `NotFinite`: what a step raises when the simulation has blown up; `EnvFailed`: when its code has.
 - `EnvSpec`: shapes, dtypes and counts of one environment.
 - `Env`: the contract of one environment; `EpisodicEnv` implements it over a `Simulator`.
+- `stacked_shape`: of what agents see at once.
 - `checked_actions`: continuous actions as an environment takes them.
 - `plain`, `rng_state`, `load_rng_state`: the leaf types of a state, and a random stream as one.
 - `require`: import an optional package or say how to install it.
@@ -34,6 +35,7 @@ __all__ = [
     "plain",
     "require",
     "rng_state",
+    "stacked_shape",
 ]
 
 State: TypeAlias = dict[str, Any]
@@ -105,6 +107,11 @@ class EnvSpec:
     resume: str = "exact"
     resume_reason: str = ""
 
+    @property
+    def stacked_shape(self) -> tuple[int, ...]:
+        """Shape of what networks see, see `stacked_shape`."""
+        return stacked_shape(self.frame_stack, self.obs_shape)
+
     def __post_init__(self) -> None:
         """Check the two fields that exclude each other."""
         given = [size for size in (self.num_actions, self.action_dim) if size is not None]
@@ -113,6 +120,20 @@ class EnvSpec:
                 f"env '{self.id}' has num_actions {self.num_actions} and action_dim "
                 f"{self.action_dim}: exactly one of them must be set, from 1"
             )
+
+
+def stacked_shape(frame_stack: int, obs_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a stack of observations; pictures lie beside each other, as channels.
+
+    Examples:
+        >>> stacked_shape(4, (84, 84)), stacked_shape(3, (3, 64, 64)), stacked_shape(1, (17,))
+        ((4, 84, 84), (9, 64, 64), (17,))
+    """
+    if frame_stack == 1:
+        return obs_shape
+    if len(obs_shape) == 3:  # with channels of its own
+        return (frame_stack * obs_shape[0], *obs_shape[1:])
+    return (frame_stack, *obs_shape)
 
 
 class _World(Protocol):

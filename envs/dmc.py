@@ -6,29 +6,35 @@ and rescaled to the task's own bounds, except those of `lqr`, which have none an
 they are.
 
 Options: those of `rlplast.envs.control`; `gravity` and `friction` multiply the constants of the
-model. Every task of the suite lasts 1000 control steps; `lqr`, which would last until it is at
-rest, has that limit too, since a policy that never brings it to rest would stall an evaluation.
-Only `lqr` terminates.
+model. With `pixels` an observation is a picture instead, uint8 (3, pixels, pixels), and agents see
+the newest `frame_stack` of them (DrQ, Kostrikov et al. 2021, arXiv:2004.13649). Every
+task of the suite lasts 1000 control steps; `lqr`, which would last until it is at rest, has that
+limit too, since a policy that never brings it to rest would stall an evaluation. Only `lqr`
+terminates.
 """
 
 import importlib
 import os
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, NotFinite, State, plain, require
-from rlplast.envs.control import control_env, control_options, control_spec
+from rlplast.envs.control import ControlSimulator, control_env, control_options, control_spec
 from rlplast.envs.gl import cannot_draw, choose_gl
 from rlplast.envs.mjdata import MjDataState, multiply, quiet
-from rlplast.envs.options import Family
+from rlplast.envs.options import Family, Option, count
 
 __all__ = ["FAMILY", "DmcTask"]
 
 _INSTALL = "rlplast[dmc]"
 _TASK_LIMIT = 1000  # control steps
 _UNBOUNDED = 1e10  # the suite's bound of an action that has none
+_MOST_PIXELS = 480  # a side: the height that the suite's models have room for
+_FRAMES = 3  # of a stack of pictures, as in DrQ
+_CAMERAS = {"quadruped": 2}  # that follows it; others' first camera does (DrQ)
 
 # Domain, its tasks, and their sizes of observation and action.
 _TABLE = (
@@ -105,7 +111,7 @@ class DmcTask:
         Raises:
             MissingPackage: when dm_control or mujoco is not installed.
         """
-        self._name = f"dmc/{domain}-{task}"
+        self._name, self.domain = f"dmc/{domain}-{task}", domain
         suite = _import_suite()
         self._mujoco = require("mujoco", _INSTALL)
         self._physics_error = importlib.import_module("dm_control.rl.control").PhysicsError
@@ -169,6 +175,14 @@ class DmcTask:
         Raises:
             MissingPackage: when there is no OpenGL to draw it with.
         """
+        return self.picture(240, 320, 0)
+
+    def picture(self, height: int, width: int, camera: int) -> np.ndarray:
+        """Return a camera's picture, uint8 (height, width, 3).
+
+        Raises:
+            MissingPackage: when there is no OpenGL to draw it with.
+        """
         physics = self._physics
         try:
             if physics._contexts is None:
@@ -178,7 +192,7 @@ class DmcTask:
             with gl.make_current() as context:
                 # Something outside of dm_control may have drawn since, which it cannot know.
                 context.call(gl._platform_make_current)
-            return physics.render(height=240, width=320, camera_id=0)
+            return physics.render(height=height, width=width, camera_id=camera)
         except (AttributeError, ImportError, RuntimeError) as error:
             raise cannot_draw(error) from error
 
@@ -213,6 +227,19 @@ class DmcTask:
         self._physics.free()
 
 
+class _Pictures(ControlSimulator):
+    """A task observed in pictures, uint8 (3, size, size), drawn once per step of the agent."""
+
+    def __init__(self, task: DmcTask, action_repeat: int, terminate: bool, size: int) -> None:
+        super().__init__(task, action_repeat, terminate, "uint8")
+        self._drawn, self._size = task, size
+
+    def _observed(self, obs: np.ndarray) -> np.ndarray:
+        camera = _CAMERAS.get(self._drawn.domain, 0)
+        picture = self._drawn.picture(self._size, self._size, camera)
+        return np.ascontiguousarray(picture.transpose(2, 0, 1))
+
+
 def _import_suite() -> ModuleType:
     """Import the suite without OpenGL, which dm_control would look for and may fail to find."""
     require("mujoco", _INSTALL)  # it reads MUJOCO_GL too
@@ -240,13 +267,40 @@ def _name(env_id: str) -> tuple[str, str]:
     return domain, task
 
 
+def _options(_: str) -> dict[str, Option]:
+    return {
+        **control_options(_TASK_LIMIT, "gravity", "friction"),
+        "pixels": count(None, "numbers, no pictures"),
+        "frame_stack": count(None, f"{_FRAMES} pictures"),
+    }
+
+
 def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
-    return control_spec(env_id, *_SIZES[env_id], _TASK_LIMIT, options)
+    spec = control_spec(env_id, *_SIZES[env_id], _TASK_LIMIT, options)
+    pixels, frames = options["pixels"], options["frame_stack"]
+    if pixels is None:
+        if frames is not None:
+            raise ValueError(
+                f"option 'frame_stack' of env '{env_id}' is {frames}: it stacks pictures, give "
+                "'pixels' too"
+            )
+        return spec
+    if pixels > _MOST_PIXELS:
+        raise ValueError(
+            f"option 'pixels' of env '{env_id}' is {pixels}: allowed is [1, {_MOST_PIXELS}]"
+        )
+    shape, stack = (3, pixels, pixels), frames or _FRAMES
+    pictures = {"obs_dtype": "uint8", "obs_scale": 1 / 255, "repeat_first": True}
+    return replace(spec, obs_shape=shape, frame_stack=stack, **pictures)
 
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
     task = DmcTask(*_name(env_id), rng, options["gravity"], options["friction"])
-    return control_env(_spec(env_id, options), task, rng, options)
+    spec = _spec(env_id, options)
+    if options["pixels"] is None:
+        return control_env(spec, task, rng, options)
+    repeat, terminate = options["action_repeat"], options["terminate"]
+    return EpisodicEnv(spec, _Pictures(task, repeat, terminate, options["pixels"]), rng)
 
 
 def _summary(env_id: str) -> str:
@@ -257,7 +311,7 @@ def _summary(env_id: str) -> str:
 
 FAMILY = Family(
     ids=tuple(_SIZES),
-    options=lambda env_id: control_options(_TASK_LIMIT, "gravity", "friction"),
+    options=_options,
     summary=_summary,
     source="Tassa et al. 2018, arXiv:1801.00690",
     spec=_spec,

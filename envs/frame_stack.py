@@ -19,7 +19,7 @@ class FrameStack:
 
     def __init__(self, num_envs: int, spec: EnvSpec) -> None:
         self.frames = np.zeros((num_envs, spec.frame_stack, *spec.obs_shape), spec.obs_dtype)
-        self._repeat_first = spec.repeat_first
+        self._repeat_first, self._shape = spec.repeat_first, spec.stacked_shape
 
     def push(self, obs: np.ndarray, first: np.ndarray | bool) -> None:
         """Append frames (num_envs, ...); `first` marks the environments that began anew."""
@@ -29,5 +29,5 @@ class FrameStack:
         self.frames[:, :-1][began] = obs[began, None] if self._repeat_first else 0
 
     def obs(self) -> np.ndarray:
-        """Return observations (num_envs, frame_stack, ...), or without that axis if it is 1."""
-        return self.frames if self.frames.shape[1] > 1 else self.frames[:, 0]
+        """Return observations (num_envs, *stacked_shape)."""
+        return self.frames.reshape(len(self.frames), *self._shape)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rlplast.agents.networks import q_network
-from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
+from rlplast.agents.sac_networks import actor_of, critic_of
 from rlplast.agents.sequence import spec_of
 from rlplast.core.training.config import RunConfig
 from rlplast.gpt.model import GPT, cross_entropy
@@ -215,7 +215,7 @@ def _gpt(config: Any, machine: Machine) -> Cost:
 
 def _dqn(config: Any, machine: Machine) -> Cost:
     spec, agent = _spec(config), config.agent
-    stacked = (spec.frame_stack, *spec.obs_shape) if spec.frame_stack > 1 else spec.obs_shape
+    stacked = spec.stacked_shape
 
     def passes(batch: int) -> _Passes:
         return _passes(
@@ -233,23 +233,24 @@ def _dqn(config: Any, machine: Machine) -> Cost:
 
 def _sac(config: Any, machine: Machine) -> Cost:
     spec, agent = _spec(config), config.agent
-    sizes = spec.obs_shape[0], spec.action_dim or 1
-    trunks = [TrunkSpec.of(agent, network) for network in ("actor", "critic")]
-    bounds = agent.log_std_min, agent.log_std_max
+    shape, action_dim = spec.stacked_shape, spec.action_dim or 1
+
+    def made() -> tuple[Any, Any]:
+        critic = critic_of(agent, shape, action_dim)
+        return critic, actor_of(agent, shape, action_dim, critic)
 
     def actor(batch: int) -> _Passes:
+        encoder = getattr(made()[0], "encoder", None)
+        read = shape if encoder is None else (encoder.features,)
         return _passes(
-            lambda: Actor(*sizes, trunks[0], *bounds, agent.log_std),
-            lambda module: torch.stack(module(torch.empty(batch, sizes[0]))).mean(),
+            lambda: made()[1],
+            lambda module: torch.stack(module(torch.empty(batch, *read))).mean(),
             machine,
         )
 
     found, acting = actor(agent.batch_size), actor(config.env.num_envs)
-    critic = _passes(
-        lambda: Critic(*sizes, trunks[1], agent.critics),
-        lambda module: module(*(torch.empty(agent.batch_size, n) for n in sizes)).mean(),
-        machine,
-    )
+    read = torch.empty(agent.batch_size, *shape), torch.empty(agent.batch_size, action_dim)
+    critic = _passes(lambda: made()[0], lambda module: module(*read).mean(), machine)
     # The actor learns through the critics, the critics from actor and target; the target follows.
     update = found.both + found.forward + 2 * critic.both + critic.forward
     update += found.step + critic.step + critic.step / 2

@@ -51,6 +51,7 @@ CAPS = {
     "evaluate.batches": 1,
     "checkpoint.keep": 2,
     "env.num_envs": 4,
+    "env.options.pixels": 32,  # that DrQ's convolutions still fit
     "env.workers": 0,
     "agent.batch_size": 8,
     "agent.buffer_size": 1000,
@@ -137,6 +138,8 @@ def _narrow(data: dict[str, Any]) -> None:
             model["hidden"] = [_HIDDEN, _HIDDEN]
         model["pretrained"] = False
     part = data.get("agent", model)
+    if part.get("convs"):
+        part["convs"] = [[min(width, _WIDTH), *rest] for width, *rest in part["convs"]]
     if part.get("hidden"):
         part["hidden"] = [min(size, _HIDDEN) for size in part["hidden"]]
 

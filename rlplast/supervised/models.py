@@ -277,7 +277,7 @@ def build_model(config: ModelConfig, input_shape: Shape, num_classes: int) -> nn
 
 def _own(name: str, shape: Shape, classes: int) -> nn.Module:
     """Return what a user's function makes of `input_shape` and `num_classes`."""
-    key, inputs = f"model.name = {name!r}", torch.zeros(2, *shape)
+    key, inputs = f"model.name = {name!r}", (torch.zeros(2, *shape),)
     factory = factory_of("model.name", name)
     make = partial(made, key, factory, inputs=inputs, input_shape=shape, num_classes=classes)
     module = make(seed=0)

@@ -183,8 +183,8 @@ def test_bytes_interleaved_as_words_equal_their_transposition(
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     obs = torch.randint(0, 256, (3, 4, 6, 8), dtype=torch.uint8, generator=generator)
-    plain = networks._channels_last(obs)
+    plain = networks.channels_last(obs)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    words = networks._channels_last(obs)
+    words = networks.channels_last(obs)
     assert torch.equal(words, plain) and torch.equal(plain, obs)
     assert words.is_contiguous(memory_format=torch.channels_last)

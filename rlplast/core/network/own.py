@@ -8,7 +8,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,14 +60,16 @@ def factory_of(key: str, name: str) -> Factory:
     return found
 
 
-def made(key: str, factory: Factory, seed: int, inputs: Tensor, **spaces: Any) -> nn.Module:
+def made(
+    key: str, factory: Factory, seed: int, inputs: Sequence[Tensor], **spaces: Any
+) -> nn.Module:
     """Return what a function makes; torch's global generator stays as it is.
 
     Args:
         key: of the config, for errors.
         factory: the function.
         seed: of the global generator while it runs, in [0, 2^63).
-        inputs: zeros, with which lazy modules find their shapes.
+        inputs: zeros, with which the module is called, and lazy parts of it find their shapes.
         spaces: its arguments.
 
     Raises:
@@ -81,35 +83,50 @@ def made(key: str, factory: Factory, seed: int, inputs: Tensor, **spaces: Any) -
             if not isinstance(module, nn.Module):
                 raise ConfigError(f"{key}: the function returned {module!r}: allowed is a module")
             with torch.no_grad():
-                module.eval()(inputs)
+                module.eval()(*inputs)
         except ConfigError:
             raise
         except Exception as error:  # a user's function may raise anything
             raise ConfigError(
                 f"{key}: the function, called with {spaces}, or its module, called with zeros of "
-                f"shape {tuple(inputs.shape)}, raised {type(error).__name__}: {error}"
+                f"shape {_shapes(inputs)}, raised {type(error).__name__}: {error}"
             ) from error
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ConfigError(f"{key}: the module has no parameters that could be trained")
     return module.train()
 
 
-def check_outputs(key: str, module: nn.Module, inputs: Tensor, width: int) -> None:
-    """Check that a module returns a vector of so many values for each input.
+def check_outputs(
+    key: str, module: nn.Module, inputs: Sequence[Tensor], width: int | None = None
+) -> int:
+    """Return how many values a module gives for each input.
+
+    Args:
+        key: of the config, for errors.
+        module: the module.
+        inputs: zeros, with which it is called.
+        width: how many they have to be; None for any number.
 
     Raises:
-        ConfigError: if it returns something else.
+        ConfigError: if it returns something else than a vector of so many values for each.
     """
     with preserve_global_rng(), torch.no_grad():
-        found = module.eval()(inputs)
+        found = module.eval()(*inputs)
     module.train()
-    expected = (len(inputs), width)
-    if not isinstance(found, Tensor) or found.shape != expected:
+    count = len(inputs[0])
+    vectors = isinstance(found, Tensor) and found.ndim == 2 and len(found) == count
+    if not vectors or (width is not None and found.shape[1] != width):
         what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        expected = f"({count}, {'any number' if width is None else width})"
         raise ConfigError(
-            f"{key}: of {len(inputs)} inputs the module returned {what}: allowed is a tensor of "
+            f"{key}: of {count} inputs the module returned {what}: allowed is a tensor of "
             f"shape {expected}"
         )
+    return found.shape[1]
+
+
+def _shapes(inputs: Sequence[Tensor]) -> str:
+    return " and ".join(str(tuple(each.shape)) for each in inputs)
 
 
 def own_law(make: Callable[[int], nn.Module]) -> Init:

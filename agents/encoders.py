@@ -1,0 +1,111 @@
+"""What SAC reads pictures with: convolutions that the critics share, and random shifts of pictures.
+
+Source: DrQ (Kostrikov et al. 2021, arXiv:2004.13649) and DrQ-v2 (Yarats et al. 2022,
+arXiv:2107.09645). The encoder is a part of the critic, and only its loss trains it. Actor and
+critic each project its features to few numbers with a layer of their own.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from rlplast.agents.networks import ACTIVATIONS, Convs, channels_last
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.units import UnitSpec, activated
+
+__all__ = ["DRQ_CONVS", "Encoder", "Projection", "shift"]
+
+DRQ_CONVS: Convs = ((32, 3, 2), (32, 3, 1), (32, 3, 1), (32, 3, 1))
+NORM_EPS = 1e-5
+
+
+class Encoder(nn.Module):
+    """Convolutions without padding, each followed by a nonlinearity.
+
+    Args:
+        shape: of a stack of pictures, (channels, height, width).
+        convs: channels, kernel and stride of each layer.
+        activation: of `rlplast.agents.networks.ACTIVATIONS`.
+
+    Attributes:
+        features: numbers that one picture gives.
+
+    Raises:
+        ConfigError: if the pictures are too small.
+    """
+
+    def __init__(self, shape: Sequence[int], convs: Convs, activation: str = "relu") -> None:
+        super().__init__()
+        self.nonlinearity = ACTIVATIONS[activation]
+        self.order: list[str] = []
+        channels, *sides = shape
+        for number, (width, kernel, stride) in enumerate(convs, 1):
+            if min(sides) < kernel:
+                raise ConfigError(
+                    f"agent.network: convolutions {[list(c) for c in convs]} do not fit pictures "
+                    f"of shape {tuple(shape)}: choose agent.convs that do, or larger pictures"
+                )
+            self.add_module(f"conv{number}", nn.Conv2d(channels, width, kernel, stride))
+            self.order.append(f"conv{number}")
+            channels, sides = width, [(side - kernel) // stride + 1 for side in sides]
+        self.features = channels * sides[0] * sides[1]
+
+    def unit_specs_before(self, reader: str) -> list[UnitSpec]:
+        """Return the units of each layer; a layer `reader` reads the last one's."""
+        paths = [*(f"encoder.{name}" for name in self.order), reader]
+        named = self.nonlinearity[0]
+        return [
+            UnitSpec(own, (after,), nonlinearity=named, replaceable=True)
+            for own, after in pairwise(paths)
+        ]
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return features (batch, features) of pictures in [0, 255], and activations by layer."""
+        kind = obs.device.type
+        low = torch.is_autocast_enabled(kind)
+        x = channels_last(obs).to(torch.get_autocast_dtype(kind) if low else torch.float32)
+        x = x / 255 - 0.5
+        taps: dict[str, Tensor] = {}
+        for name in self.order:
+            layer = self.get_submodule(name)
+            x = taps[f"encoder.{name}"] = activated(layer, layer(x), self.nonlinearity[1])
+        return x.flatten(1), taps
+
+
+class Projection(nn.Module):
+    """tanh(LayerNorm(linear(x))): few numbers from many features.
+
+    Args:
+        d_in: features.
+        d_out: numbers.
+    """
+
+    def __init__(self, d_in: int, d_out: int) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(d_in, d_out), nn.LayerNorm(d_out, eps=NORM_EPS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (batch, d_out) of (batch, d_in)."""
+        return self.norm(self.linear(x)).tanh()
+
+
+@torch.no_grad()
+def shift(pictures: Tensor, offsets: Tensor, most: int) -> None:
+    """Move each picture of a batch, in place; what comes in repeats its edge.
+
+    Padded by `most` pixels that repeat the edge, a picture is cut out at its offset (DrQ).
+
+    Args:
+        pictures: (batch, channels, height, width).
+        offsets: (batch, 2), whole numbers in [0, 2·most], down and right; `most` leaves it.
+        most: pixels by which it moves at most.
+    """
+    height, width = pictures.shape[-2:]
+    by = offsets - most
+    rows = (torch.arange(height, device=by.device) + by[:, :1]).clamp_(0, height - 1)
+    columns = (torch.arange(width, device=by.device) + by[:, 1:]).clamp_(0, width - 1)
+    source = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)  # (batch, pixels)
+    flat = pictures.flatten(2)
+    pictures.copy_(flat.gather(2, source[:, None].expand_as(flat)).view_as(pictures))

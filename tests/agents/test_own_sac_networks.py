@@ -1,0 +1,125 @@
+"""A SAC whose trunks a user's function makes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlplast.core.errors import ConfigError
+from rlplast.run import api
+from rlplast.run.build import build
+from rlplast.run.config_file import read_config
+from rlplast.run.read import read_lines
+from tests.agents.test_pictures import SAC, SPOT
+from tests.runs import Killed, at_step, final, kill
+
+NETS = "tests.agents.own_sac_nets"
+AGENT = {"batch_size": 8, "buffer_size": 300, "initial_steps": 20, "normalize_obs": True}
+PENDULUM = SAC | {"env": {"id": "gym/Pendulum-v1", "num_envs": 2}, "agent": AGENT}
+
+
+def config(net: str, **keys: Any) -> dict[str, Any]:
+    return PENDULUM | {"hooks": []} | keys | {"agent": AGENT | {"network": f"{NETS}:{net}"}}
+
+
+HOOKS = [
+    {"method": "redo", "every": "10 updates", "params": {"threshold": 0.5}},
+    {"method": "full_reset", "at": "50%", "params": {"init": "fresh"}},
+]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [config("mlp", hooks=HOOKS), config("pictures", env=SPOT, hooks=HOOKS)],
+    ids=["mlp", "pictures"],
+)
+def test_killed_and_resumed_equals(keys: dict[str, Any], tmp_path: Path) -> None:
+    api.train(keys, tmp_path / "whole")
+    with pytest.raises(Killed):
+        api.train(keys, tmp_path / "run", observer=at_step(70, kill))
+    api.resume(tmp_path / "run")
+    assert final(tmp_path / "run") == final(tmp_path / "whole")
+    rows = read_lines(tmp_path / "whole" / "receipts.jsonl")
+    networks = [row["network"] for row in rows if row["method"] == "redo"]
+    assert set(networks) == {"actor", "critic"}
+
+
+def test_it_learns_as_our_networks_of_the_same_weights_do() -> None:
+    ours, _ = build(
+        read_config(
+            PENDULUM | {"hooks": [], "agent": AGENT | {"network": "mlp", "hidden": [16, 16]}}
+        )
+    )
+    own, _ = build(read_config(config("mlp")))
+    for mine, theirs in ((ours.critic, own.critic), (ours.target, own.target)):
+        with torch.no_grad():
+            for slot in range(2):
+                pairs = [(mine.fc1, theirs.nets[slot].layers[0])]
+                pairs += [(mine.fc2, theirs.nets[slot].layers[2]), (mine.head, theirs.heads[slot])]
+                for stacked, layer in pairs:
+                    layer.weight.copy_(stacked.weight[slot])
+                    layer.bias.copy_(stacked.bias[slot])
+    names = {"net.0": "fc1", "net.2": "fc2", "mean": "mean", "log_std": "log_std"}
+    for theirs, mine in names.items():
+        state = ours.actor.get_submodule(mine).state_dict()
+        own.actor.get_submodule(theirs).load_state_dict(state)
+    for agent in (ours, own):
+        while agent.clock.updates < 20:
+            agent.step()
+    for theirs, mine in names.items():
+        a, b = ours.actor.get_submodule(mine).weight, own.actor.get_submodule(theirs).weight
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    for slot in range(2):
+        a, b = ours.critic.fc2.weight[slot], own.critic.nets[slot].layers[2].weight
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    batch = own.sample(8, 0)
+    found = own.activations("critic", batch)
+    assert sorted(found) == [f"nets.{i}.layers.{j}" for i in range(2) for j in (0, 2)]
+    expected = ours.activations("critic", batch)
+    torch.testing.assert_close(found["nets.1.layers.2"], expected["[1].fc2"], rtol=1e-4, atol=1e-5)
+    ours.close(), own.close()
+
+
+def test_members_are_drawn_apart_and_from_our_stream() -> None:
+    state = torch.get_rng_state()
+    first, second = (build(read_config(config("mlp")))[0] for _ in range(2))
+    for a, b in zip(first.critic.parameters(), second.critic.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(state, torch.get_rng_state())
+    one, other = (net.layers[0].weight for net in first.critic.nets)
+    assert not torch.equal(one, other)
+    first.close(), second.close()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own import
+def test_it_compiles_where_asked(tmp_path: Path) -> None:
+    keys = config("mlp")
+    keys["agent"] |= {"accelerate": "compile"}
+    whole = api.train(keys, tmp_path / "compiled")
+    keys["agent"] |= {"accelerate": "off"}
+    eager = api.train(keys, tmp_path / "eager")
+    ends = [run.lines()[-1]["train/loss"] for run in (whole, eager)]
+    assert ends[0] == pytest.approx(ends[1], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        ("one", "the function returned a Sequential: allowed is a pair of modules, the trunk of"),
+        ("flat", r"of 2 inputs the module returned \(32,\): allowed is .* \(2, any number\)"),
+        ("no_action", "critics' trunk: the function, .* zeros of shape .2, 3. and .2, 1., raised"),
+        ("untrained", "the actor's trunk: the module has no parameters that could be trained"),
+        ("absent", "own_sac_nets has no function absent"),
+    ],
+)
+def test_what_are_no_trunks_is_refused(net: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(read_config(config(net)))
+
+
+def test_layers_of_our_networks_are_refused() -> None:
+    keys = config("mlp")
+    keys["agent"] |= {"hidden": [3]}
+    with pytest.raises(ConfigError, match=r"agent.hidden = \[3\]: .* this one is 'tests.agents"):
+        read_config(keys)
