@@ -33,6 +33,7 @@ from rlplast.run.config_file import dump_config, read_config
 from rlplast.run.episodes import play
 from rlplast.run.info import (
     first_info,
+    restart_info,
     resume_info,
     resume_words,
     resumed_info,
@@ -306,6 +307,9 @@ def resume(
             _continue(loop, report)
         except DamagedFile as error:
             raise DamagedFile(f"{error}{_by_another(info)}") from error
+        if restarted := restart_info(info, loop.trainable):
+            info |= restarted
+            report(f"new episodes begin: {restarted['new_episodes'][-1]['reason']}")
         altered = {"altered": loop.folder.altered} if loop.folder.altered else {}
         with status(path, info | resumed_info() | altered):
             if total is not None and distributed.rank() == 0:

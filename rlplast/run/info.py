@@ -4,7 +4,8 @@
 - `first_info`, `resumed_info`: its contents.
 - `run_ids`: whose checkpoints the run may go on from.
 - `versions`: of the packages that results depend on.
-- `resume_info`, `resume_words`: how exactly its environment can be resumed.
+- `resume_info`, `resume_words`: how exactly its environment can be resumed; `restart_info`: where
+  it could not be.
 - `command`: the command that runs.
 - `telling_end`: how a block ended, told to somebody.
 """
@@ -30,6 +31,7 @@ from rlplast.core.training.run_folder import write_json
 __all__ = [
     "command",
     "first_info",
+    "restart_info",
     "resume_info",
     "resume_words",
     "resumed_info",
@@ -128,6 +130,15 @@ def resume_info(trainable: Any) -> dict[str, Any]:
     return {"environment": {"id": spec.id, "resume": spec.resume, "reason": spec.resume_reason}}
 
 
+def restart_info(info: Mapping[str, Any], trainable: Any) -> dict[str, Any]:
+    """Return what run.json says of new episodes that a resume began, against its level."""
+    why = getattr(trainable, "restart_reason", "")
+    if not why:
+        return {}
+    here = {"env_steps": trainable.clock.env_steps, "reason": why}
+    return {"new_episodes": [*info.get("new_episodes", []), here]}
+
+
 def resume_words(info: Mapping[str, Any]) -> str:
     """Say how a run goes on after an interruption; empty if it has no environment."""
     found = info.get("environment")
@@ -138,7 +149,12 @@ def resume_words(info: Mapping[str, Any]) -> str:
         "replayed": "replayed: open episodes are played again from their seeds and actions",
         "restarted": "restarted: new episodes begin, so the run is not the uninterrupted one",
     }[found["resume"]]
-    return f"{words} ({found['reason']})" if found["reason"] else words
+    words = f"{words} ({found['reason']})" if found["reason"] else words
+    begun = [
+        f"; new episodes began at {x['env_steps']:,} env_steps ({x['reason']})"
+        for x in info.get("new_episodes", [])
+    ]
+    return words + "".join(begun)
 
 
 def run_ids(info: Mapping[str, Any]) -> tuple[str, ...]:
