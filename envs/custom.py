@@ -40,6 +40,7 @@ from rlplast.envs.base import (
     require,
 )
 from rlplast.envs.control import control_env, control_options, control_spec
+from rlplast.envs.gl import compiler_first
 from rlplast.envs.levels import LEVELS, Level, find_level
 from rlplast.envs.options import Family, Option, count
 from rlplast.envs.replayed import Episode
@@ -148,6 +149,8 @@ class CustomTask:
             disable_env_checker=True,
         )
         mode = {"render_mode": "rgb_array"} if self._drawable else {}
+        if self._drawable:
+            compiler_first()
         self._env = require("gymnasium", "gymnasium").make(bare, **mode)
         self.seen = seen(env_id, self._env.observation_space, options["keys"])
         self._acted = acted(env_id, self._env.action_space)
