@@ -27,6 +27,7 @@ from rlplast.core.errors import Interrupted, RlplastError
 from rlplast.core.training import distributed
 from rlplast.core.training.config import RunConfig
 from rlplast.core.training.run_folder import write_json
+from rlplast.run.imports import imported
 
 __all__ = [
     "command",
@@ -118,6 +119,7 @@ def first_info(config: RunConfig, study: Mapping[str, Any] | None = None) -> dic
         "threads": config.threads,
         "processes": distributed.world(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        **({"imports": imported()} if imported() else {}),
         **({"study": dict(study)} if study else {}),
     }
 
@@ -165,9 +167,14 @@ def run_ids(info: Mapping[str, Any]) -> tuple[str, ...]:
     return (*own, *(ids if isinstance(ids, list) else ()))
 
 
-def resumed_info() -> dict[str, Any]:
+def resumed_info(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return what run.json says besides, once a run is resumed."""
-    return {"resumed": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "processes": distributed.world()}
+    modules = list(dict.fromkeys([*info.get("imports", []), *imported()]))
+    return {
+        "resumed": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "processes": distributed.world(),
+        **({"imports": modules} if modules else {}),
+    }
 
 
 def _git_revision() -> str | None:

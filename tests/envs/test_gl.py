@@ -22,7 +22,9 @@ print("loaded")
 """
 
 
-@pytest.mark.parametrize("env_id", ["dmc/cartpole-balance", "gym/Reacher-v5", "gym/gymnasium:Pusher-v5"])
+@pytest.mark.parametrize(
+    "env_id", ["dmc/cartpole-balance", "gym/Reacher-v5", "gym/gymnasium:Pusher-v5"]
+)
 @pytest.mark.parametrize("backend", ["egl", None])
 def test_what_compiles_may_be_loaded_after_a_picture(env_id: str, backend: str | None) -> None:
     pytest.importorskip("dm_control")
