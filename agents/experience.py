@@ -46,6 +46,7 @@ class Experience:
     ) -> None:
         agent, n = config.agent, config.env.num_envs
         self.num_envs, self.workers, self.seed = n, config.env.workers, config.seed
+        self._exact = config.env.resume == "exact"
         self.tasks, self.phase = tasks, 0
         self.spec = spec = tasks.spec
         # Then one transition can always be sampled: of the newest episode or, if that is shorter
@@ -195,6 +196,9 @@ class Experience:
         """Read the replay, and begin new episodes where the open ones cannot go on.
 
         These end as truncated at their last observation, as at a `switch`.
+
+        Raises:
+            ConfigError: if new episodes would begin, and ``env.resume`` is exact.
         """
         self.replay.load(folder / "replay", self._replay_state)
         actions = self.replay.actions()
@@ -205,6 +209,13 @@ class Experience:
                 f"{actions.max()}: allowed are 0 to {count - 1}; use an older checkpoint"
             )
         if self.env.restarts:
+            if self._exact:
+                why = self.env.restart_reason or f"env '{self.env.spec.id}' was restarted"
+                raise ConfigError(
+                    f"env.resume = 'exact': {why}; resume where and with the versions that it was "
+                    "saved with, or set env.resume to auto in the run's config.yaml, so that new "
+                    "episodes begin"
+                )
             self._begin("as new episodes began after a resume")
 
     def close(self) -> None:

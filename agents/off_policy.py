@@ -463,6 +463,11 @@ class OffPolicyAgent(ABC):
         """Read the replay, or map it; see `Replay.load`."""
         self.experience.load_files(folder)
 
+    @property
+    def restart_reason(self) -> str:
+        """Why new episodes began at a resume, though open ones were to go on; empty if not."""
+        return self.experience.env.restart_reason
+
     def close(self) -> None:
         """Close the environments and their processes."""
         self.experience.close()

@@ -1,6 +1,7 @@
 """What every environment is: its description, its contract, its state and its errors.
 
 - `UnknownEnv`, `MissingPackage`: what `make` raises for an id it cannot serve.
+- `CannotContinue`: what an environment raises for a state that it cannot go on from.
 - `NotFinite`: what a step raises when the simulation has blown up; `EnvFailed`: when its code has.
 - `EnvSpec`: shapes, dtypes and counts of one environment.
 - `Env`: the contract of one environment; `EpisodicEnv` implements it over a `Simulator`.
@@ -21,6 +22,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 __all__ = [
+    "CannotContinue",
     "Env",
     "EnvFailed",
     "EnvSpec",
@@ -50,6 +52,10 @@ class UnknownEnv(ValueError):
 
 class MissingPackage(ImportError):
     """Raised when an environment needs a package that is not installed."""
+
+
+class CannotContinue(ValueError):
+    """Raised when an environment cannot go on from a state; a new episode can begin."""
 
 
 class NotFinite(RuntimeError):
@@ -281,6 +287,7 @@ class EpisodicEnv:
 
         Raises:
             ValueError: when the state belongs to another environment.
+            CannotContinue: when its simulator says so.
         """
         if state["id"] != self.spec.id:
             raise ValueError(f"a state of env '{state['id']}' cannot continue '{self.spec.id}'")

@@ -14,6 +14,8 @@ A run that was interrupted goes on at one of three levels, found by trying (`rlp
   put back.
 - restarted: a new episode begins. The open one counts as truncated.
 
+So does a state that cannot be put back: the level, or the environment, may be another one by then.
+
 Options: those of `rlplast.envs.control`, whether actions are continuous or not, and
 
 - ``kwargs``: arguments of the environment, such as ``{map_name: 8x8}``;
@@ -28,10 +30,20 @@ from typing import Any
 import numpy as np
 
 from rlplast.envs import snapshot
-from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain, require
+from rlplast.envs.base import (
+    CannotContinue,
+    EnvSpec,
+    EpisodicEnv,
+    MissingPackage,
+    State,
+    plain,
+    require,
+)
 from rlplast.envs.control import control_env, control_options, control_spec
+from rlplast.envs.gl import compiler_first
 from rlplast.envs.levels import LEVELS, Level, find_level
 from rlplast.envs.options import Family, Option, count
+from rlplast.envs.replayed import Episode
 from rlplast.envs.spaces import acted, seen
 
 __all__ = [
@@ -106,46 +118,6 @@ def _registry() -> dict[str, Any]:
         return {}  # then nothing is registered
 
 
-class _Episode:
-    """What the environment inside all wrappers was told since its reset, which gets a seed."""
-
-    def __init__(self, env: Any, rng: np.random.Generator, longest: int) -> None:
-        self._reset, self._step, self._rng = env.reset, env.step, rng
-        self._longest, self._inside = longest, False
-        self.seed = 0
-        self.actions: list[Any] | None = []  # None once there are too many
-        env.reset, env.step = self.reset, self.step
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self.seed, self.actions = int(self._rng.integers(2**31)), []
-        return self._begin(options)
-
-    def _begin(self, options: dict[str, Any] | None = None) -> Any:
-        self._inside = True  # an environment may step itself as it begins
-        try:
-            return self._reset(seed=self.seed, options=options)
-        finally:
-            self._inside = False
-
-    def step(self, action: Any) -> Any:
-        if self.actions is not None and not self._inside:
-            self.actions.append(np.array(action))
-            if len(self.actions) > self._longest:
-                self.actions = None
-        return self._step(action)
-
-    def state_dict(self) -> State | None:
-        if self.actions is None:
-            return None
-        return {"seed": self.seed, "actions": np.array(self.actions)}
-
-    def load_state_dict(self, state: State) -> None:
-        self.seed, self.actions = state["seed"], list(state["actions"])
-        self._begin()
-        for action in self.actions:
-            self._step(action[()])
-
-
 class CustomTask:
     """One environment; a `ControlTask` and a `Resumable`."""
 
@@ -177,6 +149,8 @@ class CustomTask:
             disable_env_checker=True,
         )
         mode = {"render_mode": "rgb_array"} if self._drawable else {}
+        if self._drawable:
+            compiler_first()
         self._env = require("gymnasium", "gymnasium").make(bare, **mode)
         self.seen = seen(env_id, self._env.observation_space, options["keys"])
         self._acted = acted(env_id, self._env.action_space)
@@ -186,7 +160,7 @@ class CustomTask:
         if level == LEVELS[0]:
             layers[-1].np_random = rng
         else:
-            self._episode = _Episode(layers.pop(), rng, options["longest_replay"])
+            self._episode = Episode(layers.pop(), rng, options["longest_replay"])
         # A wrapper passes on what it has not itself, so ask its class.
         own = [hasattr(type(layer), "state_dict") for layer in layers]
         self._telling = [layer for layer, tells in zip(layers, own, strict=True) if tells]
@@ -251,12 +225,26 @@ class CustomTask:
         """Continue where `state` was taken.
 
         Raises:
-            ValueError: if it is of an environment with other wrappers, or of another level.
+            CannotContinue: if it is of another level, or of an environment that has changed. Then
+                this one may be anywhere: build another.
         """
+        saved = LEVELS[0] if state["episode"] is None else LEVELS[1]
+        if saved != self._level:
+            raise CannotContinue(
+                f"env '{self._id}' was {saved} when its state was saved, and is {self._level} now"
+            )
         if len(state["layers"]) != len(self._telling):
-            raise ValueError(f"the state of env '{self._id}' is of one with other wrappers")
-        if (state["episode"] is None) != (self._episode is None):
-            raise ValueError(f"the state of env '{self._id}' is of one that is resumed otherwise")
+            raise CannotContinue(f"the state of env '{self._id}' is of one with other wrappers")
+        try:
+            self._continue(state)
+        except (Exception, SystemExit) as error:  # of the environment's own code too
+            known = isinstance(error, CannotContinue | snapshot.NoSnapshot)
+            why = str(error) if known else repr(error)
+            raise CannotContinue(
+                f"the state of env '{self._id}' cannot be put back: {why}"
+            ) from error
+
+    def _continue(self, state: State) -> None:
         if self._episode is not None:
             self._episode.load_state_dict(state["episode"])
         for layer, told in zip(self._telling, state["layers"], strict=True):

@@ -23,7 +23,7 @@ import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, NotFinite, State, plain, require
 from rlplast.envs.control import ControlSimulator, control_env, control_options, control_spec
-from rlplast.envs.gl import cannot_draw, choose_gl
+from rlplast.envs.gl import cannot_draw, choose_gl, compiler_first
 from rlplast.envs.mjdata import MjDataState, multiply, quiet
 from rlplast.envs.options import Family, Option, count
 
@@ -245,7 +245,9 @@ def _import_suite() -> ModuleType:
     require("mujoco", _INSTALL)  # it reads MUJOCO_GL too
     require("dm_control", _INSTALL)
     chosen = "MUJOCO_GL" in os.environ
-    if not chosen:
+    if chosen:
+        compiler_first()
+    else:
         os.environ["MUJOCO_GL"] = "disabled"
     try:
         return importlib.import_module("dm_control.suite")

@@ -4,13 +4,14 @@ import ctypes.util
 import importlib
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from rlplast.envs.base import MissingPackage
 
-__all__ = ["cannot_draw", "choose_gl", "draw"]
+__all__ = ["cannot_draw", "choose_gl", "compiler_first", "draw"]
 
 # Value of MUJOCO_GL that needs no display: the library it loads, and Debian's packages for it.
 _WITHOUT_DISPLAY = {
@@ -19,12 +20,24 @@ _WITHOUT_DISPLAY = {
 }
 
 
+def compiler_first() -> None:
+    """Import Triton before OpenGL, if this process may compile with it.
+
+    Mesa's OpenGL and Triton bring an LLVM each. If Mesa's is loaded first, Triton calls into it and
+    the process ends with a segmentation fault.
+    """
+    if "torch" in sys.modules:
+        with suppress(Exception):  # none, or a broken one, which torch will speak of
+            importlib.import_module("triton")
+
+
 def choose_gl() -> None:
     """Set MUJOCO_GL when it is unset and there is no display; otherwise leave it alone.
 
     Call it before a package that reads MUJOCO_GL when imported, such as dm_control. It finds
     nothing where no library is installed: that is an error only once a picture is wanted.
     """
+    compiler_first()
     has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if os.environ.get("MUJOCO_GL") or has_display or not sys.platform.startswith("linux"):
         return

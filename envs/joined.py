@@ -96,6 +96,11 @@ class TaskVector:
         """Whether a state was loaded from which not all episodes go on."""
         return self._env.restarts
 
+    @property
+    def restart_reason(self) -> str:
+        """What the first environment says that cannot go on."""
+        return self._env.restart_reason
+
     def reset(self) -> np.ndarray:
         """Start an episode everywhere and return (N, *obs_shape)."""
         self._late[:] = 0

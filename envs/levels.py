@@ -21,11 +21,17 @@ from rlplast.envs.base import State, load_rng_state, rng_state
 __all__ = ["LEVELS", "Level", "Resumable", "find_level"]
 
 LEVELS = ("exact", "replayed", "restarted")  # the best first
+LIMIT = 5.0  # seconds of a trial, over all levels; what takes longer passes none
 STEPS = 100  # of each stretch that is compared
-SECONDS = 1.0  # of a level, after which stretches are short
-LEAST = 5  # steps of a stretch, however slow they are
+STRETCH = 0.3  # seconds of the first stretch, if that is fewer steps; all have as many
+FEWEST = 2  # steps of a stretch
+AFTER_RESET = 5  # steps, if a stretch has as many
 
 _Step = tuple[bytes, float, bool, bool]
+
+
+class _TooSlow(ValueError):
+    """Raised at the end of the time that there is for a trial."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +82,18 @@ def find_level(build: Callable[[str, np.random.Generator], Resumable]) -> Level:
     state of one, in the midst of an episode and after a few more, is put into the other, and back
     into itself; each time the same actions must have the same results, bit for bit, over episodes
     that end, over a reset between, and while the other one is played. An environment that moves a
-    global generator of NumPy, Python or PyTorch passes nothing.
+    global generator of NumPy, Python or PyTorch passes nothing. Nor does one that has not been
+    compared so far within `LIMIT` seconds.
 
     Args:
         build: returns the environment for a level, drawing from a generator.
     """
     reasons: dict[str, list[str]] = {}  # problem → levels
+    began = time.monotonic()
     for name in LEVELS[:-1]:
         with _watched() as moved:
             try:
-                problem = _problem(build, name, time.monotonic() + SECONDS)
+                problem = _problem(build, name, began + LIMIT)
             # Whatever an environment raises here, a run shows it in its own place.
             except (Exception, SystemExit) as error:
                 known = isinstance(error, TypeError | ValueError)
@@ -104,23 +112,32 @@ def _said(reasons: Mapping[str, Sequence[str]]) -> str:
 
 
 def _problem(build: Callable[[str, np.random.Generator], Resumable], level: str, end: float) -> str:
-    """Say what differs after a resume at a level; empty if nothing does."""
+    """Say what differs after a resume at a level; empty if nothing does.
+
+    Raises:
+        _TooSlow: at the moment `end`, if it is not known by then.
+    """
     rngs = [np.random.default_rng(1) for _ in range(2)]
-    one, other = envs = [build(level, rng) for rng in rngs]
+    envs: list[Resumable] = []
     try:
-        for env in envs:
-            env.reset()
-            env.state_dict()  # at once, as it may refuse
-        count, begun = _play(one, 0, end)
-        if _play(other, 0, end, count)[1] != begun:
+        for rng in rngs:
+            _check_time(end)
+            envs.append(build(level, rng))
+            envs[-1].reset()
+            envs[-1].state_dict()  # at once, as it may refuse
+        one, other = envs
+        count, begun = _play(one, 0, end, resets=False)
+        if _play(other, 0, end, count, resets=False)[1] != begun:
             return "two environments from one seed differ"
-        for number in (1, 2) if time.monotonic() < end else (1,):
-            _play(one, number, end, resets=False)
+        for number in (1, 2):
+            if number == 2 and time.monotonic() > end - LIMIT / 2:
+                break
+            _play(one, number, end, count, resets=False)
             state, drawn = one.state_dict(), rng_state(rngs[0])
             if state is None:
                 return "its episodes are too long"
-            count, goes_on = _play(one, 9, end)
-            _play(other, 10 + number, end, resets=False)  # so that it is elsewhere
+            _, goes_on = _play(one, 9, end, count)
+            _play(other, 10 + number, end, count, resets=False)  # so that it is elsewhere
             for env, rng in zip(envs[::-1], rngs[::-1], strict=True):
                 load_rng_state(rng, drawn)
                 env.load_state_dict(state)
@@ -136,6 +153,11 @@ def _problem(build: Callable[[str, np.random.Generator], Resumable], level: str,
                 env.close()
 
 
+def _check_time(end: float) -> None:
+    if time.monotonic() > end:
+        raise _TooSlow(f"trying it out takes longer than {LIMIT:g} s")
+
+
 def _play(
     env: Resumable,
     seed: int,
@@ -149,17 +171,23 @@ def _play(
     Args:
         env: what is played. Its first episode begins here if `seed` is 0.
         seed: of the actions.
-        end: moment from which a stretch is short.
-        count: how many steps; else `STEPS`, fewer once `end` is reached.
+        end: moment from which nothing is played.
+        count: how many steps; else as many as `STRETCH` allows.
         beside: begins an episode and takes a few steps meanwhile, of which `env` must not notice.
-        resets: whether a new episode of `LEAST` steps follows, which must not depend on the past.
+        resets: whether a new episode of a few steps follows, which must not depend on the past.
+
+    Raises:
+        _TooSlow: if `end` comes before.
     """
     rng, found = np.random.default_rng(seed), list[_Step]()
+    short = time.monotonic() + STRETCH
 
     def reset() -> None:
+        _check_time(end)
         found.append((env.reset().tobytes(), 0.0, False, False))
 
     def step() -> None:
+        _check_time(end)
         obs, reward, terminated, truncated = env.step(env.draw(rng))
         found.append((obs.tobytes(), float(reward), terminated, truncated))
         if terminated or truncated:
@@ -168,14 +196,14 @@ def _play(
     if seed == 0:
         reset()
     done, most = 0, STEPS if count is None else count
-    while done < most and (count is not None or done < LEAST or time.monotonic() < end):
+    while done < most and (count is not None or done < FEWEST or time.monotonic() < short):
         step()
         done += 1
-        if beside is not None and done <= LEAST:
+        if beside is not None and done <= min(most, AFTER_RESET):
             _disturb(beside, done, rng)
     if resets:
         reset()
-        for _ in range(LEAST):
+        for _ in range(min(done, AFTER_RESET)):
             step()
     return done, found
 
@@ -184,10 +212,10 @@ def _disturb(env: Resumable, number: int, rng: np.random.Generator) -> None:
     """Begin an episode, then take a step; actions are drawn from a copy of a generator."""
     if number == 1:
         env.reset()
-    elif number < LEAST:
-        _, _, terminated, truncated = env.step(env.draw(copy.deepcopy(rng)))
-        if terminated or truncated:
-            env.reset()
+        return
+    _, _, terminated, truncated = env.step(env.draw(copy.deepcopy(rng)))
+    if terminated or truncated:
+        env.reset()
 
 
 @contextmanager

@@ -6,13 +6,22 @@ the next, because a truncated episode still bootstraps from it.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from rlplast.envs.base import Env, EnvFailed, EnvSpec, NotFinite, State, checked_actions
+from rlplast.envs.base import (
+    CannotContinue,
+    Env,
+    EnvFailed,
+    EnvSpec,
+    NotFinite,
+    State,
+    checked_actions,
+)
 from rlplast.envs.workers import TIMEOUT, WorkerGroups
 
 __all__ = ["EnvGroup", "GroupStep", "VectorEnv", "VectorStep"]
@@ -65,7 +74,7 @@ class EnvGroup:
     ) -> None:
         """Build one environment per generator; `first` is the index of the first one."""
         self._envs = [make_env(rng) for rng in rngs]
-        self._first = first
+        self._make_env, self._rngs, self._first = make_env, rngs, first
 
     def reset(self) -> np.ndarray:
         """Start an episode everywhere; returns (n, *obs_shape)."""
@@ -111,10 +120,30 @@ class EnvGroup:
         """Return every environment's state."""
         return [self._call(position, "state_dict") for position in range(len(self._envs))]
 
-    def set_states(self, states: Sequence[State]) -> None:
-        """Restore every environment's state."""
-        for position, state in zip(range(len(self._envs)), states, strict=True):
-            self._call(position, "load_state_dict", state)
+    def set_states(self, states: Sequence[State]) -> list[str | None]:
+        """Restore every environment's state.
+
+        Returns:
+            For each environment None if its episode goes on, else why it needs a `reset`: empty
+            where its state says so itself.
+        """
+        found = list[str | None]()
+        for position, state in enumerate(states):
+            try:
+                self._call(position, "load_state_dict", state)
+                found.append(None if state.get("running", True) else "")
+            except CannotContinue as error:
+                self._renew(position, state)
+                found.append(str(error))
+        return found
+
+    def _renew(self, position: int, state: State) -> None:
+        """Replace an environment by a new one, which goes on with the generator of a state."""
+        with suppress(Exception):  # of one that was half restored
+            self._envs[position].close()
+        self._envs[position] = self._make_env(self._rngs[position])
+        no_episode = {"running": False, "simulator": None}
+        self._call(position, "load_state_dict", {**state, **no_episode})
 
     def close(self) -> None:
         """Close every environment."""
@@ -136,6 +165,8 @@ class VectorEnv:
         spec: description of each of them.
         num_envs: how many there are.
         restarts: whether a state was loaded from which not all episodes go on: call `reset`.
+        restart_reason: what the first environment says that cannot go on, though its state was
+            to be continued; empty if there is none.
     """
 
     def __init__(
@@ -175,7 +206,7 @@ class VectorEnv:
             arguments = [(make_env, rngs[part], part.start) for part in self._slices]
             self._groups = WorkerGroups(EnvGroup, arguments, timeout)
         self._obs: np.ndarray | None = None
-        self.restarts = False
+        self.restarts, self.restart_reason = False, ""
         self._return = np.zeros(self.num_envs)
         self._length = np.zeros(self.num_envs, dtype=np.int64)
 
@@ -315,9 +346,10 @@ class VectorEnv:
         states = state["envs"]
         if len(states) != self.num_envs:
             raise ValueError(f"a state of {len(states)} environments cannot fill {self.num_envs}")
-        self._groups.call("set_states", [(states[part],) for part in self._slices])
+        parts = self._groups.call("set_states", [(states[part],) for part in self._slices])
+        found: list[str] = [why for part in parts for why in part if why is not None]
         self._obs = state["obs"].copy()
-        self.restarts = not all(one.get("running", True) for one in states)
+        self.restarts, self.restart_reason = bool(found), next(filter(None, found), "")
         self._return[:] = state["episode_return"]
         self._length[:] = state["episode_length"]
 

@@ -1,5 +1,8 @@
 """Runs on environments that nobody made for this library: killed and resumed."""
 
+import hashlib
+import itertools
+import json
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -8,8 +11,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import ConfigError
+from rlplast.envs import custom
+from rlplast.envs.levels import LEVELS
 from rlplast.run import api
+from rlplast.run.info import resume_words
 from tests.runs import Killed, at_step, final, kill
 
 DQN: dict[str, Any] = {
@@ -98,11 +105,43 @@ class Numbered(gymnasium.Env):
         return self.obs(), 1.0, self.left == 0 and self.episode % 2 == 0, self.left == 0, {}
 
 
-@pytest.fixture
-def numbered(monkeypatch: pytest.MonkeyPatch) -> str:
+class Fickle(gymnasium.Env):
+    """Numbers its steps in episodes that are numbered at random; another one by the machine."""
+
+    observation_space = spaces.Box(0, np.inf, (2,), np.float64)
+    action_space = spaces.Discrete(2)
+    level: ClassVar[str] = "exact"
+    begins_at: ClassVar[int] = 0  # another version counts from elsewhere
+    episodes: ClassVar[int] = 2**23
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.episode = int(self.np_random.integers(2**23))
+        self.hidden = None if self.level == "exact" else hashlib.sha256()
+        if self.level == "restarted":
+            type(self).episodes += 1
+            self.episode = self.episodes
+        self.number = self.begins_at
+        return np.array([self.number, self.episode], np.float64), {}
+
+    def step(self, action: int) -> Any:
+        self.number += 1
+        ends = self.number == self.begins_at + 11
+        obs = np.array([self.number, self.episode], np.float64)
+        return obs, 1.0, ends and self.episode % 2 == 0, ends, {}
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gymnasium, "registry", dict(gymnasium.registry))
     monkeypatch.setattr("gymnasium.envs.registration.registry", gymnasium.registry)
+    monkeypatch.setattr(custom, "_found", {})
     gymnasium.register("Numbered-v0", Numbered)
+    gymnasium.register("Fickle-v0", Fickle)
+
+
+@pytest.fixture
+def numbered() -> str:
     return "gym/Numbered-v0"
 
 
@@ -135,3 +174,86 @@ def test_exact_may_be_demanded(numbered: str) -> None:
     with pytest.raises(ConfigError, match=r"env.resume = 'exact': env .* can only be restarted"):
         api.read_config(keys)
         api.train(keys, "/nonexistent/run")
+
+
+def another_machine(monkeypatch: pytest.MonkeyPatch, **attributes: Any) -> None:
+    """Let the fickle environment be another one, and forget the level that was found."""
+    for name, value in attributes.items():
+        monkeypatch.setattr(Fickle, name, value)
+    custom._found.clear()
+
+
+def fickle_run(num_envs: int = 3, n_step: int = 2, **env: Any) -> dict[str, Any]:
+    keys = config("gym/Fickle-v0", num_envs=num_envs, **env)
+    keys |= {"hooks": [], "evaluate": {"every": None}, "total": "240 env_steps"}
+    keys["agent"] = DQN["agent"] | {"n_step": n_step}
+    return keys
+
+
+def check_replay(loop: Any, num_envs: int, n_step: int) -> None:
+    """Check that transitions are those that an environment made, each once, none lost."""
+    replay = loop.trainable.experience.replay
+    (batch,) = replay.batches(None, 10_000, np.random.default_rng(0))
+    (number, episode), (number_next, episode_next) = batch.obs.numpy().T, batch.obs_next.numpy().T
+    pairs = set(zip(number, episode, strict=True))
+    assert len(pairs) == len(number) >= 240 - (n_step - 1) * num_envs
+    assert (episode == episode_next)[batch.discount.numpy() > 0].all()
+    same = episode == episode_next
+    np.testing.assert_array_equal((number_next - number)[same], batch.reward.numpy()[same].round())
+
+
+CHANGES = [(*levels, 0) for levels in itertools.permutations(LEVELS, 2)]
+
+
+@pytest.mark.parametrize(("before", "after", "workers"), [*CHANGES, ("exact", "replayed", 2)])
+def test_a_resume_at_another_level_begins_new_episodes(
+    before: str, after: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, run = fickle_run(workers=workers), tmp_path / "run"
+    another_machine(monkeypatch, level=before)
+    with pytest.raises(Killed):
+        api.train(keys, run, observer=at_step(130, kill))
+    another_machine(monkeypatch, level=after)
+    saved = json.loads((checkpoint.newest(run / "checkpoints")[0] / "state.json").read_text())
+    loops: list[Any] = []
+    said: list[str] = []
+    info = api.resume(run, observer=loops.append, report=said.append).info
+    check_replay(loops[0], 3, 2)
+    assert info["environment"]["resume"] == after
+    if before == "restarted":  # then it was to begin new ones anyway
+        assert "new_episodes" not in info
+        return
+    why = f"env 'gym/Fickle-v0' was {before} when its state was saved, and is {after} now"
+    assert info["new_episodes"] == [{"env_steps": saved["clock"]["env_steps"], "reason": why}]
+    assert f"new episodes begin: {why}" in said
+    assert resume_words(info).endswith(f"({why})")
+
+
+def test_what_is_played_again_must_lead_to_the_same_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    another_machine(monkeypatch, level="replayed")
+    with pytest.raises(Killed):
+        api.train(fickle_run(), tmp_path / "run", observer=at_step(130, kill))
+    another_machine(monkeypatch, begins_at=100)
+    loops: list[Any] = []
+    info = api.resume(tmp_path / "run", observer=loops.append).info
+    check_replay(loops[0], 3, 2)
+    (begun,) = info["new_episodes"]
+    assert "leads to another observation than it did" in begun["reason"]
+
+
+@pytest.mark.parametrize("change", [{"level": "replayed"}, {"gone": True}])
+def test_exact_holds_at_a_resume_too(
+    change: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Killed):
+        api.train(fickle_run(resume="exact"), tmp_path / "run", observer=at_step(130, kill))
+    if "gone" in change:
+        gymnasium.registry.pop("Fickle-v0")
+        gymnasium.register("Fickle-v0", type("Other", (Fickle,), {}))
+        another_machine(monkeypatch)
+    else:
+        another_machine(monkeypatch, **change)
+    with pytest.raises(ConfigError, match=r"env.resume = 'exact': .*set env.resume to auto"):
+        api.resume(tmp_path / "run")

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlplast.cli.errors import exit_code, import_module
+from rlplast.cli.errors import exit_code
 from rlplast.cli.output import say
 from rlplast.core.checkpoint.files import lock
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.core.training.run_folder import numbered
 from rlplast.run import api
+from rlplast.run.imports import import_modules
 from rlplast.study.child import die_with_parent
 from rlplast.study.folder import is_done, is_started, read_study
 
@@ -115,8 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments: Any = parser.parse_args(argv)
 
     def run() -> int:
-        for module in arguments.modules:
-            import_module(module)
+        import_modules(arguments.modules)
         run_cell(arguments.study, arguments.key)
         return 0
 

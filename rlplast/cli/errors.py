@@ -1,24 +1,21 @@
-"""Errors turned into exit codes, for every entry point; signals; and modules of the user's own.
+"""Errors turned into exit codes, for every entry point; signals.
 
 Exit 0 done, 1 failed run or damaged file, 2 bad usage or config, 130 interrupted with a
 checkpoint saved.
 """
 
-import importlib
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 from rlplast.cli.output import warn
-from rlplast.core.errors import ConfigError, Interrupted, RlplastError
+from rlplast.core.errors import Interrupted, RlplastError
 from rlplast.core.training.distributed import rank, world
 from rlplast.core.training.signals import heard
 
-__all__ = ["exit_code", "import_module", "stoppable"]
+__all__ = ["exit_code", "stoppable"]
 
 
 def exit_code(run: Callable[[], int]) -> int:
@@ -62,24 +59,3 @@ def stoppable() -> Iterator[None]:
     finally:
         for own, handler in before.items():
             signal.signal(own, handler)
-
-
-def import_module(module: str) -> None:
-    """Import a user's module, looked for in the current folder too.
-
-    Raises:
-        ConfigError: if there is no such module, or no module can be called so.
-    """
-    if not all(part.isidentifier() for part in module.split(".")):
-        raise ConfigError(
-            f"--import {module!r}: allowed is a module's name, such as my_methods or lab.methods"
-        )
-    here = str(Path.cwd())
-    if here not in sys.path:
-        # Last, or folders of the user's called agents or envs would hide ours; and it stays
-        # there: environment workers import the module too.
-        sys.path.append(here)
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"--import {module}: {error}") from error

@@ -24,9 +24,10 @@ from rlplast.cli import (
     train_command,
     units_command,
 )
-from rlplast.cli.errors import exit_code, import_module
+from rlplast.cli.errors import exit_code
 from rlplast.cli.output import safe_warnings, visible
 from rlplast.core.errors import did_you_mean
+from rlplast.run.imports import import_modules
 
 __all__ = ["main"]
 
@@ -131,8 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             hint = hint if of_study else ""
             root.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
         arguments.overrides = rest
-        for module in arguments.modules:
-            import_module(module)
+        import_modules(arguments.modules)
         return arguments.run(arguments)
 
     for stream in (sys.stdout, sys.stderr):

@@ -222,7 +222,8 @@ def versions(runs: Sequence[RunData]) -> tuple[Part, ...]:
             if run.info.get(key) is not None:
                 said[key.replace("_", " ")] = run.info[key]
         if run.info.get("environment"):
-            said["resume of environments"] = run.info["environment"]["resume"]
+            begun = ", with new episodes at a resume" if run.info.get("new_episodes") else ""
+            said["resume of environments"] = run.info["environment"]["resume"] + begun
         for key, value in said.items():
             found.setdefault(key, Counter())[str(value)] += 1
     rows = []

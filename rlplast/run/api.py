@@ -31,8 +31,10 @@ from rlplast.metrics.probe import RunMetrics
 from rlplast.run.build import build
 from rlplast.run.config_file import dump_config, read_config
 from rlplast.run.episodes import play
+from rlplast.run.imports import import_again
 from rlplast.run.info import (
     first_info,
+    restart_info,
     resume_info,
     resume_words,
     resumed_info,
@@ -306,8 +308,11 @@ def resume(
             _continue(loop, report)
         except DamagedFile as error:
             raise DamagedFile(f"{error}{_by_another(info)}") from error
+        if restarted := restart_info(info, loop.trainable):
+            info |= restarted
+            report(f"new episodes begin: {restarted['new_episodes'][-1]['reason']}")
         altered = {"altered": loop.folder.altered} if loop.folder.altered else {}
-        with status(path, info | resumed_info() | altered):
+        with status(path, info | resumed_info(info) | altered):
             if total is not None and distributed.rank() == 0:
                 write_text(path / "config.yaml", dump_config(config))
             with logged(loop.folder, config, info):
@@ -396,7 +401,7 @@ def load(
     checkpoint: str = "newest",
     report: Callable[[str], object] = warnings.warn,
 ) -> Run:
-    """Open a run's folder.
+    """Open a run's folder; modules that ``rlplast --import`` named are imported again.
 
     Args:
         run: the folder.
@@ -404,8 +409,9 @@ def load(
         report: told of newer checkpoints that are passed over because they are damaged.
 
     Raises:
-        ConfigError: if it is none.
+        ConfigError: if it is none, or a module that it was begun with is not there.
     """
     path = Path(run)
     check_is_run(path)
+    import_again(read_info(path), path)
     return Run(path, read_config(path / "config.yaml"), checkpoint, report)

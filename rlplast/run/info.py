@@ -4,7 +4,8 @@
 - `first_info`, `resumed_info`: its contents.
 - `run_ids`: whose checkpoints the run may go on from.
 - `versions`: of the packages that results depend on.
-- `resume_info`, `resume_words`: how exactly its environment can be resumed.
+- `resume_info`, `resume_words`: how exactly its environment can be resumed; `restart_info`: where
+  it could not be.
 - `command`: the command that runs.
 - `telling_end`: how a block ended, told to somebody.
 """
@@ -26,10 +27,12 @@ from rlplast.core.errors import Interrupted, RlplastError
 from rlplast.core.training import distributed
 from rlplast.core.training.config import RunConfig
 from rlplast.core.training.run_folder import write_json
+from rlplast.run.imports import imported
 
 __all__ = [
     "command",
     "first_info",
+    "restart_info",
     "resume_info",
     "resume_words",
     "resumed_info",
@@ -116,6 +119,7 @@ def first_info(config: RunConfig, study: Mapping[str, Any] | None = None) -> dic
         "threads": config.threads,
         "processes": distributed.world(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        **({"imports": imported()} if imported() else {}),
         **({"study": dict(study)} if study else {}),
     }
 
@@ -128,6 +132,15 @@ def resume_info(trainable: Any) -> dict[str, Any]:
     return {"environment": {"id": spec.id, "resume": spec.resume, "reason": spec.resume_reason}}
 
 
+def restart_info(info: Mapping[str, Any], trainable: Any) -> dict[str, Any]:
+    """Return what run.json says of new episodes that a resume began, against its level."""
+    why = getattr(trainable, "restart_reason", "")
+    if not why:
+        return {}
+    here = {"env_steps": trainable.clock.env_steps, "reason": why}
+    return {"new_episodes": [*info.get("new_episodes", []), here]}
+
+
 def resume_words(info: Mapping[str, Any]) -> str:
     """Say how a run goes on after an interruption; empty if it has no environment."""
     found = info.get("environment")
@@ -138,7 +151,12 @@ def resume_words(info: Mapping[str, Any]) -> str:
         "replayed": "replayed: open episodes are played again from their seeds and actions",
         "restarted": "restarted: new episodes begin, so the run is not the uninterrupted one",
     }[found["resume"]]
-    return f"{words} ({found['reason']})" if found["reason"] else words
+    words = f"{words} ({found['reason']})" if found["reason"] else words
+    begun = [
+        f"; new episodes began at {x['env_steps']:,} env_steps ({x['reason']})"
+        for x in info.get("new_episodes", [])
+    ]
+    return words + "".join(begun)
 
 
 def run_ids(info: Mapping[str, Any]) -> tuple[str, ...]:
@@ -149,9 +167,14 @@ def run_ids(info: Mapping[str, Any]) -> tuple[str, ...]:
     return (*own, *(ids if isinstance(ids, list) else ()))
 
 
-def resumed_info() -> dict[str, Any]:
+def resumed_info(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return what run.json says besides, once a run is resumed."""
-    return {"resumed": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "processes": distributed.world()}
+    modules = list(dict.fromkeys([*info.get("imports", []), *imported()]))
+    return {
+        "resumed": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "processes": distributed.world(),
+        **({"imports": modules} if modules else {}),
+    }
 
 
 def _git_revision() -> str | None:

@@ -1,6 +1,8 @@
 """What an environment hides must not pass as exact."""
 
 import random
+import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from rlplast import envs
+from rlplast.envs import levels
 from tests.envs import hiding
 from tests.envs.checks import generator
 
@@ -91,3 +94,45 @@ def test_an_episode_that_is_too_long_to_replay_is_restarted(longest: int) -> Non
     if other.restarts:
         other.reset()
     assert not other.restarts
+
+
+class Slow(hiding.Plain):
+    """Takes its time."""
+
+    def __init__(self, begins: float = 0.0, steps: float = 0.0, kept: Any = None) -> None:
+        self.begins, self.steps, self.kept = begins, steps, kept
+
+    def begin(self) -> None:
+        time.sleep(self.begins)
+
+    def hidden(self) -> float:
+        time.sleep(self.steps)
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("begins", "steps", "kept", "expected", "reason"),
+    [
+        (0.0, 0.002, None, "exact", ""),
+        (0.0, 0.06, None, "restarted", "not exact or replayed: trying it out takes longer than"),
+        (0.15, 0.0, None, "restarted", "not exact or replayed: trying it out takes longer than"),
+        (0.0, 0.06, iter("x"), "restarted", "not exact: Slow.kept is a .*; not replayed: trying"),
+    ],
+)
+def test_a_trial_ends_in_time(
+    begins: float,
+    steps: float,
+    kept: Any,
+    expected: str,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(levels, "LIMIT", 0.8)
+    monkeypatch.setattr(levels, "STRETCH", 0.02)
+    gymnasium.register("RlplastSlow-v0", Slow)
+    kwargs = {"begins": begins, "steps": steps, "kept": kept}
+    began = time.monotonic()
+    spec = envs.spec("gym/RlplastSlow-v0", kwargs=kwargs)
+    assert time.monotonic() < began + 2.5
+    assert spec.resume == expected
+    assert re.match(reason, spec.resume_reason)

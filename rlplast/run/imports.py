@@ -1,0 +1,79 @@
+"""Modules of the user's own, which register what a run needs; run.json keeps their names.
+
+- `import_modules`: those of ``rlplast --import MODULE``.
+- `imported`: their names.
+- `import_again`: those that a run was begun with.
+"""
+
+import importlib
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlplast.core.errors import ConfigError
+
+__all__ = ["import_again", "import_modules", "imported"]
+
+_imported: list[str] = []
+
+
+def imported() -> list[str]:
+    """Return the modules that the command named."""
+    return list(_imported)
+
+
+def import_modules(modules: Iterable[str]) -> None:
+    """Import modules, looked for in the current folder too.
+
+    Raises:
+        ConfigError: if there is no such module, or no module can be called so.
+    """
+    _imported.clear()
+    for module in modules:
+        if not _is_name(module):
+            raise ConfigError(
+                f"--import {module!r}: allowed is a module's name, such as my_methods or "
+                "lab.methods"
+            )
+        try:
+            _import(module)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"--import {module}: {error}") from error
+        _imported.append(module)
+
+
+def import_again(info: Mapping[str, Any], folder: Path) -> None:
+    """Import the modules that a run was begun with.
+
+    Args:
+        info: what its run.json says.
+        folder: the run's.
+
+    Raises:
+        ConfigError: if one is not there.
+    """
+    given = info.get("imports")
+    for module in given if isinstance(given, list) else []:
+        if not isinstance(module, str) or not _is_name(module) or module in _imported:
+            continue
+        try:
+            _import(module)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"{folder} was begun with --import {module}: {error}; give the command in the "
+                "folder where the module lies, or install it"
+            ) from error
+
+
+def _is_name(module: str) -> bool:
+    return all(part.isidentifier() for part in module.split("."))
+
+
+def _import(module: str) -> None:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        # Last, or folders of the user's called agents or envs would hide ours; and it stays
+        # there: environment workers import the module too.
+        sys.path.append(here)
+    importlib.import_module(module)
