@@ -193,7 +193,9 @@ class OwnSource:
         self.probe, self._loss = probe, loss
 
     def sample(self, size: int, number: int) -> Any:
-        """Return a batch of each network that has a probe."""
+        """Return a batch of each network that has a probe; None without any."""
+        if self.probe is None:
+            return None
         probes: Any = self.probe
         if not isinstance(probes, Mapping) or not probes or set(probes) - set(self.networks):
             probes = {"": probes}
