@@ -174,7 +174,7 @@ class Hooks:
                 "{'train/loss': 0.1}"
             )
         clock = clock or self.clock or Clock()
-        if self._before_end(clock) != clock:
+        if self.at_end(clock):
             return []
         return [r for hook in self.conditional for r in hook.observe(values, clock, self.seed)]
 
@@ -243,6 +243,10 @@ class Hooks:
         passed = {u: end - 1 for u, end in state.get("ends", {}).items() if clock[u] >= end}
         fired = replace(clock, **passed)
         return fired if self._before_end(clock) != self._before_end(fired) else None
+
+    def at_end(self, clock: Clock) -> bool:
+        """Whether a clock is at the end of the run, or past it."""
+        return self._before_end(clock) != clock
 
     def _before_end(self, clock: Clock) -> Clock:
         passed = {unit: end - 1 for unit, end in self.ends if clock[unit] >= end}

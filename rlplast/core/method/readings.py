@@ -219,7 +219,7 @@ class OwnSource:
         handle, own = self.networks[network], self._own(batch, network)
         return observe(handle, lambda: _call(handle.module, own))
 
-    def outputs(self, network: str, batch: Any, module: nn.Module | None = None) -> Tensor:
+    def outputs(self, network: str, batch: Any, module: nn.Module | None = None) -> Tensor | None:
         """Return what the model returns of a batch, in evaluation mode."""
         module = self.networks[network].module if module is None else module
         with in_mode(module, train=False):
