@@ -129,6 +129,14 @@ class Driver:
         clock = None if self._hooks is None else self._hooks.clock
         return clock or Clock()
 
+    def named(self) -> set[str]:
+        """Return the networks that the lists and the metrics name."""
+        lists = [row.get("networks") for row in self._lists()]
+        lists += [] if self.measuring is None else [self.measuring.row.networks]
+        names = {str(name) for own in lists if isinstance(own, list | tuple) for name in own}
+        keys = [str((row.get("when") or {}).get("metric")).split("/") for row in self.configs]
+        return names | {parts[2] for parts in keys if parts[0] == "metric" and len(parts) > 2}
+
     def begin(
         self,
         networks: Mapping[str, Network],

@@ -2,7 +2,8 @@
 
 Networks: ``q`` of DQN and QR-DQN, followed by its target; ``actor``, ``critic`` (followed by their
 targets, where there are any) and ``temperature`` (log α, if it is learned) of actor-critic
-methods with a replay; ``policy`` of PPO and A2C. Units: updates (steps of the optimizer that ends
+methods with a replay; ``policy`` of PPO and A2C, or ``actor`` and ``critic`` if a row names one
+of them. Units: updates (steps of the optimizer that ends
 an update, also inside ``train()``), env_steps (``num_timesteps``) and phase.
 
 An update ends with the actor's step; where the actor is delayed (TD3, CrossQ), with the
@@ -129,7 +130,7 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
     def _on_training_start(self) -> None:
         model = self.model
         total = model._total_timesteps
-        networks = find_networks(model)
+        networks = find_networks(model, self.driver.named())
         recurrent = hasattr(getattr(model, "rollout_buffer", None), "hidden_states_pi")
         # Recurrent policies read more than observations.
         self._experience = None if recurrent else Experience(model, networks, self.driver.seed)
@@ -223,9 +224,8 @@ def _steps(
     model: BaseAlgorithm, networks: Mapping[str, Network]
 ) -> dict[Optimizer, Callable[[], bool]]:
     """Return the optimizers whose step may end an update, and whether it does."""
-    if "actor" not in networks:
-        (network,) = networks.values()
-        return {network.optimizers[0]: lambda: True}
+    if "actor" not in networks or isinstance(model, OnPolicyAlgorithm):
+        return {next(iter(networks.values())).optimizers[0]: lambda: True}
 
     def without_actor() -> bool:  # counted up before the critic's step where the delay is used
         return model._n_updates % getattr(model, "policy_delay", 1) != 0  # type: ignore[attr-defined]
