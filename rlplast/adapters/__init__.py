@@ -4,7 +4,8 @@
 - `rlplast.adapters.hf_trainer.HookCallback`: the Hugging Face Trainer.
 - `rlplast.adapters.lightning.HookCallback`: Lightning.
 - `rlplast.adapters.driver.Driver`: what the three share; `rlplast.adapters.state`: what it saves;
-  `rlplast.adapters.reading`: what hooks read.
+  `rlplast.adapters.reading`: what hooks read; `rlplast.adapters.penalising` and
+  `rlplast.adapters.measuring`: penalties and metrics.
 """
 
 __all__: list[str] = []

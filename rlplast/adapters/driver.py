@@ -14,32 +14,33 @@ of them, and nothing registered decides by data that only one rank has seen (suc
 have to all-reduce first). After each firing ranks are compared, and the first one alone
 writes receipts.
 
-- `Driver`: counts, fires, keeps receipts, has a state to save.
-- `DriverCallback`: what the callbacks of all trainers have.
+- `Driver`: counts, fires, measures, keeps receipts, has a state to save.
 """
 
 import json
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 import torch.distributed as dist
 from torch.optim import Optimizer
 
+from rlplast.adapters.measuring import Measuring, MetricsRow, check_conditions
+from rlplast.adapters.penalising import add_gradients, check_terms
 from rlplast.adapters.reading import Recording, TrainerSource, check_readings
 from rlplast.adapters.state import (
     check_form,
     check_match,
     check_start,
-    cut_receipts,
+    cut_lines,
     fingerprint,
     hooks_text,
     restore,
     restore_initial,
 )
 from rlplast.adapters.trained import check_policies, check_shared
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
@@ -51,7 +52,7 @@ from rlplast.core.training.config import read_yaml
 from rlplast.core.training.distributed import check_in_step
 from rlplast.core.training.run_folder import clock_fields
 
-__all__ = ["Driver", "DriverCallback", "HookList"]
+__all__ = ["Driver", "HookList"]
 
 HookList = Sequence[Mapping[str, Any]] | str | Path
 
@@ -70,15 +71,19 @@ class Driver:
         receipts: a file to which each receipt is appended, as in a run's ``receipts.jsonl``.
         probe: as of `rlplast.Hooks`: what scheduled hooks read; default: the trainer's own.
         loss: as of `rlplast.Hooks`, a function of a batch of `probe`.
+        penalties: the penalties of a run's config; None where the trainer takes none.
+        metrics: what is measured, see `MetricsRow`; None for nothing.
+        observes: whether the trainer tells what it measures, so that hooks may wait for it.
 
     Attributes:
         receipts: the receipts of this process, in order.
         networks: what hooks may touch; empty before `begin`.
         loaded: the state to go on from at the next `begin`, if there is one.
+        measuring: the metrics; None without any.
 
     Raises:
-        ConfigError: if the list cannot be read or has a condition (`when`), `total` is no number
-            with a unit, or there is a loss without a probe.
+        ConfigError: if a list cannot be read, hooks wait for a value that they are never told,
+            `total` is no number with a unit, or there is a loss without a probe.
     """
 
     def __init__(
@@ -89,8 +94,14 @@ class Driver:
         receipts: str | Path | None = None,
         probe: Any = None,
         loss: Any = None,
+        penalties: HookList | None = None,
+        metrics: Any = None,
+        observes: bool = False,
     ) -> None:
-        self.configs = _read_hooks(hooks)
+        self.configs = _read_list(hooks, "hooks")
+        self.penalties = None if penalties is None else _read_list(penalties, "penalties")
+        if not observes:
+            _refuse_conditions(self.configs)
         self.total = None if total is None else Time.parse(total, "total")
         if self.total is not None and (self.total.unit == "%" or self.total.value < 1):
             raise ConfigError(f"total = {total!r}: allowed is a positive number with a unit")
@@ -98,6 +109,10 @@ class Driver:
             raise ConfigError("loss= is a function of a batch of probe=: pass probe= too")
         self.seed, self.probe, self.loss = seed, probe, loss
         self.path = None if receipts is None else Path(receipts)
+        self.measuring = None
+        if metrics is not None:
+            beside = None if self.path is None else self.path.with_name("metrics.jsonl")
+            self.measuring = Measuring(MetricsRow.parse(metrics), beside)
         self.receipts: list[Receipt] = []
         self.networks: dict[str, Network] = {}
         self.units: tuple[str, ...] = ()
@@ -113,6 +128,14 @@ class Driver:
         """How far the hooks have been told the run is."""
         clock = None if self._hooks is None else self._hooks.clock
         return clock or Clock()
+
+    def named(self) -> set[str]:
+        """Return the networks that the lists and the metrics name."""
+        lists = [row.get("networks") for row in self._lists()]
+        lists += [] if self.measuring is None else [self.measuring.row.networks]
+        names = {str(name) for own in lists if isinstance(own, list | tuple) for name in own}
+        keys = [str((row.get("when") or {}).get("metric")).split("/") for row in self.configs]
+        return names | {parts[2] for parts in keys if parts[0] == "metric" and len(parts) > 2}
 
     def begin(
         self,
@@ -157,13 +180,22 @@ class Driver:
         self.networks, self.units = dict(networks), ("updates", *units, "phase")
         if state is not None:
             restore_initial(self.networks, state["initial"])
-            check_match(state, self.networks, self.configs, self.seed)
+            check_match(state, self.networks, self._lists(), self.seed)
         hooks = self._parse((state or {}).get("total") or self.total or total, horizon, source)
         reads = check_readings(hooks, source, self.probe, self.loss, max(shards, _processes()))
+        if hooks.penalties is not None:
+            reads |= check_terms(hooks.penalties, source, self.probe is not None)
+        if self.measuring is not None:
+            known = source is not None or self.probe is not None
+            self.measuring.begin(
+                hooks, self.units, known, self.loss is not None, (state or {}).get("measured", {})
+            )
+            reads |= self.measuring.reads and self.probe is None
+        check_conditions(hooks, self.measuring)
         if state is not None:
             restore(hooks, state["hooks"])
         if self.path is not None and _writes():
-            cut_receipts(self.path, None if state is None else state["length"])
+            cut_lines(self.path, None if state is None else state["length"])
         self._hooks, self.loaded, self._training = hooks, None, training
         self._read(source if reads else None, (state or {}).get("probe", {}))
         self._attach(steps)
@@ -182,7 +214,7 @@ class Driver:
         own = OwnSource(self.networks, self.probe, self.loss, self.seed)
         chosen = own if self.probe is not None or source is None else source
         given = (self.configs, self.networks, total, self.seed, self.units, horizon)
-        hooks = Hooks(*given, source=chosen)
+        hooks = Hooks(*given, source=chosen, penalties=self.penalties)
         check_policies(hooks)
         return hooks
 
@@ -229,6 +261,18 @@ class Driver:
 
             self._at_end(optimizer.register_step_post_hook(stepped).remove)
             _HOLDERS[optimizer] = me
+        penalties = cast(Hooks, self._hooks).penalties
+        if penalties is None or not penalties.terms:
+            return
+
+        def stepping(optimizer: Optimizer, _: Any, __: Any) -> None:
+            driver = me()
+            if driver is not None:
+                clock = driver.clock.advance(updates=1)
+                add_gradients(penalties, driver.networks, clock, driver._paused, optimizer)
+
+        for optimizer in {o for network in self.networks.values() for o in network.optimizers}:
+            self._at_end(optimizer.register_step_pre_hook(stepping).remove)
 
     def detach(self) -> None:
         """Let go of the optimizers; the trainer trains on without hooks."""
@@ -238,13 +282,21 @@ class Driver:
         self._training = None
 
     def end(self) -> None:
-        """Write the last summaries and let go; call it when training has ended."""
+        """Write the last summaries and let go; measure if the run is at its end.
+
+        Call it when training has ended.
+        """
+        if self._hooks is not None and self._stops and self._hooks.at_end(self.clock):
+            self.measure()
         self.flush()
         self.detach()
 
     def _end_update(self) -> None:
         recorded = None if self._recording is None else self._recording.end_update()
         self.tell(recorded, updates=self.clock.updates + 1)
+
+    def _paused(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._recording is None else self._recording.paused()
 
     def drop_passes(self) -> None:
         """Forget training passes of which no update has come: their step was skipped."""
@@ -260,11 +312,29 @@ class Driver:
         """
         if self._hooks is None:
             return
-        known = {unit: self.clock[unit] for unit in self.units}
-        fired = self._hooks.step(activations=activations, **(known | counts))
-        if fired:
+        known, previous = {unit: self.clock[unit] for unit in self.units}, self.clock
+        self._fired(self._hooks.step(activations=activations, **(known | counts)))
+        due = self.measuring is not None and self.measuring.due(previous, self.clock)
+        if due and not self._hooks.at_end(self.clock):  # `end` measures after the last update
+            self.observe(self.measure())
+
+    def measure(self) -> dict[str, float]:
+        """Return the values of now by ``metric/…`` key, unless they have just been measured."""
+        if self.measuring is None or self._hooks is None:
+            return {}
+        with self._paused():
+            return self.measuring.measure(self.clock, self.units)
+
+    def observe(self, values: Mapping[str, float]) -> None:
+        """Tell the hooks what was measured, and fire those that waited for it."""
+        if self._hooks is not None and self._hooks.conditional:
+            self._hooks.check_found(values)
+            self._fired(self._hooks.observe(values))
+
+    def _fired(self, receipts: list[Receipt]) -> None:
+        if receipts:
             check_in_step(self.networks.values(), buffers=False)
-        self._keep(fired)
+        self._keep(receipts)
 
     def flush(self) -> None:
         """Keep one summary receipt of each every-update hook since the last flush.
@@ -297,12 +367,16 @@ class Driver:
             "hooks": self._hooks.state_dict(),
             "initial": {name: dict(n.initial) for name, n in self.networks.items()},
             "weights": fingerprint(self.networks),
-            "configs": hooks_text(self.configs),
+            "configs": hooks_text(self._lists()),
             "seed": self.seed,
             "total": str(self._hooks.total),
             "probe": {} if self._source is None else self._source.state_dict(),
             "length": None if path is None else path.stat().st_size if path.exists() else 0,
+            "measured": {} if self.measuring is None else self.measuring.state_dict(),
         }
+
+    def _lists(self) -> list[Mapping[str, Any]]:
+        return [*self.configs, *(self.penalties or ())]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned, when the trainer begins.
@@ -315,45 +389,6 @@ class Driver:
         self.loaded, self._hooks, self.receipts = state or None, None, []
 
 
-class DriverCallback:
-    """What the callbacks of all trainers have."""
-
-    def __init__(
-        self,
-        hooks: HookList,
-        total: str | None = None,
-        seed: int = 0,
-        receipts: str | Path | None = None,
-        networks: Mapping[str, str | Sequence[str]] | None = None,
-        *,
-        probe: Any = None,
-        loss: Any = None,
-    ) -> None:
-        self.driver = Driver(hooks, total, seed, receipts, probe, loss)
-        self.paths = networks
-
-    @property
-    def receipts(self) -> list[Receipt]:
-        """The receipts of this process, in order."""
-        return self.driver.receipts
-
-    def start_phase(self) -> None:
-        """Count a new phase (task, data set), and fire what is due ``on: phase_start``."""
-        self.driver.tell(phase=self.driver.clock.phase + 1)
-
-    def save(self, path: str | Path) -> None:
-        """Save θ0, the hooks' state and counters as a folder; one that is there is replaced."""
-        checkpoint.save(Path(path), (self.driver.clock.updates,), {}, self.driver.state_dict())
-
-    def load(self, path: str | Path) -> None:
-        """Go on from the folder that `save` wrote, when the trainer goes on.
-
-        Raises:
-            DamagedFile: if a file is missing, cut or altered.
-        """
-        self.driver.load_state_dict(checkpoint.load(Path(path))[1])
-
-
 def _processes() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
@@ -362,18 +397,21 @@ def _writes() -> bool:
     return _processes() == 1 or dist.get_rank() == 0
 
 
-def _read_hooks(hooks: HookList) -> list[Mapping[str, Any]]:
-    found = read_yaml(Path(hooks)) if isinstance(hooks, str | Path) else hooks
+def _read_list(given: HookList, key: str) -> list[Mapping[str, Any]]:
+    found = read_yaml(Path(given)) if isinstance(given, str | Path) else given
     if not isinstance(found, Sequence) or not all(isinstance(h, Mapping) for h in found):
         raise ConfigError(
-            f"hooks = {hooks!r}: allowed is a list of mappings, each with a method, or the path of "
+            f"{key} = {given!r}: allowed is a list of mappings, each with a method, or the path of "
             "a YAML file that holds such a list"
         )
-    for i, hook in enumerate(found):
+    return list(found)
+
+
+def _refuse_conditions(hooks: Sequence[Mapping[str, Any]]) -> None:
+    for i, hook in enumerate(hooks):
         if hook.get("when") is not None:
             raise ConfigError(
                 f"hooks[{i}] ({hook.get('method')}).when = {hook['when']!r}: a callback is not "
                 "told what its trainer measures; allowed are at, every, on (in a loop of your own, "
                 "rlplast.Hooks.observe is told)"
             )
-    return list(found)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlplast.adapters.driver import DriverCallback
+from rlplast.adapters.callback import DriverCallback
 from rlplast.adapters.reading import LastBatch
 from rlplast.adapters.trained import find_networks, raw_optimizer
 from rlplast.core.clock import Clock

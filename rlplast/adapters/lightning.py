@@ -11,7 +11,7 @@ epochs and phase; an epoch counts when the next one begins. The total is
 import math
 from typing import Any
 
-from rlplast.adapters.driver import DriverCallback
+from rlplast.adapters.callback import DriverCallback
 from rlplast.adapters.reading import LastBatch
 from rlplast.adapters.trained import find_networks, raw_optimizer, refuse_sharded
 from rlplast.core.clock import Clock

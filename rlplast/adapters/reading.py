@@ -7,7 +7,7 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -68,6 +68,18 @@ class Recording:
             recorder.take()
             recorder.on = True
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take no pass in a ``with`` block for a training pass."""
+        were = {name: recorder.on for name, recorder in self.recorders.items()}
+        for recorder in self.recorders.values():
+            recorder.on = False
+        try:
+            yield
+        finally:
+            for name, recorder in self.recorders.items():
+                recorder.on = were[name]
+
     def stop(self) -> None:
         """Take the hooks off modules and optimizers."""
         for handle in self._handles:
@@ -85,6 +97,10 @@ class TrainerSource(Source, Protocol):
 
     def has_loss(self, network: str) -> bool:
         """Return whether `loss` of a network can work."""
+        ...
+
+    def has_outputs(self, network: str) -> bool:
+        """Return whether `outputs` of a network can be read on batches of `batches`."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -121,6 +137,10 @@ class LastBatch:
     def has_loss(self, network: str) -> bool:
         """Return whether the module of a network returns its loss."""
         return network in self.with_loss
+
+    def has_outputs(self, network: str) -> bool:
+        """Return that there are no batches but the last."""
+        return False
 
     def sample(self, size: int, number: int) -> Mapping[str, Any]:
         """Return the last batch, whatever its size."""

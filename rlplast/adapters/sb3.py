@@ -2,7 +2,8 @@
 
 Networks: ``q`` of DQN and QR-DQN, followed by its target; ``actor``, ``critic`` (followed by their
 targets, where there are any) and ``temperature`` (log α, if it is learned) of actor-critic
-methods with a replay; ``policy`` of PPO and A2C. Units: updates (steps of the optimizer that ends
+methods with a replay; ``policy`` of PPO and A2C, or ``actor`` and ``critic`` if a row names one
+of them. Units: updates (steps of the optimizer that ends
 an update, also inside ``train()``), env_steps (``num_timesteps``) and phase.
 
 An update ends with the actor's step; where the actor is delayed (TD3, CrossQ), with the
@@ -13,13 +14,16 @@ firing with followers ``copy`` they move towards equal weights, which changes no
 - `CheckpointCallback`: Stable-Baselines3's, which also saves the hooks' state.
 """
 
+import numbers
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch.optim import Optimizer
 
-from rlplast.adapters.driver import DriverCallback, HookList
+from rlplast.adapters.callback import DriverCallback
+from rlplast.adapters.driver import Driver, HookList
 from rlplast.adapters.sb3_networks import find_networks
 from rlplast.adapters.sb3_probe import Experience
 from rlplast.core.clock import Clock
@@ -40,16 +44,25 @@ __all__ = ["CheckpointCallback", "HookCallback"]
 
 
 class _LogPoint(KVWriter):
-    """Tells when Stable-Baselines3 writes a line of its log."""
+    """Tells when Stable-Baselines3 writes a line of its log, and keeps its numbers.
+
+    Attributes:
+        unread: those that hooks have not seen, without times and our own metrics.
+    """
 
     def __init__(self, flush: Callable[[], None]) -> None:
         self.flush = flush
+        self.unread: dict[str, float] = {}
 
     def write(
         self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0
     ) -> None:
-        """Write nothing; flush."""
+        """Write nothing; flush, and keep the numbers."""
         self.flush()
+        for key, value in key_values.items():
+            number = isinstance(value, numbers.Real | np.number)
+            if number and not key.startswith(("time/", "metric/")):
+                self.unread[key] = float(value)
 
     def close(self) -> None:
         """Do nothing."""
@@ -74,10 +87,16 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         verbose: of Stable-Baselines3.
         probe: as of `rlplast.Hooks`: a batch, or (size, generator) → a batch, that scheduled
             hooks read; default: transitions of the replay, or observations of the last rollout.
-        loss: as of `rlplast.Hooks`, batch → loss, for hooks that read gradients.
+        loss: as of `rlplast.Hooks`, batch → loss, for hooks and metrics that read gradients.
+        penalties: the penalties of a run's config, or the path of a YAML file that holds them.
+            Their gradient is added right before each step, after any clipping of gradients.
+        metrics: what is measured and how often, as the section of a run's config: a mapping
+            ``{"every": "10%", "names": […], "batch_size": 256, "networks": […]}``, of which only
+            `every` is needed. Values go into Stable-Baselines3's log, into `metrics`, and into
+            ``metrics.jsonl`` beside the file of receipts.
 
     Raises:
-        ConfigError: if the list or the algorithm is not supported; the second at ``learn``.
+        ConfigError: if a list or the algorithm is not supported; the second at ``learn``.
     """
 
     def __init__(
@@ -90,12 +109,16 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         *,
         probe: Any = None,
         loss: Any = None,
+        penalties: HookList = (),
+        metrics: Mapping[str, Any] | None = None,
     ) -> None:
         callbacks.BaseCallback.__init__(self, verbose)
-        DriverCallback.__init__(self, hooks, total, seed, receipts, probe=probe, loss=loss)
+        given = (hooks, total, seed, receipts, probe, loss)
+        self.driver = Driver(*given, penalties=penalties, metrics=metrics, observes=True)
         self._experience: Experience | None = None
         self._at_steps = True  # whether env_steps count at each step: not in most PPO rollouts
         self._log_point = _LogPoint(self.driver.flush)
+        self._logged = 0  # lines of metrics that Stable-Baselines3's log has
 
     def _init_callback(self) -> None:
         if not isinstance(self.model, BaseAlgorithm):
@@ -107,7 +130,7 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
     def _on_training_start(self) -> None:
         model = self.model
         total = model._total_timesteps
-        networks = find_networks(model)
+        networks = find_networks(model, self.driver.named())
         recurrent = hasattr(getattr(model, "rollout_buffer", None), "hidden_states_pi")
         # Recurrent policies read more than observations.
         self._experience = None if recurrent else Experience(model, networks, self.driver.seed)
@@ -126,17 +149,41 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         if self._log_point not in formats:
             formats.append(self._log_point)
 
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """The lines measured so far, as in ``metrics.jsonl``: counters, then values."""
+        return [] if self.driver.measuring is None else self.driver.measuring.lines
+
+    def _tell(self) -> None:
+        """Tell the hooks where the run is, and what was logged since."""
+        self.driver.tell(env_steps=self.model.num_timesteps)
+        unread, self._log_point.unread = self._log_point.unread, {}
+        if unread:
+            self.driver.observe(unread)
+        self._log()
+
+    def _log(self) -> None:
+        """Hand new metrics to Stable-Baselines3's log; its tables get those of whole networks."""
+        for line in self.metrics[self._logged :]:
+            for key, value in line.items():
+                if key.startswith("metric/"):
+                    part = key.count("/") > 2
+                    self.model.logger.record(
+                        key, value, exclude=("stdout", "log") if part else None
+                    )
+        self._logged = len(self.metrics)
+
     def _on_rollout_start(self) -> None:
         model = self.model
         self.driver.drop_passes()  # of PPO's last minibatch, if target_kl stopped it
         if isinstance(model, OnPolicyAlgorithm):
             length = model.n_steps * model.n_envs
             self._at_steps = model.num_timesteps + length >= model._total_timesteps
-            self.driver.tell(env_steps=model.num_timesteps)
+            self._tell()
 
     def _on_step(self) -> bool:
         if self._at_steps:
-            self.driver.tell(env_steps=self.num_timesteps)
+            self._tell()
         return True
 
     def _on_rollout_end(self) -> None:
@@ -145,6 +192,7 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
 
     def _on_training_end(self) -> None:
         self.driver.end()
+        self._log()
         formats = self.model.logger.output_formats
         formats[:] = [f for f in formats if f is not self._log_point]
 
@@ -176,9 +224,8 @@ def _steps(
     model: BaseAlgorithm, networks: Mapping[str, Network]
 ) -> dict[Optimizer, Callable[[], bool]]:
     """Return the optimizers whose step may end an update, and whether it does."""
-    if "actor" not in networks:
-        (network,) = networks.values()
-        return {network.optimizers[0]: lambda: True}
+    if "actor" not in networks or isinstance(model, OnPolicyAlgorithm):
+        return {next(iter(networks.values())).optimizers[0]: lambda: True}
 
     def without_actor() -> bool:  # counted up before the critic's step where the delay is used
         return model._n_updates % getattr(model, "policy_delay", 1) != 0  # type: ignore[attr-defined]

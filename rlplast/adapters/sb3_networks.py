@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
 
+from rlplast.adapters.sb3_parts import PARTS, parts_of
 from rlplast.adapters.trained import raw_optimizer, refuse_sharded
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import NORMS, Block, unwrap
@@ -30,14 +31,17 @@ _UPDATES_ELSEWHERE = ("TRPO",)  # its policy moves without an optimizer's step
 Chains = Sequence[Sequence[str]]
 
 
-def find_networks(model: Any) -> dict[str, Network]:
+def find_networks(model: Any, named: Collection[str] = ()) -> dict[str, Network]:
     """Return the networks of an algorithm, each with its optimizer, followers and law.
 
     Args:
         model: a Stable-Baselines3 or sb3-contrib algorithm that is set up.
+        named: the networks that the user's lists name. PPO and A2C have ``actor`` and ``critic`` if
+            one of them is named, else ``policy``, which is both.
 
     Raises:
-        ConfigError: if its layout is not known, it is sharded, or networks share layers.
+        ConfigError: if its layout is not known, it is sharded, networks share layers, or a policy
+            is named beside its parts.
     """
     policy = model.policy
     refuse_sharded([*policy.modules(), *policy.parameters()])
@@ -49,7 +53,7 @@ def find_networks(model: Any) -> dict[str, Network]:
                 q, followers = getattr(policy, online), {"target": getattr(policy, target)}
                 return {"q": _network("q", q, policy.optimizer, followers, [[online]])}
         if hasattr(policy, "mlp_extractor") and hasattr(policy, "optimizer"):
-            return {"policy": _on_policy(policy)}
+            return _on_policy(policy, named)
     raise ConfigError(
         f"{type(model).__name__} is not supported: its networks and optimizers are not known; "
         "allowed are DQN, QRDQN, SAC, TQC, CrossQ, TD3, DDPG, PPO, A2C and what derives from them"
@@ -103,8 +107,14 @@ def _temperature(model: Any) -> Network:
     return network
 
 
-def _on_policy(policy: Any) -> Network:
-    """Return a policy with its value function, as Stable-Baselines3 initialises it."""
+def _on_policy(policy: Any, named: Collection[str]) -> dict[str, Network]:
+    """Return a policy with its value function, or both apart; they start as the library's do."""
+    parts = [name for name in PARTS if name in named]
+    if parts and "policy" in named:
+        raise ConfigError(
+            f"the lists name 'policy' and {parts[0]!r}, which is a part of it: name actor and "
+            "critic, or policy alone"
+        )
     gains = {
         _EXTRACTOR: 2**0.5,
         "vf_features_extractor": 2**0.5,
@@ -113,14 +123,21 @@ def _on_policy(policy: Any) -> Network:
         "value_net": 1.0,
     }
     law = _law({"log_std": policy.log_std_init}, gains if policy.ortho_init else {})
-    chains = [
-        ["mlp_extractor.policy_net", "action_net"],
-        ["mlp_extractor.value_net", "value_net"],
-    ]
-    shared = policy.share_features_extractor
+    chains = {
+        "actor": ["mlp_extractor.policy_net", "action_net"],
+        "critic": ["mlp_extractor.value_net", "value_net"],
+    }
+    if parts:
+        return {
+            name: _network(name, part, policy.optimizer, {}, [chains[name]], law=law)
+            for name, part in parts_of(policy).items()
+        }
+    shared, both = policy.share_features_extractor, list(chains.values())
     if not shared:
-        chains = [[_EXTRACTOR, *chains[0]], ["vf_features_extractor", *chains[1]]]
-    return _network("policy", policy, policy.optimizer, {}, chains, shared=shared, law=law)
+        both = [[_EXTRACTOR, *both[0]], ["vf_features_extractor", *both[1]]]
+    return {
+        "policy": _network("policy", policy, policy.optimizer, {}, both, shared=shared, law=law)
+    }
 
 
 def _network(

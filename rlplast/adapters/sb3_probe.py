@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.network.network import Network
+from rlplast.core.network.record import in_mode
 from rlplast.core.rng import torch_stream
 
 __all__ = ["Experience"]
@@ -39,6 +40,32 @@ class Experience(OwnSource):
     def has_loss(self, network: str) -> bool:
         """Return that no loss is known."""
         return False
+
+    def has_outputs(self, network: str) -> bool:
+        """Return whether a network's outputs are known: not of a policy as a whole."""
+        return network in ("q", "actor", "critic")
+
+    def outputs(self, network: str, batch: Any, module: nn.Module | None = None) -> Tensor | None:
+        """Return action values, a critic's values side by side, or an actor's means.
+
+        Means are what the layer ``mu`` says, before any squashing that is not a part of it. None of
+        a network without outputs.
+        """
+        if not self.has_outputs(network):
+            return None
+        module = self.networks[network].module if module is None else module
+        means = [m for name, m in module.named_modules() if name in ("mu", "module.mu")]
+        noted: list[Tensor] = []
+        handles = [m.register_forward_hook(lambda _, __, out: noted.append(out)) for m in means]
+        try:
+            with in_mode(module, train=False):
+                found = module(*batch[network])
+        finally:
+            for handle in handles:
+                handle.remove()
+        if noted:
+            return noted[-1]
+        return torch.cat(found, dim=1) if isinstance(found, tuple) else found
 
     def end_rollout(self) -> None:
         """Keep the observations of the rollout that has just ended."""

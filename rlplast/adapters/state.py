@@ -4,7 +4,7 @@
 - `hooks_text`: a hook list as one string.
 - `check_form`: a saved state has all its parts.
 - `check_start`, `check_match`: a state is of this training, these weights, hooks and seed.
-- `cut_receipts`: the file of receipts is of this training.
+- `cut_lines`: a file of receipts or metrics is of this training.
 - `restore_initial`, `restore`: put θ0 and the hooks' state back.
 """
 
@@ -25,7 +25,7 @@ __all__ = [
     "check_form",
     "check_match",
     "check_start",
-    "cut_receipts",
+    "cut_lines",
     "fingerprint",
     "hooks_text",
     "restore",
@@ -138,12 +138,13 @@ def check_match(
             )
 
 
-def cut_receipts(path: Path, length: int | None) -> None:
-    """Cut a file of receipts back to what a state counts, so that no line comes twice.
+def cut_lines(path: Path, length: int | None, what: str = "receipts") -> None:
+    """Cut a file of lines back to what a state counts, so that no line comes twice.
 
     Args:
         path: the file.
         length: bytes; None for a file that is to begin here.
+        what: what its lines are, for errors.
 
     Raises:
         ConfigError: if a new run would append to another one's.
@@ -152,7 +153,7 @@ def cut_receipts(path: Path, length: int | None) -> None:
     size = path.stat().st_size if path.exists() else 0
     if length is None and size > 0:
         raise ConfigError(
-            f"receipts = '{path}' has lines of another run: delete it or name another file; to go "
+            f"{what} = '{path}' has lines of another run: delete it or name another file; to go "
             "on with that run, load its state first"
         )
     length = length or 0

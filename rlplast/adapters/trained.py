@@ -15,7 +15,7 @@ from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.blocks import unwrap
 from rlplast.core.network.network import Init, Network
-from rlplast.core.network.optim_state import RULES
+from rlplast.core.network.optim_state import DRAWN, RULES, shared
 
 __all__ = ["check_policies", "check_shared", "find_networks", "raw_optimizer", "refuse_sharded"]
 
@@ -140,3 +140,20 @@ def check_policies(hooks: Hooks) -> None:
                     f"hook {hook.key!r} resets the state of a {type(optimizer).__name__}, for "
                     f"which there is no rule: allowed are {allowed}; or optimizer: keep"
                 )
+    _check_shared_state(hooks)
+
+
+def _check_shared_state(hooks: Hooks) -> None:
+    """Refuse to reset what an optimizer keeps for all of its parameters, for one network of two."""
+    owners = [(o, n.name) for n in hooks.networks.values() for o in n.optimizers]
+    for hook in hooks.hooks:
+        for network in hook.networks if hook.optimizer == "network" else ():
+            for optimizer in network.optimizers:
+                other = next((n for o, n in owners if o is optimizer and n != network.name), None)
+                common = [name for name in shared(optimizer) if name != DRAWN]
+                if other is not None and common:
+                    raise ConfigError(
+                        f"hook {hook.key!r} resets {', '.join(common)} of the "
+                        f"{type(optimizer).__name__} that trains {network.name!r} and {other!r}: "
+                        "allowed are optimizer: parameter, touched or keep"
+                    )

@@ -7,6 +7,7 @@ are read from the definition, so `rlplast list`, validation and docs never disag
 - `register`: decorator that adds a class or function to the table.
 - `get`, `rows`, `build`: look up, list, and construct with validated parameters.
 - `checked`: the validated parameters alone.
+- `measurer`: the class that measures registered metrics.
 """
 
 import dataclasses
@@ -30,6 +31,7 @@ __all__ = [
     "checked",
     "get",
     "load_plugins",
+    "measurer",
     "param",
     "register",
     "rows",
@@ -91,6 +93,8 @@ _BUILT_IN = (
     "rlplast.core.network.trac",
     "rlplast.core.network.upgd",
 )
+# What measures registered metrics, which imports most of core.
+_MEASURER = "rlplast.metrics.probe"
 
 
 @functools.cache
@@ -111,6 +115,11 @@ def load_plugins(group: str) -> None:
         plugins.load(group)
     except plugins.BrokenPlugin as error:
         raise ConfigError(str(error)) from error
+
+
+def measurer() -> Any:
+    """Return the class that measures metrics: `rlplast.metrics.probe.RunMetrics`."""
+    return importlib.import_module(_MEASURER).RunMetrics
 
 
 def _family(family: str) -> dict[str, Info]:

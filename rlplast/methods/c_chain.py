@@ -56,6 +56,11 @@ class CChain(Method):
     beta: float | None = param(None, "[0, inf)")
     batch: int = param(32, "[1, 1000000]")
 
+    @property
+    def reads_loss(self) -> bool:
+        """Whether `beta` sets the strength."""
+        return self.beta is not None
+
     def covers(self, block: Block) -> bool:
         """Return whether a Block is of a layer; a network of none (a temperature) has no term."""
         return block.kind != "other"

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rlplast.core.errors import ConfigError
-from rlplast.core.method.context import Activations
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.hook import Hook
+from rlplast.core.method.readings import OwnSource
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order, heads
@@ -52,6 +53,8 @@ OF_UNITS = ("awake_fraction",)  # of lifecycle layers, where a network has some
 OF_HOOKS = ("unit_age",)  # of a hook that says it, where a network has one
 OF_PREDICTIONS = ("ece", "mca")  # evaluations report these
 MATRIX_ROLES = ("weight", "embedding")
+OF_LOSS = (*OF_GRADIENTS, *OF_CURVATURE, "gradient_covariance")
+OF_BATCH = (*OF_TAPS, *OF_FEATURES, *OF_OUTPUTS, *OF_LOSS)  # what reads one
 
 
 IN_RUNS = (
@@ -100,7 +103,23 @@ class RunMetrics:
         self.names, self.batch_size, self.hooks = list(names), batch_size, hooks
         self.before: dict[str, dict[str, Tensor]] = {}
 
-    def __call__(self, trainable: Trainable, number: int) -> dict[str, float]:
+    def check(self, source: OwnSource) -> None:
+        """Check that a user's functions give what the metrics read.
+
+        Raises:
+            ConfigError: for a name that no run measures, or one that reads what is not there.
+        """
+        check_names(self.names)
+        for name in self.names:
+            if name in OF_BATCH and source.probe is None:
+                raise ConfigError(
+                    f"metrics: {name!r} reads a batch: pass probe= to rlplast.Hooks, a function "
+                    "(size, generator) that returns inputs of the model"
+                )
+            for network in source.networks if name in OF_LOSS else ():
+                source.loss_of(network, f"metrics: {name!r}")
+
+    def __call__(self, trainable: Any, number: int) -> dict[str, float]:
         """Return what `measure_run` does, and remember the weights if they are asked for."""
         about = (self.names, self.batch_size, number, self.hooks, self.before)
         values = measure_run(trainable, *about)
@@ -148,7 +167,7 @@ def measure_run(
         if batch is not None:
             of_hidden = any(name in (*OF_TAPS, *OF_FEATURES) for name in names)
             # A network of one scalar has no hidden layers.
-            if of_hidden and (taps := trainable.activations(key, batch)):
+            if of_hidden and (taps := _taps(trainable, key, batch)):
                 found |= _features(taps, names)
             if network.trainable() and any(name in OF_GRADIENTS for name in names):
                 found |= _gradients(network, trainable.loss(key, batch), names)
@@ -163,6 +182,13 @@ def measure_run(
             metric, _, tensor = name.partition("/")
             values["/".join(["metric", metric, key, *([tensor] if tensor else [])])] = float(value)
     return values
+
+
+def _taps(source: Source, key: str, batch: Any) -> Activations:
+    try:
+        return source.activations(key, batch)
+    except NothingToEdit:  # a network without hidden units that are known
+        return {}
 
 
 @torch.no_grad()

@@ -61,6 +61,7 @@ SETTINGS = {
     "DQN": REPLAY | {"target_update_interval": 10},
     "QRDQN": REPLAY,
     "PPO": {"n_steps": 16, "batch_size": 8, "n_epochs": 2},
+    "A2C": {"n_steps": 8},
     "RecurrentPPO": {"n_steps": 8, "batch_size": 8},
 }
 

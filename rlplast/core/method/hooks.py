@@ -9,26 +9,27 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError, did_you_mean, shortened
-from rlplast.core.method.apply import check_policy
 from rlplast.core.method.condition import Measured
 from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.hook import Hook
+from rlplast.core.method.hook_rows import HookList, hook_identity, hook_of
 from rlplast.core.method.inner import hook_terms, inside_updates
-from rlplast.core.method.listing import Row, parse_row
-from rlplast.core.method.method import Method, has_face
+from rlplast.core.method.method import has_face
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
-from rlplast.core.method.schedule import KEYS, Schedule, first_due
-from rlplast.core.method.scope import narrowed, scope
+from rlplast.core.method.schedule import first_due
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import swapped
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import averages
+from rlplast.core.registry import measurer
+from rlplast.core.rng import preserve_global_rng
 
 __all__ = ["Hooks", "hook_identity"]
 
@@ -50,8 +51,11 @@ class Hooks:
         loss: a function batch → loss, for methods that read gradients. A mapping by network if they
             differ.
         source: where probe batches come from in a run, instead of `probe` and `loss`.
-        penalties: the run's penalties. Those with a plan fire at every update. They also get the
-            terms of hooks that have one.
+        penalties: what `penalty` returns: a list of mappings with the keys of a config's
+            ``penalties``; or a `Penalties`. Those with a plan fire at every update. They also get
+            the terms of hooks that have one.
+        metrics: what `measure` returns: a list of names of metrics.
+        batch_size: samples of the probe batch that metrics read.
 
     Raises:
         ConfigError: for unknown keys, methods, networks or parameters, and for schedules
@@ -71,7 +75,9 @@ class Hooks:
         probe: Any = None,
         loss: Any = None,
         source: Source | None = None,
-        penalties: Penalties | None = None,
+        penalties: Penalties | Iterable[Mapping[str, Any]] | None = None,
+        metrics: Iterable[str] | None = None,
+        batch_size: int = 256,
     ) -> None:
         if isinstance(networks, Network):
             networks = {networks.name: networks}
@@ -93,43 +99,26 @@ class Hooks:
         own = None
         if source is None and probe is not None:
             source = own = OwnSource(networks, probe, loss, seed)
-        self.networks = dict(networks)
+        self.networks, self.source = dict(networks), source
+        if penalties is not None and not isinstance(penalties, Penalties):
+            said = {"total": self.total, "units": units, "horizon": self.horizon, "seed": seed}
+            penalties = Penalties(penalties, networks, source, **said)
         self.penalties = penalties
         terms = () if penalties is None else penalties.terms
         self.hooks = inside_updates(networks.values(), terms)
-        seen: dict[str, int] = {}
+        about = HookList(networks, self.total, self.horizon, units, measured, source)
+        seen: set[str] = set()
         for i, config in enumerate(configs):
-            row = parse_row(f"hooks[{i}]", config, "hooks", networks)
-            said = {key: config.get(key) for key in KEYS}
-            schedule = Schedule.parse(said, self.total, row.label, self.horizon)
-            schedule.check_units(schedule.units() if units is None else units, row.label)
-            _check_once(row, schedule)
-            if schedule.when is not None and measured is not None:
-                schedule.when.check(measured, networks, f"{row.label}.when")
-            optimizer, followers = _policies(row.label, config, row.method, schedule.every_update)
-            chosen = {name: networks[name] for name in row.networks}
-            named = scope(_said(config, "scope", "all"), f"{row.label}.scope")
-            identity = hook_identity(config, schedule)
-            seen[identity] = seen.get(identity, 0) + 1
-            self.hooks.append(
-                Hook(
-                    method=row.method,
-                    schedule=schedule,
-                    networks=tuple(chosen.values()),
-                    scope=narrowed(named, row.layers, chosen, row.label),
-                    optimizer=optimizer,
-                    followers=followers,
-                    key=identity if seen[identity] == 1 else f"{identity} #{seen[identity]}",
-                    label=row.label,
-                    skips=not row.named,
-                    source=source,
-                )
-            )
+            hook = hook_of(f"hooks[{i}]", config, about, seen)
+            seen.add(hook.key)
+            self.hooks.append(hook)
             self._include_terms(self.hooks[-1])
-        for hook in self.hooks:
-            if own and "gradients" in hook.method.reads and not hook.schedule.every_update:
-                for network in hook.networks:
-                    own.loss_of(network.name, hook.label)
+        if own:
+            _check_losses(self.hooks, own)
+        self._measure = None if metrics is None else measurer()(metrics, batch_size, self.hooks)
+        if self._measure is not None and (own or source is None):
+            self.source = own or OwnSource(networks, None, loss, seed)
+            self._measure.check(self.source)
         self.conditional = [h for h in self.hooks if h.schedule.when is not None]
         plain = [h for h in self.hooks if h.schedule.when is None]
         self.scheduled = [h for h in plain if not h.schedule.every_update]
@@ -143,8 +132,8 @@ class Hooks:
         for term in hook_terms(hook, self._before_end):
             if self.penalties is None:
                 raise ConfigError(
-                    f"{hook.label} adds a term to the loss: pass penalties=rlplast.Penalties([], "
-                    "network) to rlplast.Hooks, and let its `add` add the term to each loss"
+                    f"{hook.label} adds a term to the loss: pass penalties=[] to "
+                    "rlplast.Hooks, and add its `penalty()` to each loss"
                 )
             self.penalties.include(term)
 
@@ -185,9 +174,48 @@ class Hooks:
                 "{'train/loss': 0.1}"
             )
         clock = clock or self.clock or Clock()
-        if self._before_end(clock) != clock:
+        if self.at_end(clock):
             return []
         return [r for hook in self.conditional for r in hook.observe(values, clock, self.seed)]
+
+    def penalty(self, network: str | None = None, loss: Tensor | None = None) -> Tensor:
+        """Return what penalties add to the loss of the next update: 0-d and differentiable.
+
+        Zero without penalties, and outside their ``from`` and ``until``. Call it once per update,
+        outside autocast, which would compute it in low precision.
+
+        Args:
+            network: the network whose terms are returned; default: those of all networks.
+            loss: the loss of the update, for terms that follow its size.
+
+        Raises:
+            ConfigError: for an unknown network.
+        """
+        if network is not None and network not in self.networks:
+            raise ConfigError(f"penalty({network!r}): {did_you_mean(network, self.networks)}")
+        names = list(self.networks) if network is None else [network]
+        clock = (self.clock or Clock()).advance(updates=1)
+        found = [self.penalties.of(n, loss, clock=clock) for n in names] if self.penalties else []
+        terms = [term for term in found if term is not None]
+        device = self.networks[names[0]].blocks[0].view.device
+        return torch.stack(terms).sum() if terms else torch.zeros((), device=device)
+
+    def measure(self) -> dict[str, float]:
+        """Return ``metric/<name>/<network>[/<tensor>]`` values of now; `observe` can be told them.
+
+        They are read from weights and from a batch of the probe, drawn in a stream of its own. The
+        training stays as it is. A network without hidden units has no metrics of features.
+
+        Raises:
+            ConfigError: without `metrics`.
+        """
+        if self._measure is None or self.source is None:
+            raise ConfigError(
+                "measure() has nothing to measure: pass metrics= to rlplast.Hooks, a list of names "
+                "of `rlplast list metrics`"
+            )
+        with preserve_global_rng():
+            return self._measure(self.source, sum(asdict(self.clock or Clock()).values()))
 
     def reads(self) -> list[str]:
         """Return the keys that conditions read, in the order of their names."""
@@ -215,6 +243,10 @@ class Hooks:
         passed = {u: end - 1 for u, end in state.get("ends", {}).items() if clock[u] >= end}
         fired = replace(clock, **passed)
         return fired if self._before_end(clock) != self._before_end(fired) else None
+
+    def at_end(self, clock: Clock) -> bool:
+        """Whether a clock is at the end of the run, or past it."""
+        return self._before_end(clock) != clock
 
     def _before_end(self, clock: Clock) -> Clock:
         passed = {unit: end - 1 for unit, end in self.ends if clock[unit] >= end}
@@ -341,7 +373,8 @@ class Hooks:
                 for name, (number, clock) in hook.fired.items()
             }
         clock = None if self.clock is None else asdict(self.clock)
-        return state | {"clock": clock, "ends": dict(self.ends)}
+        measured = {} if self._measure is None else {"measured": self._measure.state_dict()}
+        return state | {"clock": clock, "ends": dict(self.ends)} | measured
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copy what `state_dict` returned into the tensors allocated at construction.
@@ -365,6 +398,8 @@ class Hooks:
     def _load(self, state: Mapping[str, Any]) -> None:
         self._at(None if state["clock"] is None else Clock.saved(state["clock"]))
         self.counted = {u for u, n in asdict(self.clock).items() if n} if self.clock else set()
+        if self._measure is not None:
+            self._measure.load_state_dict(state.get("measured", {}))
         for hook in self.hooks:
             if hook.key not in state:
                 continue
@@ -402,27 +437,12 @@ def _check_alike(hook: Hook, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
         )
 
 
-def hook_identity(config: Mapping[str, Any], schedule: Schedule) -> str:
-    """Return what names a hook's random streams and its state in checkpoints.
-
-    It says when the hook fires, not its place in the list: another row beside it moves no draw.
-    Of several hooks with one identity the later ones are numbered.
-
-    Args:
-        config: an entry of a hook list.
-        schedule: its schedule.
-    """
-    texts = {k: config[k] for k in KEYS if config.get(k) is not None}
-    texts |= {} if schedule.when is None else {"when": schedule.when}  # however it was written
-    return " ".join([config["method"], *(f"{k}={text}" for k, text in texts.items())])
-
-
-def _check_once(row: Row, schedule: Schedule) -> None:
-    """Refuse several moments for what fires once."""
-    if row.method.fires_once and len(schedule.at) != 1:
-        raise ConfigError(
-            f"{row.label} fires once in a run: allowed is one moment, such as at: 50%"
-        )
+def _check_losses(hooks: Iterable[Hook], source: OwnSource) -> None:
+    """Refuse scheduled hooks that read gradients of a loss that is not known."""
+    for hook in hooks:
+        if "gradients" in hook.method.reads and not hook.schedule.every_update:
+            for network in hook.networks:
+                source.loss_of(network.name, hook.label)
 
 
 def _check_evaluation(hooks: Iterable[Hook]) -> None:
@@ -436,23 +456,3 @@ def _check_evaluation(hooks: Iterable[Hook]) -> None:
                     f"evaluations of network {network.name!r} use: leave one of them out"
                 )
             found[network.name] = hook.label
-
-
-def _policies(
-    label: str, config: Mapping[str, Any], method: Method, every: bool
-) -> tuple[str, str]:
-    optimizer, followers = ("keep", "leave") if every else method.policies
-    optimizer = _said(config, "optimizer", optimizer)
-    followers = _said(config, "followers", followers)
-    check_policy(optimizer, followers, label)
-    if every and (optimizer, followers) != ("keep", "leave"):
-        raise ConfigError(
-            f"{label} fires at every update: allowed are optimizer 'keep' and followers 'leave', "
-            f"not {optimizer!r} and {followers!r}"
-        )
-    return optimizer, followers
-
-
-def _said(config: Mapping[str, Any], key: str, default: str) -> Any:
-    """Return what an entry says under a key; the default for null too."""
-    return default if config.get(key) is None else config[key]

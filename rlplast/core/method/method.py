@@ -52,6 +52,11 @@ class Method:
         return False
 
     @property
+    def reads_loss(self) -> bool:
+        """Whether `term` follows the size of the loss."""
+        return False
+
+    @property
     def measures_deviation(self) -> bool:
         """Whether receipts say how far a network's outputs move from a multiple of themselves."""
         return False

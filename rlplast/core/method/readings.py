@@ -193,7 +193,9 @@ class OwnSource:
         self.probe, self._loss = probe, loss
 
     def sample(self, size: int, number: int) -> Any:
-        """Return a batch of each network that has a probe."""
+        """Return a batch of each network that has a probe; None without any."""
+        if self.probe is None:
+            return None
         probes: Any = self.probe
         if not isinstance(probes, Mapping) or not probes or set(probes) - set(self.networks):
             probes = {"": probes}
@@ -217,7 +219,7 @@ class OwnSource:
         handle, own = self.networks[network], self._own(batch, network)
         return observe(handle, lambda: _call(handle.module, own))
 
-    def outputs(self, network: str, batch: Any, module: nn.Module | None = None) -> Tensor:
+    def outputs(self, network: str, batch: Any, module: nn.Module | None = None) -> Tensor | None:
         """Return what the model returns of a batch, in evaluation mode."""
         module = self.networks[network].module if module is None else module
         with in_mode(module, train=False):

@@ -1,0 +1,206 @@
+"""Metrics inside somebody else's trainer: when, which, and where their values go.
+
+- `MetricsRow`: what the user asks for.
+- `Measuring`: measures when it is due, and keeps the lines.
+- `check_conditions`: what hooks wait for is measured.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from rlplast.adapters.state import cut_lines
+from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError, check_known, did_you_mean, shortened
+from rlplast.core.method.condition import Measured
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.schedule import Schedule
+from rlplast.core.network.network import Network
+from rlplast.core.registry import check_fields, check_range
+from rlplast.core.rng import preserve_global_rng
+from rlplast.core.training.config import MetricsConfig
+from rlplast.core.training.intervals import is_due
+from rlplast.core.training.run_folder import clock_fields
+from rlplast.metrics.probe import OF_BATCH, OF_LOSS, OF_OUTPUTS, RunMetrics, check_names
+
+__all__ = ["Measuring", "MetricsRow", "check_conditions"]
+
+
+@dataclass(frozen=True)
+class MetricsRow:
+    """What is measured, as the section ``metrics`` of a run's config says it.
+
+    Attributes:
+        every: how often: a percentage of the total, or a number with a unit.
+        names: the metrics; None for those of `MetricsConfig` that can be read.
+        batch_size: samples of the probe batch.
+        networks: the networks that are measured; None for all.
+    """
+
+    every: str
+    names: tuple[str, ...] | None
+    batch_size: int
+    networks: tuple[str, ...] | None
+
+    @classmethod
+    def parse(cls, row: Any) -> "MetricsRow":
+        """Read what the user passes as ``metrics=``.
+
+        Raises:
+            ConfigError: for unknown keys or metrics, no period, or values out of range.
+        """
+        if not isinstance(row, Mapping):
+            raise ConfigError(
+                f"metrics = {shortened(row)}: allowed is a mapping, such as "
+                "{'every': '10%', 'names': ['dormant_ratio', 'weight_norm']}"
+            )
+        check_known("metrics", row, [f.name for f in dataclasses.fields(cls)])
+        if row.get("every") is None:
+            raise ConfigError("metrics has no 'every': give it a period, such as '5%'")
+        names, networks = (
+            check_range(f"metrics.{key}", row.get(key), None, "names")
+            for key in ("names", "networks")
+        )
+        check_names(names or ())
+        filled = MetricsConfig(batch_size=row.get("batch_size", MetricsConfig.batch_size))
+        check_fields(filled, "metrics.")
+        return cls(row["every"], names, filled.batch_size, networks)
+
+
+class Measuring:
+    """The metrics of one run inside a trainer.
+
+    Args:
+        row: what is measured.
+        path: the file to which each line is appended; None for none.
+
+    Attributes:
+        lines: the lines so far: the clock's counters, then values by ``metric/…`` key.
+    """
+
+    def __init__(self, row: MetricsRow, path: Path | None) -> None:
+        self.row, self.path = row, path
+        self.lines: list[dict[str, float]] = []
+        self.names: tuple[str, ...] = ()
+        self._schedule: Schedule | None = None
+        self._last: Clock | None = None
+        self._read: RunMetrics | None = None
+        self._of: Any = None
+
+    def begin(
+        self, hooks: Hooks, units: Sequence[str], known: bool, loss: bool, state: Mapping[str, Any]
+    ) -> None:
+        """Check what is asked against what there is, and go on from a saved state.
+
+        Args:
+            hooks: the run's.
+            units: what its schedules may count.
+            known: whether there is a batch to read.
+            loss: whether there is a loss to read.
+            state: what `state_dict` returned; empty for a new run.
+
+        Raises:
+            ConfigError: naming the metric or the network, and what is allowed.
+        """
+        chosen = self._chosen(hooks.networks)
+        self._schedule = Schedule.parse(
+            {"every": self.row.every}, hooks.total, "metrics", hooks.horizon
+        )
+        self._schedule.check_units(units, "metrics")
+        able = [n for n in MetricsConfig().names if not _lacking(n, chosen, hooks, known, loss)]
+        self.names = tuple(able) if self.row.names is None else self.row.names
+        for name in self.names:
+            lacking = _lacking(name, chosen, hooks, known, loss)
+            if lacking is not None:
+                raise ConfigError(f"HookCallback: metrics.names: {name!r} {lacking}")
+        source: Any = hooks.source
+        self._of = SimpleNamespace(
+            networks=chosen,
+            sample=source.sample if known else lambda size, number: None,
+            activations=source.activations,
+            outputs=source.outputs,
+            loss=source.loss,
+        )
+        self._read = RunMetrics(self.names, self.row.batch_size, hooks.hooks)
+        self._read.load_state_dict(state)
+        if self.path is not None:
+            cut_lines(self.path, state.get("length"), "metrics")
+
+    def _chosen(self, networks: Mapping[str, Network]) -> dict[str, Network]:
+        names = list(networks) if self.row.networks is None else self.row.networks
+        for name in names:
+            if name not in networks:
+                raise ConfigError(f"metrics.networks: {name!r}: {did_you_mean(name, networks)}")
+        return {name: networks[name] for name in names}
+
+    @property
+    def reads(self) -> bool:
+        """Whether a metric reads a batch."""
+        return any(name in OF_BATCH for name in self.names)
+
+    def due(self, previous: Clock, clock: Clock) -> bool:
+        """Whether it is time, after `previous` and up to `clock`."""
+        return is_due(self._schedule, previous, clock)
+
+    def measure(self, clock: Clock, units: tuple[str, ...]) -> dict[str, float]:
+        """Return the values of now, and keep them as a line; nothing twice at one clock."""
+        if self._read is None or clock == self._last:
+            return {}
+        self._last = clock
+        with preserve_global_rng():
+            values = self._read(self._of, sum(dataclasses.asdict(clock).values()))
+        line = {**clock_fields(clock, units), **values}
+        self.lines.append(line)
+        if self.path is not None:
+            finite = {k: v if math.isfinite(v) else None for k, v in line.items()}
+            with self.path.open("a") as file:
+                file.write(json.dumps(finite, allow_nan=False) + "\n")
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weights that metrics of churn compare with, and the file's length."""
+        path = self.path
+        length = None if path is None else path.stat().st_size if path.exists() else 0
+        return (self._read.state_dict() if self._read else {}) | {"length": length}
+
+
+def _lacking(
+    name: str, networks: Mapping[str, Network], hooks: Hooks, known: bool, loss: bool
+) -> str | None:
+    """Return what a metric would need and has not, in words."""
+    if name in OF_BATCH and not known:
+        return "reads a batch, of which this trainer gives none: pass probe="
+    if name in OF_LOSS and not loss:
+        return "reads gradients: pass probe= and loss=, a function of a batch of the probe"
+    without = [n for n in networks if not _has_outputs(hooks.source, n)]
+    if name in OF_OUTPUTS and without:
+        return (
+            f"reads outputs, of which network {without[0]!r} has none that are known: leave it out "
+            "by metrics.networks (of PPO and A2C name actor, critic or both)"
+        )
+    return None
+
+
+def _has_outputs(source: Any, network: str) -> bool:
+    return not hasattr(source, "has_outputs") or source.has_outputs(network)
+
+
+def check_conditions(hooks: Hooks, measuring: Measuring | None) -> None:
+    """Check that plasticity metrics that hooks wait for are measured.
+
+    Other keys are those of the trainer's log, which are not known in advance.
+
+    Raises:
+        ConfigError: saying what to add to ``metrics=``.
+    """
+    measured = Measured(None if measuring is None else measuring.names, evaluate=True)
+    networks = hooks.networks if measuring is None else measuring._chosen(hooks.networks)
+    for hook in hooks.conditional:
+        when = hook.schedule.when
+        if when is not None and (when.bare or when.metric.startswith("metric/")):
+            when.check(measured, networks, f"{hook.label}.when")

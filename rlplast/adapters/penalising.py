@@ -1,0 +1,88 @@
+"""Penalties inside somebody else's trainer: their gradient is added before an optimizer's step.
+
+The trainer's own loss is not known, so a term is not added to it. Its gradient, at the weights
+before the step, is added to ``.grad`` instead: the same update, unless the trainer clips gradients
+before the step, which then leaves out the term's.
+
+- `check_terms`: refuses, before training, terms that read what is not known.
+- `add_gradients`: adds the gradients of an optimizer's networks.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+
+import torch
+from torch.optim import Optimizer
+
+from rlplast.adapters.reading import TrainerSource
+from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.penalties import Penalties
+from rlplast.core.network.network import Network
+
+__all__ = ["add_gradients", "check_terms"]
+
+
+def check_terms(penalties: Penalties, source: TrainerSource | None, probe: bool) -> bool:
+    """Refuse terms that read the trainer's loss, or outputs on batches that are not known.
+
+    Args:
+        penalties: the run's.
+        source: where they read without the user's own probe.
+        probe: whether there is one.
+
+    Returns:
+        Whether a term reads from the trainer's own source.
+
+    Raises:
+        ConfigError: naming the term, its network and what is allowed.
+    """
+    reads = [term for term in penalties.terms if "batches" in term.method.reads]
+    for term in penalties.terms:
+        name = f"HookCallback: {term.key} ({term.method.name})"
+        if term.method.reads_loss:
+            raise ConfigError(
+                f"{name} follows the size of the loss, which the trainer keeps to itself: give it "
+                "a fixed strength (leave out `beta`)"
+            )
+    for term in reads if not probe else ():
+        if source is None or not source.has_outputs(term.network.name):
+            raise ConfigError(
+                f"HookCallback: {term.key} ({term.method.name}) compares outputs of network "
+                f"{term.network.name!r} on a batch, of which this trainer gives none: name another "
+                "network (of PPO and A2C actor or critic), pass probe=, or take a penalty of "
+                "weights, such as l2_init"
+            )
+    return bool(reads) and not probe
+
+
+def add_gradients(
+    penalties: Penalties,
+    networks: Mapping[str, Network],
+    clock: Clock,
+    paused: Callable[[], AbstractContextManager[None]],
+    optimizer: Optimizer,
+) -> None:
+    """Add the gradients of terms to those of the parameters that an optimizer is about to move.
+
+    Args:
+        penalties: the run's.
+        networks: its networks by name.
+        clock: the clock that counts the update.
+        paused: a context in which forward passes are not taken for training passes.
+        optimizer: the optimizer.
+    """
+    held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+    for name, network in networks.items():
+        own = {id(b.param): held[id(b.param)] for b in network.trainable() if id(b.param) in held}
+        if not own:
+            continue
+        with paused(), torch.enable_grad():
+            term = penalties.of(name, clock=clock)
+            if term is None or not term.requires_grad:
+                continue
+            found = torch.autograd.grad(term, list(own.values()), allow_unused=True)
+        for parameter, gradient in zip(own.values(), found, strict=True):
+            if gradient is not None:
+                old = parameter.grad
+                parameter.grad = gradient if old is None else old.add_(gradient)

@@ -1,0 +1,126 @@
+"""Rows of a hook list: from what a config says to a hook that is ready to fire.
+
+- `HookList`: what all rows of a list share.
+- `hook_of`: one row's hook.
+- `hook_identity`: what names its random streams.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlplast.core.clock import Clock, Time
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.apply import check_policy
+from rlplast.core.method.condition import Measured
+from rlplast.core.method.context import Source
+from rlplast.core.method.hook import Hook
+from rlplast.core.method.listing import Row, parse_row
+from rlplast.core.method.method import Method
+from rlplast.core.method.schedule import KEYS, Schedule
+from rlplast.core.method.scope import narrowed, scope
+from rlplast.core.network.network import Network
+
+__all__ = ["HookList", "hook_identity", "hook_of"]
+
+
+@dataclass(frozen=True)
+class HookList:
+    """What all rows of a list share; see `rlplast.core.method.hooks.Hooks`.
+
+    Attributes:
+        networks: the networks by name.
+        total: the run's length.
+        horizon: the clock at the run's end.
+        units: units that the run's clock counts; None for any.
+        measured: what the run measures; None if it is not known.
+        source: where probe batches come from.
+    """
+
+    networks: Mapping[str, Network]
+    total: Time
+    horizon: Clock
+    units: Iterable[str] | None
+    measured: Measured | None
+    source: Source | None
+
+
+def hook_of(label: str, config: Mapping[str, Any], about: HookList, seen: Iterable[str]) -> Hook:
+    """Return the hook of one row.
+
+    Args:
+        label: what messages call the row, such as ``hooks[0]``.
+        config: the row.
+        about: what it shares with others.
+        seen: the keys of the hooks before it. Of one identity the later ones are numbered.
+
+    Raises:
+        ConfigError: naming the key and what is allowed.
+    """
+    row = parse_row(label, config, "hooks", about.networks)
+    said = {key: config.get(key) for key in KEYS}
+    schedule = Schedule.parse(said, about.total, row.label, about.horizon)
+    schedule.check_units(schedule.units() if about.units is None else about.units, row.label)
+    _check_once(row, schedule)
+    if schedule.when is not None and about.measured is not None:
+        schedule.when.check(about.measured, about.networks, f"{row.label}.when")
+    optimizer, followers = _policies(row.label, config, row.method, schedule.every_update)
+    chosen = {name: about.networks[name] for name in row.networks}
+    named = scope(_said(config, "scope", "all"), f"{row.label}.scope")
+    identity = hook_identity(config, schedule)
+    alike = sum(key == identity or key.startswith(f"{identity} #") for key in seen)
+    return Hook(
+        method=row.method,
+        schedule=schedule,
+        networks=tuple(chosen.values()),
+        scope=narrowed(named, row.layers, chosen, row.label),
+        optimizer=optimizer,
+        followers=followers,
+        key=f"{identity} #{alike + 1}" if alike else identity,
+        label=row.label,
+        skips=not row.named,
+        source=about.source,
+    )
+
+
+def hook_identity(config: Mapping[str, Any], schedule: Schedule) -> str:
+    """Return what names a hook's random streams and its state in checkpoints.
+
+    It says when the hook fires, not its place in the list: another row beside it moves no draw.
+    Of several hooks with one identity the later ones are numbered.
+
+    Args:
+        config: an entry of a hook list.
+        schedule: its schedule.
+    """
+    texts = {k: config[k] for k in KEYS if config.get(k) is not None}
+    texts |= {} if schedule.when is None else {"when": schedule.when}  # however it was written
+    return " ".join([config["method"], *(f"{k}={text}" for k, text in texts.items())])
+
+
+def _check_once(row: Row, schedule: Schedule) -> None:
+    """Refuse several moments for what fires once."""
+    if row.method.fires_once and len(schedule.at) != 1:
+        raise ConfigError(
+            f"{row.label} fires once in a run: allowed is one moment, such as at: 50%"
+        )
+
+
+def _policies(
+    label: str, config: Mapping[str, Any], method: Method, every: bool
+) -> tuple[str, str]:
+    optimizer, followers = ("keep", "leave") if every else method.policies
+    optimizer = _said(config, "optimizer", optimizer)
+    followers = _said(config, "followers", followers)
+    check_policy(optimizer, followers, label)
+    if every and (optimizer, followers) != ("keep", "leave"):
+        raise ConfigError(
+            f"{label} fires at every update: allowed are optimizer 'keep' and followers 'leave', "
+            f"not {optimizer!r} and {followers!r}"
+        )
+    return optimizer, followers
+
+
+def _said(config: Mapping[str, Any], key: str, default: str) -> Any:
+    """Return what an entry says under a key; the default for null too."""
+    return default if config.get(key) is None else config[key]

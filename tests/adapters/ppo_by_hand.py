@@ -1,0 +1,84 @@
+"""PPO written out: the minibatches of a run of Stable-Baselines3, learned from by hand."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Watched:
+    """Notes what a PPO learns from: the observations of each rollout, and its minibatches.
+
+    Args:
+        model: the PPO; its rollout buffer is watched from now on.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.rollouts: list[tuple[Tensor, list[Any]]] = []
+        self._get = model.rollout_buffer.get
+        model.rollout_buffer.get = self.get
+
+    def get(self, batch_size: int) -> Iterator[Any]:
+        buffer = self.model.rollout_buffer
+        if not buffer.generator_ready:  # the first epoch of a rollout
+            flat = buffer.observations.reshape(-1, *buffer.observations.shape[2:])
+            self.rollouts.append((torch.as_tensor(flat.copy()), []))
+        for batch in self._get(batch_size):
+            copied = type(batch)(*(t.clone() for t in batch))
+            self.rollouts[-1][1].append(copied)
+            yield batch
+
+
+def loss_of(policy: Any, batch: Any, model: Any) -> Tensor:
+    """Schulman et al. 2017, eq. 9: clipped objective, value, entropy."""
+    actions = batch.actions.long().flatten()
+    values, log_prob, entropy = policy.evaluate_actions(batch.observations, actions)
+    advantages = batch.advantages
+    advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    ratio = torch.exp(log_prob - batch.old_log_prob)
+    clip = model.clip_range(1.0)
+    clipped = torch.clamp(ratio, 1 - clip, 1 + clip)
+    objective = -torch.min(advantages * ratio, advantages * clipped).mean()
+    value = F.mse_loss(batch.returns, values.flatten())
+    return objective - model.ent_coef * entropy.mean() + model.vf_coef * value
+
+
+def learn_by_hand(
+    watched: Watched,
+    policy: Any,
+    optimizer: torch.optim.Optimizer,
+    term: Callable[[nn.Module], Tensor] | None = None,
+    before_rollout: Callable[[int, Tensor | None], None] = lambda number, observations: None,
+    after_update: Callable[[int], None] = lambda update: None,
+) -> None:
+    """Make the updates of a run, in its order.
+
+    Args:
+        watched: what it learned from.
+        policy: a copy of the policy as it began.
+        optimizer: of the copy's parameters.
+        term: what is added to the loss; its gradient is not clipped.
+        before_rollout: called with the number of each rollout from 1 on, before it is played, and
+            with the observations of the one before.
+        after_update: called with the number of each update from 1 on.
+    """
+    model, update, last = watched.model, 0, None
+    for number, (observations, batches) in enumerate(watched.rollouts, 1):
+        before_rollout(number, last)
+        last = observations
+        for batch in batches:
+            optimizer.zero_grad()
+            loss_of(policy, batch, model).backward()
+            nn.utils.clip_grad_norm_(policy.parameters(), model.max_grad_norm)
+            parameters = list(policy.parameters())
+            if term is not None:
+                found = torch.autograd.grad(term(policy), parameters, allow_unused=True)
+                for parameter, gradient in zip(parameters, found, strict=True):
+                    if gradient is not None:
+                        parameter.grad = parameter.grad + gradient
+            optimizer.step()
+            update += 1
+            after_update(update)

@@ -1,0 +1,190 @@
+"""`penalty` and `measure` of `Hooks`: against the formulas, and without a trace in the training."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.core.errors import ConfigError
+
+X = torch.linspace(-1, 1, 60).reshape(20, 3)
+COEF = {"params": {"coef": 0.1}}
+
+
+def net(seed: int = 0) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def network_of(module: nn.Module, name: str = "net") -> rlplast.Network:
+    return rlplast.Network(name, module, torch.optim.SGD(module.parameters(), lr=0.1))
+
+
+def draw(size: int, generator: torch.Generator) -> Tensor:
+    return X[torch.randint(len(X), (size,), generator=generator)]
+
+
+def hooks_of(networks: Any, configs: Any = (), **options: Any) -> rlplast.Hooks:
+    return rlplast.Hooks(list(configs), networks, "10 updates", **options)
+
+
+def train(module: nn.Module, term: Any, after: Any = lambda update: None) -> list[Tensor]:
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for update in range(1, 10):
+        loss = module(X).square().mean() + term(update)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        after(update)
+    return [p.detach().clone() for p in module.parameters()]
+
+
+def test_penalty_is_added_as_a_loop_by_hand_adds_it() -> None:
+    module, twin = net(), net()
+    rows = [{"method": "l2_init", **COEF}, {"method": "parseval", "from": "5 updates", **COEF}]
+    hooks = hooks_of(network_of(module), penalties=rows)
+    start = [p.detach().clone() for p in twin.parameters()]
+    weights = [p for p in twin.parameters() if p.ndim == 2]
+
+    def by_hand(update: int) -> Tensor:
+        moved = zip(twin.parameters(), start, strict=True)
+        term = 0.1 / 2 * sum((p - s).square().sum() for p, s in moved)
+        if update < 5:
+            return term
+        grams = [w @ w.T - torch.eye(len(w)) for w in weights]
+        return term + 0.1 * sum(g.square().sum() for g in grams)
+
+    ours = train(module, lambda update: hooks.penalty(), lambda update: hooks.step(updates=update))
+    theirs = train(twin, by_hand)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_without_penalties_the_term_is_zero_and_changes_no_bit() -> None:
+    for given in (None, []):
+        module = net()
+        hooks = hooks_of(network_of(module), penalties=given)
+        assert float(hooks.penalty()) == 0 and not hooks.penalty().requires_grad
+        ours = train(module, lambda update, hooks=hooks: hooks.penalty())
+        theirs = train(net(), lambda update: 0.0)
+        assert all(map(torch.equal, ours, theirs))
+
+
+def test_each_network_has_terms_of_its_own() -> None:
+    networks = {name: network_of(net(i), name) for i, name in enumerate(("actor", "critic"))}
+    hooks = hooks_of(networks, penalties=[{"method": "l2", **COEF}])
+    parts = [hooks.penalty(name) for name in networks]
+    assert parts[0] != parts[1] and torch.equal(hooks.penalty(), sum(parts, torch.zeros(())))
+    with pytest.raises(ConfigError, match=r"penalty\('critics'\): .*did you mean 'critic'"):
+        hooks.penalty("critics")
+
+
+def test_term_of_a_hook_is_among_them() -> None:
+    """persistent: what a hook adds from its first firing on."""
+    row = {"method": "persistent", "at": "3 updates"}
+    with pytest.raises(ConfigError, match=r"pass penalties=\[\] to rlplast.Hooks, and add its"):
+        hooks_of(network_of(net()), [row])
+    module = net()
+    hooks = hooks_of(network_of(module), [row], penalties=[])
+    hooks.step(updates=2)
+    assert float(hooks.penalty()) == 0
+    hooks.step(updates=3)
+    with torch.no_grad():
+        module[0].weight.add_(1.0)
+    assert hooks.penalty().detach() > 0
+
+
+def test_measured_values_are_those_of_the_formulas() -> None:
+    module = net()
+    with torch.no_grad():
+        module[0].weight[:2] = 0
+        module[0].bias[:2] = -1  # two units are dormant at least
+    seen: list[Tensor] = []
+
+    def probe(size: int, generator: torch.Generator) -> Tensor:
+        seen.append(draw(size, generator))
+        return seen[-1]
+
+    hooks = hooks_of(
+        network_of(module),
+        probe=probe,
+        loss=lambda batch: module(batch).square().mean(),
+        metrics=["dormant_ratio", "weight_norm", "gradient_norm"],
+        batch_size=16,
+    )
+    values = hooks.measure()
+    hidden = module[:2](seen[0]).mean(0).detach()
+    dormant = (hidden / hidden.mean() <= 0.0).float().mean()
+    gradients = torch.autograd.grad(module(seen[0]).square().mean(), list(module.parameters()))
+    norm = torch.cat([p.detach().flatten() for p in module.parameters()]).norm()
+    assert len(seen[0]) == 16 and dormant >= 0.25
+    assert values["metric/dormant_ratio/net"] == pytest.approx(float(dormant))
+    assert values["metric/weight_norm/net"] == pytest.approx(float(norm))
+    size = torch.cat([g.flatten() for g in gradients]).norm()
+    assert values["metric/gradient_norm/net"] == pytest.approx(float(size))
+    assert hooks.measure() == values  # one moment, one batch
+    hooks.step(updates=1)
+    hooks.measure()
+    assert not torch.equal(seen[-1], seen[0])
+
+
+def test_measuring_changes_no_bit_of_the_training() -> None:
+    def careless(size: int, generator: torch.Generator) -> Tensor:
+        return torch.randn(size, 3)  # draws from the global generator
+
+    module = net()
+    hooks = hooks_of(
+        network_of(module),
+        probe=careless,
+        metrics=["dormant_ratio", "srank", "churn"],
+    )
+    torch.manual_seed(3)
+    ours = train(
+        module,
+        lambda update: torch.rand(()) * module[0].weight.sum(),
+        lambda update: (hooks.step(updates=update), hooks.measure()),
+    )
+    torch.manual_seed(3)
+    twin = net()
+    theirs = train(twin, lambda update: torch.rand(()) * twin[0].weight.sum())
+    assert all(map(torch.equal, ours, theirs))
+    assert "metric/churn/net" in hooks.measure()
+    again = hooks_of(network_of(net()), probe=careless, metrics=["churn"])
+    again.load_state_dict(hooks.state_dict())
+    assert "metric/churn/net" in again.measure()  # the weights of the last time are saved
+
+
+def test_metrics_of_weights_need_no_probe() -> None:
+    hooks = hooks_of(network_of(net()), metrics=["weight_norm", "stable_rank"])
+    assert {"metric/weight_norm/net", "metric/stable_rank/net/0.weight"} <= set(hooks.measure())
+
+
+def test_network_without_hidden_units_has_no_metrics_of_features() -> None:
+    networks = {"net": network_of(net()), "scale": network_of(nn.Linear(3, 2), "scale")}
+    found = hooks_of(networks, probe=draw, metrics=["dormant_ratio", "weight_norm"]).measure()
+    assert {k for k in found if k.count("/") == 2} == {
+        "metric/dormant_ratio/net",
+        "metric/weight_norm/net",
+        "metric/weight_norm/scale",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"metrics": ["dormant_ratios"]}, "did you mean 'dormant_ratio'"),
+        ({"metrics": ["dormant_ratio"]}, r"'dormant_ratio' reads a batch: pass probe="),
+        ({"metrics": ["gradient_norm"], "probe": draw}, "'gradient_norm' reads gradients.*loss="),
+        ({"penalties": [{"method": "l2", "coef": 1}]}, r"penalties\[0\]"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(options: Any, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        hooks_of(network_of(net()), **options)
+
+
+def test_nothing_to_measure_is_said() -> None:
+    with pytest.raises(ConfigError, match=r"pass metrics= to rlplast.Hooks"):
+        hooks_of(network_of(net())).measure()
