@@ -40,7 +40,7 @@ from rlplast.envs.base import (
     require,
 )
 from rlplast.envs.control import control_env, control_options, control_spec
-from rlplast.envs.gl import compiler_first
+from rlplast.envs.gl import choose_gl, compiler_first
 from rlplast.envs.levels import LEVELS, Level, find_level
 from rlplast.envs.options import Family, Option, count
 from rlplast.envs.replayed import Episode
@@ -135,11 +135,10 @@ class CustomTask:
             level: how it is resumed, of `LEVELS`.
 
         Raises:
-            ValueError: when its spaces rule it out.
+            ValueError: when it cannot be made, or its spaces rule it out.
         """
         self._id, self._rng, self._level = env_id, rng, level
         record = _record(env_id)
-        self._drawable = _draws(record)
         # The step limit, the order of calls and the checks are ours.
         bare = dataclasses.replace(
             record,
@@ -148,10 +147,7 @@ class CustomTask:
             order_enforce=False,
             disable_env_checker=True,
         )
-        mode = {"render_mode": "rgb_array"} if self._drawable else {}
-        if self._drawable:
-            compiler_first()
-        self._env = require("gymnasium", "gymnasium").make(bare, **mode)
+        self._env, self._drawable = _made(env_id, bare)
         self.seen = seen(env_id, self._env.observation_space, options["keys"])
         self._acted = acted(env_id, self._env.action_space)
         self.num_actions, self.bounds = self._acted.count, self._acted.bounds
@@ -201,6 +197,7 @@ class CustomTask:
 
     def render(self) -> np.ndarray:
         """Return the picture as uint8 (height, width, 3)."""
+        choose_gl()  # it may be MuJoCo's
         picture = self._env.render() if self._drawable else None
         if not isinstance(picture, np.ndarray):
             raise ValueError(
@@ -254,6 +251,28 @@ class CustomTask:
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
+
+
+def _made(env_id: str, record: Any) -> tuple[Any, bool]:
+    """Return an environment as Gymnasium makes it, and whether it draws pictures."""
+    make = require("gymnasium", "gymnasium").make
+    try:
+        if not _draws(record):
+            return make(record), False
+        compiler_first()
+        try:
+            return make(record, render_mode="rgb_array"), True
+        except TypeError as error:
+            if "render_mode" not in str(error):  # which its constructor does not take
+                raise
+            return make(record), False
+    except ImportError:
+        raise  # it names what is missing
+    except Exception as error:
+        raise ValueError(
+            f"env '{env_id}' cannot be made: {error!r}; mend its arguments (env.options: "
+            "{kwargs: …}), or install the versions that its package wants"
+        ) from error
 
 
 def _draws(record: Any) -> bool:

@@ -66,6 +66,13 @@ class Walk(Forgetful):
         self.place, self.history = state["place"], state["history"]
 
 
+class Blind(Walk):
+    """Says that it draws, and takes no mode to draw in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
 class SelfTruncating(Walk):
     """Keeps a step limit of its own."""
 
@@ -163,6 +170,7 @@ def register() -> None:
         ("WalkDiscrete-v0", "Walk", {"actions": "discrete"}, None),
         ("Forgetful-v0", "Forgetful", {}, 50),
         ("SelfTruncating-v0", "SelfTruncating", {}, 50),
+        ("Blind-v0", "Blind", {}, 50),
         ("Liar-v0", "Liar", {}, 50),
         ("TupleState-v0", "TupleState", {}, 50),
         ("Flattened-v0", "with_dict", {}, 40),

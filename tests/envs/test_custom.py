@@ -144,10 +144,11 @@ def test_pictures_are_the_environments_own() -> None:
     env.reset()
     assert env.render().shape == (4, 6, 3)
     gymnasium.register("RlplastNameless-v0", lambda: own_envs.Walk())
-    blind = envs.make("gym/RlplastNameless-v0", generator(0))
-    blind.reset()
-    with pytest.raises(ValueError, match="has no pictures: they need 'rgb_array'"):
-        blind.render()
+    for env_id in ("gym/RlplastNameless-v0", own("Blind")):
+        blind = envs.make(env_id, generator(0))
+        blind.reset()
+        with pytest.raises(ValueError, match="has no pictures: they need 'rgb_array'"):
+            blind.render()
 
 
 @pytest.mark.parametrize("name", ["Forgetful", "Stacked", "TupleState"])
@@ -178,6 +179,11 @@ def test_arguments_reach_the_environment() -> None:
     assert envs.spec(WALK, kwargs={"actions": "discrete"}).num_actions == 4
     with pytest.raises(ValueError, match=r"option 'kwargs' of env .* is \[1\]: allowed is mapping"):
         envs.spec(WALK, kwargs=[1])
+
+
+def test_an_environment_that_cannot_be_made_is_named() -> None:
+    with pytest.raises(ValueError, match=rf"env '{WALK}' cannot be made: .*unexpected.*'wind'"):
+        envs.spec(WALK, kwargs={"wind": 1})
 
 
 def test_a_module_may_be_named_in_the_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
