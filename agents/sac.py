@@ -156,7 +156,7 @@ class SAC(OffPolicyAgent):
         if encoder is None:
             return self._for_critic(obs)
         with torch.no_grad(), self._autocast():
-            return encoder(obs)[0]
+            return encoder(obs)[0].float()
 
     def _for_critic(self, obs: Tensor) -> Tensor:
         """Return what the critics read for raw observations."""

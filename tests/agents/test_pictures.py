@@ -175,6 +175,17 @@ def test_killed_and_resumed_equals(env: Any, tmp_path: Path) -> None:
     assert final(tmp_path / "run") == final(tmp_path / "whole")
 
 
+def test_all_metrics_are_measured_in_bf16(tmp_path: Path) -> None:
+    names = ["dormant_ratio", "churn", "gradient_norm", "srank"]
+    keys = SAC | {"metrics": SAC["metrics"] | {"names": names}}
+    keys["agent"] = SMALL | {"precision": "bf16"}
+    keys["evaluate"] = SAC["evaluate"] | {"overestimation": True}
+    run = api.train(keys, tmp_path / "run")
+    found = {key for line in run.lines() for key in line}
+    assert {"metric/srank/actor", "metric/churn/critic", "metric/gradient_norm/critic"} <= found
+    assert "eval/overestimation" in found
+
+
 def test_units_of_the_encoder_are_edited_and_those_of_other_layers_too(tmp_path: Path) -> None:
     run = api.train(SAC, tmp_path / "run")
     rows = [
