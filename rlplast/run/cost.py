@@ -249,8 +249,12 @@ def _sac(config: Any, machine: Machine) -> Cost:
         )
 
     found, acting = actor(agent.batch_size), actor(config.env.num_envs)
-    read = torch.empty(agent.batch_size, *shape), torch.empty(agent.batch_size, action_dim)
-    critic = _passes(lambda: made()[0], lambda module: module(*read).mean(), machine)
+
+    def values(module: Callable[..., Any]) -> Tensor:
+        size = agent.batch_size
+        return module(torch.empty(size, *shape), torch.empty(size, action_dim)).mean()
+
+    critic = _passes(lambda: made()[0], values, machine)
     # The actor learns through the critics, the critics from actor and target; the target follows.
     update = found.both + found.forward + 2 * critic.both + critic.forward
     update += found.step + critic.step + critic.step / 2

@@ -10,11 +10,13 @@ from torch import nn
 
 from rlplast.cli.tables import duration, size
 from rlplast.core.clock import Time
+from rlplast.run.build import build
 from rlplast.run.config_file import read_config
 from rlplast.run.cost import cost_of
 from rlplast.run.length import updates_at
 from rlplast.run.roofline import Machine, Traced
 from rlplast.study.plan import PlannedRun, cost, plan
+from tests.agents.pictures import SIDE
 from tests.cli.commands import command
 
 MACHINE = Machine(matmul=1e9, conv=1e9, bandwidth=1e12, overhead=0.0)
@@ -109,6 +111,29 @@ def test_an_agent_has_the_layers_and_updates_of_its_config():
     actor = (3 * 40 + 40) + (40 * 30 + 30) + (30 * 20 + 20) + 2 * (20 + 1)
     critics = 2 * ((4 * 40 + 40) + (40 * 30 + 30) + (30 * 20 + 20) + (20 + 1))
     assert found.checkpoint == 4 * (3 * (actor + critics) + critics)
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        {"network": "drq", "convs": [[4, 3, 2], [8, 3, 1]], "random_shift": 4},
+        {"network": "tests.agents.own_sac_nets:pictures"},
+    ],
+    ids=["drq", "own"],
+)
+def test_what_reads_pictures_is_counted_with_its_weights_and_stored_pictures(agent):
+    env = {"id": "gym/tests/Spot-v0", "num_envs": 1}
+    keys = {"kind": "sac", "total": "6k env_steps", "env": env, "agent": agent | {"critics": 3}}
+    config = read_config(keys | {"optimizer": {"name": "adam"}})
+    found = cost_of(config, MACHINE)
+    trained, _ = build(config)
+    networks = [trained.networks[name].module for name in ("actor", "critic")]
+    count = sum(p.numel() for network in networks for p in network.parameters())
+    trained.close()
+    assert found is not None
+    assert found.initial == 4 * count
+    assert found.rows == 6000
+    assert 3 * SIDE * SIDE < found.row < 3 * SIDE * SIDE + 40
 
 
 def test_plan_needs_no_data_and_says_what_is_missing(tmp_path):
