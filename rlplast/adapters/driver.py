@@ -339,6 +339,16 @@ class Driver:
             check_in_step(self.networks.values(), buffers=False)
         self._keep(receipts)
 
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Return a context in which the networks have the weights that evaluations use.
+
+        Raises:
+            ConfigError: before `begin`.
+        """
+        if self._hooks is None:
+            raise ConfigError("evaluating(): training has not begun, so no weights are known yet")
+        return self._hooks.evaluating()
+
     def flush(self) -> None:
         """Keep one summary receipt of each every-update hook since the last flush.
 

@@ -11,6 +11,7 @@ critic's step in updates without an actor's. Target networks move right after th
 firing with followers ``copy`` they move towards equal weights, which changes nothing.
 
 - `HookCallback`: the callback.
+- `optimizer_class`: our optimizers, for ``policy_kwargs``.
 - `CheckpointCallback`: Stable-Baselines3's, which also saves the hooks' state.
 """
 
@@ -26,6 +27,7 @@ from rlplast.adapters.callback import DriverCallback
 from rlplast.adapters.driver import Driver, HookList
 from rlplast.adapters.sb3_layers import install_layers
 from rlplast.adapters.sb3_networks import find_networks
+from rlplast.adapters.sb3_optimizers import optimizer_class
 from rlplast.adapters.sb3_probe import Experience
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
@@ -41,7 +43,7 @@ except ModuleNotFoundError as error:
         f'rlplast.adapters.sb3 needs Stable-Baselines3 ({error}): pip install "rlplast[sb3]"'
     ) from error
 
-__all__ = ["CheckpointCallback", "HookCallback"]
+__all__ = ["CheckpointCallback", "HookCallback", "optimizer_class"]
 
 
 class _LogPoint(KVWriter):
