@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,14 @@ class DriverCallback:
     def receipts(self) -> list[Receipt]:
         """The receipts of this process, in order."""
         return self.driver.receipts
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Return a context with the weights that evaluations use; see `rlplast.Hooks.evaluating`.
+
+        Raises:
+            ConfigError: before training has begun.
+        """
+        return self.driver.evaluating()
 
     def start_phase(self) -> None:
         """Count a new phase (task, data set), and fire what is due ``on: phase_start``."""

@@ -72,6 +72,7 @@ class Driver:
         probe: as of `rlplast.Hooks`: what scheduled hooks read; default: the trainer's own.
         loss: as of `rlplast.Hooks`, a function of a batch of `probe`.
         penalties: the penalties of a run's config; None where the trainer takes none.
+        layers: the layers of a run's config, which the callback puts in.
         metrics: what is measured, see `MetricsRow`; None for nothing.
         observes: whether the trainer tells what it measures, so that hooks may wait for it.
 
@@ -95,11 +96,13 @@ class Driver:
         probe: Any = None,
         loss: Any = None,
         penalties: HookList | None = None,
+        layers: HookList = (),
         metrics: Any = None,
         observes: bool = False,
     ) -> None:
         self.configs = _read_list(hooks, "hooks")
         self.penalties = None if penalties is None else _read_list(penalties, "penalties")
+        self.layers = _read_list(layers, "layers")
         if not observes:
             _refuse_conditions(self.configs)
         self.total = None if total is None else Time.parse(total, "total")
@@ -336,6 +339,16 @@ class Driver:
             check_in_step(self.networks.values(), buffers=False)
         self._keep(receipts)
 
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Return a context in which the networks have the weights that evaluations use.
+
+        Raises:
+            ConfigError: before `begin`.
+        """
+        if self._hooks is None:
+            raise ConfigError("evaluating(): training has not begun, so no weights are known yet")
+        return self._hooks.evaluating()
+
     def flush(self) -> None:
         """Keep one summary receipt of each every-update hook since the last flush.
 
@@ -376,7 +389,7 @@ class Driver:
         }
 
     def _lists(self) -> list[Mapping[str, Any]]:
-        return [*self.configs, *(self.penalties or ())]
+        return [*self.configs, *(self.penalties or ()), *self.layers]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned, when the trainer begins.

@@ -11,6 +11,7 @@ critic's step in updates without an actor's. Target networks move right after th
 firing with followers ``copy`` they move towards equal weights, which changes nothing.
 
 - `HookCallback`: the callback.
+- `optimizer_class`: our optimizers, for ``policy_kwargs``.
 - `CheckpointCallback`: Stable-Baselines3's, which also saves the hooks' state.
 """
 
@@ -24,7 +25,9 @@ from torch.optim import Optimizer
 
 from rlplast.adapters.callback import DriverCallback
 from rlplast.adapters.driver import Driver, HookList
+from rlplast.adapters.sb3_layers import install_layers
 from rlplast.adapters.sb3_networks import find_networks
+from rlplast.adapters.sb3_optimizers import optimizer_class
 from rlplast.adapters.sb3_probe import Experience
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
@@ -40,7 +43,7 @@ except ModuleNotFoundError as error:
         f'rlplast.adapters.sb3 needs Stable-Baselines3 ({error}): pip install "rlplast[sb3]"'
     ) from error
 
-__all__ = ["CheckpointCallback", "HookCallback"]
+__all__ = ["CheckpointCallback", "HookCallback", "optimizer_class"]
 
 
 class _LogPoint(KVWriter):
@@ -90,6 +93,8 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         loss: as of `rlplast.Hooks`, batch → loss, for hooks and metrics that read gradients.
         penalties: the penalties of a run's config, or the path of a YAML file that holds them.
             Their gradient is added right before each step, after any clipping of gradients.
+        layers: the layers of a run's config, or the path of a YAML file that holds them. They are
+            put into the policy when ``learn`` is first called.
         metrics: what is measured and how often, as the section of a run's config: a mapping
             ``{"every": "10%", "names": […], "batch_size": 256, "networks": […]}``, of which only
             `every` is needed. Values go into Stable-Baselines3's log, into `metrics`, and into
@@ -110,11 +115,14 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         probe: Any = None,
         loss: Any = None,
         penalties: HookList = (),
+        layers: HookList = (),
         metrics: Mapping[str, Any] | None = None,
     ) -> None:
         callbacks.BaseCallback.__init__(self, verbose)
         given = (hooks, total, seed, receipts, probe, loss)
-        self.driver = Driver(*given, penalties=penalties, metrics=metrics, observes=True)
+        self.driver = Driver(
+            *given, penalties=penalties, layers=layers, metrics=metrics, observes=True
+        )
         self._experience: Experience | None = None
         self._at_steps = True  # whether env_steps count at each step: not in most PPO rollouts
         self._log_point = _LogPoint(self.driver.flush)
@@ -130,7 +138,9 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
     def _on_training_start(self) -> None:
         model = self.model
         total = model._total_timesteps
-        networks = find_networks(model, self.driver.named())
+        driver, named = self.driver, self.driver.named()
+        install_layers(model, driver.layers, driver.configs, named, driver.seed)
+        networks = find_networks(model, named)
         recurrent = hasattr(getattr(model, "rollout_buffer", None), "hidden_states_pi")
         # Recurrent policies read more than observations.
         self._experience = None if recurrent else Experience(model, networks, self.driver.seed)

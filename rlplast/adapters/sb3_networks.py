@@ -18,6 +18,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import NORMS, Block, unwrap
 from rlplast.core.network.network import Init, Network, torch_default
 from rlplast.core.network.trace import is_activation, is_matrix
+from rlplast.core.network.unit_search import JOINED
 from rlplast.core.network.unit_walk import alone
 from rlplast.core.network.units import UnitSpec
 
@@ -179,9 +180,10 @@ def _network(
 def _units(module: nn.Module, chains: Chains, heads: tuple[str, ...]) -> list[UnitSpec] | None:
     """Return what the units of chains are; None where that is left to tracing.
 
-    Generalised state-dependent exploration reads the last hidden layer from outside of layers.
+    Generalised state-dependent exploration reads the last hidden layer from outside of layers; some
+    layers give each output twice.
     """
-    if getattr(module, "use_sde", False):
+    if getattr(module, "use_sde", False) or any(hasattr(m, JOINED) for m in module.modules()):
         return None
     readers: dict[str, dict[str, None]] = {}
     steps: dict[str, nn.Module] = {}

@@ -7,6 +7,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+import torch.fx
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
@@ -41,11 +43,18 @@ class Part(nn.Module):
         self._hidden, self._head = hidden, head
         self._space, self._normalize = policy.observation_space, policy.normalize_images
 
+    def hand_back(self, policy: Any) -> None:
+        """Give the policy the last layer that is here, which a method may have replaced."""
+        setattr(policy, self._head, self.get_submodule(self._head))
+
     def forward(self, obs: Any) -> Tensor:
         """Return logits or means of actions, or values (n, 1)."""
         from stable_baselines3.common.preprocessing import preprocess_obs
 
-        seen = preprocess_obs(obs, self._space, normalize_images=self._normalize)
+        # Units are found by tracing, which cannot follow what only reshapes and scales inputs.
+        traced = isinstance(obs, torch.fx.Proxy) and not self.use_sde
+        raw: Any = obs
+        seen = raw if traced else preprocess_obs(raw, self._space, normalize_images=self._normalize)
         hidden = self.mlp_extractor.get_submodule(self._hidden)(self.features_extractor(seen))
         return self.get_submodule(self._head)(hidden)
 

@@ -5,6 +5,7 @@
 - `kind_of`: the class of a layer that a method may replace.
 - `as_kind`, `put`: a layer as a module of another class, with the same parameters.
 - `install_methods`: what a run's config lists, before initialisation and optimizers.
+- `install_rows`: the same, and all other layers stay as they are.
 - `replace_layers`: the same by hand, in anybody's model.
 """
 
@@ -30,6 +31,7 @@ __all__ = [
     "as_kind",
     "hidden_layers",
     "install_methods",
+    "install_rows",
     "kind_of",
     "named_layers",
     "put",
@@ -61,6 +63,19 @@ def install_methods(
         ConfigError: for unknown keys, methods, networks, parameters or layers; and for an entry
             that finds nothing to replace in a network it names, or in any.
     """
+    replaced = install_rows(layers, hooks, networks, seed)
+    for model in (m for models in networks.values() for m in models):
+        quicken(model)  # last, so that methods find the layers of torch that they know
+    return replaced
+
+
+def install_rows(
+    layers: Sequence[Mapping[str, Any]],
+    hooks: Sequence[Mapping[str, Any]],
+    networks: Mapping[str, Sequence[nn.Module]],
+    seed: int,
+) -> dict[str, list[str]]:
+    """Do as `install_methods`, and leave other layers as they are."""
     listed = [
         parse_row(f"{key}[{i}]", config, key, networks)
         for key, configs in (("layers", layers), ("hooks", hooks))
@@ -71,8 +86,6 @@ def install_methods(
     for row in listed:
         for name, paths in _install(row, networks, seed).items():
             replaced.setdefault(name, []).extend(paths)
-    for model in (m for models in networks.values() for m in models):
-        quicken(model)  # last, so that methods find the layers of torch that they know
     return replaced
 
 

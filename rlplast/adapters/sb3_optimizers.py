@@ -1,0 +1,68 @@
+"""Our optimizers in Stable-Baselines3.
+
+- `optimizer_class`: one by name, for ``policy_kwargs``.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.registry import check_range, checked, get, rows
+from rlplast.core.rng import derive_seed
+
+__all__ = ["optimizer_class"]
+
+_SEVERAL = ("muon", "muon_fire")  # two optimizers that share the parameters, by layer
+
+
+def optimizer_class(
+    name: str, *, weight_decay: float = 0.0, seed: int = 0, **params: Any
+) -> Callable[..., Optimizer]:
+    """Return an optimizer of ours, for ``policy_kwargs={"optimizer_class": …}``.
+
+    The learning rate is that of the algorithm.
+
+    Args:
+        name: adam, adamw, sgd, rmsprop, upgd, schedule_free, trac, kron or another of ``rlplast
+            list optimizers`` that is one optimizer.
+        weight_decay: as in the section ``optimizer`` of a run's config, at least 0.
+        seed: of the noise of optimizers that draw some.
+        **params: the optimizer's own parameters.
+
+    Raises:
+        ConfigError: for an unknown optimizer or parameter, a value out of range, or an optimizer
+            that is several.
+    """
+    get("optimizers", name)
+    if name in _SEVERAL:
+        allowed = ", ".join(info.name for info in rows("optimizers") if info.name not in _SEVERAL)
+        raise ConfigError(
+            f"optimizer_class({name!r}) is two optimizers, and Stable-Baselines3 takes one: "
+            f"allowed are {allowed}"
+        )
+    check_range("weight_decay", weight_decay, 0.0, "[0, inf)")
+    return partial(_made, name, checked("optimizers", name, params), weight_decay, seed)
+
+
+def _made(
+    name: str,
+    options: dict[str, Any],
+    weight_decay: float,
+    seed: int,
+    params: Iterable[Tensor],
+    lr: float,
+) -> Optimizer:
+    groups = [{"params": list(params), "weight_decay": weight_decay}]
+    found: Any = get("optimizers", name).target(nn.Module(), groups, lr, **options)
+    if not isinstance(found, Optimizer):
+        raise ConfigError(
+            f"optimizer_class({name!r}) makes a {type(found).__name__}, and Stable-Baselines3 "
+            "takes one optimizer: allowed are upgd, schedule_free, trac and others"
+        )
+    if hasattr(found, "seed"):
+        vars(found)["seed"] = derive_seed(seed, "optimizer", 0)
+    return found

@@ -1,0 +1,99 @@
+"""Our optimizers in Stable-Baselines3: against loops by hand on the same minibatches."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from stable_baselines3 import PPO
+from torch.optim import Optimizer
+
+from rlplast.adapters.sb3 import HookCallback, optimizer_class
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.schedule_free import ScheduleFree
+from rlplast.core.network.trac import Trac
+from rlplast.core.network.upgd import UPGD
+from rlplast.core.rng import derive_seed
+from tests.adapters.hosts import same, sb3_model, state
+from tests.adapters.ppo_by_hand import Watched, learn_by_hand
+
+LR = 3e-3
+MADE: dict[str, Any] = {
+    "sgd": lambda p: torch.optim.SGD(p, LR, momentum=0.9),
+    "upgd": lambda p: UPGD(p, LR, seed=derive_seed(4, "optimizer", 0)),
+    "trac": lambda p: Trac(torch.optim.Adam(p, LR)),
+    "schedule_free": lambda p: ScheduleFree(p, LR),
+}
+
+
+def layers(name: str, **options: Any) -> dict[str, Any]:
+    own = {"sgd": {"momentum": 0.9}, "upgd": {"seed": 4}}.get(name, {}) | options
+    return {"net_arch": [8], "optimizer_class": optimizer_class(name, **own)}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_ppo_with_it_equals_a_loop_by_hand(name: str):
+    model = sb3_model("PPO", policy_kwargs=layers(name), learning_rate=LR)
+    policy, watched = copy.deepcopy(model.policy), Watched(model)
+    model.learn(64)
+    optimizer: Optimizer = MADE[name](list(policy.parameters()))
+    assert type(model.policy.optimizer) is type(optimizer)
+    learn_by_hand(watched, policy, optimizer)
+    pairs = list(zip(model.policy.parameters(), policy.parameters(), strict=True))
+    assert all(torch.allclose(a, b, rtol=0, atol=1e-6) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC"])
+@pytest.mark.parametrize("optimizer", ["upgd", "adamw"])
+def test_hooks_reset_its_state(name: str, optimizer: str):
+    model = sb3_model(name, policy_kwargs=layers(optimizer))
+    callback = HookCallback([{"method": "full_reset", "at": "50%"}])
+    model.learn(40, callback=callback)
+    assert {r.optimizer_policy for r in callback.receipts} == {"network"}
+
+
+def test_what_all_parameters_share_is_not_reset_for_one_part():
+    """The tuners of TRAC are of actor and critic alike."""
+    hook = {"method": "full_reset", "at": "50%", "networks": ["critic"]}
+    with pytest.raises(
+        ConfigError, match="of the Trac that trains 'critic' and 'actor'"
+    ):
+        sb3_model("PPO", policy_kwargs=layers("trac")).learn(32, callback=HookCallback([hook]))
+    callback = HookCallback([hook | {"optimizer": "parameter"}])
+    sb3_model("PPO", policy_kwargs=layers("trac")).learn(32, callback=callback)
+    assert len(callback.receipts) == 1
+
+
+def test_average_of_schedule_free_is_evaluated():
+    model, callback = sb3_model("PPO", policy_kwargs=layers("schedule_free")), HookCallback([])
+    with pytest.raises(ConfigError, match="training has not begun"):
+        callback.evaluating()
+    model.learn(32, callback=callback)
+    trained = state([], model.policy)
+    with callback.evaluating():
+        averaged = state([], model.policy)
+    assert not same(trained, averaged) and same(trained, state([], model.policy))
+
+
+def test_model_with_it_is_saved_and_loaded(tmp_path: Path):
+    model = sb3_model("PPO", policy_kwargs=layers("upgd"))
+    model.learn(32)
+    model.save(tmp_path / "model")
+    loaded = PPO.load(tmp_path / "model", device="cpu")
+    assert type(loaded.policy.optimizer) is UPGD
+    assert same(state([], loaded.policy), state([], model.policy))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "match"),
+    [
+        ("muon", {}, r"optimizer_class\('muon'\) is two optimizers.*allowed are adam, .*upgd"),
+        ("upg", {}, "did you mean 'upgd'"),
+        ("upgd", {"sigmas": 1}, "did you mean 'sigma'"),
+        ("sgd", {"weight_decay": -1.0}, "weight_decay"),
+    ],
+)
+def test_what_is_no_optimizer_of_one_part_is_refused(name: str, options: Any, match: str):
+    with pytest.raises(ConfigError, match=match):
+        optimizer_class(name, **options)
