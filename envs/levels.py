@@ -23,9 +23,10 @@ __all__ = ["LEVELS", "Level", "Resumable", "find_level"]
 LEVELS = ("exact", "replayed", "restarted")  # the best first
 LIMIT = 5.0  # seconds of a trial, over all levels; what takes longer passes none
 STEPS = 100  # of each stretch that is compared
-STRETCH = 0.3  # seconds of the first stretch, if that is fewer steps; all have as many
+STRETCH = 0.15  # seconds of the first stretch, if that is fewer steps; all have as many
 FEWEST = 2  # steps of a stretch
 AFTER_RESET = 5  # steps, if a stretch has as many
+RESETS = 3  # after a stretch, if it has all `STEPS`
 
 _Step = tuple[bytes, float, bool, bool]
 
@@ -81,9 +82,9 @@ def find_level(build: Callable[[str, np.random.Generator], Resumable]) -> Level:
     Two environments are built from equal generators. Their first episodes must be equal. Then the
     state of one, in the midst of an episode and after a few more, is put into the other, and back
     into itself; each time the same actions must have the same results, bit for bit, over episodes
-    that end, over a reset between, and while the other one is played. An environment that moves a
-    global generator of NumPy, Python or PyTorch passes nothing. Nor does one that has not been
-    compared so far within `LIMIT` seconds.
+    that end, over resets between, and while the other one is played. An environment that moves a
+    global generator of NumPy, Python or PyTorch passes nothing. Nor does one that is too slow to be
+    compared once within `LIMIT` seconds.
 
     Args:
         build: returns the environment for a level, drawing from a generator.
@@ -123,34 +124,48 @@ def _problem(build: Callable[[str, np.random.Generator], Resumable], level: str,
         for rng in rngs:
             _check_time(end)
             envs.append(build(level, rng))
-            envs[-1].reset()
-            envs[-1].state_dict()  # at once, as it may refuse
-        one, other = envs
-        count, begun = _play(one, 0, end, resets=False)
-        if _play(other, 0, end, count, resets=False)[1] != begun:
+        starts = [env.reset().tobytes() for env in envs]
+        envs[0].state_dict()  # at once, as it may refuse
+        count, begun = _play(envs[0], 0, end, resets=False)
+        if starts[0] != starts[1] or _play(envs[1], 0, end, count, resets=False)[1] != begun:
             return "two environments from one seed differ"
-        for number in (1, 2):
-            if number == 2 and time.monotonic() > end - LIMIT / 2:
-                break
-            _play(one, number, end, count, resets=False)
-            state, drawn = one.state_dict(), rng_state(rngs[0])
-            if state is None:
-                return "its episodes are too long"
-            _, goes_on = _play(one, 9, end, count)
-            _play(other, 10 + number, end, count, resets=False)  # so that it is elsewhere
-            for env, rng in zip(envs[::-1], rngs[::-1], strict=True):
-                load_rng_state(rng, drawn)
-                env.load_state_dict(state)
-                beside = one if env is other else other
-                _, again = _play(env, 9, end, count, beside=beside)
-                at = [a != b for a, b in zip(goes_on, again, strict=False)]
-                if any(at):
-                    return f"after a resume it differs from step {at.index(True) + 1} on"
-        return ""
+        return _compared(envs, rngs, 1, count, end) or _compared_again(envs, rngs, count, end)
     finally:
         for env in envs:
             with suppress(Exception):
                 env.close()
+
+
+def _compared_again(
+    envs: list[Resumable], rngs: list[np.random.Generator], count: int, end: float
+) -> str:
+    """Say what differs after another resume; empty if there is no time for it."""
+    if time.monotonic() > end - LIMIT / 2:
+        return ""
+    with suppress(_TooSlow):
+        return _compared(envs, rngs, 2, count, end)
+    return ""
+
+
+def _compared(
+    envs: list[Resumable], rngs: list[np.random.Generator], number: int, count: int, end: float
+) -> str:
+    """Say what differs after the state of one of two is put into the other, and into itself."""
+    one, other = envs
+    _play(one, number, end, count, resets=False)
+    state, drawn = one.state_dict(), rng_state(rngs[0])
+    if state is None:
+        return "its episodes are too long"
+    _, goes_on = _play(one, 9, end, count)
+    _play(other, 10 + number, end, count, resets=False)  # so that it is elsewhere
+    for env, rng, beside in ((other, rngs[1], one), (one, rngs[0], other)):
+        load_rng_state(rng, drawn)
+        env.load_state_dict(state)
+        _, again = _play(env, 9, end, count, beside=beside)
+        at = [a != b for a, b in zip(goes_on, again, strict=False)]
+        if any(at):
+            return f"after a resume it differs from step {at.index(True) + 1} on"
+    return ""
 
 
 def _check_time(end: float) -> None:
@@ -169,12 +184,12 @@ def _play(
     """Play on with random actions, and return how many steps, and what happened.
 
     Args:
-        env: what is played. Its first episode begins here if `seed` is 0.
+        env: what is played.
         seed: of the actions.
         end: moment from which nothing is played.
         count: how many steps; else as many as `STRETCH` allows.
         beside: begins an episode and takes a few steps meanwhile, of which `env` must not notice.
-        resets: whether a new episode of a few steps follows, which must not depend on the past.
+        resets: whether new episodes of a few steps follow, which must not depend on the past.
 
     Raises:
         _TooSlow: if `end` comes before.
@@ -193,15 +208,13 @@ def _play(
         if terminated or truncated:
             reset()
 
-    if seed == 0:
-        reset()
     done, most = 0, STEPS if count is None else count
     while done < most and (count is not None or done < FEWEST or time.monotonic() < short):
         step()
         done += 1
         if beside is not None and done <= min(most, AFTER_RESET):
             _disturb(beside, done, rng)
-    if resets:
+    for _ in range((RESETS if done == STEPS else 1) if resets else 0):
         reset()
         for _ in range(min(done, AFTER_RESET)):
             step()

@@ -63,7 +63,7 @@ ENVS = {
         "exact",
     ),
     "LunarLander": (config("gym/LunarLander-v3"), "replayed"),
-    "BipedalWalker": (config("gym/BipedalWalker-v3", "sac"), "replayed"),
+    "LunarLanderContinuous": (config("gym/LunarLanderContinuous-v3", "sac"), "replayed"),
 }
 
 

@@ -191,6 +191,19 @@ class CState(Plain):
         return float(self.hash.digest()[0])
 
 
+class Worn(Plain):
+    """Carries what Python does not show from episode to episode."""
+
+    def __init__(self) -> None:
+        self.hash = hashlib.sha256()
+
+    def begin(self) -> None:
+        self.hash.update(b"x")
+
+    def hidden(self) -> float:
+        return float(self.hash.digest()[0])
+
+
 class Iterator(Plain):
     def begin(self) -> None:
         self.numbers = itertools.count()
@@ -331,6 +344,7 @@ RESTARTED = (
     Environ,
     Identity,
     FreshEntropy,
+    Worn,
 )
 SLIPS_THROUGH = (Cache, Late)
 
