@@ -307,12 +307,19 @@ def _level(env_id: str, options: dict[str, Any]) -> Level:
 def _describe(env_id: str, task: CustomTask, options: dict[str, Any]) -> EnvSpec:
     action_dim = None if task.bounds is None else len(task.bounds[0])
     limit, level = _record(env_id).max_episode_steps, _level(env_id, options)
-    size, number = task.seen.shape[0], task.num_actions
+    size, number, stack = task.seen.shape[0], task.num_actions, options["frame_stack"]
+    if stack > 1 and len(task.seen.shape) < 2:
+        raise ValueError(
+            f"option 'frame_stack' of env '{env_id}' is {stack}: it stacks pictures, and this one "
+            f"gives shape {task.seen.shape}; allowed is 1"
+        )
     return dataclasses.replace(
         control_spec(env_id, size, action_dim, limit, options, num_actions=number),
         obs_shape=task.seen.shape,
         obs_dtype=task.seen.dtype,
         obs_scale=task.seen.scale,
+        frame_stack=stack,
+        repeat_first=stack > 1,
         resume=level.name,
         resume_reason=level.reason,
     )
@@ -342,6 +349,7 @@ def _options(env_id: str) -> dict[str, Option]:
     return control_options(_record(env_id).max_episode_steps) | {
         "kwargs": Option({}, "mapping of arguments", mapping),
         "keys": Option(None, "list of names, null: all", names),
+        "frame_stack": count(1),
         "longest_replay": count(10_000),
     }
 

@@ -24,6 +24,7 @@ from tests.agents.pictures import SIDE
 from tests.runs import Killed, at_step, final, kill
 
 SPOT = {"id": "gym/tests/Spot-v0", "num_envs": 2}
+STACKED = SPOT | {"options": {"frame_stack": 3}}
 SMALL: dict[str, Any] = {
     "network": "drq",
     "convs": [[4, 3, 2], [8, 3, 1]],
@@ -163,7 +164,9 @@ def test_the_critics_loss_trains_the_encoder_and_the_actors_does_not() -> None:
     agent.close()
 
 
-@pytest.mark.parametrize("env", [SPOT, pytest.param(DMC, marks=needs_gl)], ids=["spot", "dmc"])
+@pytest.mark.parametrize(
+    "env", [SPOT, STACKED, pytest.param(DMC, marks=needs_gl)], ids=["spot", "stacked", "dmc"]
+)
 def test_killed_and_resumed_equals(env: Any, tmp_path: Path) -> None:
     keys = SAC | {"env": env}
     api.train(keys, tmp_path / "whole")
@@ -299,6 +302,14 @@ def test_a_replay_keeps_each_picture_once() -> None:
 def test_options_of_pictures_are_checked(options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         envs.spec("dmc/cheetah-run", **options)
+
+
+def test_pictures_of_any_environment_are_stacked_and_nothing_else_is() -> None:
+    agent, _ = build(config(hooks=[], env=STACKED))
+    assert agent.spec.stacked_shape == (9, SIDE, SIDE)
+    agent.close()
+    with pytest.raises(ValueError, match="'frame_stack' of env 'gym/FrozenLake-v1' is 2: it"):
+        envs.spec("gym/FrozenLake-v1", frame_stack=2)
 
 
 def test_spots_have_the_side_they_say() -> None:
