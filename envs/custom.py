@@ -7,19 +7,21 @@ registered with. Only the step limit is ours.
 A run that was interrupted goes on at one of three levels, found by trying (`rlplast.envs.levels`):
 
 - exact: the environment's own ``state_dict()`` and ``load_state_dict(state)``, where it and its
-  wrappers have them; else all their attributes (`rlplast.envs.snapshot`). It draws from our
-  generator.
-- replayed: a new environment gets the seed and the actions of the open episode again. Every
-  episode is reset with a seed of its own, drawn from our generator. The attributes of wrappers are
-  put back.
+  wrappers have them; else all their attributes (`rlplast.envs.snapshot`).
+- replayed: a new environment gets the seed and the actions of the open episode again. The
+  attributes of wrappers are put back.
 - restarted: a new episode begins. The open one counts as truncated.
 
-So does a state that cannot be put back: the level, or the environment, may be another one by then.
+Every episode is reset with a seed of its own, drawn from our generator. So a run that is not
+interrupted is the same at every level.
+A new episode begins also where a state cannot be put back: the level, or the environment, may be
+another one by then.
 
 Options: those of `rlplast.envs.control`, whether actions are continuous or not, and
 
 - ``kwargs``: arguments of the environment, such as ``{map_name: 8x8}``;
 - ``keys``: entries of a Dict observation that the agent sees; all by default;
+- ``frame_stack``: newest pictures that the agent sees;
 - ``longest_replay``: steps of an episode that a resume may replay; a longer one is restarted.
 """
 
@@ -36,8 +38,10 @@ from rlplast.envs.base import (
     EpisodicEnv,
     MissingPackage,
     State,
+    load_rng_state,
     plain,
     require,
+    rng_state,
 )
 from rlplast.envs.control import control_env, control_options, control_spec
 from rlplast.envs.gl import choose_gl, compiler_first
@@ -153,19 +157,22 @@ class CustomTask:
         self.num_actions, self.bounds = self._acted.count, self._acted.bounds
         layers = _layers(self._env)
         self._episode = None
-        if level == LEVELS[0]:
-            layers[-1].np_random = rng
-        else:
+        if level != LEVELS[0]:
             self._episode = Episode(layers.pop(), rng, options["longest_replay"])
         # A wrapper passes on what it has not itself, so ask its class.
         own = [hasattr(type(layer), "state_dict") for layer in layers]
         self._telling = [layer for layer, tells in zip(layers, own, strict=True) if tells]
         self._silent = [layer for layer, tells in zip(layers, own, strict=True) if not tells]
-        self._outside = [rng, self._env.unwrapped, *self._telling]
+        self._outside = [self._env.unwrapped, *self._telling]
+        # What an environment tells leaves out the generator that Gymnasium gives it.
+        self._tells_all_but = self._env.unwrapped in self._telling
 
     def reset(self) -> np.ndarray:
-        """Start an episode and return its first observation."""
-        obs, _ = self._env.reset()
+        """Start an episode and return its first observation.
+
+        It gets a seed of its own, so that what happens is the same at every level.
+        """
+        obs, _ = self._env.reset(seed=int(self._rng.integers(2**31)))
         return self._seen(obs)
 
     def draw(self, rng: np.random.Generator) -> int | np.ndarray:
@@ -216,7 +223,12 @@ class CustomTask:
         except TypeError as error:
             raise ValueError(f"state_dict() of env '{self._id}': {error}") from error
         taken = snapshot.take(self._silent, self._outside)
-        return {"episode": episode, "layers": told, "attributes": taken}
+        return {
+            "episode": episode,
+            "layers": told,
+            "np_random": rng_state(self._env.unwrapped.np_random) if self._tells_all_but else None,
+            "attributes": taken,
+        }
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state` was taken.
@@ -246,6 +258,8 @@ class CustomTask:
             self._episode.load_state_dict(state["episode"])
         for layer, told in zip(self._telling, state["layers"], strict=True):
             layer.load_state_dict(plain(told))
+        if state["np_random"] is not None:
+            load_rng_state(self._env.unwrapped.np_random, state["np_random"])
         snapshot.put(state["attributes"], self._silent, self._outside)
 
     def close(self) -> None:

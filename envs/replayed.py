@@ -15,7 +15,7 @@ class Episode:
     """What the environment inside all wrappers was told since its reset, which gets a seed."""
 
     def __init__(self, env: Any, rng: np.random.Generator, longest: int) -> None:
-        """Listen to `env`; seeds come from `rng`, and `longest` is how many actions are kept."""
+        """Listen to `env`; `rng` gives seeds, and `longest` is how many actions are kept."""
         self._reset, self._step, self._rng = env.reset, env.step, rng
         self._longest, self._inside = longest, False
         self._seed, self._obs = 0, None
@@ -23,8 +23,9 @@ class Episode:
         env.reset, env.step = self.reset, self.step
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Begin an episode, with a new seed."""
-        self._seed, self._actions = int(self._rng.integers(2**31)), []
+        """Begin an episode; if a wrapper gives no seed, with a new one."""
+        self._seed = int(self._rng.integers(2**31)) if seed is None else seed
+        self._actions = []
         return self._begin(options)
 
     def _begin(self, options: dict[str, Any] | None = None) -> Any:
