@@ -37,7 +37,7 @@ class Batch(NamedTuple):
     """Transitions for one update; B transitions, stacks with the oldest frame first.
 
     Attributes:
-        obs: `[B, frame_stack, *obs_shape]`, or `[B, *obs_shape]` without stacking.
+        obs: `[B, *stacked_shape]`, see `rlplast.envs.base.stacked_shape`.
         action: `[B]`, int64; continuous ones `[B, action_dim]`, float32.
         reward: `[B]`, float32: sum of gamma^i * reward_i over the k <= n steps of the window.
         discount: `[B]`, float32: gamma^k, or 0 where the episode terminated in the window.

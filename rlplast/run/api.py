@@ -141,7 +141,7 @@ class Run:
         """Return greedy actions for a batch of observations, stacked as in training.
 
         Args:
-            obs: (batch, frame_stack, …), or (batch, …) without stacking.
+            obs: (batch, …), with the shape that networks see: frames of a stack as channels.
 
         Raises:
             ConfigError: if what was trained is no agent.
