@@ -56,9 +56,7 @@ def test_hooks_reset_its_state(name: str, optimizer: str):
 def test_what_all_parameters_share_is_not_reset_for_one_part():
     """The tuners of TRAC are of actor and critic alike."""
     hook = {"method": "full_reset", "at": "50%", "networks": ["critic"]}
-    with pytest.raises(
-        ConfigError, match="of the Trac that trains 'critic' and 'actor'"
-    ):
+    with pytest.raises(ConfigError, match="of the Trac that trains 'critic' and 'actor'"):
         sb3_model("PPO", policy_kwargs=layers("trac")).learn(32, callback=HookCallback([hook]))
     callback = HookCallback([hook | {"optimizer": "parameter"}])
     sb3_model("PPO", policy_kwargs=layers("trac")).learn(32, callback=callback)
