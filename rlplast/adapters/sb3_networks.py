@@ -44,6 +44,7 @@ def find_networks(model: Any, named: Collection[str] = ()) -> dict[str, Network]
         ConfigError: if its layout is not known, it is sharded, networks share layers, or a policy
             is named beside its parts.
     """
+    _refuse_jax(model)
     policy = model.policy
     refuse_sharded([*policy.modules(), *policy.parameters()])
     if not {kind.__name__ for kind in type(model).__mro__} & set(_UPDATES_ELSEWHERE):
@@ -59,6 +60,17 @@ def find_networks(model: Any, named: Collection[str] = ()) -> dict[str, Network]
         f"{type(model).__name__} is not supported: its networks and optimizers are not known; "
         "allowed are DQN, QRDQN, SAC, TQC, CrossQ, TD3, DDPG, PPO, A2C and what derives from them"
     )
+
+
+def _refuse_jax(model: Any) -> None:
+    for kind in type(model).__mro__:
+        if kind.__module__.partition(".")[0] == "sbx":
+            raise ConfigError(
+                f"{type(model).__name__} is of SBX, which is Stable-Baselines3 in JAX: its weights "
+                "are not in torch, where hooks, penalties and metrics work; allowed are the "
+                f"algorithms of stable_baselines3 and sb3_contrib, such as their "
+                f"{type(model).__name__}, or kind: dqn and kind: sac of `rlplast train`"
+            )
 
 
 def _actor_critic(model: Any) -> dict[str, Network]:
