@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from rlplast.adapters.driver import Driver, HookList
+from rlplast.adapters.driver import Driver
+from rlplast.adapters.state import HookList
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.method.receipt import Receipt
 

@@ -19,7 +19,7 @@ writes receipts.
 
 import json
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -27,16 +27,23 @@ from typing import Any, cast
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from rlplast.adapters.measuring import Measuring, MetricsRow, check_conditions
+from rlplast.adapters.measuring import (
+    Measuring,
+    MetricsRow,
+    check_conditions,
+    refuse_conditions,
+)
 from rlplast.adapters.penalising import add_gradients, check_terms
 from rlplast.adapters.reading import Recording, TrainerSource, check_readings
 from rlplast.adapters.state import (
+    HookList,
     check_form,
     check_match,
     check_start,
     cut_lines,
     fingerprint,
     hooks_text,
+    read_list,
     restore,
     restore_initial,
 )
@@ -48,13 +55,10 @@ from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.network import Network
-from rlplast.core.training.config import read_yaml
 from rlplast.core.training.distributed import check_in_step
 from rlplast.core.training.run_folder import clock_fields
 
 __all__ = ["Driver", "HookList"]
-
-HookList = Sequence[Mapping[str, Any]] | str | Path
 
 # Who counts an optimizer's steps: a run that was interrupted lets go of it only here.
 _HOLDERS: "weakref.WeakKeyDictionary[Optimizer, weakref.ref[Driver]]" = weakref.WeakKeyDictionary()
@@ -100,11 +104,11 @@ class Driver:
         metrics: Any = None,
         observes: bool = False,
     ) -> None:
-        self.configs = _read_list(hooks, "hooks")
-        self.penalties = None if penalties is None else _read_list(penalties, "penalties")
-        self.layers = _read_list(layers, "layers")
+        self.configs = read_list(hooks, "hooks")
+        self.penalties = None if penalties is None else read_list(penalties, "penalties")
+        self.layers = read_list(layers, "layers")
         if not observes:
-            _refuse_conditions(self.configs)
+            refuse_conditions(self.configs)
         self.total = None if total is None else Time.parse(total, "total")
         if self.total is not None and (self.total.unit == "%" or self.total.value < 1):
             raise ConfigError(f"total = {total!r}: allowed is a positive number with a unit")
@@ -334,6 +338,10 @@ class Driver:
             self._hooks.check_found(values)
             self._fired(self._hooks.observe(values))
 
+    def waits_for(self) -> list[str]:
+        """Return the keys that hooks wait for."""
+        return [] if self._hooks is None else self._hooks.reads()
+
     def _fired(self, receipts: list[Receipt]) -> None:
         if receipts:
             check_in_step(self.networks.values(), buffers=False)
@@ -408,23 +416,3 @@ def _processes() -> int:
 
 def _writes() -> bool:
     return _processes() == 1 or dist.get_rank() == 0
-
-
-def _read_list(given: HookList, key: str) -> list[Mapping[str, Any]]:
-    found = read_yaml(Path(given)) if isinstance(given, str | Path) else given
-    if not isinstance(found, Sequence) or not all(isinstance(h, Mapping) for h in found):
-        raise ConfigError(
-            f"{key} = {given!r}: allowed is a list of mappings, each with a method, or the path of "
-            "a YAML file that holds such a list"
-        )
-    return list(found)
-
-
-def _refuse_conditions(hooks: Sequence[Mapping[str, Any]]) -> None:
-    for i, hook in enumerate(hooks):
-        if hook.get("when") is not None:
-            raise ConfigError(
-                f"hooks[{i}] ({hook.get('method')}).when = {hook['when']!r}: a callback is not "
-                "told what its trainer measures; allowed are at, every, on (in a loop of your own, "
-                "rlplast.Hooks.observe is told)"
-            )

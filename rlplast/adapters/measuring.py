@@ -2,7 +2,7 @@
 
 - `MetricsRow`: what the user asks for.
 - `Measuring`: measures when it is due, and keeps the lines.
-- `check_conditions`: what hooks wait for is measured.
+- `check_conditions`, `refuse_conditions`: what hooks wait for is measured, or they may not wait.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from rlplast.core.training.intervals import is_due
 from rlplast.core.training.run_folder import clock_fields
 from rlplast.metrics.probe import OF_BATCH, OF_LOSS, OF_OUTPUTS, RunMetrics, check_names
 
-__all__ = ["Measuring", "MetricsRow", "check_conditions"]
+__all__ = ["Measuring", "MetricsRow", "check_conditions", "refuse_conditions"]
 
 
 @dataclass(frozen=True)
@@ -204,3 +204,18 @@ def check_conditions(hooks: Hooks, measuring: Measuring | None) -> None:
         when = hook.schedule.when
         if when is not None and (when.bare or when.metric.startswith("metric/")):
             when.check(measured, networks, f"{hook.label}.when")
+
+
+def refuse_conditions(hooks: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse hooks that wait for a value, in a trainer that tells none.
+
+    Raises:
+        ConfigError: naming the hook.
+    """
+    for i, hook in enumerate(hooks):
+        if hook.get("when") is not None:
+            raise ConfigError(
+                f"hooks[{i}] ({hook.get('method')}).when = {hook['when']!r}: a callback is not "
+                "told what its trainer measures; allowed are at, every, on (in a loop of your own, "
+                "rlplast.Hooks.observe is told)"
+            )

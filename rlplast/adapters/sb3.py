@@ -16,6 +16,7 @@ firing with followers ``copy`` they move towards equal weights, which changes no
 """
 
 import numbers
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,14 @@ import numpy as np
 from torch.optim import Optimizer
 
 from rlplast.adapters.callback import DriverCallback
-from rlplast.adapters.driver import Driver, HookList
+from rlplast.adapters.driver import Driver
 from rlplast.adapters.sb3_layers import install_layers
 from rlplast.adapters.sb3_networks import find_networks
 from rlplast.adapters.sb3_optimizers import optimizer_class
 from rlplast.adapters.sb3_probe import Experience
+from rlplast.adapters.state import HookList
 from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.network.network import Network
 
 try:
@@ -51,11 +53,13 @@ class _LogPoint(KVWriter):
 
     Attributes:
         unread: those that hooks have not seen, without times and our own metrics.
+        seen: the keys of all numbers so far.
     """
 
     def __init__(self, flush: Callable[[], None]) -> None:
         self.flush = flush
         self.unread: dict[str, float] = {}
+        self.seen: set[str] = set()
 
     def write(
         self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0
@@ -66,6 +70,7 @@ class _LogPoint(KVWriter):
             number = isinstance(value, numbers.Real | np.number)
             if number and not key.startswith(("time/", "metric/")):
                 self.unread[key] = float(value)
+        self.seen |= self.unread.keys()
 
     def close(self) -> None:
         """Do nothing."""
@@ -203,6 +208,13 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
     def _on_training_end(self) -> None:
         self.driver.end()
         self._log()
+        seen = self._log_point.seen
+        for key in self.driver.waits_for():
+            if seen and key not in seen and not key.startswith("metric/"):
+                near = did_you_mean(key, seen)
+                warnings.warn(
+                    f"a hook waits for {key!r}, which was not logged: {near}", stacklevel=2
+                )
         formats = self.model.logger.output_formats
         formats[:] = [f for f in formats if f is not self._log_point]
 

@@ -44,6 +44,7 @@ def find_networks(model: Any, named: Collection[str] = ()) -> dict[str, Network]
         ConfigError: if its layout is not known, it is sharded, networks share layers, or a policy
             is named beside its parts.
     """
+    _refuse_jax(model)
     policy = model.policy
     refuse_sharded([*policy.modules(), *policy.parameters()])
     if not {kind.__name__ for kind in type(model).__mro__} & set(_UPDATES_ELSEWHERE):
@@ -59,6 +60,17 @@ def find_networks(model: Any, named: Collection[str] = ()) -> dict[str, Network]
         f"{type(model).__name__} is not supported: its networks and optimizers are not known; "
         "allowed are DQN, QRDQN, SAC, TQC, CrossQ, TD3, DDPG, PPO, A2C and what derives from them"
     )
+
+
+def _refuse_jax(model: Any) -> None:
+    for kind in type(model).__mro__:
+        if kind.__module__.partition(".")[0] == "sbx":
+            raise ConfigError(
+                f"{type(model).__name__} is of SBX, which is Stable-Baselines3 in JAX: its weights "
+                "are not in torch, where hooks, penalties and metrics work; allowed are the "
+                f"algorithms of stable_baselines3 and sb3_contrib, such as their "
+                f"{type(model).__name__}, or kind: dqn and kind: sac of `rlplast train`"
+            )
 
 
 def _actor_critic(model: Any) -> dict[str, Network]:
@@ -164,10 +176,11 @@ def _network(
     extractor = type(getattr(module, _EXTRACTOR)).__name__
     if extractor in _KNOWN_EXTRACTORS and _is_plain(module):
         trunk = [_EXTRACTOR] if shared else []
-        parts = [*trunk, *(part for chain in chains for part in chain)]
-        order = [leaf for part in parts for leaf in _leaves(module, part)]
-        order += [heads] if heads else []
         units = _units(module, [[*trunk, *chain] for chain in chains], heads)
+        if not any(map(_renormalises, module.modules())):
+            parts = [*trunk, *(part for chain in chains for part in chain)]
+            order = [leaf for part in parts for leaf in _leaves(module, part)]
+            order += [heads] if heads else []
     network = Network(
         name, module, raw_optimizer(optimizer), followers, order=order, init=law, units=units
     )
@@ -187,6 +200,7 @@ def _units(module: nn.Module, chains: Chains, heads: tuple[str, ...]) -> list[Un
         return None
     readers: dict[str, dict[str, None]] = {}
     steps: dict[str, nn.Module] = {}
+    norms: dict[str, dict[str, None]] = {}
     for chain in chains:
         before = ""
         for name, layer in _computing(module, chain):
@@ -195,11 +209,19 @@ def _units(module: nn.Module, chains: Chains, heads: tuple[str, ...]) -> list[Un
                 before = name
             elif is_activation(layer):
                 steps.setdefault(before, alone(layer))
+            elif _renormalises(layer) and (not before or before in steps):
+                norms.setdefault(before, {})[name] = None
             else:
                 return None
         readers.setdefault(before, {}).update(dict.fromkeys(heads))
     return [
-        UnitSpec(layer, tuple(own), nonlinearity=steps.get(layer, nn.Identity()))
+        UnitSpec(
+            layer,
+            tuple(own),
+            tuple(norms.get(layer, ())),
+            nonlinearity=steps.get(layer, nn.Identity()),
+            norms_last=True,
+        )
         for layer, own in readers.items()
         if layer and own
     ]
@@ -236,7 +258,18 @@ def _is_plain(module: nn.Module) -> bool:
     """Say whether every layer below is one of which methods know what it does to a scale."""
     layers = [m for m in module.modules() if m is not module and _holds(m)]
     known = (nn.Linear, _ConvNd, *NORMS)
-    return all(isinstance(m, known) or hasattr(m, "block_specs") for m in layers)
+    return all(
+        isinstance(m, known) or _renormalises(m) or hasattr(m, "block_specs") for m in layers
+    )
+
+
+def _renormalises(module: nn.Module) -> bool:
+    """Say whether a module is CrossQ's batch renormalisation, of which no forward order is known.
+
+    It comes after the nonlinearity. While it warms up it divides by what the batch says, later
+    mostly by what it remembers: what it does to a scale changes.
+    """
+    return hasattr(module, "ra_mean") and hasattr(module, "ra_var")
 
 
 def _law(constants: Mapping[str, float], gains: Mapping[str, float]) -> Init:

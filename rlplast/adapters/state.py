@@ -1,7 +1,7 @@
 """What an adapter saves of its hooks, and whether it belongs to the run that goes on from it.
 
 - `fingerprint`: a checksum of each weight.
-- `hooks_text`: a hook list as one string.
+- `read_list`, `hooks_text`: a list of hooks as it is given, and as one string.
 - `check_form`: a saved state has all its parts.
 - `check_start`, `check_match`: a state is of this training, these weights, hooks and seed.
 - `cut_lines`: a file of receipts or metrics is of this training.
@@ -20,17 +20,22 @@ from torch import Tensor
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.network import Network
+from rlplast.core.training.config import read_yaml
 
 __all__ = [
+    "HookList",
     "check_form",
     "check_match",
     "check_start",
     "cut_lines",
     "fingerprint",
     "hooks_text",
+    "read_list",
     "restore",
     "restore_initial",
 ]
+
+HookList = Sequence[Mapping[str, Any]] | str | Path
 
 _REMEDY = "load the hooks' state that was saved together with this checkpoint of the model"
 _PARTS: dict[str, Any] = {
@@ -56,6 +61,21 @@ def fingerprint(networks: Mapping[str, Network]) -> dict[str, dict[str, int]]:
 def _checksum(tensor: Tensor) -> int:
     whole = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return zlib.crc32(whole.numpy().data)
+
+
+def read_list(given: HookList, key: str) -> list[Mapping[str, Any]]:
+    """Return a list of hooks, penalties or layers, given as such or as the path of a YAML file.
+
+    Raises:
+        ConfigError: if it is none.
+    """
+    found = read_yaml(Path(given)) if isinstance(given, str | Path) else given
+    if not isinstance(found, Sequence) or not all(isinstance(h, Mapping) for h in found):
+        raise ConfigError(
+            f"{key} = {given!r}: allowed is a list of mappings, each with a method, or the path of "
+            "a YAML file that holds such a list"
+        )
+    return list(found)
 
 
 def hooks_text(configs: Sequence[Mapping[str, Any]]) -> str:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.method.context import Context
+from rlplast.core.network.blocks import VARIANCES
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.units import Part, UnitGroup
@@ -228,7 +229,7 @@ _NOTHING, _ONE = torch.zeros(()), torch.ones(())
 
 def _as_new(part: Part) -> Tensor:
     """Return what biases and entries of norm layers begin with."""
-    scale = part.block.role == "scale" or part.block.spec.tensor == "running_var"
+    scale = part.block.role == "scale" or part.block.spec.tensor in VARIANCES
     return _ONE if scale else _NOTHING
 
 

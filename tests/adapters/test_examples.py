@@ -18,6 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
     ("name", "promised"),
     [
         slow("sb3_hooks", ["fire        env_step 1000", "head_reset", "lines in"]),
+        slow("sb3_ppo_stages", ["head_reset of critic in phase 2", "stage 2", "lines in"]),
         slow("hf_trainer_hooks", ["full_reset     update 18", "equals uninterrupted: True"]),
         ("lightning_hooks", ["full_reset  update 10", "equals uninterrupted: True"]),
     ],

@@ -87,7 +87,7 @@ def test_gradients_of_an_update_are_read_with_one_optimizer():
 def test_network_without_units_is_refused_with_its_reasons():
     callback = HookCallback([row("toy_least")])
     with pytest.raises(NothingToEdit, match="no hidden units in scope"):
-        sb3_model("CrossQ").learn(20, callback=callback)
+        sb3_model("DQN", policy_kwargs={"net_arch": []}).learn(20, callback=callback)
 
 
 def test_recurrent_policy_asks_for_a_probe():

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
+from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from torch import Tensor
@@ -203,6 +204,16 @@ def test_algorithm_without_a_known_layout_is_refused_by_name(name: str):
     algorithm = getattr(sb3_contrib, name)("MlpPolicy", "CartPole-v1", device="cpu")
     with pytest.raises(ConfigError, match=f"{name} is not supported: .*allowed are DQN, QRDQN"):
         algorithm.learn(8, callback=HookCallback([RESET | {"at": "0%"}]))
+
+
+def test_algorithm_in_jax_is_refused_by_name():
+    """SBX: its classes derive from those of Stable-Baselines3, their weights are JAX's."""
+    base = type("OnPolicyAlgorithmJax", (PPO,), {"__module__": "sbx.common.on_policy_algorithm"})
+    jax = type("PPO", (base,), {"__module__": "sbx.ppo.ppo"})
+    algorithm = jax("MlpPolicy", "CartPole-v1", n_steps=8, batch_size=8, device="cpu")
+    for options in ({}, {"layers": [{"method": "dropout"}]}):
+        with pytest.raises(ConfigError, match=r"PPO is of SBX, .* in JAX: .*stable_baselines3"):
+            algorithm.learn(8, callback=HookCallback([RESET | {"at": "0%"}], **options))
 
 
 def test_something_else_than_an_algorithm_is_refused():

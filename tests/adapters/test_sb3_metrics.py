@@ -126,6 +126,13 @@ def test_hook_waits_for_what_the_library_logs(name: str):
         assert [r.clock.updates for r in callback.receipts] == [4, 8]
 
 
+def test_key_that_is_never_logged_is_named():
+    callback = HookCallback([RESET | {"when": {"metric": "train/losses", "above": 0.0}}])
+    with pytest.warns(UserWarning, match="waits for 'train/losses', which was not logged: did you"):
+        monitored("DQN").learn(64, callback=callback, log_interval=1)
+    assert callback.receipts == []
+
+
 def test_condition_and_metrics_go_on_after_a_stop(tmp_path: Path):
     """Weights of the last time and firings are saved; lines after the save are cut."""
     when = {"metric": "weight_norm", "above": 0.0, "cooldown": "50 env_steps"}

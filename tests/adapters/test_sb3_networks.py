@@ -13,6 +13,7 @@ from rlplast.adapters.sb3_networks import find_networks
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.network import Network
+from rlplast.core.network.record import observe
 from tests.adapters import wide_env
 from tests.adapters.hosts import sb3_model
 
@@ -243,3 +244,79 @@ def test_swr_on_pictures_is_as_the_how_to_says(name: str, share: bool | None, ch
     works = share is not True and chosen != ["critic"] and (name, chosen) != ("SAC", None)
     with nullcontext() if works else pytest.raises(ConfigError, match="the order branches there"):
         Hooks([hook], find_networks(model), "9 updates")
+
+
+CROSSQ = {"net_arch": [16, 16]}
+
+
+def test_hidden_units_of_crossq_are_read_before_batch_renormalisation():
+    networks = find_networks(sb3_model("CrossQ", policy_kwargs=CROSSQ))
+    assert units(networks["actor"]) == [
+        "latent_pi.1 relu latent_pi.4",
+        "latent_pi.4 relu mu log_std",
+    ]
+    assert units(networks["critic"]) == [
+        f"qf{i}.{n} relu qf{i}.{n + 3}" for i in (0, 1) for n in (1, 4)
+    ]
+    groups = networks["actor"].units().groups
+    assert [[part.block.name for part in g.norms] for g in groups] == [
+        [f"latent_pi.{n}.{tensor}" for tensor in ("scale", "bias", "ra_mean", "ra_var")]
+        for n in (3, 6)
+    ]
+
+
+def test_activations_of_crossq_are_those_after_relu():
+    model = sb3_model("CrossQ", policy_kwargs=CROSSQ)
+    network, x = find_networks(model)["critic"], torch.randn(5, 64)
+    actions = torch.rand(5, 3)
+    found = observe(network, lambda: network.module(x, actions))
+    net = model.critic.qf1.eval()
+    with torch.no_grad():
+        inputs = torch.cat([x, actions], 1)
+        assert torch.equal(found["qf1.1"], net[:3](inputs))
+        assert torch.equal(found["qf1.4"], net[:6](inputs))
+
+
+def test_reset_unit_of_crossq_begins_anew_in_its_renormalisation():
+    """ReDo: outgoing weights 0, and in the norm in between 1, 0 and as its statistics begin."""
+    model = sb3_model("CrossQ", policy_kwargs=CROSSQ)
+    model.learn(40)
+    network = find_networks(model)["actor"]
+    norm, x = model.actor.latent_pi[3], torch.randn(64, 64)
+    with torch.no_grad():
+        model.actor.latent_pi[1].weight[:2] = 0
+        model.actor.latent_pi[1].bias[:2] = -1
+        norm.scale.fill_(3.0)
+        norm.bias.fill_(2.0)
+    assert not torch.equal(norm.ra_mean, torch.zeros(16))
+    hooks = Hooks(
+        [{"method": "redo", "at": "1 updates", "params": {"threshold": 0.0}}],
+        network,
+        "9 updates",
+        probe=x,
+    )
+    (receipt,) = hooks.step(updates=1)
+    assert receipt.units is not None and receipt.units["latent_pi.1"] >= 2
+    for tensor, new in (("scale", 1), ("bias", 0), ("ra_mean", 0), ("ra_var", 1)):
+        assert (getattr(norm, tensor)[:2] == new).all(), tensor
+    assert (model.actor.latent_pi[4].weight[:, :2] == 0).all()
+
+
+@pytest.mark.parametrize("every", ["1 updates", "20 env_steps"])
+def test_unit_methods_work_in_crossq(every: str):
+    method = "cbp" if every == "1 updates" else "redo"
+    callback = HookCallback(
+        [{"method": method, "every": every}],
+        metrics={"every": "20 env_steps", "names": ["dormant_ratio"]},
+    )
+    sb3_model("CrossQ", policy_kwargs=CROSSQ).learn(60, callback=callback)
+    assert callback.receipts
+    assert "metric/dormant_ratio/critic" in callback.metrics[-1]
+
+
+def test_fresh_renormalisation_begins_as_the_library_begins():
+    network = find_networks(sb3_model("CrossQ", policy_kwargs=CROSSQ))["critic"]
+    norms = [b.name for b in network.blocks if b.kind == "norm"]
+    assert len(norms) == 24
+    for name in norms:
+        assert torch.equal(fresh(network)[name], network.initial[name])

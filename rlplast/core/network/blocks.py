@@ -20,9 +20,10 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from rlplast.core.errors import BadWeights
 from rlplast.core.network.packing import UNKNOWN, packed_rows
 
-__all__ = ["NORMS", "Block", "BlockSpec", "blocks_of", "unwrap"]
+__all__ = ["NORMS", "VARIANCES", "Block", "BlockSpec", "blocks_of", "unwrap"]
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)
+VARIANCES = ("running_var", "ra_var")  # buffers of norm layers that begin with 1
 _WRAPPERS = ("module", "_orig_mod")
 
 
@@ -182,6 +183,9 @@ def _specs(module: nn.Module, path: str, around: nn.Module | None) -> list[Block
             BlockSpec("bias", "shift", "norm"),
             *_buffer_specs(module, "norm"),
         ]
+    if hasattr(module, "ra_mean") and hasattr(module, "ra_var"):  # sb3-contrib's BatchRenorm
+        roles = {"scale": "scale", "bias": "shift", "ra_mean": "buffer", "ra_var": "buffer"}
+        return [BlockSpec(tensor, role, "norm") for tensor, role in roles.items()]
     if isinstance(module, nn.Embedding):
         return [BlockSpec("weight", "embedding", "embedding")]
     if isinstance(module, nn.MultiheadAttention):

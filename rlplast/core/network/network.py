@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear as _AttentionOutput
 
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.network.blocks import Block, blocks_of, unwrap
+from rlplast.core.network.blocks import VARIANCES, Block, blocks_of, unwrap
 from rlplast.core.network.memory import check_memory, check_module
 from rlplast.core.network.unit_search import find_units
 from rlplast.core.network.units import UnitGroup, UnitMap, UnitSpec
@@ -43,7 +43,7 @@ def torch_default(block: Block, generator: torch.Generator) -> Tensor:
     """
     shape = block.view.shape
     if block.role == "buffer":
-        return torch.ones(shape) if block.spec.tensor == "running_var" else torch.zeros(shape)
+        return torch.ones(shape) if block.spec.tensor in VARIANCES else torch.zeros(shape)
     if block.role in ("scale", "shift"):
         return torch.full(shape, 1.0 if block.role == "scale" else 0.0)
     if block.role == "embedding":

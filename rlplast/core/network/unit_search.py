@@ -91,7 +91,7 @@ def _join(*parts: str) -> str:
 
 def _declared(spec: UnitSpec, prefix: str) -> _Found:
     spec = _whole(spec, prefix)
-    anchor = spec.norms[0] if spec.norms else spec.layer
+    anchor = spec.norms[0] if spec.norms and not spec.norms_last else spec.layer
     module = "" if spec.replaceable else None
     return _Found(spec, anchor, (spec.nonlinearity,), name_of(spec.nonlinearity), module=module)
 

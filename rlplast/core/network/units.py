@@ -40,6 +40,7 @@ class UnitSpec:
             without an activation. 0 for all other layers.
         beside: paths of other layers whose rows belong to the same units. These are the layers of
             key and value, if they are separate from the query's.
+        norms_last: whether the norms come after the nonlinearity.
         replaceable: whether the module gets its nonlinearity from `activated`, so that a method can
             replace it.
     """
@@ -50,6 +51,7 @@ class UnitSpec:
     nonlinearity: Step = F.relu
     heads: int = 0
     beside: tuple[str, ...] = ()
+    norms_last: bool = False
     replaceable: bool = False
 
 
