@@ -67,7 +67,8 @@ class DQN(OffPolicyAgent):
 
     def _q_network(self) -> nn.Module:
         spec, agent = self.spec, self.config.agent
-        network = q_network(agent, spec.stacked_shape, self.num_actions, spec.obs_scale)
+        seed = derive_seed(self.config.seed, "q", "buffers")
+        network = q_network(agent, spec.stacked_shape, self.num_actions, spec.obs_scale, seed)
         if any(isinstance(module, nn.Conv2d) for module in network.modules()):
             network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         return network.to(self.device)
@@ -116,7 +117,7 @@ class DQN(OffPolicyAgent):
         if explore.all():
             return random
         network = self.target if self.config.agent.policy == "target" else self.online
-        with self._autocast():
+        with self._acting_mode(), self._autocast():
             greedy = network(on_device(obs, self.device)).argmax(1).cpu().numpy()
         return np.where(explore, random, greedy)
 

@@ -28,6 +28,7 @@ class Encoder(nn.Module):
         shape: of a stack of pictures, (channels, height, width).
         convs: channels, kernel and stride of each layer.
         activation: of `rlplast.agents.networks.ACTIVATIONS`.
+        obs_scale: factor on pictures, which brings them into [0, 1].
 
     Attributes:
         features: numbers that one picture gives.
@@ -36,8 +37,15 @@ class Encoder(nn.Module):
         ConfigError: if the pictures are too small.
     """
 
-    def __init__(self, shape: Sequence[int], convs: Convs, activation: str = "relu") -> None:
+    def __init__(
+        self,
+        shape: Sequence[int],
+        convs: Convs,
+        activation: str = "relu",
+        obs_scale: float = 1 / 255,
+    ) -> None:
         super().__init__()
+        self.obs_scale = obs_scale
         self.nonlinearity = ACTIVATIONS[activation]
         self.order: list[str] = []
         channels, *sides = shape
@@ -62,11 +70,11 @@ class Encoder(nn.Module):
         ]
 
     def forward(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return features (batch, features) of pictures in [0, 255], and activations by layer."""
+        """Return features (batch, features) of pictures in bytes, and activations by layer."""
         kind = obs.device.type
         low = torch.is_autocast_enabled(kind)
         x = channels_last(obs).to(torch.get_autocast_dtype(kind) if low else torch.float32)
-        x = x / 255 - 0.5
+        x = x * self.obs_scale - 0.5
         taps: dict[str, Tensor] = {}
         for name in self.order:
             layer = self.get_submodule(name)

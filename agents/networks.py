@@ -17,7 +17,14 @@ from torch import Tensor, nn
 from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
-from rlplast.core.network.own import check_outputs, factory_of, is_factory, made, own_law
+from rlplast.core.network.own import (
+    check_again,
+    check_outputs,
+    factory_of,
+    is_factory,
+    made,
+    own_law,
+)
 from rlplast.core.network.units import Step, UnitSpec, activated
 
 __all__ = [
@@ -133,6 +140,7 @@ class OwnQNetwork(nn.Module):
         obs_shape: shape of one (stacked) observation.
         num_actions: number of discrete actions.
         obs_scale: factor on observations, 1/255 for frames.
+        seed: that its buffers are drawn from.
 
     Raises:
         ConfigError: as `rlplast.core.network.own` says, or for outputs of another shape.
@@ -141,7 +149,12 @@ class OwnQNetwork(nn.Module):
     of_user = True
 
     def __init__(
-        self, name: str, obs_shape: Sequence[int], num_actions: int, obs_scale: float = 1.0
+        self,
+        name: str,
+        obs_shape: Sequence[int],
+        num_actions: int,
+        obs_scale: float = 1.0,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         self.obs_scale = obs_scale
@@ -150,7 +163,8 @@ class OwnQNetwork(nn.Module):
         spaces = {"obs_shape": shape, "num_actions": num_actions}
         factory = factory_of("agent.network", name)
         make = partial(made, key, factory, inputs=zeros, **spaces)
-        self.net = make(seed=0)
+        self.net = make(seed=seed)
+        check_again(key, self.net, make(seed=seed))
         check_outputs(key, self.net, zeros, num_actions)
         self.init_block = own_law(lambda seed: nn.ModuleDict({"net": make(seed=seed)}))
 
@@ -161,7 +175,11 @@ class OwnQNetwork(nn.Module):
 
 
 def q_network(
-    agent: Any, obs_shape: Sequence[int], num_actions: int, obs_scale: float = 1.0
+    agent: Any,
+    obs_shape: Sequence[int],
+    num_actions: int,
+    obs_scale: float = 1.0,
+    seed: int = 0,
 ) -> nn.Module:
     """Return the network that a DQN's config says.
 
@@ -170,12 +188,13 @@ def q_network(
         obs_shape: shape of one (stacked) observation.
         num_actions: number of discrete actions.
         obs_scale: factor on observations.
+        seed: that buffers of a user's network are drawn from.
 
     Raises:
         ConfigError: as `architecture` and `OwnQNetwork` say.
     """
     if is_factory(agent.network):
-        return OwnQNetwork(agent.network, obs_shape, num_actions, obs_scale)
+        return OwnQNetwork(agent.network, obs_shape, num_actions, obs_scale, seed)
     arch = architecture_of(agent, obs_shape)
     return QNetwork(arch, obs_shape, num_actions, obs_scale, agent.init)
 

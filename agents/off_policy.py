@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from rlplast import envs
 from rlplast.agents.compiled import compiled_update, compiles_updates
@@ -78,6 +80,7 @@ class OffPolicyAgent(ABC):
         self.after_update: AfterUpdate = no_hooks
         self.recorded: frozenset[str] = frozenset()
         self.gradients_read = False
+        self._batch_norms: list[nn.Module] | None = None  # of the modules that act
         self._whole: dict[str, Callable[..., Any]] = {}  # compiled updates
         self._compile_seconds: float | None = None  # not yet logged
         self.sums = torch.zeros(len(self.means), dtype=torch.float64, device=device)
@@ -376,6 +379,24 @@ class OffPolicyAgent(ABC):
     @abstractmethod
     def _acting(self) -> tuple[nn.Module, ...]:
         """Return the modules that act."""
+
+    @contextmanager
+    def _acting_mode(self) -> Iterator[None]:
+        """Let batch norms of users' networks act by their running statistics.
+
+        Those of a batch would be of the environments' few observations.
+        """
+        if self._batch_norms is None:
+            parts = [part for module in self._acting() for part in module.modules()]
+            self._batch_norms = [m for m in parts if isinstance(m, _BatchNorm)]
+        train = [norm for norm in self._batch_norms if norm.training]
+        for norm in train:
+            norm.training = False
+        try:
+            yield
+        finally:
+            for norm in train:
+                norm.training = True
 
     def _act_in_evaluation(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return actions for stacked observations."""

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from rlplast.agents.losses import between
 from rlplast.core.errors import ConfigError
-from rlplast.core.network.own import check_outputs, factory_of, made, own_law
+from rlplast.core.network.own import check_again, check_outputs, factory_of, made, own_law
+from rlplast.core.rng import derive_seed
 
 __all__ = ["OwnActor", "OwnCritic"]
 
@@ -40,13 +41,15 @@ def _trunk(name: str, part: int, seed: int, inputs: Sequence[Tensor], **spaces: 
 
 
 def _making(
-    name: str, part: int, obs_shape: Sequence[int], action_dim: int
+    name: str, part: int, obs_shape: Sequence[int], action_dim: int, seed: int
 ) -> tuple[Callable[[int], nn.Module], int]:
-    """Return what makes a trunk from a seed, and how many numbers the trunk returns."""
+    """Return what makes a trunk from a seed, and how many numbers that of `seed` returns."""
     shape = tuple(obs_shape)
     inputs = (torch.zeros(2, *shape), torch.zeros(2, action_dim))[: 1 + part]
     make = partial(_trunk, name, part, inputs=inputs, obs_shape=shape, action_dim=action_dim)
-    return make, check_outputs(f"{_KEY} = {name!r}", make(seed=0), inputs)
+    key, first = f"{_KEY} = {name!r}", make(seed=seed)
+    check_again(key, first, make(seed=seed))
+    return make, check_outputs(key, first, inputs)
 
 
 class OwnActor(nn.Module):
@@ -59,6 +62,7 @@ class OwnActor(nn.Module):
         log_std_min: lower bound of `log_std`.
         log_std_max: upper bound.
         log_std: how it gets between them.
+        seed: that buffers are drawn from.
 
     Raises:
         ConfigError: as `rlplast.core.network.own` says.
@@ -74,17 +78,18 @@ class OwnActor(nn.Module):
         log_std_min: float,
         log_std_max: float,
         log_std: str,
+        seed: int = 0,
     ) -> None:
         super().__init__()
-        make, width = _making(name, 0, obs_shape, action_dim)
-        self.net = make(0)
+        make, width = _making(name, 0, obs_shape, action_dim, seed)
+        self.net = make(seed)
         self.mean, self.log_std = (nn.Linear(width, action_dim) for _ in range(2))
         self.law = log_std, log_std_min, log_std_max
         self.init_block = own_law(lambda seed: nn.ModuleDict({"net": make(seed)}))
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log_std, (batch, action_dim), of (batch, *obs_shape)."""
-        hidden = self.net(obs)
+        hidden = self.net(obs).float()
         mean, log_std = (head(hidden).float() for head in (self.mean, self.log_std))
         return mean, between(log_std, *self.law)
 
@@ -97,6 +102,7 @@ class OwnCritic(nn.Module):
         obs_shape: shape of one observation.
         action_dim: entries of an action.
         members: how many critics.
+        seed: that buffers are drawn from.
 
     Raises:
         ConfigError: as `rlplast.core.network.own` says.
@@ -104,17 +110,21 @@ class OwnCritic(nn.Module):
 
     of_user = True
 
-    def __init__(self, name: str, obs_shape: Sequence[int], action_dim: int, members: int) -> None:
+    def __init__(
+        self, name: str, obs_shape: Sequence[int], action_dim: int, members: int, seed: int = 0
+    ) -> None:
         super().__init__()
-        make, width = _making(name, 1, obs_shape, action_dim)
-        self.nets = nn.ModuleList(make(member) for member in range(members))
+        make, width = _making(name, 1, obs_shape, action_dim, seed)
+        self.nets = nn.ModuleList(make(derive_seed(seed, i)) for i in range(members))
         self.heads = nn.ModuleList(nn.Linear(width, 1) for _ in range(members))
         self.init_block = own_law(
-            lambda seed: nn.ModuleDict({"nets": nn.ModuleList([make(seed)] * members)})
+            lambda seed: nn.ModuleDict(
+                {"nets": nn.ModuleList(make(derive_seed(seed, i)) for i in range(members))}
+            )
         )
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return values, (members, batch), of (batch, *obs_shape) and (batch, action_dim)."""
         pairs = zip(self.nets, self.heads, strict=True)
-        values = [head(net(obs, action)) for net, head in pairs]
+        values = [head(net(obs, action).float()) for net, head in pairs]
         return torch.stack(values).squeeze(-1).float()

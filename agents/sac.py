@@ -10,6 +10,7 @@ critic (new actor, new α); then the target follows.
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,9 +92,11 @@ class SAC(OffPolicyAgent):
 
     def _build_networks(self) -> None:
         agent, seed, sizes = self.config.agent, self.config.seed, (self.obs_shape, self.action_dim)
-        self.critic = critic_of(agent, *sizes).to(self.device)
-        self.actor = actor_of(agent, *sizes, self.critic).to(self.device)
-        self.target = critic_of(agent, *sizes).to(self.device).requires_grad_(False)
+        seeds = [derive_seed(seed, name, "buffers") for name in ("actor", "critic")]
+        critics = partial(critic_of, agent, *sizes, self.spec.obs_scale, seeds[1])
+        self.critic, self.target = (critics().to(self.device) for _ in range(2))
+        self.actor = actor_of(agent, *sizes, self.critic, seeds[0]).to(self.device)
+        self.target.requires_grad_(False)
         self.temperature = Temperature(agent.initial_temperature).to(self.device)
         self.temperature.requires_grad_(agent.learn_temperature)
         modules = {"actor": (self.actor,), "critic": (self.critic, self.target)}
@@ -129,7 +132,8 @@ class SAC(OffPolicyAgent):
     @torch.no_grad()
     def _act(self, obs: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
         """Return one action per observation; without noise the tanh of the mean."""
-        mean, log_std = self._policy(on_device(obs, self.device))
+        with self._acting_mode():
+            mean, log_std = self._policy(on_device(obs, self.device))
         if noise is not None:
             mean = mean + log_std.exp() * on_device(noise, self.device)
         found = mean.tanh().cpu().numpy()
@@ -162,9 +166,9 @@ class SAC(OffPolicyAgent):
         """Return what the critics read for raw observations."""
         if self.normalises:
             return self.statistics.normalise(obs)
-        if obs.dtype == torch.uint8 and self.config.agent.network != "drq":  # of a user's networks
-            return obs.float() * self.spec.obs_scale
-        return obs
+        if self.config.agent.network == "drq" or self.spec.obs_scale == 1.0:
+            return obs.float() if self.config.agent.network != "drq" else obs
+        return obs.float() * self.spec.obs_scale
 
     # The losses: pure functions of static tensors and of the networks' parameters.
 
@@ -260,7 +264,8 @@ class SAC(OffPolicyAgent):
             torch._foreach_copy_(theirs, mine)
 
     def _acting(self) -> tuple[nn.Module, ...]:
-        return (self.actor,)
+        encoder = getattr(self.critic, "encoder", None)
+        return (self.actor,) if encoder is None else (self.actor, encoder)
 
     def _act_greedily(self, obs: np.ndarray) -> np.ndarray:
         return self._act(self._as_stored(obs), None)

@@ -60,7 +60,7 @@ class SACAgentConfig(OffPolicyAgentConfig):
     critic_width: int = param(512, "[1, 1000000]")
     critic_blocks: int = param(2, "[1, 100]")
     convs: list[list[int]] | None = None
-    features: int = param(50, "[1, 1000000]")
+    features: int = param(50, "[2, 1000000]")
     hidden: list[int] | None = None
     activation: str = param("relu", " | ".join(ACTIVATIONS))
     critics: int = param(2, "[1, 100]")

@@ -389,19 +389,27 @@ class Temperature(nn.Module):
         return self.log_alpha.exp()
 
 
-def critic_of(agent: Any, obs_shape: Sequence[int], action_dim: int) -> Critic | OwnCritic:
+def critic_of(
+    agent: Any,
+    obs_shape: Sequence[int],
+    action_dim: int,
+    obs_scale: float = 1 / 255,
+    seed: int = 0,
+) -> Critic | OwnCritic:
     """Return the critics that a SAC's config says.
 
     Args:
         agent: its section ``agent``.
         obs_shape: shape of one (stacked) observation.
         action_dim: entries of an action.
+        obs_scale: factor that brings pictures into [0, 1].
+        seed: that buffers of a user's networks are drawn from.
 
     Raises:
         ConfigError: if the network does not fit the observations, or as `OwnCritic` says.
     """
     if is_factory(agent.network):
-        return OwnCritic(agent.network, obs_shape, action_dim, agent.critics)
+        return OwnCritic(agent.network, obs_shape, action_dim, agent.critics, seed)
     axes = 3 if agent.network == "drq" else 1
     if len(obs_shape) != axes:
         what = "pictures" if axes == 3 else "vectors"
@@ -412,14 +420,18 @@ def critic_of(agent: Any, obs_shape: Sequence[int], action_dim: int) -> Critic |
         )
     trunk, encoder, obs_dim = TrunkSpec.of(agent, "critic"), None, obs_shape[0]
     if agent.network == "drq":
-        encoder = Encoder(obs_shape, trunk.convs, trunk.activation)
+        encoder = Encoder(obs_shape, trunk.convs, trunk.activation, obs_scale)
         encoder.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         obs_dim = encoder.features
     return Critic(obs_dim, action_dim, trunk, agent.critics, encoder)
 
 
 def actor_of(
-    agent: Any, obs_shape: Sequence[int], action_dim: int, critic: Critic | OwnCritic
+    agent: Any,
+    obs_shape: Sequence[int],
+    action_dim: int,
+    critic: Critic | OwnCritic,
+    seed: int = 0,
 ) -> Actor | OwnActor:
     """Return the actor that a SAC's config says; of pictures it reads what `critic` makes of them.
 
@@ -428,10 +440,11 @@ def actor_of(
         obs_shape: shape of one (stacked) observation.
         action_dim: entries of an action.
         critic: what `critic_of` returned.
+        seed: that buffers of a user's network are drawn from.
     """
     law = agent.log_std_min, agent.log_std_max, agent.log_std
     if is_factory(agent.network):
-        return OwnActor(agent.network, obs_shape, action_dim, *law)
+        return OwnActor(agent.network, obs_shape, action_dim, *law, seed)
     encoder = getattr(critic, "encoder", None)
     obs_dim = obs_shape[0] if encoder is None else encoder.features
     return Actor(obs_dim, action_dim, TrunkSpec.of(agent, "actor"), *law)

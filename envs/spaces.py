@@ -115,12 +115,13 @@ def _picture(env_id: str, space: Any, pick: Callable[[Any], Any]) -> Seen:
     shape = space.shape
     if 0 in shape:
         raise ValueError(f"observations of env '{env_id}' have no entries: {space}")
+    scale = 1 / max(1, int(space.high.max()))
     if len(shape) == 2:
-        return Seen((1, *shape), "uint8", 1 / 255, partial(_grey, shape, pick))
+        return Seen((1, *shape), "uint8", scale, partial(_grey, shape, pick))
     if shape[-1] <= shape[0]:
         turned = (shape[2], shape[0], shape[1])
-        return Seen(turned, "uint8", 1 / 255, partial(_channels_first, shape, pick))
-    return Seen(shape, "uint8", 1 / 255, partial(_checked, shape, pick))
+        return Seen(turned, "uint8", scale, partial(_channels_first, shape, pick))
+    return Seen(shape, "uint8", scale, partial(_checked, shape, pick))
 
 
 def _same(obs: Any) -> Any:

@@ -19,7 +19,14 @@ from torch import Tensor, nn
 from rlplast.core.errors import ConfigError, check_choice, did_you_mean
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
-from rlplast.core.network.own import check_outputs, factory_of, is_factory, made, own_law
+from rlplast.core.network.own import (
+    check_again,
+    check_outputs,
+    factory_of,
+    is_factory,
+    made,
+    own_law,
+)
 from rlplast.core.optional import import_optional
 from rlplast.core.registry import check_fields, check_range, param
 from rlplast.core.rng import preserve_global_rng
@@ -281,6 +288,7 @@ def _own(name: str, shape: Shape, classes: int) -> nn.Module:
     factory = factory_of("model.name", name)
     make = partial(made, key, factory, inputs=inputs, input_shape=shape, num_classes=classes)
     module = make(seed=0)
+    check_again(key, module, make(seed=0))
     check_outputs(key, module, inputs, classes)
     vars(module)["init_block"] = own_law(lambda seed: make(seed=seed))
     return module

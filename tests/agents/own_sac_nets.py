@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -54,3 +55,110 @@ def no_action(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, n
 
 def untrained(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
     return nn.Identity(), Joined(obs_shape[0] + action_dim)
+
+
+BODY = nn.Linear(3, 3)
+
+
+class OverBody(nn.Module):
+    """A trunk over a body that all of them share."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.body, self.layers = BODY, layers(size)
+
+    def forward(self, obs: Tensor, action: Tensor | None = None) -> Tensor:
+        x = self.body(obs)
+        return self.layers(x if action is None else torch.cat([x, action], 1))
+
+
+def shared_body(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+    return OverBody(obs_shape[0]), OverBody(obs_shape[0] + action_dim)
+
+
+CALLS = [0]
+
+
+def grows(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+    CALLS[0] += 1
+    actor = nn.Sequential(nn.Linear(obs_shape[0], 4 + CALLS[0]), nn.ReLU())
+    return actor, Joined(obs_shape[0] + action_dim)
+
+
+class InPlace(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.layers = layers(size)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        obs -= 0.5
+        return self.layers(obs)
+
+
+def in_place(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+    return InPlace(obs_shape[0]), Joined(obs_shape[0] + action_dim)
+
+
+def unused_lazy(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+    actor, critic = mlp(obs_shape, action_dim)
+    actor.spare = nn.LazyLinear(3)
+    actor.forward = actor[:4].forward
+    return actor, critic
+
+
+def no_outputs(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+    return nn.Sequential(layers(obs_shape[0]), Cut()), Joined(obs_shape[0] + action_dim)
+
+
+class Cut(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :0]
+
+
+class Whole(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.long()
+
+
+def whole_numbers(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+    return nn.Sequential(layers(obs_shape[0]), Whole()), Joined(obs_shape[0] + action_dim)
+
+
+def doubles(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+    class Double(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.double()
+
+    return nn.Sequential(layers(obs_shape[0]), Double()), Joined(obs_shape[0] + action_dim)
+
+
+def batch_norm(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+    size = obs_shape[0]
+    return nn.Sequential(nn.Linear(size, 8), nn.BatchNorm1d(8), nn.ReLU()), Joined(
+        size + action_dim
+    )
+
+
+class Coupled(nn.Module):
+    """Begins at zero: two layers of the same weights, one less the other."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(size, 8), nn.Linear(size, 8)
+        self.b.load_state_dict(self.a.state_dict())
+        self.register_buffer("features", torch.randn(8))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.a(obs) - self.b(obs) + 0 * self.features
+
+
+def coupled(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+    return Coupled(obs_shape[0]), Joined(obs_shape[0] + action_dim)
+
+
+def of_numpy(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+    actor, critic = mlp(obs_shape, action_dim)
+    scale = float(np.random.default_rng(np.random.randint(1000)).normal())
+    with torch.no_grad():
+        actor[0].weight.mul_(scale)
+    return actor, critic

@@ -38,3 +38,15 @@ class Spot(gymnasium.Env):
 
 
 gymnasium.register("tests/Spot-v0", Spot, max_episode_steps=25)
+
+
+class Bytes(Spot):
+    """The same in six bytes."""
+
+    observation_space = spaces.Box(0, 255, (6,), np.uint8)
+
+    def _picture(self) -> np.ndarray:
+        return np.resize((self.place * 255).astype(np.uint8), 6)
+
+
+gymnasium.register("tests/Bytes-v0", Bytes, max_episode_steps=25)

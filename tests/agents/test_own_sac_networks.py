@@ -81,12 +81,34 @@ def test_it_learns_as_our_networks_of_the_same_weights_do() -> None:
     ours.close(), own.close()
 
 
+@pytest.mark.parametrize("net", ["doubles", "batch_norm", "of_numpy"])
+def test_what_is_unusual_trains_and_resumes(net: str, tmp_path: Path) -> None:
+    keys = config(net, env=PENDULUM["env"] | {"num_envs": 1}, hooks=HOOKS[1:])
+    api.train(keys, tmp_path / "whole")
+    with pytest.raises(Killed):
+        api.train(keys, tmp_path / "run", observer=at_step(100, kill))
+    api.resume(tmp_path / "run")
+    assert final(tmp_path / "run") == final(tmp_path / "whole")
+
+
+def test_weights_of_one_module_stay_together_and_buffers_follow_the_seed(tmp_path: Path) -> None:
+    agents = [build(read_config(config("coupled", seed=seed)))[0] for seed in (1, 1, 2)]
+    for agent in agents:
+        network = agent.networks["actor"]
+        assert torch.equal(agent.actor.net.a.weight, agent.actor.net.b.weight)
+        named, stream = {b.name: b for b in network.blocks}, torch.Generator().manual_seed(3)
+        a, b = (network.fresh(named[f"net.{x}.weight"], stream) for x in "ab")
+        again = network.fresh(named["net.a.weight"], stream)
+        assert torch.equal(a, b) and not torch.equal(a, again)
+        agent.close()
+    first, same, other = (agent.actor.net.features for agent in agents)
+    assert torch.equal(first, same) and not torch.equal(first, other)
+
+
 def test_members_are_drawn_apart_and_from_our_stream() -> None:
-    state = torch.get_rng_state()
     first, second = (build(read_config(config("mlp")))[0] for _ in range(2))
     for a, b in zip(first.critic.parameters(), second.critic.parameters(), strict=True):
         assert torch.equal(a, b)
-    assert torch.equal(state, torch.get_rng_state())
     one, other = (net.layers[0].weight for net in first.critic.nets)
     assert not torch.equal(one, other)
     first.close(), second.close()
@@ -110,6 +132,12 @@ def test_it_compiles_where_asked(tmp_path: Path) -> None:
         ("flat", r"of 2 inputs the module returned \(32,\): allowed is .* \(2, any number\)"),
         ("no_action", "critics' trunk: the function, .* zeros of shape .2, 3. and .2, 1., raised"),
         ("untrained", "the actor's trunk: the module has no parameters that could be trained"),
+        ("shared_body", "the function returned body.weight twice: allowed are new layers at each"),
+        ("grows", "called twice with the same seed, the function returned different modules"),
+        ("in_place", "the module writes into its input, which others read too"),
+        ("unused_lazy", "spare.weight is lazy, and no forward pass has given it a shape"),
+        ("no_outputs", r"returned \(2, 0\): allowed is a tensor of shape \(2, any number\)"),
+        ("whole_numbers", "returned torch.int64 without a gradient: allowed are floats that"),
         ("absent", "own_sac_nets has no function absent"),
     ],
 )

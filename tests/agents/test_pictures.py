@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from rlplast import envs
 from rlplast.agents.encoders import shift
+from rlplast.agents.evaluation import evaluating
 from rlplast.agents.replay import Replay
 from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.envs.spaces import seen
 from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
@@ -147,6 +150,21 @@ def test_losses_are_those_of_drq_written_by_hand() -> None:
     x = torch.cat([squeezed(projection, encoder(data.obs / 255 - 0.5)), data.action], 1)
     errors = [(member(agent.critic, x, i) - goal).square().mean() for i in range(2)]
     torch.testing.assert_close(agent.critic_loss(batch)[0], sum(errors))
+    agent.close()
+
+
+def test_layers_in_the_encoder_act_in_evaluation_mode() -> None:
+    life = {"life": [5, 9], "recovery": [20, 30], "warmup": 0, "eval_mask": False}
+    rows = [{"method": "lifecycle", "networks": ["critic"], "params": life}]
+    agent, _ = build(config(hooks=[], layers=rows))
+    while agent.clock.updates < 20:
+        agent.step()
+    obs = agent.experience.obs()
+    with evaluating(*agent._acting()):
+        found = agent._act_greedily(obs)
+    agent.critic.eval()
+    agent.actor.eval()
+    assert (found == agent._act_greedily(obs)).all()
     agent.close()
 
 
@@ -310,6 +328,22 @@ def test_pictures_of_any_environment_are_stacked_and_nothing_else_is() -> None:
     agent.close()
     with pytest.raises(ValueError, match="'frame_stack' of env 'gym/FrozenLake-v1' is 2: it"):
         envs.spec("gym/FrozenLake-v1", frame_stack=2)
+
+
+@pytest.mark.parametrize("most", [1, 255])
+def test_pictures_come_into_the_unit_interval(most: int) -> None:
+    space = spaces.Box(0, most, (SIDE, SIDE, 3), np.uint8)
+    assert seen("id", space, None).scale == 1 / most
+
+
+def test_bytes_in_a_row_are_scaled_where_they_are_not_normalised() -> None:
+    own = {"network": "mlp", "hidden": [8], "normalize_obs": False, "batch_size": 4}
+    own |= {"initial_steps": 20}
+    env = {"id": "gym/tests/Bytes-v0"}
+    agent, _ = build(read_config(SAC | {"hooks": [], "env": env, "agent": own}))
+    raw = torch.full((2, 6), 51.0)
+    torch.testing.assert_close(agent._for_critic(raw), torch.full((2, 6), 0.2))
+    agent.close()
 
 
 def test_spots_have_the_side_they_say() -> None:

@@ -93,7 +93,7 @@ class Hook:
                     error = NothingToEdit(f"{what}: {error}")
                 if not self.skips:
                     raise error from None
-                missing = error
+                missing = missing or error  # the first, which is the most important network
         if missing is not None and not kept:
             raise missing
         self.networks = tuple(kept)

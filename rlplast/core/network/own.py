@@ -2,26 +2,29 @@
 
 - `is_factory`: whether a config's name of a network is one.
 - `factory_of`: the function.
-- `made`, `check_outputs`: what it makes, from a seed.
-- `own_law`: the initializer: draws a Block as the function does.
+- `made`, `check_outputs`, `check_again`: what it makes, from a seed.
+- `own_law`: the initializer: draws Blocks as the function does.
 """
 
 import importlib
+import random
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Init, part_of, torch_default
 from rlplast.core.rng import preserve_global_rng
 
-__all__ = ["check_outputs", "factory_of", "is_factory", "made", "own_law"]
+__all__ = ["check_again", "check_outputs", "factory_of", "is_factory", "made", "own_law"]
 
 Factory = Callable[..., Any]
 
@@ -49,7 +52,8 @@ def factory_of(key: str, name: str) -> Factory:
     if here not in sys.path:
         sys.path.append(here)  # last, or folders of the user's would hide ours
     try:
-        module = importlib.import_module(module_name)
+        with preserve_global_rng():  # what is drawn as it is imported is drawn once a process
+            module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"{key} = {name!r}: {error}; install the module, or put it into the current folder"
@@ -63,26 +67,26 @@ def factory_of(key: str, name: str) -> Factory:
 def made(
     key: str, factory: Factory, seed: int, inputs: Sequence[Tensor], **spaces: Any
 ) -> nn.Module:
-    """Return what a function makes; torch's global generator stays as it is.
+    """Return what a function makes; the global generators stay as they are.
 
     Args:
         key: of the config, for errors.
         factory: the function.
-        seed: of the global generator while it runs, in [0, 2^63).
+        seed: of the global generators of PyTorch, NumPy and Python while it runs, in [0, 2^63).
         inputs: zeros, with which the module is called, and lazy parts of it find their shapes.
         spaces: its arguments.
 
     Raises:
-        ConfigError: if it raises, returns no module, or one without parameters, or one that fails
-            on `inputs`.
+        ConfigError: if it raises, returns no module, one without parameters or with lazy ones
+            that it never uses, one that writes into its inputs, or one that fails on `inputs`.
     """
-    with preserve_global_rng():
-        torch.manual_seed(seed)
+    with _seeded(seed):
         try:
             module = factory(**spaces)
             if not isinstance(module, nn.Module):
                 raise ConfigError(f"{key}: the function returned {module!r}: allowed is a module")
             with torch.no_grad():
+                before = [each._version for each in inputs]
                 module.eval()(*inputs)
         except ConfigError:
             raise
@@ -91,9 +95,34 @@ def made(
                 f"{key}: the function, called with {spaces}, or its module, called with zeros of "
                 f"shape {_shapes(inputs)}, raised {type(error).__name__}: {error}"
             ) from error
+    if before != [each._version for each in inputs]:
+        raise ConfigError(
+            f"{key}: the module writes into its input, which others read too: compute from it "
+            "instead (x = x - 0.5, not x -= 0.5)"
+        )
+    lazy = [name for name, p in module.named_parameters() if is_lazy(p)]
+    if lazy:
+        raise ConfigError(
+            f"{key}: {lazy[0]} is lazy, and no forward pass has given it a shape: leave it out"
+        )
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ConfigError(f"{key}: the module has no parameters that could be trained")
     return module.train()
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators for a block, and put them back after it."""
+    numpy, python = np.random.get_state(), random.getstate()
+    with preserve_global_rng():
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy)
+            random.setstate(python)
 
 
 def check_outputs(
@@ -105,24 +134,61 @@ def check_outputs(
         key: of the config, for errors.
         module: the module.
         inputs: zeros, with which it is called.
-        width: how many they have to be; None for any number.
+        width: how many they have to be; None for any number from 1.
 
     Raises:
-        ConfigError: if it returns something else than a vector of so many values for each.
+        ConfigError: if it returns something else than a vector of so many finite numbers for each,
+            or if they do not depend on its parameters.
     """
-    with preserve_global_rng(), torch.no_grad():
+    with preserve_global_rng():
         found = module.eval()(*inputs)
     module.train()
     count = len(inputs[0])
     vectors = isinstance(found, Tensor) and found.ndim == 2 and len(found) == count
-    if not vectors or (width is not None and found.shape[1] != width):
+    if not vectors or found.shape[1] != (width or max(1, found.shape[1])):
         what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         expected = f"({count}, {'any number' if width is None else width})"
         raise ConfigError(
             f"{key}: of {count} inputs the module returned {what}: allowed is a tensor of "
             f"shape {expected}"
         )
+    if not found.is_floating_point() or not found.requires_grad:
+        what = str(found.dtype) if found.requires_grad else f"{found.dtype} without a gradient"
+        raise ConfigError(
+            f"{key}: the module returned {what}: allowed are floats that depend on its parameters"
+        )
+    if not bool(found.isfinite().all()):
+        raise ConfigError(f"{key}: of zeros the module returned values that are not finite")
     return found.shape[1]
+
+
+def check_again(key: str, one: nn.Module, other: nn.Module) -> None:
+    """Check that a function makes new and equal modules of equal seeds.
+
+    Raises:
+        ConfigError: if two modules share a tensor, or differ.
+    """
+    first, second = _tensors(one), _tensors(other)
+    known = {id(tensor) for tensor in first.values()}
+    shared = [name for name, tensor in second.items() if id(tensor) in known]
+    if shared:
+        raise ConfigError(
+            f"{key}: the function returned {shared[0]} twice: allowed are new layers at each call "
+            "(a copy.deepcopy of those that it keeps), or agents, critics and targets share them"
+        )
+    alike = first.keys() == second.keys() and all(
+        tensor.shape == second[name].shape and torch.equal(tensor, second[name])
+        for name, tensor in first.items()
+    )
+    if not alike:
+        raise ConfigError(
+            f"{key}: called twice with the same seed, the function returned different modules: it "
+            "may depend on its arguments and on the global generators of PyTorch, NumPy and Python"
+        )
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return dict([*module.named_parameters(), *module.named_buffers()])
 
 
 def _shapes(inputs: Sequence[Tensor]) -> str:
@@ -130,17 +196,33 @@ def _shapes(inputs: Sequence[Tensor]) -> str:
 
 
 def own_law(make: Callable[[int], nn.Module]) -> Init:
-    """Return an initializer that draws a Block as a new module has it.
+    """Return an initializer that draws Blocks as a new module has them.
 
-    What the module does not have, such as an installed layer's, is drawn by `torch_default`.
+    Blocks that are asked for one after the other with one generator are of one new module, so that
+    weights that belong together stay so. What the module does not have, such as an installed
+    layer's, is drawn by `torch_default`.
 
     Args:
         make: makes the module from a seed.
     """
-    return partial(_drawn, make)
+    return _Law(make)
 
 
-def _drawn(make: Callable[[int], nn.Module], block: Block, generator: torch.Generator) -> Tensor:
-    seed = int(torch.randint(2**63 - 1, (), generator=generator))
-    found = part_of(dict(make(seed).state_dict()), block)
-    return torch_default(block, generator) if found is None else found.float()
+class _Law:
+    def __init__(self, make: Callable[[int], nn.Module]) -> None:
+        self._make = make
+        self._generator: torch.Generator | None = None  # whose module this is
+        self._tensors: dict[str, Tensor] = {}
+        self._given: set[str] = set()
+
+    def __call__(self, block: Block, generator: torch.Generator) -> Tensor:
+        if generator is not self._generator or block.name in self._given:
+            seed = int(torch.randint(2**63 - 1, (), generator=generator))
+            self._generator, self._given = generator, set()
+            self._tensors = dict(self._make(seed).state_dict())
+        self._given.add(block.name)
+        found = part_of(self._tensors, block)
+        return torch_default(block, generator) if found is None else found.float()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Law":
+        return _Law(self._make)
