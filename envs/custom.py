@@ -186,9 +186,16 @@ class CustomTask:
         """Run one step.
 
         Raises:
-            ValueError: when a reward is not one number, or an observation not as its space says.
+            ValueError: when it does not return five values, a reward is not one number, or an
+                observation not as its space says.
         """
         found = self._env.step(self._acted.native(action))
+        if not isinstance(found, tuple) or len(found) != 5:
+            what = f"{len(found)} values" if isinstance(found, tuple) else repr(found)
+            raise ValueError(
+                f"step() of env '{self._id}' returned {what}: allowed are Gymnasium's five: "
+                "observation, reward, terminated, truncated, info"
+            )
         obs_next, reward, terminated, truncated, _ = found
         if np.ndim(reward) or not isinstance(reward, int | float | np.number | np.ndarray):
             raise ValueError(

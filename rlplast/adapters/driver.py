@@ -202,6 +202,7 @@ class Driver:
         if state is not None:
             restore(hooks, state["hooks"])
         if self.path is not None and _writes():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             cut_lines(self.path, None if state is None else state["length"])
         self._hooks, self.loaded, self._training = hooks, None, training
         self._read(source if reads else None, (state or {}).get("probe", {}))
@@ -341,6 +342,20 @@ class Driver:
     def waits_for(self) -> list[str]:
         """Return the keys that hooks wait for."""
         return [] if self._hooks is None else self._hooks.reads()
+
+    def never_due(self) -> list[str]:
+        """Return the hooks whose time has not come, once the run is at its end."""
+        hooks = self._hooks
+        if hooks is None or not hooks.at_end(self.clock):
+            return []
+        timed = [h for h in hooks.hooks if h.schedule.when is None and h.schedule.on is None]
+        return [
+            h.label
+            for h in timed
+            if h.method.key == "hooks"
+            and not h.schedule.every_update
+            and not h.schedule.count(self.clock)
+        ]
 
     def _fired(self, receipts: list[Receipt]) -> None:
         if receipts:

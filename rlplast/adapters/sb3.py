@@ -215,6 +215,13 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
                 warnings.warn(
                     f"a hook waits for {key!r}, which was not logged: {near}", stacklevel=2
                 )
+        for label in self.driver.never_due():
+            clock = self.driver.clock
+            warnings.warn(
+                f"{label} was never due: the run had {clock.updates} updates and "
+                f"{clock.env_steps} env_steps",
+                stacklevel=2,
+            )
         formats = self.model.logger.output_formats
         formats[:] = [f for f in formats if f is not self._log_point]
 

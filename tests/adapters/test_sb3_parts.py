@@ -128,6 +128,7 @@ def test_rows_without_networks_are_of_both_parts():
         },
     ],
 )
+@pytest.mark.filterwarnings("ignore:.* was never due")
 def test_idle_parts_change_no_bit(options: Any):
     found = []
     for callback in (None, HookCallback(**({"hooks": []} | options))):

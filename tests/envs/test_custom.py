@@ -178,6 +178,15 @@ def test_what_has_no_methods_is_taken_as_it_is(name: str) -> None:
     assert_continues_after_restore(own(name), 47, 150, min_ends=2, max_episode_steps=35)
 
 
+def test_what_returns_other_than_five_values_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = envs.make(WALK, generator(0))
+    env.reset()
+    old = own_envs.Forgetful.step
+    monkeypatch.setattr(own_envs.Forgetful, "step", lambda *args: old(*args)[:4])
+    with pytest.raises(ValueError, match=r"step\(\) of env .*Walk-v0' returned 4 values: allowed"):
+        env.step(np.zeros(2, np.float32))
+
+
 def test_an_environment_may_truncate_its_episodes_itself() -> None:
     env, twin = envs.make(own("SelfTruncating"), generator(0)), own_envs.SelfTruncating()
     env.reset(), begin(twin, generator(0))
