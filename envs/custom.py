@@ -47,7 +47,7 @@ from rlplast.envs.control import control_env, control_options, control_spec
 from rlplast.envs.gl import choose_gl, compiler_first
 from rlplast.envs.levels import LEVELS, Level, find_level
 from rlplast.envs.options import Family, Option, count
-from rlplast.envs.replayed import Episode
+from rlplast.envs.replayed import Episode, give_generator
 from rlplast.envs.spaces import acted, seen
 
 __all__ = [
@@ -172,7 +172,10 @@ class CustomTask:
 
         It gets a seed of its own, so that what happens is the same at every level.
         """
-        obs, _ = self._env.reset(seed=int(self._rng.integers(2**31)))
+        seed = int(self._rng.integers(2**31))
+        if self._episode is None:
+            give_generator(self._env, seed)
+        obs, _ = self._env.reset(seed=seed)
         return self._seen(obs)
 
     def draw(self, rng: np.random.Generator) -> int | np.ndarray:

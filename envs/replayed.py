@@ -8,7 +8,7 @@ import numpy as np
 
 from rlplast.envs.base import CannotContinue, State
 
-__all__ = ["Episode"]
+__all__ = ["Episode", "give_generator"]
 
 
 class Episode:
@@ -16,7 +16,7 @@ class Episode:
 
     def __init__(self, env: Any, rng: np.random.Generator, longest: int) -> None:
         """Listen to `env`; `rng` gives seeds, and `longest` is how many actions are kept."""
-        self._reset, self._step, self._rng = env.reset, env.step, rng
+        self._env, self._reset, self._step, self._rng = env, env.reset, env.step, rng
         self._longest, self._inside = longest, False
         self._seed, self._obs = 0, None
         self._actions: list[Any] | None = []  # None once there are too many
@@ -29,6 +29,7 @@ class Episode:
         return self._begin(options)
 
     def _begin(self, options: dict[str, Any] | None = None) -> Any:
+        give_generator(self._env, self._seed)
         self._inside = True  # an environment may step itself as it begins
         try:
             found = self._reset(seed=self._seed, options=options)
@@ -71,6 +72,14 @@ class Episode:
                 f"its open episode, played again for {len(self._actions)} steps, leads to another "
                 "observation than it did"
             )
+
+
+def give_generator(env: Any, seed: int) -> None:
+    """Give an environment the generator that Gymnasium makes of a seed, before a reset with it.
+
+    Some ignore the seed of a reset, and draw from the generator that they have.
+    """
+    env.unwrapped.np_random = np.random.default_rng(seed)
 
 
 def _checksum(obs: Any) -> int:

@@ -103,21 +103,26 @@ def draw(ours: Any, theirs: dict[tuple[str, str], PublishedCurve], picture: Path
     import altair as alt
 
     points = []
+    titles = {  # of panels, with the seeds of ours
+        task: f"{task}: {len(next(iter(found.values())))} seeds of ours"
+        for (task, _), found in ours.items()
+    }
     for (task, arm), found in ours.items():
         for moment, values in found.items():
             mean, error = statistics.mean(values), _error(values)
-            what = f"ours, {arm} ({len(values)} seeds)"
+            what = f"ours, {arm}"
             points.append((task, what, moment, mean, mean - error, mean + error))
     last = max(moment for found in ours.values() for moment in found)
     for (task, arm), curve in theirs.items():
         if (task, arm) in ours:
-            what = f"published ({curve.points[0].seeds} seeds)"
+            what = f"published, {curve.points[0].seeds} seeds"
             points += [
                 (task, what, p.env_steps, p.mean, *p.band)
                 for p in curve.points
                 if p.env_steps <= last
             ]
     names = ("task", "what", "x", "y", "low", "high")
+    points = [(titles[task], *rest) for task, *rest in points]
     data = alt.Data(values=[dict(zip(names, point, strict=True)) for point in points])
     colour = alt.Color("what:N", title=None, scale=alt.Scale(range=["#2f6fb0", "#8a8a8a"]))
     x = alt.X("x:Q", title="env_steps", axis=alt.Axis(format="~s"))

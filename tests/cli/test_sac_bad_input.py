@@ -247,7 +247,8 @@ def test_values_that_are_not_finite_end_the_run_which_resumes_once_mended(
         **QUIET | {"checkpoint": {"every": "25%", "keep": 9}},
     )
     path = written(tmp_path, config)
-    leads = [numpy_stream(seed, "environment", i).random() for i in range(2)]
+    streams = [numpy_stream(seed, "environment", i) for i in range(2)]
+    leads = [np.random.default_rng(int(rng.integers(2**31))).random() for rng in streams]
     index = int(np.argmin(leads))
     step = 40 + int(20 * min(leads))  # of one environment; episodes have 25
     assert int(20 * leads[0]) != int(20 * leads[1])

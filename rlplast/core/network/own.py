@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
 from torch.nn.parameter import is_lazy
 
 from rlplast.core.errors import ConfigError
@@ -157,7 +158,7 @@ def check_outputs(
         raise ConfigError(
             f"{key}: the module returned {what}: allowed are floats that depend on its parameters"
         )
-    if not bool(found.isfinite().all()):
+    if not _is_planned(found) and not bool(found.isfinite().all()):
         raise ConfigError(f"{key}: of zeros the module returned values that are not finite")
     return found.shape[1]
 
@@ -177,7 +178,8 @@ def check_again(key: str, one: nn.Module, other: nn.Module) -> None:
             "(a copy.deepcopy of those that it keeps), or agents, critics and targets share them"
         )
     alike = first.keys() == second.keys() and all(
-        tensor.shape == second[name].shape and torch.equal(tensor, second[name])
+        tensor.shape == second[name].shape
+        and (_is_planned(tensor) or torch.equal(tensor, second[name]))
         for name, tensor in first.items()
     )
     if not alike:
@@ -185,6 +187,11 @@ def check_again(key: str, one: nn.Module, other: nn.Module) -> None:
             f"{key}: called twice with the same seed, the function returned different modules: it "
             "may depend on its arguments and on the global generators of PyTorch, NumPy and Python"
         )
+
+
+def _is_planned(tensor: Tensor) -> bool:
+    """Whether a tensor has a shape and no values, as where a run's cost is planned."""
+    return tensor.is_meta or is_fake(tensor)
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
