@@ -69,7 +69,8 @@ class OffPolicyAgent(ABC):
         if config.agent.random_shift and len(self.spec.stacked_shape) != 3:
             raise ConfigError(
                 f"agent.random_shift = {config.agent.random_shift}: env {self.spec.id!r} gives no "
-                f"pictures but shape {self.spec.stacked_shape}; allowed is 0"
+                f"pictures (bytes with two or three axes) but {self.spec.obs_dtype} of shape "
+                f"{self.spec.stacked_shape}; allowed is 0"
             )
         self.units = config.units
         self.streams = Streams(config.seed)

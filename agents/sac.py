@@ -271,6 +271,11 @@ class SAC(OffPolicyAgent):
         return self._act(self._as_stored(obs), None)
 
     def _as_stored(self, obs: np.ndarray) -> np.ndarray:
+        if self.spec.obs_dtype == "uint8" and obs.dtype != np.uint8:
+            raise ConfigError(
+                f"observations are {obs.dtype}: allowed are pictures in bytes, as env "
+                f"{self.spec.id!r} gives them"
+            )
         return obs.astype(self.spec.obs_dtype, copy=False)
 
     @torch.no_grad()

@@ -412,7 +412,7 @@ def critic_of(
         return OwnCritic(agent.network, obs_shape, action_dim, agent.critics, seed)
     axes = 3 if agent.network == "drq" else 1
     if len(obs_shape) != axes:
-        what = "pictures" if axes == 3 else "vectors"
+        what = "pictures (bytes with two or three axes)" if axes == 3 else "vectors"
         others = "a function of yours" if axes == 3 else "drq, for pictures"
         raise ConfigError(
             f"agent.network = {agent.network!r} needs {what}, this environment gives shape "

@@ -237,7 +237,7 @@ def test_swr_refuses_critics_that_share_an_encoder() -> None:
     [
         (
             {"env": {"id": "gym/Pendulum-v1"}, "agent": {"random_shift": 0}},
-            "agent.network = 'drq' needs pictures, .* shape .3,.",
+            "agent.network = 'drq' needs pictures .*, .* shape .3,.",
         ),
         ({"agent": {"network": "mlp"}}, "agent.convs = .* it is of agent.network = 'drq'"),
         (
@@ -343,6 +343,14 @@ def test_bytes_in_a_row_are_scaled_where_they_are_not_normalised() -> None:
     agent, _ = build(read_config(SAC | {"hooks": [], "env": env, "agent": own}))
     raw = torch.full((2, 6), 51.0)
     torch.testing.assert_close(agent._for_critic(raw), torch.full((2, 6), 0.2))
+    agent.close()
+
+
+def test_pictures_that_are_no_bytes_are_refused() -> None:
+    agent, _ = build(config(hooks=[]))
+    with pytest.raises(ConfigError, match="observations are float32: allowed are pictures in by"):
+        agent.act(np.zeros((2, 3, SIDE, SIDE), np.float32))
+    assert agent.act(np.zeros((2, 3, SIDE, SIDE), np.uint8)).shape == (2, 2)
     agent.close()
 
 
