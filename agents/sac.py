@@ -95,6 +95,7 @@ class SAC(OffPolicyAgent):
         seeds = [derive_seed(seed, name, "buffers") for name in ("actor", "critic")]
         critics = partial(critic_of, agent, *sizes, self.spec.obs_scale, seeds[1])
         self.critic, self.target = (critics().to(self.device) for _ in range(2))
+        self.encoder = getattr(self.critic, "encoder", None)  # of pictures; the critic's own
         self.actor = actor_of(agent, *sizes, self.critic, seeds[0]).to(self.device)
         self.target.requires_grad_(False)
         self.temperature = Temperature(agent.initial_temperature).to(self.device)
@@ -156,19 +157,19 @@ class SAC(OffPolicyAgent):
 
     def _for_actor(self, obs: Tensor) -> Tensor:
         """Return what the actor reads for raw observations: features of pictures, not trained."""
-        encoder = getattr(self.critic, "encoder", None)
-        if encoder is None:
+        if self.encoder is None:
             return self._for_critic(obs)
         with torch.no_grad(), self._autocast():
-            return encoder(obs)[0].float()
+            return self.encoder(obs)[0].float()
 
     def _for_critic(self, obs: Tensor) -> Tensor:
         """Return what the critics read for raw observations."""
         if self.normalises:
             return self.statistics.normalise(obs)
-        if self.config.agent.network == "drq" or self.spec.obs_scale == 1.0:
-            return obs.float() if self.config.agent.network != "drq" else obs
-        return obs.float() * self.spec.obs_scale
+        if self.encoder is not None:  # which scales them itself
+            return obs
+        obs = obs.float()
+        return obs if self.spec.obs_scale == 1.0 else obs * self.spec.obs_scale
 
     # The losses: pure functions of static tensors and of the networks' parameters.
 
@@ -264,8 +265,7 @@ class SAC(OffPolicyAgent):
             torch._foreach_copy_(theirs, mine)
 
     def _acting(self) -> tuple[nn.Module, ...]:
-        encoder = getattr(self.critic, "encoder", None)
-        return (self.actor,) if encoder is None else (self.actor, encoder)
+        return (self.actor,) if self.encoder is None else (self.actor, self.encoder)
 
     def _act_greedily(self, obs: np.ndarray) -> np.ndarray:
         return self._act(self._as_stored(obs), None)

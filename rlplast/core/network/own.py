@@ -232,4 +232,4 @@ class _Law:
         return torch_default(block, generator) if found is None else found.float()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Law":
-        return _Law(self._make)
+        return _Law(self._make)  # a generator cannot be copied
