@@ -16,8 +16,9 @@ from rlplast.agents.evaluation import evaluating
 from rlplast.agents.losses import huber, q_of, td_target
 from rlplast.agents.networks import q_network
 from rlplast.agents.off_policy import OffPolicyAgent
-from rlplast.agents.replay import Batch, on_device
+from rlplast.agents.replay import Batch
 from rlplast.agents.tasks import Tasks
+from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods

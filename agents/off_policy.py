@@ -1,7 +1,7 @@
 """What all agents that learn from a replay share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,10 +19,12 @@ from rlplast.agents.evaluation import Evaluation, evaluate_policy, evaluating
 from rlplast.agents.experience import Experience
 from rlplast.agents.off_policy_config import OffPolicyConfig
 from rlplast.agents.overestimation import Values
-from rlplast.agents.replay import Batch, Replay, on_device
+from rlplast.agents.replay import Batch, Replay
 from rlplast.agents.sequence import Sequence
 from rlplast.agents.tasks import Tasks
+from rlplast.core.captured import Graphs
 from rlplast.core.clock import Clock
+from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.penalties import Penalties
@@ -32,7 +34,7 @@ from rlplast.core.network.optim_state import allocate, zero_all
 from rlplast.core.network.optimizers import Updater
 from rlplast.core.network.record import record
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
-from rlplast.core.training.trainable import AfterUpdate, no_hooks
+from rlplast.core.training.trainable import AfterUpdate, no_hooks, no_key
 
 __all__ = ["OffPolicyAgent"]
 
@@ -79,13 +81,25 @@ class OffPolicyAgent(ABC):
         self._anneal = config.agent.annealed()
         self.clock, self.updates_planned = Clock(), config.updates_planned()
         self.after_update: AfterUpdate = no_hooks
+        self.inside_key: Callable[[Clock], Hashable] = no_key
         self.recorded: frozenset[str] = frozenset()
         self.gradients_read = False
         self._batch_norms: list[nn.Module] | None = None  # of the modules that act
         self._whole: dict[str, Callable[..., Any]] = {}  # compiled updates
         self._compile_seconds: float | None = None  # not yet logged
+        self._graphs = self._new_graphs()
         self.sums = torch.zeros(len(self.means), dtype=torch.float64, device=device)
         self.updates_summed = 0
+
+    def _new_graphs(self) -> Graphs | None:
+        if self.config.agent.accelerate != "graph":
+            return None
+        if self.device.type != "cuda":
+            raise ConfigError(
+                f"agent.accelerate = 'graph' on device {self.device}: CUDA graphs need a GPU; "
+                "allowed here are auto, off and compile"
+            )
+        return Graphs(self.device)
 
     def _check_constant(self, what: str) -> None:
         """Refuse to evaluate in an environment that changes.
@@ -201,10 +215,33 @@ class OffPolicyAgent(ABC):
         """
 
     def _update(self) -> None:
-        batch = self._batch()
+        batch, after = self._batch(), self.clock.advance(updates=1)
         for updater in self.updaters.values():
             updater.set_lr(*self._lr_place())
-        self._count(*self._learns(self._next_update())(batch))
+        learn = self._learns(self._next_update())
+        work = partial(self._on_device, learn, batch, after)
+        if self._graphs is None:
+            work()
+        else:
+            key = learn.__name__, self.inside_key(after), self.penalties.captured_key(after)
+            self._graphs(key, work)
+        self.penalties.last = self.clock = after
+        self.updates_summed += 1
+        self.experience.paid()
+
+    def _on_device(self, learn: Callable[..., Any], batch: Any, after: Clock) -> None:
+        """Learn from a batch, run the hooks inside the update, and let targets follow.
+
+        All of it is on the device. Of the host it reads the clock `after` the update.
+        """
+        values, activations = learn(batch)
+        self.sums += values
+        self.after_update(after, activations)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Let targets follow an update; default: they follow in steps of the environment."""
+        return
 
     def _next_update(self) -> Callable[..., Any]:
         """Return what the next update computes: `learn`, or a part of it."""
@@ -242,14 +279,6 @@ class OffPolicyAgent(ABC):
     def about_to_compile(self) -> bool:
         """Whether the next step compiles the update, which takes seconds."""
         return not self._whole and self.owes() and self._compiles_whole()
-
-    def _count(self, values: Tensor, activations: Mapping[str, Activations]) -> None:
-        """Count an update that adds `values`, (len(means),), to `sums`; run the hooks inside it."""
-        self.sums += values
-        self.updates_summed += 1
-        self.experience.paid()
-        self.clock = self.clock.advance(updates=1)
-        self.after_update(self.clock, activations)
 
     def _taps(self, network: str, *inputs: Any, wanted: bool = False) -> tuple[Any, Activations]:
         """Return what a network gives, and its hidden activations.

@@ -64,9 +64,11 @@ class OffPolicyAgentConfig:
         random_shift: pixels by which each picture of a batch is moved at most, along both sides,
             before the networks see it (DrQ: 4); 0 leaves it.
         precision: fp32, or bf16 for autocast in forward passes.
-        accelerate: auto, off, or compile (torch.compile). compile covers whole updates if their
-            optimizers and hooks allow it, else the losses. auto is decided when a run starts:
-            compile for a long run on a CPU, see `rlplast.agents.compiled.chosen`.
+        accelerate: auto, off, compile (torch.compile) or graph (CUDA graphs, on a GPU). compile
+            covers whole updates if their optimizers and hooks allow it, else the losses. graph
+            launches an update as one, hooks inside it included, and gives the same bits as off.
+            auto is decided when a run starts: compile for a long run on a CPU, see
+            `rlplast.agents.compiled.chosen`.
     """
 
     batch_size: int = param(256, "[1, 1000000]")
@@ -79,7 +81,7 @@ class OffPolicyAgentConfig:
     sampling: dict[str, Any] | None = None
     random_shift: int = param(0, "[0, 1000]")
     precision: str = param("fp32", "fp32 | bf16")
-    accelerate: str = param("auto", "auto | off | compile")
+    accelerate: str = param("auto", "auto | off | compile | graph")
 
     def annealed(self) -> Anneal | None:
         """Return how n and γ move; None if they stay.
@@ -226,15 +228,23 @@ class OffPolicyConfig(RunConfig):
         return super().total_time()
 
     def settled(self, parent: RunConfig | None = None) -> "OffPolicyConfig":
-        """Return the config with what ``accelerate: auto`` stands for."""
+        """Return the config with what ``device: auto`` and ``accelerate: auto`` stand for."""
+        found: Any = super().settled(parent)
         if self.agent.accelerate != "auto":
-            return self
-        choice = parent.agent.accelerate if isinstance(parent, OffPolicyConfig) else chosen(self)
-        return replace(self, agent=replace(self.agent, accelerate=choice))
+            return found
+        choice = parent.agent.accelerate if isinstance(parent, OffPolicyConfig) else chosen(found)
+        return replace(found, agent=replace(self.agent, accelerate=choice))
+
+    def moved(self, device: str) -> "OffPolicyConfig":
+        """Return the config of a run that goes on on another device, without graphs on a CPU."""
+        found: Any = super().moved(device)
+        if self.agent.accelerate == "graph" and not device.startswith("cuda"):
+            found = replace(found, agent=replace(self.agent, accelerate="off"))
+        return found
 
     def adds_penalties_apart(self) -> bool:
         """Say that only eager updates are the same with penalties: others are compiled in parts."""
-        return self.agent.accelerate == "off"
+        return self.agent.accelerate != "compile"
 
     def whole_time(self) -> Time | None:
         """Return the env_steps of a whole sequence of tasks; None for one environment."""

@@ -20,10 +20,11 @@ import torch
 
 from rlplast.agents import mapped_memory, replay_files
 from rlplast.agents.sampling import SampleWeightDecay
+from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.envs.base import stacked_shape
 
-__all__ = ["Batch", "Replay", "on_device"]
+__all__ = ["Batch", "Replay"]
 
 # What a row holds besides its frame and its action. `discount` is 0 where the episode
 # terminated, else 1; `age` is how many earlier frames of its episode a stack ending here may
@@ -51,18 +52,6 @@ class Batch(NamedTuple):
     reward: torch.Tensor
     discount: torch.Tensor
     obs_next: torch.Tensor
-
-
-def on_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Return an array as a tensor on a device.
-
-    On a GPU it goes by pinned memory, whose allocator keeps it until the copy is done: nothing
-    waits for it here.
-    """
-    tensor = torch.from_numpy(array)
-    if device.type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 class _Windows(NamedTuple):
@@ -537,4 +526,4 @@ def _frame_dtype(name: str) -> np.dtype[Any]:
 
 
 def _to(batch: Batch, device: torch.device) -> Batch:
-    return batch if device.type == "cpu" else Batch(*(tensor.to(device) for tensor in batch))
+    return Batch(*(on_device(tensor, device) for tensor in batch))

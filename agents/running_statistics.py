@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rlplast.agents.replay import on_device
+from rlplast.core.device import on_device
 
 __all__ = ["RunningStatistics"]
 

@@ -21,11 +21,12 @@ from torch.func import functional_call
 from rlplast.agents.evaluation import evaluating
 from rlplast.agents.losses import tanh_gaussian
 from rlplast.agents.off_policy import OffPolicyAgent
-from rlplast.agents.replay import Batch, on_device
+from rlplast.agents.replay import Batch
 from rlplast.agents.running_statistics import RunningStatistics
 from rlplast.agents.sac_config import SACConfig
 from rlplast.agents.sac_networks import Temperature, actor_of, critic_of
 from rlplast.agents.tasks import Tasks
+from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
@@ -239,10 +240,6 @@ class SAC(OffPolicyAgent):
         whole = (self.clock.updates + 1) % self.config.agent.actor_every == 0
         return self.learn if whole else self.learn_critic
 
-    def _update(self) -> None:
-        super()._update()
-        self._follow()
-
     def _batch(self) -> SACBatch:
         """Return the next batch, in the same tensors every time."""
         batch = self._drawn()
@@ -302,7 +299,7 @@ class SAC(OffPolicyAgent):
         subset, members = self.config.agent.critic_subset, None
         if subset is not None:
             members = on_device(rng.permutation(self.config.agent.critics)[:subset], self.device)
-        return SACBatch(batch, torch.from_numpy(noise).to(self.device), members)
+        return SACBatch(batch, on_device(noise, self.device), members)
 
     def loss(self, network: str, batch: SACBatch, train: bool = False) -> Tensor:
         """Return the loss that trains a network, on a batch, without penalties."""

@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("folder", metavar="RUN", help="the run's folder")
     parser.add_argument("--total", help="a new, longer total, such as '400k env_steps'")
+    parser.add_argument("--device", help="another device to go on on, such as cpu")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
             warn(text)
 
     with progress() as observer:
-        finished = api.resume(args.folder, args.total, observer=observer, report=report)
+        finished = api.resume(
+            args.folder, args.total, observer=observer, report=report, device=args.device
+        )
     if rank() == 0 and not any("nothing to resume" in text for text in said):
         finish(finished)
     return 0

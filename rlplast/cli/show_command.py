@@ -77,6 +77,7 @@ def _run_text(console: Console, found: Mapping[str, Any]) -> None:
         ("run", f"{found['folder']} ({found['kind']})"),
         ("status", _since(found)),
         ("command", _command(found["command"])),
+        *([("device", found["device"])] if found["device"] else []),
         *([("resume", found["resume"])] if found["resume"] else []),
         ("progress", _progress(found)),
         ("training", _measured(found["train"], "train/")),

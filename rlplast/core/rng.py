@@ -46,7 +46,12 @@ def numpy_stream(seed: int, *names: object) -> np.random.Generator:
 
 def preserve_global_rng() -> AbstractContextManager[None]:
     """Return a context at whose end torch's global generators are put back as they were."""
-    return torch.random.fork_rng()
+    return torch.random.fork_rng([torch.cuda.current_device()] if _on_gpu() else [])
+
+
+def _on_gpu() -> bool:
+    """Whether this process computes on a GPU: asking for its state would begin it."""
+    return torch.cuda.is_initialized()
 
 
 class Streams:
@@ -73,8 +78,8 @@ class Streams:
             "numpy": {name: g.bit_generator.state for name, g in self._numpy.items()},
             "model": torch.get_rng_state(),
         }
-        if torch.cuda.is_available():
-            state["model_cuda"] = torch.cuda.get_rng_state_all()
+        if _on_gpu():
+            state["model_cuda"] = torch.cuda.get_rng_state()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -82,6 +87,5 @@ class Streams:
         for name, stored in state["numpy"].items():
             self.numpy(name).bit_generator.state = stored
         torch.set_rng_state(state["model"])
-        if "model_cuda" in state and torch.cuda.is_available():
-            known = state["model_cuda"][: torch.cuda.device_count()]  # maybe fewer than were saved
-            torch.cuda.set_rng_state_all(known)
+        if "model_cuda" in state and _on_gpu():
+            torch.cuda.set_rng_state(state["model_cuda"])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from rlplast.core.checkpoint.fingerprint import check_data
 from rlplast.core.clock import Clock
+from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
@@ -129,7 +130,7 @@ class GPTTrainer(Trainable):
         self.updater.set_lr(self.clock.updates - phase.start, phase.updates)
         rows = self._rows(phase.shares, config.batch_size, self.streams.numpy("data"))
         share = config.batch_size // distributed.world()
-        mine = self._to_device(rows[distributed.rank() * share :][:share])
+        mine = on_device(rows[distributed.rank() * share :][:share], self.device)
         self.updater.zero_grad()
         clock = self.clock.advance(updates=1, tokens=config.batch_size * context)
         loss, activations = self._backward(mine.split(self.micro_batch), clock)
@@ -171,11 +172,6 @@ class GPTTrainer(Trainable):
         context = self.config.model.context
         return torch.from_numpy(batch(corpora, list(shares.values()), rows, context, rng))
 
-    def _to_device(self, rows: Tensor) -> Tensor:
-        if self.device.type != "cuda":
-            return rows
-        return rows.pin_memory().to(self.device, non_blocking=True)
-
     # What the loop asks for.
 
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
@@ -198,7 +194,9 @@ class GPTTrainer(Trainable):
                 corpus, config.model.context, config.evaluate.batches, config.batch_size
             ):
                 mine = torch.from_numpy(rows)[distributed.rank() :: distributed.world()]
-                for part in self._to_device(mine).split(self.micro_batch) if len(mine) else ():
+                for part in (
+                    on_device(mine, self.device).split(self.micro_batch) if len(mine) else ()
+                ):
                     sums[0] += self._plain_loss(part)[0].double() * len(part)
                     sums[1] += len(part)
         loss, count = distributed.total(sums).tolist()
@@ -228,7 +226,7 @@ class GPTTrainer(Trainable):
         """Return rows of this phase's training mixture, drawn from a stream of their own."""
         shares = self.phases[self.clock.phase].shares
         rng = numpy_stream(self.config.seed, "probe", number)
-        return self._rows(shares, size, rng).to(self.device)
+        return on_device(self._rows(shares, size, rng), self.device)
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Tensor]:
         """Yield rows of this phase's training mixture.
@@ -239,7 +237,7 @@ class GPTTrainer(Trainable):
         rows = phase.updates * self.config.batch_size
         rng = numpy_stream(self.config.seed, "batches", number)
         for _ in range(-(-rows // size) if count is None else count):
-            yield self._rows(phase.shares, size, rng).to(self.device)
+            yield on_device(self._rows(phase.shares, size, rng), self.device)
 
     def loss(self, network: str, batch: Tensor, train: bool = False) -> Tensor:
         """Return the mean loss of rows (size, context + 1), without penalties."""

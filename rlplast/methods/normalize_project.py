@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from rlplast.core.clock import Clock
 from rlplast.core.method.context import Context
 from rlplast.core.method.hook import refuse_low_precision
 from rlplast.core.method.method import Method, State, method
@@ -89,7 +90,7 @@ class NormalizeProject(Method):
 
     def plan(self, context: Context, state: State) -> list[Edit]:
         """Plan a factor per weight, and per norm layer; branch-free, without waiting."""
-        if context.clock.updates % self.every:
+        if not self.captured_key(context.clock):
             return []
         weights, pairs = self._projected(context.network)
         edits: list[Edit] = []
@@ -100,6 +101,10 @@ class NormalizeProject(Method):
             factor = _factor(initial, _norm_of([b.view for b in pair]))
             edits += [Scale(block, factor) for block in pair]
         return edits
+
+    def captured_key(self, clock: Clock) -> bool:
+        """Whether this update projects."""
+        return clock.updates % self.every == 0
 
     def _projected(self, network: Network) -> tuple[list[Block], list[list[Block]]]:
         """Return the weights that are projected, and the (scale, shift) of each norm layer."""

@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, State, method
@@ -78,7 +79,7 @@ class RigL(Method):
         """Plan zeros outside the masks, and at every `every`-th update the new masks."""
         updates = context.clock.updates
         edits: list[Edit] = []
-        moves = updates % self.every == 0 and 0 < updates < self.until
+        moves = bool(self.captured_key(context.clock))
         gradients = context.gradients if moves else {}
         for block, count in self._zeros(context.network):
             mask = kept = state[block.name]
@@ -95,6 +96,11 @@ class RigL(Method):
                 )
             ]
         return edits
+
+    def captured_key(self, clock: Clock) -> int:
+        """Return the updates done if the masks move, whose share falls with them; else 0."""
+        moves = clock.updates % self.every == 0 and clock.updates < self.until
+        return clock.updates if moves else 0
 
     def _moved(
         self, block: Block, mask: Tensor, gradient: Tensor, active: int, updates: int

@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, State, method
@@ -111,6 +112,10 @@ class Snr(Method):
 
         return edits + recycle(context, masks, draw, moments=True)
 
+    def captured_key(self, clock: Clock) -> bool:
+        """Whether the thresholds are renewed."""
+        return clock.updates % self.refresh == 0
+
     def _observe(
         self, context: Context, state: State, group: UnitGroup
     ) -> tuple[Tensor, list[Edit]]:
@@ -130,7 +135,7 @@ class Snr(Method):
             Assign(age, age_now.where(~ended, 0)),
             Assign(drawn, drawn + reset),
         ]
-        if context.clock.updates % self.refresh:
+        if not self.captured_key(context.clock):
             edits.append(Assign(gaps, counted.to(gaps.dtype), rows=rows))
         else:
             whole = gaps.index_copy(0, rows, counted.to(gaps.dtype))

@@ -12,6 +12,7 @@ from rlplast.report.page import Details, Part, Row, Table, Text
 from rlplast.report.run_data import RunData
 from rlplast.report.statistics import Estimate
 from rlplast.report.view import Report
+from rlplast.run.info import device_words
 
 __all__ = ["configs", "estimate", "number", "receipts", "versions", "without_empty_columns"]
 
@@ -218,9 +219,11 @@ def versions(runs: Sequence[RunData]) -> tuple[Part, ...]:
     found: dict[str, Counter[str]] = {}
     for run in runs:
         said = {str(k): v for k, v in (run.info.get("versions") or {}).items()}
-        for key in ("git_revision", "host", "device", "threads", "processes"):
+        for key in ("git_revision", "host", "threads", "processes"):
             if run.info.get(key) is not None:
                 said[key.replace("_", " ")] = run.info[key]
+        if run.info.get("devices"):
+            said["device"] = ", then ".join(map(device_words, run.info["devices"]))
         if run.info.get("environment"):
             begun = ", with new episodes at a resume" if run.info.get("new_episodes") else ""
             said["resume of environments"] = run.info["environment"]["resume"] + begun

@@ -16,6 +16,7 @@ import numpy as np
 
 from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock, Time
+from rlplast.core.device import choose_device, device_info
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.network.edits import Assign, write
 from rlplast.core.rng import preserve_global_rng
@@ -33,6 +34,7 @@ from rlplast.run.config_file import dump_config, read_config
 from rlplast.run.episodes import play
 from rlplast.run.imports import import_again
 from rlplast.run.info import (
+    device_words,
     first_info,
     restart_info,
     resume_info,
@@ -124,7 +126,7 @@ class Run:
                 tensors, state = checkpoint.load(path)
                 checkpoint.check_run(path, run_ids(self.info))
                 with ExitStack() as cleanup, checkpoint.fitting(path):
-                    trainable, hooks = build(self.config.to_resume())
+                    trainable, hooks = build(_here(self.config.to_resume()))
                     cleanup.callback(trainable.close)
                     go_to(trainable, Clock.saved(state["clock"]))
                     for network in trainable.networks.values():
@@ -277,28 +279,34 @@ def resume(
     observer: Callable[[Loop], None] | None = None,
     report: Callable[[str], None] = lambda text: None,
     until: tuple[Time, ...] = (),
+    device: str | None = None,
 ) -> Run:
     """Continue a run from its newest undamaged checkpoint.
 
     Args:
         run: the run's folder.
         total: a new, longer total; percentages keep referring to the old one.
+        device: another device to go on on; default: that of the run.
         observer: called after every step.
         report: told what was found, such as a damaged checkpoint passed over.
         until: where to stop early, as `Loop` says.
 
     Raises:
-        ConfigError: if it is no run's folder, or the new total is no longer one.
+        ConfigError: if it is no run's folder, the new total is no longer one, or the run's device
+            is not there.
         DamagedFile: if no checkpoint is usable.
     """
     opened = load(run)
-    config, path, info = opened.config.settled(), opened.path, opened.info
+    path, info = opened.path, opened.info
+    config = opened.config if device is None else opened.config.moved(device)
+    config = config.settled()
     done = info.get("status") == "done"
     if total is not None:
         config = _extended(config, total, done)
     elif done:
         report(f"{path} is done: nothing to resume (a longer run: --total)")
         return opened
+    _tell_device(config, path, info, report)
     begun = _has_checkpoint(path)  # else it starts where it did, be it from another run
     loop = _loop(config.to_resume() if begun else config, path, info, observer, until)
     info = (info or first_info(config)) | resume_info(loop.trainable)
@@ -312,8 +320,8 @@ def resume(
             info |= restarted
             report(f"new episodes begin: {restarted['new_episodes'][-1]['reason']}")
         altered = {"altered": loop.folder.altered} if loop.folder.altered else {}
-        with status(path, info | resumed_info(info) | altered):
-            if total is not None and distributed.rank() == 0:
+        with status(path, info | resumed_info(info, config) | altered):
+            if (total is not None or device is not None) and distributed.rank() == 0:
                 write_text(path / "config.yaml", dump_config(config))
             with logged(loop.folder, config, info):
                 loop.run()
@@ -321,6 +329,38 @@ def resume(
         loop.trainable.close()
         loop.folder.close()
     return Run(path, config)
+
+
+def _here(config: RunConfig) -> RunConfig:
+    """Return a config that computes on this machine, if its own device is not here."""
+    try:
+        choose_device(config.device)
+    except ConfigError:
+        return config.moved("auto")
+    return config
+
+
+def _tell_device(
+    config: RunConfig, path: Path, info: Mapping[str, Any], report: Callable[[str], None]
+) -> None:
+    """Say if a run goes on on another device than before.
+
+    Raises:
+        ConfigError: if its device is not there.
+    """
+    before = (info.get("devices") or [None])[-1]
+    try:
+        now = device_info(choose_device(config.device))
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}. `rlplast resume {path} --device cpu` goes on on another device, where "
+            "numbers round otherwise"
+        ) from error
+    if before is not None and now != before:
+        report(
+            f"{path} goes on on {device_words(now)}, it was on {device_words(before)}: numbers "
+            "may round otherwise, so it is not the uninterrupted run bit for bit"
+        )
 
 
 def branch(

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from rlplast.core.device import choose_device
 from rlplast.core.errors import RlplastError
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.rng import numpy_stream
 from rlplast.core.training.loop import Loop
 from rlplast.core.training.run_folder import RunFolder
-from rlplast.run.build import choose_device
 from rlplast.run.timing import (
     Steps,
     inside,

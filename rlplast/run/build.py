@@ -1,7 +1,7 @@
 """From a config to what trains, with its hooks: everything is checked on the way.
 
 - `build`: a config → a Trainable and its hooks.
-- `build_trainable`, `choose_device`: parts of it.
+- `build_trainable`: a part of it.
 """
 
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlplast.core.device import choose_device
 from rlplast.core.errors import ConfigError, shortened
 from rlplast.core.method.condition import Measured
 from rlplast.core.method.hooks import Hooks
@@ -18,30 +19,7 @@ from rlplast.core.training.kinds import get_kind
 from rlplast.core.training.trainable import Trainable
 from rlplast.metrics.probe import check_names
 
-__all__ = ["build", "build_trainable", "choose_device"]
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the torch device a config asks for.
-
-    Raises:
-        ConfigError: if it is not there.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        known = device.type in ("cpu", "cuda")
-    except RuntimeError:
-        known, device = False, torch.device("cpu")
-    if not known:
-        raise ConfigError(f"device = {name!r}: allowed are auto, cpu, cuda, cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        raise ConfigError(
-            f"device = {name!r} is not there: torch sees {count} CUDA devices; use auto or cpu"
-        )
-    return device
+__all__ = ["build", "build_trainable"]
 
 
 def build(config: RunConfig) -> tuple[Trainable, Hooks]:
@@ -97,6 +75,8 @@ def build_trainable(config: RunConfig) -> Trainable:
     torch.set_num_threads(config.threads)
     torch.backends.cudnn.deterministic = True
     device = choose_device(config.device)
+    if device.index is not None and device.type == "cuda":
+        torch.cuda.set_device(device)  # pinned memory, generators and graphs are of the current one
     _check_env(config)
     try:
         return make(config, device)

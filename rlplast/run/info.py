@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplast import plugins
+from rlplast.core.device import choose_device, device_info
 from rlplast.core.errors import Interrupted, RlplastError
 from rlplast.core.training import distributed
 from rlplast.core.training.config import RunConfig
@@ -31,6 +32,7 @@ from rlplast.run.imports import imported
 
 __all__ = [
     "command",
+    "device_words",
     "first_info",
     "restart_info",
     "resume_info",
@@ -117,6 +119,7 @@ def first_info(config: RunConfig, study: Mapping[str, Any] | None = None) -> dic
         "host": socket.gethostname(),
         "seed": config.seed,
         "threads": config.threads,
+        "devices": [device_info(choose_device(config.device))],
         "processes": distributed.world(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         **({"imports": imported()} if imported() else {}),
@@ -167,12 +170,20 @@ def run_ids(info: Mapping[str, Any]) -> tuple[str, ...]:
     return (*own, *(ids if isinstance(ids, list) else ()))
 
 
-def resumed_info(info: Mapping[str, Any]) -> dict[str, Any]:
+def device_words(device: Mapping[str, Any]) -> str:
+    """Say what a device is."""
+    return str(device.get("name") or device.get("type"))
+
+
+def resumed_info(info: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
     """Return what run.json says besides, once a run is resumed."""
+    devices = list(info.get("devices", []))
+    now = device_info(choose_device(config.device))
     modules = list(dict.fromkeys([*info.get("imports", []), *imported()]))
     return {
         "resumed": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "processes": distributed.world(),
+        "devices": devices if devices[-1:] == [now] else [*devices, now],
         **({"imports": modules} if modules else {}),
     }
 

@@ -22,7 +22,7 @@ from rlplast.core.method.schedule import KEYS, Schedule, first_due
 from rlplast.core.training.best import read_best
 from rlplast.core.training.config import RunConfig
 from rlplast.run.config_file import read_config
-from rlplast.run.info import resume_words
+from rlplast.run.info import device_words, resume_words
 from rlplast.run.length import length
 from rlplast.run.read import check_is_run, read_info, read_lines, unaltered
 from rlplast.run.read import read_config as read_keys
@@ -69,6 +69,7 @@ def show_run(folder: Path) -> dict[str, Any]:
             "status": status,
             "since": _since(folder),
             **{key: info.get(key) for key in ("command", "host", "seed", "threads")},
+            "device": ", then ".join(map(device_words, info.get("devices", []))),
             "resume": resume_words(info),
             "clock": clock,
             "train": _newest(metrics, "train/"),

@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlplast.core.device import choose_device
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.own import is_factory
-from rlplast.run.build import build, choose_device
+from rlplast.run.build import build
 from rlplast.run.config_file import read_config
 from rlplast.run.info import versions
 
@@ -120,6 +121,7 @@ def built(config: Any, *overrides: Mapping[str, Any]) -> tuple[Any, Hooks]:
 
 def _attach(trainable: Any, hooks: Hooks) -> None:
     trainable.after_update = hooks.after_update
+    trainable.inside_key = hooks.inside_key
     trainable.recorded = hooks.recorded()
     trainable.gradients_read = hooks.gradients_read()
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError, did_you_mean
 
 __all__ = ["AUGMENTATIONS", "augment", "check_augment"]
@@ -46,7 +47,8 @@ def augment(x: Tensor, names: Sequence[str], generator: torch.Generator) -> Tens
         generator: on the CPU, so that all devices get the same draws.
     """
     batch, channels, height, width = x.shape
-    draw = torch.randint(0, 2 * _SHIFTS**2, (batch, 1), generator=generator).to(x.device)
+    draw = torch.randint(0, 2 * _SHIFTS**2, (batch, 1), generator=generator)
+    draw = on_device(draw, x.device)
     rows = torch.arange(height, device=x.device).expand(batch, height)
     columns = torch.arange(width, device=x.device).expand(batch, width)
     if "flip" in names:

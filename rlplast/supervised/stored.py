@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlplast.core.device import on_device
+
 __all__ = ["StoredPictures"]
 
 _SAMPLE = 256  # pictures that a fingerprint is made of
@@ -59,7 +61,7 @@ class StoredPictures:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             for _ in pool.map(put, range(len(rows))):  # raises what a thread raised
                 pass
-        return torch.from_numpy(x).to(self.device)
+        return on_device(x, self.device)
 
     def split(self, size: int) -> Iterator[Tensor]:
         """Yield the raw values of all pictures, in order, so many at a time."""

@@ -95,11 +95,24 @@ def test_streams_leave_numpys_and_pythons_global_generators_alone() -> None:
     assert str(np.random.get_state()) == str(kept)
 
 
-def test_a_state_of_more_gpus_than_there_are_gives_each_its_own(monkeypatch) -> None:
-    saved = Streams(0).state_dict() | {"model_cuda": ["first", "second", "third"]}
-    given: list[list[str]] = []
+def test_a_process_that_computes_on_no_gpu_begins_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begun(*args: object) -> None:
+        raise AssertionError("CUDA was begun")
+
+    for name in ("get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all"):
+        monkeypatch.setattr(torch.cuda, name, begun)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_rng_state_all", given.append)
-    Streams(1).load_state_dict(saved)
-    assert given == [["first", "second"]]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    with preserve_global_rng():
+        Streams(1).load_state_dict(Streams(0).state_dict())
+
+
+def test_a_gpus_state_is_that_of_the_current_device_whatever_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: "of cuda:1")
+    monkeypatch.setattr(torch.cuda, "set_rng_state", given.append)
+    Streams(1).load_state_dict(Streams(0).state_dict())
+    assert given == ["of cuda:1"]

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from rlplast.core.captured import refuse_capture
 from rlplast.core.clock import Clock
 from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
 from rlplast.core.method.apply import Planned, apply
 from rlplast.core.method.context import Activations, Context, Source
 from rlplast.core.method.deviation import deviation
-from rlplast.core.method.method import Method, State, has_face
+from rlplast.core.method.method import Method, State, has_face, readable
 from rlplast.core.method.readings import Inside, Probe
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.schedule import Schedule
@@ -180,6 +181,10 @@ class Hook:
         """Whether the method's state follows every update, besides its schedule."""
         return has_face(self.method, "follow")
 
+    def fires_inside(self, clock: Clock) -> bool:
+        """Whether this fires inside the update that brings the run to `clock`."""
+        return self.schedule.crossings(clock.advance(updates=-1), clock) > 0
+
     def follow(self, clock: Clock, seed: int) -> None:
         """Let the method's state follow an update; no checks, no host synchronisation."""
         for network in self.networks:
@@ -257,13 +262,18 @@ class Hook:
         self, network: Network, clock: Clock, seed: int, due_count: int, inside: bool
     ) -> Context:
         names = ("hook", self.key, network.name)
+
+        def stream() -> torch.Generator:
+            refuse_capture(f"{self.label} draws from a generator of the host")
+            return torch_stream(seed, *names, self._number(network, clock))
+
         return Context(
             network,
             self.edited[network.name],
-            clock,
+            readable(clock, self.method, self.label),
             due_count,
             derive_seed(seed, *names),
-            lambda: torch_stream(seed, *names, self._number(network, clock)),
+            stream,
             inside,
             self.method.reads,
         )

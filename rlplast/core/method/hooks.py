@@ -4,7 +4,7 @@
 """
 
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from typing import Any
@@ -275,8 +275,15 @@ class Hooks:
         for hook in self.inside:
             if hook.follows:
                 hook.follow(clock, self.seed)
-            elif hook.schedule.crossings(clock.advance(updates=-1), clock):
+            elif hook.fires_inside(clock):
                 hook.after_update(clock, self.seed, activations)
+
+    def inside_key(self, clock: Clock) -> Hashable:
+        """Return what of a clock `after_update` depends on: part of a captured update's key."""
+        return tuple(
+            (hook.follows or hook.fires_inside(clock), hook.method.captured_key(clock))
+            for hook in self.inside
+        )
 
     def evaluation(self) -> dict[Block, Tensor]:
         """Return what evaluations put in place of weights, as optimizers and methods say."""

@@ -5,11 +5,14 @@
 - `has_face`: whether a method has a face.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from rlplast.core.captured import capturing, refuse_capture
+from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.method.context import READS, Context
 from rlplast.core.network.blocks import Block
@@ -17,7 +20,7 @@ from rlplast.core.network.edits import Edit
 from rlplast.core.network.network import Network
 from rlplast.core.registry import LISTS, register
 
-__all__ = ["FACES", "Method", "State", "has_face", "method"]
+__all__ = ["FACES", "Method", "State", "has_face", "method", "readable"]
 
 State = dict[str, Tensor]
 FACES = ("install", "setup", "plan", "term")
@@ -116,6 +119,17 @@ class Method:
         """
         return []
 
+    def captured_key(self, clock: Clock) -> Hashable:
+        """Return what of a clock `plan`, `follow` and `term` inside an update depend on.
+
+        An update that was captured as a CUDA graph is repeated while this stays equal. A method
+        without it that reads the clock inside updates is not captured.
+
+        Args:
+            clock: after the update for `plan` and `follow`; for `term` before it.
+        """
+        return None
+
     def evaluation(self, network: Network, state: State) -> Mapping[Block, Tensor]:
         """Return what evaluations put in place of a network's weights; default: nothing."""
         return {}
@@ -135,6 +149,25 @@ class Method:
         ``context.network.initial[block.name]``, both at each call.
         """
         raise NotImplementedError
+
+
+class _Hidden(Clock):
+    """The clock of a captured update for a method that does not say what it reads of it."""
+
+    label = ""
+
+    def __getattribute__(self, name: str) -> Any:
+        refuse_capture(f"{object.__getattribute__(self, 'label')} reads the clock")
+        return super().__getattribute__(name)
+
+
+def readable(clock: Clock, method: Method, label: str) -> Clock:
+    """Return a clock as a method may read it: in a captured update only by `captured_key`."""
+    if not capturing() or has_face(method, "captured_key"):
+        return clock
+    hidden = _Hidden(**asdict(clock))
+    object.__setattr__(hidden, "label", label)
+    return hidden
 
 
 def has_face(kind: Any, face: str) -> bool:

@@ -3,19 +3,20 @@
 - `Penalties`: all of a run; adds those of a network to its loss.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rlplast.core.captured import refuse_capture
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.context import Context, Source
 from rlplast.core.method.layer_names import check_layers, in_layers
 from rlplast.core.method.listing import parse_row
-from rlplast.core.method.method import Method, State, has_face
+from rlplast.core.method.method import Method, State, has_face, readable
 from rlplast.core.method.readings import OwnSource, Probe
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.blocks import Block
@@ -143,6 +144,18 @@ class Penalties:
         ]
         return torch.stack(terms).sum() if terms else None
 
+    def captured_key(self, clock: Clock) -> Hashable:
+        """Return what of a clock the terms depend on: part of a captured update's key.
+
+        Args:
+            clock: the clock that counts the update.
+        """
+        before = clock.advance(updates=-1)
+        return tuple(
+            (t.is_open(clock), self._has_started(t), t.method.captured_key(before))
+            for t in self.terms
+        )
+
     def include(self, term: Term) -> None:
         """Add the term of a hook's method.
 
@@ -168,14 +181,15 @@ class Penalties:
         network, method = term.network, term.method
         clock = self._now()
         readings = None
+        label = f"{term.key} ({method.name})"
         if method.reads and self.source is not None:
+            refuse_capture(f"{label} reads batches of its own")
             number = derive_seed(0, "penalty", method.name, network.name, clock.updates)
-            label = f"{term.key} ({method.name})"
             readings = Probe(self.source, network, method.probe, number, label)
         return Context(
             network,
             term.blocks,
-            clock,
+            readable(clock, method, label),
             seed=derive_seed(self.seed, "penalty", method.name, network.name),
             reads=method.reads,
             readings=readings,

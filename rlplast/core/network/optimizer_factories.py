@@ -58,12 +58,16 @@ def optimizer(
     return add
 
 
+def _on_gpu(groups: Groups) -> bool:
+    return any(p.is_cuda for group in groups for p in group["params"])
+
+
 @optimizer("adam", source="torch.optim.Adam", ranges=ADAM)
 def adam(
     module: nn.Module, groups: Groups, lr: float, *, betas: Any = (0.9, 0.999), eps: float = 1e-8
 ) -> Optimizer:
     """Adam; weight decay is added to the gradient."""
-    return Adam(groups, lr=lr, betas=betas, eps=eps, fused=True)
+    return Adam(groups, lr, betas, eps, fused=True, capturable=_on_gpu(groups))
 
 
 @optimizer("adamw", source="torch.optim.AdamW", ranges=ADAM)
@@ -71,7 +75,7 @@ def adamw(
     module: nn.Module, groups: Groups, lr: float, *, betas: Any = (0.9, 0.999), eps: float = 1e-8
 ) -> Optimizer:
     """Adam with decoupled weight decay."""
-    return AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
+    return AdamW(groups, lr, betas, eps, fused=True, capturable=_on_gpu(groups))
 
 
 @optimizer("sgd", source="torch.optim.SGD", ranges={"momentum": "[0, 1)"})
@@ -98,7 +102,8 @@ def rmsprop(
     centered: bool = False,
 ) -> Optimizer:
     """RMSprop; `centered` divides by an estimate of the standard deviation."""
-    return RMSprop(groups, lr=lr, momentum=momentum, alpha=alpha, eps=eps, centered=centered)
+    options: dict[str, Any] = {"momentum": momentum, "centered": centered}
+    return RMSprop(groups, lr, alpha, eps, capturable=_on_gpu(groups), **options)
 
 
 @optimizer(

@@ -12,13 +12,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, RMSprop
 
+from rlplast.core.captured import refuse_capture
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import check_fields, check_range, checked, get, param, rows
 from rlplast.core.rng import derive_seed
 
 __all__ = ["OptimizerConfig", "Updater", "lr_at"]
 
+_CAPTURED = (Adam, AdamW, SGD, RMSprop)  # with a learning rate on the device
 _CONSTANTS = ("betas", "eps", "weight_decay")  # of a parameter group, for `adam_step`
 
 
@@ -167,7 +170,7 @@ class Updater:
         self.config = config
         self._module, self._seed = module, seed
         self._parameters = parameters = [p for p in module.parameters() if p.requires_grad]
-        # For compiled updates, which a number that changes would compile anew.
+        # For compiled and captured updates: a number would stay as it was then.
         self._lr = torch.zeros((), device=parameters[0].device if parameters else None)
         self._first = False
         self._make()
@@ -197,11 +200,19 @@ class Updater:
         for number, optimizer in enumerate(self.optimizers):
             if hasattr(optimizer, "seed"):
                 vars(optimizer)["seed"] = derive_seed(self._seed, "optimizer", number)
+        if self.captures and self._lr.is_cuda:
+            for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
+                group["lr"] = self._lr  # captured or not, so that both have the same bits
         self._groups: list[tuple[torch.optim.Optimizer, list[Tensor], dict[str, Any]]] = [
             (optimizer, list(group["params"]), {key: group.get(key) for key in _CONSTANTS})
             for optimizer in self.optimizers
             for group in optimizer.param_groups
         ]
+
+    @property
+    def captures(self) -> bool:
+        """Whether its step can be part of a CUDA graph."""
+        return all(type(o) in _CAPTURED for o in self.optimizers)
 
     @property
     def lr(self) -> float:
@@ -213,10 +224,10 @@ class Updater:
         lr = lr_at(self.config, done, length)
         self._lr.fill_(lr)
         for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(lr)
-            else:
+            if not isinstance(group["lr"], Tensor):
                 group["lr"] = lr
+            elif group["lr"] is not self._lr:
+                group["lr"].fill_(lr)
 
     def minimise(self, loss: Tensor) -> None:
         """Update once along the gradient of a loss."""
@@ -248,6 +259,8 @@ class Updater:
 
     def step(self) -> None:
         """Update once along the gradients there are."""
+        if not self.captures:
+            refuse_capture(f"optimizer {self.config.name} steps on the host")
         self.clip()
         for optimizer in self.optimizers:
             optimizer.step()

@@ -9,13 +9,14 @@ import dataclasses
 import re
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
 
 from rlplast.core.clock import UNITS, Clock, Time
+from rlplast.core.device import choose_device
 from rlplast.core.errors import ConfigError, check_choice, check_known
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.registry import check_fields, param
@@ -306,7 +307,14 @@ class RunConfig:
         Args:
             parent: the config of the run that this one goes on from, whose choices it keeps.
         """
-        return self
+        if self.device != "auto":
+            return self
+        found = choose_device("auto").type if parent is None else parent.device
+        return replace(self, device=found)
+
+    def moved(self, device: str) -> "RunConfig":
+        """Return the config of a run that goes on on another device."""
+        return replace(self, device=device)
 
     def adds_penalties_apart(self) -> bool:
         """Say whether an update without a term is the same, bit for bit, whatever penalties exist.

@@ -97,6 +97,7 @@ class Loop:
         """
         trainable = self.trainable
         trainable.after_update = self.hooks.after_update
+        trainable.inside_key = self.hooks.inside_key
         trainable.recorded = self.hooks.recorded()
         trainable.gradients_read = self.hooks.gradients_read()
         self._since = time.perf_counter()

@@ -4,7 +4,7 @@ A DQN, a SAC agent, a classifier and a language model all look like this to the 
 hooks, schedules, checkpoints and metrics are written once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,13 +13,18 @@ from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 
-__all__ = ["AfterUpdate", "Trainable", "go_to", "no_hooks", "penalties_of"]
+__all__ = ["AfterUpdate", "Trainable", "go_to", "no_hooks", "no_key", "penalties_of"]
 
 AfterUpdate = Callable[[Clock, Mapping[str, Activations]], None]
 
 
 def no_hooks(clock: Clock, activations: Mapping[str, Activations]) -> None:
     """Do nothing after an update."""
+
+
+def no_key(clock: Clock) -> Hashable:
+    """Return what nothing inside an update depends on."""
+    return None
 
 
 def go_to(trainable: Any, clock: Clock) -> None:
@@ -61,6 +66,7 @@ class Trainable(Source, Protocol):
         after_update: called inside each update with the clock that counts it, after the
             optimizer step and before targets and averages follow; and with the activations of
             the update's own forward pass, by network, of those in `recorded`.
+        inside_key: what of that clock `after_update` depends on, for a captured update.
         recorded: the networks whose activations `after_update` reads.
         gradients_read: whether it reads the parameters' gradients.
         penalties: the terms added to its losses.
@@ -70,6 +76,7 @@ class Trainable(Source, Protocol):
     clock: Clock
     units: tuple[str, ...]
     after_update: AfterUpdate
+    inside_key: Callable[[Clock], Hashable] = no_key
     recorded: frozenset[str]
     gradients_read: bool = False
     penalties: Penalties

@@ -1,0 +1,74 @@
+"""The device that a run computes on.
+
+- `choose_device`: what a config asks for, if it is there.
+- `device_info`: what run.json says of it.
+- `on_device`: an array on it, without waiting.
+"""
+
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rlplast.core.errors import ConfigError
+
+__all__ = ["choose_device", "device_info", "on_device"]
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the torch device a config asks for.
+
+    Raises:
+        ConfigError: if it is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        known = device.type in ("cpu", "cuda")
+    except RuntimeError:
+        known, device = False, torch.device("cpu")
+    if not known:
+        raise ConfigError(f"device = {name!r}: allowed are auto, cpu, cuda, cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise ConfigError(
+            f"device = {name!r} is not there: torch sees {count} CUDA devices; use auto or cpu"
+        )
+    return device
+
+
+def device_info(device: torch.device) -> dict[str, Any]:
+    """Return what results depend on of a device: of a GPU its name and versions."""
+    if device.type != "cuda":
+        return {"type": device.type}
+    return {
+        "type": "cuda",
+        "name": torch.cuda.get_device_name(device),
+        "driver": _driver(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+    }
+
+
+def _driver() -> str | None:
+    """Return the version of NVIDIA's driver, as Linux shows it."""
+    try:
+        with open("/proc/driver/nvidia/version", encoding="utf-8") as file:
+            words = file.readline().split()
+    except OSError:
+        return None
+    return next((word for word in words if word[:1].isdigit()), None)
+
+
+def on_device(value: npt.NDArray[Any] | Tensor, device: torch.device) -> Tensor:
+    """Return an array or a tensor of the host as a tensor on a device.
+
+    On a GPU it goes by pinned memory, whose allocator keeps it until the copy is done: nothing
+    waits for it here.
+    """
+    tensor = value if isinstance(value, Tensor) else torch.from_numpy(value)
+    if device.type != "cuda" or tensor.is_cuda:
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
