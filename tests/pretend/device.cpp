@@ -90,8 +90,11 @@ bool waits_are_errors() {
   return CAPTURE.tape && (CAPTURE.everywhere || mine);
 }
 
+bool WAITS_RAISE = false;  // torch.cuda.set_sync_debug_mode("error")
+
 void wait(const std::string& what) {
   count("wait " + what);
+  TORCH_CHECK(!WAITS_RAISE, "called a synchronizing CUDA operation (", what, ")");
   TORCH_CHECK(!waits_are_errors(), "CUDA error: operation not permitted when stream is capturing (",
               what, ")");
 }
@@ -629,13 +632,19 @@ int64_t attention(const Tensor&, const Tensor&, const Tensor&, const std::option
 // Registration
 // ---------------------------------------------------------------------------------------------
 
-// Operators that would fall apart into others, but are one kernel, or few, of CUDA's.
-const std::vector<std::string> WHOLE = {
-    "convolution", "convolution_backward", "native_layer_norm", "native_group_norm",
-    "native_group_norm_backward", "_unsafe_masked_index"};
+const std::set<std::string> OWN = {  // kernels of this file
+    "aten::empty.memory_format", "aten::empty_strided", "aten::as_strided", "aten::view",
+    "aten::_reshape_alias", "aten::resize_", "aten::set_.source_Storage",
+    "aten::set_.source_Storage_storage_offset", "aten::set_.source_Tensor", "aten::copy_",
+    "aten::record_stream", "aten::_fused_sdp_choice"};
 
-bool is_foreach(const c10::OperatorName& name) {
-  return name.name.rfind("aten::_foreach_", 0) == 0 && name.name != "aten::_foreach_copy_";
+// Operators that would fall apart into others without a kernel here, though CUDA has one or few.
+bool stays_whole(const c10::OperatorName& name) {
+  if (name.name == "aten::_foreach_copy_") return false;  // its parts tell host from device
+  if (name.name.rfind("aten::_foreach_", 0) == 0) return true;
+  if (name.name == "aten::convolution" || name.name == "aten::convolution_backward") return true;
+  const auto op = c10::Dispatcher::singleton().findOp(name);
+  return name.name.rfind("aten::", 0) == 0 && op && op->hasKernelForDispatchKey(DispatchKey::CPU);
 }
 
 TORCH_LIBRARY_IMPL(_, CUDA, m) {
@@ -655,10 +664,9 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("copy_", copy_);
   m.impl("record_stream", record_stream);
   m.impl("_fused_sdp_choice", attention);
-  for (const std::string& name : WHOLE)
-    m.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames())
-    if (is_foreach(name)) m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
+    if (stays_whole(name) && !OWN.count(c10::toString(name)))
+      m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
 std::string ERROR;
@@ -698,6 +706,7 @@ const char* pretend_counts() {
 
 void pretend_count(const char* what) { count(what); }
 const char* pretend_wait(const char* what) { return guarded([&] { wait(what); }); }
+void pretend_waits_raise(int raise) { WAITS_RAISE = raise; }
 int64_t pretend_allocated() { return ALLOCATED; }
 
 int64_t pretend_stream() { return STREAM; }

@@ -123,6 +123,7 @@ def _opened(path: Path) -> Any:
         ("counts", text, []),
         ("count", None, [text]),
         ("wait", text, [text]),
+        ("waits_raise", None, [ctypes.c_int]),
         ("allocated", number, []),
         ("stream", number, []),
         ("new_stream", number, []),
@@ -368,6 +369,10 @@ def _properties(device: Any = None) -> SimpleNamespace:
     )
 
 
+def _set_sync_debug_mode(mode: int | str) -> None:
+    _library.pretend_waits_raise(int(mode in (2, "error")))
+
+
 def _allocated(device: Any = None) -> int:
     return _library.pretend_allocated()
 
@@ -404,6 +409,8 @@ def _patch() -> None:
         "get_device_capability": lambda device=None: (9, 0),
         "get_device_properties": _properties,
         "_get_device_properties": _properties,
+        "set_sync_debug_mode": _set_sync_debug_mode,
+        "_sleep": lambda cycles: None,
         "synchronize": lambda device=None: _wait("device.synchronize"),
     }
     memory = {
