@@ -7,6 +7,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/resize_native.h>
@@ -567,6 +568,13 @@ Tensor empty_strided(Sizes size, Sizes stride, Type type, Layout, Where, std::op
   return at::detail::empty_strided_generic(known(size), known(stride), &MEMORY, ON_GPU, chosen);
 }
 
+// Zeros without memory, which second gradients are full of.
+Tensor zeros_without_memory(at::IntArrayRef size, Type type, Layout, Where, std::optional<bool>) {
+  static at::native::ZeroTensorAllocator allocator(GPU);
+  const auto chosen = type.value_or(c10::get_default_dtype_as_scalartype());
+  return at::detail::empty_generic(size, &allocator, ON_GPU.add(DispatchKey::ZeroTensor), chosen, std::nullopt);
+}
+
 Tensor as_strided(const Tensor& self, Sizes size, Sizes stride, std::optional<c10::SymInt> offset) {
   const auto start = offset ? std::optional(offset->expect_int()) : std::nullopt;
   return at::native::as_strided_tensorimpl(self, known(size), known(stride), start);
@@ -633,7 +641,8 @@ int64_t attention(const Tensor&, const Tensor&, const Tensor&, const std::option
 // ---------------------------------------------------------------------------------------------
 
 const std::set<std::string> OWN = {  // kernels of this file
-    "aten::empty.memory_format", "aten::empty_strided", "aten::as_strided", "aten::view",
+    "aten::empty.memory_format", "aten::empty_strided", "aten::_efficientzerotensor",
+    "aten::as_strided", "aten::view",
     "aten::_reshape_alias", "aten::resize_", "aten::set_.source_Storage",
     "aten::set_.source_Storage_storage_offset", "aten::set_.source_Tensor", "aten::copy_",
     "aten::record_stream", "aten::_fused_sdp_choice"};
@@ -654,6 +663,7 @@ TORCH_LIBRARY_IMPL(_, CUDA, m) {
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("empty.memory_format", empty);
   m.impl("empty_strided", empty_strided);
+  m.impl("_efficientzerotensor", zeros_without_memory);
   m.impl("as_strided", as_strided);
   m.impl("view", view);
   m.impl("_reshape_alias", reshape_alias);
