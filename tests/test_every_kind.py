@@ -128,8 +128,11 @@ def before(folder: Path) -> dict[str, Any]:
     return found
 
 
-def check(kind: str, methods: list[str], corpora: dict[str, str], folder: Path) -> None:
-    config = short_run(kind, corpora, hooks=[row(method) for method in methods])
+def check_hooks(
+    kind: str, methods: list[str], corpora: dict[str, str], folder: Path, **changes: Any
+) -> None:
+    """Check that methods wait for `FIRST`, act, and resume: in a small run with some changes."""
+    config = short_run(kind, corpora, hooks=[row(method) for method in methods], **changes)
     steps = train(config, folder / "through")
     train(config | {"hooks": []}, folder / "plain")
     expected, found = before(folder / "plain"), before(folder / "through")
@@ -143,11 +146,22 @@ def check(kind: str, methods: list[str], corpora: dict[str, str], folder: Path) 
     assert final(folder / "killed") == final(folder / "through")
 
 
+def check_layer(
+    kind: str, layer: str, corpora: dict[str, str], folder: Path, **changes: Any
+) -> None:
+    """Check that a small run with a layer, and some changes, resumes."""
+    layers = [{"method": layer, "params": LAYERS[layer]}]
+    config = short_run(kind, corpora, hooks=[], layers=layers, **changes)
+    steps = train(config, folder / "through")
+    killed(config, steps, folder / "killed")
+    assert final(folder / "killed") == final(folder / "through")
+
+
 @pytest.mark.parametrize("kind", [slow(k) if k == "sac" else k for k in KINDS])
 def test_all_interventions_in_one_run_wait_and_resume(
     kind: str, corpora: dict[str, str], tmp_path: Path
 ) -> None:
-    check(kind, accepted(kind), corpora, tmp_path)
+    check_hooks(kind, accepted(kind), corpora, tmp_path)
 
 
 @pytest.mark.slow
@@ -155,7 +169,7 @@ def test_all_interventions_in_one_run_wait_and_resume(
 def test_each_intervention_alone_waits_and_resumes(
     kind: str, method: str, corpora: dict[str, str], tmp_path: Path
 ) -> None:
-    check(kind, [method], corpora, tmp_path)
+    check_hooks(kind, [method], corpora, tmp_path)
 
 
 def test_every_layer_has_parameters_for_a_short_run() -> None:
@@ -172,11 +186,7 @@ def test_every_layer_has_parameters_for_a_short_run() -> None:
     ],
 )
 def test_layers_resume(kind: str, layer: str, corpora: dict[str, str], tmp_path: Path) -> None:
-    layers = [{"method": layer, "params": LAYERS[layer]}]
-    config = short_run(kind, corpora, hooks=[], layers=layers)
-    steps = train(config, tmp_path / "through")
-    killed(config, steps, tmp_path / "killed")
-    assert final(tmp_path / "killed") == final(tmp_path / "through")
+    check_layer(kind, layer, corpora, tmp_path)
 
 
 @pytest.mark.parametrize(("kind", "layer"), REFUSED_LAYERS)

@@ -224,13 +224,10 @@ def _columns_of(tensor: Tensor, index: Any) -> Tensor:
     return tensor[:, index]
 
 
-_NOTHING, _ONE = torch.zeros(()), torch.ones(())
-
-
 def _as_new(part: Part) -> Tensor:
-    """Return what biases and entries of norm layers begin with."""
+    """Return what biases and entries of norm layers begin with, made where they are."""
     scale = part.block.role == "scale" or part.block.spec.tensor in VARIANCES
-    return _ONE if scale else _NOTHING
+    return part.block.view.new_full((), float(scale))
 
 
 def gain(nonlinearity: str) -> float:
