@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rlplast.core.captured import refuse_capture
 from rlplast.core.errors import ConfigError
 
 __all__ = ["choose_device", "device_info", "on_device"]
@@ -66,9 +67,13 @@ def on_device(value: npt.NDArray[Any] | Tensor, device: torch.device) -> Tensor:
     """Return an array or a tensor of the host as a tensor on a device.
 
     On a GPU it goes by pinned memory, whose allocator keeps it until the copy is done: nothing
-    waits for it here.
+    waits for it here. A graph would repeat the copy from memory that is something else by then.
+
+    Raises:
+        NotCaptured: during a capture, for what is not there yet.
     """
     tensor = value if isinstance(value, Tensor) else torch.from_numpy(value)
     if device.type != "cuda" or tensor.is_cuda:
         return tensor.to(device)
+    refuse_capture("something is copied from the host")
     return tensor.pin_memory().to(device, non_blocking=True)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlplast.core.captured import refuse_capture
 from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, method
@@ -216,6 +217,7 @@ def _edits_of(matrix: _Matrix, part: Tensor) -> list[Edit]:
 
 
 def _refuse_bad(context: Context, batch: list[tuple[_Matrix, Tensor]], stacked: Tensor) -> None:
+    refuse_capture("fire reads norms on the host")
     largest = stacked.abs().amax((-2, -1))  # not a number if any entry is none
     good = ((largest > 0) & largest.isfinite()).cpu()
     if good.all():

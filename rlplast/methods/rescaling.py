@@ -197,8 +197,10 @@ def check_followed(
 def order_of(layers: list[list[Layer]]) -> Order:
     """Return an order of chains."""
     weights = [layer.weight for chain in layers for layer in chain if layer.weight is not None]
-    classifier = torch.tensor([float(w.kind == "linear") for w in weights])
-    return Order(layers, weights, classifier.to(norms_of([w.view for w in weights])))
+    classifier = torch.zeros_like(norms_of([w.view for w in weights]))
+    for i, weight in enumerate(weights):  # one by one, so that nothing is copied from the host
+        classifier[i].fill_(float(weight.kind == "linear"))
+    return Order(layers, weights, classifier)
 
 
 def place_of(block: Block) -> str:

@@ -67,7 +67,7 @@ class ScaleWeights(Method):
         """Plan one factor per tensor."""
         first = context.blocks[0].view
         dtype = torch.promote_types(first.dtype, torch.float32)
-        factor = torch.tensor(self.factor, dtype=dtype, device=first.device)
+        factor = torch.full((), self.factor, dtype=dtype, device=first.device)
         if not self.proportional:
             return [Scale(block, factor) for block in _weights(context.blocks)]
         order = chains_of(context.network, context.blocks, self.name)

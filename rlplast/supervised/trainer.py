@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rlplast.core.checkpoint.fingerprint import check_data, fingerprint
 from rlplast.core.clock import Clock
+from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
@@ -182,7 +183,7 @@ class Supervised(Trainable):
         indices = self.stream[self.clock.phase].train
         generator = torch_stream(self.config.seed, *stream)
         order = indices[torch.randperm(len(indices), generator=generator)]
-        return order.to(self.task.train.y.device)
+        return on_device(order, self.task.train.y.device)
 
     def _chosen(self, here: Position) -> Tensor:
         """Return the indices of the batch's images."""

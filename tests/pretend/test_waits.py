@@ -23,8 +23,6 @@ COUNTED = 3  # updates
 
 # What waits, and for what.
 EXCEPTIONS = {
-    "c_chain": "its second batch is copied from memory that is not pinned",
-    "augment": "its draws are copied from memory that is not pinned",
     "kron": "its package copies numbers of the host",
     # Made to fire now and then, not in every update.
     "fire": "eigenvalues are checked, and a choice is made by them",
@@ -33,7 +31,6 @@ EXCEPTIONS = {
     "redo": "fresh weights are drawn on the host",
     "regrama": "fresh weights are drawn on the host",
     "shrink_perturb": "fresh weights are drawn on the host",
-    "scale_weights": "which layer is the classifier is copied from the host",
 }
 
 

@@ -281,7 +281,7 @@ class Hooks:
     def inside_key(self, clock: Clock) -> Hashable:
         """Return what of a clock `after_update` depends on: part of a captured update's key."""
         return tuple(
-            (hook.follows or hook.fires_inside(clock), hook.method.captured_key(clock))
+            (hook.method.captured_key(clock),) if hook.follows or hook.fires_inside(clock) else ()
             for hook in self.inside
         )
 

@@ -152,7 +152,7 @@ class Penalties:
         """
         before = clock.advance(updates=-1)
         return tuple(
-            (t.is_open(clock), self._has_started(t), t.method.captured_key(before))
+            (t.method.captured_key(before),) if t.is_open(clock) and self._has_started(t) else ()
             for t in self.terms
         )
 

@@ -1,0 +1,176 @@
+"""Updates as CUDA graphs (``agent.accelerate: graph``): the bits of eager updates, one launch each.
+
+`UPDATES` is 24, or what the environment variable CAPTURED_UPDATES says.
+"""
+
+import copy
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlplast.core.captured import EAGER
+from rlplast.core.checkpoint.checkpoint import network_tensors
+from rlplast.core.errors import ConfigError
+from rlplast.core.registry import rows
+from rlplast.run import api
+from rlplast.run.build import build
+from rlplast.run.config_file import read_config
+from tests.cases import CASES
+from tests.every_kind import small_run
+from tests.marks import optimizers
+from tests.methods import penalty_cases
+from tests.pretend.device import counted
+from tests.runs import Killed, at_step, final, kill
+from tests.test_every_kind import LAYERS, OWN, QUIET, REFUSED_LAYERS
+
+UPDATES = int(os.environ.get("CAPTURED_UPDATES", "24"))
+AGENTS = ("dqn", "sac")
+# What cannot be part of a graph, and what the warning says of it.
+EAGER_BECAUSE = {
+    "fire": "reads norms on the host",
+    "c_chain": "reads batches of its own",
+    "regrama": "reads the clock",
+    "kron": "steps on the host",
+    "muon": "steps on the host",
+    "muon_fire": "steps on the host",
+    "schedule_free": "steps on the host",
+    "trac": "steps on the host",
+    "upgd": "steps on the host",
+    **dict.fromkeys(("full_reset", "head_reset", "redo", "shrink_perturb"), "draws from a gen"),
+    "persistent": "draws from a gen",
+}
+
+
+def tensors(of: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield all tensors in a state, with their place."""
+    if isinstance(of, torch.Tensor):
+        yield path, of.cpu()
+    elif isinstance(of, Mapping):
+        for name, value in of.items():
+            yield from tensors(value, f"{path}/{name}")
+
+
+def trained(config: dict[str, Any], accelerate: str) -> tuple[dict[str, torch.Tensor], Any, int]:
+    """Return all tensors after some updates, the agent, and how many updates were replays."""
+    config = copy.deepcopy(config)
+    config["agent"] = config["agent"] | {"accelerate": accelerate}
+    agent: Any
+    agent, hooks = build(read_config(config, {}))
+    agent.after_update, agent.inside_key = hooks.after_update, hooks.inside_key
+    agent.recorded, agent.gradients_read = hooks.recorded(), hooks.gradients_read()
+    with counted() as seen:
+        while agent.clock.updates < UPDATES:
+            before = agent.clock
+            agent.step()
+            hooks.fire(before, agent.clock)
+    found: dict[str, Any] = {"trainable": agent.state_dict(), "hooks": hooks.state_dict()}
+    for network in agent.networks.values():
+        found |= network_tensors(network)
+    agent.close()
+    return dict(tensors(found)), agent, seen.graphs
+
+
+def check(kind: str, what: str, least: int = UPDATES - EAGER, **changes: Any) -> None:
+    """Check that graphs change no bit, and that at least so many updates were replays."""
+    plain: dict[str, Any] = {"hooks": [], "penalties": [], "device": "cuda", **QUIET}
+    plain |= {"total": "10k env_steps", "optimizer": {"schedule": "linear", "warmup": 0.001}}
+    own = changes.pop("agent", {})
+    config = small_run(kind, {}, **(plain | changes))
+    config["agent"] = config.get("agent", {}) | own
+    eager, _, _ = trained(config, "off")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        graphs, _, replays = trained(config, "graph")
+    assert graphs.keys() == eager.keys()
+    assert [name for name in eager if not torch.equal(eager[name], graphs[name])] == []
+    if what in EAGER_BECAUSE:
+        assert replays < least
+        assert EAGER_BECAUSE[what] in "".join(str(w.message) for w in said)
+    else:
+        assert [str(w.message) for w in said] == []
+        assert replays >= least
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+def test_plain_updates(kind: str) -> None:
+    check(kind, "")
+
+
+@pytest.mark.parametrize("keys", [{"actor_every": 2}, {"critic_subset": 2, "critics": 5}], ids=str)
+def test_updates_that_differ_from_one_another(keys: dict[str, Any]) -> None:
+    check("sac", "", UPDATES - 2 * EAGER, agent=keys)
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+@pytest.mark.parametrize("method", [m for m, case in CASES.items() if not case.refuses_inside])
+def test_hooks_inside(kind: str, method: str) -> None:
+    if kind in CASES[method].refuses:
+        pytest.skip(f"{kind} refuses {method}")
+    params = dict(CASES[method].params) | OWN.get(method, {})
+    row = {"method": method, "params": params, "every": "1 updates", "from": "8 updates"}
+    check(kind, method, UPDATES - 3 * EAGER - 1, hooks=[row])
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+@pytest.mark.parametrize("refresh", [1, 3, 1000])
+def test_thresholds_of_snr_are_renewed_whenever_they_are_due(kind: str, refresh: int) -> None:
+    params = dict(CASES["snr"].params) | OWN["snr"] | {"refresh": refresh}
+    row = {"method": "snr", "params": params, "every": "1 updates"}
+    check(kind, "snr", UPDATES - 2 * EAGER, hooks=[row])
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+@pytest.mark.parametrize("method", ["hare_tortoise", "fire", "full_reset", "head_reset"])
+def test_scheduled_hooks_write_between_replays(kind: str, method: str) -> None:
+    params = dict(CASES[method].params) | OWN.get(method, {})
+    row = {"method": method, "params": params, "every": "9 updates"}
+    check(kind, "", hooks=[row])
+
+
+@pytest.mark.parametrize(
+    ("kind", "layer"),
+    [(k, layer) for k in AGENTS for layer in LAYERS if (k, layer) not in REFUSED_LAYERS],
+)
+def test_layers(kind: str, layer: str) -> None:
+    least = UPDATES // 3 if layer == "rigl" else UPDATES - 2 * EAGER
+    check(kind, layer, least, layers=[{"method": layer, "params": LAYERS[layer]}])
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+@pytest.mark.parametrize("method", [info.name for info in rows("penalties")])
+def test_penalties_with_a_window(kind: str, method: str) -> None:
+    row = penalty_cases.row(method) | {"from": "8 updates", "until": "16 updates"}
+    check(kind, method, UPDATES - 3 * EAGER, penalties=[row])
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+@pytest.mark.parametrize("name", optimizers())
+def test_optimizers(kind: str, name: str) -> None:
+    keys = {"name": name, "schedule": "cosine", "clip_norm": 1.0}
+    check(kind, name, optimizer=keys)
+
+
+@pytest.mark.usefixtures("no_disk_sync")
+@pytest.mark.parametrize("kind", AGENTS)
+def test_a_run_that_was_killed_goes_on_as_the_eager_one(kind: str, tmp_path: Path) -> None:
+    config = small_run(kind, {}, device="cuda", **(QUIET | {"total": "60 env_steps"}))
+    eager = copy.deepcopy(config)
+    config["agent"] = config["agent"] | {"accelerate": "graph"}
+    eager["agent"] = eager["agent"] | {"accelerate": "off"}
+    api.train(eager, tmp_path / "eager")
+    with pytest.raises(Killed):
+        api.train(config, tmp_path / "graph", observer=at_step(30, kill))
+    api.resume(tmp_path / "graph")
+    assert final(tmp_path / "graph") == final(tmp_path / "eager")
+
+
+def test_a_cpu_has_no_graphs() -> None:
+    config = small_run("dqn", {}, device="cpu")
+    config["agent"] = config["agent"] | {"accelerate": "graph"}
+    with pytest.raises(ConfigError, match="CUDA graphs need a GPU; allowed here are auto, off"):
+        build(read_config(config, {}))
