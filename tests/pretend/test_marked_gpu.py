@@ -3,7 +3,6 @@
 import ast
 from pathlib import Path
 
-
 from tests.agents.test_replay import test_batches_on_a_gpu_equal_those_on_the_cpu
 from tests.core.network.test_optim_state import (
     test_capturable_state_is_zeroed_in_place_on_the_device,

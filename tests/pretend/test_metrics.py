@@ -1,30 +1,29 @@
-"""Metrics of runs, measured on the device."""
+"""Metrics of runs, measured on the device: second gradients among them."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rlplast.run import api
-from tests.metrics.test_probe import SMALL, config, few_steps, measurable
+from rlplast.metrics.probe import OF_CHAINS, OF_CURVATURE
+from tests.metrics.test_probe import config, few_steps, measurable, trained
 from tests.runs import lines
 
 __all__ = ["few_steps"]  # a fixture
 
-pytestmark = pytest.mark.usefixtures("no_disk_sync", "few_steps")
+# Of lifecycle layers, of inputs that are numbers, of cbp, of chains, of two measurements.
+ELSEWHERE = {"awake_fraction", "lipschitz_estimate", "unit_age", *OF_CHAINS}
+ELSEWHERE |= {"churn", "churn_argmax", "churn_size"}
 
 
-def measured(config: dict[str, Any], folder: Path) -> set[str]:
-    api.train(config, folder)
-    return {key for row in lines(folder, "metrics") for key in row if key.startswith("metric/")}
-
-
-@pytest.mark.parametrize("of", SMALL)
-def test_every_metric_of_a_run_is_measured_as_on_the_cpu(
+@pytest.mark.parametrize("of", ["dqn", "sac mlp", "supervised batchnorm", "gpt"])
+@pytest.mark.usefixtures("no_disk_sync", "few_steps")
+def test_every_metric_of_a_run_is_measured(
     of: str, corpora: dict[str, str], tmp_path: Path
 ) -> None:
-    metrics = {"every": "50%", "names": list(measurable()), "batch_size": 8}
-    run = config(of, corpora, metrics=metrics, evaluate={"every": None})
-    expected = measured(run, tmp_path / "cpu")
-    assert any("hessian" in key for key in expected)
-    assert measured(run | {"device": "cuda"}, tmp_path / "cuda") == expected
+    metrics = {"every": "90%", "names": list(measurable()), "batch_size": 4}
+    quiet = {"evaluate": {"every": None}, "device": "cuda"}
+    trained(config(of, corpora, metrics=metrics, **quiet), tmp_path)
+    keys = {key for row in lines(tmp_path, "metrics") for key in row}
+    found = {key.split("/")[1] for key in keys if key.startswith("metric/")}
+    assert set(measurable()) - found <= ELSEWHERE
+    assert set(OF_CURVATURE) <= found
