@@ -117,10 +117,13 @@ class DQN(OffPolicyAgent):
         random = rng.integers(self.num_actions, size=len(obs))
         if explore.all():
             return random
-        network = self.target if self.config.agent.policy == "target" else self.online
         with self._acting_mode(), self._autocast():
-            greedy = network(on_device(obs, self.device)).argmax(1).cpu().numpy()
+            greedy = self._computed(self._greedy, obs)
         return np.where(explore, random, greedy)
+
+    def _greedy(self, obs: Tensor) -> Tensor:
+        network = self.target if self.config.agent.policy == "target" else self.online
+        return network(obs).argmax(1)
 
     def td_loss(self, batch: Batch) -> tuple[Tensor, Tensor, Activations]:
         """Return the mean Huber loss and the mean Q(s, a) of a batch; writes nothing.

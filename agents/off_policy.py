@@ -88,6 +88,7 @@ class OffPolicyAgent(ABC):
         self._whole: dict[str, Callable[..., Any]] = {}  # compiled updates
         self._compile_seconds: float | None = None  # not yet logged
         self._graphs = self._new_graphs()
+        self._acts: dict[Hashable, list[Tensor]] = {}  # inputs and output of acting as a graph
         self.sums = torch.zeros(len(self.means), dtype=torch.float64, device=device)
         self.updates_summed = 0
 
@@ -427,6 +428,21 @@ class OffPolicyAgent(ABC):
         finally:
             for norm in train:
                 norm.training = True
+
+    def _computed(self, compute: Callable[..., Tensor], *inputs: np.ndarray) -> np.ndarray:
+        """Return what acting computes of inputs of the host; as a graph, if updates are graphs."""
+        sent = [on_device(array, self.device) for array in inputs]
+        if self._graphs is None:
+            return compute(*sent).cpu().numpy()
+        key = (compute.__name__, tuple(map(np.shape, inputs)), self._acting()[0].training)
+        if key not in self._acts:
+            out = compute(*sent)
+            self._acts[key] = [torch.empty_like(part) for part in (*sent, out)]
+        else:
+            *static, out = self._acts[key]
+            torch._foreach_copy_(static, sent)
+            self._graphs(key, lambda: out.copy_(compute(*static)))
+        return out.cpu().numpy()
 
     def _act_in_evaluation(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return actions for stacked observations."""

@@ -135,10 +135,7 @@ class SAC(OffPolicyAgent):
     def _act(self, obs: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
         """Return one action per observation; without noise the tanh of the mean."""
         with self._acting_mode():
-            mean, log_std = self._policy(on_device(obs, self.device))
-        if noise is not None:
-            mean = mean + log_std.exp() * on_device(noise, self.device)
-        found = mean.tanh().cpu().numpy()
+            found = self._computed(self._action, obs, *([] if noise is None else [noise]))
         if not np.isfinite(found).all():
             raise RlplastError(
                 f"the policy's actions are not finite at {self.clock}: training diverged; the last "
@@ -146,6 +143,10 @@ class SAC(OffPolicyAgent):
                 "before)"
             )
         return found
+
+    def _action(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        mean, log_std = self._policy(obs)
+        return (mean if noise is None else mean + log_std.exp() * noise).tanh()
 
     def _policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the policy's mean and log σ for raw observations."""
