@@ -1,5 +1,6 @@
 """Environments and replay of an off-policy agent, and the updates it owes for them."""
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 
 from rlplast import envs
+from rlplast.agents.device_frames import fits
 from rlplast.agents.evaluation import environment_errors
 from rlplast.agents.off_policy_config import OffPolicyConfig
 from rlplast.agents.replay import Replay
@@ -75,6 +77,7 @@ class Experience:
             action_dim=spec.action_dim,
             sampling=sampling_of(agent.sampling),
             repeat_first=spec.repeat_first,
+            frames_on_device=self._frames_on_device(agent, device),
         )
         self.env = self._make(0)
         self.stack = envs.FrameStack(n, spec)
@@ -84,6 +87,20 @@ class Experience:
             cleanup.callback(self.env.close)
             self._begin("at the start")
             cleanup.pop_all()  # it answered: it stays
+
+    def _frames_on_device(self, agent: Any, device: torch.device) -> bool:
+        """Say whether the device has the frames too, as ``agent.replay`` asks or as pays.
+
+        Raises:
+            ConfigError: if it should and is no GPU.
+        """
+        if agent.replay == "device" and device.type != "cuda":
+            raise ConfigError(
+                f"agent.replay = 'device' on device {device}: allowed here are auto and host"
+            )
+        row = math.prod(self.spec.obs_shape) * np.dtype(self.spec.obs_dtype).itemsize
+        pays = len(self.spec.obs_shape) > 1 and fits(agent.buffer_size * row, device)
+        return agent.replay == "device" or (agent.replay == "auto" and pays)
 
     def _make(self, phase: int) -> envs.VectorEnv | envs.TaskVector:
         of_phase = ("phase", phase) if phase else ()

@@ -531,6 +531,11 @@ class OffPolicyAgent(ABC):
         self.experience.load_files(folder)
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What is said as a run begins."""
+        return self.experience.replay.notes
+
+    @property
     def restart_reason(self) -> str:
         """Why new episodes began at a resume, though open ones were to go on; empty if not."""
         return self.experience.env.restart_reason

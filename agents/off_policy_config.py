@@ -63,6 +63,9 @@ class OffPolicyAgentConfig:
             ``rlplast list replay``; null draws all with the same probability.
         random_shift: pixels by which each picture of a batch is moved at most, along both sides,
             before the networks see it (DrQ: 4); 0 leaves it.
+        replay: where the replay's frames are gathered. host: in main memory, from which each batch
+            is sent. device: the GPU has a copy of all of them, and only row numbers are sent. auto:
+            device for pictures that take at most half of the GPU's free memory. Batches are equal.
         precision: fp32, or bf16 for autocast in forward passes.
         accelerate: auto, off, compile (torch.compile) or graph (CUDA graphs, on a GPU). compile
             covers whole updates if their optimizers and hooks allow it, else the losses. graph
@@ -80,6 +83,7 @@ class OffPolicyAgentConfig:
     anneal: dict[str, Any] | None = None
     sampling: dict[str, Any] | None = None
     random_shift: int = param(0, "[0, 1000]")
+    replay: str = param("host", "auto | host | device")
     precision: str = param("fp32", "fp32 | bf16")
     accelerate: str = param("auto", "auto | off | compile | graph")
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 
 from rlplast.agents import mapped_memory, replay_files
+from rlplast.agents.device_frames import DeviceFrames
 from rlplast.agents.sampling import SampleWeightDecay
 from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError, RlplastError
@@ -85,6 +86,7 @@ class Replay:
             transition is that of its row: a truncation, which takes one more, counts as a step.
         repeat_first: whether a stack repeats the first frame before an episode's start, instead
             of zeros.
+        frames_on_device: whether `device`, a GPU, has the frames too; batches are the same.
 
     Raises:
         ConfigError: if an argument is outside what is allowed.
@@ -106,6 +108,7 @@ class Replay:
         action_dim: int | None = None,
         sampling: SampleWeightDecay | None = None,
         repeat_first: bool = False,
+        frames_on_device: bool = False,
     ) -> None:
         sizes = {f"obs_shape[{axis}]": length for axis, length in enumerate(obs_shape)}
         sizes |= {"num_envs": num_envs, "frame_stack": frame_stack, "n_step": n_step}
@@ -147,6 +150,7 @@ class Replay:
         self._host = self._new_batch(batch_size, pinned=on_gpu)
         self._batch = _to(self._host, self._device)
         self._copied = torch.cuda.Event() if on_gpu else None
+        self._there = DeviceFrames(self._frames, self._device) if frames_on_device else None
 
     def look_ahead(self, n_step: int, gamma: float) -> None:
         """Sample n-step returns of another n and γ from now on.
@@ -156,6 +160,13 @@ class Replay:
             gamma: discount factor, in [0, 1].
         """
         self._n_step, self._gammas = n_step, np.power(float(gamma), np.arange(n_step + 1))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a run says of it as it begins."""
+        if self._there is None:
+            return ()
+        return (f"replay: {self._frames.nbytes / 2**30:.3g} GiB of {self._device}'s memory",)
 
     @property
     def nbytes(self) -> int:
@@ -247,10 +258,13 @@ class Replay:
         """
         if self._copied is not None:
             self._copied.synchronize()  # the last copy reads what is filled now
-        self._fill(self._host, self._rng, self._sampling)
+        drawn = self._draw(len(self._host.action), self._rng, self._sampling)
+        self._gather(self._host, *drawn, self._there)
         if self._batch is not self._host:
-            for target, source in zip(self._batch, self._host, strict=True):
-                target.copy_(source, non_blocking=self._copied is not None)
+            for name, source in self._host._asdict().items():
+                if self._there is None or not name.startswith("obs"):
+                    target: torch.Tensor = getattr(self._batch, name)
+                    target.copy_(source, non_blocking=self._copied is not None)
         if self._copied is not None:
             self._copied.record(torch.cuda.current_stream(self._device))
         return self._batch
@@ -258,7 +272,7 @@ class Replay:
     def sample_from(self, count: int, rng: np.random.Generator) -> Batch:
         """Draw `count` transitions uniformly from another stream, as probes do."""
         batch = self._new_batch(count)
-        self._fill(batch, rng)
+        self._gather(batch, *self._draw(count, rng))
         return _to(batch, self._device)
 
     def batches(self, count: int | None, size: int, rng: np.random.Generator) -> Iterator[Batch]:
@@ -334,6 +348,8 @@ class Replay:
         self._cleared[:] = state.get("rows_cleared", 0)
         self._records[:] = self._blank
         replay_files.load(folder, self._rings())
+        if self._there is not None:
+            self._there.load()
         head = self._at(np.arange(self._num_envs), self._written - 1)
         self._records[head] = self._blank
         self._records["age"][head] = state["head_age"]
@@ -376,6 +392,8 @@ class Replay:
         self._records[at] = self._blank
         self._records["age"][at] = age
         self._written[envs] += 1
+        if self._there is not None:
+            self._there.write(at)
 
     def _windows(self, env: npt.NDArray[np.int64], row: npt.NDArray[np.int64]) -> _Windows:
         """Look at the n rows from each `row` on: what they add up to, and whether they may."""
@@ -396,11 +414,11 @@ class Replay:
         valid = (steps > 0) & complete & whole_stack
         return _Windows(valid, steps, reward.sum(axis=1), discount)
 
-    def _fill(
-        self, batch: Batch, rng: np.random.Generator, sampling: SampleWeightDecay | None = None
-    ) -> None:
-        """Draw transitions into the host tensors of `batch`; invalid draws are drawn again."""
-        env, row = self._candidates(len(batch.action), rng, sampling)
+    def _draw(
+        self, count: int, rng: np.random.Generator, sampling: SampleWeightDecay | None = None
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], _Windows]:
+        """Draw where transitions begin; invalid draws are drawn again."""
+        env, row = self._candidates(count, rng, sampling)
         windows = self._windows(env, row)
         if not windows.valid.any():  # `size` is dear, so it is asked only when in doubt
             self._refuse_if_empty()
@@ -412,7 +430,7 @@ class Replay:
             drawn += 1
             env[redraw], row[redraw] = self._candidates(len(redraw), rng, sampling)
             windows = self._windows(env, row)
-        self._gather(batch, env, row, windows)
+        return env, row, windows
 
     def _gather(
         self,
@@ -420,13 +438,21 @@ class Replay:
         env: npt.NDArray[np.int64],
         row: npt.NDArray[np.int64],
         windows: _Windows,
+        there: DeviceFrames | None = None,
     ) -> None:
-        """Copy the transitions that begin at rows into the host tensors of `batch`."""
+        """Copy the transitions that begin at rows into the host tensors of `batch`.
+
+        With frames on the device, observations go into the tensors of `sample` instead.
+        """
         batch.action.numpy()[:] = self._records["action"][self._at(env, row)]
         batch.reward.numpy()[:] = windows.reward
         batch.discount.numpy()[:] = windows.discount
-        self._stack(env, row, batch.obs.numpy())
-        self._stack(env, row + windows.steps, batch.obs_next.numpy())
+        for name, last in (("obs", row), ("obs_next", row + windows.steps)):
+            rows, blank = self._stack(env, last)
+            if there is None:
+                self._take(rows, blank, getattr(batch, name).numpy())
+            else:
+                there.stack(rows, blank, getattr(self._batch, name))
 
     def _refuse_if_empty(self) -> None:
         if self.size == 0:
@@ -474,19 +500,27 @@ class Replay:
         return env, (self._written - 1)[env] - (ends[env] - drawn)
 
     def _stack(
-        self, env: npt.NDArray[np.int64], row: npt.NDArray[np.int64], out: npt.NDArray[Any]
-    ) -> None:
-        """Write the stacks that end at `row` to `out`; none reaches into the episode before."""
+        self, env: npt.NDArray[np.int64], row: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
+        """Return where the frames of stacks that end at `row` lie, and which are zeros.
+
+        Both are `[B, frame_stack]`; no stack reaches into the episode before.
+        """
         if self._frame_stack == 1:
-            np.take(self._frames, self._at(env, row), axis=0, out=out, mode="clip")
-            return
-        stacks = out.reshape(-1, self._frame_stack, *self._obs_shape)
+            return self._at(env, row)[:, None], None
         age = self._records["age"][self._at(env, row)][:, None]
-        rows = row[:, None] - np.minimum(self._back, age)
-        # mode="clip" because numpy buffers `out` in the default mode; no index needs clipping.
-        np.take(self._frames, self._at(env[:, None], rows), axis=0, out=stacks, mode="clip")
+        rows = self._at(env[:, None], row[:, None] - np.minimum(self._back, age))
         blank = self._back > age
-        if blank.any() and not self._repeat_first:
+        return rows, blank if blank.any() and not self._repeat_first else None
+
+    def _take(
+        self, rows: npt.NDArray[np.int64], blank: npt.NDArray[np.bool_] | None, out: npt.NDArray
+    ) -> None:
+        """Write stacks of frames to `out`."""
+        stacks = out.reshape(*rows.shape, *self._obs_shape)
+        # mode="clip" because numpy buffers `out` in the default mode; no index needs clipping.
+        np.take(self._frames, rows, axis=0, out=stacks, mode="clip")
+        if blank is not None:
             stacks[blank] = 0
 
     def _new_batch(self, count: int, pinned: bool = False) -> Batch:

@@ -222,6 +222,7 @@ def train(
     info |= resume_info(loop.trainable)
     try:
         _tell_level(info, report)
+        _tell_notes(loop, report)
         if distributed.rank() == 0:
             _check_new(path)  # once more, now that it is locked
             write_text(path / "config.yaml", dump_config(config))
@@ -237,6 +238,12 @@ def _tell_level(info: Mapping[str, Any], report: Callable[[str], None]) -> None:
     """Say if an interruption changes a run."""
     if info.get("environment", {}).get("resume", "exact") != "exact":
         report(f"after an interruption: {resume_words(info)}")
+
+
+def _tell_notes(loop: Loop, report: Callable[[str], None]) -> None:
+    """Say what a trainer wants to be known before it begins."""
+    for note in loop.trainable.notes:
+        report(note)
 
 
 def _check_new(path: Path) -> None:
@@ -312,6 +319,7 @@ def resume(
     info = (info or first_info(config)) | resume_info(loop.trainable)
     try:
         _tell_level(info, report)
+        _tell_notes(loop, report)
         try:
             _continue(loop, report)
         except DamagedFile as error:

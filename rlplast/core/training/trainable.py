@@ -70,6 +70,7 @@ class Trainable(Source, Protocol):
         recorded: the networks whose activations `after_update` reads.
         gradients_read: whether it reads the parameters' gradients.
         penalties: the terms added to its losses.
+        notes: what is said as a run begins, such as the memory that it takes on a GPU.
     """
 
     networks: dict[str, Network]
@@ -80,6 +81,7 @@ class Trainable(Source, Protocol):
     recorded: frozenset[str]
     gradients_read: bool = False
     penalties: Penalties
+    notes: tuple[str, ...] = ()
 
     def step(self) -> None:
         """Do exactly one thing: one vector environment step, or one update."""

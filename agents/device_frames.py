@@ -1,0 +1,68 @@
+"""Frames of a replay in the memory of a GPU: an update sends row numbers and no pictures."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rlplast.core.device import on_device
+from rlplast.core.errors import ConfigError
+
+__all__ = ["DeviceFrames", "fits"]
+
+
+def fits(nbytes: int, device: torch.device) -> bool:
+    """Whether frames take at most half of what is free on a GPU, as networks need memory too."""
+    return device.type == "cuda" and 2 * nbytes <= torch.cuda.mem_get_info(device)[0]
+
+
+class DeviceFrames:
+    """A copy on a device of the frames that a replay keeps on the host.
+
+    Args:
+        frames: the replay's, `[rows, *obs_shape]`; they stay the ones that are saved.
+        device: a CUDA device.
+
+    Raises:
+        ConfigError: if the device has no room for them.
+    """
+
+    def __init__(self, frames: npt.NDArray[Any], device: torch.device) -> None:
+        free = torch.cuda.mem_get_info(device)[0]
+        if frames.nbytes > free:
+            raise ConfigError(
+                f"agent.replay = 'device' needs {frames.nbytes / 2**30:.3g} GiB of {device}, which "
+                f"has {free / 2**30:.3g} GiB free: allowed are host, and a smaller "
+                "agent.buffer_size"
+            )
+        self._host, self._device = frames, device
+        dtype = torch.from_numpy(frames[:0]).dtype
+        self._frames = torch.zeros(frames.shape, dtype=dtype, device=device)
+
+    def write(self, at: npt.NDArray[np.int64]) -> None:
+        """Copy rows that the host has written."""
+        if len(at):
+            rows = on_device(self._host[at], self._device)
+            self._frames.index_copy_(0, on_device(at, self._device), rows)
+
+    def load(self) -> None:
+        """Copy all rows, after the host has read a checkpoint."""
+        self._frames.copy_(torch.from_numpy(self._host))
+
+    def stack(
+        self, rows: npt.NDArray[np.int64], blank: npt.NDArray[np.bool_] | None, out: Tensor
+    ) -> None:
+        """Write stacks of frames.
+
+        Args:
+            rows: `[batch, frame_stack]`, where they lie.
+            blank: likewise, which are zero instead; None for none.
+            out: `[batch, *stacked_shape]`, on the device.
+        """
+        flat = out.view(rows.size, *self._host.shape[1:])
+        torch.index_select(self._frames, 0, on_device(rows.ravel(), self._device), out=flat)
+        if blank is not None:
+            mask = on_device(blank.ravel(), self._device)
+            flat.masked_fill_(mask.view(-1, *(1,) * (flat.ndim - 1)), 0)
