@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from rlplast.core.device import compile_options
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.listing import lists_face
 from rlplast.core.network.own import is_factory
@@ -75,8 +76,9 @@ def compiled_update(
 
     torch._dynamo.config.trace_autograd_ops = True
     how: dict[str, Any] = {"dynamic": False, "fullgraph": True, "isolate_recompiles": True}
-    if device.type == "cpu":  # calling the kernels from C++ saves 3 to 8% of an update
-        how["options"] = {"cpp_wrapper": True}
+    # On a CPU calling the kernels from C++ saves 3 to 8% of an update.
+    from_cpp = {"cpp_wrapper": True} if device.type == "cpu" else {}
+    how["options"] = compile_options(device) | from_cpp
     compiled = torch.compile(learn, **how)
     first = True
 

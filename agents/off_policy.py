@@ -24,7 +24,7 @@ from rlplast.agents.sequence import Sequence
 from rlplast.agents.tasks import Tasks
 from rlplast.core.captured import Graphs
 from rlplast.core.clock import Clock
-from rlplast.core.device import on_device
+from rlplast.core.device import compile_options, on_device
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.penalties import Penalties
@@ -314,7 +314,7 @@ class OffPolicyAgent(ABC):
         """Return a loss, compiled if the config says so."""
         if self.config.agent.accelerate != "compile":
             return loss
-        compiled = torch.compile(loss, dynamic=False)
+        compiled = torch.compile(loss, dynamic=False, options=compile_options(self.device))
 
         def chosen(batch: Any) -> Any:
             return (loss if self._reads_by_hooks else compiled)(batch)

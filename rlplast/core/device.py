@@ -2,9 +2,12 @@
 
 - `choose_device`: what a config asks for, if it is there.
 - `device_info`: what run.json says of it.
+- `set_up`: how it computes.
+- `compile_options`: how code is compiled for it.
 - `on_device`: an array on it, without waiting.
 """
 
+import os
 from typing import Any
 
 import numpy.typing as npt
@@ -14,7 +17,7 @@ from torch import Tensor
 from rlplast.core.captured import refuse_capture
 from rlplast.core.errors import ConfigError
 
-__all__ = ["choose_device", "device_info", "on_device"]
+__all__ = ["choose_device", "compile_options", "device_info", "on_device", "set_up"]
 
 
 def choose_device(name: str) -> torch.device:
@@ -61,6 +64,34 @@ def _driver() -> str | None:
     except OSError:
         return None
     return next((word for word in words if word[:1].isdigit()), None)
+
+
+def set_up(device: torch.device, matmul: str = "highest", deterministic: bool = False) -> None:
+    """Let torch compute as a config says, in this process.
+
+    Args:
+        device: of the run.
+        matmul: highest, or high for TF32 in matrix products and convolutions of a GPU.
+        deterministic: whether a GPU uses slower kernels whose results repeat bit for bit.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = matmul == "high"
+    torch.backends.cudnn.deterministic = True
+    deterministic = deterministic and device.type == "cuda"
+    if deterministic:  # read when cuBLAS begins
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(deterministic)
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # pinned memory, generators and graphs are of the current one
+
+
+def compile_options(device: torch.device) -> dict[str, Any]:
+    """Return options of torch's compiler; on a GPU it would choose kernels by timing them."""
+    if device.type != "cuda":
+        return {}
+    from torch._inductor import config
+
+    asked = {"deterministic": True, "shape_padding": False}
+    return {name: value for name, value in asked.items() if hasattr(config, name)}
 
 
 def on_device(value: npt.NDArray[Any] | Tensor, device: torch.device) -> Tensor:

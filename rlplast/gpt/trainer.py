@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rlplast.core.checkpoint.fingerprint import check_data
 from rlplast.core.clock import Clock
-from rlplast.core.device import on_device
+from rlplast.core.device import compile_options, on_device
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
@@ -104,7 +104,9 @@ class GPTTrainer(Trainable):
         self._plain_loss = _Loss(self.gpt, device.type, config.precision)
         compiled = self._to_compile = config.accelerate == "compile"
         # Compiled below DDP: its hooks on gradients stay outside the graph.
-        inner = torch.compile(self._plain_loss, dynamic=False) if compiled else self._plain_loss
+        inner = self._plain_loss
+        if compiled:
+            inner = torch.compile(inner, dynamic=False, options=compile_options(device))
         self._loss = distributed.averaging(inner, device)  # pyright: ignore[reportArgumentType]
 
     @property

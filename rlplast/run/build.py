@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlplast.core.device import choose_device
+from rlplast.core.device import choose_device, set_up
 from rlplast.core.errors import ConfigError, shortened
 from rlplast.core.method.condition import Measured
 from rlplast.core.method.hooks import Hooks
@@ -73,10 +73,8 @@ def build_trainable(config: RunConfig) -> Trainable:
             "in one, so start it without torchrun; kind: gpt trains in several"
         )
     torch.set_num_threads(config.threads)
-    torch.backends.cudnn.deterministic = True
     device = choose_device(config.device)
-    if device.index is not None and device.type == "cuda":
-        torch.cuda.set_device(device)  # pinned memory, generators and graphs are of the current one
+    set_up(device, config.matmul, config.deterministic)
     _check_env(config)
     try:
         return make(config, device)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rlplast.core.checkpoint.fingerprint import check_data, fingerprint
 from rlplast.core.clock import Clock
-from rlplast.core.device import on_device
+from rlplast.core.device import compile_options, on_device
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
@@ -88,7 +88,8 @@ class Supervised(Trainable):
         self.online = torch.zeros((), dtype=torch.float64, device=device)  # of the task so far
         self.online_images = 0
         compiled = self._to_compile = config.accelerate == "compile"
-        self._loss = torch.compile(self.task_loss) if compiled else self.task_loss
+        options = compile_options(device)
+        self._loss = torch.compile(self.task_loss, options=options) if compiled else self.task_loss
 
     @property
     def about_to_compile(self) -> bool:

@@ -229,7 +229,11 @@ class RunConfig:
         kind: what trains: dqn, sac, supervised, gpt, or another kind of `rlplast list kinds`.
         seed: seed of all random streams of the run.
         threads: CPU threads of torch. Results repeat bit for bit only with the same number.
-        device: auto, cpu, cuda or cuda:N.
+        device: auto, cpu, cuda or cuda:N. auto is decided when a run starts: cuda if there is one.
+        matmul: how a GPU multiplies float32 matrices and convolves: highest keeps all digits, high
+            uses TF32, which has 10 bits of them and is faster.
+        deterministic: whether a GPU uses kernels whose results repeat bit for bit where they would
+            not, which can be slower: those of GPTs and vision transformers.
         total: length of the run, such as ``200k env_steps``; of a classifier in updates or epochs,
             of a GPT in updates. With ``auto`` it is the length of all
             phases, if the config itself gives them.
@@ -256,6 +260,8 @@ class RunConfig:
     seed: int = 1
     threads: int = param(1, "[1, 1024]")
     device: str = "auto"
+    matmul: str = param("highest", "highest | high")
+    deterministic: bool = False
     total: str = "200k env_steps"
     hooks: list[dict[str, Any]] = field(default_factory=list)
     penalties: list[dict[str, Any]] = field(default_factory=list)
