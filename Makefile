@@ -15,7 +15,7 @@ DEMO_OUT := runs/demo
 .PHONY: help demo test test-slow test-pretend test-gpu lint format types bench docs reference clean
 
 help:
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(VENV)/.installed-base ## a small study of interventions and its report, into runs/demo
 	rm -rf $(DEMO_OUT)
