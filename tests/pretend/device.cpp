@@ -1,7 +1,7 @@
-// A pretended CUDA device for CPU builds of PyTorch. Memory and arithmetic are the CPU's, but tensors
-// say "cuda:0": a boxed fallback for the CUDA dispatch key runs every operator on the CPU kernel over
-// the same memory. What a device would launch, and what the host would wait for, is counted. CUDA
-// graphs are tapes of operators. See device.py, which builds and loads this file.
+// A pretended CUDA device for CPU builds of PyTorch. Memory and arithmetic are the CPU's, but
+// tensors say "cuda:0": a fallback for the CUDA dispatch key runs every operator on the CPU kernel
+// over the same memory. What a device would launch, and what the host would wait for, is counted.
+// CUDA graphs are tapes of operators. See device.py, which builds and loads this file.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
@@ -18,8 +18,6 @@
 #include <torch/library.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -34,25 +32,16 @@ namespace {
 using at::Tensor;
 using c10::Device;
 using c10::DeviceIndex;
-using c10::DeviceType;
 using c10::DispatchKey;
-using c10::DispatchKeySet;
 using c10::IValue;
 using c10::Storage;
 using c10::Stream;
 using torch::jit::Stack;
 
-const Device GPU(DeviceType::CUDA, 0);
-const Device HOST(DeviceType::CPU);
-const DispatchKeySet ON_GPU(DispatchKey::CUDA);
-const DispatchKeySet ON_HOST(DispatchKey::CPU);
+const Device GPU(c10::DeviceType::CUDA, 0), HOST(c10::DeviceType::CPU);
+const c10::DispatchKeySet ON_GPU(DispatchKey::CUDA), ON_HOST(DispatchKey::CPU);
 
 std::mutex LOCK;  // of COUNTS and PINNED: autograd runs in a thread of its own
-
-// ---------------------------------------------------------------------------------------------
-// Counts
-// ---------------------------------------------------------------------------------------------
-
 std::map<std::string, long> COUNTS;  // "launch aten::mul" and the like → how often
 
 void count(const std::string& what) {
@@ -60,14 +49,10 @@ void count(const std::string& what) {
   COUNTS[what]++;
 }
 
-// ---------------------------------------------------------------------------------------------
-// Streams and captures
-// ---------------------------------------------------------------------------------------------
+// --- Streams and captures -----------------------------------------------------------------------
 
 thread_local int64_t STREAM = 0;  // the current one; autograd sets that of the forward pass
 std::atomic<int64_t> STREAMS{0};  // how many were made besides the default one
-
-using Tape = std::vector<std::function<void()>>;
 
 // The capture that is going on. A device runs nothing meanwhile. Here operators have to run, as
 // their results have shapes; what they write is put back at the end.
@@ -76,37 +61,31 @@ struct Capture {
   bool everywhere = false;  // whether a wait in any thread is an error: the mode "global"
   std::thread::id thread;
   std::set<int64_t> streams;
-  std::map<void*, std::pair<Storage, std::string>> memory;  // as it was before
-  std::vector<std::pair<at::Generator, Tensor>> generators;  // and their states
+  std::map<const void*, std::pair<Storage, std::string>> memory;  // as it was before
+  std::vector<std::pair<at::Generator, Tensor>> generators;  // and their states before
 } CAPTURE;
-std::map<int64_t, Tape> TAPES;
+std::map<int64_t, std::vector<std::function<void()>>> TAPES;
 int64_t TAPES_MADE = 0;
+bool WAITS_RAISE = false;  // torch.cuda.set_sync_debug_mode("error")
 
 bool capturing() {
   return CAPTURE.tape && CAPTURE.streams.count(STREAM);
 }
 
-bool waits_are_errors() {
-  const bool mine = capturing() || CAPTURE.thread == std::this_thread::get_id();
-  return CAPTURE.tape && (CAPTURE.everywhere || mine);
-}
-
-bool WAITS_RAISE = false;  // torch.cuda.set_sync_debug_mode("error")
-
 void wait(const std::string& what) {
   count("wait " + what);
   TORCH_CHECK(!WAITS_RAISE, "called a synchronizing CUDA operation (", what, ")");
-  TORCH_CHECK(!waits_are_errors(), "CUDA error: operation not permitted when stream is capturing (",
-              what, ")");
+  const bool mine = capturing() || CAPTURE.thread == std::this_thread::get_id();
+  TORCH_CHECK(!CAPTURE.tape || !(CAPTURE.everywhere || mine),
+              "CUDA error: operation not permitted when stream is capturing (", what, ")");
 }
 
 void remember(const Tensor& tensor) {
-  if (!capturing() || !tensor.defined() || !tensor.storage().data()) return;
+  if (!capturing()) return;
   const Storage& storage = tensor.storage();
   const auto* bytes = static_cast<const char*>(storage.data());
-  void* key = storage.mutable_data();
-  if (!CAPTURE.memory.count(key))
-    CAPTURE.memory.emplace(key, std::pair(storage, std::string(bytes, storage.nbytes())));
+  if (bytes && !CAPTURE.memory.count(bytes))
+    CAPTURE.memory.emplace(bytes, std::pair(storage, std::string(bytes, storage.nbytes())));
 }
 
 Tensor state_of(const at::Generator& generator) {
@@ -122,16 +101,14 @@ void remember(const at::Generator& generator) {
 
 int64_t begin_capture(bool everywhere) {
   TORCH_CHECK(!CAPTURE.tape, "a capture is going on already");
-  CAPTURE.tape = ++TAPES_MADE;
-  CAPTURE.everywhere = everywhere;
-  CAPTURE.thread = std::this_thread::get_id();
-  CAPTURE.streams = {STREAM};
+  CAPTURE = Capture{++TAPES_MADE, everywhere, std::this_thread::get_id(), {STREAM}};
   TAPES[CAPTURE.tape];
   return CAPTURE.tape;
 }
 
 void end_capture() {
-  for (auto& [at, was] : CAPTURE.memory) std::memcpy(at, was.second.data(), was.second.size());
+  for (auto& [address, was] : CAPTURE.memory)
+    std::copy(was.second.begin(), was.second.end(), static_cast<char*>(was.first.mutable_data()));
   for (auto& [generator, state] : CAPTURE.generators) generator.set_state(state);
   CAPTURE = Capture();
 }
@@ -140,32 +117,25 @@ void replay(int64_t tape) {
   TORCH_CHECK(TAPES.count(tape), "replay of a CUDA graph without a capture");
   TORCH_CHECK(!capturing(), "replay of a CUDA graph inside a capture is not pretended");
   count("graph");
-  at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
   for (const auto& operation : TAPES[tape]) operation();
 }
 
-// ---------------------------------------------------------------------------------------------
-// Device, memory, random numbers
-// ---------------------------------------------------------------------------------------------
-
 struct Guard final : c10::impl::DeviceGuardImplInterface {
-  DeviceType type() const override { return DeviceType::CUDA; }
+  c10::DeviceType type() const override { return GPU.type(); }
   Device exchangeDevice(Device) const override { return GPU; }
   Device getDevice() const override { return GPU; }
   void setDevice(Device) const override {}
   void uncheckedSetDevice(Device) const noexcept override {}
   DeviceIndex deviceCount() const noexcept override { return 1; }
 
-  static Stream made(int64_t id) { return Stream(Stream::UNSAFE, GPU, id); }
-  Stream getStream(Device) const noexcept override { return made(STREAM); }
-  Stream getDefaultStream(Device) const override { return made(0); }
-  Stream getStreamFromGlobalPool(Device, bool) const override { return made(++STREAMS); }
-  Stream getNewStream(Device, int) const override { return made(++STREAMS); }
+  static Stream of(int64_t id) { return Stream(Stream::UNSAFE, GPU, id); }
+  Stream getStream(Device) const noexcept override { return of(STREAM); }
+  Stream getDefaultStream(Device) const override { return of(0); }
+  Stream getStreamFromGlobalPool(Device, bool) const override { return of(++STREAMS); }
+  Stream getNewStream(Device, int) const override { return of(++STREAMS); }
   Stream exchangeStream(Stream next) const noexcept override {
-    const int64_t old = STREAM;
-    STREAM = next.id();
-    return made(old);
+    return of(std::exchange(STREAM, next.id()));
   }
   bool queryStream(const Stream&) const override { return true; }
   bool isStreamCapturing(const Stream& s) const override { return CAPTURE.streams.count(s.id()); }
@@ -174,7 +144,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void recordDataPtrOnStream(const c10::DataPtr&, const Stream&) const override {}
 
   // Events between streams: everything is done at once, so there is nothing to keep.
-  void record(void**, const Stream&, const DeviceIndex, const c10::EventFlag) const override {}
+  void record(void**, const Stream&, DeviceIndex, const c10::EventFlag) const override {}
   void block(void*, const Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
   void destroyEvent(void*, const DeviceIndex) const noexcept override {}
@@ -182,76 +152,62 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 };
 C10_REGISTER_GUARD_IMPL(CUDA, Guard);
 
+// --- Memory: the CPU's, with an owner that knows what it stands for -----------------------------
+
 std::atomic<int64_t> ALLOCATED{0};  // bytes
 std::map<const void*, size_t> PINNED;  // address → bytes
-const size_t ALIGNMENT = 64;  // of the CPU's allocator, which kernels may count on
 
-void* allocated(size_t bytes) {
-  void* address = std::aligned_alloc(ALIGNMENT, (bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT);
-  TORCH_CHECK_WITH(OutOfMemoryError, address, "cannot allocate ", bytes, " bytes");
-  return address;
-}
-
-struct Block {  // of device memory that this file allocates
-  explicit Block(size_t bytes) : address(bytes ? allocated(bytes) : nullptr), bytes(bytes) {
-    ALLOCATED += bytes;
+struct Owner {
+  Owner(Storage kept, bool pinned) : storage(std::move(kept)), pinned(pinned) {
+    std::lock_guard<std::mutex> guard(LOCK);
+    if (pinned) PINNED[storage.data()] = storage.nbytes();
+    else ALLOCATED += storage.nbytes();
   }
-  ~Block() {
-    ALLOCATED -= bytes;
-    std::free(address);
+  ~Owner() {
+    std::lock_guard<std::mutex> guard(LOCK);
+    if (pinned) PINNED.erase(storage.data());
+    else ALLOCATED -= storage.nbytes();
   }
-  void* address;
-  size_t bytes;
+  Storage storage;
+  bool pinned;
 };
+
+at::DataPtr owned(const Storage& storage, bool pinned = false) {
+  auto* owner = new Owner(storage, pinned);
+  const auto end = [](void* o) { delete static_cast<Owner*>(o); };
+  return {const_cast<void*>(storage.data()), owner, end, pinned ? HOST : GPU};
+}
 
 struct Memory final : c10::Allocator {
+  explicit Memory(bool pinned) : pinned(pinned) {}
   at::DataPtr allocate(size_t bytes) override {
-    auto* block = new Block(bytes);
-    return {block->address, block, [](void* b) { delete static_cast<Block*>(b); }, GPU};
+    return owned(Storage(Storage::use_byte_size_t(), bytes, c10::GetCPUAllocator()), pinned);
   }
   void copy_data(void* to, const void* from, size_t bytes) const override {
-    std::memcpy(to, from, bytes);
+    default_copy_data(to, from, bytes);
   }
+  bool pinned;
 };
-Memory MEMORY;
-REGISTER_ALLOCATOR(DeviceType::CUDA, &MEMORY);
-
-void unpin(void* address) {
-  std::lock_guard<std::mutex> guard(LOCK);
-  PINNED.erase(address);
-  std::free(address);
-}
-
-struct PinnedMemory final : c10::Allocator {
-  at::DataPtr allocate(size_t bytes) override {
-    void* address = allocated(bytes);
-    std::lock_guard<std::mutex> guard(LOCK);
-    PINNED[address] = bytes;
-    return {address, address, &unpin, HOST};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &unpin; }
-  void copy_data(void* to, const void* from, size_t bytes) const override {
-    std::memcpy(to, from, bytes);
-  }
-};
-PinnedMemory PINNED_MEMORY;
+Memory MEMORY(false), PINNED_MEMORY(true);
+REGISTER_ALLOCATOR(c10::DeviceType::CUDA, &MEMORY);
 
 bool is_pinned(const void* address) {
   std::lock_guard<std::mutex> guard(LOCK);
   auto after = PINNED.upper_bound(address);
   if (after == PINNED.begin()) return false;
   const auto& [start, bytes] = *--after;
-  return static_cast<const char*>(address) < static_cast<const char*>(start) + std::max<size_t>(bytes, 1);
+  return static_cast<const char*>(address) < static_cast<const char*>(start) + bytes;
 }
+
+// --- Random numbers -----------------------------------------------------------------------------
 
 // A CPU generator that says it is the device's: the same numbers as on a CPU, not as on CUDA.
 struct Generator final : c10::GeneratorImpl {
-  at::Generator inner = at::detail::createCPUGenerator();
   Generator() : c10::GeneratorImpl(GPU, ON_GPU) {}
+  at::Generator inner = at::detail::createCPUGenerator();
 
-  c10::GeneratorImpl* impl() const { return inner.unsafeGetGeneratorImpl(); }
   static void refuse(const char* what) {
-    TORCH_CHECK(!capturing(), "Cannot call CUDAGeneratorImpl::", what, " during CUDA graph capture");
+    TORCH_CHECK(!capturing(), "Cannot call CUDAGeneratorImpl::", what, " during a graph capture");
   }
   void set_current_seed(uint64_t seed) override {
     refuse("set_current_seed");
@@ -262,15 +218,15 @@ struct Generator final : c10::GeneratorImpl {
     refuse("seed");
     return inner.seed();
   }
-  void set_offset(uint64_t) override { TORCH_CHECK(false, "the offset of a generator is not pretended"); }
-  uint64_t get_offset() const override { TORCH_CHECK(false, "the offset of a generator is not pretended"); }
+  void set_offset(uint64_t) override { TORCH_CHECK(false, "offsets are not pretended"); }
+  uint64_t get_offset() const override { TORCH_CHECK(false, "offsets are not pretended"); }
   void set_state(const c10::TensorImpl& state) override {
     refuse("set_state");
-    impl()->set_state(state);
+    inner.unsafeGetGeneratorImpl()->set_state(state);
   }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
     refuse("get_state");
-    return impl()->get_state();
+    return inner.unsafeGetGeneratorImpl()->get_state();
   }
   Generator* clone_impl() const override {
     auto* copy = new Generator();
@@ -279,7 +235,24 @@ struct Generator final : c10::GeneratorImpl {
   }
 };
 
-struct CUDAHooks final : at::CUDAHooksInterface {
+const at::Generator& default_generator() {
+  static const at::Generator generator = at::make_generator<Generator>();
+  return generator;
+}
+
+at::Generator& inner_of(const at::Generator& generator) {
+  return static_cast<Generator*>(generator.unsafeGetGeneratorImpl())->inner;
+}
+
+// Let CPU kernels that take no generator draw from the device's: between two calls of this.
+void swap_generators() {
+  at::Generator host = at::detail::getDefaultCPUGenerator(), gpu = inner_of(default_generator());
+  const Tensor states[] = {state_of(host), state_of(gpu)};
+  host.set_state(states[1]);
+  gpu.set_state(states[0]);
+}
+
+struct CUDAHooks final : at::CUDAHooksInterface {  // torch looks for it by this name
   explicit CUDAHooks(at::CUDAHooksArgs) {}
   void init() const override {}
   bool hasCUDA() const override { return true; }
@@ -294,94 +267,70 @@ struct CUDAHooks final : at::CUDAHooksInterface {
   DeviceIndex getCurrentDevice() const override { return 0; }
   DeviceIndex exchangeDevice(DeviceIndex) const override { return 0; }
   DeviceIndex maybeExchangeDevice(DeviceIndex) const override { return 0; }
+  Device getDeviceFromPtr(void*) const override { return GPU; }
   bool isPinnedPtr(const void* address) const override { return is_pinned(address); }
   at::Allocator* getPinnedMemoryAllocator() const override { return &PINNED_MEMORY; }
-  Device getDeviceFromPtr(void*) const override { return GPU; }
+  void deviceSynchronize(DeviceIndex) const override { wait("device.synchronize"); }
   const at::Generator& getDefaultGenerator(DeviceIndex) const override {
-    static at::Generator generator = at::make_generator<Generator>();
-    return generator;
+    return default_generator();
   }
   // The first one asked for is the default one, which Python has no other way to.
-  at::Generator getNewGenerator(DeviceIndex index) const override {
+  at::Generator getNewGenerator(DeviceIndex) const override {
     static bool asked = false;
-    return std::exchange(asked, true) ? at::make_generator<Generator>() : getDefaultGenerator(index);
+    return std::exchange(asked, true) ? at::make_generator<Generator>() : default_generator();
   }
-  void deviceSynchronize(DeviceIndex) const override { wait("device.synchronize"); }
 };
 using at::CUDAHooksArgs;
 using at::CUDAHooksRegistry;
 using at::RegistererCUDAHooksRegistry;
 REGISTER_CUDA_HOOKS(CUDAHooks);
 
-const at::Generator& default_generator() {
-  return at::detail::getCUDAHooks().getDefaultGenerator(0);
-}
-
-const at::Generator& inner_of(const at::Generator& generator) {
-  return static_cast<Generator*>(generator.unsafeGetGeneratorImpl())->inner;
-}
-
-// Let CPU kernels that take no generator draw from the device's: between two calls of this.
-void swap_generators() {
-  at::Generator host = at::detail::getDefaultCPUGenerator(), gpu = inner_of(default_generator());
-  const Tensor states[] = {state_of(host), state_of(gpu)};
-  host.set_state(states[1]);
-  gpu.set_state(states[0]);
-}
-
-// ---------------------------------------------------------------------------------------------
-// The same memory as a tensor of the host and of the device
-// ---------------------------------------------------------------------------------------------
+// --- The same memory as a tensor of the host and of the device ----------------------------------
 
 bool on_gpu(const Tensor& tensor) {
-  return tensor.defined() && tensor.device().type() == DeviceType::CUDA;
+  return tensor.defined() && tensor.device().is_cuda();
 }
 
-Tensor like(const Tensor& tensor, Storage storage, DispatchKeySet keys) {
+bool same_memory(const Tensor& a, const Tensor& b) {
+  return a.storage().data() == b.storage().data();
+}
+
+Tensor like(const Tensor& tensor, Storage storage, c10::DispatchKeySet keys) {
   Tensor made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, tensor.dtype());
-  made.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
-  if (tensor.is_conj()) made._set_conj(true);
-  if (tensor.is_neg()) made._set_neg(true);
+  auto* impl = made.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  made._set_conj(tensor.is_conj());
+  made._set_neg(tensor.is_neg());
   return made;
+}
+
+Storage seen_as(at::DataPtr data, size_t bytes, c10::Allocator* allocator) {
+  return Storage(Storage::use_byte_size_t(), bytes, std::move(data), allocator, /*resizable=*/true);
 }
 
 // A CPU tensor that sees the memory and does not own it.
 Tensor as_cpu(const Tensor& tensor) {
-  const Storage& seen = tensor.storage();
-  Storage storage(Storage::use_byte_size_t(), seen.nbytes(), at::DataPtr(const_cast<void*>(seen.data()), HOST),
-                  c10::GetCPUAllocator(), /*resizable=*/true);
-  return like(tensor, std::move(storage), ON_HOST);
+  const Storage& storage = tensor.storage();
+  at::DataPtr data(const_cast<void*>(storage.data()), HOST);
+  return like(tensor, seen_as(std::move(data), storage.nbytes(), c10::GetCPUAllocator()), ON_HOST);
 }
-
-struct Owner {  // of memory that a CPU kernel allocated
-  explicit Owner(const Tensor& tensor) : tensor(tensor) { ALLOCATED += tensor.storage().nbytes(); }
-  ~Owner() { ALLOCATED -= tensor.storage().nbytes(); }
-  Tensor tensor;
-};
 
 Storage gpu_storage(const Tensor& cpu) {
-  auto* owner = new Owner(cpu);
-  at::DataPtr data(const_cast<void*>(cpu.storage().data()), owner, [](void* o) { delete static_cast<Owner*>(o); }, GPU);
-  return Storage(Storage::use_byte_size_t(), cpu.storage().nbytes(), std::move(data), &MEMORY, /*resizable=*/true);
+  return seen_as(owned(cpu.storage()), cpu.storage().nbytes(), &MEMORY);
 }
 
-bool same_memory(const Tensor& a, const Tensor& b) {
-  return a.has_storage() && b.has_storage() && a.storage().data() == b.storage().data();
-}
+// --- Any operator -------------------------------------------------------------------------------
 
-// ---------------------------------------------------------------------------------------------
-// Any operator
-// ---------------------------------------------------------------------------------------------
-
-// Operators whose result, or its shape, the host has to know. Decompositions read their status.
+// Operators whose result, its shape or its status the host has to know.
 const std::set<std::string> READING = {
     "aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::masked_select",
-    "aten::nonzero", "aten::unique", "aten::_unique", "aten::_unique2", "aten::unique_dim",
+    "aten::nonzero", "aten::_unique", "aten::_unique2", "aten::unique_dim",
     "aten::unique_consecutive", "aten::bincount", "aten::repeat_interleave", "aten::_linalg_svd",
     "aten::_linalg_eigh", "aten::linalg_eig", "aten::linalg_lstsq"};
-const std::set<std::string> FREE = {"aten::_pin_memory", "aten::alias", "aten::unfold", "aten::view"};
-const std::set<std::string> DRAWING = {"aten::native_dropout", "aten::rrelu_with_noise"};  // unasked
-const std::set<std::string> INDEXING = {"aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_"};
+using Names = std::set<std::string>;
+const Names FREE = {"aten::_pin_memory", "aten::alias", "aten::unfold", "aten::view"};
+const Names INDEXING = {"aten::index", "aten::index_put_", "aten::_index_put_impl_"};
+const Names DRAWING = {"aten::native_dropout", "aten::rrelu_with_noise"};  // without a generator
 
 template <typename Change>
 IValue changed_tensors(const IValue& value, const Change& change) {
@@ -391,34 +340,34 @@ IValue changed_tensors(const IValue& value, const Change& change) {
     for (const Tensor& tensor : value.toTensorVector()) list.push_back(change(tensor));
     return list;
   }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<Tensor>> list;
-    for (const std::optional<Tensor>& tensor : value.toOptionalTensorList())
-      list.push_back(tensor ? std::optional<Tensor>(change(*tensor)) : std::nullopt);
-    return list;
-  }
-  return value;
+  if (!value.isOptionalTensorList()) return value;
+  c10::List<std::optional<Tensor>> list;
+  for (const std::optional<Tensor>& tensor : value.toOptionalTensorList())
+    list.push_back(tensor ? std::optional<Tensor>(change(*tensor)) : std::nullopt);
+  return list;
 }
 
 // One call of an operator by the boxed convention: arguments on a stack are replaced by results.
 class Call {
  public:
-  Call(const c10::OperatorHandle& op, Stack& stack) : op_(op), stack_(stack), name_(op.schema().name()) {}
+  Call(const c10::OperatorHandle& op, Stack& stack)
+      : op_(op), stack_(stack), name_(op.schema().name()) {}
 
   void run() {
-    const size_t first = stack_.size() - op_.schema().arguments().size();
+    const auto& arguments = op_.schema().arguments();
+    const size_t first = stack_.size() - arguments.size();
     if (INDEXING.count(name_)) look_at_masks(first);
     for (size_t i = first; i < stack_.size(); i++) {
-      const bool draws = stack_[i].isNone() && is_generator(op_.schema().arguments()[i - first]);
+      const bool draws = stack_[i].isNone() && is_generator(arguments[i - first]);
       stack_[i] = argument(draws ? IValue(default_generator()) : stack_[i]);
     }
     if (DRAWING.count(name_)) remember(inner_of(default_generator()));
     refuse_mixtures();
     count_it();
-    const Stack arguments(stack_.begin() + first, stack_.end());
+    const Stack given(stack_.begin() + first, stack_.end());
     on_host(op_, stack_);
     const size_t start = stack_.size() - op_.schema().returns().size();
-    if (capturing()) record(arguments, Stack(stack_.begin() + start, stack_.end()));
+    if (capturing()) record(given, Stack(stack_.begin() + start, stack_.end()));
     take_over_resized();
     for (size_t i = start; i < stack_.size(); i++)
       stack_[i] = changed_tensors(stack_[i], [this](const Tensor& t) { return result(t); });
@@ -440,7 +389,8 @@ class Call {
   // A boolean index makes the host count; filling with a number of the host does not need to.
   void look_at_masks(size_t first) {
     for (const std::optional<Tensor>& index : stack_[first + 1].toOptionalTensorList())
-      masks_ |= index && index->defined() && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
+      masks_ |= index && index->defined() && at::isIntegralType(index->scalar_type(), true) &&
+                index->element_size() == 1;
     if (name_ == "aten::index") return;
     const Tensor& value = stack_[first + 2].toTensor();
     masks_ &= on_gpu(value) || value.numel() != 1 || stack_[first + 3].toBool();
@@ -451,14 +401,13 @@ class Call {
       makes_here_ = true;
       return HOST;
     }
-    if (value.isGenerator()) {
-      const auto generator = value.toGenerator();
-      cpu_generator_ = generator.device().is_cpu();
-      if (cpu_generator_) return value;
-      remember(inner_of(generator));
-      return inner_of(generator);
-    }
-    return changed_tensors(value, [this](const Tensor& t) { return as_host(t); });
+    if (!value.isGenerator())
+      return changed_tensors(value, [this](const Tensor& t) { return as_host(t); });
+    const auto generator = value.toGenerator();
+    cpu_generator_ = generator.device().is_cpu();
+    if (cpu_generator_) return value;
+    remember(inner_of(generator));
+    return inner_of(generator);
   }
 
   Tensor as_host(const Tensor& tensor) {
@@ -475,13 +424,14 @@ class Call {
     return seen_.back();
   }
 
-  void refuse_mixtures() {
+  void refuse_mixtures() const {
     if (mine_.empty() && !makes_here_) return;
-    TORCH_CHECK(!cpu_generator_, "Expected a 'cuda' device type for generator but found 'cpu' (", name_, ")");
+    TORCH_CHECK(!cpu_generator_, "Expected a 'cuda' device type for generator but found 'cpu' (",
+                name_, ")");
     if (stranger_.empty()) return;
     if (INDEXING.count(name_)) return wait(name_ + " with an index of the host");
-    TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! (",
-                name_, " with ", stranger_, " on the CPU)");
+    TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two ",
+                "devices, cuda:0 and cpu! (", name_, " with ", stranger_, " on the CPU)");
   }
 
   void count_it() const {
@@ -491,11 +441,11 @@ class Call {
   }
 
   // A replay calls the operator again, and puts new results where those of the capture lie.
-  void record(const Stack& arguments, const Stack& results) const {
+  void record(const Stack& given, const Stack& results) const {
     std::vector<Storage> kept;
     for (const Tensor& tensor : mine_) kept.push_back(tensor.storage());
-    TAPES[CAPTURE.tape].push_back([op = op_, arguments, results, kept] {
-      Stack stack = arguments;
+    TAPES[CAPTURE.tape].push_back([op = op_, given, results, kept] {
+      Stack stack = given;
       on_host(op, stack);
       for (size_t i = 0; i < results.size(); i++) put(results[i], stack[i]);
     });
@@ -510,16 +460,17 @@ class Call {
 
   static void put(const Tensor& place, const Tensor& value) {
     if (!place.defined() || same_memory(place, value)) return;
-    TORCH_CHECK(place.sizes() == value.sizes(), "a replayed operator gives another shape than at its capture");
+    TORCH_CHECK(place.sizes() == value.sizes(), "a replay gives another shape than the capture");
     place.copy_(value);
   }
 
   // An operator may have resized what it was given to write to.
-  void take_over_resized() {
+  void take_over_resized() const {
     for (size_t i = 0; i < mine_.size(); i++) {
+      const Tensor& seen = seen_[i];
       auto* impl = mine_[i].unsafeGetTensorImpl();
-      if (!same_memory(mine_[i], seen_[i])) impl->set_storage_keep_dtype(gpu_storage(seen_[i]));
-      impl->set_sizes_and_strides(seen_[i].sizes(), seen_[i].strides(), seen_[i].storage_offset());
+      if (!same_memory(mine_[i], seen)) impl->set_storage_keep_dtype(gpu_storage(seen));
+      impl->set_sizes_and_strides(seen.sizes(), seen.strides(), seen.storage_offset());
     }
   }
 
@@ -528,7 +479,8 @@ class Call {
     for (size_t i = 0; i < seen_.size(); i++)
       if (seen_[i].is_same(tensor)) return mine_[i];
     for (size_t i = 0; i < seen_.size(); i++)
-      if (tensor.storage().data() && same_memory(tensor, seen_[i])) return like(tensor, mine_[i].storage(), ON_GPU);
+      if (tensor.storage().data() && same_memory(tensor, seen_[i]))
+        return like(tensor, mine_[i].storage(), ON_GPU);
     return like(tensor, gpu_storage(tensor), ON_GPU);
   }
 
@@ -540,60 +492,35 @@ class Call {
   std::string stranger_;  // a tensor of the host that is no number
 };
 
-void fallback(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) {
+void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   Call(op, *stack).run();
 }
 
-// ---------------------------------------------------------------------------------------------
-// Operators that make, shape or move memory
-// ---------------------------------------------------------------------------------------------
+// --- Operators that make or move memory ---------------------------------------------------------
 
 using Type = std::optional<at::ScalarType>;
 using Layout = std::optional<at::Layout>;
 using Format = std::optional<at::MemoryFormat>;
 using Where = std::optional<Device>;
-using Sizes = c10::SymIntArrayRef;
+using Pin = std::optional<bool>;
 
-at::IntArrayRef known(Sizes sizes) {
-  return C10_AS_INTARRAYREF_SLOW(sizes);
+at::ScalarType chosen(Type type) {
+  return type.value_or(c10::get_default_dtype_as_scalartype());
 }
 
-Tensor empty(Sizes size, Type type, Layout, Where, std::optional<bool>, Format format) {
-  const auto chosen = type.value_or(c10::get_default_dtype_as_scalartype());
-  return at::detail::empty_generic(known(size), &MEMORY, ON_GPU, chosen, format);
+Tensor empty(at::IntArrayRef size, Type type, Layout, Where, Pin, Format format) {
+  return at::detail::empty_generic(size, &MEMORY, ON_GPU, chosen(type), format);
 }
 
-Tensor empty_strided(Sizes size, Sizes stride, Type type, Layout, Where, std::optional<bool>) {
-  const auto chosen = type.value_or(c10::get_default_dtype_as_scalartype());
-  return at::detail::empty_strided_generic(known(size), known(stride), &MEMORY, ON_GPU, chosen);
+Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, Type type, Layout, Where, Pin) {
+  return at::detail::empty_strided_generic(size, stride, &MEMORY, ON_GPU, chosen(type));
 }
 
 // Zeros without memory, which second gradients are full of.
-Tensor zeros_without_memory(at::IntArrayRef size, Type type, Layout, Where, std::optional<bool>) {
-  static at::native::ZeroTensorAllocator allocator(GPU);
-  const auto chosen = type.value_or(c10::get_default_dtype_as_scalartype());
-  return at::detail::empty_generic(size, &allocator, ON_GPU.add(DispatchKey::ZeroTensor), chosen, std::nullopt);
-}
-
-Tensor as_strided(const Tensor& self, Sizes size, Sizes stride, std::optional<c10::SymInt> offset) {
-  const auto start = offset ? std::optional(offset->expect_int()) : std::nullopt;
-  return at::native::as_strided_tensorimpl(self, known(size), known(stride), start);
-}
-
-Tensor view(const Tensor& self, Sizes size) {
-  return at::native::view(self, known(size));
-}
-
-Tensor reshape_alias(const Tensor& self, Sizes size, Sizes stride) {
-  return at::native::_reshape_alias(self, known(size), known(stride));
-}
-
-const Tensor& resize_(const Tensor& self, Sizes size, Format format) {
-  return at::native::resize_(self, known(size), format);
-}
-
-Tensor& set_storage_(Tensor& self, Storage source, c10::SymInt offset, Sizes size, Sizes stride) {
-  return at::native::set_storage_cpu_(self, std::move(source), offset.expect_int(), known(size), known(stride));
+Tensor no_memory(at::IntArrayRef size, Type type, Layout, Where, Pin) {
+  static at::native::ZeroTensorAllocator nothing(GPU);
+  const auto keys = ON_GPU.add(DispatchKey::ZeroTensor);
+  return at::detail::empty_generic(size, &nothing, keys, chosen(type), std::nullopt);
 }
 
 // What a copy between host and device costs depends on the host's memory: only a copy of pinned
@@ -605,55 +532,47 @@ void count_copy(const Tensor& to, const Tensor& from, bool non_blocking) {
   if (non_blocking && pinned) count(way);
   else wait("blocking " + way + (pinned ? ", pinned" : ", pageable"));
   const bool as_it_is = to.dtype() == from.dtype() && to.is_contiguous() == from.is_contiguous();
-  if (!as_it_is) count("launch aten::copy_");  // to or from memory that can be copied
+  if (!as_it_is) count("launch aten::copy_");  // from or to memory that can be copied
 }
 
-void copy_bytes(const Tensor& to, const Tensor& from) {
+void copy_bytes(Tensor to, const Tensor& from) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("aten::copy_", "")
                              .typed<Tensor&(Tensor&, const Tensor&, bool)>();
   at::AutoDispatchBelowADInplaceOrView below;
-  Tensor target = to;
-  op.redispatch(ON_HOST, target, from, false);
+  op.redispatch(ON_HOST, to, from, false);
 }
 
 Tensor& copy_(Tensor& self, const Tensor& from, bool non_blocking) {
   count_copy(self, from, non_blocking);
   remember(self);
-  const Tensor to = on_gpu(self) ? as_cpu(self) : self;
-  const Tensor what = on_gpu(from) ? as_cpu(from) : from;
+  const Tensor to = on_gpu(self) ? as_cpu(self) : self, what = on_gpu(from) ? as_cpu(from) : from;
   copy_bytes(to, what);
-  if (capturing())
-    TAPES[CAPTURE.tape].push_back([to, what, kept = std::pair(self.storage(), from.storage())] { copy_bytes(to, what); });
+  const auto kept = std::pair(self.storage(), from.storage());
+  if (capturing()) TAPES[CAPTURE.tape].push_back([to, what, kept] { copy_bytes(to, what); });
   return self;
 }
 
 void record_stream(Tensor&, Stream) {}
 
 // Attention is made of its parts: the CPU's fused kernel is another operator than CUDA's.
-int64_t attention(const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double, bool,
-                  std::optional<double>, bool) {
+int64_t attention(const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double,
+                  bool, std::optional<double>, bool) {
   return 0;
 }
 
-// ---------------------------------------------------------------------------------------------
-// Registration
-// ---------------------------------------------------------------------------------------------
-
-const std::set<std::string> OWN = {  // kernels of this file
-    "aten::empty.memory_format", "aten::empty_strided", "aten::_efficientzerotensor",
-    "aten::as_strided", "aten::view",
-    "aten::_reshape_alias", "aten::resize_", "aten::set_.source_Storage",
-    "aten::set_.source_Storage_storage_offset", "aten::set_.source_Tensor", "aten::copy_",
-    "aten::record_stream", "aten::_fused_sdp_choice"};
-
 // Operators that would fall apart into others without a kernel here, though CUDA has one or few.
 bool stays_whole(const c10::OperatorName& name) {
-  if (name.name == "aten::_foreach_copy_") return false;  // its parts tell host from device
-  if (name.name.rfind("aten::_foreach_", 0) == 0) return true;
-  if (name.name == "aten::convolution" || name.name == "aten::convolution_backward") return true;
-  const auto op = c10::Dispatcher::singleton().findOp(name);
-  return name.name.rfind("aten::", 0) == 0 && op && op->hasKernelForDispatchKey(DispatchKey::CPU);
+  static const std::set<std::string> own = {
+      "empty.memory_format", "empty_strided", "_efficientzerotensor", "as_strided", "view",
+      "_reshape_alias", "resize_", "set_.source_Storage", "set_.source_Storage_storage_offset",
+      "set_.source_Tensor", "copy_", "record_stream", "_fused_sdp_choice",
+      "_foreach_copy_"};  // whose parts tell host from device
+  const std::string full = c10::toString(name);
+  if (full.rfind("aten::", 0) != 0 || own.count(full.substr(6))) return false;
+  if (full.rfind("aten::_foreach_", 0) == 0) return true;
+  if (full == "aten::convolution" || full == "aten::convolution_backward") return true;
+  return c10::Dispatcher::singleton().findOp(name)->hasKernelForDispatchKey(DispatchKey::CPU);
 }
 
 TORCH_LIBRARY_IMPL(_, CUDA, m) {
@@ -663,42 +582,39 @@ TORCH_LIBRARY_IMPL(_, CUDA, m) {
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("empty.memory_format", empty);
   m.impl("empty_strided", empty_strided);
-  m.impl("_efficientzerotensor", zeros_without_memory);
-  m.impl("as_strided", as_strided);
-  m.impl("view", view);
-  m.impl("_reshape_alias", reshape_alias);
-  m.impl("resize_", resize_);
-  m.impl("set_.source_Storage", at::native::set_);
-  m.impl("set_.source_Storage_storage_offset", set_storage_);
+  m.impl("_efficientzerotensor", no_memory);
+  m.impl("as_strided", at::native::as_strided_tensorimpl);
+  m.impl("view", at::native::view);
+  m.impl("_reshape_alias", at::native::_reshape_alias);
+  m.impl("resize_", at::native::resize_);
+  m.impl("set_.source_Storage", static_cast<Tensor& (*)(Tensor&, Storage)>(at::native::set_));
+  m.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
   m.impl("set_.source_Tensor", at::native::set_tensor_);
   m.impl("copy_", copy_);
   m.impl("record_stream", record_stream);
   m.impl("_fused_sdp_choice", attention);
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames())
-    if (stays_whole(name) && !OWN.count(c10::toString(name)))
+    if (stays_whole(name))
       m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
-std::string ERROR;
-
 // Run what may raise; return the message, or null.
 const char* guarded(const std::function<void()>& what) {
+  static thread_local std::string message;
   try {
     what();
     return nullptr;
   } catch (const c10::Error& error) {
-    ERROR = error.what_without_backtrace();
+    message = error.what_without_backtrace();
   } catch (const std::exception& error) {
-    ERROR = error.what();
+    message = error.what();
   }
-  return ERROR.c_str();
+  return message.c_str();
 }
 
 }  // namespace
 
-// ---------------------------------------------------------------------------------------------
-// What device.py calls; functions that may raise return a message instead.
-// ---------------------------------------------------------------------------------------------
+// --- What device.py calls; functions that may raise return a message instead --------------------
 
 extern "C" {
 

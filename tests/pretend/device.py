@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
@@ -79,13 +79,10 @@ def load() -> None:
 
 def _built() -> Path:
     """Return the library, compiled unless it is there already."""
-    spec = find_spec("torch")
-    try:
-        found = version("torch")
-    except PackageNotFoundError:
-        spec = None
+    spec = find_spec("torch")  # imports nothing
     if spec is None or spec.origin is None:
         raise Unavailable("torch is not installed")
+    found = version("torch")
     folder = Path(spec.origin).parent
     if found.split("+")[0] != TORCH:
         raise Unavailable(f"torch is {found}: device.cpp is written for {TORCH}")

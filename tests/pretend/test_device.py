@@ -86,6 +86,17 @@ def test_deep_copies_are_tensors_of_their_own() -> None:
     assert all(p.requires_grad and p.count_nonzero() for p in other.parameters())
 
 
+def test_reduced_precision_and_attention_work() -> None:
+    q = torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(0))
+    there = q.cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        product = there @ there.mT
+    assert product.dtype == torch.bfloat16
+    expected = nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+    found = nn.functional.scaled_dot_product_attention(there, there, there, is_causal=True)
+    torch.testing.assert_close(found.cpu(), expected)
+
+
 def test_memory_is_that_of_live_tensors() -> None:
     before = torch.cuda.memory_allocated()
     x = torch.zeros(1000, device="cuda")
@@ -290,6 +301,15 @@ def test_nothing_waits_in_a_capture(work: Callable[[Tensor], object]) -> None:
     assert not torch.cuda.is_current_stream_capturing()
     with pytest.raises(RuntimeError, match="without a capture"):
         graph.replay()
+
+
+def test_optimizers_that_cannot_be_captured_are_refused() -> None:
+    module, x = pictures("cuda")
+    optimizer = torch.optim.Adam(module.parameters())
+    module(x).sum().backward()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="capturable is False"):
+        captured(optimizer.step)
 
 
 @pytest.mark.parametrize(("mode", "refused"), [("global", True), ("thread_local", False)])

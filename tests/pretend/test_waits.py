@@ -35,14 +35,16 @@ EXCEPTIONS = {
 
 
 def waits(config: dict[str, Any]) -> Counter[str]:
-    """Return what the host waits for in some updates."""
-    trainable, _ = built(config)
+    """Return what the host waits for in some updates, firings between them not counted."""
+    trainable, hooks = built(config)
     found: Counter[str] = Counter()
     updates = 0
     try:
         while updates < SKIPPED + COUNTED:
+            previous = trainable.clock
             with counted() as seen:
                 trainable.step()
+            hooks.fire(previous, trainable.clock)
             if trainable.clock.updates > updates:
                 updates = trainable.clock.updates
                 found += Counter(seen.waits if updates > SKIPPED else {})
@@ -67,20 +69,31 @@ def test_updates_wait_for_nothing(kind: str, corpora: dict[str, str]) -> None:
     check(kind, kind, corpora)
 
 
-@pytest.mark.parametrize(
-    ("kind", "method"),
-    [
+def accepted(inside: bool) -> list[tuple[str, str]]:
+    """Return kinds of runs with the methods that they accept, inside updates or between them."""
+    return [
         (kind, method)
         for kind in KINDS
         for method, case in CASES.items()
-        if kind not in case.refuses and (not case.refuses_inside or case.follows)
-    ],
-)
+        if kind not in case.refuses and inside != bool(case.refuses_inside)
+    ]
+
+
+def row(method: str, **schedule: str) -> dict[str, Any]:
+    params = dict(CASES[method].params) | OWN.get(method, {})
+    return {"method": method, "params": params, **schedule}
+
+
+@pytest.mark.parametrize(("kind", "method"), accepted(inside=True))
 def test_hooks_inside_wait_for_nothing(kind: str, method: str, corpora: dict[str, str]) -> None:
-    case = CASES[method]
-    schedule = {"at": "12 updates"} if case.follows else {"every": "1 updates"}
-    row = {"method": method, "params": dict(case.params) | OWN.get(method, {}), **schedule}
-    check(kind, method, corpora, hooks=[row])
+    check(kind, method, corpora, hooks=[row(method, every="1 updates")])
+
+
+@pytest.mark.parametrize(("kind", "method"), accepted(inside=False))
+def test_updates_after_a_firing_wait_for_nothing(
+    kind: str, method: str, corpora: dict[str, str]
+) -> None:
+    check(kind, method, corpora, hooks=[row(method, at="2 updates")])
 
 
 @pytest.mark.parametrize(
