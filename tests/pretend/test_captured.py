@@ -63,16 +63,18 @@ def trained(config: dict[str, Any], accelerate: str) -> tuple[dict[str, torch.Te
     agent, hooks = build(read_config(config, {}))
     agent.after_update, agent.inside_key = hooks.after_update, hooks.inside_key
     agent.recorded, agent.gradients_read = hooks.recorded(), hooks.gradients_read()
-    with counted() as seen:
-        while agent.clock.updates < UPDATES:
-            before = agent.clock
+    replays = 0
+    while agent.clock.updates < UPDATES:
+        before = agent.clock
+        with counted() as seen:
             agent.step()
-            hooks.fire(before, agent.clock)
+        replays += seen.graphs if agent.clock.updates > before.updates else 0
+        hooks.fire(before, agent.clock)
     found: dict[str, Any] = {"trainable": agent.state_dict(), "hooks": hooks.state_dict()}
     for network in agent.networks.values():
         found |= network_tensors(network)
     agent.close()
-    return dict(tensors(found)), agent, seen.graphs
+    return dict(tensors(found)), agent, replays
 
 
 def check(kind: str, what: str, least: int = UPDATES - EAGER, **changes: Any) -> None:
