@@ -91,6 +91,11 @@ def test_hook_that_never_fires_changes_no_bit(name: str):
     assert same(everything(plain), everything(hooked))
 
 
+def test_hook_of_every_update_was_never_due_in_a_run_without_updates():
+    with pytest.warns(UserWarning, match=r"hooks\[0\] \(swr\) was never due: .* 0 updates and 20"):
+        sb3_model("DQN", learning_starts=1000).learn(20, callback=HookCallback([SWR]))
+
+
 @pytest.mark.parametrize("name", ["DQN", "SAC", "TD3", "PPO"])
 def test_reset_leaves_the_same_parameters_in_the_optimizers(name: str):
     algorithm = sb3_model(name)

@@ -151,6 +151,13 @@ def test_key_that_is_never_logged_is_named():
     assert callback.receipts == []
 
 
+def test_key_is_named_where_nothing_is_logged():
+    callback = HookCallback([RESET | {"when": {"metric": "train/loss", "above": 0.0}}])
+    with pytest.warns(UserWarning, match="waits for 'train/loss', .* nothing was; give learn"):
+        monitored("PPO").learn(32, callback=callback, log_interval=None)
+    assert callback.receipts == []
+
+
 def test_condition_and_metrics_go_on_after_a_stop(tmp_path: Path):
     """Weights of the last time and firings are saved; lines after the save are cut."""
     when = {"metric": "weight_norm", "above": 0.0, "cooldown": "50 env_steps"}
