@@ -55,7 +55,14 @@ def _made(
     seed: int,
     params: Iterable[Tensor],
     lr: float,
+    **given: Any,
 ) -> Optimizer:
+    if given:
+        there = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        raise ConfigError(
+            f"policy_kwargs: optimizer_kwargs = {given}: beside an optimizer_class of ours allowed "
+            f"are none; leave them out and write optimizer_class({name!r}, {there})"
+        )
     groups = [{"params": list(params), "weight_decay": weight_decay}]
     found: Any = get("optimizers", name).target(nn.Module(), groups, lr, **options)
     if not isinstance(found, Optimizer):
