@@ -55,6 +55,7 @@ from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.network import Network
+from rlplast.core.rng import check_seed
 from rlplast.core.training.distributed import check_in_step
 from rlplast.core.training.run_folder import clock_fields
 
@@ -88,7 +89,8 @@ class Driver:
 
     Raises:
         ConfigError: if a list cannot be read, hooks wait for a value that they are never told,
-            `total` is no number with a unit, or there is a loss without a probe.
+            `total` is no number with a unit, `seed` is no whole number, or there is a loss without
+            a probe.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class Driver:
             raise ConfigError(f"total = {total!r}: allowed is a positive number with a unit")
         if loss is not None and probe is None:
             raise ConfigError("loss= is a function of a batch of probe=: pass probe= too")
-        self.seed, self.probe, self.loss = seed, probe, loss
+        self.seed, self.probe, self.loss = check_seed(seed), probe, loss
         self.path = None if receipts is None else Path(receipts)
         self.measuring = None
         if metrics is not None:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import check_range, checked, get, rows
-from rlplast.core.rng import derive_seed
+from rlplast.core.rng import check_seed, derive_seed
 
 __all__ = ["optimizer_class"]
 
@@ -34,8 +34,8 @@ def optimizer_class(
         **params: the optimizer's own parameters.
 
     Raises:
-        ConfigError: for an unknown optimizer or parameter, a value out of range, or an optimizer
-            that is several.
+        ConfigError: for an unknown optimizer or parameter, a value out of range, a seed that is
+            no whole number, or an optimizer that is several.
     """
     get("optimizers", name)
     if name in _SEVERAL:
@@ -45,7 +45,8 @@ def optimizer_class(
             f"allowed are {allowed}"
         )
     check_range("weight_decay", weight_decay, 0.0, "[0, inf)")
-    return partial(_made, name, checked("optimizers", name, params), weight_decay, seed)
+    options = checked("optimizers", name, params)
+    return partial(_made, name, options, weight_decay, check_seed(seed))
 
 
 def _made(

@@ -101,6 +101,7 @@ def test_options_beside_it_are_refused_with_the_place_where_they_belong():
         ("upg", {}, "did you mean 'upgd'"),
         ("upgd", {"sigmas": 1}, "did you mean 'sigma'"),
         ("sgd", {"weight_decay": -1.0}, "weight_decay"),
+        ("upgd", {"seed": "a"}, "seed = 'a': allowed is a whole number"),
     ],
 )
 def test_what_is_no_optimizer_of_one_part_is_refused(name: str, options: Any, match: str):
