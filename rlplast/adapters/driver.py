@@ -131,6 +131,7 @@ class Driver:
         self._source: TrainerSource | None = None
         self._stops: list[weakref.finalize] = []
         self._training: object = None
+        self._left: Any = {}  # checksums of the weights when it last let go
 
     @property
     def clock(self) -> Clock:
@@ -182,14 +183,14 @@ class Driver:
         """
         self.detach()
         self._release(steps, training)
-        again = self.clock != Clock()  # a second call of the trainer
-        state = self.state_dict() if self.loaded is None and again else self.loaded
+        again = self.loaded is None and self.clock != Clock()  # a second call of the trainer
+        state = self.state_dict() | {"weights": self._left} if again else self.loaded
         check_start(fresh, state)
         check_shared(networks)
         self.networks, self.units = dict(networks), ("updates", *units, "phase")
         if state is not None:
             restore_initial(self.networks, state["initial"])
-            check_match(state, self.networks, self._lists(), self.seed)
+            check_match(state, self.networks, self._lists(), self.seed, again)
         hooks = self._parse((state or {}).get("total") or self.total or total, horizon, source)
         reads = check_readings(hooks, source, self.probe, self.loss, max(shards, _processes()))
         if hooks.penalties is not None:
@@ -285,11 +286,18 @@ class Driver:
             self._at_end(optimizer.register_step_pre_hook(stepping).remove)
 
     def detach(self) -> None:
-        """Let go of the optimizers; the trainer trains on without hooks."""
+        """Let go of the optimizers; the trainer trains on without hooks.
+
+        The hooks do not come back to weights that were trained without them: their counters would
+        lack those updates.
+        """
+        attached = bool(self._stops)
         for stop in self._stops:
             stop()
         self._stops.clear()
         self._training = None
+        if attached:
+            self._left = fingerprint(self.networks)
 
     def end(self) -> None:
         """Write the last summaries and let go; measure if the run is at its end.
@@ -358,6 +366,8 @@ class Driver:
     def _fired(self, receipts: list[Receipt]) -> None:
         if receipts:
             check_in_step(self.networks.values(), buffers=False)
+            if not self._stops:  # in a phase that was started between two trainings
+                self._left = fingerprint(self.networks)
         self._keep(receipts)
 
     def evaluating(self) -> AbstractContextManager[None]:

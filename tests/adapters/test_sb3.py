@@ -203,6 +203,18 @@ def test_training_goes_on_without_hooks_once_they_are_let_go():
     assert callback.driver.clock.updates == updates < algorithm._n_updates
 
 
+def test_callback_does_not_go_on_after_a_learn_without_it(tmp_path: Path):
+    callback = HookCallback([RESET | {"at": "50%"}], total="90 env_steps")
+    algorithm = sb3_model("DQN").learn(30, callback=callback)
+    algorithm.learn(30, reset_num_timesteps=False)
+    with pytest.raises(ConfigError, match=r"differ .* last training: .*pass the callback to every"):
+        algorithm.learn(30, callback=callback, reset_num_timesteps=False)
+    callback.save(tmp_path / "hooks")  # the remedy
+    callback.load(tmp_path / "hooks")
+    algorithm.learn(10, callback=callback, reset_num_timesteps=False)
+    assert [r.method for r in callback.receipts] == ["full_reset"]
+
+
 @pytest.mark.parametrize("name", ["ARS", "TRPO"])
 def test_algorithm_without_a_known_layout_is_refused_by_name(name: str):
     import sb3_contrib
