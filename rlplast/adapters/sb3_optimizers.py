@@ -54,6 +54,7 @@ def _made(
     options: dict[str, Any],
     weight_decay: float,
     seed: int,
+    /,  # so that an option of one of these names is among those given, too
     params: Iterable[Tensor],
     lr: float,
     **given: Any,

@@ -87,11 +87,12 @@ def test_model_with_it_is_saved_and_loaded(name: str, tmp_path: Path):
     loaded.learn(16)
 
 
-def test_options_beside_it_are_refused_with_the_place_where_they_belong():
-    beside = layers("adam") | {"optimizer_kwargs": {"eps": 1e-5}}
-    with pytest.raises(ConfigError, match=r"eps.*: .*write optimizer_class\('adam', eps=1e-05\)"):
+@pytest.mark.parametrize("option", ["eps", "weight_decay"])
+def test_options_beside_it_are_refused_with_the_place_where_they_belong(option: str):
+    beside = layers("adam") | {"optimizer_kwargs": {option: 0.1}}
+    with pytest.raises(ConfigError, match=rf"write optimizer_class\('adam', {option}=0\.1\)"):
         sb3_model("PPO", policy_kwargs=beside)
-    optimizer_class("adam", eps=1e-5)
+    optimizer_class("adam", **{option: 0.1})
 
 
 @pytest.mark.parametrize(
