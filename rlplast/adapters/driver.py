@@ -55,6 +55,7 @@ from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.network import Network
+from rlplast.core.rng import check_seed
 from rlplast.core.training.distributed import check_in_step
 from rlplast.core.training.run_folder import clock_fields
 
@@ -88,7 +89,8 @@ class Driver:
 
     Raises:
         ConfigError: if a list cannot be read, hooks wait for a value that they are never told,
-            `total` is no number with a unit, or there is a loss without a probe.
+            `total` is no number with a unit, `seed` is no whole number, or there is a loss without
+            a probe.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class Driver:
             raise ConfigError(f"total = {total!r}: allowed is a positive number with a unit")
         if loss is not None and probe is None:
             raise ConfigError("loss= is a function of a batch of probe=: pass probe= too")
-        self.seed, self.probe, self.loss = seed, probe, loss
+        self.seed, self.probe, self.loss = check_seed(seed), probe, loss
         self.path = None if receipts is None else Path(receipts)
         self.measuring = None
         if metrics is not None:
@@ -129,6 +131,7 @@ class Driver:
         self._source: TrainerSource | None = None
         self._stops: list[weakref.finalize] = []
         self._training: object = None
+        self._left: Any = {}  # checksums of the weights when it last let go
 
     @property
     def clock(self) -> Clock:
@@ -180,14 +183,14 @@ class Driver:
         """
         self.detach()
         self._release(steps, training)
-        again = self.clock != Clock()  # a second call of the trainer
-        state = self.state_dict() if self.loaded is None and again else self.loaded
+        again = self.loaded is None and self.clock != Clock()  # a second call of the trainer
+        state = self.state_dict() | {"weights": self._left} if again else self.loaded
         check_start(fresh, state)
         check_shared(networks)
         self.networks, self.units = dict(networks), ("updates", *units, "phase")
         if state is not None:
             restore_initial(self.networks, state["initial"])
-            check_match(state, self.networks, self._lists(), self.seed)
+            check_match(state, self.networks, self._lists(), self.seed, again)
         hooks = self._parse((state or {}).get("total") or self.total or total, horizon, source)
         reads = check_readings(hooks, source, self.probe, self.loss, max(shards, _processes()))
         if hooks.penalties is not None:
@@ -283,11 +286,18 @@ class Driver:
             self._at_end(optimizer.register_step_pre_hook(stepping).remove)
 
     def detach(self) -> None:
-        """Let go of the optimizers; the trainer trains on without hooks."""
+        """Let go of the optimizers; the trainer trains on without hooks.
+
+        The hooks do not come back to weights that were trained without them: their counters would
+        lack those updates.
+        """
+        attached = bool(self._stops)
         for stop in self._stops:
             stop()
         self._stops.clear()
         self._training = None
+        if attached:
+            self._left = fingerprint(self.networks)
 
     def end(self) -> None:
         """Write the last summaries and let go; measure if the run is at its end.
@@ -350,16 +360,14 @@ class Driver:
             return []
         timed = [h for h in hooks.hooks if h.schedule.when is None and h.schedule.on is None]
         return [
-            h.label
-            for h in timed
-            if h.method.key == "hooks"
-            and not h.schedule.every_update
-            and not h.schedule.count(self.clock)
+            h.label for h in timed if h.method.key == "hooks" and not h.schedule.count(self.clock)
         ]
 
     def _fired(self, receipts: list[Receipt]) -> None:
         if receipts:
             check_in_step(self.networks.values(), buffers=False)
+            if not self._stops:  # in a phase that was started between two trainings
+                self._left = fingerprint(self.networks)
         self._keep(receipts)
 
     def evaluating(self) -> AbstractContextManager[None]:

@@ -47,6 +47,8 @@ except ModuleNotFoundError as error:
 
 __all__ = ["CheckpointCallback", "HookCallback", "optimizer_class"]
 
+_NOTHING_LOGGED = "nothing was; give learn a log_interval that the run reaches, as log_interval=1"
+
 
 class _LogPoint(KVWriter):
     """Tells when Stable-Baselines3 writes a line of its log, and keeps its numbers.
@@ -210,8 +212,8 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         self._log()
         seen = self._log_point.seen
         for key in self.driver.waits_for():
-            if seen and key not in seen and not key.startswith("metric/"):
-                near = did_you_mean(key, seen)
+            if key not in seen and not key.startswith("metric/"):
+                near = did_you_mean(key, seen) if seen else _NOTHING_LOGGED
                 warnings.warn(
                     f"a hook waits for {key!r}, which was not logged: {near}", stacklevel=2
                 )

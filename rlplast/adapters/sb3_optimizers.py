@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import check_range, checked, get, rows
-from rlplast.core.rng import derive_seed
+from rlplast.core.rng import check_seed, derive_seed
 
 __all__ = ["optimizer_class"]
 
@@ -34,8 +34,8 @@ def optimizer_class(
         **params: the optimizer's own parameters.
 
     Raises:
-        ConfigError: for an unknown optimizer or parameter, a value out of range, or an optimizer
-            that is several.
+        ConfigError: for an unknown optimizer or parameter, a value out of range, a seed that is
+            no whole number, or an optimizer that is several.
     """
     get("optimizers", name)
     if name in _SEVERAL:
@@ -45,7 +45,8 @@ def optimizer_class(
             f"allowed are {allowed}"
         )
     check_range("weight_decay", weight_decay, 0.0, "[0, inf)")
-    return partial(_made, name, checked("optimizers", name, params), weight_decay, seed)
+    options = checked("optimizers", name, params)
+    return partial(_made, name, options, weight_decay, check_seed(seed))
 
 
 def _made(
@@ -53,9 +54,17 @@ def _made(
     options: dict[str, Any],
     weight_decay: float,
     seed: int,
+    /,  # so that an option of one of these names is among those given, too
     params: Iterable[Tensor],
     lr: float,
+    **given: Any,
 ) -> Optimizer:
+    if given:
+        there = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        raise ConfigError(
+            f"policy_kwargs: optimizer_kwargs = {given}: beside an optimizer_class of ours allowed "
+            f"are none; leave them out and write optimizer_class({name!r}, {there})"
+        )
     groups = [{"params": list(params), "weight_decay": weight_decay}]
     found: Any = get("optimizers", name).target(nn.Module(), groups, lr, **options)
     if not isinstance(found, Optimizer):

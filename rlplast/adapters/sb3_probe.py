@@ -93,7 +93,8 @@ class Experience(OwnSource):
     def _replayed(self, size: int, generator: torch.Generator) -> tuple[Any, ...] | None:
         """Return observations and actions of the replay; NumPy's global stream stays in place."""
         replay = self.model.replay_buffer
-        if replay.size() == 0:
+        whole = getattr(replay, "ep_length", None)  # HER draws from episodes that have ended
+        if replay.size() == 0 or (whole is not None and not (whole > 0).any()):
             return None
         state = np.random.get_state()
         np.random.seed(int(torch.randint(2**32, (), generator=generator)))

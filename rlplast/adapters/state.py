@@ -38,6 +38,10 @@ __all__ = [
 HookList = Sequence[Mapping[str, Any]] | str | Path
 
 _REMEDY = "load the hooks' state that was saved together with this checkpoint of the model"
+_REMEDY_AGAIN = (
+    "pass the callback to every training of its model; if the weights were changed on purpose, "
+    "call its save and then its load to go on from them"
+)
 _PARTS: dict[str, Any] = {
     "hooks": Mapping,
     "initial": Mapping,
@@ -128,8 +132,16 @@ def check_match(
     networks: Mapping[str, Network],
     configs: Sequence[Mapping[str, Any]],
     seed: int,
+    again: bool = False,
 ) -> None:
     """Check that a state was saved beside these weights, by a run of these hooks and this seed.
+
+    Args:
+        state: what was saved, with checksums of the weights.
+        networks: the trainer's.
+        configs: the hook list.
+        seed: of the streams.
+        again: whether it is the state of hooks that are still here, when they last let go.
 
     Raises:
         ConfigError: naming what differs.
@@ -151,10 +163,11 @@ def check_match(
         ]
         if differing:
             block = next(b for b in networks[key].blocks if b.name == differing[0])
+            those = "of the hooks' last training" if again else "that the state was saved beside"
             raise ConfigError(
                 f"{networks[key].qualified(block)}: {len(differing)} of {len(now)} weights differ "
-                f"from those that the hooks' state was saved beside: it is of another run, model "
-                f"or moment; {_REMEDY}"
+                f"from those {those}: the hooks' state is of another run, model or moment; "
+                f"{_REMEDY_AGAIN if again else _REMEDY}"
             )
 
 

@@ -11,13 +11,34 @@ no other. Three kinds:
 """
 
 import hashlib
+import numbers
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["Streams", "derive_seed", "numpy_stream", "preserve_global_rng", "torch_stream"]
+from rlplast.core.errors import ConfigError
+
+__all__ = [
+    "Streams",
+    "check_seed",
+    "derive_seed",
+    "numpy_stream",
+    "preserve_global_rng",
+    "torch_stream",
+]
+
+
+def check_seed(seed: Any) -> int:
+    """Return a seed that a user gave as an int.
+
+    Raises:
+        ConfigError: if it is no whole number.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
+        raise ConfigError(f"seed = {seed!r}: allowed is a whole number, such as 1")
+    return int(seed)
 
 
 def derive_seed(seed: int, *names: object) -> int:

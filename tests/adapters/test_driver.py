@@ -71,6 +71,7 @@ WHEN = {"method": "fire", "when": {"metric": "train/loss", "above": 1}}
     [
         ({"hooks": [{}, WHEN]}, r"hooks\[1\] \(fire\)\.when = .* allowed are at, every"),
         *[({"total": total}, "total = ") for total in ("50%", "0 updates", "many")],
+        *[({"seed": seed}, f"seed = {seed!r}: allowed is a whole") for seed in ("a", True, 1.5)],
         ({"loss": lambda batch: batch}, "pass probe= too"),
     ],
 )

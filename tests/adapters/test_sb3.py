@@ -91,6 +91,11 @@ def test_hook_that_never_fires_changes_no_bit(name: str):
     assert same(everything(plain), everything(hooked))
 
 
+def test_hook_of_every_update_was_never_due_in_a_run_without_updates():
+    with pytest.warns(UserWarning, match=r"hooks\[0\] \(swr\) was never due: .* 0 updates and 20"):
+        sb3_model("DQN", learning_starts=1000).learn(20, callback=HookCallback([SWR]))
+
+
 @pytest.mark.parametrize("name", ["DQN", "SAC", "TD3", "PPO"])
 def test_reset_leaves_the_same_parameters_in_the_optimizers(name: str):
     algorithm = sb3_model(name)
@@ -196,6 +201,18 @@ def test_training_goes_on_without_hooks_once_they_are_let_go():
     algorithm.learn(20, reset_num_timesteps=False)
     assert len(callback.receipts) == fired
     assert callback.driver.clock.updates == updates < algorithm._n_updates
+
+
+def test_callback_does_not_go_on_after_a_learn_without_it(tmp_path: Path):
+    callback = HookCallback([RESET | {"at": "50%"}], total="90 env_steps")
+    algorithm = sb3_model("DQN").learn(30, callback=callback)
+    algorithm.learn(30, reset_num_timesteps=False)
+    with pytest.raises(ConfigError, match=r"differ .* last training: .*pass the callback to every"):
+        algorithm.learn(30, callback=callback, reset_num_timesteps=False)
+    callback.save(tmp_path / "hooks")  # the remedy
+    callback.load(tmp_path / "hooks")
+    algorithm.learn(10, callback=callback, reset_num_timesteps=False)
+    assert [r.method for r in callback.receipts] == ["full_reset"]
 
 
 @pytest.mark.parametrize("name", ["ARS", "TRPO"])

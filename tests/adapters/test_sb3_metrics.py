@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from stable_baselines3 import HerReplayBuffer
+from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.monitor import Monitor
 
@@ -62,6 +64,22 @@ def test_default_metrics_are_those_that_can_be_read():
         *("srank", "effective_rank", "feature_norm"),
     }
     assert "metric/weight_norm/temperature" in callback.metrics[-1]
+
+
+def test_hindsight_replay_has_no_data_before_its_first_episode_has_ended():
+    def learn(**options: Any) -> HookCallback:
+        env = BitFlippingEnv(n_bits=4, continuous=True, max_steps=8)
+        model = sb3_model("SAC", env, "MultiInputPolicy", replay_buffer_class=HerReplayBuffer)
+        callback = HookCallback(**options)
+        model.learn(20, callback=callback)
+        return callback
+
+    lines = learn(hooks=[], metrics={"every": "4 env_steps"}).metrics
+    read = [line["env_steps"] for line in lines if "metric/srank/critic" in line]
+    assert [line["env_steps"] for line in lines] == [4, 8, 12, 16, 20]
+    assert read == [12, 16, 20]  # the episode is stored after the callback's eighth step
+    with pytest.raises(ConfigError, match="there are no data yet: let it fire later"):
+        learn(hooks=[{"method": "redo", "at": "5 env_steps"}])
 
 
 def test_metrics_of_chosen_networks():
@@ -130,6 +148,13 @@ def test_key_that_is_never_logged_is_named():
     callback = HookCallback([RESET | {"when": {"metric": "train/losses", "above": 0.0}}])
     with pytest.warns(UserWarning, match="waits for 'train/losses', which was not logged: did you"):
         monitored("DQN").learn(64, callback=callback, log_interval=1)
+    assert callback.receipts == []
+
+
+def test_key_is_named_where_nothing_is_logged():
+    callback = HookCallback([RESET | {"when": {"metric": "train/loss", "above": 0.0}}])
+    with pytest.warns(UserWarning, match="waits for 'train/loss', .* nothing was; give learn"):
+        monitored("PPO").learn(32, callback=callback, log_interval=None)
     assert callback.receipts == []
 
 

@@ -1,6 +1,7 @@
 """Our optimizers in Stable-Baselines3: against loops by hand on the same minibatches."""
 
 import copy
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.adapters.hosts import same, sb3_model, state
 from tests.adapters.ppo_by_hand import Watched, learn_by_hand
 
 LR = 3e-3
+needs_kron = pytest.mark.skipif(find_spec("kron_torch") is None, reason="needs kron-torch")
 MADE: dict[str, Any] = {
     "sgd": lambda p: torch.optim.SGD(p, LR, momentum=0.9),
     "upgd": lambda p: UPGD(p, LR, seed=derive_seed(4, "optimizer", 0)),
@@ -74,13 +76,23 @@ def test_average_of_schedule_free_is_evaluated():
     assert not same(trained, averaged) and same(trained, state([], model.policy))
 
 
-def test_model_with_it_is_saved_and_loaded(tmp_path: Path):
-    model = sb3_model("PPO", policy_kwargs=layers("upgd"))
+@pytest.mark.parametrize("name", ["upgd", pytest.param("kron", marks=needs_kron)])
+def test_model_with_it_is_saved_and_loaded(name: str, tmp_path: Path):
+    model = sb3_model("PPO", policy_kwargs=layers(name))
     model.learn(32)
     model.save(tmp_path / "model")
-    loaded = PPO.load(tmp_path / "model", device="cpu")
-    assert type(loaded.policy.optimizer) is UPGD
+    loaded = PPO.load(tmp_path / "model", env=model.get_env(), device="cpu")
+    assert type(loaded.policy.optimizer) is type(model.policy.optimizer)
     assert same(state([], loaded.policy), state([], model.policy))
+    loaded.learn(16)
+
+
+@pytest.mark.parametrize("option", ["eps", "weight_decay"])
+def test_options_beside_it_are_refused_with_the_place_where_they_belong(option: str):
+    beside = layers("adam") | {"optimizer_kwargs": {option: 0.1}}
+    with pytest.raises(ConfigError, match=rf"write optimizer_class\('adam', {option}=0\.1\)"):
+        sb3_model("PPO", policy_kwargs=beside)
+    optimizer_class("adam", **{option: 0.1})
 
 
 @pytest.mark.parametrize(
@@ -90,6 +102,7 @@ def test_model_with_it_is_saved_and_loaded(tmp_path: Path):
         ("upg", {}, "did you mean 'upgd'"),
         ("upgd", {"sigmas": 1}, "did you mean 'sigma'"),
         ("sgd", {"weight_decay": -1.0}, "weight_decay"),
+        ("upgd", {"seed": "a"}, "seed = 'a': allowed is a whole number"),
     ],
 )
 def test_what_is_no_optimizer_of_one_part_is_refused(name: str, options: Any, match: str):

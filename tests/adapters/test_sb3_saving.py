@@ -143,5 +143,5 @@ def test_callback_of_another_model_is_refused():
     callback = hooked()
     sb3_model("DQN").learn(40, callback=callback)
     other = sb3_model("DQN", seed=2).learn(40)
-    with pytest.raises(ConfigError, match="it is of another run, model or moment"):
+    with pytest.raises(ConfigError, match="state is of another run, model or moment"):
         other.learn(40, callback=callback, reset_num_timesteps=False)

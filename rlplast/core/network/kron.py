@@ -21,6 +21,8 @@ from rlplast.core.rng import derive_seed, preserve_global_rng
 
 __all__ = ["Kron"]
 
+_LEARNS = "preconditioner_update_probability"  # the package's name of `_probability`
+
 
 def _package() -> ModuleType:
     with warnings.catch_warnings():  # of torch's own compiler, which the package imports
@@ -87,9 +89,9 @@ class Kron(Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "b1": momentum, "weight_decay": weight_decay})
         self.seed = seed
-        self._kron = _package().Kron(
-            self.param_groups, preconditioner_update_probability=_probability
-        )
+        self._kron = _package().Kron(self.param_groups)
+        for group in self.param_groups:  # a function, of which no state is saved: `step` knows it
+            del group[_LEARNS]
         self._products: dict[Tensor, Any] = {}
         counts = {name: torch.zeros((), dtype=torch.int32) for name in ("updates", "unlearned")}
         share(self, drawn=torch.zeros((), dtype=torch.int64), **counts)
@@ -106,7 +108,7 @@ class Kron(Optimizer):
         kron.state.clear()
         for group in self.param_groups:
             seen = [self._seen(p, p.grad, group) for p in group["params"] if p.grad is not None]
-            kron.param_groups.append(group | {"params": seen})
+            kron.param_groups.append(group | {"params": seen, _LEARNS: _probability})
         with preserve_global_rng(), torch.compiler.set_stance("force_eager"):
             torch.manual_seed(seed)
             kron.step()

@@ -167,6 +167,20 @@ def test_loaded_state_goes_on_bit_for_bit(updates):
 
 
 @needs_package
+def test_state_saved_as_torch_does_is_plain_data_and_goes_on_bit_for_bit(tmp_path):
+    module = mixed()
+    optimizer = Kron(module.parameters(), lr=0.01)
+    drive(module, optimizer, 3)
+    other = copy.deepcopy(module)
+    fresh = Kron(other.parameters(), lr=0.5)
+    torch.save(optimizer.state_dict(), tmp_path / "state")
+    fresh.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
+    drive(module, optimizer, 5, seed=2)
+    drive(other, fresh, 5, seed=2)
+    assert_same(weights(module), weights(other))
+
+
+@needs_package
 def test_the_runs_seed_is_that_of_its_draws():
     found = []
     for seed in (0, 1, 1):
