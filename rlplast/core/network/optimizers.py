@@ -187,6 +187,7 @@ class Updater:
         return True
 
     def _make(self) -> None:
+        self._set: float | None = None  # the learning rate of all groups, once it is set
         config, parameters = self.config, self._parameters
         groups: list[dict[str, Any]] = [{"params": parameters, "weight_decay": config.weight_decay}]
         if config.decay == "matrices":
@@ -222,6 +223,9 @@ class Updater:
     def set_lr(self, done: int, length: int) -> None:
         """Set the learning rate `lr_at` a place, in place where it is a tensor."""
         lr = lr_at(self.config, done, length)
+        if lr == self._set:
+            return
+        self._set = lr
         self._lr.fill_(lr)
         for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
             if not isinstance(group["lr"], Tensor):

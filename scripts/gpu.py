@@ -1,0 +1,288 @@
+"""Measure agents on a GPU: updates per second, launches, waits, equal bits, several processes.
+
+    python scripts/gpu.py                                   # tables, and gpu.json; some minutes
+    python scripts/gpu.py --pretend --updates 2 --equal 8   # on the pretended device, to try it
+
+Environments are made up and cost nothing, so that updates are measured: pictures of 84 × 84 for a
+DQN with Nature's network, and h1's sizes (51 observations, 19 actions) for SAC. On the pretended
+device only counts and equality mean anything.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.*
+
+SIMBA = {"agent.network": "simba"}
+NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dqn nature 32": ("dqn/asterix", {"env.id": "gym/gpu:Pictures-v0"}),
+    "sac 2 × 256": ("sac/h1_walk", {"env.id": "gym/gpu:Numbers-v0", "agent.network": "mlp"}),
+    "sac simba fp32": ("sac/h1_walk", {"env.id": "gym/gpu:Numbers-v0"} | SIMBA),
+    "sac simba high": (
+        "sac/h1_walk",
+        {"env.id": "gym/gpu:Numbers-v0", "matmul": "high"} | SIMBA,
+    ),
+}
+INSIDE: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "swr": {"hooks": [{"method": "swr", "every": "1 updates"}]},
+    "cbp": {"hooks": [{"method": "cbp", "every": "1 updates"}]},
+    "lifecycle": {"layers": [{"method": "lifecycle"}]},
+}
+COMMON: dict[str, Any] = {
+    "device": "cuda",
+    "threads": 1,
+    "hooks": [],
+    "layers": [],
+    "total": "400k env_steps",
+    "env.options": {},
+    "env.num_envs": 1,
+    "agent.buffer_size": 20_000,
+    "agent.initial_steps": 1000,
+    "replay_ratio": 1,
+}
+
+
+def register() -> None:
+    """Register the environments."""
+    import gymnasium
+    import numpy as np
+    from gymnasium.spaces import Box, Discrete
+
+    class Made(gymnasium.Env):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+            super().reset(seed=seed)
+            return self._obs(), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+            return self._obs(), float(self.np_random.normal()), False, False, {}
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            pass
+
+    class Numbers(Made):
+        observation_space = Box(-np.inf, np.inf, (51,), np.float32)
+        action_space = Box(-1, 1, (19,), np.float32)
+
+        def _obs(self) -> Any:
+            return self.np_random.normal(size=51).astype(np.float32)
+
+    class Pictures(Made):
+        observation_space = Box(0, 255, (84, 84), np.uint8)
+        action_space = Discrete(6)
+
+        def _obs(self) -> Any:
+            return self.np_random.integers(0, 256, (84, 84), np.uint8)
+
+    for name, made in (("Numbers-v0", Numbers), ("Pictures-v0", Pictures)):
+        if name not in gymnasium.registry:
+            gymnasium.register(name, made, max_episode_steps=1000)
+
+
+if "gymnasium" in sys.modules:  # imported by the id of an environment
+    register()
+
+
+def config_of(network: str, inside: str, how: str) -> Any:
+    """Return a config."""
+    from rlplast.run.config_file import read_config
+
+    name, keys = NETWORKS[network]
+    keys = COMMON | keys | INSIDE[inside]
+    if name.startswith("dqn"):
+        keys |= {"env.options": {"frame_stack": 4}}
+    if "device" in how:
+        keys |= {"agent.replay": "device"}
+    return read_config(name, keys)
+
+
+def agent_of(network: str, inside: str, how: str) -> Any:
+    """Return an agent past its random steps, whose replay is filled."""
+    from rlplast.core.captured import Graphs
+    from rlplast.run.timing import ready
+
+    accelerate = "compile" if how.startswith("compile") else how.split(",")[0]
+    agent, _ = ready(config_of(network, inside, how), accelerate)
+    if how == "compile in graph":
+        agent._graphs = Graphs(agent.device)
+    return agent
+
+
+def rate(agent: Any, count: int) -> float:
+    """Return updates per second: the median of five turns, after a few that set things up."""
+    from rlplast.run.timing import updates
+
+    run, seconds = updates(agent), []
+    run(max(8, count // 10))
+    for _ in range(5):
+        started = time.perf_counter()
+        run(count)
+        seconds.append(time.perf_counter() - started)
+    return count / statistics.median(seconds)
+
+
+def launches(agent: Any, count: int) -> float:
+    """Return the kernels and graphs that an update launches, by torch's profiler."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from rlplast.run.timing import updates
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        updates(agent)(count)
+    torch.cuda.synchronize()
+    names = ("cudaLaunchKernel", "cudaGraphLaunch", "cuLaunchKernel", "cudaLaunchKernelExC")
+    return sum(row.count for row in seen.key_averages() if row.key in names) / count
+
+
+def pretended_launches(agent: Any, count: int) -> float:
+    """Return the same of the pretended device."""
+    from rlplast.run.timing import updates
+    from tests.pretend.device import counted
+
+    with counted() as seen:
+        updates(agent)(count)
+    return (seen.launched + seen.graphs) / count
+
+
+def waits(agent: Any, count: int) -> str:
+    """Return what the host waits for in updates: an error of torch, or nothing."""
+    import torch
+
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(count):
+            agent._update()
+    except RuntimeError as error:
+        return str(error).splitlines()[0][:100]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return "none"
+
+
+def equal(network: str, inside: str, count: int) -> str:
+    """Say whether graphs have the bits of eager updates, and in how many tensors not."""
+    import torch
+
+    found = []
+    for how in ("off", "graph"):
+        agent = agent_of(network, inside, how)
+        for _ in range(count):
+            agent._update()
+        modules = [network.module for network in agent.networks.values()]
+        found.append([t.cpu().clone() for module in modules for t in module.state_dict().values()])
+        agent.close()
+    bad = sum(not torch.equal(a, b) for a, b in zip(*found, strict=True))
+    return f"{bad} of {len(found[0])} tensors differ" if bad else "equal"
+
+
+def resumed(network: str, how: str) -> str:
+    """Say whether a run that was killed ends as one that was not."""
+    import dataclasses
+
+    from rlplast.run import api
+    from tests.runs import Killed, at_step, final, kill
+
+    config = dataclasses.asdict(config_of(network, "nothing", how))
+    config |= {"total": "1200 env_steps", "evaluate": {"every": None}, "metrics": {"every": None}}
+    config["agent"] |= {"accelerate": how, "buffer_size": 2000}
+    config["checkpoint"] = {"every": "10%"}
+    with tempfile.TemporaryDirectory() as folder:
+        whole, cut = Path(folder, "whole"), Path(folder, "cut")
+        api.train(config, whole)
+        try:
+            api.train(config, cut, observer=at_step(1300, kill))
+        except Killed:
+            api.resume(cut)
+        return "equal" if final(whole) == final(cut) else "differs"
+
+
+def processes(number: int, count: int) -> float:
+    """Return the updates per second of so many processes together."""
+    command = [sys.executable, __file__, "--one", str(count)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(number)]
+    return sum(float(process.communicate()[0].split()[-1]) for process in running)
+
+
+class Notes:
+    """What was measured: printed line by line, and kept in a file."""
+
+    def __init__(self, path: Path) -> None:
+        import torch
+
+        from rlplast.core.device import device_info
+
+        self.path = path
+        self.found = {"device": device_info(torch.device("cuda")), "torch": torch.__version__}
+        print(self.found, flush=True)
+
+    def __call__(self, what: str, *key: str, value: Any) -> None:
+        """Note one value."""
+        self.found.setdefault(what, {})[", ".join(key)] = value
+        said = value if isinstance(value, str) else f"{value:,.0f}"
+        print(what, *key, said, sep=" | ", flush=True)
+        self.path.write_text(json.dumps(self.found, indent=1))
+
+
+def ways(network: str, inside: str, pretend: bool) -> list[str]:
+    """Return how a network's updates are measured with a method inside them."""
+    found = ["off", "graph"]
+    if inside == "nothing":
+        found += [] if pretend else ["compile", "compile in graph"]
+        found += ["graph, frames on the device"] if network.startswith("dqn") else []
+    return found
+
+
+def measure(note: Notes, turn: int, compared: int, pretend: bool) -> None:
+    """Measure everything."""
+    for network, inside in itertools.product(NETWORKS, INSIDE):
+        for how in ways(network, inside, pretend):
+            agent = agent_of(network, inside, how)
+            note("updates/s", network, inside, how, value=rate(agent, turn))
+            count = pretended_launches if pretend else launches
+            note("launches", network, inside, how, value=count(agent, 4))
+            if not pretend:  # where tests/pretend/test_waits.py counts them
+                note("waits", network, inside, how, value=waits(agent, 20))
+            agent.close()
+        note("graph and off", network, inside, value=equal(network, inside, compared))
+    for network, how in itertools.product(("dqn nature 32", "sac 2 × 256"), ("off", "graph")):
+        note("kill and resume", network, how, value=resumed(network, how))
+    for number in () if pretend else (1, 2, 4, 8):
+        note("updates/s together", f"{number} processes", value=processes(number, turn))
+
+
+def main() -> None:
+    """Read arguments, and measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--updates", type=int, default=300, help="of a turn (default 300)")
+    parser.add_argument("--equal", type=int, default=1000, help="of the comparison (default 1000)")
+    parser.add_argument("--out", type=Path, default=Path("gpu.json"))
+    parser.add_argument("--pretend", action="store_true", help="on the pretended device")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.pretend:
+        from tests.pretend import device
+
+        device.load()
+    warnings.simplefilter("ignore")
+    register()
+    if args.one is not None:  # one of several processes
+        print(rate(agent_of("sac 2 × 256", "nothing", "graph"), args.one))
+        return
+    measure(Notes(args.out), args.updates, args.equal, args.pretend)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The device of a run: decided when it starts, recorded, and kept by a resume unless told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlplast.core.errors import ConfigError
+from rlplast.run import api
+from rlplast.run.config_file import read_config
+from tests.runs import TINY, Killed, at_step, kill
+
+pytestmark = pytest.mark.usefixtures("no_disk_sync")
+GPU = {"type": "cuda", "name": "NVIDIA H100", "driver": "580.1", "cuda": "13.0", "cudnn": 91000}
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> Path:
+    """A run that was killed."""
+    with pytest.raises(Killed):
+        api.train(TINY, tmp_path / "run", observer=at_step(30, kill))
+    return tmp_path / "run"
+
+
+def info(run: Path) -> dict[str, Any]:
+    return json.loads((run / "run.json").read_text())
+
+
+def began_on_a_gpu(run: Path, **agent: str) -> None:
+    config = (run / "config.yaml").read_text().replace("device: cpu", "device: cuda")
+    for key, value in agent.items():
+        config = config.replace(f"  {key}: 'off'", f"  {key}: {value}")
+    (run / "config.yaml").write_text(config)
+    (run / "run.json").write_text(json.dumps(info(run) | {"devices": [GPU]}))
+
+
+def test_auto_is_decided_when_a_run_starts_and_recorded(cut: Path) -> None:
+    assert read_config(cut / "config.yaml", {}).device == "cpu"
+    assert info(cut)["devices"] == [{"type": "cpu"}]
+    api.resume(cut)
+    assert info(cut)["devices"] == [{"type": "cpu"}]
+
+
+def test_a_resume_without_the_gpu_of_a_run_is_refused(cut: Path) -> None:
+    began_on_a_gpu(cut)
+    with pytest.raises(ConfigError) as error:
+        api.resume(cut)
+    assert str(error.value) == (
+        "device = 'cuda' is not there: torch sees 0 CUDA devices; use auto or cpu. `rlplast resume "
+        f"{cut} --device cpu` goes on on another device, where numbers round otherwise"
+    )
+
+
+def test_with_device_it_moves_and_says_so(cut: Path) -> None:
+    began_on_a_gpu(cut, accelerate="graph")
+    assert read_config(cut / "config.yaml", {}).agent.accelerate == "graph"
+    said: list[str] = []
+    moved: Any = api.resume(cut, report=said.append, device="cpu").config
+    assert (
+        f"{cut} goes on on cpu, it was on NVIDIA H100: numbers may round otherwise, so it is not "
+        "the uninterrupted run bit for bit"
+    ) in said
+    assert info(cut)["devices"] == [GPU, {"type": "cpu"}]
+    kept: Any = read_config(cut / "config.yaml", {})
+    assert kept.device == moved.device == "cpu"
+    assert kept.agent.accelerate == moved.agent.accelerate == "off"  # a CPU has no graphs
+
+
+def test_a_run_of_a_gpu_acts_and_is_evaluated_where_there_is_none(cut: Path) -> None:
+    began_on_a_gpu(cut, accelerate="graph")
+    run = api.load(cut)
+    assert run.evaluate(episodes=1)["episodes"] == 1
+    run.close()
+
+
+def test_what_goes_on_from_a_run_keeps_its_device() -> None:
+    parent = read_config(TINY, {"device": "cuda:1"})
+    assert read_config(TINY, {"device": "auto"}).settled(parent).device == "cuda:1"
+    assert read_config(TINY, {"device": "cpu"}).settled(parent).device == "cpu"
