@@ -45,6 +45,11 @@ def check_module(name: str, module: Any, optimizers: Sequence[Any]) -> None:
             raise ConfigError(f"{name}.{path} has no shape yet: call the module on a batch first")
         if tensor.layout != torch.strided:
             raise ConfigError(f"{name}.{path} is {tensor.layout}: hooks edit dense tensors only")
+        if tensor.device.type == "mps":
+            raise ConfigError(
+                f"{name}.{path} is on {tensor.device}, which has no float64 for the sums of hooks: "
+                "allowed are cpu and cuda; move the model by model.to('cpu')"
+            )
 
 
 def check_memory(name: str, module: nn.Module, blocks: Sequence[Block]) -> None:

@@ -240,3 +240,15 @@ def test_what_is_no_module_of_dense_tensors_is_refused(module: Any, says: str) -
 def test_what_is_no_optimizer_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"optimizer of net is 5: allowed are torch\.optim"):
         Network("net", nn.Linear(2, 2), 5)  # type: ignore[arg-type]
+
+
+def test_apples_gpu_is_refused_with_what_to_do() -> None:
+    class OnMPS(nn.Parameter):  # as this machine has none
+        device = torch.device("mps", 0)  # type: ignore[assignment]
+
+    model = nn.Linear(2, 2)
+    model.weight = OnMPS(torch.zeros(2, 2))
+    with pytest.raises(
+        ConfigError, match=r"net\.weight is on mps:0, .* move the model by model\.to"
+    ):
+        Network("net", model)
