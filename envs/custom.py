@@ -27,6 +27,8 @@ Options: those of `rlplast.envs.control`, whether actions are continuous or not,
 
 import dataclasses
 import importlib
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,10 +40,8 @@ from rlplast.envs.base import (
     EpisodicEnv,
     MissingPackage,
     State,
-    load_rng_state,
     plain,
     require,
-    rng_state,
 )
 from rlplast.envs.control import control_env, control_options, control_spec
 from rlplast.envs.gl import choose_gl, compiler_first
@@ -158,12 +158,12 @@ class CustomTask:
         layers = _layers(self._env)
         self._episode = None
         if level != LEVELS[0]:
-            self._episode = Episode(layers.pop(), rng, options["longest_replay"])
+            longest = options["longest_replay"] if level == LEVELS[1] else 0
+            self._episode = Episode(layers.pop(), rng, longest)
         # A wrapper passes on what it has not itself, so ask its class.
         own = [hasattr(type(layer), "state_dict") for layer in layers]
         self._telling = [layer for layer, tells in zip(layers, own, strict=True) if tells]
         self._silent = [layer for layer, tells in zip(layers, own, strict=True) if not tells]
-        self._outside = [self._env.unwrapped, *self._telling]
         # What an environment tells leaves out the generator that Gymnasium gives it.
         self._tells_all_but = self._env.unwrapped in self._telling
 
@@ -223,22 +223,34 @@ class CustomTask:
             )
         return picture
 
-    def state_dict(self) -> State | None:
-        """Return the state of the environment and its wrappers, or None if it cannot be told."""
+    def state_dict(self) -> State:
+        """Return the state of the environment and its wrappers.
+
+        Raises:
+            CannotContinue: if it cannot be told; without words if that is its level.
+        """
+        if self._level == LEVELS[-1]:
+            raise CannotContinue
         episode = None if self._episode is None else self._episode.state_dict()
-        if self._level == LEVELS[-1] or (self._episode is not None and episode is None):
-            return None
+        told = [layer.state_dict() for layer in self._telling]
+        names = [f"{type(layer).__name__}.state_dict()" for layer in self._telling]
         try:
-            told = [plain(layer.state_dict()) for layer in self._telling]
+            layers = [plain(*pair) for pair in zip(told, names, strict=True)]
         except TypeError as error:
-            raise ValueError(f"state_dict() of env '{self._id}': {error}") from error
-        taken = snapshot.take(self._silent, self._outside)
-        return {
-            "episode": episode,
-            "layers": told,
-            "np_random": rng_state(self._env.unwrapped.np_random) if self._tells_all_but else None,
-            "attributes": taken,
-        }
+            raise CannotContinue(str(error)) from error
+        try:
+            taken = snapshot.take(*self._rest())
+        except snapshot.NoSnapshot as error:
+            raise CannotContinue(str(error)) from error
+        return {"episode": episode, "layers": layers, "attributes": taken}
+
+    def _rest(self) -> tuple[list[Any], list[Any]]:
+        """Return what has a state besides what is told, and what that refers to."""
+        inside = self._env.unwrapped
+        rng = getattr(inside, "np_random", None)
+        if self._tells_all_but:
+            return [*self._silent, SimpleNamespace(np_random=rng)], [inside, *self._telling]
+        return self._silent, [inside, *([] if self._episode is None else [rng]), *self._telling]
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state` was taken.
@@ -268,9 +280,11 @@ class CustomTask:
             self._episode.load_state_dict(state["episode"])
         for layer, told in zip(self._telling, state["layers"], strict=True):
             layer.load_state_dict(plain(told))
-        if state["np_random"] is not None:
-            load_rng_state(self._env.unwrapped.np_random, state["np_random"])
-        snapshot.put(state["attributes"], self._silent, self._outside)
+        roots, outside = self._rest()
+        snapshot.put(state["attributes"], roots, outside)
+        if self._tells_all_but:
+            with suppress(AttributeError):  # of one that shows its own, read only
+                self._env.unwrapped.np_random = roots[-1].np_random
 
     def close(self) -> None:
         """Close the environment."""

@@ -125,13 +125,13 @@ class EnvGroup:
 
         Returns:
             For each environment None if its episode goes on, else why it needs a `reset`: empty
-            where its state says so itself.
+            where that is how it is resumed.
         """
         found = list[str | None]()
         for position, state in enumerate(states):
             try:
                 self._call(position, "load_state_dict", state)
-                found.append(None if state.get("running", True) else "")
+                found.append(None if state.get("running", True) else state.get("untold", ""))
             except CannotContinue as error:
                 self._renew(position, state)
                 found.append(str(error))
@@ -165,8 +165,8 @@ class VectorEnv:
         spec: description of each of them.
         num_envs: how many there are.
         restarts: whether a state was loaded from which not all episodes go on: call `reset`.
-        restart_reason: what the first environment says that cannot go on, though its state was
-            to be continued; empty if there is none.
+        restart_reason: what the first environment says that cannot go on from the state that was
+            loaded or taken last, though it was to be continued; empty if there is none.
     """
 
     def __init__(
@@ -330,8 +330,10 @@ class VectorEnv:
     def state_dict(self) -> State:
         """Return everything that decides the future, as a copy; it fits any number of workers."""
         parts = self._groups.call("get_states", [()] * len(self._slices))
+        states = [state for part in parts for state in part]
+        self.restart_reason = next(filter(None, (s.get("untold") for s in states)), "")
         return {
-            "envs": [state for part in parts for state in part],
+            "envs": states,
             "obs": self.obs.copy(),
             "episode_return": self._return.copy(),
             "episode_length": self._length.copy(),
