@@ -27,6 +27,7 @@ Options: those of `rlplast.envs.control`, whether actions are continuous or not,
 
 import dataclasses
 import importlib
+import reprlib
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -189,8 +190,8 @@ class CustomTask:
         """Run one step.
 
         Raises:
-            ValueError: when it does not return five values, a reward is not one number, or an
-                observation not as its space says.
+            ValueError: when it does not return five values, a reward is not one number, an end not
+                true or false, or an observation not as its space says.
         """
         found = self._env.step(self._acted.native(action))
         if not isinstance(found, tuple) or len(found) != 5:
@@ -200,17 +201,26 @@ class CustomTask:
                 "observation, reward, terminated, truncated, info"
             )
         obs_next, reward, terminated, truncated, _ = found
-        if np.ndim(reward) or not isinstance(reward, int | float | np.number | np.ndarray):
+        if not _is_number(reward):
             raise ValueError(
                 f"env '{self._id}' returned {reward!r} as a reward: allowed is one number"
             )
+        for name, flag in (("terminated", terminated), ("truncated", truncated)):
+            if not _is_number(flag) or flag not in (0, 1):
+                raise ValueError(
+                    f"env '{self._id}' returned {flag!r} as {name}: allowed are True and False"
+                )
         return self._seen(obs_next), float(reward), bool(terminated), bool(truncated)
 
     def _seen(self, obs: Any) -> np.ndarray:
         try:
             return self.seen.read(obs)
-        except ValueError as error:
-            raise ValueError(f"env '{self._id}' {error}") from error
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            why = str(error) if isinstance(error, ValueError) else repr(error)
+            raise ValueError(
+                f"env '{self._id}' returned the observation {reprlib.repr(obs)} ({why}), its "
+                f"observation_space says {self._env.observation_space}"
+            ) from error
 
     def render(self) -> np.ndarray:
         """Return the picture as uint8 (height, width, 3)."""
@@ -220,6 +230,12 @@ class CustomTask:
             raise ValueError(
                 f"env '{self._id}' has no pictures: they need 'rgb_array' in its "
                 "metadata['render_modes'] and render() to return an array"
+            )
+        shape = picture.shape
+        if picture.dtype != np.uint8 or shape[2:] != (3,) or not picture.size:
+            raise ValueError(
+                f"render() of env '{self._id}' returned {picture.dtype} of shape {shape}: allowed "
+                "is uint8 of shape (height, width, 3), in colours"
             )
         return picture
 
@@ -289,6 +305,13 @@ class CustomTask:
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
+
+
+def _is_number(value: Any) -> bool:
+    if not isinstance(value, int | float | np.generic | np.ndarray):
+        return False
+    found = np.asarray(value)
+    return found.ndim == 0 and found.dtype.kind in "biuf"
 
 
 def _made(env_id: str, record: Any) -> tuple[Any, bool]:

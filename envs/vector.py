@@ -18,6 +18,7 @@ from rlplast.envs.base import (
     Env,
     EnvFailed,
     EnvSpec,
+    MissingPackage,
     NotFinite,
     State,
     checked_actions,
@@ -102,7 +103,7 @@ class EnvGroup:
         env = self._envs[position]
         try:
             return getattr(env, method)(*arguments)
-        except ValueError:
+        except (ValueError, MissingPackage):
             raise  # the contract's own words
         except (Exception, SystemExit) as error:
             place = f"environment {self._first + position} of '{env.spec.id}'"
@@ -114,7 +115,7 @@ class EnvGroup:
 
     def render(self, position: int) -> np.ndarray:
         """Return the picture of one environment, uint8 (height, width, 3)."""
-        return self._envs[position].render()
+        return self._call(position, "render")
 
     def get_states(self) -> list[State]:
         """Return every environment's state."""
