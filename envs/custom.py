@@ -308,6 +308,8 @@ class CustomTask:
 
 
 def _is_number(value: Any) -> bool:
+    if type(value) in (bool, float):
+        return True
     if not isinstance(value, int | float | np.generic | np.ndarray):
         return False
     found = np.asarray(value)

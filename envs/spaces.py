@@ -101,7 +101,12 @@ def seen(env_id: str, space: Any, keys: Sequence[str] | None = None) -> Seen:
         )
     whole = type(space).__name__ == "Box" and space.dtype == np.uint8
     bytes_only = whole and space.low.min() == 0 and space.high.max() == 255
-    return Seen((size,), "float32", 1 / 255 if bytes_only else 1.0, partial(_flat, space, pick))
+    return Seen(
+        (size,),
+        "float32",
+        1 / 255 if bytes_only else 1.0,
+        partial(_flat, utils.flatten, space, pick),
+    )
 
 
 def _check_parts(env_id: str, space: Any, path: str) -> None:
@@ -174,12 +179,13 @@ def _channels_first(shape: tuple[int, ...], pick: Callable[[Any], Any], obs: Any
     return np.moveaxis(_checked(shape, pick, obs), -1, 0)
 
 
-def _flat(space: Any, pick: Callable[[Any], Any], obs: Any) -> np.ndarray:
+def _flat(
+    flatten: Callable[..., Any], space: Any, pick: Callable[[Any], Any], obs: Any
+) -> np.ndarray:
     picked = pick(obs)
     _check(space, picked)
     if type(space).__name__ == "Box":
         return np.asarray(picked).reshape(-1)
-    flatten = require("gymnasium.spaces.utils", "gymnasium").flatten
     return np.asarray(flatten(space, picked))
 
 
