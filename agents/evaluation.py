@@ -129,7 +129,9 @@ def evaluate_policy(
                 errors.add(stack, actions, step, [counts(i) for i in range(n)])
             stack.push(step.obs, ended)
             if on_frame is not None and counts(0):
-                on_frame(env.render())
+                with environment_errors("in an evaluation"):
+                    picture = env.render()
+                on_frame(picture)
             for i in map(int, np.flatnonzero(ended)):
                 if counts(i):
                     returns[i].append(float(step.episode_return[i]))

@@ -179,10 +179,17 @@ class Experience:
         """Return environments, frame stacks and counters; the replay's bulk is in files.
 
         Raises:
-            RlplastError: as `environment_errors` says.
+            RlplastError: as `environment_errors` says, or if new episodes would begin at a resume,
+                and ``env.resume`` is exact.
         """
         with environment_errors("as its state was to be saved"):
             env = self.env.state_dict()
+            if self._exact and self.env.restart_reason:
+                raise ValueError(
+                    f"env.resume = 'exact': a resume of env '{self.spec.id}' would begin a new "
+                    f"episode: {self.env.restart_reason}; mend the environment, or set env.resume "
+                    "to auto in the run's config.yaml"
+                )
         return {
             "env": env,
             "replay": self.replay.state_dict(),

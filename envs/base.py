@@ -45,6 +45,8 @@ State: TypeAlias = dict[str, Any]
 # How far rounding may carry an action past its bounds of −1 and 1.
 _ACTION_TOLERANCE = 1e-6
 
+_NUMBERS = "?bBhHiIlLqQefdFD"  # bools, integers, floats and complex ones, as numpy's characters
+
 
 class UnknownEnv(ValueError):
     """Raised when an environment id is not in the list; the message names the nearest one."""
@@ -186,7 +188,7 @@ class Env(_World, Protocol):
     def state_dict(self) -> State:
         """Return all that decides the future, as a copy.
 
-        It may say ``running: False``: then a resume begins a new episode.
+        It may say ``running: False``: then a resume begins a new episode; ``untold`` says why.
         """
         ...
 
@@ -202,10 +204,11 @@ class Simulator(_World, Protocol):
         """
         ...
 
-    def state_dict(self) -> State | None:
+    def state_dict(self) -> State:
         """Return all that decides the future, as a copy, but for the generator.
 
-        None if it cannot be told; then a resume begins a new episode.
+        Raises:
+            CannotContinue: if it cannot be told; then a resume begins a new episode.
         """
         ...
 
@@ -273,13 +276,18 @@ class EpisodicEnv:
 
     def state_dict(self) -> State:
         """Return everything that decides the future, as a copy."""
-        simulator = self._simulator.state_dict()
+        simulator, untold = None, ""
+        try:
+            simulator = self._simulator.state_dict()
+        except CannotContinue as error:
+            untold = str(error)
         return {
             "id": self.spec.id,
             "steps": self._steps,
             "running": self._running and simulator is not None,
             "rng": rng_state(self._rng),
             "simulator": simulator,
+            "untold": untold,
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -325,8 +333,12 @@ def checked_actions(spec: EnvSpec, actions: Any, batch: tuple[int, ...] = ()) ->
     return chosen.astype(np.float32).clip(-1, 1)
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, name: str = "state") -> Any:
     """Copy a value into the types that a state may hold; numpy scalars become Python ones.
+
+    Args:
+        value: what is copied.
+        name: what it is called in errors.
 
     Raises:
         TypeError: for anything that could not be written without pickle.
@@ -336,16 +348,21 @@ def plain(value: Any) -> Any:
         {'cars': [[3, True], None]}
     """
     if isinstance(value, np.generic):
-        return value.item()
+        value = value.item()
     if isinstance(value, np.ndarray):
-        return value.copy()
+        if value.dtype.char not in _NUMBERS:
+            raise TypeError(
+                f"{name} is an array of {value.dtype}: a state can hold arrays of numbers only, "
+                "of up to 64 bits each"
+            )
+        return np.array(value, value.dtype.newbyteorder("="))
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
-        return [plain(item) for item in value]
+        return [plain(item, f"{name}[{i}]") for i, item in enumerate(value)]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: plain(item) for key, item in value.items()}
-    raise TypeError(f"a state cannot hold {value!r} of type {type(value).__name__}")
+        return {key: plain(item, f"{name}[{key!r}]") for key, item in value.items()}
+    raise TypeError(f"{name}: a state cannot hold {value!r} of type {type(value).__name__}")
 
 
 def rng_state(rng: np.random.Generator) -> State:

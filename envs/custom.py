@@ -27,6 +27,9 @@ Options: those of `rlplast.envs.control`, whether actions are continuous or not,
 
 import dataclasses
 import importlib
+import reprlib
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,10 +41,8 @@ from rlplast.envs.base import (
     EpisodicEnv,
     MissingPackage,
     State,
-    load_rng_state,
     plain,
     require,
-    rng_state,
 )
 from rlplast.envs.control import control_env, control_options, control_spec
 from rlplast.envs.gl import choose_gl, compiler_first
@@ -158,12 +159,12 @@ class CustomTask:
         layers = _layers(self._env)
         self._episode = None
         if level != LEVELS[0]:
-            self._episode = Episode(layers.pop(), rng, options["longest_replay"])
+            longest = options["longest_replay"] if level == LEVELS[1] else 0
+            self._episode = Episode(layers.pop(), rng, longest)
         # A wrapper passes on what it has not itself, so ask its class.
         own = [hasattr(type(layer), "state_dict") for layer in layers]
         self._telling = [layer for layer, tells in zip(layers, own, strict=True) if tells]
         self._silent = [layer for layer, tells in zip(layers, own, strict=True) if not tells]
-        self._outside = [self._env.unwrapped, *self._telling]
         # What an environment tells leaves out the generator that Gymnasium gives it.
         self._tells_all_but = self._env.unwrapped in self._telling
 
@@ -189,8 +190,8 @@ class CustomTask:
         """Run one step.
 
         Raises:
-            ValueError: when it does not return five values, a reward is not one number, or an
-                observation not as its space says.
+            ValueError: when it does not return five values, a reward is not one number, an end not
+                true or false, or an observation not as its space says.
         """
         found = self._env.step(self._acted.native(action))
         if not isinstance(found, tuple) or len(found) != 5:
@@ -200,17 +201,26 @@ class CustomTask:
                 "observation, reward, terminated, truncated, info"
             )
         obs_next, reward, terminated, truncated, _ = found
-        if np.ndim(reward) or not isinstance(reward, int | float | np.number | np.ndarray):
+        if not _is_number(reward):
             raise ValueError(
                 f"env '{self._id}' returned {reward!r} as a reward: allowed is one number"
             )
+        for name, flag in (("terminated", terminated), ("truncated", truncated)):
+            if not _is_number(flag) or flag not in (0, 1):
+                raise ValueError(
+                    f"env '{self._id}' returned {flag!r} as {name}: allowed are True and False"
+                )
         return self._seen(obs_next), float(reward), bool(terminated), bool(truncated)
 
     def _seen(self, obs: Any) -> np.ndarray:
         try:
             return self.seen.read(obs)
-        except ValueError as error:
-            raise ValueError(f"env '{self._id}' {error}") from error
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            why = str(error) if isinstance(error, ValueError) else repr(error)
+            raise ValueError(
+                f"env '{self._id}' returned the observation {reprlib.repr(obs)} ({why}), its "
+                f"observation_space says {self._env.observation_space}"
+            ) from error
 
     def render(self) -> np.ndarray:
         """Return the picture as uint8 (height, width, 3)."""
@@ -221,24 +231,42 @@ class CustomTask:
                 f"env '{self._id}' has no pictures: they need 'rgb_array' in its "
                 "metadata['render_modes'] and render() to return an array"
             )
+        shape = picture.shape
+        if picture.dtype != np.uint8 or shape[2:] != (3,) or not picture.size:
+            raise ValueError(
+                f"render() of env '{self._id}' returned {picture.dtype} of shape {shape}: allowed "
+                "is uint8 of shape (height, width, 3), in colours"
+            )
         return picture
 
-    def state_dict(self) -> State | None:
-        """Return the state of the environment and its wrappers, or None if it cannot be told."""
+    def state_dict(self) -> State:
+        """Return the state of the environment and its wrappers.
+
+        Raises:
+            CannotContinue: if it cannot be told; without words if that is its level.
+        """
+        if self._level == LEVELS[-1]:
+            raise CannotContinue
         episode = None if self._episode is None else self._episode.state_dict()
-        if self._level == LEVELS[-1] or (self._episode is not None and episode is None):
-            return None
+        told = [layer.state_dict() for layer in self._telling]
+        names = [f"{type(layer).__name__}.state_dict()" for layer in self._telling]
         try:
-            told = [plain(layer.state_dict()) for layer in self._telling]
+            layers = [plain(*pair) for pair in zip(told, names, strict=True)]
         except TypeError as error:
-            raise ValueError(f"state_dict() of env '{self._id}': {error}") from error
-        taken = snapshot.take(self._silent, self._outside)
-        return {
-            "episode": episode,
-            "layers": told,
-            "np_random": rng_state(self._env.unwrapped.np_random) if self._tells_all_but else None,
-            "attributes": taken,
-        }
+            raise CannotContinue(str(error)) from error
+        try:
+            taken = snapshot.take(*self._rest())
+        except snapshot.NoSnapshot as error:
+            raise CannotContinue(str(error)) from error
+        return {"episode": episode, "layers": layers, "attributes": taken}
+
+    def _rest(self) -> tuple[list[Any], list[Any]]:
+        """Return what has a state besides what is told, and what that refers to."""
+        inside = self._env.unwrapped
+        rng = getattr(inside, "np_random", None)
+        if self._tells_all_but:
+            return [*self._silent, SimpleNamespace(np_random=rng)], [inside, *self._telling]
+        return self._silent, [inside, *([] if self._episode is None else [rng]), *self._telling]
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state` was taken.
@@ -268,13 +296,24 @@ class CustomTask:
             self._episode.load_state_dict(state["episode"])
         for layer, told in zip(self._telling, state["layers"], strict=True):
             layer.load_state_dict(plain(told))
-        if state["np_random"] is not None:
-            load_rng_state(self._env.unwrapped.np_random, state["np_random"])
-        snapshot.put(state["attributes"], self._silent, self._outside)
+        roots, outside = self._rest()
+        snapshot.put(state["attributes"], roots, outside)
+        if self._tells_all_but:
+            with suppress(AttributeError):  # of one that shows its own, read only
+                self._env.unwrapped.np_random = roots[-1].np_random
 
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
+
+
+def _is_number(value: Any) -> bool:
+    if type(value) in (bool, float):
+        return True
+    if not isinstance(value, int | float | np.generic | np.ndarray):
+        return False
+    found = np.asarray(value)
+    return found.ndim == 0 and found.dtype.kind in "biuf"
 
 
 def _made(env_id: str, record: Any) -> tuple[Any, bool]:

@@ -63,8 +63,8 @@ class Resumable(Protocol):
         """Return a random action."""
         ...
 
-    def state_dict(self) -> State | None:
-        """Return the state, or None if it has none to give."""
+    def state_dict(self) -> State:
+        """Return the state; raises where it has none to give."""
         ...
 
     def load_state_dict(self, state: State) -> None:
@@ -154,8 +154,6 @@ def _compared(
     one, other = envs
     _play(one, number, end, count, resets=False)
     state, drawn = one.state_dict(), rng_state(rngs[0])
-    if state is None:
-        return "its episodes are too long"
     _, goes_on = _play(one, 9, end, count)
     _play(other, 10 + number, end, count, resets=False)  # so that it is elsewhere
     for env, rng, beside in ((other, rngs[1], one), (one, rngs[0], other)):

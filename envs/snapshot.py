@@ -2,14 +2,16 @@
 
 - `take`: copies the attributes of objects, and of all that they refer to.
 - `put`: gives other objects of the same classes those attributes.
+- `checksum`: of the numbers, texts and arrays among attributes.
 - `NoSnapshot`: raised for what holds more than Python shows, such as objects of C extensions.
 
 A state comes from a file, so putting it back calls nothing that it names: objects are made without
 their constructors, and functions and classes are those that are there.
 
 Objects, lists, dicts, sets, deques, arrays and generators are copied once each, so what was shared
-stays shared. Functions, classes, modules, spaces and pygame's surfaces are not copied: they stay
-what they are in the object that is written to, and only a function's own cells are.
+stays shared. Functions, classes, modules and spaces are not copied: they stay what they are in the
+object that is written to, which must be alike. Only the variables of a function and the generators
+of spaces are put back.
 """
 
 import collections
@@ -19,14 +21,19 @@ import inspect
 import random
 import sys
 import types
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from rlplast.envs.base import State, load_rng_state, rng_state
 
-__all__ = ["NoSnapshot", "put", "take"]
+__all__ = ["NoSnapshot", "checksum", "put", "take"]
+
+_DEEPEST = 50  # objects in objects; the checkpoint of a state recurses too
+_SIMPLE = (type(None), bool, int, float, str)
 
 _KEPT = (type, types.ModuleType, types.BuiltinFunctionType, np.ufunc)
 _CONTAINERS: dict[str, type] = {
@@ -38,11 +45,13 @@ _MAPPINGS: dict[str, type] = {
 }
 
 _STREAMS: dict[type, tuple[str, Callable[[Any], Any]]] = {
-    np.random.Generator: ("generator", rng_state),
+    np.random.Generator: ("generator", lambda rng: rng_state(rng) | {"seed": _seed(rng)}),
     np.random.RandomState: ("legacy", lambda rng: rng.get_state(legacy=False)),
     random.Random: ("random", random.Random.getstate),
 }
-_PLAIN = {f"builtins:{kind.__name__}": kind for kind in (list, dict, set, int, float, str, bool)}
+_PLAIN: dict[str, Any] = {
+    f"builtins:{kind.__name__}": kind for kind in (list, dict, set, int, float, str, bool)
+}
 
 
 class NoSnapshot(TypeError):
@@ -80,12 +89,24 @@ class _Taking:
     def __init__(self, roots: Sequence[Any], outside: Sequence[Any]) -> None:
         self.roots, self.seen = roots, {id(root): ["root", i] for i, root in enumerate(roots)}
         self.seen |= {id(other): ["outside", i] for i, other in enumerate(outside)}
-        self.memory: dict[int, str] = {}  # of arrays: whose it is
+        self.memory: dict[int, str] = {}  # of arrays and generators: whose it is
         self.alive: list[Any] = []  # keeps ids apart
+        self.depth = 0
+        for other in outside:
+            if isinstance(other, np.random.Generator):
+                self.own(other.bit_generator, "what is outside")
+
+    def own(self, memory: Any, path: str) -> None:
+        """Note whose a piece of memory is: copied twice, it would be two."""
+        if id(memory) in self.memory:
+            what = "views of one array" if isinstance(memory, np.ndarray) else "one generator"
+            raise NoSnapshot(f"{path} and {self.memory[id(memory)]} are {what}")
+        self.memory[id(memory)] = path
+        self.alive.append(memory)
 
     def attributes(self) -> list[Any]:
         return [
-            [_name(type(root)), self.mapping(vars(root), type(root).__name__)]
+            [_name(type(root)), self.mapping(_attributes(root), type(root).__name__)]
             for root in self.roots
         ]
 
@@ -106,12 +127,23 @@ class _Taking:
             return {"is": "bytes", "hex": value.hex()}
         if id(value) in self.seen:
             return {"is": "again", "at": self.seen[id(value)]}
+        if self.depth == _DEEPEST:
+            raise NoSnapshot(f"{path[:60]}… is more than {_DEEPEST} objects deep")
+        self.depth += 1
+        try:
+            return self.whole(value, path)
+        finally:
+            self.depth -= 1
+
+    def whole(self, value: Any, path: str) -> Any:
+        """Return a node for what may have parts."""
         if type(value) in (tuple, frozenset):  # no name of its own: it may be part of a cycle only
             items = [self.node(item, f"{path}[{i}]") for i, item in enumerate(value)]
             return {"is": type(value).__name__, "items": items}
-        self.seen[id(value)] = ["copy", len(self.alive)]
+        number = len(self.seen)
+        self.seen[id(value)] = ["copy", number]
         self.alive.append(value)
-        return {"n": len(self.alive) - 1} | self.mutable(value, path)
+        return {"n": number} | self.mutable(value, path)
 
     def mutable(self, value: Any, path: str) -> dict[str, Any]:
         kind = type(value)
@@ -123,37 +155,28 @@ class _Taking:
             items = [self.node(item, f"{path}[{i}]") for i, item in enumerate(value)]
             most = {"maxlen": value.maxlen} if kind is collections.deque else {}
             return {"is": kind.__name__, "items": items} | most
-        if isinstance(value, np.ndarray):
+        if kind is np.ndarray:
             return self.array(value, path)
         if kind in _STREAMS:
             name, read = _STREAMS[kind]
+            self.own(_bits(value), path)
             return {"is": name, "state": self.node(read(value), path)}
         return self.kept(value, path) or self.instance(value, path)
 
     def kept(self, value: Any, path: str) -> dict[str, Any] | None:
         """Return a node for what is not copied, if it is of that kind."""
-        kind = type(value)
-        modules = [str(getattr(base, "__module__", "")) for base in kind.__mro__]
-        if isinstance(value, types.FunctionType):
-            try:
-                cells = [self.node(c.cell_contents, path) for c in value.__closure__ or ()]
-            except ValueError as error:
-                raise NoSnapshot(f"{path} is a function with an empty cell") from error
-            return {"is": "function", "of": _name(value), "cells": cells}
         if isinstance(value, types.MethodType):
-            own = self.node(value.__self__, path)
-            return {"is": "method", "name": value.__func__.__name__, "self": own}
-        if isinstance(value, _KEPT) and isinstance(
-            getattr(value, "__self__", None), types.ModuleType | None
-        ):
-            return {"is": "kept", "of": _name(value)}
-        if any(module.startswith("pygame") for module in modules):
-            return {"is": "kept", "of": "pygame"}
-        if any(module.startswith("gymnasium.spaces") for module in modules):
-            rng = vars(value).get("_np_random")  # a space's generator is made when it is first used
-            drawn = None if rng is None else rng_state(rng)
-            return {"is": "space", "of": _name(kind), "rng": drawn}
-        return None
+            name = value.__func__.__name__
+            if inspect.getattr_static(type(value.__self__), name, None) is not value.__func__:
+                raise NoSnapshot(f"{path} is a method {name} that its class has not")
+            return {"is": "method", "name": name, "self": self.node(value.__self__, path)}
+        if (fixed := _fixed(value, path)) is None:
+            return None
+        rng = vars(value).get("_np_random") if fixed["is"] == "space" else None
+        if rng is not None:  # it is made when the space is first used
+            self.own(rng.bit_generator, path)
+            fixed |= {"rng": rng_state(rng)}
+        return fixed | {"parts": [self.node(part, path) for part in _parts(value)]}
 
     def instance(self, value: Any, path: str) -> dict[str, Any]:
         """Return a node for an object of a class of Python's own."""
@@ -171,16 +194,16 @@ class _Taking:
             owner = owner.base
         if owner.base is not None:
             raise NoSnapshot(f"{path} is an array in the memory of a {_name(type(owner.base))}")
-        if self.memory.setdefault(id(owner), path) != path:
-            raise NoSnapshot(f"{path} and {self.memory[id(owner)]} are views of one array")
-        self.alive.append(owner)
-        if value.dtype.hasobject:
-            if value.dtype != object:
-                raise NoSnapshot(f"{path} is an array of records with objects")
+        if value.dtype.kind not in "biufcSUMmO":  # of the others the name does not say all
+            raise NoSnapshot(f"{path} is an array of {value.dtype}")
+        self.own(owner, path)
+        if value.dtype == object:
             items = [self.node(v, f"{path}[{i}]") for i, v in enumerate(value.ravel().tolist())]
             return {"is": "objects", "shape": list(value.shape), "items": items}
-        flat = np.frombuffer(value.tobytes(), np.uint8).copy()
-        return {"is": "array", "type": value.dtype.str, "shape": list(value.shape), "bytes": flat}
+        order = "F" if value.flags.fnc else "C"  # sums depend on it
+        flat = np.frombuffer(value.tobytes(order), np.uint8).copy()
+        known = {"type": value.dtype.str, "shape": list(value.shape), "order": order}
+        return {"is": "array", "bytes": flat} | known
 
 
 def _is_plain(value: Any) -> bool:
@@ -203,17 +226,117 @@ def _slots(kind: type) -> list[str]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    slots = _slots(type(value))
-    found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    found = {}
+    for name in _slots(type(value)):
+        with suppress(AttributeError):  # of one that is not set
+            found[name] = object.__getattribute__(value, name)  # a wrapper would ask what it wraps
     return found | getattr(value, "__dict__", {})
+
+
+def checksum(values: Mapping[str, Any]) -> int:
+    """Return a checksum of the numbers, texts and arrays among attributes.
+
+    Examples:
+        >>> checksum({"a": 1, "b": object()}) == checksum({"b": None, "a": 1})
+        True
+    """
+    found = 0
+    for name in sorted(values):
+        value = values[name]
+        if isinstance(value, bool | int | float | str | np.generic | np.ndarray):
+            array = np.asarray(value)
+            told = repr(value).encode() if array.dtype.hasobject else array.tobytes()
+            found = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode() + told, found)
+    return found
+
+
+def _is_space(value: Any) -> bool:
+    modules = [str(getattr(base, "__module__", "")) for base in type(value).__mro__]
+    return any(module.startswith("gymnasium.spaces") for module in modules)
+
+
+def _fixed(value: Any, path: str) -> dict[str, Any] | None:
+    """Return what must be the same in a new environment of what is not copied; else None.
+
+    Raises:
+        NoSnapshot: for a function or class that may be taken for another.
+    """
+    if isinstance(value, types.FunctionType):
+        return {"is": "function", "of": _name(value), "same": _behaviour(value, path)}
+    if isinstance(value, types.CellType):
+        return {"is": "cell", "of": "a variable of a function"}
+    if _is_space(value):
+        same = checksum(_attributes(value))  # bounds may be changed in place
+        return {"is": "space", "of": _name(type(value)), "same": same}
+    module = getattr(value, "__self__", None)
+    if not isinstance(value, _KEPT) or not isinstance(module, types.ModuleType | None):
+        return None
+    if isinstance(value, type) and _find(_name(value)) is not value:
+        raise NoSnapshot(f"{path} is the class {_name(value)}, which is none of its module")
+    return {"is": "kept", "of": _name(value)}
+
+
+def _parts(value: Any) -> list[Any]:
+    """Return what a function, a function's variable or a space consists of."""
+    if isinstance(value, types.FunctionType):
+        return list(value.__closure__ or ())
+    if isinstance(value, types.CellType):
+        with suppress(ValueError):  # of one that is empty
+            return [value.cell_contents]
+    held = list[Any]()
+    for inner in vars(value).values() if _is_space(value) else ():
+        several = list(inner.values()) if isinstance(inner, dict) else inner
+        held += several if isinstance(several, list | tuple) else [inner]
+    return [part for part in held if _is_space(part)]
+
+
+def _behaviour(function: types.FunctionType, path: str) -> int:
+    """Return a checksum of what tells a function from others of its name.
+
+    Raises:
+        NoSnapshot: if it keeps a state in its attributes or defaults.
+    """
+    own: tuple[Any, ...] = ()
+    if _find(_name(function)) is not function:  # what a module has is not the environment's
+        own = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        kept = vars(function).keys() - {"__wrapped__"}
+        if kept or not all(type(value) in _SIMPLE for value in own):
+            raise NoSnapshot(f"{path} is a function with attributes, or defaults that may change")
+    return zlib.crc32(repr((_code(function.__code__), own)).encode())
+
+
+def _code(code: types.CodeType) -> list[Any]:
+    constants = [
+        _code(value)
+        if isinstance(value, types.CodeType)
+        else sorted(map(repr, value))  # whose order is another one in another process
+        if isinstance(value, frozenset)
+        else repr(value)
+        for value in code.co_consts
+    ]
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    return [code.co_code, names, constants]
+
+
+def _bits(rng: Any) -> Any:
+    """Return what a generator draws from, which others may draw from too."""
+    return getattr(rng, "bit_generator", getattr(rng, "_bit_generator", rng))
+
+
+def _seed(rng: np.random.Generator) -> dict[str, Any]:
+    """Return what the children that a generator spawns depend on."""
+    seed = rng.bit_generator.seed_seq
+    if type(seed) is not np.random.SeedSequence:
+        raise NoSnapshot(f"a generator has a seed of {_name(type(seed))}")
+    return dict(seed.state)
 
 
 def _stream(kind: str, state: Any) -> Any:
     """Return a new generator that goes on from a state."""
     if kind == "generator":
         bits = _class(f"numpy.random:{state['bit_generator']}", "rng", np.random.BitGenerator)
-        found = np.random.Generator(bits())
-        load_rng_state(found, state)
+        found = np.random.Generator(bits(np.random.SeedSequence(**state["seed"])))
+        load_rng_state(found, {key: value for key, value in state.items() if key != "seed"})
     elif kind == "legacy":
         found = np.random.RandomState()
         found.set_state(state)
@@ -237,6 +360,7 @@ class _Putting:
         self.made: dict[tuple[str, int], Any] = {("root", i): root for i, root in enumerate(roots)}
         self.made |= {("outside", i): other for i, other in enumerate(outside)}
         self.roots = roots
+        self.stay: dict[int, str] = {}  # of what stays: whose it is
 
     def fill(self, nodes: list[Any]) -> None:
         if len(nodes) != len(self.roots):
@@ -244,10 +368,12 @@ class _Putting:
         for root, (kind, items) in zip(self.roots, nodes, strict=True):
             if kind != _name(type(root)):
                 raise NoSnapshot(f"a state of {kind} cannot fill {_name(type(root))}")
-            now = vars(root)
+            now = _attributes(root)
             new = {k: self.value(v, now.get(k), f"{kind}.{k}") for k, v in items}
-            now.clear()
-            now.update(new)
+            vars(root).clear()
+            for name in now.keys() & _slots(type(root)):
+                object.__delattr__(root, name)
+            _set(root, new)
 
     def value(self, node: Any, now: Any, path: str) -> Any:
         """Return what a node stands for; `now` is what is in its place."""
@@ -255,7 +381,10 @@ class _Putting:
             return node
         kind = node["is"]
         if kind == "again":
-            return self.made[tuple(node["at"])]
+            found = self.made[tuple(node["at"])]
+            if isinstance(found, types.CellType) and found is not now:
+                raise NoSnapshot(f"{path} shared a variable that it does not in a new environment")
+            return found
         if kind == "scalar":
             return _array(node)[()]
         if kind == "enum":
@@ -297,18 +426,16 @@ class _Putting:
             if not _is_plain(found):
                 raise NoSnapshot(f"{path} was a {node['of']}, whose state Python does not show")
             return self.instance(found, node["items"], now, path)
+        if kind in ("function", "cell", "space", "kept"):
+            plain = _PLAIN.get(node["of"]) if kind == "kept" and now is None else now
+            return self.kept(node, plain, path)
         return known(self.rest(kind, node, now, path))
 
     def instance(self, found: Any, items: list[Any], now: Any, path: str) -> Any:
         """Give an object its attributes."""
         existing = _attributes(now) if type(now) is type(found) else {}
-        slots = _slots(type(found))
         for name, item in items:
-            value = self.value(item, existing.get(name), f"{path}.{name}")
-            if name in slots:
-                object.__setattr__(found, name, value)
-            else:
-                vars(found)[name] = value
+            _set(found, {name: self.value(item, existing.get(name), f"{path}.{name}")})
         return found
 
     def rest(self, kind: str, node: dict[str, Any], now: Any, path: str) -> Any:
@@ -321,9 +448,7 @@ class _Putting:
             return types.MethodType(found, own)
         if kind == "named":
             return tuple.__new__(_class(node["of"], path, tuple), self.items(node, now, path))
-        if "state" in node:
-            return _stream(kind, self.value(node["state"], None, path))
-        return self.kept(kind, node, now, path)
+        return _stream(kind, self.value(node["state"], None, path))
 
     def items(self, node: dict[str, Any], now: Any, path: str) -> list[Any]:
         """Return the items of a node; those of a list are paired with what is in its place."""
@@ -334,26 +459,46 @@ class _Putting:
             for i, (item, old) in enumerate(zip(node["items"], paired, strict=False))
         ]
 
-    def kept(self, kind: str, node: dict[str, Any], now: Any, path: str) -> Any:
+    def kept(self, node: dict[str, Any], now: Any, path: str) -> Any:
         """Return what is in a node's place, which is not made anew."""
-        if node["of"] == "pygame":
-            return now
-        if kind == "kept" and now is None:
-            now = _PLAIN.get(node["of"])
-        named = type(now) if kind == "space" else now
-        if now is None or _name(named) != node["of"]:
+        fixed, parts = _fixed(now, path), _parts(now)
+        if fixed != {k: node.get(k) for k in fixed or ()} or len(parts) != len(node["parts"]):
             raise NoSnapshot(f"{path} was {node['of']}, and is {now!r} in a new environment")
-        if kind == "space" and node["rng"] is not None:
+        if node["is"] != "kept" and id(now) in self.stay:
+            raise NoSnapshot(f"{path} and {self.stay[id(now)]} are one in a new environment")
+        self.stay[id(now)] = path
+        self.made["copy", node["n"]] = now  # before its parts, which may refer to it
+        if "rng" in node:  # before those of its parts, which it seeds when it is first used
             load_rng_state(now.np_random, node["rng"])
-        if kind == "function":
-            for cell, item in zip(now.__closure__ or (), node["cells"], strict=True):
-                cell.cell_contents = self.value(item, cell.cell_contents, path)
+        for part, own in zip(node["parts"], parts, strict=True):
+            found = self.value(part, own, path)
+            if node["is"] == "cell":
+                now.cell_contents = found
         return now
 
 
 def _array(node: dict[str, Any]) -> np.ndarray:
     flat = np.asarray(node["bytes"], np.uint8)
-    return np.frombuffer(flat.tobytes(), np.dtype(node["type"])).reshape(node["shape"]).copy()
+    found = np.frombuffer(flat.tobytes(), np.dtype(node["type"]))
+    return found.reshape(node["shape"], order=node["order"]).copy(node["order"])
+
+
+def _find(name: str) -> Any:
+    """Return what a name of `_name` stands for in what is imported, or None."""
+    module, _, qualified = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in qualified.split("."):
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    return found
+
+
+def _set(found: Any, values: Mapping[str, Any]) -> None:
+    slots = _slots(type(found))
+    for name, value in values.items():
+        if name in slots:
+            object.__setattr__(found, name, value)
+        else:
+            vars(found)[name] = value
 
 
 def _class(name: str, path: str, base: type = object) -> Any:
@@ -362,10 +507,7 @@ def _class(name: str, path: str, base: type = object) -> Any:
     Raises:
         NoSnapshot: if it is none.
     """
-    module, _, qualified = name.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in qualified.split("."):
-        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    found = _find(name)
     if not isinstance(found, type) or not issubclass(found, base):
         raise NoSnapshot(f"{path} was a {name}, which is no {base.__name__} that is imported now")
     return found

@@ -16,6 +16,7 @@ from rlplast.envs.base import require
 __all__ = ["MOST_ACTIONS", "Acted", "Seen", "acted", "seen"]
 
 MOST_ACTIONS = 1024  # of a MultiDiscrete or MultiBinary space
+MOST_ENTRIES = 10**7  # of an observation
 _PARTS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
 _ALLOWED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
 
@@ -28,7 +29,8 @@ class Seen:
         shape: (size,), or (channels, height, width) of a picture.
         dtype: float32, or uint8 of a picture.
         scale: what networks multiply them by: 1/255 for bytes.
-        read: turns the environment's own observation into such an array.
+        read: turns the environment's own observation into such an array; raises where it is
+            not one of the space, but for the bounds of numbers.
     """
 
     shape: tuple[int, ...]
@@ -92,9 +94,19 @@ def seen(env_id: str, space: Any, keys: Sequence[str] | None = None) -> Seen:
     size = utils.flatdim(space)
     if not size:
         raise ValueError(f"observations of env '{env_id}' have no entries: {space}")
+    if size > MOST_ENTRIES:
+        raise ValueError(
+            f"observations of env '{env_id}' have {size} entries, integers being one-hot: allowed "
+            f"are up to {MOST_ENTRIES}; wrap the environment so that it gives numbers"
+        )
     whole = type(space).__name__ == "Box" and space.dtype == np.uint8
     bytes_only = whole and space.low.min() == 0 and space.high.max() == 255
-    return Seen((size,), "float32", 1 / 255 if bytes_only else 1.0, partial(_flat, space, pick))
+    return Seen(
+        (size,),
+        "float32",
+        1 / 255 if bytes_only else 1.0,
+        partial(_flat, utils.flatten, space, pick),
+    )
 
 
 def _check_parts(env_id: str, space: Any, path: str) -> None:
@@ -137,12 +149,26 @@ def _entries(keys: tuple[str, ...], obs: Any) -> dict[str, Any]:
 
 
 def _checked(shape: tuple[int, ...], pick: Callable[[Any], Any], obs: Any) -> np.ndarray:
-    found = np.asarray(pick(obs))
-    if found.shape != shape:
+    return _bytes(_boxed(shape, pick(obs)))
+
+
+def _boxed(shape: tuple[int, ...], obs: Any) -> np.ndarray:
+    found = np.asarray(obs)
+    if found.shape != shape or found.dtype.kind not in "biuf":
         raise ValueError(
-            f"returned an observation of shape {found.shape}, its observation_space says {shape}"
+            f"{found.dtype} of shape {found.shape} where numbers of shape {shape} belong"
         )
     return found
+
+
+def _bytes(found: np.ndarray) -> np.ndarray:
+    if found.dtype == np.uint8:
+        return found
+    with np.errstate(invalid="ignore"):
+        rounded = found.astype(np.uint8)
+    if not np.array_equal(rounded, found):
+        raise ValueError(f"{found.dtype} where whole numbers from 0 to 255 belong")
+    return rounded
 
 
 def _grey(shape: tuple[int, ...], pick: Callable[[Any], Any], obs: Any) -> np.ndarray:
@@ -153,11 +179,43 @@ def _channels_first(shape: tuple[int, ...], pick: Callable[[Any], Any], obs: Any
     return np.moveaxis(_checked(shape, pick, obs), -1, 0)
 
 
-def _flat(space: Any, pick: Callable[[Any], Any], obs: Any) -> np.ndarray:
+def _flat(
+    flatten: Callable[..., Any], space: Any, pick: Callable[[Any], Any], obs: Any
+) -> np.ndarray:
+    picked = pick(obs)
+    _check(space, picked)
     if type(space).__name__ == "Box":
-        return _checked(space.shape, pick, obs).reshape(-1)
-    flatten = require("gymnasium.spaces.utils", "gymnasium").flatten
-    return np.asarray(flatten(space, pick(obs)))
+        return np.asarray(picked).reshape(-1)
+    return np.asarray(flatten(space, picked))
+
+
+def _check(space: Any, obs: Any) -> None:
+    """Raise a ValueError unless an observation has the shapes of a space, and its integers."""
+    kind = type(space).__name__
+    if kind == "Box":
+        found = _boxed(space.shape, obs)
+        if space.dtype == np.uint8:
+            _bytes(found)
+    elif kind == "Dict":
+        for key, part in space.items():
+            _check(part, obs[key])
+    elif kind == "Tuple":
+        for part, inner in zip(space, obs, strict=True):
+            _check(part, inner)
+    elif space.contains(obs):
+        return
+    elif kind == "Discrete":
+        _whole(np.reshape(obs, ()), (), space.start, space.n)
+    elif kind == "MultiDiscrete":
+        _whole(obs, space.shape, space.start, space.nvec)
+    else:
+        _whole(obs, space.shape, 0, 2)
+
+
+def _whole(obs: Any, shape: tuple[int, ...], start: Any, count: Any) -> None:
+    found = _boxed(shape, obs)
+    if ((found < start) | (found >= start + count) | (found % 1 != 0)).any():
+        raise ValueError(f"{found.tolist()} is none of the integers of its space")
 
 
 def acted(env_id: str, space: Any) -> Acted:
@@ -193,12 +251,15 @@ def acted(env_id: str, space: Any) -> Acted:
             "MultiBinary and a Box of floats"
         )
     low, high = space.low.reshape(-1), space.high.reshape(-1)
-    bad = ~(np.isfinite(low) & np.isfinite(high) & (low < high))
+    with np.errstate(over="ignore"):
+        span = high.astype(np.float64) - low  # by which actions are scaled
+    bad = ~(np.isfinite(low) & np.isfinite(high) & np.isfinite(span) & (low < high))
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
         raise ValueError(
             f"entry {at} of the actions of env '{env_id}' has the bounds {low[at]} and {high[at]}: "
-            "actions in [-1, 1] are rescaled to the bounds, so they must be finite and apart"
+            "actions in [-1, 1] are rescaled to the bounds, so they must be finite and apart, and "
+            "so must their difference"
         )
     return Acted(None, (low, high), partial(_shaped, space.shape))
 

@@ -18,6 +18,7 @@ from rlplast.envs.base import (
     Env,
     EnvFailed,
     EnvSpec,
+    MissingPackage,
     NotFinite,
     State,
     checked_actions,
@@ -102,7 +103,7 @@ class EnvGroup:
         env = self._envs[position]
         try:
             return getattr(env, method)(*arguments)
-        except ValueError:
+        except (ValueError, MissingPackage):
             raise  # the contract's own words
         except (Exception, SystemExit) as error:
             place = f"environment {self._first + position} of '{env.spec.id}'"
@@ -114,7 +115,7 @@ class EnvGroup:
 
     def render(self, position: int) -> np.ndarray:
         """Return the picture of one environment, uint8 (height, width, 3)."""
-        return self._envs[position].render()
+        return self._call(position, "render")
 
     def get_states(self) -> list[State]:
         """Return every environment's state."""
@@ -125,13 +126,13 @@ class EnvGroup:
 
         Returns:
             For each environment None if its episode goes on, else why it needs a `reset`: empty
-            where its state says so itself.
+            where that is how it is resumed.
         """
         found = list[str | None]()
         for position, state in enumerate(states):
             try:
                 self._call(position, "load_state_dict", state)
-                found.append(None if state.get("running", True) else "")
+                found.append(None if state.get("running", True) else state.get("untold", ""))
             except CannotContinue as error:
                 self._renew(position, state)
                 found.append(str(error))
@@ -165,8 +166,8 @@ class VectorEnv:
         spec: description of each of them.
         num_envs: how many there are.
         restarts: whether a state was loaded from which not all episodes go on: call `reset`.
-        restart_reason: what the first environment says that cannot go on, though its state was
-            to be continued; empty if there is none.
+        restart_reason: what the first environment says that cannot go on from the state that was
+            loaded or taken last, though it was to be continued; empty if there is none.
     """
 
     def __init__(
@@ -330,8 +331,10 @@ class VectorEnv:
     def state_dict(self) -> State:
         """Return everything that decides the future, as a copy; it fits any number of workers."""
         parts = self._groups.call("get_states", [()] * len(self._slices))
+        states = [state for part in parts for state in part]
+        self.restart_reason = next(filter(None, (s.get("untold") for s in states)), "")
         return {
-            "envs": [state for part in parts for state in part],
+            "envs": states,
             "obs": self.obs.copy(),
             "episode_return": self._return.copy(),
             "episode_length": self._length.copy(),

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from rlplast.core.checkpoint import checkpoint
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.envs import custom
 from rlplast.envs.levels import LEVELS
 from rlplast.run import api
@@ -241,6 +242,31 @@ def test_what_is_played_again_must_lead_to_the_same_place(
     check_replay(loops[0], 3, 2)
     (begun,) = info["new_episodes"]
     assert "leads to another observation than it did" in begun["reason"]
+
+
+@pytest.mark.parametrize("resume", ["auto", "exact"])
+def test_what_becomes_untold_in_a_run_begins_new_episodes_or_is_refused(
+    resume: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change() -> None:  # while the run goes on
+        monkeypatch.setattr(Fickle, "level", "replayed")
+
+    keys = fickle_run(resume=resume)
+    if resume == "exact":
+        with pytest.raises(RlplastError, match=r"a resume of env .* new episode: Fickle\.hidden"):
+            api.train(keys, tmp_path / "run", observer=at_step(60, change))
+        return
+    with pytest.raises(Killed):
+        api.train(keys, tmp_path / "run", observer=both(at_step(60, change), at_step(130, kill)))
+    another_machine(monkeypatch, level="exact")
+    loops: list[Any] = []
+    info = api.resume(tmp_path / "run", observer=loops.append).info
+    check_replay(loops[0], 3, 2)
+    assert info["new_episodes"][0]["reason"].startswith("Fickle.hidden is a _hashlib:HASH")
+
+
+def both(*observers: Callable[[Any], None]) -> Callable[[Any], None]:
+    return lambda loop: [observe(loop) for observe in observers] and None
 
 
 @pytest.mark.parametrize("change", [{"level": "replayed"}, {"gone": True}])

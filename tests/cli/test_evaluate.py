@@ -10,6 +10,7 @@ from PIL import Image
 
 import rlplast
 from rlplast.core.errors import ConfigError
+from rlplast.envs.base import EpisodicEnv
 from rlplast.run.episodes import interval
 from tests.cli.commands import command
 from tests.cli.runs import files, jsonl, refused, trained
@@ -129,6 +130,19 @@ def test_package_that_draws_is_named_if_it_is_missing(
     outcome = command("evaluate", run, "--video", tmp_path / "play.gif")
     assert outcome.code == 2
     assert outcome.err.rstrip().endswith("pip install 'gymnasium[classic-control]'")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [ValueError("has no pictures"), ZeroDivisionError("no paint")])
+def test_what_draws_no_pictures_is_named(
+    error: Exception, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def render(env: EpisodicEnv) -> None:
+        raise error
+
+    monkeypatch.setattr(EpisodicEnv, "render", render)
+    outcome = command("evaluate", run, "--video", tmp_path / "play.gif")
+    assert outcome.code != 0 and f"{error}" in outcome.err and "in an evaluation" in outcome.err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -291,6 +291,118 @@ class Forgets(Plain):
         self.count = state["count"]
 
 
+class Counts(CState):
+    """Counts over its episodes, and shows it only later than anyone looks."""
+
+    total = 0
+
+    def hidden(self) -> float:
+        self.total += 1
+        return super().hidden() + (self.total > 10**6)
+
+
+class Harder(gymnasium.Wrapper):
+    """Tells its environment at a reset how hard the episode is."""
+
+    count = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.count += 1
+        return self.env.reset(seed=seed, options={"bonus": np.float64(self.count)})
+
+
+class Bonus(CState):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.bonus = (options or {}).get("bonus", 0.0)
+        return super().reset(seed=seed)
+
+    def hidden(self) -> float:
+        return super().hidden() + self.bonus
+
+
+def with_options() -> gymnasium.Env:
+    return Harder(Bonus())
+
+
+class Macro(CState):
+    """Begins and steps itself again, more than once."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        found = super().reset(seed=seed)
+        return self.reset() if self.place < -1 else found
+
+    def step(self, action: int) -> Any:
+        if action:
+            super().step(1)
+            return self.step(0)
+        return super().step(0)
+
+
+class ReadOnly(Plain):
+    """Has a generator of its own under Gymnasium's name."""
+
+    own: Any = None
+
+    @property
+    def np_random(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.own
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.own = np.random.default_rng(seed)
+        self.place, self.count = self.own.normal(), 0
+        return self.obs(), {}
+
+
+class Pairs(CState):
+    """Takes actions of several parts."""
+
+    def step(self, action: Any) -> Any:
+        number, _ = action.values() if isinstance(action, dict) else action
+        return super().step(number)
+
+
+class Paired(gymnasium.ActionWrapper):
+    def __init__(self, env: gymnasium.Env, kind: type) -> None:
+        super().__init__(env)
+        self.kind = kind
+
+    def action(self, action: int) -> Any:
+        parts = (int(action), np.array([0.5, action]))
+        return parts if self.kind is tuple else dict(zip("ab", parts, strict=True))
+
+
+def with_tuples() -> gymnasium.Env:
+    return Paired(Pairs(), tuple)
+
+
+def with_dicts() -> gymnasium.Env:
+    return Paired(Pairs(), dict)
+
+
+class Lately(Plain):
+    """Gets, once it is `late`, what Python does not show."""
+
+    late: ClassVar[bool] = False
+
+    def hidden(self) -> float:
+        if self.late:
+            self.hash = hashlib.sha256()
+        return 0.0
+
+
+class Spawns(Plain):
+    """Has the two methods, and draws from a child of its generator."""
+
+    def hidden(self) -> float:
+        return float(self.np_random.spawn(1)[0].normal())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "place": np.array(self.place, ">f8")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count, self.place = state["count"], float(state["place"])
+
+
 class Queue(Plain):
     """Hides nothing: all of it is Python's."""
 
@@ -314,7 +426,7 @@ class Queue(Plain):
         return sum(self.names[1, "a"][0]) + self.count_up()
 
 
-EXACT = (Plain, Queue)
+EXACT = (Plain, Queue, ReadOnly, Lately, Spawns)
 REPLAYED = (
     CState,
     Iterator,
@@ -325,6 +437,8 @@ REPLAYED = (
     Subclass,
     OwnPickling,
     Forgets,
+    Macro,
+    with_options,
 )
 RESTARTED = (
     GlobalNumpy,
@@ -345,6 +459,9 @@ RESTARTED = (
     Identity,
     FreshEntropy,
     Worn,
+    Counts,
+    with_tuples,
+    with_dicts,
 )
 SLIPS_THROUGH = (Cache, Late)
 

@@ -226,8 +226,59 @@ def test_a_module_may_be_named_in_the_id(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_an_environment_that_returns_other_observations_than_it_says_is_named() -> None:
-    with pytest.raises(ValueError, match=r"observation of shape \(3,\), .* says \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"Liar-v0' returned the observation .*\(3,\).*, its obs"):
         envs.make(own("Liar"), generator(0)).reset()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("reward", np.complex128(1), "returned .* as a reward: allowed is one number"),
+        ("reward", np.array("x"), "returned .* as a reward: allowed is one number"),
+        ("reward", 10**400, "returned .* as a reward: allowed is one number"),
+        ("reward", np.bool_(True), None),
+        ("terminated", "no", "returned 'no' as terminated: allowed are True and False"),
+        ("terminated", None, "returned None as terminated: allowed"),
+        ("terminated", float("nan"), "returned nan as terminated: allowed"),
+        ("truncated", np.array([False, True]), "returned .* as truncated: allowed are True"),
+        ("truncated", np.array(0), None),
+    ],
+)
+def test_rewards_are_numbers_and_ends_true_or_false(
+    name: str, value: Any, message: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = envs.make(WALK, generator(0))
+    env.reset()
+    old, place = own_envs.Forgetful.step, {"reward": 1, "terminated": 2, "truncated": 3}[name]
+
+    def step(*args: Any) -> Any:
+        found = list(old(*args))
+        found[place] = value
+        return tuple(found)
+
+    monkeypatch.setattr(own_envs.Forgetful, "step", step)
+    if message is None:
+        env.step(np.zeros(2, np.float32))
+        return
+    with pytest.raises(ValueError, match=rf"env '{WALK}' {message}"):
+        env.step(np.zeros(2, np.float32))
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [np.zeros((4, 6, 3)), *[np.zeros(s, "u1") for s in ((4, 6), (4, 6, 4), (0, 0, 3))]],
+)
+def test_pictures_are_bytes_in_colours(
+    picture: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vector = envs.make_vector(WALK, [generator(0)])
+    vector.reset()
+    monkeypatch.setattr(own_envs.Forgetful, "render", lambda self: picture)
+    with pytest.raises(ValueError, match=r"render\(\) of env .* allowed is uint8 of shape \(heig"):
+        vector.render()
+    monkeypatch.setattr(own_envs.Forgetful, "render", lambda self: 1 / 0)
+    with pytest.raises(envs.EnvFailed, match=r"environment 0 of .*render\(\) raised ZeroDivision"):
+        vector.render()
 
 
 def test_a_state_with_other_wrappers_is_refused() -> None:

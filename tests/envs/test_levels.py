@@ -13,6 +13,8 @@ import torch
 
 from rlplast import envs
 from rlplast.envs import levels
+from rlplast.envs.custom import CustomTask
+from rlplast.envs.levels import LEVELS
 from tests.envs import hiding
 from tests.envs.checks import generator
 
@@ -26,8 +28,12 @@ def _registered() -> Iterator[None]:
     gymnasium.registry.update(before)
 
 
-def level(kind: type) -> tuple[str, str]:
-    spec = envs.spec(f"gym/{hiding.PREFIX}{kind.__name__}-v0")
+def named(kind: Any) -> str:
+    return f"gym/{hiding.PREFIX}{kind.__name__}-v0"
+
+
+def level(kind: Any) -> tuple[str, str]:
+    spec = envs.spec(named(kind))
     return spec.resume, spec.resume_reason
 
 
@@ -63,6 +69,8 @@ def test_reasons_name_the_place() -> None:
     assert level(hiding.Views)[1] == "not exact: Views.row and Views.board are views of one array"
     assert "draws from the global generator" in level(hiding.GlobalQuiet)[1]
     assert "not exact: after a resume it differs from step" in level(hiding.Forgets)[1]
+    assert "leads to another Counts.total than it did" in level(hiding.Counts)[1]
+    assert "the actions inside its wrappers: " in level(hiding.with_tuples)[1]
 
 
 def test_trying_moves_no_global_generator() -> None:
@@ -77,6 +85,55 @@ def test_trying_moves_no_global_generator() -> None:
         envs.custom._found.clear()  # pyright: ignore[reportAttributeAccessIssue]
         level(kind)
     assert [float(torch.rand(())), random.random(), np.random.random()] == expected
+
+
+@pytest.mark.parametrize("kind", [hiding.with_tuples, hiding.with_dicts, hiding.Macro])
+def test_what_cannot_be_played_again_steps_all_the_same(kind: Any) -> None:
+    found = []
+    for level_name in LEVELS[1:]:
+        options = envs.custom._options(named(kind))  # pyright: ignore[reportAttributeAccessIssue]
+        defaults = {key: option.default for key, option in options.items()}
+        task = CustomTask(named(kind), generator(0), defaults, level_name)
+        first = task.reset()
+        found.append([(first.tolist(), 0), *((o.tolist(), r) for o, r, *_ in steps(task))])
+    assert found[0] == found[1]
+
+
+def steps(task: CustomTask) -> Iterator[Any]:
+    return (task.step(number % 2) for number in range(9))
+
+
+def untold(env_id: str, count: int, **options: Any) -> str:
+    """Return why an episode of `count` steps does not go on from its state."""
+    vector = envs.make_vector(env_id, [generator(0)], **options)
+    vector.reset()
+    for _ in range(count):
+        vector.step(np.array([0]))
+    state: Any = vector.state_dict()
+    other = envs.make_vector(env_id, [generator(1)], **options)
+    other.load_state_dict(state)
+    assert vector.restart_reason == other.restart_reason
+    assert other.restarts == bool(other.restart_reason)
+    return other.restart_reason
+
+
+def test_what_a_snapshot_cannot_take_later_begins_a_new_episode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert level(hiding.Lately)[0] == "exact"
+    assert untold(named(hiding.Lately), 3) == ""
+    monkeypatch.setattr(hiding.Lately, "late", True)
+    why = "Lately.hash is a _hashlib:HASH, whose state Python does not show"
+    assert untold(named(hiding.Lately), 3) == why
+
+
+def test_an_episode_that_outgrows_its_replay_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(levels, "STEPS", 2)
+    env_id = named(hiding.CState)
+    assert envs.spec(env_id, longest_replay=6).resume == "replayed"
+    assert untold(env_id, 6, longest_replay=6) == ""
+    why = "its episode has more than longest_replay = 6 steps"
+    assert untold(env_id, 7, longest_replay=6) == why
 
 
 @pytest.mark.parametrize("longest", [5, 10_000])

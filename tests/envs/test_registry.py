@@ -128,7 +128,19 @@ def test_a_state_of_another_kind_of_generator_is_refused() -> None:
         load_rng_state(generator(0), state)
 
 
-@pytest.mark.parametrize("value", [(1, 2), {1: 2}, {3}, object(), 1j])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *[(1, 2), {1: 2}, {3}, object(), 1j, np.datetime64("2026")],
+        *[np.zeros(2, kind) for kind in ("O", "U2", "S2", "M8[D]", "f4,f4", np.longdouble)],
+    ],
+)
 def test_what_files_cannot_hold_is_no_state(value: object) -> None:
-    with pytest.raises(TypeError, match="a state cannot hold"):
+    with pytest.raises(TypeError, match=r"state\['key'\]\[0\].* a state can(not)? hold"):
         plain({"key": [value]})
+
+
+def test_numbers_of_any_byte_order_are_a_state() -> None:
+    found = plain(np.arange(3, dtype=">i4"))
+    np.testing.assert_array_equal(found, np.arange(3, dtype="i4"), strict=True)
+    assert found.dtype.isnative

@@ -6,10 +6,12 @@ import dataclasses
 import enum
 import json
 import random
+import types
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,6 +50,25 @@ class World:
         return "moved"
 
 
+def with_attributes() -> Any:
+    def count() -> int:
+        return 0
+
+    count.calls = 0  # pyright: ignore[reportFunctionMemberAccess]
+    return count
+
+
+def deep(levels: int) -> Any:
+    return [deep(levels - 1)] if levels else []
+
+
+def spaces_of_one_generator() -> Any:
+    one, other = spaces.Discrete(2), spaces.Discrete(2)
+    other._np_random = one.np_random
+    return [one, other]
+
+
+BITS = np.random.PCG64(0)
 NUMBERS = st.integers() | st.floats() | st.booleans() | st.none() | st.text(max_size=3)
 SCALARS = st.sampled_from([np.float32(0.1), np.int64(-3), np.bool_(True), np.uint8(7), Way.DOWN])
 ARRAYS = st.builds(
@@ -163,6 +184,55 @@ def test_functions_stay_and_their_cells_come_back() -> None:
     assert other.act.__self__ is other
 
 
+def test_a_function_with_itself_in_a_variable_comes_back() -> None:
+    def make(total: int) -> Any:
+        def count() -> Any:
+            nonlocal total
+            total += 1
+            return total, count
+
+        return count
+
+    one, other = World(count=make(5)), World(count=make(0))
+    one.count()
+    put(saved(take([one])), [other])
+    assert other.count() == (7, other.count)
+
+
+def test_generators_spawn_the_same_children() -> None:
+    rng = np.random.default_rng(3)
+    rng.spawn(2)
+    other = put_back(World(rng=rng), rng=np.random.default_rng(4))
+    assert other.rng.spawn(1)[0].normal() == rng.spawn(1)[0].normal()
+
+
+def test_the_generators_inside_spaces_come_back() -> None:
+    def space() -> spaces.Dict:
+        return spaces.Dict({"a": spaces.Discrete(99), "b": spaces.Tuple([spaces.Discrete(99)])})
+
+    one = World(space=space())
+    one.space.seed(3)
+    other = put_back(one, space=space())
+    assert [other.space.sample() for _ in range(3)] == [one.space.sample() for _ in range(3)]
+
+
+def test_slots_of_what_is_written_to_come_back() -> None:
+    class SlotWorld(World):
+        __slots__ = ("left", "right")
+
+    one, other = SlotWorld(more=1), SlotWorld()
+    one.left, other.left, other.right = 3, 4, 5
+    put(saved(take([one])), [other])
+    assert (other.left, other.more, hasattr(other, "right")) == (3, 1, False)
+
+
+def test_arrays_keep_their_order_in_memory() -> None:
+    board = np.asfortranarray(np.random.default_rng(0).normal(size=(3, 4)))
+    found = put_back(World(board=board)).board
+    assert found.flags.f_contiguous
+    np.testing.assert_array_equal(found, board)
+
+
 def test_what_is_outside_is_not_copied() -> None:
     rng, theirs = np.random.default_rng(0), np.random.default_rng(1)
     other = World()
@@ -178,6 +248,15 @@ def test_what_is_outside_is_not_copied() -> None:
         (np.arange(3).data, "World.value is a builtins:memoryview"),
         ([Cell(open)], None),
         ([].append, "World.value is a builtins:builtin_function_or_method"),
+        (np.zeros(2, [("x", "f8")]), r"World.value is an array of \[\('x', '<f8'\)\]"),
+        (np.ma.zeros(2), "World.value is a numpy.ma:MaskedArray"),
+        (with_attributes(), "World.value is a function with attributes, or defaults that may"),
+        (lambda x=[]: x, "World.value is a function with attributes, or defaults that may"),
+        (types.MethodType(len, []), "World.value is a method len that its class has not"),
+        (type("Local", (), {}), "World.value is the class tests.envs.test_snapshot:Local"),
+        ([np.random.Generator(BITS), np.random.Generator(BITS)], "are one generator"),
+        (spaces_of_one_generator(), "are one generator"),
+        (deep(99), r"World\.value\[0\].*… is more than 50 objects deep"),
     ],
 )
 def test_what_python_does_not_show_is_refused(value: Any, message: str | None) -> None:
@@ -188,10 +267,27 @@ def test_what_python_does_not_show_is_refused(value: Any, message: str | None) -
         take([World(value=value)])
 
 
+def test_the_memory_of_pygame_is_refused() -> None:
+    pygame = pytest.importorskip("pygame")
+    for value in (pygame.Rect(0, 0, 3, 3), pygame.Surface((4, 4)), pygame.math.Vector2(0, 0)):
+        with pytest.raises(NoSnapshot, match="whose state Python does not show"):
+            take([World(value=value)])
+
+
 def test_views_of_one_array_are_refused() -> None:
     board = np.zeros((3, 3))
     with pytest.raises(NoSnapshot, match=r"World\.row and World\.board are views of one array"):
         take([World(board=board, row=board[0])])
+
+    def act(row: Any = None) -> Any:
+        def inside() -> Any:
+            return board, rows
+
+        rows = board[1]
+        return inside
+
+    with pytest.raises(NoSnapshot, match="are views of one array"):
+        take([World(act=act())])
     other = put_back(World(only=board[0]))
     np.testing.assert_array_equal(other.only, board[0])
 
@@ -202,6 +298,52 @@ def test_another_class_or_function_is_refused() -> None:
         put(state, [World(act=3)])
     with pytest.raises(NoSnapshot, match="cannot fill"):
         put(state, [Cell(1)])
+
+
+def rules() -> list[Any]:
+    return [lambda x: x, lambda x: -x]
+
+
+def constants(*numbers: float) -> list[Any]:
+    return [lambda number=number: number for number in numbers]
+
+
+def closures(*numbers: float) -> list[Any]:
+    def make(number: float) -> Any:
+        return lambda: number
+
+    return [make(number) for number in numbers]
+
+
+def pair(number: int = 0) -> list[Any]:
+    def add() -> None:
+        nonlocal number
+        number += 1
+
+    return [add, lambda: number]
+
+
+def bounds(low: float) -> Any:
+    space = spaces.Box(-1, 1, (2,))
+    space.low[:] = low
+    return space
+
+
+@pytest.mark.parametrize(
+    ("value", "now", "message"),
+    [
+        (rules()[1], rules()[0], "World.value was .*<lambda>, and is"),
+        (constants(2)[0], constants(1)[0], "World.value was .*<lambda>, and is"),
+        (closures(1, 2)[::-1] + closures(3), [closures(1)[0]] * 3, "are one in a new environment"),
+        (pair(), [pair()[0], pair()[1]], "shared a variable"),
+        ([*pair()[:1], *pair()[1:]], pair(), "are one in a new environment"),
+        (bounds(-3), bounds(-1), "World.value was gymnasium.spaces.box:Box, and is Box"),
+        (spaces.Discrete(2), spaces.Discrete(3), "World.value was .*Discrete, and is Discrete"),
+    ],
+)
+def test_what_stays_is_never_taken_for_another(value: Any, now: Any, message: str) -> None:
+    with pytest.raises(NoSnapshot, match=message):
+        put_back(World(value=value), value=now)
 
 
 @pytest.mark.parametrize(

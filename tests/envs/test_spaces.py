@@ -56,6 +56,47 @@ def test_bytes_with_two_or_three_axes_are_a_picture(
     np.testing.assert_array_equal(found.read(obs), turn(obs))
 
 
+PICTURE, BYTES = box(0, 255, (2, 2), np.uint8), box(0, 255, (4,), np.uint8)
+BOTH = spaces.Dict({"a": box(0, 1, (2,)), "b": box(0, 1, (2,))})
+ONE_OF_THREE, TWO, BITS = spaces.Discrete(3), spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3)
+
+
+@pytest.mark.parametrize(
+    ("space", "obs"),
+    [
+        *[(PICTURE, np.full((2, 2), value)) for value in (0.7, 300, -1, np.nan)],
+        *[(BYTES, np.full(4, value)) for value in (0.7, 300, -1, np.nan)],
+        *[(ONE_OF_THREE, value) for value in (-1, 3, 1.5, "x", None, [1, 2])],
+        *[(TWO, value) for value in ([1], [-1, 0], [1, 3], [0, 0.5])],
+        *[(BITS, value) for value in ([7, 0, 1], [1, 0])],
+        *[(BOTH, {"a": [0.0], "b": [0.0] * 3}), (BOTH, {"a": [0.0] * 2}), (BOTH, np.zeros(4))],
+        *[(spaces.Tuple([ONE_OF_THREE] * 2), value) for value in ((1,), (1, 1, 1))],
+        *[(box(0, 1, (2,)), value) for value in (["a", "b"], [1j, 0], [[1], [2, 3]], None)],
+    ],
+)
+def test_observations_of_another_space_are_refused(space: spaces.Space, obs: Any) -> None:
+    with pytest.raises((KeyError, IndexError, TypeError, ValueError)):
+        seen("gym/X", space).read(obs)
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "expected"),
+    [
+        (PICTURE, [[1.0, 2.0], [3.0, 255.0]], [[[1, 2], [3, 255]]]),
+        (ONE_OF_THREE, np.array([1]), [0, 1, 0]),
+        (spaces.Discrete(2), True, [0, 1]),
+        (TWO, [1, 2], [0, 1, 0, 0, 1]),
+        (BITS, [1, 0, 1], [1, 0, 1]),
+        (box(0, 1, (2,)), (7, -7.5), [7, -7.5]),
+        (BOTH, {"b": [0.0, 1.0], "a": (2, 3), "c": None}, [2, 3, 0, 1]),
+    ],
+)
+def test_observations_need_the_values_of_their_space_not_its_types(
+    space: spaces.Space, obs: Any, expected: Any
+) -> None:
+    np.testing.assert_array_equal(seen("gym/X", space).read(obs), expected)
+
+
 def test_a_vector_of_bytes_is_scaled() -> None:
     found = seen("gym/X", box(0, 255, (128,), np.uint8))
     assert (found.shape, found.dtype, found.scale) == ((128,), "float32", 1 / 255)
@@ -88,6 +129,7 @@ def test_keys_choose_entries_of_a_dict() -> None:
         (spaces.Dict({"a": spaces.Text(3), "b": box(0, 1, (2,))}), r"observations\['a'\] of env"),
         (spaces.Sequence(spaces.Discrete(2)), "are Sequence"),
         (box(0, 1, (3, 0)), "have no entries"),
+        (spaces.Discrete(10**9), "have 1000000000 entries, .* allowed are up to 10000000; wrap"),
         (box(0, 255, (0, 4), np.uint8), "have no entries"),
     ],
 )
@@ -126,6 +168,7 @@ def test_combinations_are_numbered_through(space: spaces.Space, combinations: An
     [
         (box(-np.inf, np.inf, (2,)), "entry 0 of the actions of env 'gym/X' has the bounds -inf"),
         (box(-np.inf, 1, (2,)), "entry 0 .* bounds -inf and 1.0"),
+        (box(-1.7e308, 1.7e308, (2,), np.float64), "bounds .* and so must their difference"),
         (bounds([0, 0], [1, np.inf]), "entry 1 .* bounds 0.0 and inf: .*finite"),
         (bounds([0, 1], [1, 1]), "entry 1 .* 1.0 and 1.0: .* apart"),
         (box(0, 5, (2,), np.int64), r"a Box of int64, shape \(2,\): allowed are Discrete, Multi"),
