@@ -66,6 +66,9 @@ def register() -> None:
         def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
             return self._obs(), float(self.np_random.normal()), False, False, {}
 
+        def _obs(self) -> Any:
+            raise NotImplementedError
+
         def state_dict(self) -> dict[str, Any]:
             return {}
 
@@ -86,6 +89,7 @@ def register() -> None:
         def _obs(self) -> Any:
             return self.np_random.integers(0, 256, (84, 84), np.uint8)
 
+    made: Any
     for name, made in (("Numbers-v0", Numbers), ("Pictures-v0", Pictures)):
         if name not in gymnasium.registry:
             gymnasium.register(name, made, max_episode_steps=1000)
@@ -265,7 +269,7 @@ def measure(note: Notes, turn: int, compared: int, pretend: bool) -> None:
 
 def main() -> None:
     """Read arguments, and measure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Measure agents on a GPU.")
     parser.add_argument("--updates", type=int, default=300, help="of a turn (default 300)")
     parser.add_argument("--equal", type=int, default=1000, help="of the comparison (default 1000)")
     parser.add_argument("--out", type=Path, default=Path("gpu.json"))

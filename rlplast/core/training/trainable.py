@@ -70,7 +70,6 @@ class Trainable(Source, Protocol):
         recorded: the networks whose activations `after_update` reads.
         gradients_read: whether it reads the parameters' gradients.
         penalties: the terms added to its losses.
-        notes: what is said as a run begins, such as the memory that it takes on a GPU.
     """
 
     networks: dict[str, Network]
@@ -81,7 +80,6 @@ class Trainable(Source, Protocol):
     recorded: frozenset[str]
     gradients_read: bool = False
     penalties: Penalties
-    notes: tuple[str, ...] = ()
 
     def step(self) -> None:
         """Do exactly one thing: one vector environment step, or one update."""
@@ -95,6 +93,11 @@ class Trainable(Source, Protocol):
     def about_to_compile(self) -> bool:
         """Whether the next step compiles the update, which takes seconds."""
         return False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is said as a run begins, such as the memory that it takes on a GPU."""
+        return ()
 
     def phase_over(self) -> bool:
         """Whether the next step starts a phase, or will once no update is owed any more.
