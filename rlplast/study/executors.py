@@ -152,8 +152,9 @@ def make_executor(
         kind: ``local``, ``ray`` or ``slurm``.
         jobs: jobs at once; default: what this machine or cluster has room for.
         threads: CPUs of a job.
-        options: local: ``devices`` (GPUs of this machine), ``gpus`` (of a job: 1, or 0.5 for half
-            of one); ray: ``address``, ``gpus``; slurm: ``slurm``, parameters of sbatch.
+        options: local: ``devices`` (GPUs of this machine; default: those that PyTorch sees),
+            ``gpus`` (of a job: 1, or 0.5 for half of one, 0 for none; default: jobs share what
+            there is); ray: ``address``, ``gpus``; slurm: ``slurm``, parameters of sbatch.
         main: what a local job's process calls with the words of its command, for an exit code.
             Elsewhere a command is a program and its arguments.
 
