@@ -3,7 +3,7 @@
 - `Job`: a command, with what it needs.
 - `start`: start it, appending to a log that says which attempt this is.
 - `run`: start it and see it through.
-- `end`: ask it to save and end, and kill it if it does not.
+- `end`: ask it, or several, to save and end, and kill what does not.
 - `exit_of`: exit code and reason.
 - `visible_gpus`, `least_loaded`: which GPUs there are, and which one a job gets.
 - `die_with_parent`: what the child calls first.
@@ -78,11 +78,12 @@ def die_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def start(job: Job) -> subprocess.Popen[bytes]:
+def start(job: Job, gpu: str | None = None) -> subprocess.Popen[bytes]:
     """Start a job in a session of its own, so that the terminal's Ctrl-C passes it by.
 
     Args:
         job: its log gets a line with attempt, time and machine, then the output.
+        gpu: as of `environment`.
 
     Raises:
         OSError: if the program or the log cannot be opened.
@@ -94,7 +95,7 @@ def start(job: Job) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env={**environment(job), PARENT: str(os.getpid())},
+            env={**environment(job, gpu), PARENT: str(os.getpid())},
             cwd=job.folder,
             start_new_session=True,
         )
@@ -191,14 +192,17 @@ def cannot_start(error: Exception) -> tuple[int, str]:
     return CANNOT_START, f"cannot be started: {error}"
 
 
-def end(child: subprocess.Popen[bytes]) -> None:
-    """Ask a command to save and end (SIGTERM), and kill its session after the grace time."""
-    child.terminate()
-    try:
-        child.wait(GRACE)
-    except subprocess.TimeoutExpired:
-        kill(child.pid)
-        child.wait()
+def end(*children: subprocess.Popen[bytes]) -> None:
+    """Ask commands to save and end (SIGTERM), and kill their sessions after the grace time."""
+    for child in children:
+        child.terminate()
+    until = time.monotonic() + GRACE
+    for child in children:
+        try:
+            child.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            kill(child.pid)
+            child.wait()
 
 
 def kill(pid: int) -> None:
