@@ -3,8 +3,9 @@
 - `Job`: a command, with what it needs.
 - `start`: start it, appending to a log that says which attempt this is.
 - `run`: start it and see it through.
-- `end`: ask it to save and end, and kill it if it does not.
+- `end`: ask it, or several, to save and end, and kill what does not.
 - `exit_of`: exit code and reason.
+- `visible_gpus`, `least_loaded`: which GPUs there are, and which one a job gets.
 - `die_with_parent`: what the child calls first.
 
 Only the standard library is used: Ray and Slurm carry these functions to their nodes as they are.
@@ -20,15 +21,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Job", "die_with_parent", "end", "exit_of", "run", "start"]
+__all__ = [
+    "Job",
+    "die_with_parent",
+    "end",
+    "exit_of",
+    "least_loaded",
+    "run",
+    "start",
+    "visible_gpus",
+]
 
 CANNOT_START, STOPPED, KILLED = 127, 130, 137  # exit codes, as a shell has them
 GRACE = 120.0  # seconds that a job may save for when it is stopped: a replay has some GB
 PARENT = "RLPLAST_PARENT"  # environment variable: process id of who started the command
+_GPUS = "CUDA_VISIBLE_DEVICES"
 _HEAD = b"=== attempt "
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -66,11 +78,12 @@ def die_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def start(job: Job) -> subprocess.Popen[bytes]:
+def start(job: Job, gpu: str | None = None) -> subprocess.Popen[bytes]:
     """Start a job in a session of its own, so that the terminal's Ctrl-C passes it by.
 
     Args:
         job: its log gets a line with attempt, time and machine, then the output.
+        gpu: as of `environment`.
 
     Raises:
         OSError: if the program or the log cannot be opened.
@@ -82,19 +95,42 @@ def start(job: Job) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env={**environment(job), PARENT: str(os.getpid())},
+            env={**environment(job, gpu), PARENT: str(os.getpid())},
             cwd=job.folder,
             start_new_session=True,
         )
 
 
-def environment(job: Job) -> dict[str, str]:
-    """Return the environment variables of a job's process."""
+def environment(job: Job, gpu: str | None = None) -> dict[str, str]:
+    """Return the environment variables of a job's process.
+
+    Args:
+        job: says how many threads.
+        gpu: the only one it may see; empty: it sees none; None: it sees those that this one does.
+    """
     return {
         **os.environ,
         **threads(job.threads),
+        **({} if gpu is None else {_GPUS: gpu}),
         "PYTHONUNBUFFERED": "1",  # the last words of a process that is killed
     }
+
+
+def visible_gpus() -> list[str]:
+    """Return the names (numbers, UUIDs) of GPUs that this process is told to see, if it is."""
+    names = os.environ.get(_GPUS, "").split(",")
+    return [name.strip() for name in names if name.strip()]
+
+
+def least_loaded(gpus: Sequence[str], held: Iterable[str | None]) -> str | None:
+    """Return the GPU that fewest jobs hold, the first of several; None if there is none.
+
+    Examples:
+        >>> least_loaded(["4", "7"], ["4"]), least_loaded([], [])
+        ('7', None)
+    """
+    load = Counter(held)
+    return min(gpus, key=load.__getitem__, default=None)
 
 
 def threads(number: int) -> dict[str, str]:
@@ -156,14 +192,17 @@ def cannot_start(error: Exception) -> tuple[int, str]:
     return CANNOT_START, f"cannot be started: {error}"
 
 
-def end(child: subprocess.Popen[bytes]) -> None:
-    """Ask a command to save and end (SIGTERM), and kill its session after the grace time."""
-    child.terminate()
-    try:
-        child.wait(GRACE)
-    except subprocess.TimeoutExpired:
-        kill(child.pid)
-        child.wait()
+def end(*children: subprocess.Popen[bytes]) -> None:
+    """Ask commands to save and end (SIGTERM), and kill their sessions after the grace time."""
+    for child in children:
+        child.terminate()
+    until = time.monotonic() + GRACE
+    for child in children:
+        try:
+            child.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            kill(child.pid)
+            child.wait()
 
 
 def kill(pid: int) -> None:

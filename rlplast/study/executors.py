@@ -24,7 +24,7 @@ __all__ = ["Backend", "Executor", "Job", "Main", "Outcome", "make_executor"]
 
 Main = Callable[[Sequence[str]], int]
 
-_OPTIONS = {"local": ("devices", "gpus"), "ray": ("address", "gpus"), "slurm": ("slurm",)}
+_OPTIONS = {"local": ("devices", "gpus"), "ray": ("address", "gpus"), "slurm": ("cells", "slurm")}
 _PATIENCE = child.GRACE + 60.0  # seconds: a cluster takes a while to say that a job has ended
 _LAST = 20.0  # seconds until the end of a job that was killed is seen
 
@@ -152,8 +152,10 @@ def make_executor(
         kind: ``local``, ``ray`` or ``slurm``.
         jobs: jobs at once; default: what this machine or cluster has room for.
         threads: CPUs of a job.
-        options: local: ``devices`` (GPUs of this machine), ``gpus`` (of a job: 1, or 0.5 for half
-            of one); ray: ``address``, ``gpus``; slurm: ``slurm``, parameters of sbatch.
+        options: local: ``devices`` (GPUs of this machine; default: those that PyTorch sees),
+            ``gpus`` (of a job: 1, or 0.5 for half of one, 0 for none; default: jobs share what
+            there is); ray: ``address``, ``gpus``; slurm: ``slurm``, parameters of sbatch,
+            and ``cells``, how many share a Slurm job.
         main: what a local job's process calls with the words of its command, for an exit code.
             Elsewhere a command is a program and its arguments.
 
@@ -164,7 +166,8 @@ def make_executor(
     check_choice("executor.kind", kind, _OPTIONS)
     check_known(f"executor {kind}", options, _OPTIONS[kind])
     module = importlib.import_module(f"rlplast.study.{kind}_executor")
-    backend, room = module.make(threads, options, *((main,) if kind == "local" else ()))
+    more = {"local": (main,), "slurm": (jobs,)}.get(kind, ())
+    backend, room = module.make(threads, options, *more)
     return Executor(backend, jobs or room)
 
 

@@ -12,10 +12,11 @@ import os
 import signal
 import sys
 import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import connection, forkserver
 from typing import Any
+
+import torch
 
 from rlplast.core.errors import ConfigError
 from rlplast.study import child
@@ -32,21 +33,27 @@ def make(threads: int, options: Mapping[str, Any], main: Main) -> "tuple[LocalBa
 
     Args:
         threads: CPUs of a job.
-        options: ``devices``: GPUs of this machine; ``gpus``: of a job.
+        options: ``devices``: GPUs of this machine, by default those that PyTorch sees; ``gpus``: of
+            a job, 0 for none. Where it is not said, jobs are spread over the devices.
         main: what a job's process calls.
 
     Raises:
         ConfigError: if there are no devices for jobs that need one.
     """
-    devices, gpus = options.get("devices", 0), gpus_of(options)
+    gpus, none = gpus_of(options), options.get("gpus") == 0
+    seen = 0 if none else torch.cuda.device_count()  # asks NVML: a context would hold memory
+    devices = options.get("devices", seen)
     least = 1 if gpus else 0
     if type(devices) is not int or not least <= devices <= 1000:
         raise ConfigError(
             f"executor local: devices is {devices!r}: allowed is how many GPUs this machine has, "
-            f"{least} to 1000 where gpus is {gpus}"
+            f"{least} to 1000 where gpus is {gpus}; default: those that PyTorch sees, {seen}"
         )
     room = max(1, room_for(threads, gpus, cpus(), devices))
-    return LocalBackend(main, threads, devices if gpus else 0), room
+    if none or options.get("devices") == 0:
+        return LocalBackend(main, threads, [""]), room
+    visible = child.visible_gpus() or [str(i) for i in range(devices)]
+    return LocalBackend(main, threads, visible[:devices]), room
 
 
 class LocalBackend:
@@ -55,32 +62,26 @@ class LocalBackend:
     Args:
         main: what a job's process calls.
         threads: CPUs of a job.
-        devices: GPUs of this machine that jobs may use; each job gets the one with the fewest.
+        gpus: names that CUDA_VISIBLE_DEVICES may have; each job gets the one with the fewest jobs.
+            Without any, jobs see what this process sees.
     """
 
     pause = 0.02
 
-    def __init__(self, main: Main, threads: int, devices: int = 0) -> None:
-        self._main, self._threads = main, threads
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names = visible.split(",") if visible else [str(i) for i in range(devices)]
-        self._names = names[:devices]
-        self._device: dict[Any, str] = {}  # of each job that runs
+    def __init__(self, main: Main, threads: int, gpus: Sequence[str] = ()) -> None:
+        self._main, self._threads, self._gpus = main, threads, gpus
+        self._gpu: dict[Any, str | None] = {}  # of each job that runs
         self._context = multiprocessing.get_context("forkserver")
 
     def start(self, job: Job) -> Any:
         """Fork a process, in a session of its own."""
-        environment, device = child.environment(job), None
-        if self._names:
-            load = Counter(self._device.values())
-            device = min(self._names, key=load.__getitem__)
-            environment["CUDA_VISIBLE_DEVICES"] = device
+        gpu = child.least_loaded(self._gpus, self._gpu.values())
+        environment = child.environment(job, gpu)
         child.begin_log(job)
         self._start_server()
         process = self._context.Process(target=_run, args=(self._main, job, environment))
         process.start()
-        if device is not None:
-            self._device[process] = device
+        self._gpu[process] = gpu
         return process
 
     def _start_server(self) -> None:
@@ -94,7 +95,7 @@ class LocalBackend:
         """Return exit code and reason, or None while it runs."""
         if handle.exitcode is None:
             return None
-        self._device.pop(handle, None)
+        self._gpu.pop(handle, None)
         return child.exit_of(handle.exitcode)
 
     def end(self, handle: Any, force: bool) -> None:

@@ -1,6 +1,7 @@
 """Which parameters of sbatch a study may give its jobs.
 
 - `check_parameters`: refuses, by name, what a cell's job cannot have.
+- `check_cells`: how many cells share a job.
 """
 
 from collections.abc import Collection, Mapping
@@ -9,7 +10,7 @@ from typing import Any
 from rlplast.core.errors import ConfigError, check_known
 from rlplast.study import child
 
-__all__ = ["check_parameters"]
+__all__ = ["check_cells", "check_parameters"]
 
 _WARNING = int(child.GRACE) + 30  # seconds before the time limit: early enough to save
 _EARLY = 60  # seconds that Slurm may warn a job before that (`man sbatch`, --signal)
@@ -29,6 +30,20 @@ _OURS = {  # parameters by sbatch's names, and what says them
     "requeue": "a cell's job is queued again at its time limit",
     "no-requeue": "a cell's job is queued again at its time limit",
 }
+
+
+def check_cells(cells: Any) -> int:
+    """Return how many cells share a Slurm job.
+
+    Raises:
+        ConfigError: if it is not 1 to 1000.
+    """
+    if type(cells) is not int or not 1 <= cells <= 1000:
+        raise ConfigError(
+            f"executor slurm: cells is {cells!r}: allowed is a whole number, 1 to 1000, of cells "
+            "that run side by side in one Slurm job; default: 1"
+        )
+    return cells
 
 
 def check_parameters(given: Any, names: Collection[str]) -> dict[str, Any]:

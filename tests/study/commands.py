@@ -90,6 +90,13 @@ def outcomes(executor: Executor, count: int) -> dict[str, Outcome]:
     return {outcome.job.name: outcome for outcome in found}
 
 
+def warn(pid: int) -> None:
+    """Signal to a Slurm job that its time limit nears: all of its processes get it."""
+    watcher = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    for process in (pid, watcher):
+        os.kill(process, signal.SIGUSR2)
+
+
 def alive(pid: int) -> bool:
     """Whether a process runs; a zombie that nobody has waited for does not."""
     status = Path(f"/proc/{pid}/stat")

@@ -7,6 +7,7 @@ import sys
 from unittest import mock
 
 import pytest
+import torch
 
 from rlplast.core.errors import ConfigError
 from rlplast.study import child, executors, local_executor
@@ -164,6 +165,38 @@ def test_each_job_gets_the_device_with_the_fewest(make, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("options", "count", "visible", "slots", "seen"),
+    [
+        ({}, 2, None, 64, ["0", "1", "0"]),
+        ({}, 2, "GPU-5fa, MIG-7", 64, ["GPU-5fa", "MIG-7", "GPU-5fa"]),
+        ({}, 1, "3,-1,4", 64, ["3", "3", "3"]),  # CUDA sees none behind a -1
+        ({}, 0, None, 64, ["unset"] * 3),
+        ({"gpus": 0.25}, 2, None, 8, ["0", "1", "0"]),
+        ({"gpus": 1}, 4, None, 4, ["0", "1", "2"]),
+        ({"gpus": 0.25, "devices": 1}, 2, None, 4, ["0", "0", "0"]),
+        ({"gpus": 0}, 2, "4,7", 64, [""] * 3),
+        ({"devices": 0}, 2, None, 64, [""] * 3),
+    ],
+)
+def test_jobs_are_spread_over_the_gpus_that_torch_sees(
+    options, count, visible, slots, seen, make, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(local_executor, "cpus", lambda: 64)
+    executor = make("local", **options)
+    assert executor.slots == slots
+    code = "print('gpu:' + os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')); time.sleep(600)"
+    logs = [tmp_path / f"{i}.log" for i in range(3)]
+    for log in logs:
+        executor.submit(job(tmp_path, log.stem, code))
+    until(lambda: all("\ngpu:" in log.read_text() for log in logs))
+    assert [log.read_text().splitlines()[-1] for log in logs] == [f"gpu:{name}" for name in seen]
+
+
+@pytest.mark.parametrize(
     ("jobs", "threads", "options", "slots"),
     [
         (None, 10_000, {}, 1),
@@ -190,7 +223,11 @@ def test_slots_are_what_the_machine_has_room_for(jobs, threads, options, slots, 
         ("local", {"grace": 3}, "unknown key 'grace': allowed: devices, gpus"),
         ("ray", {"gpus": True}, "gpus is True"),
         ("ray", {"retries_on_node_death": 1}, "allowed: address, gpus"),
-        ("slurm", {"requeues": 5}, "allowed: slurm"),
+        ("slurm", {"requeues": 5}, "allowed: cells, slurm"),
+        ("slurm", {"cells": 0}, "cells is 0: allowed is a whole number, 1 to 1000"),
+        ("slurm", {"cells": 1001}, "cells is 1001"),
+        ("slurm", {"cells": True}, "cells is True"),
+        ("slurm", {"cells": 2.0}, "in one Slurm job; default: 1"),
         ("slurm", {}, "slurm.time is None"),
         ("slurm", {"slurm": {"time": 7.5}}, "time is 7.5: give the jobs' time limit in whole"),
         ("slurm", {"slurm": TIME | {"partitoin": "x"}}, "did you mean 'partition'"),

@@ -3,7 +3,6 @@
 import os
 import pickle
 import signal
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -13,7 +12,17 @@ submitit = pytest.importorskip("submitit", reason='needs pip install "rlplast[sl
 from rlplast.core.errors import ConfigError  # noqa: E402
 from rlplast.study import slurm_executor  # noqa: E402
 from tests.study import fake_slurm  # noqa: E402
-from tests.study.commands import alive, begin, job, outcomes, saved, saver, starts, until  # noqa: E402
+from tests.study.commands import (  # noqa: E402
+    alive,
+    begin,
+    job,
+    outcomes,
+    saved,
+    saver,
+    starts,
+    until,
+    warn,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -21,13 +30,6 @@ def nothing_is_unpickled(monkeypatch):
     """As a study's process has it; the jobs' own ones open what it sent them."""
     for module, name in ((pickle, "load"), (pickle, "loads"), (submitit.core.utils, "pickle_load")):
         monkeypatch.setattr(module, name, mock.Mock(side_effect=AssertionError))
-
-
-def warn(pid: int) -> None:
-    """Signal that the time limit nears: all processes of a job get it."""
-    watcher = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    for process in (pid, watcher):
-        os.kill(process, signal.SIGUSR2)
 
 
 def test_slurm_gets_the_parameters(make, slurm, tmp_path):

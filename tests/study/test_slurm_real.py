@@ -45,8 +45,9 @@ def make(slurm, monkeypatch):
         monkeypatch.setattr(slurm_executor, name, seconds)
     made = []
 
-    def make():
-        made.append(make_executor("slurm", 3, 1, {"slurm": OPTIONS}, run_program))
+    def make(cells=1):
+        options = {"slurm": OPTIONS, "cells": cells}
+        made.append(make_executor("slurm", 3, 1, options, run_program))
         made[-1]._backend.pause = 0.2
         return made[-1]
 
@@ -172,8 +173,32 @@ def test_scheduler_is_killed_between_and_started_again(make, slurm, tmp_path):
     assert len(new(slurm, before)) == 4
 
 
-def test_study_that_is_killed_and_started_again_submits_each_cell_once(slurm, tmp_path):
-    executor = {"kind": "slurm", "slurm": OPTIONS}
+@pytest.mark.parametrize("order", ["warn", "requeue"])
+def test_pack_is_queued_again_without_what_is_done(order, make, slurm, tmp_path):
+    executor, before = make(cells=3), slurm.jobs()
+    executor.submit(job(tmp_path, "done", ""))
+    executor.submit(saver(tmp_path, "cell"))
+    assert list(outcomes(executor, 1)) == ["done"]
+    until(lambda: starts(tmp_path, "cell"))
+    (number,) = new(slurm, before)
+    if order == "warn":
+        slurm.say("scancel", "--signal=USR2", number)  # as before its time limit
+    else:
+        slurm.control("requeue", number)
+    until(lambda: slurm.state(number) == "PENDING")
+    assert saved(tmp_path, "cell")
+    assert executor.wait(1) == []
+    slurm.control("update", f"jobid={number}", "starttime=now")  # Slurm waits for 2 min
+    until(lambda: executor.wait(0.5) or len(starts(tmp_path, "cell")) == 2)
+    (tmp_path / "go").touch()
+    assert outcomes(executor, 1)["cell"].exit == 0
+    assert (tmp_path / "done.log").read_text().count("=== attempt") == 1
+    assert new(slurm, before) == [number]
+
+
+@pytest.mark.parametrize("cells", [1, 2])
+def test_study_that_is_killed_and_started_again_submits_each_cell_once(cells, slurm, tmp_path):
+    executor = {"kind": "slurm", "cells": cells, "slurm": OPTIONS}
     arms = {"none": {}, "other": {"overrides": {"optimizer.lr": 0.01}}}
     config = write_study(tmp_path, TINY, arms, executor=executor)
     out, log, before = tmp_path / "study", tmp_path / "log", slurm.jobs()
@@ -186,7 +211,7 @@ def test_study_that_is_killed_and_started_again_submits_each_cell_once(slurm, tm
     slurm.drain()  # or they would be done when the study is back
     with log.open("ab") as opened:
         first = subprocess.Popen(command, stdout=opened, stderr=opened)
-        until(lambda: len(new(slurm, before)) == 2, 60)
+        until(lambda: len(list(out.rglob("*_submitted.pkl"))) == 2 // cells, 60)  # after sbatch
         first.kill()
         first.wait()
         with subprocess.Popen(command, stdout=opened, stderr=opened) as second:
@@ -197,6 +222,6 @@ def test_study_that_is_killed_and_started_again_submits_each_cell_once(slurm, tm
             finally:
                 second.kill()
     assert events() == ["started"] * 4 + ["done"] * 2
-    assert len(new(slurm, before)) == 2
+    assert len(new(slurm, before)) == 2 // cells
     assert {status(folder) for folder in arm_folders(out).values()} == {"done"}
     assert "submitit" not in log.read_text()
