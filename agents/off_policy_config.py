@@ -248,7 +248,7 @@ class OffPolicyConfig(RunConfig):
 
     def adds_penalties_apart(self) -> bool:
         """Say that only eager updates are the same with penalties: others are compiled in parts."""
-        return self.agent.accelerate != "compile"
+        return self.agent.accelerate in ("off", "graph")
 
     def whole_time(self) -> Time | None:
         """Return the env_steps of a whole sequence of tasks; None for one environment."""

@@ -71,7 +71,7 @@ def refusal(folder: Path, config: dict[str, Any], *words: str) -> str:
         ("initial_steps", 120, "agent.initial_steps = 120: allowed is less than the total"),
         ("buffer_size", 2, "agent.buffer_size = 2: allowed is at least"),
         ("precision", "bf15", "agent.precision = 'bf15': did you mean 'bf16'?"),
-        ("accelerate", "graph", "agent.accelerate = 'graph': allowed"),
+        ("accelerate", "fast", "agent.accelerate = 'fast': allowed"),
         ("learn_temperature", "perhaps", "agent.learn_temperature = 'perhaps': allowed is true"),
     ],
 )

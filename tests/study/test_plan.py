@@ -110,7 +110,7 @@ def test_penalties_that_act_from_the_start_share_nothing(row: Hook):
 
 
 def test_penalties_of_an_agent_whose_updates_may_be_compiled_share_nothing():
-    for accelerate, expected in (("off", 1), ("auto", 0), ("compile", 0)):
+    for accelerate, expected in (("off", 1), ("graph", 1), ("auto", 0), ("compile", 0)):
         base = TINY | {"hooks": [], "agent": TINY["agent"] | {"accelerate": accelerate}}
         lists = {"none": [], "late": [late()]}
         configs = {n: read_config(base, {"penalties": rows}) for n, rows in lists.items()}
