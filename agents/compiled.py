@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from rlplast.core.device import compile_options
+from rlplast.core.device import compile_options, uses_gpu
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.listing import lists_face
 from rlplast.core.network.own import is_factory
@@ -35,7 +35,6 @@ def chosen(config: Any) -> str:
     It depends on the config and the machine, never on time: the same run has the same bits at any
     hour.
     """
-    on_cpu = config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available())
     pays = (
         config.updates_planned() >= LEAST_UPDATES
         and config.optimizer.compiles
@@ -44,7 +43,7 @@ def chosen(config: Any) -> str:
         and not any(_reads_gradients(row) for row in config.layers)
     )
     able = compiles_updates() and shutil.which(os.environ.get("CXX", "g++")) is not None
-    return "compile" if on_cpu and pays and able else "off"
+    return "compile" if pays and able and not uses_gpu(config.device) else "off"
 
 
 def _reads_gradients(row: Any) -> bool:

@@ -12,6 +12,7 @@ from rlplast.cli.study_search import drawn_trials, said_of_search
 from rlplast.cli.study_smoke import smoke_runs
 from rlplast.cli.study_tree import said, show_plan
 from rlplast.cli.tables import counted, duration
+from rlplast.core.device import uses_gpu
 from rlplast.core.errors import ConfigError
 from rlplast.core.training.config import RunConfig
 from rlplast.run.made_data import make_data
@@ -45,6 +46,8 @@ def run_plan(args: argparse.Namespace, check: Callable[[StudyConfig, int], objec
         say(line)
     say(f"estimate: {_whole(cells, found)}")
     say(_basis(machine, threads))
+    if any(uses_gpu(cell.config.device) for cell in cells):
+        say("these hours are of the CPU; how long cells take on their GPU is not estimated")
     for missing in dict.fromkeys(name for cell in cells for name in _missing(cell.config)):
         say(f"not there yet: {missing}")
     _check_arms(study)

@@ -17,7 +17,7 @@ from torch import Tensor
 from rlplast.core.captured import refuse_capture
 from rlplast.core.errors import ConfigError
 
-__all__ = ["choose_device", "compile_options", "device_info", "on_device", "set_up"]
+__all__ = ["choose_device", "compile_options", "device_info", "on_device", "set_up", "uses_gpu"]
 
 
 def choose_device(name: str) -> torch.device:
@@ -27,7 +27,7 @@ def choose_device(name: str) -> torch.device:
         ConfigError: if it is not there.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if uses_gpu(name) else "cpu")
     try:
         device = torch.device(name)
         known = device.type in ("cpu", "cuda")
@@ -41,6 +41,11 @@ def choose_device(name: str) -> torch.device:
             f"device = {name!r} is not there: torch sees {count} CUDA devices; use auto or cpu"
         )
     return device
+
+
+def uses_gpu(name: str) -> bool:
+    """Whether what a config asks for is a GPU, or here stands for one."""
+    return name.startswith("cuda") or (name == "auto" and torch.cuda.is_available())
 
 
 def device_info(device: torch.device) -> dict[str, Any]:
