@@ -195,10 +195,8 @@ class GPTTrainer(Trainable):
             for rows in validation_batches(
                 corpus, config.model.context, config.evaluate.batches, config.batch_size
             ):
-                mine = torch.from_numpy(rows)[distributed.rank() :: distributed.world()]
-                for part in (
-                    on_device(mine, self.device).split(self.micro_batch) if len(mine) else ()
-                ):
+                mine = on_device(rows[distributed.rank() :: distributed.world()], self.device)
+                for part in mine.split(self.micro_batch) if len(mine) else ():
                     sums[0] += self._plain_loss(part)[0].double() * len(part)
                     sums[1] += len(part)
         loss, count = distributed.total(sums).tolist()
