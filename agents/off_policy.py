@@ -22,7 +22,7 @@ from rlplast.agents.overestimation import Values
 from rlplast.agents.replay import Batch, Replay
 from rlplast.agents.sequence import Sequence
 from rlplast.agents.tasks import Tasks
-from rlplast.core.captured import Graphs
+from rlplast.core.captured import graphs_of
 from rlplast.core.clock import Clock
 from rlplast.core.device import compile_options, on_device
 from rlplast.core.errors import ConfigError
@@ -87,20 +87,9 @@ class OffPolicyAgent(ABC):
         self._batch_norms: list[nn.Module] | None = None  # of the modules that act
         self._whole: dict[str, Callable[..., Any]] = {}  # compiled updates
         self._compile_seconds: float | None = None  # not yet logged
-        self._graphs = self._new_graphs()
-        self._acts: dict[Hashable, list[Tensor]] = {}  # inputs and output of acting as a graph
+        self._graphs = graphs_of(config.agent.accelerate, device, "agent.accelerate")
         self.sums = torch.zeros(len(self.means), dtype=torch.float64, device=device)
         self.updates_summed = 0
-
-    def _new_graphs(self) -> Graphs | None:
-        if self.config.agent.accelerate != "graph":
-            return None
-        if self.device.type != "cuda":
-            raise ConfigError(
-                f"agent.accelerate = 'graph' on device {self.device}: CUDA graphs need a GPU; "
-                "allowed here are auto, off and compile"
-            )
-        return Graphs(self.device)
 
     def _check_constant(self, what: str) -> None:
         """Refuse to evaluate in an environment that changes.
@@ -434,15 +423,8 @@ class OffPolicyAgent(ABC):
         sent = [on_device(array, self.device) for array in inputs]
         if self._graphs is None:
             return compute(*sent).cpu().numpy()
-        key = (compute.__name__, tuple(map(np.shape, inputs)), self._acting()[0].training)
-        if key not in self._acts:
-            out = compute(*sent)
-            self._acts[key] = [torch.empty_like(part) for part in (*sent, out)]
-        else:
-            *static, out = self._acts[key]
-            torch._foreach_copy_(static, sent)
-            self._graphs(key, lambda: out.copy_(compute(*static)))
-        return out.cpu().numpy()
+        key = (compute.__name__, self._acting()[0].training)
+        return self._graphs(key, compute, *sent).cpu().numpy()
 
     def _act_in_evaluation(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return actions for stacked observations."""

@@ -239,12 +239,11 @@ class OffPolicyConfig(RunConfig):
         choice = parent.agent.accelerate if isinstance(parent, OffPolicyConfig) else chosen(found)
         return replace(found, agent=replace(self.agent, accelerate=choice))
 
-    def moved(self, device: str) -> "OffPolicyConfig":
-        """Return the config of a run that goes on on another device, without graphs on a CPU."""
-        found: Any = super().moved(device)
-        if self.agent.accelerate == "graph" and not device.startswith("cuda"):
-            found = replace(found, agent=replace(self.agent, accelerate="off"))
-        return found
+    def without_graphs(self) -> "OffPolicyConfig":
+        """Return the config with eager updates instead of CUDA graphs."""
+        if self.agent.accelerate != "graph":
+            return self
+        return replace(self, agent=replace(self.agent, accelerate="off"))
 
     def adds_penalties_apart(self) -> bool:
         """Say that only eager updates are the same with penalties: others are compiled in parts."""

@@ -114,13 +114,13 @@ def config_of(network: str, inside: str, how: str) -> Any:
 
 def agent_of(network: str, inside: str, how: str) -> Any:
     """Return an agent past its random steps, whose replay is filled."""
-    from rlplast.core.captured import Graphs
+    from rlplast.core.captured import graphs_of
     from rlplast.run.timing import ready
 
     accelerate = "compile" if how.startswith("compile") else how.split(",")[0]
     agent, _ = ready(config_of(network, inside, how), accelerate)
     if how == "compile in graph":
-        agent._graphs = Graphs(agent.device)
+        agent._graphs = graphs_of("graph", agent.device, "agent.accelerate")
     return agent
 
 

@@ -1,5 +1,6 @@
 """Work on a GPU as CUDA graphs: all its kernels are launched as one.
 
+- `graphs_of`: the graphs of a trainer whose config asks for them.
 - `Graphs`: does a piece of work by its key: eagerly at first, then captured, then replayed.
 - `refuse_capture`: says that something cannot be part of a graph.
 
@@ -10,13 +11,15 @@ reads of the host, such as a clock, is what it was then. All of it that matters 
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rlplast.core.errors import ConfigError, RlplastError, shortened
 
-__all__ = ["EAGER", "Graphs", "NotCaptured", "capturing", "refuse_capture"]
+__all__ = ["EAGER", "Graphs", "NotCaptured", "capturing", "graphs_of", "refuse_capture"]
 
 EAGER = 3  # times that a key's work runs before its capture: libraries set themselves up there
 
@@ -40,70 +43,102 @@ def refuse_capture(what: str) -> None:
         raise NotCaptured(what)
 
 
+def graphs_of(accelerate: str, device: torch.device, key: str) -> "Graphs | None":
+    """Return the graphs of a trainer whose config says ``accelerate: graph``; else None.
+
+    Args:
+        accelerate: what the config says.
+        device: where it trains.
+        key: the config's key.
+
+    Raises:
+        ConfigError: on a device without graphs.
+    """
+    if accelerate != "graph":
+        return None
+    if device.type != "cuda":
+        raise ConfigError(
+            f"{key} = 'graph' on device {device}: CUDA graphs need a GPU; allowed here are off and "
+            "compile"
+        )
+    return Graphs(device, key)
+
+
 class Graphs:
     """Pieces of work of one device, which are captured once and then replayed.
 
-    Between replays weights, optimizer state and inputs may change, but not their addresses.
+    Between replays weights and optimizer state may change, but not their addresses. Inputs are
+    copied to where they were at the capture.
 
     Attributes:
         reasons: why the work of a key stays eager, by key.
 
     Args:
         device: a CUDA device.
+        asked: the key of the config that asks for them, for messages.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, asked: str) -> None:
         self.reasons: dict[Hashable, str] = {}
-        self._device = device
+        self._device, self._asked = device, asked
         self._runs: Counter[Hashable] = Counter()
-        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Any]] = {}  # and its result
+        self._inputs: dict[Hashable, list[Tensor]] = {}
         self._side = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()  # graphs never run at once, so they share it
 
-    def __call__(self, key: Hashable, work: Callable[[], Any]) -> None:
-        """Do the work of a key, whose result is what it writes.
+    def __call__(self, key: Hashable, work: Callable[..., Any], *inputs: Tensor) -> Any:
+        """Do the work of a key and of the shapes of its inputs.
+
+        Returns:
+            What the work returns. The next work of the key may overwrite it.
 
         Raises:
             ConfigError: if its capture fails.
         """
-        graph = self._graphs.get(key)
-        if graph is None and key not in self.reasons:
+        key = (key, *(tensor.shape for tensor in inputs))
+        if key in self.reasons:
+            return work(*inputs)
+        if inputs:
+            static = self._inputs.setdefault(key, [torch.empty_like(i) for i in inputs])
+            torch._foreach_copy_(static, list(inputs))
+            work = partial(work, *static)
+        if key not in self._graphs:
             self._runs[key] += 1
-            if self._runs[key] > EAGER:
-                graph = self._captured(key, work)
-        if graph is not None:
-            graph.replay()
-        elif key in self.reasons:
-            work()
-        else:
-            self._run_aside(work)
+            if self._runs[key] <= EAGER or not self._capture(key, work):
+                return self._run_aside(work)
+        graph, result = self._graphs[key]
+        graph.replay()
+        return result
 
-    def _run_aside(self, work: Callable[[], Any]) -> None:
+    def _run_aside(self, work: Callable[[], Any]) -> Any:
         """Do work in a stream of its own, as a capture needs it of what comes before."""
         now = torch.cuda.current_stream(self._device)
         self._side.wait_stream(now)
         with torch.cuda.stream(self._side):
-            work()
+            result = work()
         now.wait_stream(self._side)
+        return result
 
-    def _captured(self, key: Hashable, work: Callable[[], Any]) -> torch.cuda.CUDAGraph | None:
+    def _capture(self, key: Hashable, work: Callable[[], Any]) -> bool:
+        """Capture the work of a key, if it can be."""
         graph = torch.cuda.CUDAGraph()
         try:
             # Checkpoints are written by another thread, which must not end the capture.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                work()
+                result = work()
         except NotCaptured as reason:
             if str(reason) not in self.reasons.values():
                 warnings.warn(
-                    f"agent.accelerate = 'graph': {reason}, so updates run eagerly", stacklevel=2
+                    f"{self._asked} = 'graph': {reason}, so updates run eagerly", stacklevel=2
                 )
             self.reasons[key] = str(reason)
-            return None
+            return False
         except RuntimeError as error:
             raise ConfigError(
-                "agent.accelerate = 'graph': the update cannot be captured here "
+                f"{self._asked} = 'graph': the update cannot be captured here "
                 f"({shortened(str(error), 200)}): set it to off (to resume a run, in its "
                 "config.yaml)"
             ) from error
-        self._graphs[key] = graph
-        return graph
+        self._graphs[key] = graph, result
+        return True

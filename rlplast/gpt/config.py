@@ -119,7 +119,7 @@ class GPTConfig(RunConfig):
         optimizer: the optimizer and its learning rate. The schedule starts again at every phase.
         precision: fp32, or bf16 or fp16 for autocast in forward passes. fp16 needs CUDA, and its
             gradients are scaled.
-        accelerate: off, or compile (torch.compile).
+        accelerate: off, compile (torch.compile), or graph (CUDA graphs, on a GPU).
         start: where the first weights come from.
         evaluate: how often and on how much the model is evaluated.
     """
@@ -135,7 +135,7 @@ class GPTConfig(RunConfig):
     micro_batch: int | None = param(None, "[1, 1000000]")
     optimizer: OptimizerConfig = field(default_factory=_adamw)
     precision: str = param("fp32", "fp32 | bf16 | fp16")
-    accelerate: str = param("off", "off | compile")
+    accelerate: str = param("off", "off | compile | graph")
     start: StartConfig = field(default_factory=StartConfig)
     evaluate: GPTEvaluateConfig = field(  # pyright: ignore[reportIncompatibleVariableOverride]
         default_factory=GPTEvaluateConfig
@@ -219,6 +219,10 @@ class GPTConfig(RunConfig):
         It needs no other run: the folder it started from may be gone.
         """
         return replace(self, start=StartConfig())
+
+    def without_graphs(self) -> "GPTConfig":
+        """Return the config with eager updates instead of CUDA graphs."""
+        return replace(self, accelerate="off") if self.accelerate == "graph" else self
 
     def whole_time(self) -> Time:
         """Return the updates of all phases."""

@@ -4,15 +4,17 @@ One step is one update, or the start of the next phase. Started by ``torchrun``,
 process draws the whole batch and takes its own rows, so that N processes follow one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlplast.core.captured import graphs_of, refuse_capture
 from rlplast.core.checkpoint.fingerprint import check_data
 from rlplast.core.clock import Clock
 from rlplast.core.device import compile_options, on_device
@@ -25,7 +27,13 @@ from rlplast.core.network.optimizers import Updater, lr_at
 from rlplast.core.network.record import in_mode
 from rlplast.core.rng import Streams, derive_seed, numpy_stream, torch_stream
 from rlplast.core.training import distributed
-from rlplast.core.training.trainable import AfterUpdate, Trainable, no_hooks, penalties_of
+from rlplast.core.training.trainable import (
+    AfterUpdate,
+    Trainable,
+    no_hooks,
+    no_key,
+    penalties_of,
+)
 from rlplast.gpt.config import GPTConfig, Phase
 from rlplast.gpt.corpus import Corpus, batch, check_corpus, open_corpus, validation_batches
 from rlplast.gpt.model import GPT, cross_entropy
@@ -97,6 +105,7 @@ class GPTTrainer(Trainable):
         self.penalties = penalties_of(self)
         self.clock = Clock()
         self.after_update: AfterUpdate = no_hooks
+        self.inside_key: Callable[[Clock], Hashable] = no_key
         self.recorded: frozenset[str] = frozenset()
         self.sum = torch.zeros((), dtype=torch.float64, device=device)  # of losses
         self.updates_summed = 0
@@ -108,6 +117,12 @@ class GPTTrainer(Trainable):
         if compiled:
             inner = torch.compile(inner, dynamic=False, options=compile_options(device))
         self._loss = distributed.averaging(inner, device)  # pyright: ignore[reportArgumentType]
+        if config.accelerate == "graph" and distributed.world() > 1:
+            raise ConfigError(
+                f"accelerate = 'graph' with {distributed.world()} processes: allowed are off and "
+                "compile"
+            )
+        self._graphs = graphs_of(config.accelerate, device, "accelerate")
 
     @property
     def about_to_compile(self) -> bool:
@@ -128,25 +143,45 @@ class GPTTrainer(Trainable):
 
     def _update(self, phase: Phase) -> None:
         config = self.config
-        context, optimizers = config.model.context, self.updater.optimizers
         self.updater.set_lr(self.clock.updates - phase.start, phase.updates)
         rows = self._rows(phase.shares, config.batch_size, self.streams.numpy("data"))
         share = config.batch_size // distributed.world()
         mine = on_device(rows[distributed.rank() * share :][:share], self.device)
+        after = self.clock.advance(updates=1, tokens=config.batch_size * config.model.context)
+        work = partial(self._on_device, after)
+        if self._graphs is None:
+            work(mine)
+        else:
+            key = self.inside_key(after), self.penalties.captured_key(after)
+            self._graphs(key, work, mine)
+        self.penalties.last = self.clock = after
+        self.updates_summed += 1
+        self._to_compile = False
+
+    def _on_device(self, after: Clock, rows: Tensor) -> None:
+        """Learn from this process's rows, and run the hooks inside the update.
+
+        All of it is on the device. Of the host it reads the clock `after` the update.
+        """
         self.updater.zero_grad()
-        clock = self.clock.advance(updates=1, tokens=config.batch_size * context)
-        loss, activations = self._backward(mine.split(self.micro_batch), clock)
+        loss, activations = self._backward(rows.split(self.micro_batch), after)
+        if self.scaler.is_enabled():
+            self._scaled_step()
+        else:
+            self.updater.step()
+        self.sum += loss
+        self.after_update(after, {"gpt": activations})
+
+    def _scaled_step(self) -> None:
+        """Update once along scaled gradients, if they are finite."""
+        refuse_capture("precision fp16 skips updates, as the host decides")
+        optimizers = self.updater.optimizers
         for optimizer in optimizers:
             self.scaler.unscale_(optimizer)
         self.updater.clip()
         for optimizer in optimizers:
             self.scaler.step(optimizer)
         self.scaler.update()
-        self.sum += loss
-        self.updates_summed += 1
-        self.clock = clock
-        self._to_compile = False
-        self.after_update(self.clock, {"gpt": activations})
 
     def _backward(self, parts: tuple[Tensor, ...], clock: Clock) -> tuple[Tensor, Activations]:
         """Add up the gradient of this process's rows; return all ranks' loss, without penalties.

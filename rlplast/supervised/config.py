@@ -1,6 +1,6 @@
 """The config of a supervised run."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import ClassVar
 
@@ -33,7 +33,7 @@ class SupervisedConfig(RunConfig):
         label_smoothing: probability that the training loss spreads evenly over all classes.
         augment: random changes of training images: a list of crop, flip.
         precision: fp32, or bf16 for autocast in forward passes.
-        accelerate: off, or compile (torch.compile).
+        accelerate: off, compile (torch.compile), or graph (CUDA graphs, on a GPU).
     """
 
     units: ClassVar[tuple[str, ...]] = ("updates", "epochs", "phase")
@@ -49,7 +49,7 @@ class SupervisedConfig(RunConfig):
     label_smoothing: float = param(0.0, "[0, 1)")
     augment: list[str] = field(default_factory=list)
     precision: str = param("fp32", "fp32 | bf16")
-    accelerate: str = param("off", "off | compile")
+    accelerate: str = param("off", "off | compile | graph")
 
     def check(self) -> None:
         """Check values against their ranges and against each other.
@@ -119,6 +119,10 @@ class SupervisedConfig(RunConfig):
                     f"{key} = {getattr(self, key)!r}: data.name = {data.name!r} has no images and "
                     "no labels; leave it out"
                 )
+
+    def without_graphs(self) -> "SupervisedConfig":
+        """Return the config with eager updates instead of CUDA graphs."""
+        return replace(self, accelerate="off") if self.accelerate == "graph" else self
 
     def whole_time(self) -> Time:
         """Return the epochs of all phases."""

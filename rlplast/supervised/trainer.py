@@ -4,14 +4,16 @@ One step is one update, or the start of the next phase. Where a run is in its st
 from its clock alone: every epoch's order is a stream of its own, so there is no loader to save.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from itertools import cycle, islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rlplast.core.captured import graphs_of
 from rlplast.core.checkpoint.fingerprint import check_data, fingerprint
 from rlplast.core.clock import Clock
 from rlplast.core.device import compile_options, on_device
@@ -23,7 +25,13 @@ from rlplast.core.network.optim_state import zero_all
 from rlplast.core.network.optimizers import Updater
 from rlplast.core.network.record import in_mode, record
 from rlplast.core.rng import Streams, derive_seed, torch_stream
-from rlplast.core.training.trainable import AfterUpdate, Trainable, no_hooks, penalties_of
+from rlplast.core.training.trainable import (
+    AfterUpdate,
+    Trainable,
+    no_hooks,
+    no_key,
+    penalties_of,
+)
 from rlplast.metrics.calibration import mca
 from rlplast.supervised.augment import augment
 from rlplast.supervised.config import SupervisedConfig
@@ -79,6 +87,7 @@ class Supervised(Trainable):
         self.penalties = penalties_of(self)
         self.clock = Clock()
         self.after_update: AfterUpdate = no_hooks
+        self.inside_key: Callable[[Clock], Hashable] = no_key
         self.recorded: frozenset[str] = frozenset()
         self.order: tuple[tuple[int, int], Tensor] | None = None  # of the epoch now
         self.shown: tuple[int, Dataset, int] | None = None  # phase, its data, updates before it
@@ -90,6 +99,7 @@ class Supervised(Trainable):
         compiled = self._to_compile = config.accelerate == "compile"
         options = compile_options(device)
         self._loss = torch.compile(self.task_loss, options=options) if compiled else self.task_loss
+        self._graphs = graphs_of(config.accelerate, device, "accelerate")
 
     @property
     def about_to_compile(self) -> bool:
@@ -120,6 +130,7 @@ class Supervised(Trainable):
         """Give the network the optimizers of its phase, if the first one has others."""
         if self.updater.begin(self.clock.phase):
             self.networks["model"].optimizers = tuple(self.updater.optimizers)
+            self._graphs = graphs_of(self.config.accelerate, self.device, "accelerate")
 
     def here(self) -> Position:
         """Return where in its phase the run is."""
@@ -142,25 +153,40 @@ class Supervised(Trainable):
 
     def _update(self, here: Position) -> None:
         chosen = self._chosen(here)
-        clock = self.clock.advance(updates=1, epochs=int(here.batch == here.batches - 1))
-        self.updater.zero_grad()
-        activations = self._backward(chosen, clock)
+        after = self.clock.advance(updates=1, epochs=int(here.batch == here.batches - 1))
+        parts = [tensor for part in self._parts(chosen) for tensor in part]
+        work = partial(self._on_device, after)
+        if self._graphs is None:
+            work(*parts)
+        else:
+            key = self.inside_key(after), self.penalties.captured_key(after)
+            self._graphs(key, work, *parts)
+        self.penalties.last = self.clock = after
         self.updates_summed += 1
         self.images_summed += len(chosen)
-        self.updater.step()
-        self.clock = clock
+        if self.config.stream.name in TASKS:
+            self.online_images += len(chosen)
         self._to_compile = False
-        self.after_update(self.clock, {"model": activations})
 
-    def _backward(self, chosen: Tensor, clock: Clock) -> Activations:
-        """Add up the gradient of the chosen images, part by part; return their activations."""
-        count = -(-len(chosen) // (self.config.micro_batch or len(chosen)))
+    def _on_device(self, after: Clock, *parts: Tensor) -> None:
+        """Learn from images and targets, part by part, and run the hooks inside the update.
+
+        All of it is on the device. Of the host it reads the clock `after` the update.
+        """
+        self.updater.zero_grad()
+        activations = self._backward([*zip(parts[::2], parts[1::2], strict=True)], after)
+        self.updater.step()
+        self.after_update(after, {"model": activations})
+
+    def _backward(self, parts: list[tuple[Tensor, Tensor]], clock: Clock) -> Activations:
+        """Add up the gradient of images and targets, part by part; return their activations."""
+        count, size = len(parts), sum(len(targets) for _, targets in parts)
         whole, found = torch.zeros((), device=self.device), []
-        for i, (inputs, targets) in enumerate(self._parts(chosen, count), 1):
+        for i, (inputs, targets) in enumerate(parts, 1):
             loss, outputs, activations = self._loss(inputs, targets)
             found.append(activations)
             self._sum_up(loss.detach(), outputs.detach(), targets)
-            loss = loss * (len(targets) / len(chosen))
+            loss = loss * (len(targets) / size)
             whole = whole + loss.detach()
             if i == count:
                 loss = self.penalties.add("model", loss, whole, clock=clock)
@@ -177,7 +203,6 @@ class Supervised(Trainable):
             self.right += right
         if self.config.stream.name in TASKS:
             self.online += loss * len(y) if right is None else right
-            self.online_images += len(y)
 
     def _shuffled(self, *stream: str | int) -> Tensor:
         """Return the indices of this phase's training images in the order of a named stream."""
@@ -194,8 +219,9 @@ class Supervised(Trainable):
         chosen = self.order[1][here.batch * config.batch_size :]
         return chosen[: config.batch_size] if here.batch < here.batches - 1 else chosen
 
-    def _parts(self, chosen: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield augmented and normalised images, and labels or targets, in so many parts."""
+    def _parts(self, chosen: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield augmented and normalised images, and labels or targets, part by part."""
+        count = -(-len(chosen) // (self.config.micro_batch or len(chosen)))
         steps, seed, stream = self.config.augment, self.config.seed, None
         if steps:
             stream = torch_stream(seed, "data", "augment", self.clock.updates)

@@ -115,7 +115,7 @@ def test_resuming_needs_no_other_run() -> None:
         ({"micro_batch": 0}, r"micro_batch = 0: allowed is \[1, 1000000\]"),
         ({"batch_size": 0}, r"batch_size = 0"),
         ({"precision": "fp8"}, r"precision = 'fp8'"),
-        ({"accelerate": "graph"}, r"accelerate = 'graph'"),
+        ({"accelerate": "graphs"}, r"accelerate = 'graphs': did you mean 'graph'"),
         ({"model": {"width": 9, "heads": 2}}, r"model\.width = 9"),
         ({"optimizer": {"lr": 0}}, r"optimizer\.lr = 0"),
         ({"optimizer": {"stepped": "epoch"}}, r"optimizer\.stepped = 'epoch'.*no epochs"),

@@ -319,8 +319,13 @@ class RunConfig:
         return replace(self, device=found)
 
     def moved(self, device: str) -> "RunConfig":
-        """Return the config of a run that goes on on another device."""
-        return replace(self, device=device)
+        """Return the config of a run that goes on on another device, without graphs on a CPU."""
+        found = replace(self, device=device)
+        return found if device.startswith("cuda") else found.without_graphs()
+
+    def without_graphs(self) -> "RunConfig":
+        """Return the config with eager updates instead of CUDA graphs; default: there are none."""
+        return self
 
     def adds_penalties_apart(self) -> bool:
         """Say whether an update without a term is the same, bit for bit, whatever penalties exist.
