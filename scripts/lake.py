@@ -2,8 +2,9 @@
 
     python scripts/lake.py docs/images/frozen_lake.png runs/frozen_lake [FOLDER ...]
 
-The folders are those of `rlplast study study/replay_ratio/frozen_lake`. Of each task and arm the
-table has the mean over seeds and two standard errors of
+The folders are those of `rlplast study study/replay_ratio/frozen_lake`; or of its sibling
+`frozen_lake_remedies`, whose picture is the score of each arm. Of each task and arm the table has
+the mean over seeds and two standard errors of
 
 - all: the share of all crossings that reach the goal;
 - after: the same of the crossings after the change;
@@ -82,7 +83,32 @@ def draw(found: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]], path
     grid.save(path, scale_factor=2)
 
 
+def rank(found: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]], path: str) -> None:
+    """Draw the share after the change, by arm: seeds as dots, mean and two standard errors."""
+    import altair as alt
+
+    points, means = [], []
+    for (_, arm), runs in found.items():
+        own = [float(ys[xs > SWITCH].mean()) for xs, ys in runs]
+        error = 2 * np.std(own, ddof=1) / np.sqrt(len(own))
+        points += [{"arm": arm, "x": x} for x in own]
+        middle = float(np.mean(own))
+        bounds = {"low": max(0, middle - error), "high": min(1, middle + error)}
+        means.append({"arm": arm, "x": middle} | bounds)
+    arms = [row["arm"] for row in sorted(means, key=lambda row: -row["x"])]
+    y = alt.Y("arm:N", sort=arms, title=None)
+    x = alt.X("x:Q", title="share of the 800 crossings after the change that reach the goal")
+    grey = alt.condition("datum.arm == 'none'", alt.value("#777777"), alt.value(COLOURS[0]))
+    seeds = alt.Chart(alt.Data(values=points)).mark_circle(opacity=0.4).encode(x, y, color=grey)
+    base = alt.Chart(alt.Data(values=means)).encode(y, color=grey)
+    bars = base.mark_rule(strokeWidth=3).encode(alt.X("low:Q"), alt.X2("high:Q"))
+    middles = base.mark_tick(thickness=3, height=14).encode(x)
+    chart = alt.layer(seeds, bars, middles).properties(width=460, height=280)
+    chart.save(path, scale_factor=2)
+
+
 if __name__ == "__main__":
     curves = read([Path(folder) for folder in sys.argv[2:]])
     table(curves)
-    draw(curves, sys.argv[1])
+    one = len({task for task, _ in curves}) == 1
+    (rank if one else draw)(curves, sys.argv[1])
