@@ -1,11 +1,11 @@
-"""Measure agents on a GPU: updates per second, launches, waits, equal bits, several processes.
+"""Measure runs on a GPU: updates per second, launches, waits, equal bits, several processes.
 
     python scripts/gpu.py                                   # tables, and gpu.json; some minutes
     python scripts/gpu.py --pretend --updates 2 --equal 8   # on the pretended device, to try it
 
 Environments are made up and cost nothing, so that updates are measured: pictures of 84 × 84 for a
-DQN with Nature's network, and h1's sizes (51 observations, 19 actions) for SAC. On the pretended
-device only counts and equality mean anything.
+DQN with Nature's network, h1's sizes (51 observations, 19 actions) for SAC. Classifiers and GPTs
+read made data. On the pretended device only counts and equality mean anything.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,19 @@ INSIDE: dict[str, dict[str, Any]] = {
     "swr": {"hooks": [{"method": "swr", "every": "1 updates"}]},
     "cbp": {"hooks": [{"method": "cbp", "every": "1 updates"}]},
     "lifecycle": {"layers": [{"method": "lifecycle"}]},
+}
+TRAINERS: dict[str, dict[str, Any]] = {
+    "supervised/fire_cifar10_resnet18": {"stream": {"name": "single_task", "epochs": 100_000}},
+    "gpt/fire_a42_phase1": {"batch_size": 32, "micro_batch": None},
+}
+TINY: dict[str, dict[str, Any]] = {  # of a pretended device
+    "supervised/fire_cifar10_resnet18": {"model.width": 4, "model.hidden": [16]},
+    "gpt/fire_a42_phase1": {"model.layers": 2, "model.width": 48, "model.context": 8},
+}
+PRECISIONS: dict[str, dict[str, Any]] = {
+    "fp32": {"precision": "fp32"},
+    "high": {"precision": "fp32", "matmul": "high"},
+    "bf16": {"precision": "bf16"},
 }
 COMMON: dict[str, Any] = {
     "device": "cuda",
@@ -124,11 +138,37 @@ def agent_of(network: str, inside: str, how: str) -> Any:
     return agent
 
 
-def rate(agent: Any, count: int) -> float:
-    """Return updates per second: the median of five turns, after a few that set things up."""
-    from rlplast.run.timing import updates
+def trainer_of(name: str, precision: str, accelerate: str, folder: Path, pretend: bool) -> Any:
+    """Return a classifier or a GPT with made data."""
+    from rlplast.run import made_data
+    from rlplast.run.config_file import read_config
+    from rlplast.run.timing import built
 
-    run, seconds = updates(agent), []
+    made_data.TRAIN, made_data.TEST = 2560, 512  # ten batches
+    keys: dict[str, Any] = {"device": "cuda", "threads": 8, "hooks": [], "accelerate": accelerate}
+    keys |= TRAINERS[name] | PRECISIONS[precision] | (TINY[name] if pretend else {})
+    read: Any = {"corpora": {"wikitext": str(folder / "gpt2-corpus")}}
+    if name.startswith("supervised"):
+        read = {"data.folder": str(folder / "cifar10")}
+    made_data.make_data(read_config(name, keys | read))
+    return built(name, keys | read)[0]
+
+
+def steps(trainer: Any) -> Callable[[int], None]:
+    """Return what makes so many updates of a classifier or a GPT."""
+    import torch
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            trainer.step()
+        torch.cuda.synchronize()
+
+    return run
+
+
+def rate(run: Callable[[int], object], count: int) -> float:
+    """Return updates per second: the median of five turns, after a few that set things up."""
+    seconds = []
     run(max(8, count // 10))
     for _ in range(5):
         started = time.perf_counter()
@@ -137,27 +177,24 @@ def rate(agent: Any, count: int) -> float:
     return count / statistics.median(seconds)
 
 
-def launches(agent: Any, count: int) -> float:
+def launches(run: Callable[[int], object], count: int) -> float:
     """Return the kernels and graphs that an update launches, by torch's profiler."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from rlplast.run.timing import updates
-
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-        updates(agent)(count)
+        run(count)
     torch.cuda.synchronize()
     names = ("cudaLaunchKernel", "cudaGraphLaunch", "cuLaunchKernel", "cudaLaunchKernelExC")
     return sum(row.count for row in seen.key_averages() if row.key in names) / count
 
 
-def pretended_launches(agent: Any, count: int) -> float:
+def pretended_launches(run: Callable[[int], object], count: int) -> float:
     """Return the same of the pretended device."""
-    from rlplast.run.timing import updates
     from tests.pretend.device import counted
 
     with counted() as seen:
-        updates(agent)(count)
+        run(count)
     return (seen.launched + seen.graphs) / count
 
 
@@ -251,12 +288,38 @@ def ways(network: str, inside: str, pretend: bool) -> list[str]:
 
 def measure(note: Notes, turn: int, compared: int, pretend: bool) -> None:
     """Measure everything."""
+    measure_agents(note, turn, compared, pretend)
+    with tempfile.TemporaryDirectory() as folder:
+        measure_trainers(note, max(2, turn // 10), pretend, Path(folder))
+
+
+def measure_trainers(note: Notes, turn: int, pretend: bool, folder: Path) -> None:
+    """Measure classifiers and GPTs, and of convolutions both orders of weights in memory."""
+    import torch
+
+    ways = ["off", "graph"] if pretend else ["off", "compile", "graph"]
+    for name, precision, how in itertools.product(TRAINERS, PRECISIONS, ways):
+        for first in (False, True) if name.startswith("supervised") and how == "off" else (False,):
+            trainer = trainer_of(name, precision, how, folder, pretend)
+            if first:
+                trainer.model.to(memory_format=torch.contiguous_format)
+            key = (name, precision, how + ", channels first" * first)
+            note("updates/s", *key, value=rate(steps(trainer), turn))
+            count = pretended_launches if pretend else launches
+            note("launches", *key, value=count(steps(trainer), 4))
+            trainer.close()
+
+
+def measure_agents(note: Notes, turn: int, compared: int, pretend: bool) -> None:
+    """Measure DQN and SAC."""
+    from rlplast.run.timing import updates
+
     for network, inside in itertools.product(NETWORKS, INSIDE):
         for how in ways(network, inside, pretend):
             agent = agent_of(network, inside, how)
-            note("updates/s", network, inside, how, value=rate(agent, turn))
+            note("updates/s", network, inside, how, value=rate(updates(agent), turn))
             count = pretended_launches if pretend else launches
-            note("launches", network, inside, how, value=count(agent, 4))
+            note("launches", network, inside, how, value=count(updates(agent), 4))
             if not pretend:  # where tests/pretend/test_waits.py counts them
                 note("waits", network, inside, how, value=waits(agent, 20))
             agent.close()
@@ -283,7 +346,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     register()
     if args.one is not None:  # one of several processes
-        print(rate(agent_of("sac 2 × 256", "nothing", "graph"), args.one))
+        from rlplast.run.timing import updates
+
+        print(rate(updates(agent_of("sac 2 × 256", "nothing", "graph")), args.one))
         return
     measure(Notes(args.out), args.updates, args.equal, args.pretend)
 

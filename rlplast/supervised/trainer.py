@@ -23,6 +23,7 @@ from rlplast.core.method.install import install_methods
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import zero_all
 from rlplast.core.network.optimizers import Updater
+from rlplast.core.network.own import is_factory
 from rlplast.core.network.record import in_mode, record
 from rlplast.core.rng import Streams, derive_seed, torch_stream
 from rlplast.core.training.trainable import (
@@ -77,6 +78,10 @@ class Supervised(Trainable):
             name = config.optimizer.name
             config.optimizer.refuse_first_phase(f"this run has one phase, so {name} never trains")
         self.model = build_model(config.model, self.data.input_shape, self.data.num_classes)
+        in_tensor_cores = config.matmul == "high" or config.precision == "bf16"
+        if device.type == "cuda" and in_tensor_cores and not is_factory(config.model.name):
+            # The order that they read; pictures in another one would be copied for every layer.
+            self.model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.model.to(device)
         install_methods(config.layers, config.hooks, {"model": (self.model,)}, seed)
         self.updater = Updater(config.optimizer, self.model, derive_seed(seed, "model"))

@@ -6,6 +6,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/native/ForeachUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -331,6 +332,7 @@ using Names = std::set<std::string>;
 const Names FREE = {"aten::_pin_memory", "aten::alias", "aten::unfold", "aten::view"};
 const Names INDEXING = {"aten::index", "aten::index_put_", "aten::_index_put_impl_"};
 const Names DRAWING = {"aten::native_dropout", "aten::rrelu_with_noise"};  // without a generator
+const Names FUSED = {"aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_"};
 
 template <typename Change>
 IValue changed_tensors(const IValue& value, const Change& change) {
@@ -363,6 +365,7 @@ class Call {
     }
     if (DRAWING.count(name_)) remember(inner_of(default_generator()));
     refuse_mixtures();
+    if (FUSED.count(name_)) refuse_strides(first);
     count_it();
     const Stack given(stack_.begin() + first, stack_.end());
     on_host(op_, stack_);
@@ -432,6 +435,18 @@ class Call {
     if (INDEXING.count(name_)) return wait(name_ + " with an index of the host");
     TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two ",
                 "devices, cuda:0 and cpu! (", name_, " with ", stranger_, " on the CPU)");
+  }
+
+  // CUDA's fused optimizers want parameters, gradients and moments in one order in memory.
+  void refuse_strides(size_t first) const {
+    std::vector<std::vector<Tensor>> lists;
+    for (size_t i = first; i < first + 4 && stack_[i].isTensorList(); i++)
+      lists.push_back(stack_[i].toTensorVector());
+    std::vector<at::TensorList> compared;
+    for (const auto& list : lists)
+      if (!list.empty()) compared.push_back(list);
+    TORCH_CHECK(at::native::can_use_fast_route(compared),
+                "params, grads, exp_avgs, and exp_avg_sqs must have same dtype, device, and layout");
   }
 
   void count_it() const {

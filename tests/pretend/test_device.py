@@ -3,6 +3,7 @@
 import copy
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -310,6 +311,17 @@ def test_optimizers_that_cannot_be_captured_are_refused() -> None:
     optimizer.step()
     with pytest.raises(RuntimeError, match="capturable is False"):
         captured(optimizer.step)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
+def test_a_fused_optimizer_refuses_a_gradient_in_another_order(optimizer: Any) -> None:
+    weight = torch.nn.Parameter(torch.ones(3, 2, 5, 5, device="cuda"))
+    fused = optimizer([weight], fused=True)
+    weight.grad = torch.ones_like(weight)
+    fused.step()
+    weight.grad = weight.grad.to(memory_format=torch.channels_last)
+    with pytest.raises(RuntimeError, match="must have same dtype, device, and layout"):
+        fused.step()
 
 
 @pytest.mark.parametrize(("mode", "refused"), [("global", True), ("thread_local", False)])

@@ -1,10 +1,13 @@
 """Runs of every kind on the device: with all interventions or a layer, killed and resumed."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from tests.every_kind import KINDS
+from rlplast.run.timing import built
+from tests.every_kind import KINDS, small_run
 from tests.test_every_kind import FAST, accepted, check_hooks, check_layer
 
 pytestmark = pytest.mark.usefixtures("no_disk_sync")
@@ -22,3 +25,18 @@ def test_all_interventions_in_one_run_wait_and_resume(
 )
 def test_layers_resume(kind: str, layer: str, corpora: dict[str, str], tmp_path: Path) -> None:
     check_layer(kind, layer, corpora, tmp_path, device="cuda")
+
+
+@pytest.mark.parametrize("keys", [{"matmul": "high"}, {"precision": "bf16"}], ids=str)
+def test_classifiers_in_tensor_cores_wait_and_resume_with_channels_last(
+    keys: dict[str, str], corpora: dict[str, str], tmp_path: Path
+) -> None:
+    changes = {"device": "cuda", "model": {"name": "cnn", "width": 4}, **keys}
+    check_hooks("supervised", accepted("supervised"), corpora, tmp_path, **changes)
+    run, _ = built(small_run("supervised", corpora, hooks=[], **changes))
+    order = [p.is_contiguous(memory_format=torch.channels_last) for p in weights(run)]
+    assert order and all(order)
+
+
+def weights(run: Any) -> list[torch.Tensor]:
+    return [p for p in run.model.parameters() if p.ndim == 4 and p.shape[1] > 1]
