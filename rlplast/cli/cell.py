@@ -6,9 +6,11 @@ checkpoint, what was not is branched from its prefix, and what is done is left a
 
 import argparse
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from rlplast.run import api
 from rlplast.run.imports import import_modules
 from rlplast.study.child import die_with_parent
 from rlplast.study.folder import is_done, is_started, read_study
+from rlplast.study.ranks import lead
 
 __all__ = ["config_path", "main", "run_cell"]
 
@@ -33,8 +36,17 @@ def config_path(study: Path, key: str) -> Path:
     return study / "configs" / f"{key}.yaml"
 
 
-def run_cell(study: Path, key: str) -> None:
+def run_cell(
+    study: Path, key: str, others: Sequence[str] = (), processes: int = 1, how: str | None = None
+) -> None:
     """Bring one cell of a study to its end.
+
+    Args:
+        study: its folder.
+        key: of the cell.
+        others: the command of other processes that train it together with this one.
+        processes: how many there are, with this one.
+        how: of such another one: train or resume.
 
     Raises:
         ConfigError: if the study has no such cell.
@@ -55,26 +67,37 @@ def run_cell(study: Path, key: str) -> None:
         "seed": cell["seed"],
         "arm": cell["arm"] or cell["kind"],
     }
-    _wait_for(folder)
-    if is_done(folder):
-        return
-    if not is_started(folder):
-        _set_aside(folder)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        if cell["parent"] is None:
+    leads = processes > 1 and how is None
+    if how is None:
+        _wait_for(folder)
+        if is_done(folder):
+            return
+        how = "resume"
+        if not is_started(folder):
+            _set_aside(folder)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            if cell["parent"] is None:
+                how = "train"
+            else:
+                _branch(study, cells[cell["parent"]], folder, config, about)
+    with lead(processes, [*others, "--as", how]) if leads else nullcontext():
+        if how == "train":
             api.train(config, folder, until=until, study=about)
             return
-        parent = cells[cell["parent"]]
-        prefix = study / parent["folder"]
-        if not is_done(prefix):
-            raise ConfigError(f"{prefix} is not done: {folder.name} goes on from where it ends")
-        api.branch(prefix, folder, config, tuple(map(Time.parse, parent["stops"])), about)
-    try:
-        api.resume(folder, until=until, report=say)
-    except DamagedFile as error:
-        raise DamagedFile(
-            f"{error}; delete {folder} and start the study again: it is trained anew"
-        ) from error
+        try:
+            api.resume(folder, until=until, report=say)
+        except DamagedFile as error:
+            raise DamagedFile(
+                f"{error}; delete {folder} and start the study again: it is trained anew"
+            ) from error
+
+
+def _branch(study: Path, parent: Any, folder: Path, config: Any, about: Any) -> None:
+    """Begin a cell where its prefix ends."""
+    prefix = study / parent["folder"]
+    if not is_done(prefix):
+        raise ConfigError(f"{prefix} is not done: {folder.name} goes on from where it ends")
+    api.branch(prefix, folder, config, tuple(map(Time.parse, parent["stops"])), about)
 
 
 def _set_aside(folder: Path) -> None:
@@ -108,16 +131,20 @@ def _wait_for(folder: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one cell; exit codes as `rlplast.cli.main` has them."""
-    die_with_parent()
     parser = argparse.ArgumentParser(prog="rlplast.cli.cell", description=__doc__)
     parser.add_argument("study", type=Path)
     parser.add_argument("key")
     parser.add_argument("--import", dest="modules", action="append", default=[])
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--as", dest="how", choices=("train", "resume"))
     arguments: Any = parser.parse_args(argv)
+    die_with_parent(signal.SIGKILL if arguments.how else signal.SIGTERM)
 
     def run() -> int:
         import_modules(arguments.modules)
-        run_cell(arguments.study, arguments.key)
+        words = sys.argv[1:] if argv is None else argv
+        others = [sys.executable, "-m", "rlplast.cli.cell", *words]
+        run_cell(arguments.study, arguments.key, others, arguments.processes, arguments.how)
         return 0
 
     return exit_code(run)

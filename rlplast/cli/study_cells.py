@@ -89,13 +89,14 @@ def _resolved(study: StudyConfig, arm_runs: Sequence[ArmRun]) -> list[PlannedRun
 
 
 def build_each(
-    left: Sequence[Cell], told: Callable[[str], None] = lambda text: None
+    left: Sequence[Cell], told: Callable[[str], None] = lambda text: None, processes: int = 1
 ) -> tuple[str, ...]:
     """Build each arm of each task once, before hours are spent on what it goes on from.
 
     Args:
         left: the cells.
         told: called with what is built next.
+        processes: that train each together.
 
     Returns:
         A line for each environment that cannot be resumed exactly.
@@ -116,6 +117,11 @@ def build_each(
         except RlplastError as error:
             raise ConfigError(f"arm {cell.arm!r}: {error}") from error
         trainable.close()
+        if processes > 1 and not getattr(trainable, "several_processes", False):
+            raise ConfigError(
+                f"processes = {processes}: a run of kind {cell.config.kind} (arm {cell.arm!r}) "
+                "trains in one; runs of kind gpt train in several"
+            )
         info = resume_info(trainable)
         found = info.get("environment", {"resume": "exact"})
         if found["resume"] != "exact":

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         folder.open_for(versions())
         left = pending(cells, path)
         with step_shown() as told:
-            levels = build_each([*left, *first], told)
+            levels = build_each([*left, *first], told, study.processes)
         for line in levels:
             say(line)
         trials = open_trials(study, cells, folder, args.config)
@@ -132,7 +132,8 @@ def _run(
     program = () if _kind(study, args) == "local" else _PROGRAM
 
     def command(cell: Cell) -> tuple[str, ...]:
-        return (*program, str(folder.path.resolve()), cell.key, *imports)
+        several = ("--processes", str(study.processes)) if study.processes > 1 else ()
+        return (*program, str(folder.path.resolve()), cell.key, *imports, *several)
 
     try:
         with stoppable(), study_progress(folder.path) as observer:
@@ -152,7 +153,7 @@ def _executor(study: StudyConfig, threads: int, args: argparse.Namespace) -> Exe
     if kind != study.executor.get("kind", "local"):
         options = {}  # they are another executor's
     jobs = args.jobs if args.jobs is not None else study.jobs
-    return make_executor(kind, jobs, threads, options, main)
+    return make_executor(kind, jobs, threads, options, main, study.processes)
 
 
 def _kind(study: StudyConfig, args: argparse.Namespace) -> str:

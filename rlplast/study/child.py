@@ -5,7 +5,7 @@
 - `run`: start it and see it through.
 - `end`: ask it, or several, to save and end, and kill what does not.
 - `exit_of`: exit code and reason.
-- `visible_gpus`, `least_loaded`: which GPUs there are, and which one a job gets.
+- `visible_gpus`, `least_loaded`: which GPUs there are, and which a job gets.
 - `die_with_parent`: what the child calls first.
 
 Only the standard library is used: Ray and Slurm carry these functions to their nodes as they are.
@@ -53,7 +53,8 @@ class Job:
         name: for people; a cell's.
         command: program and arguments; run again, it resumes.
         log: file that output and errors are appended to.
-        threads: CPUs it may use.
+        threads: CPUs that each of its processes may use.
+        processes: how many train together, each on a GPU of its own.
         folder: the current one of the command, which the log's path is relative to.
     """
 
@@ -61,11 +62,12 @@ class Job:
     command: tuple[str, ...]
     log: Path
     threads: int = 1
+    processes: int = 1
     folder: str = field(default_factory=os.getcwd)
 
 
-def die_with_parent() -> None:
-    """Have Linux send this process SIGTERM when the process that started it is gone.
+def die_with_parent(number: int = signal.SIGTERM) -> None:
+    """Have Linux send this process a signal when the process that started it is gone.
 
     For commands started with `start`; elsewhere, and on other systems, nothing happens. The
     "parent" of Linux is the thread that started the child: that one must live as long.
@@ -73,9 +75,9 @@ def die_with_parent() -> None:
     parent = os.environ.pop(PARENT, None)  # not for this process's own children
     if parent is None or not sys.platform.startswith("linux"):
         return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != int(parent):  # it died before the line above
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
 
 
 def start(job: Job, gpu: str | None = None) -> subprocess.Popen[bytes]:
@@ -106,7 +108,8 @@ def environment(job: Job, gpu: str | None = None) -> dict[str, str]:
 
     Args:
         job: says how many threads.
-        gpu: the only one it may see; empty: it sees none; None: it sees those that this one does.
+        gpu: the only one it may see, or several with commas; empty: it sees none; None: it sees
+            those that this one does.
     """
     return {
         **os.environ,
@@ -122,15 +125,23 @@ def visible_gpus() -> list[str]:
     return [name.strip() for name in names if name.strip()]
 
 
-def least_loaded(gpus: Sequence[str], held: Iterable[str | None]) -> str | None:
-    """Return the GPU that fewest jobs hold, the first of several; None if there is none.
+def least_loaded(gpus: Sequence[str], held: Iterable[str | None], count: int = 1) -> str | None:
+    """Return the GPUs that fewest jobs hold, the first of several; None if there are none.
+
+    Args:
+        gpus: all there are.
+        held: those of each job, with commas.
+        count: how many a job needs.
 
     Examples:
         >>> least_loaded(["4", "7"], ["4"]), least_loaded([], [])
         ('7', None)
+        >>> least_loaded(["0", "1", "2", "3"], ["0,1"], count=2)
+        '2,3'
     """
-    load = Counter(held)
-    return min(gpus, key=load.__getitem__, default=None)
+    load = Counter(name for names in held if names for name in names.split(","))
+    found = sorted(gpus, key=load.__getitem__)[:count]
+    return ",".join(found) if found else None
 
 
 def threads(number: int) -> dict[str, str]:

@@ -73,10 +73,11 @@ class Executor:
     Args:
         backend: starts jobs and tells how they ended.
         slots: how many jobs may run at once; keeping to it is the caller's affair.
+        processes: of each job.
     """
 
-    def __init__(self, backend: Backend, slots: int) -> None:
-        self.slots = slots
+    def __init__(self, backend: Backend, slots: int, processes: int = 1) -> None:
+        self.slots, self.processes = slots, processes
         self._backend = backend
         self._running: list[_Running] = []
         self._ended: list[Outcome] = []  # and not yet returned
@@ -144,20 +145,26 @@ class Executor:
 
 
 def make_executor(
-    kind: str, jobs: int | None, threads: int, options: Mapping[str, Any], main: Main
+    kind: str,
+    jobs: int | None,
+    threads: int,
+    options: Mapping[str, Any],
+    main: Main,
+    processes: int = 1,
 ) -> Executor:
     """Return an executor.
 
     Args:
         kind: ``local``, ``ray`` or ``slurm``.
         jobs: jobs at once; default: what this machine or cluster has room for.
-        threads: CPUs of a job.
+        threads: CPUs of each process of a job.
         options: local: ``devices`` (GPUs of this machine; default: those that PyTorch sees),
             ``gpus`` (of a job: 1, or 0.5 for half of one, 0 for none; default: jobs share what
             there is); ray: ``address``, ``gpus``; slurm: ``slurm``, parameters of sbatch,
             and ``cells``, how many share a Slurm job.
         main: what a local job's process calls with the words of its command, for an exit code.
             Elsewhere a command is a program and its arguments.
+        processes: of a job, which train together, each on a GPU of its own.
 
     Raises:
         ConfigError: for an unknown kind or option, a value that is not allowed, a library that is
@@ -166,31 +173,38 @@ def make_executor(
     check_choice("executor.kind", kind, _OPTIONS)
     check_known(f"executor {kind}", options, _OPTIONS[kind])
     module = importlib.import_module(f"rlplast.study.{kind}_executor")
-    more = {"local": (main,), "slurm": (jobs,)}.get(kind, ())
+    more = {"local": (main, processes), "ray": (processes,), "slurm": (jobs,)}[kind]
     backend, room = module.make(threads, options, *more)
-    return Executor(backend, jobs or room)
+    return Executor(backend, jobs or room, processes)
 
 
-def room_for(threads: int, gpus: float, cores: float, devices: float) -> int:
+def room_for(threads: int, gpus: float, cores: float, devices: float, processes: int = 1) -> int:
     """Return how many jobs fit on a machine; none uses parts of two GPUs.
 
     Examples:
         >>> room_for(threads=1, gpus=0.3, cores=8, devices=2)
         6
+        >>> room_for(threads=1, gpus=1, cores=64, devices=8, processes=4)
+        2
     """
-    room = int(cores // threads)
-    return min(room, int(devices) * int(1 / gpus)) if gpus else room
+    room = int(cores // (threads * processes))
+    return min(room, int(devices) * int(1 / gpus) // processes) if gpus else room
 
 
-def gpus_of(options: Mapping[str, Any]) -> float:
-    """Return how much of a GPU a job uses.
+def gpus_of(options: Mapping[str, Any], processes: int = 1) -> float:
+    """Return how much of a GPU each process of a job uses.
 
     Raises:
-        ConfigError: if it is not 0, or 0.01 to 1: a run uses no more than one.
+        ConfigError: if it is not 0, or 0.01 to 1; or a part of one for one of several processes.
     """
     gpus = options.get("gpus", 0)
     if type(gpus) not in (int, float) or not (gpus == 0 or 0.01 <= gpus <= 1):
         raise ConfigError(f"executor: gpus is {gpus!r}: allowed is 0, or 0.01 to 1 for each job")
+    if processes > 1 and gpus not in (0, 1):
+        raise ConfigError(
+            f"executor: gpus is {gpus!r} with processes = {processes}: allowed is 0 or 1 for each "
+            "process"
+        )
     return gpus
 
 

@@ -28,19 +28,22 @@ __all__ = ["LocalBackend", "make"]
 _SLOW = ("torch._dynamo", "sklearn.datasets", "altair", "gymnasium", "mujoco")
 
 
-def make(threads: int, options: Mapping[str, Any], main: Main) -> "tuple[LocalBackend, int]":
+def make(
+    threads: int, options: Mapping[str, Any], main: Main, processes: int
+) -> "tuple[LocalBackend, int]":
     """Return a backend, and how many jobs this machine has room for.
 
     Args:
-        threads: CPUs of a job.
+        threads: CPUs of each process of a job.
         options: ``devices``: GPUs of this machine, by default those that PyTorch sees; ``gpus``: of
             a job, 0 for none. Where it is not said, jobs are spread over the devices.
         main: what a job's process calls.
+        processes: of a job.
 
     Raises:
-        ConfigError: if there are no devices for jobs that need one.
+        ConfigError: if there are no devices for jobs that need one, or too few for a job.
     """
-    gpus, none = gpus_of(options), options.get("gpus") == 0
+    gpus, none = gpus_of(options, processes), options.get("gpus") == 0
     seen = 0 if none else torch.cuda.device_count()  # asks NVML: a context would hold memory
     devices = options.get("devices", seen)
     least = 1 if gpus else 0
@@ -49,7 +52,12 @@ def make(threads: int, options: Mapping[str, Any], main: Main) -> "tuple[LocalBa
             f"executor local: devices is {devices!r}: allowed is how many GPUs this machine has, "
             f"{least} to 1000 where gpus is {gpus}; default: those that PyTorch sees, {seen}"
         )
-    room = max(1, room_for(threads, gpus, cpus(), devices))
+    if not none and 0 < devices < processes:
+        raise ConfigError(
+            f"executor local: processes = {processes}, each on a GPU of its own, and devices is "
+            f"{devices}: allowed are so many processes, or gpus: 0 for the CPU"
+        )
+    room = max(1, room_for(threads, gpus, cpus(), devices, processes))
     if none or options.get("devices") == 0:
         return LocalBackend(main, threads, [""]), room
     visible = child.visible_gpus() or [str(i) for i in range(devices)]
@@ -62,7 +70,8 @@ class LocalBackend:
     Args:
         main: what a job's process calls.
         threads: CPUs of a job.
-        gpus: names that CUDA_VISIBLE_DEVICES may have; each job gets the one with the fewest jobs.
+        gpus: names that CUDA_VISIBLE_DEVICES may have; each process of a job gets one, of those
+            with the fewest jobs.
             Without any, jobs see what this process sees.
     """
 
@@ -75,7 +84,7 @@ class LocalBackend:
 
     def start(self, job: Job) -> Any:
         """Fork a process, in a session of its own."""
-        gpu = child.least_loaded(self._gpus, self._gpu.values())
+        gpu = child.least_loaded(self._gpus, self._gpu.values(), job.processes)
         environment = child.environment(job, gpu)
         child.begin_log(job)
         self._start_server()

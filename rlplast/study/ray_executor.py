@@ -23,29 +23,33 @@ _DEATHS = 3  # of nodes or workers under a job, until it has failed
 _ANSWER = 10.0  # seconds a cluster has to answer
 
 
-def make(threads: int, options: Mapping[str, Any]) -> "tuple[RayBackend, int]":
+def make(threads: int, options: Mapping[str, Any], processes: int) -> "tuple[RayBackend, int]":
     """Connect to a cluster; returns a backend, and how many jobs there is room for.
 
     Args:
-        threads: CPUs of a job.
+        threads: CPUs of each process of a job.
         options: ``address``: of a cluster (default: RAY_ADDRESS, else Ray is started on this
-            machine, on as many CPUs as this process may use); ``gpus``: of a job.
+            machine, on as many CPUs as this process may use); ``gpus``: of each process of
+            a job.
+        processes: of a job.
 
     Raises:
         ConfigError: if Ray is missing, nobody answers at the address, or a job fits on no node.
     """
-    gpus = gpus_of(options)
+    gpus = gpus_of(options, processes)
     ray = import_optional("ray", "ray")
     _connect(ray, options.get("address") or os.environ.get("RAY_ADDRESS") or "local")
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    room = sum(room_for(threads, gpus, has.get("CPU", 0), has.get("GPU", 0)) for has in nodes)
+    room = sum(
+        room_for(threads, gpus, has.get("CPU", 0), has.get("GPU", 0), processes) for has in nodes
+    )
     if room < 1:
         ray.shutdown()
         raise ConfigError(
-            f"executor ray: no node has room for a job of {threads} threads and {gpus:g} GPUs: "
-            "lower threads or gpus"
+            f"executor ray: no node has room for a job of {threads * processes} threads and "
+            f"{gpus * processes:g} GPUs: lower threads, gpus or processes"
         )
-    return RayBackend(ray, gpus), room
+    return RayBackend(ray, gpus * processes), room
 
 
 def _connect(ray: Any, address: str) -> None:
@@ -84,7 +88,7 @@ class RayBackend:
 
     def start(self, job: Job) -> Any:
         """Submit a task."""
-        return self._run.options(name=job.name, num_cpus=job.threads).remote(job)
+        return self._run.options(name=job.name, num_cpus=job.threads * job.processes).remote(job)
 
     def ended(self, handle: Any) -> tuple[int, str] | None:
         """Return exit code and reason, or None while it waits or runs."""

@@ -160,7 +160,8 @@ class _Run:
         self.observer(self.progress)
 
     def start(self, cell: Cell) -> None:
-        job = Job(cell.name, self.command(cell), self.folder.log(cell), cell.config.threads)
+        threads, processes = cell.config.threads, self.executor.processes
+        job = Job(cell.name, self.command(cell), self.folder.log(cell), threads, processes)
         self.jobs[job] = cell
         self.attempts[cell.key] += 1
         self.progress.running[cell.key] = time.monotonic()

@@ -79,7 +79,8 @@ class Attempt:
 
     Attributes:
         cells: what to run, side by side.
-        pack: folder of a pack of several; each cell of it gets one of the job's GPUs.
+        pack: folder of a pack of several; each process of a cell gets one of the
+            job's GPUs.
     """
 
     cells: Sequence[PackedJob]
@@ -142,7 +143,8 @@ class Attempt:
 
     def _start(self, cell: PackedJob) -> tuple[int, str] | None:
         held = [running.gpu for running in self._running.values()]
-        gpu = child.least_loaded(child.visible_gpus(), held) if self.pack else None
+        count = cell.job.processes
+        gpu = child.least_loaded(child.visible_gpus(), held, count) if self.pack else None
         try:
             self._running[cell] = _Running(child.start(cell.job, gpu), gpu)
         except OSError as error:

@@ -198,7 +198,7 @@ class SlurmBackend:
         pack = self._new_pack(cells)
         folder = pack or cells[0].folder
         name = cells[0].job.name + (f"+{len(cells) - 1}" if pack else "")
-        threads = sum(cell.job.threads for cell in cells)
+        threads = sum(cell.job.threads * cell.job.processes for cell in cells)
         executor = self._submitit.SlurmExecutor(folder, max_num_timeout=_AGAIN)
         try:
             executor.update_parameters(job_name=name, cpus_per_task=threads, **self._parameters)

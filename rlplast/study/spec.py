@@ -47,7 +47,9 @@ class StudyConfig:
         overrides: values by dotted key, for all runs.
         baseline: the arm that others are compared with. The default is ``none``, if there is such
             an arm.
-        threads: CPU threads of each run; null: as the base says.
+        threads: CPU threads of each process of a run; null: as the base says.
+        processes: how many processes train each run together, on a GPU each if its device is cuda.
+            More than 1 is for runs of kind gpt.
         jobs: runs at the same time; null: as many as the cores allow.
         retries: how often a failed run is started again.
         executor: ``kind`` (local, ray or slurm) and its options.
@@ -64,6 +66,7 @@ class StudyConfig:
     overrides: dict[str, Any] = field(default_factory=dict)
     baseline: str | None = None
     threads: int | None = None
+    processes: int = 1
     jobs: int | None = None
     retries: int = 1
     executor: dict[str, Any] = field(default_factory=lambda: {"kind": "local"})
@@ -105,7 +108,7 @@ class StudyConfig:
             raise ConfigError(f"tasks = {self.tasks!r}: allowed is a list of ids or a mapping")
         if self.tasks is not None and not self.tasks:
             raise ConfigError("tasks is empty: name at least one, or leave the key out")
-        for key, least in (("threads", 1), ("jobs", 1), ("retries", 0)):
+        for key, least in (("threads", 1), ("processes", 1), ("jobs", 1), ("retries", 0)):
             value = getattr(self, key)
             if value is not None and not (whole(value) and value >= least):
                 raise ConfigError(f"{key} = {value!r}: allowed is a whole number from {least} on")

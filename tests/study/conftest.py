@@ -20,8 +20,8 @@ def make(slurm, monkeypatch):
         monkeypatch.setattr(slurm_executor, name, 0.1)
     made = []
 
-    def make(kind, jobs=None, threads=1, **options):
-        made.append(make_executor(kind, jobs, threads, options, run_program))
+    def make(kind, jobs=None, threads=1, processes=1, **options):
+        made.append(make_executor(kind, jobs, threads, options, run_program, processes))
         made[-1]._backend.pause = 0.05
         return made[-1]
 

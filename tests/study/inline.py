@@ -60,7 +60,9 @@ def inline(fault: Fault = lambda name, attempt: None) -> Iterator[InlineBackend]
     """Have studies run their cells in this process; yields what tells which were started."""
     backend = InlineBackend(fault)
 
-    def make(kind: str, jobs: int | None, threads: int, options: Any, main: Any) -> Executor:
+    def make(
+        kind: str, jobs: int | None, threads: int, options: Any, main: Any, processes: int
+    ) -> Executor:
         return Executor(backend, jobs or 1)
 
     with mock.patch("rlplast.cli.study_command.make_executor", make):

@@ -1,6 +1,8 @@
 """Jobs of each kind of executor; then those of this machine: signals, and a study that dies."""
 
+import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -194,6 +196,32 @@ def test_jobs_are_spread_over_the_gpus_that_torch_sees(
         executor.submit(job(tmp_path, log.stem, code))
     until(lambda: all("\ngpu:" in log.read_text() for log in logs))
     assert [log.read_text().splitlines()[-1] for log in logs] == [f"gpu:{name}" for name in seen]
+
+
+def test_processes_of_a_job_get_a_gpu_each(make, tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(local_executor, "cpus", lambda: 64)
+    executor = make("local", threads=2, processes=2, gpus=1)
+    assert executor.slots == 2
+    code = "print('gpu:' + os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(600)"
+    logs = [tmp_path / f"{i}.log" for i in range(2)]
+    for log in logs:
+        executor.submit(dataclasses.replace(job(tmp_path, log.stem, code), processes=2))
+    until(lambda: all("\ngpu:" in log.read_text() for log in logs))
+    assert [log.read_text().splitlines()[-1] for log in logs] == ["gpu:0,1", "gpu:2,3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"devices": 1}, "processes = 2, each on a GPU of its own, and devices is 1: allowed are"),
+        ({"gpus": 0.5, "devices": 2}, "gpus is 0.5 with processes = 2: allowed is 0 or 1"),
+    ],
+)
+def test_processes_that_find_no_gpus_are_refused(options, says, make):
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        make("local", processes=2, **options)
 
 
 @pytest.mark.parametrize(

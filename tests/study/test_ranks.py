@@ -1,0 +1,115 @@
+"""Cells that several processes train together: the runs that torchrun makes, whoever dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlplast.cli.study_cells import build_each, read_study_config, study_cells
+from rlplast.core.errors import ConfigError
+from tests.runs import TINY, final
+
+GPT: dict[str, Any] = {
+    "kind": "gpt",
+    "threads": 1,
+    "device": "cpu",
+    "model": {"layers": 1, "heads": 2, "width": 16, "context": 16, "vocab_size": 256},
+    "corpora": {"source": "embedded/stdlib"},
+    "phases": [{"updates": 60, "mixture": {"source": 1}}],
+    "batch_size": 8,
+    "log": {"every": "10 updates", "to": []},
+    "evaluate": {"every": "20 updates", "batches": 1},
+    "metrics": {"every": None},
+    "checkpoint": {"every": "10 updates"},
+}
+FIRE = {"hooks": [{"method": "fire", "at": "40 updates", "scope": "gpt"}]}
+
+
+def study_of(folder: Path, base: dict[str, Any], **arms: Any) -> Path:
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump({"base": base, "arms": arms, "processes": 2, "seeds": 1}))
+    return path
+
+
+def rlplast(*words: str | Path, launch: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, *launch, "-m", "rlplast", *map(str, words)])
+
+
+def ranks(study: Path) -> list[int]:
+    """Process ids of the other ranks of a study's cells."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"--as" in words and any(word == os.fsencode(study.resolve()) for word in words):
+            found.append(int(path.name))
+    return found
+
+
+def until(true: Callable[[], Any], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def arm(study: Path, name: str) -> Path:
+    return next((study / "cells" / "seed-1").glob(f"{name}-*"))
+
+
+@pytest.mark.slow
+def test_cells_are_the_runs_of_torchrun(tmp_path: Path) -> None:
+    study = study_of(tmp_path, GPT, none={"hooks": []}, fire=FIRE)
+    assert rlplast("study", study, "--out", tmp_path / "study").wait(300) == 0
+    (tmp_path / "fire.yaml").write_text(yaml.safe_dump(GPT | FIRE | {"seed": 1}))
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+    run = rlplast("train", tmp_path / "fire.yaml", "--out", tmp_path / "fire", launch=torchrun)
+    assert run.wait(300) == 0
+    assert final(arm(tmp_path / "study", "fire")) == final(tmp_path / "fire")
+    assert not ranks(tmp_path / "study")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["other rank", "study"])
+def test_a_cell_goes_on_after_a_process_of_it_was_killed(victim: str, tmp_path: Path) -> None:
+    longer = GPT | {"phases": [{"updates": 400, "mixture": {"source": 1}}]}
+    study, out = study_of(tmp_path, longer, none={"hooks": []}), tmp_path / "study"
+    whole = tmp_path / "whole"
+    assert rlplast("study", study, "--out", whole).wait(300) == 0
+    run = rlplast("study", study, "--out", out)
+    until(lambda: ranks(out) and list(out.glob("cells/seed-1/none-*/checkpoints/step-*/COMPLETE")))
+    os.kill(ranks(out)[0] if victim == "other rank" else run.pid, signal.SIGKILL)
+    code = run.wait(300)  # the cell is tried again, by this study or the next
+    if victim == "study":
+        assert code != 0
+        until(lambda: not ranks(out))
+        assert rlplast("study", study, "--out", out).wait(300) == 0
+    else:
+        assert code == 0
+        assert "attempt 2" in next((out / "logs").glob("*none*.log")).read_text()
+    assert final(arm(out, "none")) == final(arm(whole, "none"))
+
+
+def test_agents_train_in_one_process(tmp_path: Path) -> None:
+    study = read_study_config(str(study_of(tmp_path, TINY, none={"hooks": []})))
+    with pytest.raises(
+        ConfigError, match=r"processes = 2: a run of kind dqn \(arm 'none'\) trains"
+    ):
+        build_each(study_cells(study), processes=study.processes)
+
+
+@pytest.mark.parametrize("number", [0, 1.5, "two"])
+def test_how_many_processes_is_checked(number: Any, tmp_path: Path) -> None:
+    path = study_of(tmp_path, GPT, none={"hooks": []})
+    path.write_text(path.read_text().replace("processes: 2", f"processes: {number}"))
+    with pytest.raises(ConfigError, match=r"processes = .*: allowed is a whole number from 1 on"):
+        read_study_config(str(path))
