@@ -6,12 +6,13 @@
 import copy
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 
 from rlplast.core.captured import EAGER
 from rlplast.core.checkpoint.checkpoint import network_tensors
@@ -118,6 +119,15 @@ def check(kind: str, what: str, replayed: int, corpora: dict[str, str], **change
         assert replays >= replayed
 
 
+def once_if_eager(found: Iterable[Any]) -> list[Any]:
+    """Return kinds of runs with names of what acts in them; one kind for what is eager in all."""
+    cases = []
+    for case in (one if isinstance(one, ParameterSet) else pytest.param(one) for one in found):
+        kinds = ("supervised",) if case.values[0] in EAGER_BECAUSE else KINDS
+        cases += [pytest.param(kind, *case.values, marks=case.marks) for kind in kinds]
+    return cases
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_plain_updates(kind: str, corpora: dict[str, str]) -> None:
     check(kind, "", least(kind), corpora)
@@ -149,8 +159,9 @@ def test_a_gpt_in_low_precision(precision: str, corpora: dict[str, str]) -> None
     check("gpt", precision, least("gpt"), corpora, precision=precision)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("method", [m for m, case in CASES.items() if not case.refuses_inside])
+@pytest.mark.parametrize(
+    ("kind", "method"), once_if_eager(m for m, case in CASES.items() if not case.refuses_inside)
+)
 def test_hooks_inside(kind: str, method: str, corpora: dict[str, str]) -> None:
     if kind in CASES[method].refuses:
         pytest.skip(f"{kind} refuses {method}")
@@ -198,8 +209,7 @@ def test_penalties_with_a_window(kind: str, method: str, corpora: dict[str, str]
     check(kind, method, least(kind, 3), corpora, penalties=[row])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", optimizers())
+@pytest.mark.parametrize(("kind", "name"), once_if_eager(optimizers()))
 def test_optimizers(kind: str, name: str, corpora: dict[str, str]) -> None:
     keys = {"name": name, "schedule": "cosine", "clip_norm": 1.0}
     check(kind, name, least(kind), corpora, optimizer=keys)
