@@ -4,7 +4,7 @@ One step is one update, or the start of the next phase. Where a run is in its st
 from its clock alone: every epoch's order is a stream of its own, so there is no loader to save.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import cycle, islice
@@ -46,6 +46,7 @@ from rlplast.supervised.tasks import task_data
 
 __all__ = ["Supervised"]
 
+Parts = Iterable[tuple[Tensor, Tensor]]  # images, and labels or targets
 EVALUATION_BATCH = 1000  # images per forward pass
 
 
@@ -159,13 +160,17 @@ class Supervised(Trainable):
     def _update(self, here: Position) -> None:
         chosen = self._chosen(here)
         after = self.clock.advance(updates=1, epochs=int(here.batch == here.batches - 1))
-        parts = [tensor for part in self._parts(chosen) for tensor in part]
-        work = partial(self._on_device, after)
+        count = -(-len(chosen) // (self.config.micro_batch or len(chosen)))
+        parts, learn = self._parts(chosen, count), partial(self._learn, after, len(chosen), count)
         if self._graphs is None:
-            work(*parts)
+            learn(parts)
         else:
             key = self.inside_key(after), self.penalties.captured_key(after)
-            self._graphs(key, work, *parts)
+            self._graphs(
+                key,
+                lambda *tensors: learn(zip(tensors[::2], tensors[1::2], strict=True)),
+                *(tensor for part in parts for tensor in part),
+            )
         self.penalties.last = self.clock = after
         self.updates_summed += 1
         self.images_summed += len(chosen)
@@ -173,19 +178,18 @@ class Supervised(Trainable):
             self.online_images += len(chosen)
         self._to_compile = False
 
-    def _on_device(self, after: Clock, *parts: Tensor) -> None:
-        """Learn from images and targets, part by part, and run the hooks inside the update.
+    def _learn(self, after: Clock, size: int, count: int, parts: Parts) -> None:
+        """Learn from so many images in so many parts, and run the hooks inside the update.
 
         All of it is on the device. Of the host it reads the clock `after` the update.
         """
         self.updater.zero_grad()
-        activations = self._backward([*zip(parts[::2], parts[1::2], strict=True)], after)
+        activations = self._backward(after, size, count, parts)
         self.updater.step()
         self.after_update(after, {"model": activations})
 
-    def _backward(self, parts: list[tuple[Tensor, Tensor]], clock: Clock) -> Activations:
+    def _backward(self, clock: Clock, size: int, count: int, parts: Parts) -> Activations:
         """Add up the gradient of images and targets, part by part; return their activations."""
-        count, size = len(parts), sum(len(targets) for _, targets in parts)
         whole, found = torch.zeros((), device=self.device), []
         for i, (inputs, targets) in enumerate(parts, 1):
             loss, outputs, activations = self._loss(inputs, targets)
@@ -224,9 +228,8 @@ class Supervised(Trainable):
         chosen = self.order[1][here.batch * config.batch_size :]
         return chosen[: config.batch_size] if here.batch < here.batches - 1 else chosen
 
-    def _parts(self, chosen: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield augmented and normalised images, and labels or targets, part by part."""
-        count = -(-len(chosen) // (self.config.micro_batch or len(chosen)))
+    def _parts(self, chosen: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield augmented and normalised images, and labels or targets, in so many parts."""
         steps, seed, stream = self.config.augment, self.config.seed, None
         if steps:
             stream = torch_stream(seed, "data", "augment", self.clock.updates)

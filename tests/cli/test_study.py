@@ -237,8 +237,10 @@ def test_cells_of_a_method_of_ones_own_know_it(tmp_path: Path, monkeypatch: pyte
 def test_jobs_get_the_threads_of_their_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked = []
 
-    def make(kind: str, jobs: int | None, threads: int, options: Any, main: Any) -> Any:
-        asked.append((kind, jobs, threads, options))
+    def make(
+        kind: str, jobs: int | None, threads: int, options: Any, main: Any, processes: int
+    ) -> Any:
+        asked.append((kind, jobs, threads, options, processes))
         raise KeyboardInterrupt
 
     monkeypatch.setattr("rlplast.cli.study_command.make_executor", make)
@@ -247,7 +249,7 @@ def test_jobs_get_the_threads_of_their_runs(tmp_path: Path, monkeypatch: pytest.
     command("study", config, "--out", tmp_path / "1")
     config = write_study(tmp_path, TINY | {"threads": 2}, {"none": {}}, threads=3, **local)
     command("study", config, "--out", tmp_path / "2", "--jobs", 4, "--executor", "ray")
-    assert asked == [("local", 5, 2, {"devices": 2}), ("ray", 4, 3, {})]
+    assert asked == [("local", 5, 2, {"devices": 2}, 1), ("ray", 4, 3, {}, 1)]
 
 
 def test_shipped_studies_can_be_planned():
