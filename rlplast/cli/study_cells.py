@@ -17,7 +17,7 @@ from rlplast.cli.cell import config_path
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.training.config import read_yaml
 from rlplast.core.training.run_folder import write_text
-from rlplast.run.build import build
+from rlplast.run.build import build, check_hooks_of_processes, check_processes
 from rlplast.run.config_file import dump_config, read_config
 from rlplast.run.info import command, resume_info, resume_words, versions
 from rlplast.run.loggers.logger import check_loggers
@@ -80,11 +80,12 @@ def _resolved(study: StudyConfig, arm_runs: Sequence[ArmRun]) -> list[PlannedRun
     for run in arm_runs:
         try:
             if (run.task, run.arm) not in read:
-                read[run.task, run.arm] = read_config(study.base, *run.overrides)
+                read[run.task, run.arm] = config = read_config(study.base, *run.overrides)
+                check_processes(config, study.processes)
         except ConfigError as error:
             raise ConfigError(f"arm {run.arm!r}: {error}") from error
         config = dataclasses.replace(copy.deepcopy(read[run.task, run.arm]), seed=run.seed)
-        runs.append(PlannedRun(run.task, run.seed, run.arm, config))
+        runs.append(PlannedRun(run.task, run.seed, run.arm, config, study.processes))
     return runs
 
 
@@ -113,15 +114,11 @@ def build_each(
         told(f"checking that every arm can be built: {cell.name}")
         try:
             check_loggers(cell.config)
-            trainable, _ = build(cell.config.to_resume())
+            trainable, hooks = build(cell.config.to_resume())
+            trainable.close()
+            check_hooks_of_processes(hooks, processes)
         except RlplastError as error:
             raise ConfigError(f"arm {cell.arm!r}: {error}") from error
-        trainable.close()
-        if processes > 1 and not getattr(trainable, "several_processes", False):
-            raise ConfigError(
-                f"processes = {processes}: a run of kind {cell.config.kind} (arm {cell.arm!r}) "
-                "trains in one; runs of kind gpt train in several"
-            )
         info = resume_info(trainable)
         found = info.get("environment", {"resume": "exact"})
         if found["resume"] != "exact":

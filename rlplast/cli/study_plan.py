@@ -106,7 +106,7 @@ def _check_arms(study: StudyConfig) -> None:
             try:
                 config = run.config.to_resume()
                 make_data(config)
-                levels |= dict.fromkeys(build_each(plan([run])))
+                levels |= dict.fromkeys(build_each(plan([run]), processes=study.processes))
             except ConfigError as error:
                 if not _for_want_of_a_package(error):
                     raise

@@ -220,6 +220,32 @@ class GPTConfig(RunConfig):
         """
         return replace(self, start=StartConfig())
 
+    def own_batch(self, processes: int) -> tuple[int, int]:
+        """Return the sequences per update of each of so many processes, and per forward pass."""
+        own = self.batch_size // processes
+        return own, self.micro_batch or own
+
+    def check_processes(self, count: int) -> None:
+        """Check that the config fits so many processes that train together.
+
+        Raises:
+            ConfigError: if the batch cannot be split as it says, or graphs are asked for.
+        """
+        if self.batch_size % count:
+            raise ConfigError(
+                f"batch_size = {self.batch_size} with {count} processes: allowed is a multiple"
+            )
+        own, micro = self.own_batch(count)
+        if own % micro:
+            raise ConfigError(
+                f"micro_batch = {micro}: allowed is a divisor of {own}, the sequences of a process "
+                f"(batch_size = {self.batch_size}, {count} processes)"
+            )
+        if self.accelerate == "graph" and count > 1:
+            raise ConfigError(
+                f"accelerate = 'graph' with {count} processes: allowed are off and compile"
+            )
+
     def without_graphs(self) -> "GPTConfig":
         """Return the config with eager updates instead of CUDA graphs."""
         return replace(self, accelerate="off") if self.accelerate == "graph" else self

@@ -82,7 +82,8 @@ class GPTTrainer(Trainable):
 
     def __init__(self, config: GPTConfig, device: torch.device) -> None:
         self.config, self.phases = config, config.phase_list()
-        self.micro_batch = _micro_batch(config)
+        config.check_processes(distributed.world())
+        self.micro_batch = config.own_batch(distributed.world())[1]
         if config.precision == "fp16" and device.type != "cuda":
             raise ConfigError(
                 f"precision = 'fp16' on {device.type}: allowed are fp32 and bf16; fp16 needs CUDA"
@@ -117,11 +118,6 @@ class GPTTrainer(Trainable):
         if compiled:
             inner = torch.compile(inner, dynamic=False, options=compile_options(device))
         self._loss = distributed.averaging(inner, device)  # pyright: ignore[reportArgumentType]
-        if config.accelerate == "graph" and distributed.world() > 1:
-            raise ConfigError(
-                f"accelerate = 'graph' with {distributed.world()} processes: allowed are off and "
-                "compile"
-            )
         self._graphs = graphs_of(config.accelerate, device, "accelerate")
 
     @property
@@ -330,23 +326,6 @@ class GPTTrainer(Trainable):
     def close(self) -> None:
         """Leave the group of processes, if there is one."""
         distributed.leave()
-
-
-def _micro_batch(config: GPTConfig) -> int:
-    """Return the sequences per forward pass of one process."""
-    world = distributed.world()
-    if config.batch_size % world:
-        raise ConfigError(
-            f"batch_size = {config.batch_size} with {world} processes: allowed is a multiple"
-        )
-    own = config.batch_size // world
-    micro = config.micro_batch or own
-    if own % micro:
-        raise ConfigError(
-            f"micro_batch = {micro}: allowed is a divisor of {own}, the sequences of a process "
-            f"(batch_size = {config.batch_size}, {world} processes)"
-        )
-    return micro
 
 
 def _open(config: GPTConfig) -> dict[str, Corpus]:

@@ -42,12 +42,7 @@ def build(config: RunConfig) -> tuple[Trainable, Hooks]:
             source=trainable,
             penalties=trainable.penalties,
         )
-        if distributed.world() > 1 and hooks.recorded():
-            raise ConfigError(
-                f"hooks read activations at every update, of which each of {distributed.world()} "
-                "processes sees its own: train in one process, or give the method a schedule such "
-                "as every: 1000 updates, which reads a probe that is the same in all of them"
-            )
+        check_hooks_of_processes(hooks, distributed.world())
     except ConfigError:
         trainable.close()
         raise
@@ -60,6 +55,35 @@ def _measured(config: RunConfig) -> Measured:
     return Measured(names, config.evaluate.every is not None)
 
 
+def check_processes(config: RunConfig, count: int) -> None:
+    """Check that so many processes can train a run together.
+
+    Raises:
+        ConfigError: if they cannot.
+    """
+    make = get_kind(config.kind).trainable_class()
+    if count > 1 and not getattr(make, "several_processes", False):
+        raise ConfigError(
+            f"kind = {config.kind!r} with {count} processes: it trains in one, so without torchrun "
+            "and without a study's `processes`; kind: gpt trains in several"
+        )
+    config.check_processes(count)
+
+
+def check_hooks_of_processes(hooks: Hooks, count: int) -> None:
+    """Check that hooks do the same in each of so many processes.
+
+    Raises:
+        ConfigError: if some read what only their process sees.
+    """
+    if count > 1 and hooks.recorded():
+        raise ConfigError(
+            f"hooks read activations at every update, of which each of {count} processes sees its "
+            "own: train in one process, or give the method a schedule such as every: 1000 updates, "
+            "which reads a probe that is the same in all of them"
+        )
+
+
 def build_trainable(config: RunConfig) -> Trainable:
     """Return the Trainable of a config, without its hooks.
 
@@ -67,11 +91,7 @@ def build_trainable(config: RunConfig) -> Trainable:
         ConfigError: for whatever the config asks that is not there.
     """
     make = get_kind(config.kind).trainable_class()
-    if distributed.world() > 1 and not getattr(make, "several_processes", False):
-        raise ConfigError(
-            f"kind = {config.kind!r} with {distributed.world()} processes of torchrun: it trains "
-            "in one, so start it without torchrun; kind: gpt trains in several"
-        )
+    check_processes(config, distributed.world())
     torch.set_num_threads(config.threads)
     device = choose_device(config.device)
     set_up(device, config.matmul, config.deterministic)

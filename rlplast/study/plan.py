@@ -33,12 +33,13 @@ _LONGEST = 80  # characters: of a task and an arm together a log is called
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a study, its config checked."""
+    """One run of a study, its config checked, and how many processes train it together."""
 
     task: str
     seed: int
     arm: str
     config: RunConfig
+    processes: int = 1
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def _cells(group: Sequence[PlannedRun]) -> list[Cell]:
         same, parent, starts = todo.pop()
         first = group[same[0]]
         if len(same) == 1:
-            key = _key(first.config, ())
+            key = _key(first.config, (), first.processes)
             about = (first.task, first.seed, first.arm, first.config)
             cells.append(Cell(key, *about, parent, starts, ()))
             continue
@@ -141,7 +142,7 @@ def _cells(group: Sequence[PlannedRun]) -> list[Cell]:
             raise ConfigError(f"arms {names} are the same run: leave all but one of them out")
         if min(time.value for time in stops) > 0:
             config = _shared_config(first.config, own[same[0]])
-            key = _key(config, stops)
+            key = _key(config, stops, first.processes)
             cells.append(Cell(key, first.task, first.seed, None, config, parent, starts, stops))
             parent, starts = key, stops
         due = {
@@ -272,8 +273,9 @@ def _without_rows(config: RunConfig) -> str:
     return _canonical(dataclasses.asdict(dataclasses.replace(config, hooks=[], penalties=[])))
 
 
-def _key(config: RunConfig, stops: tuple[Time, ...]) -> str:
+def _key(config: RunConfig, stops: tuple[Time, ...], processes: int) -> str:
     content = {"config": dataclasses.asdict(config), "stops": [str(time) for time in stops]}
+    content |= {"processes": processes} if processes > 1 else {}  # whose sums round otherwise
     return hashlib.sha256(_canonical(content).encode()).hexdigest()[:16]
 
 

@@ -106,7 +106,7 @@ def test_whether_several_processes_can_train_is_said_by_what_trains(
 ) -> None:
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=r"kind = 'dqn' with 2 processes .* without torchrun"):
+    with pytest.raises(ConfigError, match=r"kind = 'dqn' with 2 processes: .* without torchrun"):
         build_trainable(read_config(SMALL))
     makers = {name: kind.trainable_class() for name, kind in kinds().items()}
     assert [n for n, make in makers.items() if hasattr(make, "several_processes")] == ["gpt"]

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from rlplast.cli.study_cells import build_each, read_study_config, study_cells
+from rlplast.cli.study_cells import read_study_config, study_cells
 from rlplast.core.errors import ConfigError
+from tests.cli.commands import command
 from tests.runs import TINY, final
 
 GPT: dict[str, Any] = {
@@ -99,12 +100,37 @@ def test_a_cell_goes_on_after_a_process_of_it_was_killed(victim: str, tmp_path: 
     assert final(arm(out, "none")) == final(arm(whole, "none"))
 
 
-def test_agents_train_in_one_process(tmp_path: Path) -> None:
-    study = read_study_config(str(study_of(tmp_path, TINY, none={"hooks": []})))
-    with pytest.raises(
-        ConfigError, match=r"processes = 2: a run of kind dqn \(arm 'none'\) trains"
-    ):
-        build_each(study_cells(study), processes=study.processes)
+CBP = {"hooks": [{"method": "cbp", "every": "1 updates"}]}
+
+
+@pytest.mark.parametrize(
+    ("base", "arm", "says"),
+    [
+        (TINY, {}, "arm 'a': kind = 'dqn' with 2 processes: it trains in one, so without"),
+        (GPT | {"batch_size": 7}, {}, "batch_size = 7 with 2 processes: allowed is a multiple"),
+        (GPT | {"micro_batch": 8}, {}, "micro_batch = 8: allowed is a divisor of 4"),
+        (GPT | {"accelerate": "graph"}, {}, "accelerate = 'graph' with 2 processes: allowed are"),
+        (GPT, CBP, "hooks read activations at every update, of which each of 2 processes sees"),
+    ],
+)
+def test_what_several_processes_cannot_train_is_refused_by_the_plan(
+    base: dict[str, Any], arm: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    path = study_of(tmp_path, base, a={"hooks": []} | arm)
+    for words in (["--plan"], ["--out", tmp_path / "study"]):
+        outcome = command("study", path, *words)
+        assert outcome.code == 2 and says in outcome.err
+
+
+def test_cells_of_another_number_of_processes_are_other_cells(tmp_path: Path) -> None:
+    path = study_of(tmp_path, GPT, none={"hooks": []}, fire=FIRE)
+    keys = []
+    for number in (1, 2, 3):
+        text = path.read_text().replace("processes: 2", f"processes: {number}")
+        (tmp_path / "other.yaml").write_text(text.replace("batch_size: 8", "batch_size: 12"))
+        study = read_study_config(str(tmp_path / "other.yaml"))
+        keys += [cell.key for cell in study_cells(study)]
+    assert len(set(keys)) == len(keys) == 9
 
 
 @pytest.mark.parametrize("number", [0, 1.5, "two"])

@@ -327,6 +327,13 @@ class RunConfig:
         """Return the config with eager updates instead of CUDA graphs; default: there are none."""
         return self
 
+    def check_processes(self, count: int) -> None:
+        """Check that the config fits so many processes that train together; default: it does.
+
+        Raises:
+            ConfigError: naming what does not.
+        """
+
     def adds_penalties_apart(self) -> bool:
         """Say whether an update without a term is the same, bit for bit, whatever penalties exist.
 
