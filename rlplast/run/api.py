@@ -360,8 +360,10 @@ def _tell_device(
     try:
         now = device_info(choose_device(config.device))
     except ConfigError as error:
+        if before is not None and before["type"] == "cpu":
+            raise
         raise ConfigError(
-            f"{error}. `rlplast resume {path} --device cpu` goes on on another device, where "
+            f"{error}. `rlplast resume {path} --device cpu` moves the run to another device, where "
             "numbers round otherwise"
         ) from error
     if before is not None and now != before:

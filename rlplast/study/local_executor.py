@@ -50,7 +50,8 @@ def make(
     if type(devices) is not int or not least <= devices <= 1000:
         raise ConfigError(
             f"executor local: devices is {devices!r}: allowed is how many GPUs this machine has, "
-            f"{least} to 1000 where gpus is {gpus}; default: those that PyTorch sees, {seen}"
+            f"{least} to 1000 where gpus is {gpus}; default: those that PyTorch sees, {seen}; "
+            "to plan for another machine, say what that one has"
         )
     if not none and 0 < devices < processes:
         raise ConfigError(

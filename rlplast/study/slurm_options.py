@@ -62,8 +62,9 @@ def check_parameters(given: Any, names: Collection[str]) -> dict[str, Any]:
     for key in ("nodes", "ntasks_per_node"):
         if given.get(key, 1) != 1 or isinstance(given.get(key), bool):
             raise ConfigError(
-                f"executor slurm: slurm.{key} is {given[key]!r}: allowed is 1, since a cell is "
-                "one process"
+                f"executor slurm: slurm.{key} is {given[key]!r}: allowed is 1: a cell "
+                "starts its own processes; for N of them say the study's processes: N and "
+                "slurm.gpus_per_node: N"
             )
     warning = given.get("signal_delay_s", _WARNING)
     if type(warning) is not int or not 1 <= warning <= 65535:

@@ -48,7 +48,7 @@ def test_a_resume_without_the_gpu_of_a_run_is_refused(cut: Path) -> None:
         api.resume(cut)
     assert str(error.value) == (
         "device = 'cuda' is not there: torch sees 0 CUDA devices; use auto or cpu. `rlplast resume "
-        f"{cut} --device cpu` goes on on another device, where numbers round otherwise"
+        f"{cut} --device cpu` moves the run to another device, where numbers round otherwise"
     )
 
 
