@@ -235,7 +235,7 @@ class SAC(OffPolicyAgent):
         loss, q, of_critic = self._critic_loss(batch)
         self._minimise("critic", loss)
         zero = torch.zeros_like(q)
-        return torch.stack([loss.detach(), zero, q, zero]), {"critic": of_critic}
+        return torch.stack([loss.detach(), zero, q, zero]), {"actor": {}, "critic": of_critic}
 
     def _next_update(self) -> Callable[..., Any]:
         whole = (self.clock.updates + 1) % self.config.agent.actor_every == 0

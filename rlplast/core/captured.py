@@ -10,9 +10,9 @@ reads of the host, such as a clock, is what it was then. All of it that matters 
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,11 +64,17 @@ def graphs_of(accelerate: str, device: torch.device, key: str) -> "Graphs | None
     return Graphs(device, key)
 
 
+class _Captured(NamedTuple):
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Tensor]
+    result: Any
+
+
 class Graphs:
     """Pieces of work of one device, which are captured once and then replayed.
 
     Between replays weights and optimizer state may change, but not their addresses. Inputs are
-    copied to where they were at the capture.
+    copied to where they were at the capture. A key that is too rare to be captured keeps no memory.
 
     Attributes:
         reasons: why the work of a key stays eager, by key.
@@ -82,8 +88,7 @@ class Graphs:
         self.reasons: dict[Hashable, str] = {}
         self._device, self._asked = device, asked
         self._runs: Counter[Hashable] = Counter()
-        self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Any]] = {}  # and its result
-        self._inputs: dict[Hashable, list[Tensor]] = {}
+        self._graphs: dict[Hashable, _Captured] = {}
         self._side = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()  # graphs never run at once, so they share it
 
@@ -99,17 +104,15 @@ class Graphs:
         key = (key, *(tensor.shape for tensor in inputs))
         if key in self.reasons:
             return work(*inputs)
-        if inputs:
-            static = self._inputs.setdefault(key, [torch.empty_like(i) for i in inputs])
-            torch._foreach_copy_(static, list(inputs))
-            work = partial(work, *static)
         if key not in self._graphs:
             self._runs[key] += 1
-            if self._runs[key] <= EAGER or not self._capture(key, work):
-                return self._run_aside(work)
-        graph, result = self._graphs[key]
-        graph.replay()
-        return result
+            if self._runs[key] <= EAGER or not self._capture(key, work, inputs):
+                return self._run_aside(partial(work, *inputs))
+        captured = self._graphs[key]
+        if inputs:
+            torch._foreach_copy_(captured.inputs, list(inputs))
+        captured.graph.replay()
+        return captured.result
 
     def _run_aside(self, work: Callable[[], Any]) -> Any:
         """Do work in a stream of its own, as a capture needs it of what comes before."""
@@ -120,13 +123,13 @@ class Graphs:
         now.wait_stream(self._side)
         return result
 
-    def _capture(self, key: Hashable, work: Callable[[], Any]) -> bool:
+    def _capture(self, key: Hashable, work: Callable[..., Any], inputs: Sequence[Tensor]) -> bool:
         """Capture the work of a key, if it can be."""
-        graph = torch.cuda.CUDAGraph()
+        graph, static = torch.cuda.CUDAGraph(), [i.clone() for i in inputs]
         try:
             # Checkpoints are written by another thread, which must not end the capture.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                result = work()
+                result = work(*static)
         except NotCaptured as reason:
             if str(reason) not in self.reasons.values():
                 warnings.warn(
@@ -134,11 +137,13 @@ class Graphs:
                 )
             self.reasons[key] = str(reason)
             return False
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             raise ConfigError(
                 f"{self._asked} = 'graph': the update cannot be captured here "
                 f"({shortened(str(error), 200)}): set it to off (to resume a run, in its "
                 "config.yaml)"
             ) from error
-        self._graphs[key] = graph, result
+        self._graphs[key] = _Captured(graph, static, result)
         return True

@@ -6,15 +6,16 @@
 import os
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rlplast.study.child import PARENT, STOPPED
+from rlplast.study.child import GRACE, PARENT, STOPPED
 
 __all__ = ["lead"]
 
-_GRACE = 60.0  # seconds in which the first sees by itself that another one has failed
+_PATIENCE = 20.0  # seconds in which the first sees by itself that another one has failed
 
 
 @contextmanager
@@ -37,6 +38,7 @@ def lead(processes: int, command: Sequence[str]) -> Iterator[None]:
     others = []
     for rank in map(str, range(1, processes)):
         own = names | {"RANK": rank, "LOCAL_RANK": rank, PARENT: str(os.getpid())}
+        own |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # as the first imports
         others.append(
             subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, **own})
         )
@@ -51,6 +53,7 @@ def lead(processes: int, command: Sequence[str]) -> Iterator[None]:
 
 
 def _fail_with(other: "subprocess.Popen[bytes]", over: threading.Event) -> None:
-    """End this process if another one fails."""
-    if other.wait() not in (0, STOPPED) and not over.wait(_GRACE):
-        os._exit(1)
+    """End this process if another one fails; after a stop, this one may still be saving."""
+    code = other.wait()
+    if code != 0 and not over.wait(GRACE if code == STOPPED else _PATIENCE):
+        os._exit(code if 0 < code != STOPPED else 1)

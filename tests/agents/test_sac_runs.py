@@ -61,3 +61,14 @@ def test_resumed_run_equals_an_uninterrupted_one(
         assert found[name] == value, name
     assert found.keys() == expected.keys()
     assert len(found["receipts"]) >= (3 if config["hooks"] else 0)
+
+
+@pytest.mark.parametrize("method", ["cbp", "snr"])
+def test_a_method_that_reads_activations_rests_in_updates_without_those_of_the_actor(
+    method: str, tmp_path: Path
+) -> None:
+    row = {"method": method, "every": "1 updates", "from": "4 updates"}
+    agent = {"agent": {"actor_every": 3}, "total": "60 env_steps", "hooks": [row]}
+    run = api.train(small_sac(**agent), tmp_path)
+    (receipt,) = [r for r in run.lines("receipts") if r["network"] == "actor"][-1:]
+    assert receipt["method"] == method

@@ -14,7 +14,7 @@ import pytest
 import torch
 from _pytest.mark import ParameterSet
 
-from rlplast.core.captured import EAGER
+from rlplast.core.captured import EAGER, graphs_of
 from rlplast.core.checkpoint.checkpoint import network_tensors
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import rows
@@ -147,6 +147,27 @@ def test_phases_with_other_optimizers(corpora: dict[str, str]) -> None:
     optimizer = {"name": "adam", "first_phase": "sgd", "renew": True}
     stream = {"name": "warm_start", "fraction": 0.4, "epochs": [1, UPDATES]}
     check("supervised", "", least("supervised", 2), corpora, optimizer=optimizer, stream=stream)
+
+
+def test_an_optimizer_of_the_first_phase_that_cannot_be_captured_is_named(
+    corpora: dict[str, str],
+) -> None:
+    optimizer = {"name": "adam", "first_phase": "muon"}
+    stream = {"name": "warm_start", "fraction": 0.4, "epochs": [2, UPDATES]}
+    check("supervised", "muon", 0, corpora, optimizer=optimizer, stream=stream)
+
+
+def test_updates_too_rare_to_be_captured_keep_no_memory() -> None:
+    graphs = graphs_of("graph", torch.device("cuda"), "accelerate")
+    assert graphs is not None
+    x, out = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
+    before = torch.cuda.memory_allocated()
+    for number in range(50):
+        graphs(number, lambda x: out.add_(x).sum(), x)
+    assert torch.cuda.memory_allocated() == before
+    for _ in range(EAGER + 2):
+        graphs("often", lambda x: out.add_(x).sum(), x)
+    assert out[0] == 50 + EAGER + 2
 
 
 def test_the_online_accuracy_of_tasks(corpora: dict[str, str]) -> None:

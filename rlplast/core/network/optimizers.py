@@ -195,6 +195,7 @@ class Updater:
             rest = [p for p in parameters if p.ndim < 2]
             groups += [{"params": rest, "weight_decay": 0.0}] if rest else []
         name = config.first_phase if self._first and config.first_phase else config.name
+        self._name = name
         params = {} if self._first else config.own_params()
         made = get("optimizers", name).target(self._module, groups, config.lr, **params)
         self.optimizers: list[torch.optim.Optimizer] = made if isinstance(made, list) else [made]
@@ -264,7 +265,7 @@ class Updater:
     def step(self) -> None:
         """Update once along the gradients there are."""
         if not self.captures:
-            refuse_capture(f"optimizer {self.config.name} steps on the host")
+            refuse_capture(f"optimizer {self._name} steps on the host")
         self.clip()
         for optimizer in self.optimizers:
             optimizer.step()
