@@ -23,10 +23,10 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
 from rlplast.core.network.network import Network
-from rlplast.core.network.optimizers import Updater
 from rlplast.core.network.record import in_mode
 from rlplast.core.rng import derive_seed, numpy_stream, torch_stream
 from rlplast.core.training.trainable import penalties_of
+from rlplast.optimizers.updater import Updater
 
 __all__ = ["DQN"]
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 from rlplast.agents.networks import ACTIVATIONS, ARCHITECTURES, INIT_LAWS, OUTPUTS
 from rlplast.agents.off_policy_config import OffPolicyAgentConfig, OffPolicyConfig
 from rlplast.core.errors import ConfigError, check_choice
-from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.core.network.own import is_factory
 from rlplast.core.registry import param
+from rlplast.optimizers.config import OptimizerConfig
 
 __all__ = ["DQNAgentConfig", "DQNConfig"]
 

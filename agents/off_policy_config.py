@@ -11,9 +11,9 @@ from rlplast.agents.sequence import EnvConfig, Sequence, spec_of
 from rlplast.agents.update_plan import UpdatePlan, ratios_of
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
-from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.core.registry import check_range, param
 from rlplast.core.training.config import EvaluateConfig, RunConfig
+from rlplast.optimizers.config import OptimizerConfig
 
 __all__ = ["EnvConfig", "OffPolicyAgentConfig", "OffPolicyConfig", "OffPolicyEvaluateConfig"]
 

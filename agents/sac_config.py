@@ -8,9 +8,9 @@ from rlplast.agents.networks import ACTIVATIONS
 from rlplast.agents.off_policy_config import EnvConfig, OffPolicyAgentConfig, OffPolicyConfig
 from rlplast.agents.sac_networks import KINDS
 from rlplast.core.errors import ConfigError, check_choice
-from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.core.network.own import is_factory
 from rlplast.core.registry import param
+from rlplast.optimizers.config import OptimizerConfig
 
 __all__ = ["SACAgentConfig", "SACConfig"]
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rlplast.core.method.receipt import Receipt
     from rlplast.core.network.edits import Assign, Scale
     from rlplast.core.network.network import Network
-    from rlplast.core.network.optimizer_factories import optimizer
     from rlplast.core.network.record import record
     from rlplast.core.network.units import UnitGroup, UnitSpec
     from rlplast.core.registry import param
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from rlplast.methods.parseval import Parseval
     from rlplast.methods.shrink_perturb import shrink_perturb
     from rlplast.methods.swr import swr
+    from rlplast.optimizers.factories import optimizer
     from rlplast.run.api import Run
 
 # Loaded when first used: an environment's process imports this package and needs no torch.
@@ -54,7 +54,7 @@ _HOMES = {
     "rlplast.core.method.receipt": ("Receipt",),
     "rlplast.core.network.edits": ("Assign", "Scale"),
     "rlplast.core.network.network": ("Network",),
-    "rlplast.core.network.optimizer_factories": ("optimizer",),
+    "rlplast.optimizers.factories": ("optimizer",),
     "rlplast.core.network.record": ("record",),
     "rlplast.core.network.units": ("UnitSpec",),
     "rlplast.core.registry": ("param",),

@@ -11,11 +11,11 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from rlplast.core.network.network import Network
-from rlplast.core.network.schedule_free import ScheduleFree
 from rlplast.core.network.stacked import StackedLinear
-from rlplast.core.network.trac import Trac
-from rlplast.core.network.upgd import UPGD
 from rlplast.core.rng import preserve_global_rng
+from rlplast.optimizers.schedule_free import ScheduleFree
+from rlplast.optimizers.trac import Trac
+from rlplast.optimizers.upgd import UPGD
 
 BATCH = 8
 WIDTH = 6

@@ -1,7 +1,7 @@
 """Imports point one way.
 
-plugins <- core <- methods, metrics <- supervised, gpt, adapters, agents <- run <- study, report <-
-cli; envs imports plugins alone, and only run and cli import agents or envs. Inside core:
+plugins <- core <- optimizers, methods, metrics <- supervised, gpt, adapters, agents <- run <- study,
+report <- cli; envs imports plugins alone, and only run and cli import agents or envs. Inside core:
 network <- method, checkpoint <- training.
 """
 
@@ -26,7 +26,7 @@ CORE_RANK = {room: rank for rank, rooms in enumerate(CORE_TIERS) for room in roo
 TIERS = (
     ("plugins",),
     ("core",),
-    ("methods", "metrics"),
+    ("optimizers", "methods", "metrics"),
     ("supervised", "gpt", "adapters", "agents"),
     ("run",),
     ("study", "report"),
@@ -34,7 +34,7 @@ TIERS = (
 )
 RANK = {room: rank for rank, rooms in enumerate(TIERS) for room in rooms}
 ONLY_RUN_IMPORTS, ONLY_CLI_IMPORTS = {"agents", "envs"}, {"cli", "rlplast"}
-FACADE_IMPORTS = {"core", "methods", "metrics"}
+FACADE_IMPORTS = {"core", "optimizers", "methods", "metrics"}
 
 CORE_THIRD_PARTY = {"torch", "numpy"}
 CORE_THIRD_PARTY_OF_FILE = {

@@ -86,12 +86,12 @@ _BUILT_IN = (
     "rlplast.methods",
     "rlplast.agents.sampling",
     "rlplast.metrics",
-    "rlplast.core.network.optimizer_factories",
-    "rlplast.core.network.kron",
-    "rlplast.core.network.muon_fire",
-    "rlplast.core.network.schedule_free",
-    "rlplast.core.network.trac",
-    "rlplast.core.network.upgd",
+    "rlplast.optimizers.factories",
+    "rlplast.optimizers.kron",
+    "rlplast.optimizers.muon_fire",
+    "rlplast.optimizers.schedule_free",
+    "rlplast.optimizers.trac",
+    "rlplast.optimizers.upgd",
 )
 # What measures registered metrics, which imports most of core.
 _MEASURER = "rlplast.metrics.probe"

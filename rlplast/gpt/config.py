@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError, check_choice, check_known, did_you_mean
-from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.core.registry import check_range, param
 from rlplast.core.training.config import EvaluateConfig, MetricsConfig, RunConfig
 from rlplast.gpt.model import GPTModelConfig
+from rlplast.optimizers.config import OptimizerConfig
 
 __all__ = ["GPTConfig", "GPTEvaluateConfig", "Phase", "StartConfig"]
 

@@ -23,7 +23,6 @@ from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import zero_all
-from rlplast.core.network.optimizers import Updater, lr_at
 from rlplast.core.network.record import in_mode
 from rlplast.core.rng import Streams, derive_seed, numpy_stream, torch_stream
 from rlplast.core.training import distributed
@@ -38,6 +37,8 @@ from rlplast.gpt.config import GPTConfig, Phase
 from rlplast.gpt.corpus import Corpus, batch, check_corpus, open_corpus, validation_batches
 from rlplast.gpt.model import GPT, cross_entropy
 from rlplast.gpt.start import start
+from rlplast.optimizers.config import lr_at
+from rlplast.optimizers.updater import Updater
 
 __all__ = ["GPTTrainer"]
 

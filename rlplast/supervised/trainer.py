@@ -22,7 +22,6 @@ from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import zero_all
-from rlplast.core.network.optimizers import Updater
 from rlplast.core.network.own import is_factory
 from rlplast.core.network.record import in_mode, record
 from rlplast.core.rng import Streams, derive_seed, torch_stream
@@ -34,6 +33,7 @@ from rlplast.core.training.trainable import (
     penalties_of,
 )
 from rlplast.metrics.calibration import mca
+from rlplast.optimizers.updater import Updater
 from rlplast.supervised.augment import augment
 from rlplast.supervised.config import SupervisedConfig
 from rlplast.supervised.data import Dataset, Images, load_data, normaliser

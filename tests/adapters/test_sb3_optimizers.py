@@ -12,10 +12,10 @@ from torch.optim import Optimizer
 
 from rlplast.adapters.sb3 import HookCallback, optimizer_class
 from rlplast.core.errors import ConfigError
-from rlplast.core.network.schedule_free import ScheduleFree
-from rlplast.core.network.trac import Trac
-from rlplast.core.network.upgd import UPGD
 from rlplast.core.rng import derive_seed
+from rlplast.optimizers.schedule_free import ScheduleFree
+from rlplast.optimizers.trac import Trac
+from rlplast.optimizers.upgd import UPGD
 from tests.adapters.hosts import same, sb3_model, state
 from tests.adapters.ppo_by_hand import Watched, learn_by_hand
 

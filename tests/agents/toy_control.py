@@ -11,9 +11,9 @@ import torch
 from rlplast.agents.off_policy_config import EnvConfig
 from rlplast.agents.sac import SAC
 from rlplast.agents.sac_config import SACAgentConfig, SACConfig
-from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.envs.base import EnvSpec
 from rlplast.envs.vector import VectorStep
+from rlplast.optimizers.config import OptimizerConfig
 from tests.agents.toy_env import Toy, advanced, parts, use_toy
 
 OBS_DIM, ACTION_DIM, ROUND = 3, 2, 7

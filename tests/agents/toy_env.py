@@ -16,9 +16,9 @@ from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.off_policy_config import EnvConfig
 from rlplast.agents.sac import SAC
 from rlplast.core.method.hooks import Hooks
-from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.envs.base import EnvSpec, EpisodicEnv, rng_state
 from rlplast.envs.vector import VectorEnv
+from rlplast.optimizers.config import OptimizerConfig
 
 ROUND = 7  # steps in an episode
 SPEC = EnvSpec("toy/wheel", (3,), "float32", 1, 3, 2, ROUND)

@@ -17,8 +17,8 @@ from rlplast.agents.sac import SAC
 from rlplast.agents.sac_config import SACAgentConfig, SACConfig
 from rlplast.core.checkpoint.checkpoint import network_tensors
 from rlplast.core.method.penalties import Penalties
-from rlplast.core.network.optimizers import OptimizerConfig
 from rlplast.core.training.trainable import Trainable
+from rlplast.optimizers.config import OptimizerConfig
 from rlplast.run import api
 from tests.agents.toy_control import use_slide
 from tests.agents.toy_env import configs, use_wheel

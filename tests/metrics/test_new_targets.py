@@ -10,12 +10,13 @@ from torch.nn import functional as F
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
-from rlplast.core.network.optimizers import OptimizerConfig, Updater
 from rlplast.core.registry import rows
 from rlplast.core.rng import torch_stream
 from rlplast.metrics import output_probe
 from rlplast.metrics.new_targets import Trainability, trainability
 from rlplast.metrics.probe import check_names, measure_run
+from rlplast.optimizers.config import OptimizerConfig
+from rlplast.optimizers.updater import Updater
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
 from tests.agents.toy_env import same

@@ -13,7 +13,7 @@ import pytest
 from rlplast import envs
 from rlplast.cli.study_command import read_study_config, study_cells
 from rlplast.core.clock import Time
-from rlplast.core.network.optimizers import Updater
+from rlplast.optimizers.updater import Updater
 from rlplast.run.config_file import read_config
 from rlplast.run.shipped import config_folder
 from rlplast.study.spec import StudyConfig, runs_of

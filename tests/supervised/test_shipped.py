@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rlplast.core.network.optimizers import lr_at
 from rlplast.core.training.config import read_yaml
+from rlplast.optimizers.config import lr_at
 from rlplast.run.config_file import read_config
 from rlplast.supervised.config import SupervisedConfig
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rlplast.core.network.optim_state import DRAWN, always, share, shared
-from rlplast.core.network.optimizer_factories import Groups, optimizer
 from rlplast.core.rng import derive_seed
+from rlplast.optimizers.factories import Groups, optimizer
 
 __all__ = ["UPGD"]
 

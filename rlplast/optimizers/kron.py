@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rlplast.core.network.optim_state import DRAWN, Whole, always, share, shared
-from rlplast.core.network.optimizer_factories import Groups, optimizer
 from rlplast.core.optional import import_optional
 from rlplast.core.rng import derive_seed, preserve_global_rng
+from rlplast.optimizers.factories import Groups, optimizer
 
 __all__ = ["Kron"]
 

@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.optim_state import always, share, shared
-from rlplast.core.network.optimizer_factories import Groups, optimizer
 from rlplast.core.registry import get
+from rlplast.optimizers.factories import Groups, optimizer
 
 __all__ = ["Trac", "erfi"]
 

@@ -16,8 +16,9 @@ from rlplast.core.network.optim_state import (
     optimizer_tensors,
     zero_all,
 )
-from rlplast.core.network.optimizers import OptimizerConfig, Updater
-from rlplast.core.network.schedule_free import ScheduleFree
+from rlplast.optimizers.config import OptimizerConfig
+from rlplast.optimizers.schedule_free import ScheduleFree
+from rlplast.optimizers.updater import Updater
 from rlplast.run import api
 from rlplast.supervised.trainer import Supervised
 from tests.firing import apply

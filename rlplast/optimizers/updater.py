@@ -1,13 +1,11 @@
-"""A run's optimizer and learning rate, from the section ``optimizer:`` of its config.
+"""The optimizers of a module, and what an update does with them.
 
-- `OptimizerConfig`: the section.
-- `Updater`: the optimizers it asks for, of one module.
-- `lr_at`: the learning rate as a pure function of the place in a phase.
+- `Updater`: steps, clips and sets the learning rate.
+- `adam_step`: a step of Adam that compiles with the rest of an update.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,143 +13,14 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
 from rlplast.core.captured import refuse_capture
-from rlplast.core.errors import ConfigError
-from rlplast.core.registry import check_fields, check_range, checked, get, param, rows
+from rlplast.core.registry import get
 from rlplast.core.rng import derive_seed
+from rlplast.optimizers.config import OptimizerConfig, lr_at
 
-__all__ = ["OptimizerConfig", "Updater", "lr_at"]
+__all__ = ["Updater"]
 
 _CAPTURED = (Adam, AdamW, SGD, RMSprop)  # with a learning rate on the device
 _CONSTANTS = ("betas", "eps", "weight_decay")  # of a parameter group, for `adam_step`
-
-
-@dataclass
-class OptimizerConfig:
-    """The optimizer and its learning rate; warm-up and schedule start anew at every phase.
-
-    Attributes:
-        name: adam, adamw, sgd, upgd or another of ``rlplast list optimizers``.
-        lr: largest learning rate per update.
-        weight_decay: strength of weight decay. adam, sgd and rmsprop add it to the gradient; others
-            decouple it.
-        decay: which tensors decay: all, or matrices (two dimensions or more).
-        betas: two numbers, for adam, adamw, muon, muon_fire, schedule_free and trac; null for the
-            optimizer's own default, see `rlplast list optimizers`.
-        eps: ε, for the optimizers with `betas` and rmsprop; null for the optimizer's own default.
-        momentum: for kron, muon, muon_fire, rmsprop, sgd and trac; null for the optimizer's own
-            default.
-        params: other parameters of the optimizer.
-        schedule: how the learning rate falls after the warm-up: constant, linear, cosine or step.
-        warmup: share of each phase in which the learning rate rises linearly from 0.
-        warmup_end: when a warm-up of W updates reaches `lr`. inside: at its last update, with
-            lr·i/W at update i. after: at the update after it, with lr·i/(W + 1).
-        warmup_max: most updates of the warm-up (epochs with ``stepped: epoch``); null for no bound.
-        lr_min: final learning rate of linear and cosine.
-        milestones: for step: shares of a phase at which the learning rate is multiplied by `gamma`.
-        gamma: for step: the factor at each of the `milestones`.
-        stepped: how often the learning rate changes: update or epoch.
-        clip_norm: largest norm of a network's gradient; null for no bound.
-        renew: whether the optimizer's state is reset when a phase starts.
-        first_phase: another optimizer for the first phase of several, with its own defaults and
-            the same learning rate; null for none. The second phase begins with a new one of `name`.
-    """
-
-    name: str = "adam"
-    lr: float = param(1e-3, "(0, inf)")
-    weight_decay: float = param(0.0, "[0, inf)")
-    decay: str = param("all", "all | matrices")
-    betas: list[float] | None = None
-    eps: float | None = param(None, "(0, inf)")
-    momentum: float | None = param(None, "[0, 1)")
-    params: dict[str, Any] = field(default_factory=dict)
-    schedule: str = param("constant", "constant | linear | cosine | step")
-    warmup: float = param(0.0, "[0, 1]")
-    warmup_end: str = param("after", "after | inside")
-    warmup_max: int | None = param(None, "[1, inf)")
-    lr_min: float = param(0.0, "[0, inf)")
-    milestones: list[float] = field(default_factory=list)
-    gamma: float = param(0.1, "(0, 1]")
-    stepped: str = param("update", "update | epoch")
-    clip_norm: float | None = param(None, "(0, inf)")
-    renew: bool = False
-    first_phase: str | None = None
-
-    def check(self) -> None:
-        """Check values against their ranges and against each other.
-
-        Raises:
-            ConfigError: naming key, value and what is allowed.
-        """
-        known = get("optimizers", self.name).params
-        own = {name: p["default"] for name, p in known.items()} | self.own_params()
-        if own.get("nesterov") and own.get("momentum") == 0:
-            raise ConfigError(
-                f"optimizer.params.nesterov = {own['nesterov']}: it needs a momentum above 0, such "
-                "as optimizer.momentum = 0.9"
-            )
-        check_fields(self, "optimizer.")
-        if self.first_phase is not None:
-            get("optimizers", self.first_phase)
-        if self.betas is not None and len(self.betas) != 2:
-            raise ConfigError(f"optimizer.betas = {self.betas}: allowed are two numbers in [0, 1)")
-        for beta in self.betas or ():
-            check_range("optimizer.betas", beta, 0.9, "[0, 1)")
-        for share in self.milestones:
-            check_range("optimizer.milestones", share, 0.5, "(0, 1)")
-        if self.schedule == "step" and not self.milestones:
-            raise ConfigError("optimizer.schedule = 'step' needs optimizer.milestones, as [0.5]")
-        if self.schedule != "step" and self.milestones:
-            raise ConfigError(
-                f"optimizer.milestones = {self.milestones} with schedule = {self.schedule!r}: "
-                "they belong to schedule: step"
-            )
-        if self.lr_min > self.lr:
-            raise ConfigError(
-                f"optimizer.lr_min = {self.lr_min}: allowed is at most lr = {self.lr}"
-            )
-        if self.momentum and "momentum" not in known:
-            having = ", ".join(i.name for i in rows("optimizers") if "momentum" in i.params)
-            raise ConfigError(
-                f"optimizer.momentum = {self.momentum} with name = {self.name!r}: "
-                f"it belongs to {having}"
-            )
-
-    def refuse_first_phase(self, why: str) -> None:
-        """Refuse an optimizer of the first phase.
-
-        Args:
-            why: why the run has none.
-
-        Raises:
-            ConfigError: if there is one.
-        """
-        if self.first_phase is not None:
-            raise ConfigError(
-                f"optimizer.first_phase = {self.first_phase!r}: {why}; allowed is null"
-            )
-
-    @property
-    def compiles(self) -> bool:
-        """Whether its step compiles with the rest of an update: of adam and adamw it does."""
-        return self.name in ("adam", "adamw")
-
-    def own_params(self) -> dict[str, Any]:
-        """Return the optimizer's own parameters, checked; keys it does not have are left out.
-
-        Raises:
-            ConfigError: if the optimizer or one of `params` is unknown, out of range, or a key of
-                the section too.
-        """
-        known = get("optimizers", self.name).params
-        betas = None if self.betas is None else tuple(self.betas)
-        shared = {"betas": betas, "eps": self.eps, "momentum": self.momentum}
-        said = {k: v for k, v in shared.items() if k in known and v is not None}
-        for key in said.keys() & self.params.keys():
-            raise ConfigError(
-                f"optimizer.{key} = {said[key]} and optimizer.params.{key} = {self.params[key]!r}: "
-                "they are one parameter, give it once"
-            )
-        return said | checked("optimizers", self.name, self.params)
 
 
 class Updater:
@@ -334,30 +203,3 @@ def adam_step(
     first, second = corrections.unbind()
     size = square.sqrt() / second.sqrt() + constants["eps"]
     parameter.sub_(lr_per_update / first * mean / size)
-
-
-def lr_at(config: OptimizerConfig, done: int, length: int) -> float:
-    """Return the learning rate of one update.
-
-    Args:
-        config: the schedule.
-        done: updates (epochs, if `stepped` so) of this phase that are done.
-        length: how many the phase has.
-
-    Examples:
-        >>> config = OptimizerConfig(lr=1.0, warmup=0.4)
-        >>> [round(lr_at(config, i, 10), 2) for i in range(6)]
-        [0.2, 0.4, 0.6, 0.8, 1.0, 1.0]
-    """
-    warm = round(config.warmup * length)
-    warm = warm if config.warmup_max is None else min(warm, config.warmup_max)
-    if done < warm:
-        return config.lr * (done + 1) / (warm + int(config.warmup_end == "after"))
-    share = min(1.0, (done - warm) / max(1, length - warm))  # an extended run goes on
-    fall = config.lr - config.lr_min
-    if config.schedule == "linear":
-        return config.lr - fall * share
-    if config.schedule == "cosine":
-        return config.lr_min + fall * 0.5 * (1 + math.cos(math.pi * share))
-    passed = sum(done >= m * length for m in config.milestones)
-    return config.lr * config.gamma**passed

@@ -14,8 +14,9 @@ from rlplast.core.network.optim_state import (
     shared,
     zero_all,
 )
-from rlplast.core.network.optimizers import OptimizerConfig, Updater
-from rlplast.core.network.upgd import UPGD
+from rlplast.optimizers.config import OptimizerConfig
+from rlplast.optimizers.updater import Updater
+from rlplast.optimizers.upgd import UPGD
 from tests.naive.optimizers import NaiveUPGD
 
 

@@ -12,10 +12,12 @@ import rlplast
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.once import fire_once
-from rlplast.core.network import optim_state, optimizer_factories
+from rlplast.core.network import optim_state
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import RULES, allocate, optimizer_tensors
-from rlplast.core.network.optimizers import OptimizerConfig, Updater, lr_at
+from rlplast.optimizers import factories
+from rlplast.optimizers.config import OptimizerConfig, lr_at
+from rlplast.optimizers.updater import Updater
 from tests.marks import optimizers
 from tests.models import build
 
@@ -214,7 +216,7 @@ class Signs(torch.optim.Optimizer):
 def test_an_optimizer_of_ones_own_is_named_in_a_config_and_reset_by_its_rule(monkeypatch):
     monkeypatch.setattr(optim_state, "RULES", dict(RULES))
     monkeypatch.setitem(registry._TABLE, "optimizers", dict(registry._TABLE["optimizers"]))
-    monkeypatch.setattr(optimizer_factories, "RULES", optim_state.RULES)
+    monkeypatch.setattr(factories, "RULES", optim_state.RULES)
 
     @rlplast.optimizer("signs", source="a test", state={Signs: {"total": optim_state.always}})
     def signs(module, groups, lr):

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.network import kron as module_of_kron
 from rlplast.core.network.edits import Assign
-from rlplast.core.network.kron import Kron
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import (
     DRAWN,
@@ -23,9 +21,12 @@ from rlplast.core.network.optim_state import (
     shared,
     zero_all,
 )
-from rlplast.core.network.optimizers import OptimizerConfig, Updater
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.rng import derive_seed
+from rlplast.optimizers import kron as module_of_kron
+from rlplast.optimizers.config import OptimizerConfig
+from rlplast.optimizers.kron import Kron
+from rlplast.optimizers.updater import Updater
 from tests import models
 from tests.firing import apply
 

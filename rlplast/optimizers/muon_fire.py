@@ -14,8 +14,8 @@ from torch.optim import AdamW, Optimizer
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import always
-from rlplast.core.network.optimizer_factories import ADAM, Groups, optimizer, split
 from rlplast.core.network.order import last_layers
+from rlplast.optimizers.factories import ADAM, Groups, optimizer, split
 
 __all__ = ["FireMuon"]
 

@@ -19,8 +19,9 @@ from rlplast.core.network.optim_state import (
     shared,
     zero_all,
 )
-from rlplast.core.network.optimizers import OptimizerConfig, Updater
-from rlplast.core.network.trac import Trac, erfi
+from rlplast.optimizers.config import OptimizerConfig
+from rlplast.optimizers.trac import Trac, erfi
+from rlplast.optimizers.updater import Updater
 from tests.firing import apply
 from tests.naive.optimizers import NaiveTrac
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.network.muon_fire import FireMuon
-from rlplast.core.network.optimizers import OptimizerConfig, Updater
+from rlplast.optimizers.config import OptimizerConfig
+from rlplast.optimizers.muon_fire import FireMuon
+from rlplast.optimizers.updater import Updater
 from rlplast.supervised.models import ModelConfig, build_model
 
 # Shape, and the first four entries that FIRE's SingleDeviceMuonWithAuxAdam gives a tensor of zeros

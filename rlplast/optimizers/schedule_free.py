@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.optim_state import always, share, shared
-from rlplast.core.network.optimizer_factories import ADAM, Groups, optimizer
+from rlplast.optimizers.factories import ADAM, Groups, optimizer
 
 __all__ = ["ScheduleFree"]
 
