@@ -1,8 +1,6 @@
 """The config of a DQN run."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from rlplast.agents.networks import ACTIVATIONS, ARCHITECTURES, INIT_LAWS, OUTPUTS
 from rlplast.agents.off_policy_config import OffPolicyAgentConfig, OffPolicyConfig
@@ -70,12 +68,6 @@ class DQNAgentConfig(OffPolicyAgentConfig):
 @dataclass
 class DQNConfig(OffPolicyConfig):
     """A DQN run."""
-
-    renamed: ClassVar[Mapping[str, str]] = {
-        "agent.lr": "optimizer.lr",
-        "agent.adam_eps": "optimizer.eps",
-        "agent.max_grad_norm": "optimizer.clip_norm",
-    }
 
     kind: str = "dqn"
     optimizer: OptimizerConfig = field(

@@ -1,8 +1,7 @@
 """The config of a SAC run."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from rlplast.agents.networks import ACTIVATIONS
 from rlplast.agents.off_policy_config import EnvConfig, OffPolicyAgentConfig, OffPolicyConfig
@@ -86,11 +85,6 @@ class SACConfig(OffPolicyConfig):
         optimizer: the optimizer of each network, and its learning rate. The temperature has no
             weight decay; norm layers and biases have.
     """
-
-    renamed: ClassVar[Mapping[str, str]] = {
-        "agent.lr": "optimizer.lr",
-        "agent.weight_decay": "optimizer.weight_decay",
-    }
 
     kind: str = "sac"
     env: EnvConfig = field(default_factory=lambda: EnvConfig("gym/Hopper-v5", num_envs=1))

@@ -13,7 +13,6 @@ AGENT: dict[str, Any] = {
     "actor_width": 8,
     "critic_width": 8,
     "critic_blocks": 1,
-    "lr": 1e-3,
     "batch_size": 8,
     "buffer_size": 5000,
     "initial_steps": 30,
@@ -21,7 +20,7 @@ AGENT: dict[str, Any] = {
 
 
 def small_sac(env_id: str = "gym/Pendulum-v1", num_envs: int = 1, **changes: Any) -> dict[str, Any]:
-    """A config of 120 env_steps; `agent` in `changes` is laid over `AGENT`."""
+    """A config of 120 env_steps; `agent` and `optimizer` in `changes` are laid over its own."""
     config: dict[str, Any] = {
         "kind": "sac",
         "seed": 3,
@@ -37,4 +36,5 @@ def small_sac(env_id: str = "gym/Pendulum-v1", num_envs: int = 1, **changes: Any
         "checkpoint": {"every": "50%", "keep": 9},
         "tensorboard": False,
     }
-    return config | changes | {"agent": AGENT | changes.get("agent", {})}
+    own = {"agent": AGENT, "optimizer": {"lr": 1e-3}}
+    return config | changes | {key: own[key] | changes.get(key, {}) for key in own}

@@ -1,8 +1,8 @@
 """Imports point one way.
 
-plugins <- core <- optimizers, methods, metrics <- supervised, gpt, adapters, agents <- run <- study,
-report <- cli; envs imports plugins alone, and only run and cli import agents or envs. Inside core:
-network <- method, checkpoint <- training.
+plugins <- core <- optimizers, methods, metrics <- supervised, gpt, adapters, agents <- run <-
+study, report <- cli; envs imports plugins alone, and only run and cli import agents or envs. Inside
+core: network <- method, checkpoint <- training.
 """
 
 import ast

@@ -54,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="check every arm, show cells, time and disk space, and exit",
     )
-    parser.add_argument("--dry_run", action="store_true", dest="plan", help="old name of --plan")
     parser.add_argument(
         "--smoke", action="store_true", help="try every arm for a moment, on synthetic data"
     )

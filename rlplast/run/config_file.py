@@ -63,17 +63,15 @@ def read_config(source: str | Path | Mapping[str, Any], *overrides: Mapping[str,
     data = _plain(data, "config" if isinstance(source, Mapping) else f"config {source}")
     kind = next((o["kind"] for o in reversed(overrides) if "kind" in o), data.get("kind", "dqn"))
     cls = get_kind(kind).config_class()
-    _rename(data, cls.renamed)
-    renamed = (row for layer in overrides for row in _renamed(layer, cls.renamed))
-    for said, dotted, value in renamed:
+    for dotted, value in (row for layer in overrides for row in layer.items()):
         first, _, inside = dotted.partition(".")
         if inside and first in LISTS and isinstance(data.get(first), str):
             data[first] = _list_in_file(first, data[first])
-        _set(data, dotted, _plain(value, f"--{said}"))
+        _set(data, dotted, _plain(value, f"--{dotted}"))
     for key in LISTS:
         if isinstance(data.get(key), str):
             data[key] = _list_in_file(key, data[key])
-    _refuse_keys_of_other_kinds(data, cls, kind)
+    _refuse_keys_of_other_places(data, cls, kind)
     check_keys(data, cls)
     _refuse_coerced(data, cls)
     parser = _parser(cls)
@@ -86,56 +84,6 @@ def read_config(source: str | Path | Mapping[str, Any], *overrides: Mapping[str,
     config.check()
     config.cadence()
     return config
-
-
-def _rename(data: dict[str, Any], renamed: Mapping[str, str]) -> None:
-    """Move the values of old keys, such as ``agent.lr``, to their names of today.
-
-    Raises:
-        ConfigError: if a key is there under both names.
-    """
-    for old, new in renamed.items():
-        (part, old_key), (new_part, new_key) = old.split("."), new.split(".")
-        found = data.get(part)
-        if not isinstance(found, dict) or old_key not in found:
-            continue
-        value, target = found.pop(old_key), data.setdefault(new_part, {})
-        if isinstance(target, dict):  # else the section is refused later
-            if new_key in target:
-                raise ConfigError(f"{old} is the old name of {new}, and both are given: keep {new}")
-            target[new_key] = value
-
-
-def _renamed(
-    overrides: Mapping[str, Any], renamed: Mapping[str, str]
-) -> Iterator[tuple[str, str, Any]]:
-    """Yield what each override is called, the key it sets today, and its value.
-
-    Old keys inside a whole section, such as ``agent={"lr": 1e-3}``, follow it.
-
-    Raises:
-        ConfigError: if a key is there under both names.
-    """
-    given: dict[str, str] = {}  # what each renamed key is called
-
-    def once(said: str, dotted: str) -> None:
-        if dotted in renamed.values() and given.setdefault(dotted, said) != said:
-            old = next(name for name in (said, given[dotted]) if name != dotted)
-            raise ConfigError(
-                f"{old} is the old name of {dotted}, and both are given: keep {dotted}"
-            )
-
-    for said, value in overrides.items():
-        once(said, renamed.get(said, said))
-        if not isinstance(value, Mapping):
-            yield said, renamed.get(said, said), value
-            continue
-        for key in value:
-            once(f"{said}.{key}", renamed.get(f"{said}.{key}", f"{said}.{key}"))
-        kept = {key: held for key, held in value.items() if f"{said}.{key}" not in renamed}
-        yield said, renamed.get(said, said), kept
-        for key in value.keys() - kept.keys():
-            yield f"{said}.{key}", renamed[f"{said}.{key}"], value[key]
 
 
 @functools.cache
@@ -262,12 +210,16 @@ def _list_in_file(key: str, name: str) -> Any:
     return found
 
 
-def _refuse_keys_of_other_kinds(data: Any, cls: type, kind: str) -> None:
-    """Refuse a key that belongs to a config of another kind, naming that kind."""
+def _refuse_keys_of_other_places(data: Any, cls: type, kind: str) -> None:
+    """Refuse a key that belongs to another section, or to a config of another kind, naming it."""
     for path in _unknown_keys(data, cls):
+        where, key = ".".join(("config", *path[:-1])), str(path[-1])
+        homes = [s.name for s in dataclasses.fields(cls) if _has(cls, (s.name, key))]
+        near = did_you_mean(key, _keys(cls, path[:-1])).startswith("did")
+        if len(homes) == 1 and not near:
+            raise ConfigError(f"{where} has an unknown key {key!r}: did you mean {homes[0]}.{key}?")
         for other, found in kinds().items():
             if other != kind and _has(found.config_class(), path):
-                where = ".".join(("config", *path[:-1]))
                 raise ConfigError(
                     f"{where} has an unknown key {path[-1]!r}: this key is for kind: {other}, "
                     f"and the config is of kind: {kind}"
@@ -283,6 +235,13 @@ def _unknown_keys(data: Any, cls: type) -> Iterator[tuple[str, ...]]:
         elif dataclasses.is_dataclass(hints[key]):
             inside = _unknown_keys(value, typing.cast(type, hints[key]))
             yield from ((key, *path) for path in inside)
+
+
+def _keys(cls: Any, path: tuple[str, ...]) -> list[str]:
+    """Return the keys of the section at a path of a config's class."""
+    for key in path:
+        cls = typing.get_type_hints(cls)[key]
+    return [field.name for field in dataclasses.fields(cls)]
 
 
 def _has(cls: Any, path: tuple[str, ...]) -> bool:

@@ -14,6 +14,7 @@ UNKNOWN_KEYS = [
         "config.agent has an unknown key 'critics': this key is for kind: sac, and the config is "
         "of kind: dqn",
     ),
+    ("agent.lr", 1, "config.agent has an unknown key 'lr': did you mean optimizer.lr?"),
     ("optimizer.lrr", 1, "config.optimizer has an unknown key 'lrr': did you mean 'lr'?"),
     ("env.idd", "x", "config.env has an unknown key 'idd': did you mean 'id'?"),
     ("log.evry", "1%", "config.log has an unknown key 'evry': did you mean 'every'?"),
@@ -57,7 +58,7 @@ WRONG_TYPES = [
     ("agent.double", "yes", "agent.double = 'yes': allowed is true or false"),
     ("agent.clip_rewards", "on", "agent.clip_rewards = 'on': allowed is true, false or null"),
     ("agent.clip_rewards", 3, "agent.clip_rewards = 3: allowed is true, false or null"),
-    ("agent.max_grad_norm", "x", "optimizer.clip_norm = 'x': allowed is a number or null"),
+    ("optimizer.clip_norm", "x", "optimizer.clip_norm = 'x': allowed is a number or null"),
     ("agent", 3, "config.agent = 3: allowed is a mapping of DQNAgentConfig's keys"),
     ("agent", None, "config.agent = None: allowed is a mapping"),
     ("env", "gym/CartPole-v1", "config.env = 'gym/CartPole-v1': allowed is a mapping"),
@@ -120,7 +121,7 @@ OUT_OF_RANGE = [
     ("agent.hidden", [8, 0], "agent.hidden[1] = 0: allowed is [1, 1000000]"),
     ("agent.initial_updates", -1, "agent.initial_updates = -1: allowed is [0, 1000000000000]"),
     ("agent.epsilon_end", 2, "agent.epsilon_end = 2.0: allowed is [0, 1]"),
-    ("agent.max_grad_norm", 0, "optimizer.clip_norm = 0.0: allowed is (0, inf)"),
+    ("optimizer.clip_norm", 0, "optimizer.clip_norm = 0.0: allowed is (0, inf)"),
     (
         "agent.initial_steps",
         1,

@@ -69,7 +69,7 @@ def test_cell_whose_folder_another_process_still_writes_to_is_tried_again(
 def test_plan_is_shown_and_nothing_is_done(tmp_path: Path):
     config = write_study(tmp_path, TINY, ARMS, seeds=[3, 4, 5])
     with inline() as backend:
-        outcome = command("study", config, "--out", tmp_path / "study", "--dry_run")
+        outcome = command("study", config, "--out", tmp_path / "study", "--plan")
     assert (outcome.code, backend.started, outcome.err) == (0, [], "")
     assert not (tmp_path / "study").exists()
     lines = [line.strip("│├└─ ").partition("  ")[0] for line in outcome.out.splitlines()]
@@ -92,7 +92,7 @@ def test_a_plan_says_that_its_hours_are_of_the_cpu_where_cells_use_a_gpu(
 
 def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path):
     arms = {"[bold]x[/nobody]": {"hooks": []}, "b": {"grid": {"optimizer.lr": [1, 2]}}}
-    outcome = command("study", write_study(tmp_path, TINY, arms), "--dry_run")
+    outcome = command("study", write_study(tmp_path, TINY, arms), "--plan")
     assert outcome.code == 0
     assert "[bold]x[/nobody]" in outcome.out
 

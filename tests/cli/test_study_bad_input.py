@@ -121,7 +121,7 @@ def test_file_that_is_no_study_is_refused(text: str, says: str, tmp_path: Path):
 
 
 def test_a_runs_config_and_a_studys_are_told_apart():
-    outcome = command("study", "dqn/demo", "--dry_run")
+    outcome = command("study", "dqn/demo", "--plan")
     assert "this is the config of one run: `rlplast train` takes it" in refused(outcome)
     outcome = command("train", "study/minatar_when")
     assert "is a study's, not a run's: `rlplast study` takes it" in refused(outcome)
@@ -137,11 +137,11 @@ def test_list_of_hooks_is_looked_for_in_the_current_folder(
     (beside / "mine.yaml").write_text(yaml.safe_dump(hook()["hooks"]))
     config = write_study(beside, TINY, NONE | {"a": {"hooks": "mine.yaml"}})
     monkeypatch.chdir(tmp_path)
-    message = refused(command("study", config, "--dry_run"))
+    message = refused(command("study", config, "--plan"))
     assert "arm 'a': hooks = 'mine.yaml': there is no such file" in message
     assert "or a shipped one" in message
     monkeypatch.chdir(beside)
-    assert command("study", config, "--dry_run").code == 0
+    assert command("study", config, "--plan").code == 0
 
 
 @pytest.mark.parametrize(

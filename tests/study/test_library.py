@@ -52,4 +52,4 @@ def test_every_method_that_applies_has_an_arm(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", (*STUDIES, *OF_TASKS, "study/changing_regression"))
 def test_every_arm_is_built(name, tmp_path):
-    assert command("study", name, "--out", tmp_path / "study", "--dry_run").code == 0
+    assert command("study", name, "--out", tmp_path / "study", "--plan").code == 0

@@ -253,9 +253,6 @@ class RunConfig:
 
     units: ClassVar[tuple[str, ...]] = UNITS
 
-    # Old name of a key → its name now; configs with old names keep working.
-    renamed: ClassVar[Mapping[str, str]] = {}
-
     kind: str = "dqn"
     seed: int = 1
     threads: int = param(1, "[1, 1024]")
