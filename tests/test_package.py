@@ -106,7 +106,15 @@ def test_the_sdist_has_what_it_takes_to_build_test_and_document(sdist: Path) -> 
     expected = set().union(*(sources(folder) for folder in folders))
     expected |= configs() | sources("docs", ".md") | sources("docs", ".png")
     expected |= {f"rlplast/{path}" for path in sources("agents") | sources("envs")}
-    expected |= {"CHANGELOG.md", "LICENSE", "Makefile", "README.md", "constraints.txt"}
+    expected |= {
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "constraints.txt",
+    }
     expected |= {"mkdocs.yml", "pyproject.toml", "rlplast/py.typed"}
     assert not expected - names
     assert not [name for name in names if name.startswith(("agents", "envs", "runs", ".venv"))]

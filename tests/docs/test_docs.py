@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import yaml
 
 import rlplast
 from rlplast.cli.list_command import list_rows
@@ -31,6 +32,8 @@ def test_readme_s_badges_version_and_picture_are_true() -> None:
     assert licence == project["license"]
     assert any("- Beta" in c for c in project["classifiers"]) and status == "beta"
     assert re.findall(r"version = {(.+)}", text) == [rlplast.__version__]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (cited["version"], cited["license"]) == (rlplast.__version__, licence)
     (picture,) = re.findall(r'<img src="([^"]+)"', text)
     assert (ROOT / picture).exists()
 
