@@ -25,8 +25,8 @@ from rlplast.core.method.install import install_methods
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import in_mode
 from rlplast.core.rng import derive_seed, numpy_stream, torch_stream
-from rlplast.core.training.trainable import penalties_of
 from rlplast.optimizers.updater import Updater
+from rlplast.training.trainable import penalties_of
 
 __all__ = ["DQN"]
 

@@ -33,8 +33,8 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import allocate, zero_all
 from rlplast.core.network.record import record
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
-from rlplast.core.training.trainable import AfterUpdate, no_hooks, no_key
 from rlplast.optimizers.updater import Updater
+from rlplast.training.trainable import AfterUpdate, no_hooks, no_key
 
 __all__ = ["OffPolicyAgent"]
 

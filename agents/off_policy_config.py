@@ -12,8 +12,8 @@ from rlplast.agents.update_plan import UpdatePlan, ratios_of
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import check_range, param
-from rlplast.core.training.config import EvaluateConfig, RunConfig
 from rlplast.optimizers.config import OptimizerConfig
+from rlplast.training.config import EvaluateConfig, RunConfig
 
 __all__ = ["EnvConfig", "OffPolicyAgentConfig", "OffPolicyConfig", "OffPolicyEvaluateConfig"]
 

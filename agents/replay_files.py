@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rlplast.agents import mapped_memory
-from rlplast.core.checkpoint.files import fsync, link
 from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.training.files import fsync, link
 
 __all__ = ["Rings", "Saving", "Segment", "load", "plan"]
 

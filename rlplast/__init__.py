@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from rlplast.core.network.record import record
     from rlplast.core.network.units import UnitGroup, UnitSpec
     from rlplast.core.registry import param
-    from rlplast.core.training.kinds import register_kind
     from rlplast.methods.fire import fire
     from rlplast.methods.full_reset import full_reset
     from rlplast.methods.head_reset import head_reset
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from rlplast.methods.swr import swr
     from rlplast.optimizers.factories import optimizer
     from rlplast.run.api import Run
+    from rlplast.training.kinds import register_kind
 
 # Loaded when first used: an environment's process imports this package and needs no torch.
 _HOMES = {
@@ -58,7 +58,7 @@ _HOMES = {
     "rlplast.core.network.record": ("record",),
     "rlplast.core.network.units": ("UnitSpec",),
     "rlplast.core.registry": ("param",),
-    "rlplast.core.training.kinds": ("register_kind",),
+    "rlplast.training.kinds": ("register_kind",),
     "rlplast.methods.fire": ("fire",),
     "rlplast.methods.full_reset": ("full_reset",),
     "rlplast.methods.head_reset": ("head_reset",),

@@ -28,13 +28,13 @@ import torch
 
 from rlplast.agents.dqn import DQN
 from rlplast.agents.replay import Replay
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock, Time
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.schedule import Schedule
-from rlplast.core.training.loop import Cadence, Loop
-from rlplast.core.training.run_folder import RunFolder
 from rlplast.run import api
+from rlplast.training import checkpoint
+from rlplast.training.loop import Cadence, Loop
+from rlplast.training.run_folder import RunFolder
 
 APART = 10_000  # env_steps from one checkpoint to the next
 MILLION = 1_000_000

@@ -1,7 +1,7 @@
 """Updates of our classifier and GPT trainers beside the loop one would write by hand.
 
 The loop has the same model, data, optimizer and thread count, and nothing else: no clock, hooks,
-sums or learning-rate schedule. Ours steps as `core/training/loop.Loop` drives it, hooks asked
+sums or learning-rate schedule. Ours steps as `training/loop.Loop` drives it, hooks asked
 after each.
 """
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.cli.study_cells import read_study_config
-from rlplast.core.training.run_folder import write_text
 from rlplast.report.gather import gather
 from rlplast.study.published import PublishedCurve, published_curves
+from rlplast.training.run_folder import write_text
 
 COLUMNS = ["task", "arm", "seed", "env_steps", "return_mean", "git_revision"]
 WINDOW = 20_000  # env_steps up to a moment, whose evaluations are averaged

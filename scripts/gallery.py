@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from PIL import Image
 
-from rlplast.core.training.config import read_yaml
+from rlplast.training.config import read_yaml
 
 ROOT = Path(__file__).parents[1]
 GALLERY = ROOT / "docs" / "gallery"

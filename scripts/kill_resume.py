@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import DamagedFile
 from rlplast.run.config_file import dump_config, read_config
+from rlplast.training import checkpoint
 
 HOOKS: list[dict[str, Any]] = [
     {"method": "fire", "at": "50%", "scope": "dqn"},

@@ -22,7 +22,7 @@ from typing import Any
 
 import safetensors.torch
 
-from rlplast.core.checkpoint import checkpoint
+from rlplast.training import checkpoint
 
 RLPLAST = [sys.executable, "-m", "rlplast"]
 

@@ -14,8 +14,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from rlplast.core.checkpoint import checkpoint
-from rlplast.core.training.loop import Loop
+from rlplast.training import checkpoint
+from rlplast.training.loop import Loop
 
 TINY: dict[str, Any] = {
     "kind": "dqn",

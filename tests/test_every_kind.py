@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import rows
 from rlplast.run import api
+from rlplast.training import checkpoint
 from tests.agents.toy_env import same
 from tests.cases import CASES
 from tests.every_kind import KINDS, small_run

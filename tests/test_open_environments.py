@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.envs import custom
 from rlplast.envs.levels import LEVELS
 from rlplast.run import api
 from rlplast.run.info import resume_words
+from rlplast.training import checkpoint
 from tests.runs import Killed, at_step, final, kill
 
 DQN: dict[str, Any] = {

@@ -12,9 +12,9 @@ import pytest
 
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
-from rlplast.core.training.loop import Loop
 from rlplast.run import api
 from rlplast.run.config_file import read_config
+from rlplast.training.loop import Loop
 from tests.marks import slow
 from tests.runs import TINY, Killed, final, kill, lines
 from tests.sac_runs import small_sac

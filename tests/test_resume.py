@@ -1,6 +1,6 @@
 """Invariant 5: interrupted and resumed equals uninterrupted, bit for bit; and what may go wrong.
 
-Every step and every file operation of a toy run are in core/training; here whole DQN runs
+Every step and every file operation of a toy run are in tests/training; here whole DQN runs
 are interrupted, some of them in processes of their own.
 """
 
@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile, Interrupted
-from rlplast.core.training.loop import Loop
 from rlplast.run import api
+from rlplast.training import checkpoint
+from rlplast.training.loop import Loop
 from tests.cli.commands import command
 from tests.marks import slow
 from tests.runs import (

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import yaml
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Time
 from rlplast.core.errors import RlplastError
-from rlplast.core.training.run_folder import RunFolder
 from rlplast.run import api
 from rlplast.run.config_file import read_config
+from rlplast.training import checkpoint
+from rlplast.training.run_folder import RunFolder
 from tests.cli.commands import command
 from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock, Time
-from rlplast.core.training.loop import Loop
 from rlplast.run import api
 from rlplast.run.config_file import read_config
 from rlplast.run.tasks import tasks_of
+from rlplast.training import checkpoint
+from rlplast.training.loop import Loop
 from tests.runs import Killed, final, kill, lines
 from tests.sequences import EACH, dqn_tasks, sac_tasks
 

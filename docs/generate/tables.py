@@ -15,8 +15,8 @@ from docs.generate.markdown import choices, code, table, yaml_code
 from rlplast.cli.list_command import list_rows
 from rlplast.cli.main import COMMANDS, main
 from rlplast.core.method.receipt import Receipt
-from rlplast.core.training.config import RunConfig
-from rlplast.core.training.kinds import get_kind
+from rlplast.training.config import RunConfig
+from rlplast.training.kinds import get_kind
 
 __all__ = ["table_of"]
 

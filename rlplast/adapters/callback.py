@@ -10,8 +10,8 @@ from typing import Any
 
 from rlplast.adapters.driver import Driver
 from rlplast.adapters.state import HookList
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.method.receipt import Receipt
+from rlplast.training import checkpoint
 
 __all__ = ["DriverCallback"]
 

@@ -56,8 +56,8 @@ from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.network import Network
 from rlplast.core.rng import check_seed
-from rlplast.core.training.distributed import check_in_step
-from rlplast.core.training.run_folder import clock_fields
+from rlplast.training.distributed import check_in_step
+from rlplast.training.run_folder import clock_fields
 
 __all__ = ["Driver", "HookList"]
 

@@ -23,10 +23,10 @@ from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.network import Network
 from rlplast.core.registry import check_fields, check_range
 from rlplast.core.rng import preserve_global_rng
-from rlplast.core.training.config import MetricsConfig
-from rlplast.core.training.intervals import is_due
-from rlplast.core.training.run_folder import clock_fields
 from rlplast.metrics.probe import OF_BATCH, OF_LOSS, OF_OUTPUTS, RunMetrics, check_names
+from rlplast.training.config import MetricsConfig
+from rlplast.training.intervals import is_due
+from rlplast.training.run_folder import clock_fields
 
 __all__ = ["Measuring", "MetricsRow", "check_conditions", "refuse_conditions"]
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.network import Network
-from rlplast.core.training.config import read_yaml
+from rlplast.training.config import read_yaml
 
 __all__ = [
     "HookList",

@@ -18,13 +18,13 @@ from rlplast.cli.state_network import StateNetwork, select
 from rlplast.cli.tables import figure, show
 from rlplast.cli.train_command import overrides
 from rlplast.core import registry
-from rlplast.core.checkpoint.state_file import check_out, read, write
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.method import Method, has_face
 from rlplast.core.method.once import fire_once
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.scope import SCOPES, scope
-from rlplast.core.training.config import parse_yaml
+from rlplast.run.state_file import check_out, read, write
+from rlplast.training.config import parse_yaml
 
 __all__ = ["add_arguments", "run"]
 

@@ -16,15 +16,15 @@ from typing import Any
 
 from rlplast.cli.errors import exit_code
 from rlplast.cli.output import say
-from rlplast.core.checkpoint.files import lock
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
-from rlplast.core.training.run_folder import numbered
 from rlplast.run import api
 from rlplast.run.imports import import_modules
 from rlplast.study.child import die_with_parent
 from rlplast.study.folder import is_done, is_started, read_study
 from rlplast.study.ranks import lead
+from rlplast.training.files import lock
+from rlplast.training.run_folder import numbered
 
 __all__ = ["config_path", "main", "run_cell"]
 

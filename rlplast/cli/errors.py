@@ -12,8 +12,8 @@ from types import FrameType
 
 from rlplast.cli.output import warn
 from rlplast.core.errors import Interrupted, RlplastError
-from rlplast.core.training.distributed import rank, world
-from rlplast.core.training.signals import heard
+from rlplast.training.distributed import rank, world
+from rlplast.training.signals import heard
 
 __all__ = ["exit_code", "stoppable"]
 

@@ -10,8 +10,8 @@ from rich.table import Column, Table
 
 from rlplast.cli.output import say, warn
 from rlplast.cli.tables import counted, figure, show
-from rlplast.core.training.best import Best, read_best
 from rlplast.run import api
+from rlplast.training.best import Best, read_best
 
 __all__ = ["add_arguments", "run"]
 

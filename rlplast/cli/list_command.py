@@ -20,8 +20,8 @@ from rlplast.cli.output import say, show_json
 from rlplast.cli.tables import counted, show
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError, check_choice
-from rlplast.core.training.kinds import kinds
 from rlplast.run.shipped import config_folder, shipped_configs
+from rlplast.training.kinds import kinds
 
 __all__ = ["add_arguments", "list_rows", "run"]
 

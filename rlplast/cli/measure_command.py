@@ -9,11 +9,11 @@ from rich.table import Column, Table
 from rlplast.cli.output import show_json
 from rlplast.cli.state_network import weights_of
 from rlplast.cli.tables import figure, show
-from rlplast.core.checkpoint.state_file import read
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import get
 from rlplast.metrics.probe import OF_CHAINS, OF_CHANGE, where_measured
 from rlplast.metrics.weights import Measurement, measure
+from rlplast.run.state_file import read
 
 __all__ = ["add_arguments", "run"]
 

@@ -12,9 +12,9 @@ from typing import Any
 from rlplast.cli.lines import GAP, Pace, bar, clock_time, count, fitted, middle, rate
 from rlplast.cli.live import shown
 from rlplast.core.clock import Time
-from rlplast.core.training.distributed import rank
-from rlplast.core.training.loop import Loop
 from rlplast.run.tasks import tasks_of
+from rlplast.training.distributed import rank
+from rlplast.training.loop import Loop
 
 __all__ = ["Reading", "RunProgress", "plain_line", "progress", "terminal_line"]
 

@@ -7,9 +7,9 @@ from rlplast.cli.finish import finish
 from rlplast.cli.output import warn
 from rlplast.cli.progress import progress
 from rlplast.core.errors import ConfigError
-from rlplast.core.training.distributed import rank
 from rlplast.run import api
 from rlplast.study.folder import is_prefix, study_of
+from rlplast.training.distributed import rank
 
 __all__ = ["add_arguments", "run"]
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from rlplast.cli.cell import config_path
 from rlplast.core.errors import ConfigError, RlplastError
-from rlplast.core.training.config import read_yaml
-from rlplast.core.training.run_folder import write_text
 from rlplast.run.build import build, check_hooks_of_processes, check_processes
 from rlplast.run.config_file import dump_config, read_config
 from rlplast.run.info import command, resume_info, resume_words, versions
@@ -26,6 +24,8 @@ from rlplast.study.folder import StudyFolder
 from rlplast.study.plan import Cell, PlannedRun, plan
 from rlplast.study.published import published_curves
 from rlplast.study.spec import ArmRun, StudyConfig, runs_of
+from rlplast.training.config import read_yaml
+from rlplast.training.run_folder import write_text
 
 __all__ = [
     "build_each",

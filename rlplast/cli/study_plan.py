@@ -14,13 +14,13 @@ from rlplast.cli.study_tree import said, show_plan
 from rlplast.cli.tables import counted, duration
 from rlplast.core.device import uses_gpu
 from rlplast.core.errors import ConfigError
-from rlplast.core.training.config import RunConfig
 from rlplast.run.made_data import make_data
 from rlplast.run.roofline import Machine, measured
 from rlplast.study.estimate import Estimate, estimate
 from rlplast.study.plan import Cell, plan
 from rlplast.study.smoke import shrunk_study
 from rlplast.study.spec import StudyConfig
+from rlplast.training.config import RunConfig
 
 __all__ = ["run_plan"]
 

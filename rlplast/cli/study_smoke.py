@@ -22,7 +22,6 @@ from rlplast.cli.study_cells import build_each, planned_runs, read_study_config,
 from rlplast.cli.study_progress import study_progress
 from rlplast.cli.tables import counted, show
 from rlplast.core.errors import ConfigError, Interrupted
-from rlplast.core.training.run_folder import numbered
 from rlplast.run.info import versions
 from rlplast.run.made_data import make_data
 from rlplast.run.read import read_lines
@@ -33,6 +32,7 @@ from rlplast.study.plan import Cell, PlannedRun, plan
 from rlplast.study.scheduler import Failure, Stopped, run_cells
 from rlplast.study.smoke import faults_of, shrunk_study, unmeasured
 from rlplast.study.spec import StudyConfig
+from rlplast.training.run_folder import numbered
 
 __all__ = ["run_smoke", "smoke_runs"]
 

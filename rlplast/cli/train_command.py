@@ -27,9 +27,9 @@ from rlplast.cli.finish import finish
 from rlplast.cli.output import say
 from rlplast.cli.progress import progress
 from rlplast.core.errors import ConfigError
-from rlplast.core.training.config import parse_yaml
-from rlplast.core.training.distributed import rank
 from rlplast.run import api
+from rlplast.training.config import parse_yaml
+from rlplast.training.distributed import rank
 
 __all__ = ["add_arguments", "run"]
 

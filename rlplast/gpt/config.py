@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError, check_choice, check_known, did_you_mean
 from rlplast.core.registry import check_range, param
-from rlplast.core.training.config import EvaluateConfig, MetricsConfig, RunConfig
 from rlplast.gpt.model import GPTModelConfig
 from rlplast.optimizers.config import OptimizerConfig
+from rlplast.training.config import EvaluateConfig, MetricsConfig, RunConfig
 
 __all__ = ["GPTConfig", "GPTEvaluateConfig", "Phase", "StartConfig"]
 

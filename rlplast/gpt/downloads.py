@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.checkpoint.files import fsync
 from rlplast.core.downloads import Finding, Published
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.optional import import_optional
-from rlplast.core.training.run_folder import write_json
 from rlplast.gpt.corpus import PARTS, open_corpus, sha256_of
 from rlplast.gpt.tokens import TOKENIZERS, write_tokens
+from rlplast.training.files import fsync
+from rlplast.training.run_folder import write_json
 
 __all__ = ["TEXT_SETS", "TextSet", "check_text"]
 

@@ -18,11 +18,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from rlplast.core.checkpoint.files import fsync
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.core.network.blocks import blocks_of, unwrap
-from rlplast.core.training.run_folder import write_json
 from rlplast.gpt.model import GPT, GPTModelConfig
+from rlplast.training.files import fsync
+from rlplast.training.run_folder import write_json
 
 __all__ = ["load_gpt2", "save_gpt2"]
 

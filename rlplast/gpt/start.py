@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
-from rlplast.core.training.best import find_checkpoint
-from rlplast.core.training.config import read_yaml
 from rlplast.gpt.config import StartConfig
 from rlplast.gpt.huggingface import load_gpt2
 from rlplast.gpt.model import GPTModelConfig
+from rlplast.training import checkpoint
+from rlplast.training.best import find_checkpoint
+from rlplast.training.config import read_yaml
 
 __all__ = ["start"]
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.core.checkpoint.files import fsync
 from rlplast.core.errors import ConfigError, RlplastError, check_choice
-from rlplast.core.training.run_folder import write_json
 from rlplast.gpt.corpus import DTYPES, FORMAT, PARTS, sha256_of
+from rlplast.training.files import fsync
+from rlplast.training.run_folder import write_json
 
 __all__ = ["TOKENIZERS", "Tokenizer", "text_files", "write_corpus", "write_tokens"]
 

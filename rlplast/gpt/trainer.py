@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.captured import graphs_of, refuse_capture
-from rlplast.core.checkpoint.fingerprint import check_data
 from rlplast.core.clock import Clock
 from rlplast.core.device import compile_options, on_device
 from rlplast.core.errors import ConfigError
@@ -25,20 +24,21 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import zero_all
 from rlplast.core.network.record import in_mode
 from rlplast.core.rng import Streams, derive_seed, numpy_stream, torch_stream
-from rlplast.core.training import distributed
-from rlplast.core.training.trainable import (
-    AfterUpdate,
-    Trainable,
-    no_hooks,
-    no_key,
-    penalties_of,
-)
 from rlplast.gpt.config import GPTConfig, Phase
 from rlplast.gpt.corpus import Corpus, batch, check_corpus, open_corpus, validation_batches
 from rlplast.gpt.model import GPT, cross_entropy
 from rlplast.gpt.start import start
 from rlplast.optimizers.config import lr_at
 from rlplast.optimizers.updater import Updater
+from rlplast.training import distributed
+from rlplast.training.fingerprint import check_data
+from rlplast.training.trainable import (
+    AfterUpdate,
+    Trainable,
+    no_hooks,
+    no_key,
+    penalties_of,
+)
 
 __all__ = ["GPTTrainer"]
 

@@ -15,8 +15,8 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.record import WithWeights
 from rlplast.core.registry import get
 from rlplast.core.rng import derive_seed
-from rlplast.core.training.trainable import Trainable
 from rlplast.metrics.outputs import NotedInputs, gradient_rows, input_jacobians
+from rlplast.training.trainable import Trainable
 
 __all__ = ["OF_CHURN", "OF_OUTPUTS", "measure_outputs", "weights_of"]
 

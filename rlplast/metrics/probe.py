@@ -20,11 +20,11 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order, heads
 from rlplast.core.registry import get
-from rlplast.core.training.trainable import Trainable
 from rlplast.metrics.curvature import IN_A_RUN
 from rlplast.metrics.features import last_features
 from rlplast.metrics.output_probe import OF_CHURN, OF_OUTPUTS, measure_outputs, weights_of
 from rlplast.metrics.paths import longest_path
+from rlplast.training.trainable import Trainable
 
 __all__ = ["RunMetrics", "check_names", "measure_run", "where_measured"]
 

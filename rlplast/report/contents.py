@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlplast.core.errors import RlplastError
-from rlplast.core.training.best import higher_is_better
 from rlplast.report import (
     closeups,
     iterations,
@@ -31,6 +30,7 @@ from rlplast.report.stretches import has_iterations
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text
 from rlplast.report.trust import Kind, coverage_words, p_words, verdict_words
 from rlplast.report.view import Report, Rows, interval_words
+from rlplast.training.best import higher_is_better
 
 __all__ = ["sections", "write_report", "write_waiting"]
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from rlplast.core.training.best import higher_is_better
 from rlplast.report.drops import Drop, drop_and_recovery
 from rlplast.report.run_data import RunData, between_tasks, curve, first_after
+from rlplast.training.best import higher_is_better
 
 __all__ = ["Firing", "firings"]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.checkpoint.files import fsync
 from rlplast.core.errors import RlplastError
 from rlplast.report.looks import COLOURS
 from rlplast.run.read import read_lines
+from rlplast.training.files import fsync
 
 __all__ = ["draw_run", "metric_names", "plot_run", "write_whole"]
 

@@ -17,11 +17,11 @@ import numpy as np
 
 from rlplast.core.clock import UNITS, Time
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.training.best import Best, higher_is_better, read_best
 from rlplast.report.drops import Drop, drop_and_recovery
 from rlplast.report.statistics import area_under_curve
 from rlplast.run.read import read_config, read_info, read_lines
 from rlplast.run.tasks import tasks_of
+from rlplast.training.best import Best, higher_is_better, read_best
 
 __all__ = [
     "EVALUATIONS",

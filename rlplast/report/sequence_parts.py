@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from rlplast.core.training.best import higher_is_better
 from rlplast.report import charts
 from rlplast.report.charts import Curve
 from rlplast.report.page import Chart, Part, Row, Table
@@ -24,6 +23,7 @@ from rlplast.report.sequences import (
 )
 from rlplast.report.statistics import align, curve_band
 from rlplast.report.view import Report, better, interval_words
+from rlplast.training.best import higher_is_better
 
 __all__ = ["parts"]
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.core.training.best import higher_is_better
 from rlplast.report.run_data import RunData
 from rlplast.report.statistics import Estimate, area_under_curve, stratified_interval
 from rlplast.run.tasks import tasks_of as agent_tasks
+from rlplast.training.best import higher_is_better
 
 __all__ = [
     "ORACLE",

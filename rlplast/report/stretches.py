@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.core.training.best import higher_is_better
 from rlplast.report.run_data import Row, RunData, measured
+from rlplast.training.best import higher_is_better
 
 __all__ = [
     "Stretch",

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.core.training.best import higher_is_better
 from rlplast.report.comparison import Comparison, compare, holm
 from rlplast.report.drops import Drop
 from rlplast.report.gather import Gathered
@@ -36,6 +35,7 @@ from rlplast.report.statistics import (
     probability_of_improvement,
     stratified_interval,
 )
+from rlplast.training.best import higher_is_better
 
 __all__ = ["ALL_TASKS", "Summary", "SummaryRow", "csv_text", "summarise"]
 

@@ -8,9 +8,9 @@
 from collections.abc import Mapping, Sequence, Set
 from typing import Literal
 
-from rlplast.core.training.best import higher_is_better
 from rlplast.report.statistics import ALPHA, FEWEST
 from rlplast.report.summary import Summary, SummaryRow
+from rlplast.training.best import higher_is_better
 
 __all__ = ["COVERAGE", "Kind", "Verdict", "coverage_words", "p_words", "verdict", "verdict_words"]
 

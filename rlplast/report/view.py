@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from rlplast.core.training.best import higher_is_better
 from rlplast.report.gather import Gathered
 from rlplast.report.looks import Look, looks, unused
 from rlplast.report.run_data import Run, RunData, task_length
 from rlplast.report.statistics import FEWEST, LEVEL
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
+from rlplast.training.best import higher_is_better
 
 __all__ = ["Report", "Rows", "better", "interval_words", "slug_of"]
 

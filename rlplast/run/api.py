@@ -14,20 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock, Time
 from rlplast.core.device import choose_device, device_info
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.network.edits import Assign, write
 from rlplast.core.rng import preserve_global_rng
-from rlplast.core.training import distributed
-from rlplast.core.training.best import find_checkpoint
-from rlplast.core.training.branch import branch_run
-from rlplast.core.training.config import RunConfig
-from rlplast.core.training.kinds import get_kind
-from rlplast.core.training.loop import Loop
-from rlplast.core.training.run_folder import LINES, write_text
-from rlplast.core.training.trainable import go_to
 from rlplast.metrics.probe import RunMetrics
 from rlplast.run.build import build
 from rlplast.run.config_file import dump_config, read_config
@@ -46,6 +37,14 @@ from rlplast.run.info import (
 )
 from rlplast.run.loggers.logger import check_loggers, logged
 from rlplast.run.read import check_is_run, read_info, read_lines
+from rlplast.training import checkpoint, distributed
+from rlplast.training.best import find_checkpoint
+from rlplast.training.branch import branch_run
+from rlplast.training.config import RunConfig
+from rlplast.training.kinds import get_kind
+from rlplast.training.loop import Loop
+from rlplast.training.run_folder import LINES, write_text
+from rlplast.training.trainable import go_to
 
 __all__ = ["Run", "branch", "load", "read_config", "resume", "train"]
 

@@ -22,8 +22,6 @@ from rlplast.core.device import choose_device
 from rlplast.core.errors import RlplastError
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.rng import numpy_stream
-from rlplast.core.training.loop import Loop
-from rlplast.core.training.run_folder import RunFolder
 from rlplast.run.timing import (
     Steps,
     inside,
@@ -36,6 +34,8 @@ from rlplast.run.timing import (
     training,
     updates,
 )
+from rlplast.training.loop import Loop
+from rlplast.training.run_folder import RunFolder
 
 __all__ = ["Measured", "Row", "Verdict", "measure", "verdict"]
 

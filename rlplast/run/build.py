@@ -13,11 +13,11 @@ from rlplast.core.device import choose_device, set_up
 from rlplast.core.errors import ConfigError, shortened
 from rlplast.core.method.condition import Measured
 from rlplast.core.method.hooks import Hooks
-from rlplast.core.training import distributed
-from rlplast.core.training.config import RunConfig
-from rlplast.core.training.kinds import get_kind
-from rlplast.core.training.trainable import Trainable
 from rlplast.metrics.probe import check_names
+from rlplast.training import distributed
+from rlplast.training.config import RunConfig
+from rlplast.training.kinds import get_kind
+from rlplast.training.trainable import Trainable
 
 __all__ = ["build", "build_trainable"]
 

@@ -22,9 +22,9 @@ import yaml
 
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, did_you_mean, shortened
-from rlplast.core.training.config import RunConfig, check_keys, read_yaml
-from rlplast.core.training.kinds import get_kind, kinds
 from rlplast.run.shipped import config_folder, find_config
+from rlplast.training.config import RunConfig, check_keys, read_yaml
+from rlplast.training.kinds import get_kind, kinds
 
 __all__ = ["dump_config", "read_config"]
 

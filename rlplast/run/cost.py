@@ -21,13 +21,13 @@ from torch.func import functional_call
 from rlplast.agents.networks import q_network
 from rlplast.agents.sac_networks import actor_of, critic_of
 from rlplast.agents.sequence import spec_of
-from rlplast.core.training.config import RunConfig
 from rlplast.gpt.model import GPT, cross_entropy
 from rlplast.run.length import length, phases_of, updates_at
 from rlplast.run.roofline import Machine, Traced
 from rlplast.supervised.corrupted import CORRUPTIONS, SEVERITIES
 from rlplast.supervised.models import build_model
 from rlplast.supervised.sizes import sizes_of
+from rlplast.training.config import RunConfig
 
 __all__ = ["Cost", "cost_of"]
 

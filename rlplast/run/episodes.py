@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.core.checkpoint.files import fsync
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import numpy_stream
+from rlplast.training.files import fsync
 
 __all__ = ["interval", "play"]
 

@@ -25,10 +25,10 @@ from typing import Any
 from rlplast import plugins
 from rlplast.core.device import choose_device, device_info
 from rlplast.core.errors import Interrupted, RlplastError
-from rlplast.core.training import distributed
-from rlplast.core.training.config import RunConfig
-from rlplast.core.training.run_folder import write_json
 from rlplast.run.imports import imported
+from rlplast.training import distributed
+from rlplast.training.config import RunConfig
+from rlplast.training.run_folder import write_json
 
 __all__ = [
     "command",

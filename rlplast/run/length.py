@@ -12,11 +12,11 @@ import torch
 
 from rlplast.agents.off_policy_config import OffPolicyConfig
 from rlplast.core.clock import Time
-from rlplast.core.training.config import RunConfig
 from rlplast.supervised.config import SupervisedConfig
 from rlplast.supervised.place import batches_per_epoch, end_of_run
 from rlplast.supervised.sizes import sizes_of
 from rlplast.supervised.streams import Phase, phases
+from rlplast.training.config import RunConfig
 
 __all__ = ["length", "phases_of", "updates_at"]
 

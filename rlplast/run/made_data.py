@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from rlplast.core.rng import numpy_stream
-from rlplast.core.training.config import RunConfig
 from rlplast.gpt.corpus import FORMAT, PREFIX
 from rlplast.run import api
 from rlplast.supervised.corrupted import CORRUPTIONS, SEVERITIES
 from rlplast.supervised.formats import CIFAR10, CIFAR100, CifarLayout
 from rlplast.supervised.sizes import KNOWN
+from rlplast.training.config import RunConfig
 
 __all__ = ["make_data"]
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.checkpoint.files import read
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
-from rlplast.core.training.config import parse_yaml
+from rlplast.training.config import parse_yaml
+from rlplast.training.files import read
 
 __all__ = [
     "check_is_run",

@@ -13,19 +13,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.checkpoint.checkpoint import KINDS
-from rlplast.core.checkpoint.files import is_locked
-from rlplast.core.checkpoint.manifest import check_seal
 from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.method.schedule import KEYS, Schedule, first_due
-from rlplast.core.training.best import read_best
-from rlplast.core.training.config import RunConfig
 from rlplast.run.config_file import read_config
 from rlplast.run.info import device_words, resume_words
 from rlplast.run.length import length
 from rlplast.run.read import check_is_run, read_info, read_lines, unaltered
 from rlplast.run.read import read_config as read_keys
+from rlplast.training.best import read_best
+from rlplast.training.checkpoint import KINDS
+from rlplast.training.config import RunConfig
+from rlplast.training.files import is_locked
+from rlplast.training.manifest import check_seal
 
 __all__ = ["disk_used", "next_firing", "share_done", "show_run", "status_of"]
 

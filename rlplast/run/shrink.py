@@ -30,11 +30,11 @@ from typing import Any
 
 from rlplast import envs
 from rlplast.core.clock import Time
-from rlplast.core.training.config import EvaluateConfig, RunConfig
 from rlplast.gpt.corpus import PREFIX
 from rlplast.run.config_file import read_config
 from rlplast.run.length import length
 from rlplast.supervised.models import MODELS
+from rlplast.training.config import EvaluateConfig, RunConfig
 
 __all__ = ["CAPS", "UPDATES", "shrunk"]
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from rlplast.core.training.config import RunConfig
+from rlplast.training.config import RunConfig
 
 __all__ = ["tasks_of"]
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlplast.core.clock import Time
-from rlplast.core.training.config import RunConfig
 from rlplast.run.cost import Cost, cost_of
 from rlplast.run.length import updates_at
 from rlplast.run.roofline import Machine
 from rlplast.study.plan import Cell
+from rlplast.training.config import RunConfig
 
 __all__ = ["Estimate", "estimate"]
 

@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.checkpoint.files import lock
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.training.run_folder import write_json
 from rlplast.run.read import read_json, status
 from rlplast.study.plan import Cell
+from rlplast.training.files import lock
+from rlplast.training.run_folder import write_json
 
 __all__ = [
     "FORMAT",

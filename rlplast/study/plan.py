@@ -20,8 +20,8 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.method.hooks import hook_identity
 from rlplast.core.method.listing import lists_face
 from rlplast.core.method.schedule import KEYS, Schedule
-from rlplast.core.training.config import RunConfig
 from rlplast.run.length import updates_at
+from rlplast.training.config import RunConfig
 
 __all__ = ["Cell", "PlannedRun", "cost", "plan", "weights"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from rlplast.core.errors import ConfigError, check_choice, check_known
-from rlplast.core.training.best import higher_is_better
+from rlplast.training.best import higher_is_better
 
 __all__ = ["SCORES", "SearchConfig"]
 

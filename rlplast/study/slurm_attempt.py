@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.training.run_folder import write_json
 from rlplast.study import child
 from rlplast.study.child import Job
+from rlplast.training.run_folder import write_json
 
 __all__ = ["SIGNALLED", "Attempt", "PackedJob", "said"]
 

@@ -29,12 +29,12 @@ from typing import Any
 
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.optional import import_optional
-from rlplast.core.training.run_folder import numbered, write_text
 from rlplast.study import child, slurm_attempt
 from rlplast.study.child import Job
 from rlplast.study.slurm_attempt import SIGNALLED, Attempt, PackedJob, said
 from rlplast.study.slurm_options import check_cells, check_parameters
 from rlplast.study.slurm_queue import OVER, Listed, Queue, last_state
+from rlplast.training.run_folder import numbered, write_text
 
 __all__ = ["SlurmBackend", "make"]
 

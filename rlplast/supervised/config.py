@@ -7,12 +7,12 @@ from typing import ClassVar
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.registry import param
-from rlplast.core.training.config import RunConfig
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.supervised.augment import check_augment
 from rlplast.supervised.data import DataConfig
 from rlplast.supervised.models import ModelConfig
 from rlplast.supervised.streams import TASKS, StreamConfig
+from rlplast.training.config import RunConfig
 
 __all__ = ["SupervisedConfig"]
 

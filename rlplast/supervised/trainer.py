@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.captured import graphs_of
-from rlplast.core.checkpoint.fingerprint import check_data, fingerprint
 from rlplast.core.clock import Clock
 from rlplast.core.device import compile_options, on_device
 from rlplast.core.errors import ConfigError
@@ -25,13 +24,6 @@ from rlplast.core.network.optim_state import zero_all
 from rlplast.core.network.own import is_factory
 from rlplast.core.network.record import in_mode, record
 from rlplast.core.rng import Streams, derive_seed, torch_stream
-from rlplast.core.training.trainable import (
-    AfterUpdate,
-    Trainable,
-    no_hooks,
-    no_key,
-    penalties_of,
-)
 from rlplast.metrics.calibration import mca
 from rlplast.optimizers.updater import Updater
 from rlplast.supervised.augment import augment
@@ -43,6 +35,14 @@ from rlplast.supervised.place import Position, check_total, end_of_run, position
 from rlplast.supervised.regression import load_regression
 from rlplast.supervised.streams import TASKS, phases
 from rlplast.supervised.tasks import task_data
+from rlplast.training.fingerprint import check_data, fingerprint
+from rlplast.training.trainable import (
+    AfterUpdate,
+    Trainable,
+    no_hooks,
+    no_key,
+    penalties_of,
+)
 
 __all__ = ["Supervised"]
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.receipt import Receipt
-from rlplast.core.training.config import read_yaml
 from rlplast.run import api
 from rlplast.run.build import build
+from rlplast.training.config import read_yaml
 from tests.adapters import wide_env
 from tests.sac_runs import QUIET, small_sac
 from tests.supervised_runs import small_supervised

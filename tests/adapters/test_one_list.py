@@ -12,7 +12,7 @@ from rlplast.adapters.sb3 import HookCallback
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.network import Network
-from rlplast.core.training.config import read_yaml
+from rlplast.training.config import read_yaml
 from tests.adapters.hosts import (
     HOSTS,
     MLP_HOSTS,

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from rlplast.adapters.hf_trainer import HookCallback
-from rlplast.core.training import distributed
+from rlplast.training import distributed
 from tests.adapters.hosts import WithLoss, hf_trainer
 
 torch.manual_seed(0)
@@ -82,7 +82,7 @@ import torch
 
 from rlplast.adapters.hf_trainer import HookCallback
 from rlplast.core.errors import ConfigError
-from rlplast.core.training import distributed
+from rlplast.training import distributed
 from tests.adapters import toys
 from tests.adapters.hosts import WithLoss, hf_trainer
 from tests.adapters.readers import net

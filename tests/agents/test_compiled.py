@@ -16,8 +16,8 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.method.listing import lists_face
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.registry import rows
-from rlplast.core.training.config import parse_yaml
 from rlplast.run.config_file import dump_config, read_config
+from rlplast.training.config import parse_yaml
 from tests.agents.toy_control import sac, use_slide
 from tests.agents.toy_env import advanced, dqn, everything, same
 from tests.marks import slow

@@ -13,7 +13,7 @@ from rlplast.agents.sac import SAC
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.registry import rows
-from rlplast.core.training.config import read_yaml
+from rlplast.training.config import read_yaml
 from tests.agents.toy_control import sac, use_slide
 from tests.agents.toy_env import everything, hooked, same
 from tests.cases import CASES

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.run import api
+from rlplast.training import checkpoint
 from tests.marks import slow
 from tests.runs import final, forget
 from tests.sac_runs import small_sac

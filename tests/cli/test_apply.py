@@ -9,8 +9,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.checkpoint import state_file
 from rlplast.core.network.network import Network
+from rlplast.training import state_file
 from tests.cli.commands import command, network, printed, save, trained_pair
 
 WEIGHTS = ("0.weight", "4.weight", "6.weight")

@@ -7,10 +7,10 @@ import gymnasium
 import pytest
 import torch
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.envs import custom
 from rlplast.envs.levels import Level
 from rlplast.run import api
+from rlplast.training import checkpoint
 from tests.cli.commands import command
 from tests.cli.runs import jsonl, refused, small_config
 from tests.envs import own_envs

@@ -12,8 +12,8 @@ from rlplast import envs
 from rlplast.cli.list_command import _first_sentence
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import FAMILIES
-from rlplast.core.training.config import read_yaml
 from rlplast.run import shipped
+from rlplast.training.config import read_yaml
 from tests.cli.commands import command, printed
 
 ROOT = Path(__file__).resolve().parents[2]

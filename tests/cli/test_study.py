@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from rlplast.cli.study_command import read_study_config, study_cells
-from rlplast.core.checkpoint.files import lock
+from rlplast.training.files import lock
 from tests.cli.commands import command
 from tests.cli.runs import files
 from tests.cli.studies import ALL, ARMS, PREFIXES, TINY, again, folder_of, results

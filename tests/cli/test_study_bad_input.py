@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlplast.core.checkpoint import checkpoint
+from rlplast.training import checkpoint
 from tests.cli.commands import Outcome, command
 from tests.cli.runs import files
 from tests.cli.studies import PREFIXES, TINY, again, folder_of, results

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import Interrupted
 from rlplast.core.method.hooks import Hooks
@@ -23,9 +22,10 @@ from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import in_mode
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
-from rlplast.core.training.loop import Cadence, Loop
-from rlplast.core.training.run_folder import RunFolder
-from rlplast.core.training.trainable import AfterUpdate, no_hooks
+from rlplast.training import checkpoint
+from rlplast.training.loop import Cadence, Loop
+from rlplast.training.run_folder import RunFolder
+from rlplast.training.trainable import AfterUpdate, no_hooks
 from tests.runs import Killed, at_step, kill, stop
 
 STEPS = 24  # of a run of 16 env_steps and 8 updates

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlplast.core.registry import LISTS, rows
-from rlplast.core.training.config import parse_yaml
+from rlplast.training.config import parse_yaml
 
 CARDS = Path(__file__).parents[2] / "docs" / "methods"
 METHODS = {i.name: i for f in ("interventions", "layers", "penalties") for i in rows(f)}

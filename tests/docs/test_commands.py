@@ -12,9 +12,9 @@ from rlplast.cli.bench_command import agent_config
 from rlplast.cli.main import COMMANDS, main, parser
 from rlplast.cli.train_command import overrides
 from rlplast.core import registry
-from rlplast.core.training.config import RunConfig
 from rlplast.run.config_file import read_config
 from rlplast.run.shipped import shipped_configs
+from rlplast.training.config import RunConfig
 from tests.docs.snippets import BLOCKS, PAGES, ROOT
 from tests.marks import slow
 

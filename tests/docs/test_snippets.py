@@ -17,12 +17,12 @@ import torch
 from rlplast.core import registry
 from rlplast.core.method.listing import ROW_KEYS
 from rlplast.core.network import optim_state
-from rlplast.core.training import kinds
-from rlplast.core.training.config import RunConfig, parse_yaml
 from rlplast.envs import registry as envs
 from rlplast.run import api
 from rlplast.run.config_file import read_config
 from rlplast.run.shrink import shrunk
+from rlplast.training import kinds
+from rlplast.training.config import RunConfig, parse_yaml
 from tests.docs.snippets import BLOCKS, DOCS, Block
 from tests.docs.test_commands import train_commands
 from tests.marks import slow

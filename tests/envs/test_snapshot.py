@@ -15,8 +15,8 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.envs.snapshot import NoSnapshot, put, take
+from rlplast.training import checkpoint
 
 
 class Way(enum.Enum):

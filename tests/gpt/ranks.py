@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from rlplast.core.errors import Interrupted, RlplastError
-from rlplast.core.training import distributed
-from rlplast.core.training.loop import Loop
 from rlplast.gpt.config import GPTConfig
+from rlplast.training import distributed
+from rlplast.training.loop import Loop
 from tests.gpt.runs import MODEL, run, tiny
 from tests.runs import at_step
 

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.method.hooks import Hooks
-from rlplast.core.training import distributed
-from rlplast.core.training.loop import Loop
 from rlplast.gpt.config import GPTConfig
 from rlplast.gpt.trainer import GPTTrainer
 from rlplast.metrics.probe import measure_run
 from rlplast.run.config_file import read_config
+from rlplast.training import checkpoint, distributed
+from rlplast.training.loop import Loop
 
 MODEL: dict[str, Any] = {"layers": 2, "heads": 2, "width": 16, "context": 8, "vocab_size": 256}
 HOOKS: list[dict[str, Any]] = [

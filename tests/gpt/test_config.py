@@ -5,10 +5,10 @@ import pytest
 
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
-from rlplast.core.training.config import parse_yaml
 from rlplast.gpt.config import GPTConfig, Phase
 from rlplast.run.config_file import dump_config, read_config
 from rlplast.run.shipped import shipped_configs
+from rlplast.training.config import parse_yaml
 
 SMALL: dict[str, Any] = {
     "kind": "gpt",

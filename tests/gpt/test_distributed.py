@@ -9,8 +9,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.gpt.trainer import GPTTrainer
+from rlplast.training import checkpoint
 from tests.gpt.ranks import conditional, config_of
 from tests.gpt.runs import rows, run, write_corpora
 from tests.runs import final

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import Interrupted
+from rlplast.training import checkpoint
 from tests.gpt.runs import MODEL, run, tiny
 from tests.marks import optimizers, slow
 from tests.runs import Killed, at_step, final

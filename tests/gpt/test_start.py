@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.gpt.config import GPTConfig
 from rlplast.gpt.huggingface import save_gpt2
 from rlplast.gpt.trainer import GPTTrainer
 from rlplast.run import api
+from rlplast.training import checkpoint
 from tests.gpt.runs import MODEL, rows, run, tiny
 from tests.runs import Killed, at_step, final
 

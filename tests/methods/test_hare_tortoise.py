@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.network import Network
 from rlplast.run import api
+from rlplast.training import checkpoint
 from tests.cli.commands import command
 from tests.methods.unit_nets import NETS, Trained
 from tests.models import assert_same

@@ -15,11 +15,11 @@ from rlplast.agents.dqn_config import DQNConfig
 from rlplast.agents.off_policy_config import EnvConfig
 from rlplast.agents.sac import SAC
 from rlplast.agents.sac_config import SACAgentConfig, SACConfig
-from rlplast.core.checkpoint.checkpoint import network_tensors
 from rlplast.core.method.penalties import Penalties
-from rlplast.core.training.trainable import Trainable
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.run import api
+from rlplast.training.checkpoint import network_tensors
+from rlplast.training.trainable import Trainable
 from tests.agents.toy_control import use_slide
 from tests.agents.toy_env import configs, use_wheel
 from tests.cli.commands import command

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.checkpoint.checkpoint import load_network_tensors, network_tensors
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.hooks import Hooks
@@ -17,6 +16,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from rlplast.metrics import awake_fraction, measure
 from rlplast.metrics.probe import check_names, measure_run
+from rlplast.training.checkpoint import load_network_tensors, network_tensors
 from tests.cases import ACCEPTED, Tape, fire, hooks
 from tests.core.toy import Toy
 from tests.firing import apply

@@ -16,8 +16,8 @@ from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 from rlplast.core.rng import preserve_global_rng
-from rlplast.core.training.loop import Loop
 from rlplast.run import api
+from rlplast.training.loop import Loop
 from tests.marks import slow
 from tests.methods.penalty_cases import MODELS, moved
 from tests.models import Critic, assert_same

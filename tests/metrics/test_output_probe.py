@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlplast.core.checkpoint.checkpoint import network_tensors
 from rlplast.metrics import output_probe, outputs
 from rlplast.metrics.balance import lipschitz_bound
 from rlplast.metrics.output_probe import OF_CHURN, OF_OUTPUTS
@@ -16,6 +15,7 @@ from rlplast.metrics.probe import RunMetrics, check_names
 from rlplast.run import api
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
+from rlplast.training.checkpoint import network_tensors
 from tests.agents.toy_env import same
 from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
 from rlplast.core.registry import rows
@@ -19,6 +18,7 @@ from rlplast.metrics.curvature import IN_A_RUN
 from rlplast.metrics.probe import OF_CHAINS, OF_CURVATURE, check_names, measure_run
 from rlplast.metrics.units import grama_share
 from rlplast.run import api
+from rlplast.training import checkpoint
 from tests.agents.toy_env import same
 from tests.every_kind import small_run
 from tests.gpt.runs import MODEL, write_corpora

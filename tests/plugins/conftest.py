@@ -9,8 +9,8 @@ import pytest
 
 from rlplast import plugins
 from rlplast.core import registry
-from rlplast.core.training import kinds
 from rlplast.envs import registry as envs_registry
+from rlplast.training import kinds
 
 collect_ignore = ["toy_package"]
 

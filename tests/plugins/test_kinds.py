@@ -9,10 +9,10 @@ import pytest
 from rlplast import register_kind
 from rlplast.agents.dqn_config import DQNConfig
 from rlplast.core.errors import ConfigError
-from rlplast.core.training.config import RunConfig
-from rlplast.core.training.kinds import get_kind, kinds
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
+from rlplast.training.config import RunConfig
+from rlplast.training.kinds import get_kind, kinds
 from tests.cli.commands import command
 from tests.cli.runs import SMALL, refused
 
@@ -29,7 +29,7 @@ def test_ours_are_there_with_their_classes() -> None:
 
 
 def test_a_kind_that_nobody_needs_is_not_imported() -> None:
-    code = "import sys; from rlplast.core.training.kinds import get_kind as get; "
+    code = "import sys; from rlplast.training.kinds import get_kind as get; "
     code += "get('gpt').config_class(); get('sac'); "
     code += "sys.exit(bool({'rlplast.agents', 'rlplast.gpt.trainer'} & sys.modules.keys()))"
     root = Path(__file__).parents[2]

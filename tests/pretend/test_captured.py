@@ -15,12 +15,12 @@ import torch
 from _pytest.mark import ParameterSet
 
 from rlplast.core.captured import EAGER, graphs_of
-from rlplast.core.checkpoint.checkpoint import network_tensors
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import rows
 from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
+from rlplast.training.checkpoint import network_tensors
 from tests.cases import CASES
 from tests.every_kind import KINDS, small_run
 from tests.marks import optimizers

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rlplast.core.checkpoint.checkpoint import SENTINEL
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.run import api
+from rlplast.training.checkpoint import SENTINEL
 from tests.runs import TINY, forget
 
 SHORT: dict[str, Any] = TINY | {

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import DamagedFile, RlplastError
-from rlplast.core.training.best import best_checkpoint
-from rlplast.core.training.run_folder import RunFolder
 from rlplast.run import read
+from rlplast.training import checkpoint
+from rlplast.training.best import best_checkpoint
+from rlplast.training.run_folder import RunFolder
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rlplast.core.checkpoint.files import is_locked, lock
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.run import api
 from rlplast.run.config_file import read_config
 from rlplast.run.show import disk_used, next_firing, share_done, show_run
+from rlplast.training.files import is_locked, lock
 from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora
 from tests.runs import TINY, Killed, at_step, kill, lines

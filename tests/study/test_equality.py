@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rlplast.cli.study_command import read_study_config
-from rlplast.core.checkpoint import checkpoint
 from rlplast.run import api
 from rlplast.study.spec import runs_of
+from rlplast.training import checkpoint
 from tests.cli.test_supervised_and_gpt import GPT
 from tests.runs import TINY, final
 from tests.sac_runs import small_sac

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.training.config import RunConfig
 from rlplast.study.folder import (
     StudyFolder,
     cell_row,
@@ -18,6 +17,7 @@ from rlplast.study.folder import (
     study_of,
 )
 from rlplast.study.plan import PlannedRun, plan
+from rlplast.training.config import RunConfig
 
 VERSIONS = {"rlplast": "1", "torch": "2", "numpy": "3"}
 

@@ -3,9 +3,9 @@
 import pytest
 
 from rlplast.core.registry import LISTS, rows
-from rlplast.core.training.config import read_yaml
 from rlplast.run.shipped import find_config
 from rlplast.study.spec import StudyConfig
+from rlplast.training.config import read_yaml
 from tests.cli.commands import command
 
 STUDIES = ("study/library_minatar", "study/library_digits")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
-from rlplast.core.training.config import RunConfig
 from rlplast.run.config_file import read_config
 from rlplast.study.plan import Cell, PlannedRun, cost, plan
+from rlplast.training.config import RunConfig
 from tests.runs import TINY
 
 END = 24  # updates

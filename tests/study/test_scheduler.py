@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplast.core.training.config import RunConfig
-from rlplast.core.training.run_folder import write_json
 from rlplast.study.executors import Executor, Job
 from rlplast.study.folder import StudyFolder, is_done
 from rlplast.study.plan import Cell, PlannedRun, plan
 from rlplast.study.scheduler import Failure, Progress, pending, run_cells
+from rlplast.training.config import RunConfig
+from rlplast.training.run_folder import write_json
 from tests.study.inline import InlineBackend
 
 Exits = Callable[[Cell, int], int]  # the exit code of a cell's attempt

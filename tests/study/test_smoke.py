@@ -11,7 +11,6 @@ from rlplast.cli.study_cells import read_study_config
 from rlplast.cli.study_smoke import smoke_runs
 from rlplast.core.clock import Time
 from rlplast.core.method.schedule import KEYS, Schedule
-from rlplast.core.training.config import read_yaml
 from rlplast.run.config_file import read_config
 from rlplast.run.length import length
 from rlplast.run.made_data import make_data
@@ -21,6 +20,7 @@ from rlplast.study.plan import plan
 from rlplast.study.smoke import shrunk_study
 from rlplast.supervised.data import load_data
 from rlplast.supervised.sizes import KNOWN
+from rlplast.training.config import read_yaml
 from tests.cli.commands import command
 from tests.marks import slow_but
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from rlplast.core.training.config import read_yaml
 from rlplast.optimizers.config import lr_at
 from rlplast.run.config_file import read_config
 from rlplast.supervised.config import SupervisedConfig
+from rlplast.training.config import read_yaml
 
 HOOKS = Path(__file__).parents[2] / "configs" / "supervised" / "hooks"
 

@@ -23,11 +23,11 @@ import numpy as np
 
 from rlplast.core.errors import RlplastError
 from rlplast.core.rng import preserve_global_rng
-from rlplast.core.training import distributed
-from rlplast.core.training.config import RunConfig
-from rlplast.core.training.run_folder import RunFolder
 from rlplast.run.info import telling_end
 from rlplast.run.read import read_lines
+from rlplast.training import distributed
+from rlplast.training.config import RunConfig
+from rlplast.training.run_folder import RunFolder
 
 __all__ = ["About", "Logger", "check_loggers", "logged", "receipt_values"]
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.checkpoint.files import lock
 from rlplast.core.optional import import_optional
 from rlplast.run.loggers.logger import About, flat, receipt_values
+from rlplast.training.files import lock
 
 __all__ = ["MLflow", "check", "start"]
 

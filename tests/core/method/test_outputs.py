@@ -11,9 +11,9 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import WithWeights
-from rlplast.core.training.trainable import Trainable
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
+from rlplast.training.trainable import Trainable
 from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora
 from tests.models import build, data

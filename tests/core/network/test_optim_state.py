@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
-from rlplast.core.checkpoint.checkpoint import load_network_tensors, network_tensors
 from rlplast.core.errors import DamagedFile, UnsupportedOptimizer
 from rlplast.core.method.once import fire_once
 from rlplast.core.network.edits import Assign
@@ -19,6 +18,7 @@ from rlplast.core.network.optim_state import (
     moments,
     optimizer_tensors,
 )
+from rlplast.training.checkpoint import load_network_tensors, network_tensors
 from tests.firing import apply
 from tests.models import FORMS, OPTIMIZERS, Subject, assert_same, subject
 

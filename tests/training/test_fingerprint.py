@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from rlplast.core.checkpoint.fingerprint import check_data, fingerprint
 from rlplast.core.errors import ConfigError
+from rlplast.training.fingerprint import check_data, fingerprint
 
 BYTES = torch.arange(12, dtype=torch.uint8)
 

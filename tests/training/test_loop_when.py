@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import ConfigError
-from rlplast.core.training.loop import Loop
+from rlplast.training import checkpoint
+from rlplast.training.loop import Loop
 from tests.core.toy import (
     HOOKS,
     STEPS,

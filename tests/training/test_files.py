@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rlplast.core.checkpoint import files
-from rlplast.core.checkpoint.files import checksum, fsync, link, lock
+from rlplast.training import files
+from rlplast.training.files import checksum, fsync, link, lock
 
 SIZES = [0, 1, files._PIECE - 1, files._PIECE, files._PIECE + 1, 3 * files._PIECE + 5]
 

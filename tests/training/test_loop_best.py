@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import ConfigError
-from rlplast.core.training.best import best_checkpoint
-from rlplast.core.training.loop import Loop
+from rlplast.training import checkpoint
+from rlplast.training.best import best_checkpoint
+from rlplast.training.loop import Loop
 from tests.core.toy import interrupted_and_resumed, killed_and_resumed, loop, run
 from tests.marks import every_step
 from tests.runs import Killed, at_step, final

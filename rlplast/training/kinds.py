@@ -15,8 +15,8 @@ import torch
 from rlplast import plugins
 from rlplast.core.errors import ConfigError, shortened
 from rlplast.core.registry import load_plugins, look_up
-from rlplast.core.training.config import RunConfig
-from rlplast.core.training.trainable import Trainable
+from rlplast.training.config import RunConfig
+from rlplast.training.trainable import Trainable
 
 __all__ = ["Kind", "get_kind", "kinds", "register_kind"]
 
@@ -88,8 +88,8 @@ def register_kind(name: str, *, config: str, trainable: str) -> None:
     Args:
         name: the value of a config's key ``kind``.
         config: ``module:Class`` of its config, a dataclass derived from
-            `rlplast.core.training.config.RunConfig`.
-        trainable: ``module:Class`` of its trainer, a `rlplast.core.training.trainable.Trainable`
+            `rlplast.training.config.RunConfig`.
+        trainable: ``module:Class`` of its trainer, a `rlplast.training.trainable.Trainable`
             made from a config and a device.
 
     Raises:

@@ -11,7 +11,7 @@ import pytest
 
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
-from rlplast.core.training.run_folder import RunFolder, clock_fields, write_json, write_text
+from rlplast.training.run_folder import RunFolder, clock_fields, write_json, write_text
 from tests.runs import files_up_to
 
 

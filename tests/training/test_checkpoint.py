@@ -14,9 +14,9 @@ from hypothesis.extra import numpy as hnp
 from safetensors import SafetensorError
 from torch import Tensor
 
-from rlplast.core.checkpoint import checkpoint
-from rlplast.core.checkpoint.files import link
 from rlplast.core.errors import DamagedFile, RlplastError
+from rlplast.training import checkpoint
+from rlplast.training.files import link
 from tests.models import FAMILIES, OPTIMIZERS, assert_same, subject
 from tests.runs import flip
 

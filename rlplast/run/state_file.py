@@ -22,8 +22,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from rlplast.core.checkpoint.files import fsync
 from rlplast.core.errors import BadWeights, ConfigError, DamagedFile, RlplastError, did_you_mean
+from rlplast.training.files import fsync
 
 __all__ = ["SUFFIXES", "StateFile", "check_out", "read", "write"]
 

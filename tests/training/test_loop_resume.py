@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import safetensors.torch
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import DamagedFile, Interrupted, RlplastError
-from rlplast.core.training.run_folder import RunFolder
+from rlplast.training import checkpoint
+from rlplast.training.run_folder import RunFolder
 from tests.core.toy import (
     HOOKS,
     STEPS,

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlplast.core.checkpoint import checkpoint
-from rlplast.core.checkpoint.files import read
 from rlplast.core.errors import ConfigError, DamagedFile, did_you_mean
-from rlplast.core.training.run_folder import write_json
+from rlplast.training import checkpoint
+from rlplast.training.files import read
+from rlplast.training.run_folder import write_json
 
 __all__ = [
     "Best",

@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rlplast.core.errors import RlplastError
 from rlplast.core.network.network import Network
-from rlplast.core.training.run_folder import RunFolder
+from rlplast.training.run_folder import RunFolder
 
 __all__ = [
     "accumulating",

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Clock
 from rlplast.core.errors import RlplastError
+from rlplast.training import checkpoint
 from tests.core.toy import HOOKS, Toy, assert_same_training, loop, run
 from tests.runs import at_step, final, lines
 

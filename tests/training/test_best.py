@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.training.best import Best, best_checkpoint, improved, write_best
+from rlplast.training import checkpoint
+from rlplast.training.best import Best, best_checkpoint, improved, write_best
 
 
 @pytest.mark.parametrize(

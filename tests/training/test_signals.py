@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from rlplast.core.errors import Interrupted
-from rlplast.core.training.signals import noted_signals
+from rlplast.training.signals import noted_signals
 
 ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FORCING = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

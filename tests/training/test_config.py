@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlplast.core.training.config import parse_yaml
+from rlplast.training.config import parse_yaml
 
 
 @pytest.mark.parametrize("text", ["1e-3", "6.25e-5", "2E5", "-1e+4", ".5", "3."])

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.checkpoint import checkpoint
-from rlplast.core.checkpoint.files import fsync, link
 from rlplast.core.clock import Time
 from rlplast.core.errors import DamagedFile, RlplastError
-from rlplast.core.training.run_folder import LINES, write_json, write_text
+from rlplast.training import checkpoint
+from rlplast.training.files import fsync, link
+from rlplast.training.run_folder import LINES, write_json, write_text
 
 __all__ = ["branch_run"]
 

@@ -20,7 +20,7 @@ from rlplast.core.device import choose_device
 from rlplast.core.errors import ConfigError, check_choice, check_known
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.registry import check_fields, param
-from rlplast.core.training.intervals import Cadence
+from rlplast.training.intervals import Cadence
 
 __all__ = [
     "CheckpointConfig",

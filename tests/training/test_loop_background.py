@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.errors import Interrupted, RlplastError
+from rlplast.training import checkpoint
 from tests.core.toy import STEPS, loop, run
 from tests.runs import Killed, at_step, final
 

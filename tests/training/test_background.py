@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from rlplast.core.checkpoint.background import Background
+from rlplast.training.background import Background
 
 
 def fail() -> None:

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.checkpoint.files import checksum, fsync, read
 from rlplast.core.errors import DamagedFile
+from rlplast.training.files import checksum, fsync, read
 
 __all__ = ["FORMAT", "SENTINEL", "check", "check_seal", "manifest"]
 

@@ -8,7 +8,7 @@ logged and saved, after the last update owed; the end of an agent's phase likewi
 A checkpoint is the state as it was at its moment; a thread writes it while training goes on.
 Whatever needs it to be there (the next one, the end of the run, a signal) waits.
 
-Of several processes (`rlplast.core.training.distributed`) each runs its own loop, step by step with
+Of several processes (`rlplast.training.distributed`) each runs its own loop, step by step with
 the others; rank 0 alone measures metrics and writes.
 """
 
@@ -25,19 +25,18 @@ from typing import Any
 
 from torch import Tensor
 
-from rlplast.core.checkpoint import checkpoint
-from rlplast.core.checkpoint.background import Background
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import Interrupted, RlplastError
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.rng import preserve_global_rng
-from rlplast.core.training import distributed
-from rlplast.core.training.best import Best, improved, write_best
-from rlplast.core.training.intervals import Cadence, is_due
-from rlplast.core.training.run_folder import RunFolder, clock_fields
-from rlplast.core.training.signals import noted_signals
-from rlplast.core.training.trainable import Trainable, go_to
+from rlplast.training import checkpoint, distributed
+from rlplast.training.background import Background
+from rlplast.training.best import Best, improved, write_best
+from rlplast.training.intervals import Cadence, is_due
+from rlplast.training.run_folder import RunFolder, clock_fields
+from rlplast.training.signals import noted_signals
+from rlplast.training.trainable import Trainable, go_to
 
 __all__ = ["Cadence", "Loop"]
 

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from rlplast.core.network.network import Network
-from rlplast.core.training import distributed
-from rlplast.core.training.distributed import _checksum
-from rlplast.core.training.run_folder import RunFolder
+from rlplast.training import distributed
+from rlplast.training.distributed import _checksum
+from rlplast.training.run_folder import RunFolder
 
 
 def test_alone_every_exchange_is_the_value_itself() -> None:

@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.checkpoint.files import check_plain, fsync, lock
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
+from rlplast.training.files import check_plain, fsync, lock
 
 __all__ = ["RunFolder", "numbered", "write_json", "write_text"]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from rlplast.core.checkpoint import checkpoint
 from rlplast.core.clock import Time
 from rlplast.core.errors import DamagedFile, RlplastError
-from rlplast.core.training.branch import branch_run
+from rlplast.training import checkpoint
+from rlplast.training.branch import branch_run
 from tests.core.toy import HOOKS, loop, run
 from tests.runs import final, flip
 

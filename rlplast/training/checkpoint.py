@@ -9,7 +9,7 @@ more (initial weights, rows of a replay) is written once and hard-linked by the 
   maybe in another thread while training goes on. `save` does both.
 - `check`, `check_run`, `load`, `fitting`: one checkpoint's folder.
 - `newest`, `unseal_newer`, `prune`: the folder of a run's checkpoints: ``step-N`` was due,
-  ``best-N`` was saved for an evaluation that was the best so far (`rlplast.core.training.best`),
+  ``best-N`` was saved for an evaluation that was the best so far (`rlplast.training.best`),
   ``branch-N`` is where a study's prefix stopped, before what was due there.
 - `network_tensors`, `load_network_tensors`: a Network by Block names, optimizer included.
 """
@@ -29,16 +29,16 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from rlplast.core.checkpoint.files import fsync, link
-from rlplast.core.checkpoint.manifest import FORMAT, SENTINEL, check, check_seal, manifest
-from rlplast.core.checkpoint.network_tensors import (
+from rlplast.core.errors import DamagedFile, RlplastError, shortened
+from rlplast.training.files import fsync, link
+from rlplast.training.manifest import FORMAT, SENTINEL, check, check_seal, manifest
+from rlplast.training.network_tensors import (
     INITIAL,
     aliases,
     first_not_finite,
     load_network_tensors,
     network_tensors,
 )
-from rlplast.core.errors import DamagedFile, RlplastError, shortened
 
 __all__ = [
     "SENTINEL",

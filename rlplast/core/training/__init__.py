@@ -1,1 +1,0 @@
-"""What drives a run."""

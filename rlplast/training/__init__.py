@@ -1,0 +1,1 @@
+"""What drives a run, and what lasts of it."""
