@@ -233,7 +233,7 @@ def check(source: str, path: str) -> list[str]:
     ("path", "source", "line"),
     [
         ("rlplast/training/loop.py", "import torch\nfrom rlplast.metrics import weights\n", 2),
-        ("rlplast/training/loop.py", "from ...cli import main\n", 1),
+        ("rlplast/training/loop.py", "from ..cli import main\n", 1),
         ("rlplast/training/loop.py", "from rlplast import study\n", 1),
         ("rlplast/training/loop.py", "import rich\n", 1),
         ("rlplast/training/loop.py", "import safetensors.torch\n", 1),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.core.network.network import Network
-from rlplast.training import state_file
+from rlplast.run import state_file
 from tests.cli.commands import command, network, printed, save, trained_pair
 
 WEIGHTS = ("0.weight", "4.weight", "6.weight")
