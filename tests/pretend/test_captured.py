@@ -171,7 +171,7 @@ def test_updates_too_rare_to_be_captured_keep_no_memory() -> None:
 
 
 def test_the_online_accuracy_of_tasks(corpora: dict[str, str]) -> None:
-    stream = {"name": "permuted_pixels", "phases": 3, "epochs": 1}
+    stream = {"name": "permuted_pixels", "phases": 3, "epochs": 1 + UPDATES // 30}
     check("supervised", "", least("supervised"), corpora, stream=stream, augment=["crop"])
 
 
