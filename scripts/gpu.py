@@ -5,7 +5,7 @@
 
 Environments are made up and cost nothing, so that updates are measured: pictures of 84 × 84 for a
 DQN with Nature's network, h1's sizes (51 observations, 19 actions) for SAC. Classifiers and GPTs
-read made data. On the pretended device, which takes a quarter of an hour and g++, only counts and
+read made data. On the pretended device, which takes 6 to 15 minutes and g++, only counts and
 equality mean anything: rates are left out.
 
 A line has what was measured, of what, how, and the figure; each figure is of one update or a
