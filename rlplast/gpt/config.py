@@ -158,6 +158,7 @@ class GPTConfig(RunConfig):
             )
         self.optimizer.refuse_first_phase(f"a {self.kind} run has one optimizer for all phases")
         self.start.check()
+        self.check_processes(1)
         self._check_corpora()
         best = self.checkpoint.best
         scores = ["loss", *(f"{name}/loss" for name in self.corpora)]

@@ -83,8 +83,7 @@ class GPTTrainer(Trainable):
 
     def __init__(self, config: GPTConfig, device: torch.device) -> None:
         self.config, self.phases = config, config.phase_list()
-        config.check_processes(distributed.world())
-        self.micro_batch = config.own_batch(distributed.world())[1]
+        self.own_batch, self.micro_batch = config.own_batch(distributed.world())
         if config.precision == "fp16" and device.type != "cuda":
             raise ConfigError(
                 f"precision = 'fp16' on {device.type}: allowed are fp32 and bf16; fp16 needs CUDA"
@@ -142,8 +141,8 @@ class GPTTrainer(Trainable):
         config = self.config
         self.updater.set_lr(self.clock.updates - phase.start, phase.updates)
         rows = self._rows(phase.shares, config.batch_size, self.streams.numpy("data"))
-        share = config.batch_size // distributed.world()
-        mine = on_device(rows[distributed.rank() * share :][:share], self.device)
+        mine = rows[distributed.rank() * self.own_batch :][: self.own_batch]
+        mine = on_device(mine, self.device)
         after = self.clock.advance(updates=1, tokens=config.batch_size * config.model.context)
         work = partial(self._on_device, after)
         if self._graphs is None:

@@ -1,4 +1,4 @@
-"""Several processes that train one network together, as ``torchrun`` starts them.
+"""Several processes that train one network together, as ``torchrun`` or a study starts them.
 
 Every process (rank) takes the same steps, each on its own rows of a batch, and gradients
 are averaged. Weights are never sent: hooks fire in every rank, from the same streams, on
@@ -54,7 +54,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def world() -> int:
-    """Return how many processes train together: 1 unless ``torchrun`` started them."""
+    """Return how many processes train together: 1 unless ``torchrun`` or a study started them."""
     return int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
 
 

@@ -14,6 +14,7 @@ from rlplast.core.rng import numpy_stream, torch_stream
 from rlplast.gpt.config import GPTConfig
 from rlplast.gpt.model import GPT
 from rlplast.gpt.trainer import GPTTrainer
+from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
 from tests.gpt.runs import MODEL, rows, run, tiny, write_corpus
 from tests.runs import final
@@ -281,7 +282,7 @@ def test_processes_that_cannot_share_a_batch_are_refused(
     for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("WORLD_SIZE", "3"), ("RANK", "0")):
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=r"batch_size = 8 with 3 processes: allowed is a multip"):
-        GPTTrainer(tiny(corpora), CPU)
+        build_trainable(tiny(corpora))
 
 
 def test_corpora_of_different_tokenizers_are_refused(
