@@ -64,6 +64,8 @@ def reader(
     """Be in the folder; leave no method, kind, environment, module or draw behind."""
     monkeypatch.chdir(shared)
     monkeypatch.syspath_prepend(shared)
+    for block in FILES:  # another test may have left a module of its name
+        monkeypatch.delitem(sys.modules, Path(block.file).stem, raising=False)
     tables = [optim_state.RULES, kinds._KINDS, envs._FAMILY_OF, envs._FROM, gymnasium.registry]
     before = [dict(table) for table in tables]
     modules = set(sys.modules)
