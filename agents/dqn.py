@@ -140,15 +140,23 @@ class DQN(OffPolicyAgent):
         target = td_target(batch.reward, batch.discount, q_next.float(), best)
         return huber(q - target, agent.huber_delta).mean(), q.mean(), self._kept("q", found)
 
+    def update(self) -> None:
+        """Draw a batch and update the online network; the target follows by env_steps."""
+        batch, after = self._drawn(), self.clock.advance(updates=1)
+        self._set_lr()
+        learn = self._learns(self.learn)
+
+        def work() -> None:
+            self._hooks(learn(batch), after)
+
+        self._on_device(learn.__name__, after, work)
+        self._count(after)
+
     def learn(self, batch: Batch) -> tuple[Tensor, dict[str, Activations]]:
         """Update the online network."""
         loss, q, activations = self._td_loss(batch)
         self._minimise("q", loss)
         return torch.stack([loss.detach(), q.detach()]), {"q": activations}
-
-    def _batch(self) -> Batch:
-        """Return the next batch, in the same tensors every time."""
-        return self._drawn()
 
     def _acting(self) -> tuple[nn.Module, ...]:
         return self.online, self.target

@@ -22,10 +22,10 @@ from rlplast.agents.overestimation import Values
 from rlplast.agents.replay import Batch, Replay
 from rlplast.agents.sequence import Sequence
 from rlplast.agents.tasks import Tasks
-from rlplast.core.captured import graphs_of
 from rlplast.core.clock import Clock
 from rlplast.core.device import compile_options, on_device
 from rlplast.core.errors import ConfigError
+from rlplast.core.fast.graphs import graphs_of
 from rlplast.core.method.context import Activations
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.edits import Assign, write
@@ -112,7 +112,7 @@ class OffPolicyAgent(ABC):
         still find data in the replay. The new task begins with the next environment step.
         """
         if self.owes():
-            self._update()
+            self.update()
         elif self.phase_over():
             self.clock = self.clock.advance(phase=1)
             self._renew()
@@ -192,8 +192,8 @@ class OffPolicyAgent(ABC):
         return batch
 
     @abstractmethod
-    def _batch(self) -> Any:
-        """Return the next batch, in the same tensors every time."""
+    def update(self) -> None:
+        """Draw a batch, update all networks once, and count it."""
 
     @abstractmethod
     def learn(self, batch: Any) -> tuple[Tensor, dict[str, Activations]]:
@@ -204,38 +204,35 @@ class OffPolicyAgent(ABC):
             are recorded.
         """
 
-    def _update(self) -> None:
-        batch, after = self._batch(), self.clock.advance(updates=1)
+    # What an update consists of.
+
+    def _set_lr(self) -> None:
         for updater in self.updaters.values():
             updater.set_lr(*self._lr_place())
-        learn = self._learns(self._next_update())
-        work = partial(self._on_device, learn, batch, after)
+
+    def _on_device(self, part: str, after: Clock, work: Callable[[], None]) -> None:
+        """Do what of an update is all on the device: as a CUDA graph, if the config says so.
+
+        Args:
+            part: what it computes; part of the graph's key.
+            after: the clock after the update, which is all that the work reads of the host.
+            work: the work.
+        """
         if self._graphs is None:
             work()
         else:
-            key = learn.__name__, self.inside_key(after), self.penalties.captured_key(after)
-            self._graphs(key, work)
+            self._graphs((part, self.inside_key(after), self.penalties.captured_key(after)), work)
+
+    def _hooks(self, found: tuple[Tensor, dict[str, Activations]], after: Clock) -> None:
+        """Sum up what `learn` found, and run the hooks inside the update."""
+        values, activations = found
+        self.sums += values
+        self.after_update(after, activations)
+
+    def _count(self, after: Clock) -> None:
         self.penalties.last = self.clock = after
         self.updates_summed += 1
         self.experience.paid()
-
-    def _on_device(self, learn: Callable[..., Any], batch: Any, after: Clock) -> None:
-        """Learn from a batch, run the hooks inside the update, and let targets follow.
-
-        All of it is on the device. Of the host it reads the clock `after` the update.
-        """
-        values, activations = learn(batch)
-        self.sums += values
-        self.after_update(after, activations)
-        self._follow()
-
-    def _follow(self) -> None:
-        """Let targets follow an update; default: they follow in steps of the environment."""
-        return
-
-    def _next_update(self) -> Callable[..., Any]:
-        """Return what the next update computes: `learn`, or a part of it."""
-        return self.learn
 
     def _minimise(self, network: str, loss: Tensor) -> None:
         if self.penalties.terms:

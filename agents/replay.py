@@ -18,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rlplast.agents import mapped_memory, replay_files
+from rlplast.agents import replay_files
 from rlplast.agents.device_frames import DeviceFrames
 from rlplast.agents.sampling import SampleWeightDecay
 from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError, RlplastError
+from rlplast.core.fast import mapped_memory
 from rlplast.envs.base import stacked_shape
 
 __all__ = ["Batch", "Replay"]

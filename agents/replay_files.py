@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rlplast.agents import mapped_memory
 from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.fast import mapped_memory
 from rlplast.training.files import fsync, link
 
 __all__ = ["Rings", "Saving", "Segment", "load", "plan"]

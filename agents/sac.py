@@ -8,7 +8,7 @@ The update is one function of static tensors (`SAC.learn`), in the order actor â
 critic (new actor, new Î±); then the target follows.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -219,6 +219,20 @@ class SAC(OffPolicyAgent):
         loss = (q - target).square().mean(1).sum()
         return loss, q.detach().mean(), self._kept("critic", found)
 
+    def update(self) -> None:
+        """Draw a batch and noise, update actor, temperature and critics, and move the target."""
+        batch, after = self._batch(), self.clock.advance(updates=1)
+        self._set_lr()
+        with_actor = after.updates % self.config.agent.actor_every == 0
+        learn = self._learns(self.learn if with_actor else self.learn_critic)
+
+        def work() -> None:
+            self._hooks(learn(batch), after)
+            self._follow()
+
+        self._on_device(learn.__name__, after, work)
+        self._count(after)
+
     def learn(self, batch: SACBatch) -> tuple[Tensor, dict[str, Activations]]:
         """Update actor, temperature and critics, in this order."""
         actor_loss, entropy, of_actor = self._actor_loss(batch)
@@ -236,10 +250,6 @@ class SAC(OffPolicyAgent):
         self._minimise("critic", loss)
         zero = torch.zeros_like(q)
         return torch.stack([loss.detach(), zero, q, zero]), {"actor": {}, "critic": of_critic}
-
-    def _next_update(self) -> Callable[..., Any]:
-        whole = (self.clock.updates + 1) % self.config.agent.actor_every == 0
-        return self.learn if whole else self.learn_critic
 
     def _batch(self) -> SACBatch:
         """Return the next batch, in the same tensors every time."""

@@ -53,7 +53,7 @@ class Synthetic(DQN):
         self.actions = rng.integers(self.num_actions, size=(64, num_envs))
         self.step_ended = 0.0
         self.store(rows // num_envs + 1)
-        self._update()  # its optimizer has state from the first checkpoint on
+        self.update()  # its optimizer has state from the first checkpoint on
         self.clock = Clock()
 
     def store(self, steps: int) -> None:

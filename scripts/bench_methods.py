@@ -62,7 +62,7 @@ def bench_methods(threads: int, rounds: int) -> list[Row]:
         trainable = agent(config, threads, overrides)
         for name, params in INSIDE.items():
             rows += _inside(f"{name}, {label}", trainable, network, name, params, rounds)
-        update = statistics.median(alternate({"u": trainable._update}, 10 * rounds)["u"])
+        update = statistics.median(alternate({"u": trainable.update}, 10 * rounds)["u"])
         for name, params in SCHEDULED.items():
             hook = [{"method": name, "at": "50%", "networks": [network], "params": params}]
             hooks = Hooks(hook, trainable.networks, "400k env_steps", source=trainable)
@@ -76,7 +76,7 @@ def bench_methods(threads: int, rounds: int) -> list[Row]:
         for name, lists in INSTALLED.items():
             chosen = {k: [r | {"networks": [network]} for r in v] for k, v in lists.items()}
             other = agent(config, threads, overrides | chosen)
-            rows += _ratio(f"{name}, {label}", trainable._update, other._update, rounds)
+            rows += _ratio(f"{name}, {label}", trainable.update, other.update, rounds)
     return rows
 
 

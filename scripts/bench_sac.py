@@ -62,7 +62,7 @@ def ours(threads: int, **keys: Any) -> Callable[[], None]:
 
     def run() -> None:
         for _ in range(UPDATES):
-            agent._update()
+            agent.update()
 
     return run
 

@@ -107,7 +107,7 @@ def models(folder: Path) -> dict[str, Model]:
 
 def update_of(trainable: Any) -> Callable[[], Any]:
     """Return what makes one update."""
-    return trainable._update if hasattr(trainable, "_environment_step") else trainable.step
+    return trainable.update if hasattr(trainable, "_environment_step") else trainable.step
 
 
 def in_updates(info: Info) -> bool:

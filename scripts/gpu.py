@@ -133,7 +133,7 @@ def config_of(network: str, inside: str, how: str) -> Any:
 
 def agent_of(network: str, inside: str, how: str) -> Any:
     """Return an agent past its random steps, whose replay is filled."""
-    from rlplast.core.captured import graphs_of
+    from rlplast.core.fast.graphs import graphs_of
     from rlplast.run.timing import ready
 
     accelerate = "compile" if how.startswith("compile") else how.split(",")[0]
@@ -210,7 +210,7 @@ def waits(agent: Any, count: int) -> str:
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(count):
-            agent._update()
+            agent.update()
     except RuntimeError as error:
         return str(error).splitlines()[0][:100]
     finally:
@@ -226,7 +226,7 @@ def equal(network: str, inside: str, count: int) -> str:
     for how in ("off", "graph"):
         agent = agent_of(network, inside, how)
         for _ in range(count):
-            agent._update()
+            agent.update()
         modules = [network.module for network in agent.networks.values()]
         found.append([t.cpu().clone() for module in modules for t in module.state_dict().values()])
         agent.close()

@@ -2,7 +2,7 @@
 
 plugins <- core <- training <- optimizers, methods, metrics <- supervised, gpt, adapters, agents <-
 run <- study, report <- cli; envs imports plugins alone, and only run and cli import agents or envs.
-Inside core: network <- method.
+Inside core: fast <- network <- method.
 """
 
 import ast
@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("rlplast", "agents", "envs")  # agents and envs are imported as rlplast.agents, …
 
-CORE_TIERS = (("",), ("network",), ("method",))  # "": core's own files
+CORE_TIERS = (("",), ("fast",), ("network",), ("method",))  # "": core's own files
 CORE_RANK = {room: rank for rank, rooms in enumerate(CORE_TIERS) for room in rooms}
 
 TIERS = (

@@ -5,6 +5,7 @@
 - `set_up`: how it computes.
 - `compile_options`: how code is compiled for it.
 - `on_device`: an array on it, without waiting.
+- `refuse_capture`: says that something cannot be part of a CUDA graph.
 """
 
 import os
@@ -14,10 +15,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rlplast.core.captured import refuse_capture
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, RlplastError
 
-__all__ = ["choose_device", "compile_options", "device_info", "on_device", "set_up", "uses_gpu"]
+__all__ = [
+    "NotCaptured",
+    "capturing",
+    "choose_device",
+    "compile_options",
+    "device_info",
+    "on_device",
+    "refuse_capture",
+    "set_up",
+    "uses_gpu",
+]
 
 
 def choose_device(name: str) -> torch.device:
@@ -113,3 +123,22 @@ def on_device(value: npt.NDArray[Any] | Tensor, device: torch.device) -> Tensor:
         return tensor.to(device)
     refuse_capture("something is copied from the host")
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+class NotCaptured(RlplastError):
+    """A piece of work waits for the host, or reads from it what differs each time."""
+
+
+def capturing() -> bool:
+    """Whether the work under way is being captured."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def refuse_capture(what: str) -> None:
+    """Say that something cannot be part of a graph.
+
+    Raises:
+        NotCaptured: during a capture.
+    """
+    if capturing():
+        raise NotCaptured(what)

@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
+from rlplast.core.fast.linear import Linear, affine
 from rlplast.core.method.install import as_kind, kind_of, put
 from rlplast.core.method.method import method
-from rlplast.core.network.affine import Linear, affine
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.registry import param
 from rlplast.methods.dropping import Dropping, dropped

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlplast.core.captured import refuse_capture
+from rlplast.core.device import refuse_capture
 from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
+from rlplast.core.fast.linear import faster_one_by_one, product
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, method
 from rlplast.core.method.once import fire_once
 from rlplast.core.method.receipt import Receipt
-from rlplast.core.network.affine import pays_alone, product
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
@@ -51,7 +51,7 @@ def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic
         A new tensor of the same shape in at least float32.
     """
     with torch.autocast("cpu", enabled=False):
-        if slices.ndim == 3 and pays_alone(slices):
+        if slices.ndim == 3 and faster_one_by_one(slices):
             return torch.stack([_orthogonalised(one, iterations, polynomial) for one in slices])
         return _orthogonalised(slices, iterations, polynomial)
 

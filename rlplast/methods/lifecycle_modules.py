@@ -8,30 +8,54 @@ arguments. `rlplast.methods.lifecycle_tick` has the algorithm.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rlplast.core.fast.linear import Linear
 from rlplast.core.method.install import as_kind
-from rlplast.core.network.affine import Linear
 from rlplast.core.network.blocks import BlockSpec
 from rlplast.core.network.network import INSTALLED
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.rng import derive_seed
-from rlplast.methods.lifecycle_tick import draw_durations
-
-if TYPE_CHECKING:
-    from rlplast.methods.lifecycle import Lifecycle
+from rlplast.methods.draws import whole_numbers
 
 __all__ = [
     "LifecycleConv2d",
     "LifecycleLinear",
     "LifecycleMultiheadAttention",
     "LifecycleUnits",
+    "Rule",
     "StackedLifecycleLinear",
+    "draw_durations",
 ]
+
+_LIFE, _RECOVERY = 0, 1  # what a draw is for: the first key of its hash
+
+
+# A `rlplast.methods.lifecycle.Lifecycle`, which imports this file: a layer reads its parameters.
+Rule = Any
+
+
+def draw_durations(rule: Rule, seed: Tensor, revivals: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw L_max and R_max of every unit for the life after so many revivals.
+
+    Args:
+        rule: the method, for its ranges.
+        seed: shape () or (slots,).
+        revivals: shape (units,) or (slots, units).
+
+    Returns:
+        Two int64 tensors of the shape of `revivals`.
+    """
+    seeds = seed.unsqueeze(-1)
+    units = torch.arange(revivals.shape[-1], device=revivals.device)
+    return (
+        whole_numbers(*rule.life, seeds, _LIFE, revivals, units),
+        whole_numbers(*rule.recovery, seeds, _RECOVERY, revivals, units),
+    )
 
 
 class LifecycleUnits(nn.Module):
@@ -72,18 +96,18 @@ class LifecycleUnits(nn.Module):
     memories: dict[str, str]
     follows: bool
 
-    def __init__(self, *args: Any, lifecycle: "Lifecycle", seed: int = 0, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, lifecycle: Rule, seed: int = 0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._begin(lifecycle, seed)
 
     @classmethod
-    def of(cls, layer: nn.Module, lifecycle: "Lifecycle", seed: int) -> Self:
+    def of(cls, layer: nn.Module, lifecycle: Rule, seed: int) -> Self:
         """Return a layer with the parameters of `layer` themselves, all units awake."""
         new = as_kind(layer, cls)
         new._begin(lifecycle, seed)
         return new
 
-    def _begin(self, lifecycle: "Lifecycle", seed: int) -> None:
+    def _begin(self, lifecycle: Rule, seed: int) -> None:
         self.lifecycle, self.follows = lifecycle, False
         vars(self)[INSTALLED] = [lifecycle]  # also of a layer that nobody installed
         found = [n for n in self.remembered() if self._parameters.get(n) is not None]

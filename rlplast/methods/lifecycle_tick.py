@@ -12,7 +12,6 @@ finds the effective one.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -21,17 +20,13 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Context
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.units import Part
-from rlplast.methods.draws import symmetric, whole_numbers
+from rlplast.methods.draws import symmetric
+from rlplast.methods.lifecycle_modules import LifecycleUnits, Rule, draw_durations
 from rlplast.methods.recycling import clear_moments, write_rows
 
-if TYPE_CHECKING:
-    from rlplast.methods.lifecycle import Lifecycle
-    from rlplast.methods.lifecycle_modules import LifecycleUnits
+__all__ = ["Place", "Units", "advance", "tick"]
 
-__all__ = ["Place", "Units", "advance", "draw_durations", "tick"]
-
-# What a draw is for: the first key of its hash.
-_LIFE, _RECOVERY, _ROW = 0, 1, 2
+_ROW = 2  # what a draw is for, the first key of its hash; 0 and 1 are for durations
 
 Index = Tensor | slice
 
@@ -52,26 +47,7 @@ class Units:
 _NAMES = tuple(Units.__dataclass_fields__)
 
 
-def draw_durations(rule: "Lifecycle", seed: Tensor, revivals: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw L_max and R_max of every unit for the life after so many revivals.
-
-    Args:
-        rule: the method, for its ranges.
-        seed: shape () or (slots,).
-        revivals: shape (units,) or (slots, units).
-
-    Returns:
-        Two int64 tensors of the shape of `revivals`.
-    """
-    seeds = seed.unsqueeze(-1)
-    units = torch.arange(revivals.shape[-1], device=revivals.device)
-    return (
-        whole_numbers(*rule.life, seeds, _LIFE, revivals, units),
-        whole_numbers(*rule.recovery, seeds, _RECOVERY, revivals, units),
-    )
-
-
-def advance(units: Units, rule: "Lifecycle", seed: Tensor) -> tuple[Units, Tensor, Tensor]:
+def advance(units: Units, rule: Rule, seed: Tensor) -> tuple[Units, Tensor, Tensor]:
     """Return the counters one tick later, and which units fell asleep and which woke up.
 
     Args:
@@ -119,7 +95,7 @@ class Place:
             rows of the layer, columns of what reads it.
     """
 
-    layer: "LifecycleUnits"
+    layer: LifecycleUnits
     followers: tuple[nn.Module, ...]
     held: Callable[[Tensor], Tensor]
     parts: tuple[tuple[int, Part], ...]
@@ -170,7 +146,7 @@ class _Drawn:
     woken up, and its place.
     """
 
-    layer: "LifecycleUnits"
+    layer: LifecycleUnits
     parameter: str
     revivals: Tensor
 

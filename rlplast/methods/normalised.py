@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
+from rlplast.core.fast.linear import Linear
 from rlplast.core.method.install import as_kind, hidden_layers, kind_of, put
-from rlplast.core.network.affine import Linear
 from rlplast.core.network.stacked import StackedLayerNorm, StackedLinear
 
 __all__ = ["normalise"]

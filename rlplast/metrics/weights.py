@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from rlplast.core.errors import BadWeights, ConfigError
-from rlplast.core.network.affine import pays_alone, product
+from rlplast.core.fast.linear import faster_one_by_one, product
 from rlplast.core.registry import register
 from rlplast.metrics.ranks import at_least_float32, spectral_summary
 
@@ -124,7 +124,7 @@ def _isometry_gap(matrices: Tensor) -> Tensor:
     """Sum over slices ``[slices, n, m]`` of the smaller Gram's squared distance to I."""
     wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
     identity = torch.eye(wide.shape[1], dtype=wide.dtype, device=wide.device)
-    if torch.is_grad_enabled() or not pays_alone(wide):
+    if torch.is_grad_enabled() or not faster_one_by_one(wide):
         return _squared_norm(wide @ wide.mT - identity)
     return torch.stack([_squared_norm(product(one, one.mT) - identity) for one in wide]).sum()
 

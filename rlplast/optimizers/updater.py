@@ -1,18 +1,14 @@
-"""The optimizers of a module, and what an update does with them.
+"""The optimizers of a module, and what an update does with them: clip, step, set the rate."""
 
-- `Updater`: steps, clips and sets the learning rate.
-- `adam_step`: a step of Adam that compiles with the rest of an update.
-"""
-
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
-from rlplast.core.captured import refuse_capture
+from rlplast.core.device import refuse_capture
+from rlplast.core.fast.adam import adam_corrections, adam_step
 from rlplast.core.registry import get
 from rlplast.core.rng import derive_seed
 from rlplast.optimizers.config import OptimizerConfig, lr_at
@@ -148,58 +144,3 @@ class Updater:
         """Scale gradients down to a norm of at most `clip_norm`, if there is one."""
         if self.config.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._parameters, self.config.clip_norm)
-
-
-def adam_corrections(rows: Sequence[tuple[Tensor, Sequence[float]]]) -> Tensor:
-    """Count an update in steps, and return what the biases of Adam's two means are divided by.
-
-    They are stacked, because compiled code then computes them once; left to `adam_step`, it would
-    compute them for every 16 weights, in three quarters of its time.
-
-    Args:
-        rows: of each parameter, its number of steps, 0-d, which grows by one, and its betas.
-
-    Returns:
-        1 − βᵗ of both betas, (parameters, 2).
-    """
-    found = []
-    for step, betas in rows:
-        step.add_(1)
-        # 1 − βᵗ; subtracting in float32 would leave four digits of it at β = 0.999.
-        found += [-torch.expm1(step * math.log(max(beta, 1e-45))) for beta in betas]
-    return torch.stack(found).view(-1, 2)
-
-
-def adam_step(
-    parameter: Tensor,
-    gradient: Tensor,
-    state: Mapping[str, Tensor],
-    constants: Mapping[str, Any],
-    corrections: Tensor,
-    lr_per_update: Tensor,
-    decoupled: bool,
-) -> None:
-    """Take a step of Adam or AdamW in place, as torch's fused kernels do.
-
-    Source: Kingma and Ba 2015, Algorithm 1; Loshchilov and Hutter 2019, Algorithm 2.
-
-    Args:
-        parameter: what is updated.
-        gradient: of its shape.
-        state: torch's own: exp_avg and exp_avg_sq.
-        constants: betas, eps, weight_decay.
-        corrections: its row of `adam_corrections`, (2,).
-        lr_per_update: the learning rate, 0-d.
-        decoupled: whether the weight decays beside the gradient (AdamW), not in it (Adam).
-    """
-    (beta1, beta2), decay = constants["betas"], constants["weight_decay"]
-    mean, square = state["exp_avg"], state["exp_avg_sq"]
-    if decay and decoupled:
-        parameter.mul_(1 - lr_per_update * decay)
-    elif decay:
-        gradient = gradient + decay * parameter
-    mean.lerp_(gradient, 1 - beta1)
-    square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-    first, second = corrections.unbind()
-    size = square.sqrt() / second.sqrt() + constants["eps"]
-    parameter.sub_(lr_per_update / first * mean / size)

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from rlplast.core.network.affine import affine
+from rlplast.core.fast.linear import affine
 
 __all__ = ["Machine", "Traced", "measured"]
 

@@ -160,7 +160,7 @@ def updates(agent: Any) -> Steps:
     def run(count: int) -> None:
         owed = agent.experience.credit
         for _ in range(count):
-            agent._update()
+            agent.update()
         agent.experience.credit = owed
         if agent.device.type == "cuda":
             torch.cuda.synchronize(agent.device)

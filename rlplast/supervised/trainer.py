@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.captured import graphs_of
 from rlplast.core.clock import Clock
 from rlplast.core.device import compile_options, on_device
 from rlplast.core.errors import ConfigError
+from rlplast.core.fast.graphs import graphs_of
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
 from rlplast.core.network.network import Network

@@ -101,7 +101,7 @@ def test_fractions_of_updates_never_get_lost(monkeypatch: pytest.MonkeyPatch):
         updates += 1
         agent.experience.credit -= 1
 
-    monkeypatch.setattr(agent, "_update", count)
+    monkeypatch.setattr(agent, "update", count)
     while agent.clock.env_steps < 3010 or agent.owes():
         agent.step()
     assert updates == 300
@@ -146,7 +146,7 @@ def test_epsilon_is_a_straight_line_after_the_initial_steps(
 ):
     use_wheel(monkeypatch)
     agent = dqn(num_envs=4, total="200 env_steps", **options)
-    monkeypatch.setattr(agent, "_update", lambda: setattr(agent.experience, "credit", 0.0))
+    monkeypatch.setattr(agent, "update", lambda: setattr(agent.experience, "credit", 0.0))
     seen = []
     while agent.clock.env_steps < 200:
         expected = epsilon_twin(agent.clock.env_steps, 200, agent.config.agent)

@@ -37,7 +37,7 @@ def test_updates_are_the_ratio_of_transitions_after_the_initial_ones(
         agent.experience.paid()
         agent.clock = agent.clock.advance(updates=1)
 
-    monkeypatch.setattr(agent, "_update", update)
+    monkeypatch.setattr(agent, "update", update)
     while agent.clock.env_steps < 90 or agent.owes():
         before = agent.clock
         agent.step()

@@ -81,7 +81,7 @@ def counting(agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         agent.experience.paid()
         agent.clock = agent.clock.advance(updates=1)
 
-    monkeypatch.setattr(agent, "_update", update)
+    monkeypatch.setattr(agent, "update", update)
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])

@@ -210,7 +210,7 @@ def deviation(weight: Tensor, iterations: int, polynomial: str) -> float:
 @pytest.fixture(params=[True, False], ids=["oneDNN", "MKL"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What computes large products, on every CPU."""
-    monkeypatch.setattr("rlplast.core.network.affine._WIDE", request.param)
+    monkeypatch.setattr("rlplast.core.fast.linear._WIDE", request.param)
 
 
 @pytest.mark.usefixtures("library")

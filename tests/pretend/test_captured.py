@@ -14,8 +14,8 @@ import pytest
 import torch
 from _pytest.mark import ParameterSet
 
-from rlplast.core.captured import EAGER, graphs_of
 from rlplast.core.errors import ConfigError
+from rlplast.core.fast.graphs import EAGER, graphs_of
 from rlplast.core.registry import rows
 from rlplast.run import api
 from rlplast.run.build import build

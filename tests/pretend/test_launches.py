@@ -46,7 +46,7 @@ def launches(of: str, keys: dict[str, Any]) -> Counts:
         run(2)  # which allocate state
         with counted() as seen:
             for _ in range(COUNTED):
-                agent._update()
+                agent.update()
         return seen
     finally:
         agent.close()

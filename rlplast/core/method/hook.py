@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from rlplast.core.captured import refuse_capture
 from rlplast.core.clock import Clock
+from rlplast.core.device import refuse_capture
 from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
 from rlplast.core.method.apply import Planned, apply
 from rlplast.core.method.context import Activations, Context, Source

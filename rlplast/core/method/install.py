@@ -16,10 +16,10 @@ from typing import Any
 from torch import nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit, did_you_mean
+from rlplast.core.fast.linear import Linear, use_fast_linear
 from rlplast.core.method.layer_names import stands_for
 from rlplast.core.method.listing import Row, lists_face, parse_row
 from rlplast.core.method.method import Method, has_face
-from rlplast.core.network.affine import Linear, quicken
 from rlplast.core.network.blocks import blocks_of, unwrap
 from rlplast.core.network.network import INSTALLED
 from rlplast.core.network.unit_search import find_units
@@ -65,7 +65,7 @@ def install_methods(
     """
     replaced = install_rows(layers, hooks, networks, seed)
     for model in (m for models in networks.values() for m in models):
-        quicken(model)  # last, so that methods find the layers of torch that they know
+        use_fast_linear(model)  # last, so that methods find the layers of torch that they know
     return replaced
 
 
@@ -160,7 +160,7 @@ def named_layers(
 
 
 def kind_of(layer: nn.Module) -> type[nn.Module]:
-    """Return a layer's class; torch's own for `rlplast.core.network.affine.Linear`."""
+    """Return a layer's class; torch's own for `rlplast.core.fast.linear.Linear`."""
     return nn.Linear if type(layer) is Linear else type(layer)
 
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from rlplast.core.captured import capturing, refuse_capture
 from rlplast.core.clock import Clock
+from rlplast.core.device import capturing, refuse_capture
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.method.context import READS, Context
 from rlplast.core.network.blocks import Block

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlplast.core.captured import refuse_capture
 from rlplast.core.clock import Clock, Time
+from rlplast.core.device import refuse_capture
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.context import Context, Source
 from rlplast.core.method.layer_names import check_layers, in_layers

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.network.affine import Linear
+from rlplast.core.fast.linear import Linear
 from rlplast.core.network.blocks import NORMS, Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, why

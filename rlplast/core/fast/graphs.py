@@ -2,7 +2,6 @@
 
 - `graphs_of`: the graphs of a trainer whose config asks for them.
 - `Graphs`: does a piece of work by its key: eagerly at first, then captured, then replayed.
-- `refuse_capture`: says that something cannot be part of a graph.
 
 A graph repeats the kernels of its capture on the same memory, and runs no Python. So what the work
 reads of the host, such as a clock, is what it was then. All of it that matters belongs to the key.
@@ -17,30 +16,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rlplast.core.errors import ConfigError, RlplastError, shortened
+from rlplast.core.device import NotCaptured
+from rlplast.core.errors import ConfigError, shortened
 
-__all__ = ["EAGER", "Graphs", "NotCaptured", "capturing", "graphs_of", "refuse_capture"]
+__all__ = ["EAGER", "Graphs", "graphs_of"]
 
 EAGER = 3  # times that a key's work runs before its capture: libraries set themselves up there
-
-
-class NotCaptured(RlplastError):
-    """A piece of work waits for the host, or reads from it what differs each time."""
-
-
-def capturing() -> bool:
-    """Whether the work under way is being captured."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-
-def refuse_capture(what: str) -> None:
-    """Say that something cannot be part of a graph.
-
-    Raises:
-        NotCaptured: during a capture.
-    """
-    if capturing():
-        raise NotCaptured(what)
 
 
 def graphs_of(accelerate: str, device: torch.device, key: str) -> "Graphs | None":

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from rlplast.core import registry
-from rlplast.core.network import affine as module
-from rlplast.core.network.affine import Linear, affine, pays, product, quicken
+from rlplast.core.fast import linear as module
+from rlplast.core.fast.linear import Linear, affine, product, use_fast_linear, uses_onednn
 from rlplast.core.network.stacked import StackedLinear
 from tests.agents.toy_env import dqn
 
@@ -37,17 +37,17 @@ def close(found: Tensor, expected: Tensor) -> bool:
 
 @ONEDNN
 def test_large_float32_products_are_onednns_and_small_ones_mkls() -> None:
-    assert pays(LARGE[0], tensors(*LARGE)[1])
-    assert not pays(SMALL[0], tensors(*SMALL)[1])
-    assert not pays(LARGE[0], tensors(*LARGE, dtype=torch.float64)[1])
+    assert uses_onednn(LARGE[0], tensors(*LARGE)[1])
+    assert not uses_onednn(SMALL[0], tensors(*SMALL)[1])
+    assert not uses_onednn(LARGE[0], tensors(*LARGE, dtype=torch.float64)[1])
     with torch.autocast("cpu", torch.bfloat16):
-        assert not pays(LARGE[0], tensors(*LARGE)[1])
+        assert not uses_onednn(LARGE[0], tensors(*LARGE)[1])
 
 
 def test_all_products_are_mkls_on_cpus_without_avx_512(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WIDE", False)
     x, weight, bias = tensors(*LARGE)
-    assert not pays(LARGE[0], weight) and not module.pays_alone(weight)
+    assert not uses_onednn(LARGE[0], weight) and not module.faster_one_by_one(weight)
     assert torch.equal(affine(x, weight, bias), F.linear(x, weight, bias))
     assert torch.equal(product(x.detach(), weight.detach().mT), x @ weight.mT)
 
@@ -76,7 +76,7 @@ def test_a_quickened_model_keeps_its_tensors_and_leaves_other_kinds_of_layers_al
 
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), Own(3, 2))
     before = [id(p) for p in model.parameters()]
-    quicken(model)
+    use_fast_linear(model)
     assert [type(layer) for layer in model] == [Linear, nn.ReLU, Own]
     assert [id(p) for p in model.parameters()] == before
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplast.agents import mapped_memory
+from rlplast.core.fast import mapped_memory
 from tests.agents.replay_episodes import make, save
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="pages are mapped on Linux only")
