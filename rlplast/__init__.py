@@ -103,7 +103,7 @@ __all__ = [
     "train",
     "units",
 ]
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -41,11 +41,10 @@ TINY: dict[str, Any] = {
         {"method": "shrink_perturb", "at": ["30%", "80%"], "followers": "same_edit"},
         {"method": "head_reset", "every": "13 updates", "params": {"init": "fresh"}},
     ],
-    "log": {"every": "7%"},
+    "log": {"every": "7%", "to": []},
     "evaluate": {"every": "30%", "episodes": 2},
     "metrics": {"every": "25%", "names": ["weight_norm", "srank"], "batch_size": 8},
     "checkpoint": {"every": "10%", "keep": 2},
-    "tensorboard": False,
 }
 
 MANY: dict[str, Any] = {"checkpoint": {"every": "10%", "keep": 20}}

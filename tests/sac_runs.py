@@ -30,11 +30,10 @@ def small_sac(env_id: str = "gym/Pendulum-v1", num_envs: int = 1, **changes: Any
         "env": {"id": env_id, "num_envs": num_envs, "options": {"max_episode_steps": 25}},
         "replay_ratio": 0.5,
         "hooks": [],
-        "log": {"every": "7%"},
+        "log": {"every": "7%", "to": []},
         "evaluate": {"every": "40%", "episodes": 1},
         "metrics": {"every": "40%", "names": ["weight_norm", "srank"], "batch_size": 8},
         "checkpoint": {"every": "50%", "keep": 9},
-        "tensorboard": False,
     }
     own = {"agent": AGENT, "optimizer": {"lr": 1e-3}}
     return config | changes | {key: own[key] | changes.get(key, {}) for key in own}

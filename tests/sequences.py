@@ -28,11 +28,10 @@ def dqn_tasks(**changes: Any) -> dict[str, Any]:
             "target_every": 10,
             "epsilon_decay": 0.5,
         },
-        "log": {"every": "7%"},
+        "log": {"every": "7%", "to": []},
         "evaluate": {"every": "30%", "episodes": 2},
         "metrics": {"every": "25%", "names": ["weight_norm"], "batch_size": 8},
         "checkpoint": {"every": "10%", "keep": 20},
-        "tensorboard": False,
     }
     inner = {key: config[key] | changes.pop(key, {}) for key in ("env", "agent")}
     return config | inner | changes

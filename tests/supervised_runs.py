@@ -24,10 +24,9 @@ def small_supervised(**changes: Any) -> dict[str, Any]:
             {"method": "head_reset", "every": "13 updates", "params": {"init": "fresh"}},
         ],
         "penalties": [{"method": "l2_init", "params": {"coef": 1e-4}}],
-        "log": {"every": "1 epochs"},
+        "log": {"every": "1 epochs", "to": []},
         "evaluate": {"every": "1 epochs"},
         "metrics": {"every": "2 epochs", "names": ["weight_norm", "srank"], "batch_size": 32},
         "checkpoint": {"every": "5 updates", "keep": 20},
-        "tensorboard": False,
     }
     return config | changes

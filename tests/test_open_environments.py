@@ -37,11 +37,10 @@ DQN: dict[str, Any] = {
         "epsilon_start": 0.3,
     },
     "hooks": [{"method": "full_reset", "at": "50%"}],
-    "log": {"every": "10%"},
+    "log": {"every": "10%", "to": []},
     "evaluate": {"every": "50%", "episodes": 1},
     "metrics": {"every": None},
     "checkpoint": {"every": "10%", "keep": 3},
-    "tensorboard": False,
 }
 SAC: dict[str, Any] = {
     "kind": "sac",

@@ -43,11 +43,10 @@ LAKE = {
         "tau": 0.5,
     },
     "hooks": [{"method": "full_reset", "every": "30 episodes", "params": {"init": "fresh"}}],
-    "log": {"every": "7 episodes"},
+    "log": {"every": "7 episodes", "to": []},
     "evaluate": {"every": None},
     "metrics": {"every": "40 episodes", "batch_size": 8},
     "checkpoint": {"every": "25%"},
-    "tensorboard": False,
 }
 ENDLESS = "rlplast-tests/Endless-v0"
 RUNS = {"dqn": DQN, "sac": SAC, "lake": LAKE}

@@ -458,9 +458,15 @@ def load(
         report: told of newer checkpoints that are passed over because they are damaged.
 
     Raises:
-        ConfigError: if it is none, or a module that it was begun with is not there.
+        ConfigError: if it is none, a module that it was begun with is not there, or another version
+            began it, whose config this one does not read.
     """
     path = Path(run)
     check_is_run(path)
-    import_again(read_info(path), path)
-    return Run(path, read_config(path / "config.yaml"), checkpoint, report)
+    info = read_info(path)
+    import_again(info, path)
+    try:
+        config = read_config(path / "config.yaml")
+    except ConfigError as error:
+        raise ConfigError(f"{error}{_by_another(info)}") from error
+    return Run(path, config, checkpoint, report)

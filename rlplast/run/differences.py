@@ -19,7 +19,6 @@ FREE = (
     "seed",
     "threads",
     "device",
-    "tensorboard",
     "log",
     "evaluate",
     "metrics",

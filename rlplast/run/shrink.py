@@ -89,7 +89,7 @@ def shrunk(config: RunConfig, folder: Path) -> RunConfig:
     _narrow(data)
     _shorten(data, config)
     _put_data(data, folder)
-    data |= {"device": "cpu", "tensorboard": None, "percentages_of": None}
+    data |= {"device": "cpu", "percentages_of": None}
     data["log"]["to"] = []
     for key, every in _INTERVALS.items():
         data[key]["every"] = data[key]["every"] and every

@@ -245,8 +245,6 @@ class RunConfig:
         evaluate: how often, and how long, the run is evaluated.
         metrics: how often plasticity metrics are measured, and which.
         checkpoint: how often the run is saved, and which checkpoints stay.
-        tensorboard: old key. True puts tensorboard into ``log.to``, false takes it out, and null
-            leaves ``log.to`` as it is.
         percentages_of: the length that percentages are a share of; null for the total. ``resume
             --total`` sets it, so that an extended run keeps its schedule.
     """
@@ -267,7 +265,6 @@ class RunConfig:
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    tensorboard: bool | None = None
     percentages_of: str | None = None
 
     def total_time(self) -> Time:
@@ -297,12 +294,6 @@ class RunConfig:
             check_choice("log.to", name, LOGGERS)
         if len(set(self.log.to)) < len(self.log.to):
             raise ConfigError(f"log.to = {self.log.to!r}: allowed is each once")
-
-    def loggers(self) -> list[str]:
-        """Return who is given the run's lines beside its folder: ``log.to``, and the old key."""
-        others = [name for name in self.log.to if name != "tensorboard"]
-        asked = "tensorboard" in self.log.to if self.tensorboard is None else self.tensorboard
-        return ["tensorboard", *others] if asked else others
 
     def settled(self, parent: "RunConfig | None" = None) -> "RunConfig":
         """Return the config with what a run settles as it starts, on its machine.

@@ -27,11 +27,10 @@ CART: dict[str, Any] = {
         {"method": "redo", "every": "10 updates", "params": {"threshold": 0.5}},
         {"method": "full_reset", "at": "50%", "params": {"init": "fresh"}},
     ],
-    "log": {"every": "10%"},
+    "log": {"every": "10%", "to": []},
     "evaluate": {"every": "50%", "episodes": 1},
     "metrics": {"every": "25%", "names": ["dormant_ratio", "weight_norm"], "batch_size": 8},
     "checkpoint": {"every": "10%", "keep": 3},
-    "tensorboard": False,
 }
 GRID = {"env": {"id": "minatar/breakout", "num_envs": 2, "options": {"max_episode_steps": 15}}}
 

@@ -52,11 +52,10 @@ SAC: dict[str, Any] = {
         {"method": "redo", "every": "10 updates", "params": {"threshold": 0.5}},
         {"method": "full_reset", "at": "50%", "networks": ["critic"], "layers": ["encoder.*"]},
     ],
-    "log": {"every": "10%"},
+    "log": {"every": "10%", "to": []},
     "evaluate": {"every": "50%", "episodes": 1},
     "metrics": {"every": "25%", "names": ["dormant_ratio", "weight_norm"], "batch_size": 8},
     "checkpoint": {"every": "10%", "keep": 3},
-    "tensorboard": False,
 }
 needs_gl = pytest.mark.skipif(ctypes.util.find_library("EGL") is None, reason="needs libEGL")
 DMC = {

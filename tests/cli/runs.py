@@ -20,11 +20,10 @@ SMALL: dict[str, Any] = {
     "optimizer": {"lr": 1e-3},
     "agent": {"batch_size": 8, "initial_steps": 40, "target_every": 50},
     "hooks": [{"method": "fire", "at": "50%", "params": {"iterations": 3}}],
-    "log": {"every": "10%"},
+    "log": {"every": "10%", "to": []},
     "evaluate": {"every": "50%", "episodes": 3},
     "metrics": {"every": "50%", "batch_size": 16},
     "checkpoint": {"every": "25%", "keep": 2},
-    "tensorboard": False,
 }
 
 

@@ -16,7 +16,7 @@ from tests.cli.runs import jsonl, refused, small_config
 from tests.envs import own_envs
 from tests.marks import slow
 
-QUIET = {"log": {"every": "100%"}, "checkpoint": {"every": "100%"}}
+QUIET = {"log": {"every": "100%", "to": []}, "checkpoint": {"every": "100%"}}
 DIVERGING = {
     "optimizer": {"lr": 1e38},
     "hooks": [],

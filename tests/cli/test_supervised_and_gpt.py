@@ -19,7 +19,7 @@ GPT: dict[str, Any] = {
     "phases": [{"updates": 3, "mixture": {"stdlib": 1}}],
     "batch_size": 2,
     "evaluate": {"batches": 1},
-    "tensorboard": False,
+    "log": {"to": []},
 }
 
 
@@ -153,7 +153,7 @@ def test_a_checkpoint_is_evaluated_by_its_name(classifier):
 def test_hook_lists_are_shipped_by_name(tmp_path):
     done = command(
         *("train", "supervised/digits_warm_start", "--hooks", "supervised/hooks/shrink_perturb"),
-        *("--stream.epochs", "[1, 1]", "--tensorboard", "false", "--out", tmp_path / "run"),
+        *("--stream.epochs", "[1, 1]", "--log.to", "[]", "--out", tmp_path / "run"),
     )
     assert done.code == 0, done.err
     assert "shrink_perturb" in (tmp_path / "run" / "receipts.jsonl").read_text()

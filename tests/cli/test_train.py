@@ -38,7 +38,7 @@ RECEIPT = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("train"), "--tensorboard", "true")
+    return trained(tmp_path_factory.mktemp("train"), "--log.to", "[tensorboard]")
 
 
 # A run's folder.
@@ -104,9 +104,9 @@ def test_receipt_has_every_field_of_the_contract(run: Path):
 
 
 def test_receipts_are_there_even_if_empty(tmp_path: Path):
-    run = trained(tmp_path, hooks=[], total="80 env_steps", log={"every": "50%"})
+    run = trained(tmp_path, hooks=[], total="80 env_steps", log={"every": "50%", "to": []})
     assert (run / "receipts.jsonl").read_bytes() == b""
-    assert not list(run.glob("events.*"))  # tensorboard: false
+    assert not list(run.glob("events.*"))  # log.to: []
 
 
 @pytest.mark.usefixtures("pictures")
@@ -302,7 +302,7 @@ def test_receipts_at_the_end_are_whole_in_80_columns(
 def test_program_trains_in_worker_processes_without_a_warning(tmp_path: Path):
     config = small_config(tmp_path, total="80 env_steps", evaluate={"every": None})
     words = [sys.executable, "-W", "error", "-m", "rlplast.cli.main", "train", str(config)]
-    words += ["--out", str(tmp_path / "one"), "--env.workers", "1", "--tensorboard", "true"]
+    words += ["--out", str(tmp_path / "one"), "--env.workers", "1", "--log.to", "[tensorboard]"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     progress = ("starting, ", "training: ", "measuring: ", "saving: ", "done in ")  # of a slow one
     said = [line for line in done.stderr.splitlines() if not line.startswith(progress)]
@@ -337,7 +337,7 @@ def test_units_reset_inside_updates_are_counted_at_the_end(tmp_path: Path):
 
 def test_the_last_evaluation_of_a_sequence_is_said_to_be_of_its_task(tmp_path: Path):
     env = ("--env.tasks", "2", "--env.steps_per_task", "40", "--agent.initial_steps", "20")
-    rest = ("--evaluate.episodes", "1", "--metrics.every", "null", "--tensorboard", "false")
+    rest = ("--evaluate.episodes", "1", "--metrics.every", "null", "--log.to", "[]")
     outcome = command("train", "dqn/cartpole_permuted", *env, *rest, "--out", tmp_path / "run")
     assert "evaluation of task-1 after 80 env_steps: mean return" in outcome.out
 

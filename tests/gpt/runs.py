@@ -68,11 +68,10 @@ def plain(corpora: dict[str, str]) -> dict[str, Any]:
         "batch_size": 8,
         "optimizer": {"lr": 1e-2, "lr_min": 1e-3},
         "hooks": HOOKS,
-        "log": {"every": "3 updates"},
+        "log": {"every": "3 updates", "to": []},
         "evaluate": {"every": "5 updates", "batches": 2},
         "metrics": {"every": "25%", "names": ["weight_norm", "srank", "gradient_norm"]},
         "checkpoint": {"every": "10%", "keep": 2},
-        "tensorboard": False,
     }
 
 

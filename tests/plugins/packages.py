@@ -20,8 +20,8 @@ RUN: dict[str, Any] = {
     "hooks": [{"method": "toy_scale", "at": "50%"}],
     "evaluate": {"every": "50%", "episodes": 2},
     "metrics": {"every": None},
+    "log": {"to": []},
     "checkpoint": {"every": "25%", "keep": 9},
-    "tensorboard": False,
 }
 
 TOY = Path(__file__).parent / "toy_package"

@@ -75,6 +75,19 @@ def test_what_a_run_json_says_of_its_origin_may_be_anything(origin: Any, run: Pa
     assert api.resume(run).info["status"] == "done"
 
 
+def test_a_run_whose_config_another_version_wrote_is_refused_and_that_version_named(
+    run: Path,
+) -> None:
+    info, file = json.loads((run / "run.json").read_text()), run / "config.yaml"
+    info["versions"]["rlplast"] = "0.1"
+    (run / "run.json").write_text(json.dumps(info))
+    file.write_text(file.read_text() + "tensorboard: null\n")
+    with pytest.raises(
+        ConfigError, match=r"unknown key .tensorboard.: .*; the run was begun with rlplast 0\.1, "
+    ):
+        api.resume(run)
+
+
 @pytest.mark.parametrize("name", [".lock", "metrics.jsonl"])
 def test_a_pipe_that_a_run_would_write_to_is_refused(name: str, run: Path) -> None:
     (run / name).unlink()

@@ -37,7 +37,7 @@ def offline() -> Iterator[None]:
 
 
 def config(*to: str, **changes: Any) -> dict[str, Any]:
-    return small_supervised(log={"every": "1 epochs", "to": list(to)}, tensorboard=None, **changes)
+    return small_supervised(log={"every": "1 epochs", "to": list(to)}, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -133,24 +133,6 @@ def test_tensorboard_shows_what_a_resumed_run_wrote_last(logged: Path) -> None:
     events.Reload()
     shown = [(event.step, event.value) for event in events.Scalars("train/loss")]
     assert shown == [(step, pytest.approx(x)) for step, x in series(logged, "train/loss")]
-
-
-@pytest.mark.parametrize(
-    ("keys", "expected"),
-    [
-        ({}, ["tensorboard"]),
-        ({"tensorboard": False}, []),
-        ({"tensorboard": True}, ["tensorboard"]),
-        ({"log": {"to": ["wandb"]}}, ["wandb"]),
-        ({"log": {"to": ["wandb"]}, "tensorboard": True}, ["tensorboard", "wandb"]),
-        ({"log": {"to": ["wandb", "tensorboard"]}, "tensorboard": False}, ["wandb"]),
-        ({"log": {"to": []}}, []),
-    ],
-)
-def test_old_key_tensorboard_puts_it_in_or_takes_it_out(
-    keys: dict[str, Any], expected: list[str]
-) -> None:
-    assert api.read_config({"kind": "supervised", **keys}).loggers() == expected
 
 
 # Weights & Biases.

@@ -146,7 +146,7 @@ PHASES = {
         {"method": "full_reset", "every": "5 updates"},
         {"method": "shrink_perturb", "at": ["2 epochs", "80%"]},
     ],
-    **{"batch_size": 10, "total": "33 updates", "tensorboard": False},
+    **{"batch_size": 10, "total": "33 updates", "log": {"to": []}},
 }
 
 

@@ -18,7 +18,7 @@ def test_cells_that_begin_at_once_share_a_store_and_say_where_they_belong(
     uri = f"sqlite:///{tmp_path / 'shared.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setenv("WANDB_MODE", "offline")
-    base = small_supervised(log={"every": "1 epochs", "to": ["wandb", "mlflow"]}, tensorboard=None)
+    base = small_supervised(log={"every": "1 epochs", "to": ["wandb", "mlflow"]})
     arms = {"none": {"hooks": []}, "late": {"hooks": [{"method": "fire", "at": "50%"}]}}
     config = write_study(tmp_path, base, arms, seeds=[1, 2], jobs=2)
     outcome = command("study", config, "--out", tmp_path / "study")

@@ -37,7 +37,7 @@ DIGITS = {
     "kind": "supervised",
     "model": {"name": "mlp", "hidden": [8]},
     "stream": {"name": "warm_start", "epochs": [100, 50]},
-    "tensorboard": False,
+    "log": {"to": []},
 }
 
 

@@ -90,7 +90,7 @@ def check_loggers(config: RunConfig) -> None:
     Raises:
         ConfigError: naming what to install.
     """
-    for name in config.loggers():
+    for name in config.log.to:
         _module(name).check()
 
 
@@ -110,7 +110,7 @@ def logged(folder: RunFolder, config: RunConfig, info: Mapping[str, Any]) -> Ite
     Raises:
         RlplastError: if one cannot be started.
     """
-    names = config.loggers() if distributed.rank() == 0 else []
+    names = config.log.to if distributed.rank() == 0 else []
     study = info.get("study")
     about = About(
         folder.path,
