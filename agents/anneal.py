@@ -7,17 +7,34 @@ Source: Schwarzer et al. 2023 (BBF, arXiv:2305.19452); `exponential_decay_schedu
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from rlplast.core.errors import ConfigError, check_known, shortened
-from rlplast.core.registry import check_range
+from pydantic import Field, PositiveInt
 
-__all__ = ["Anneal", "anneal_of"]
+from rlplast.core.errors import ConfigError
+from rlplast.core.validation import Section
+
+__all__ = ["Anneal", "AnnealConfig", "anneal_of"]
 
 KEY = "agent.anneal"
-_RANGES = {"every": "[1, inf)", "updates": "[1, inf)", "n_step": "[1, 1000]", "gamma": "[0, 1)"}
+
+
+@dataclass
+class AnnealConfig(Section):
+    """The key ``agent.anneal``.
+
+    Attributes:
+        every: updates from the beginning of a cycle to that of the next.
+        updates: from the beginning of a cycle on, in which n and γ move.
+        n_step: n at the beginning of a cycle; null: it stays.
+        gamma: γ at the beginning of a cycle; null: it stays.
+    """
+
+    every: PositiveInt
+    updates: PositiveInt
+    n_step: Annotated[int, Field(ge=1, le=1000)] | None = None
+    gamma: Annotated[float, Field(ge=0, lt=1)] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,39 +67,31 @@ def _between(start: float, end: float, left: float) -> float:
     return math.exp(left * (math.log(start) - math.log(end)) + math.log(end))
 
 
-def anneal_of(said: Any, n_step: int, gamma: float) -> Anneal | None:
+def anneal_of(config: AnnealConfig | None, n_step: int, gamma: float) -> Anneal | None:
     """Return what ``agent.anneal`` asks for; None if nothing moves.
 
     Args:
-        said: null, or a mapping with `every`, `updates`, and `n_step` or `gamma` or both.
+        config: the key's value.
         n_step: n at the end of a cycle, ``agent.n_step``.
         gamma: γ at the end of a cycle, ``agent.gamma``.
 
     Raises:
         ConfigError: naming the value that is not allowed.
     """
-    if said is None:
+    if config is None:
         return None
-    example = "{every: 40000, updates: 10000, n_step: 10, gamma: 0.97}"
-    if not isinstance(said, Mapping):
-        raise ConfigError(f"{KEY} = {shortened(said)}: allowed is null, or a mapping as {example}")
-    check_known(KEY, said, list(_RANGES))
-    if not {"every", "updates"} <= set(said) or not {"n_step", "gamma"} & set(said):
+    if config.n_step is None and config.gamma is None:
         raise ConfigError(
-            f"{KEY} = {shortened(said)}: needed are every, updates, and n_step or gamma, as in "
-            f"{example}"
+            f"{KEY} has neither n_step nor gamma: needed is one of them, as in {{every: 40000, "
+            "updates: 10000, n_step: 10, gamma: 0.97}"
         )
-    types = {"every": 1, "updates": 1, "n_step": 1, "gamma": 1.0}
-    found = {
-        key: check_range(f"{KEY}.{key}", value, types[key], _RANGES[key])
-        for key, value in said.items()
-    }
-    if "gamma" in said and gamma == 1:
+    if config.gamma is not None and gamma == 1:
         raise ConfigError(f"{KEY}.gamma with agent.gamma = 1: allowed is agent.gamma below 1")
-    if found["updates"] > found["every"]:
+    if config.updates > config.every:
         raise ConfigError(
-            f"{KEY}.updates = {found['updates']}: allowed is at most every = {found['every']}, or "
-            "a cycle would never come to its end"
+            f"{KEY}.updates = {config.updates}: allowed is at most every = {config.every}, or a "
+            "cycle would never come to its end"
         )
-    steps = (found.get("n_step", n_step), n_step)
-    return Anneal(found["every"], found["updates"], steps, (found.get("gamma", gamma), gamma))
+    first_n = n_step if config.n_step is None else config.n_step
+    first_gamma = gamma if config.gamma is None else config.gamma
+    return Anneal(config.every, config.updates, (first_n, n_step), (first_gamma, gamma))

@@ -1,12 +1,14 @@
 """The config of a DQN run."""
 
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
-from rlplast.agents.networks import ACTIVATIONS, ARCHITECTURES, INIT_LAWS, OUTPUTS
-from rlplast.agents.off_policy_config import OffPolicyAgentConfig, OffPolicyConfig
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from rlplast.agents.networks import ARCHITECTURES, Activation, Init, Output
+from rlplast.agents.off_policy_config import OffPolicyAgentConfig, OffPolicyConfig, Width
 from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.own import is_factory
-from rlplast.core.registry import param
 from rlplast.optimizers.config import OptimizerConfig
 
 __all__ = ["DQNAgentConfig", "DQNConfig"]
@@ -44,24 +46,24 @@ class DQNAgentConfig(OffPolicyAgentConfig):
         clip_rewards: whether the agent learns from the sign of rewards; null: only on Atari.
     """
 
-    network: str = param("auto", "")
+    network: str = "auto"
     convs: list[list[int]] | None = None
-    hidden: list[int] | None = None
-    activation: str = param("relu", " | ".join(ACTIVATIONS))
-    output: str = param("linear", " | ".join(OUTPUTS))
-    init: str = param("xavier_uniform", " | ".join(INIT_LAWS))
-    batch_size: int = param(32, "[1, 1000000]")
-    initial_steps: int = param(20_000, "[1, inf)")
+    hidden: list[Width] | None = None
+    activation: Activation = "relu"
+    output: Output = "linear"
+    init: Init = "xavier_uniform"
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 32
+    initial_steps: PositiveInt = 20_000
     double: bool = False
-    huber_delta: float = param(1.0, "(0, inf)")
-    target_every: int = param(2000, "[1, inf)")
-    tau: float = param(1.0, "(0, 1]")
-    epsilon_start: float = param(1.0, "[0, 1]")
-    epsilon_end: float = param(0.01, "[0, 1]")
-    epsilon_decay: float = param(0.1, "[0, 1]")
-    epsilon_eval: float = param(0.001, "[0, 1]")
-    exploration: str = param("each", "each | shared")
-    policy: str = param("online", "online | target")
+    huber_delta: PositiveFloat = 1.0
+    target_every: PositiveInt = 2000
+    tau: Annotated[float, Field(gt=0, le=1)] = 1.0
+    epsilon_start: Annotated[float, Field(ge=0, le=1)] = 1.0
+    epsilon_end: Annotated[float, Field(ge=0, le=1)] = 0.01
+    epsilon_decay: Annotated[float, Field(ge=0, le=1)] = 0.1
+    epsilon_eval: Annotated[float, Field(ge=0, le=1)] = 0.001
+    exploration: Literal["each", "shared"] = "each"
+    policy: Literal["online", "target"] = "online"
     clip_rewards: bool | None = None
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -30,9 +30,11 @@ from rlplast.core.network.units import Step, UnitSpec, activated
 __all__ = [
     "ACTIVATIONS",
     "ARCHITECTURES",
-    "OUTPUTS",
+    "Activation",
     "Architecture",
     "Convs",
+    "Init",
+    "Output",
     "OwnQNetwork",
     "QNetwork",
     "architecture",
@@ -43,8 +45,11 @@ __all__ = [
     "q_network",
 ]
 
+Activation = Literal["relu", "leaky_relu", "elu", "gelu", "silu", "tanh"]
+Output = Literal["linear", "softmax"]
+Init = Literal["xavier_uniform", "torch", "orthogonal"]
 # In the names of units, and as the networks compute them: ReLU in place saves a large allocation.
-ACTIVATIONS: dict[str, tuple[Step, Step]] = {
+ACTIVATIONS: dict[Activation, tuple[Step, Step]] = {
     "relu": (F.relu, torch.relu_),
     "leaky_relu": (F.leaky_relu, F.leaky_relu),
     "elu": (F.elu, F.elu),
@@ -52,7 +57,6 @@ ACTIVATIONS: dict[str, tuple[Step, Step]] = {
     "silu": (F.silu, F.silu),
     "tanh": (torch.tanh, torch.tanh),
 }
-OUTPUTS = ("linear", "softmax")
 Convs = tuple[tuple[int, int, int], ...]  # channels, kernel, stride of each layer; no padding
 
 
@@ -62,8 +66,8 @@ class Architecture:
 
     convs: Convs = ()
     hidden: tuple[int, ...] = (256, 256)  # widths of the fully-connected layers before the head
-    activation: str = "relu"  # after each of these layers, of `ACTIVATIONS`
-    output: str = "linear"  # what the head's outputs pass through, of `OUTPUTS`
+    activation: Activation = "relu"  # after each of these layers, of `ACTIVATIONS`
+    output: Output = "linear"  # what the head's outputs pass through
 
 
 ARCHITECTURES = {
@@ -72,7 +76,6 @@ ARCHITECTURES = {
     "mlp": Architecture((), (256, 256)),
     "mlp_small": Architecture((), (64, 64)),
 }
-INIT_LAWS = ("xavier_uniform", "torch", "orthogonal")
 
 
 def architecture(name: str, obs_shape: Sequence[int]) -> Architecture:
@@ -220,7 +223,6 @@ class QNetwork(nn.Module):
         init: str = "xavier_uniform",
     ) -> None:
         super().__init__()
-        check_choice("agent.init", init, INIT_LAWS)
         self.obs_scale = obs_scale
         self.init = init
         self.activation, self.output = ACTIVATIONS[arch.activation], arch.output

@@ -2,22 +2,31 @@
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from rlplast.agents.anneal import Anneal, anneal_of
+from pydantic import Field, PositiveInt
+
+from rlplast.agents.anneal import Anneal, AnnealConfig, anneal_of
 from rlplast.agents.compiled import chosen
-from rlplast.agents.sampling import sampling_of
+from rlplast.agents.sampling import SamplingConfig, sampling_of
 from rlplast.agents.sequence import EnvConfig, Sequence, spec_of
 from rlplast.agents.update_plan import UpdatePlan, ratios_of
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import check_range, param
+from rlplast.core.validation import Section
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.training.config import EvaluateConfig, RunConfig
 
-__all__ = ["EnvConfig", "OffPolicyAgentConfig", "OffPolicyConfig", "OffPolicyEvaluateConfig"]
+__all__ = [
+    "EnvConfig",
+    "OffPolicyAgentConfig",
+    "OffPolicyConfig",
+    "OffPolicyEvaluateConfig",
+    "Width",
+]
 
 _TOTAL = "200k env_steps"  # of one environment
+Width = Annotated[int, Field(ge=1, le=1_000_000)]  # of a layer
 
 
 @dataclass
@@ -36,13 +45,13 @@ class OffPolicyEvaluateConfig(EvaluateConfig):
             each task and of the run all tasks so far are evaluated anyway.
     """
 
-    steps: int | None = param(None, "[1, inf)")
-    tasks: str = param("current", "current | seen")
-    overestimation: bool = param(False, "")
+    steps: PositiveInt | None = None
+    tasks: Literal["current", "seen"] = "current"
+    overestimation: bool = False
 
 
 @dataclass
-class OffPolicyAgentConfig:
+class OffPolicyAgentConfig(Section):
     """What every agent's config says about experience and updates.
 
     Attributes:
@@ -74,18 +83,18 @@ class OffPolicyAgentConfig:
             `rlplast.agents.compiled.chosen`.
     """
 
-    batch_size: int = param(256, "[1, 1000000]")
-    buffer_size: int = param(1_000_000, "[1, 10000000000]")
-    initial_steps: int = param(5000, "[1, inf)")
-    initial_updates: int = param(0, "[0, 1000000000000]")
-    gamma: float = param(0.99, "[0, 1]")
-    n_step: int = param(1, "[1, 1000]")
-    anneal: dict[str, Any] | None = None
-    sampling: dict[str, Any] | None = None
-    random_shift: int = param(0, "[0, 1000]")
-    replay: str = param("host", "auto | host | device")
-    precision: str = param("fp32", "fp32 | bf16")
-    accelerate: str = param("auto", "auto | off | compile | graph")
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    buffer_size: Annotated[int, Field(ge=1, le=10_000_000_000)] = 1_000_000
+    initial_steps: PositiveInt = 5000
+    initial_updates: Annotated[int, Field(ge=0, le=1_000_000_000_000)] = 0
+    gamma: Annotated[float, Field(ge=0, le=1)] = 0.99
+    n_step: Annotated[int, Field(ge=1, le=1000)] = 1
+    anneal: AnnealConfig | None = None
+    sampling: SamplingConfig | None = None
+    random_shift: Annotated[int, Field(ge=0, le=1000)] = 0
+    replay: Literal["auto", "host", "device"] = "host"
+    precision: Literal["fp32", "bf16"] = "fp32"
+    accelerate: Literal["auto", "off", "compile", "graph"] = "auto"
 
     def annealed(self) -> Anneal | None:
         """Return how n and γ move; None if they stay.
@@ -116,7 +125,7 @@ class OffPolicyConfig(RunConfig):
         agent: the agent.
     """
 
-    total: str = "auto"
+    total: Annotated[str, Field(examples=[_TOTAL])] = "auto"
     evaluate: OffPolicyEvaluateConfig = field(  # pyright: ignore[reportIncompatibleVariableOverride]
         default_factory=OffPolicyEvaluateConfig
     )
@@ -137,8 +146,6 @@ class OffPolicyConfig(RunConfig):
         sampling_of(agent.sampling)
         longest = agent.longest_return()
         self.update_plan()
-        for number, width in enumerate(getattr(agent, "hidden", None) or ()):
-            check_range(f"agent.hidden[{number}]", width, 1, "[1, 1000000]")
         steps, episodes = self.evaluate.steps, self.evaluate.episodes
         if steps is not None and episodes != OffPolicyEvaluateConfig.episodes:
             raise ConfigError(
@@ -153,7 +160,8 @@ class OffPolicyConfig(RunConfig):
                 "between tasks; allowed are update and false"
             )
         self.optimizer.refuse_first_phase(f"a {self.kind} run has one optimizer for all phases")
-        check_range("env.workers", self.env.workers, 0, f"[0, {num_envs}]")
+        if self.env.workers > num_envs:
+            raise ConfigError(f"env.workers = {self.env.workers}: allowed is [0, {num_envs}]")
         least = num_envs * (longest + 1)
         if agent.initial_steps < least:
             raise ConfigError(

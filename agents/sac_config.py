@@ -1,14 +1,15 @@
 """The config of a SAC run."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from rlplast.agents.networks import ACTIVATIONS
-from rlplast.agents.off_policy_config import EnvConfig, OffPolicyAgentConfig, OffPolicyConfig
+from pydantic import Field, PositiveFloat
+
+from rlplast.agents.networks import Activation
+from rlplast.agents.off_policy_config import EnvConfig, OffPolicyAgentConfig, OffPolicyConfig, Width
 from rlplast.agents.sac_networks import KINDS
 from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.own import is_factory
-from rlplast.core.registry import param
 from rlplast.optimizers.config import OptimizerConfig
 
 __all__ = ["SACAgentConfig", "SACConfig"]
@@ -52,29 +53,29 @@ class SACAgentConfig(OffPolicyAgentConfig):
         target_entropy_scale: the target entropy of the policy is −scale · action_dim.
     """
 
-    network: str = param("simba", "")
-    init: str = param("auto", "auto | orthogonal")
-    actor_width: int = param(128, "[1, 1000000]")
-    actor_blocks: int = param(1, "[1, 100]")
-    critic_width: int = param(512, "[1, 1000000]")
-    critic_blocks: int = param(2, "[1, 100]")
+    network: str = "simba"
+    init: Literal["auto", "orthogonal"] = "auto"
+    actor_width: Annotated[int, Field(ge=1, le=1_000_000)] = 128
+    actor_blocks: Annotated[int, Field(ge=1, le=100)] = 1
+    critic_width: Annotated[int, Field(ge=1, le=1_000_000)] = 512
+    critic_blocks: Annotated[int, Field(ge=1, le=100)] = 2
     convs: list[list[int]] | None = None
-    features: int = param(50, "[2, 1000000]")
-    hidden: list[int] | None = None
-    activation: str = param("relu", " | ".join(ACTIVATIONS))
-    critics: int = param(2, "[1, 100]")
-    critic_subset: int | None = param(None, "[1, 100]")
-    actor_every: int = param(1, "[1, 1000000]")
-    log_std: str = param("squash", "squash | clamp")
-    log_std_min: float = param(-10.0, "[-100, 100]")
-    log_std_max: float = param(2.0, "[-100, 100]")
+    features: Annotated[int, Field(ge=2, le=1_000_000)] = 50
+    hidden: list[Width] | None = None
+    activation: Activation = "relu"
+    critics: Annotated[int, Field(ge=1, le=100)] = 2
+    critic_subset: Annotated[int, Field(ge=1, le=100)] | None = None
+    actor_every: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    log_std: Literal["squash", "clamp"] = "squash"
+    log_std_min: Annotated[float, Field(ge=-100, le=100)] = -10.0
+    log_std_max: Annotated[float, Field(ge=-100, le=100)] = 2.0
     normalize_obs: bool = True
-    lr_critic: float | None = param(None, "(0, inf)")
-    lr_temperature: float | None = param(None, "(0, inf)")
-    tau: float = param(0.005, "(0, 1]")
-    initial_temperature: float = param(0.01, "(0, inf)")
+    lr_critic: PositiveFloat | None = None
+    lr_temperature: PositiveFloat | None = None
+    tau: Annotated[float, Field(gt=0, le=1)] = 0.005
+    initial_temperature: PositiveFloat = 0.01
     learn_temperature: bool = True
-    target_entropy_scale: float = param(0.5, "(-inf, inf)")
+    target_entropy_scale: float = 0.5
 
 
 @dataclass

@@ -5,19 +5,17 @@
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, PositiveInt
 
-from rlplast.core.errors import ConfigError, check_known, shortened
-from rlplast.core.registry import build, param, register
+from rlplast.core.registry import build, register
+from rlplast.core.validation import Section
 
-__all__ = ["SampleWeightDecay", "sampling_of"]
-
-KEY = "agent.sampling"
+__all__ = ["SampleWeightDecay", "SamplingConfig", "sampling_of"]
 
 
 @register("replay", "sample_weight_decay", source="arXiv:2604.01913; its code, ReplayBuffer.py")
@@ -34,8 +32,8 @@ class SampleWeightDecay:
         min: the smallest weight.
     """
 
-    decay: int = param(80_000, "[1, inf)")
-    min: float = param(0.1, "(0, 1]")
+    decay: PositiveInt = 80_000
+    min: Annotated[float, Field(gt=0, le=1)] = 0.1
 
     def totals(self, rows: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.float64]:
         """Return the sum of the weights of the newest `rows` rows, `step` env_steps apart."""
@@ -67,21 +65,23 @@ class SampleWeightDecay:
         return rows - step / self.decay * (rows * (rows - 1) / 2)
 
 
-def sampling_of(config: Any) -> SampleWeightDecay | None:
+@dataclass
+class SamplingConfig(Section):
+    """The key ``agent.sampling``.
+
+    Attributes:
+        method: one of ``rlplast list replay``.
+        params: its parameters.
+    """
+
+    method: str
+    params: dict[str, Any] | None = None
+
+
+def sampling_of(config: SamplingConfig | None) -> SampleWeightDecay | None:
     """Return what ``agent.sampling`` of a config asks for; None for uniform draws.
 
     Raises:
         ConfigError: naming what is wrong and what is allowed.
     """
-    if config is None:
-        return None
-    if not isinstance(config, Mapping) or "method" not in config:
-        raise ConfigError(
-            f"{KEY} = {shortened(config)}: allowed is null, or a mapping with a method, such as "
-            "{method: sample_weight_decay, params: {decay: 80000}}"
-        )
-    check_known(KEY, config, ("method", "params"))
-    params = config.get("params")
-    if params is not None and not isinstance(params, Mapping):
-        raise ConfigError(f"{KEY}.params = {shortened(params)}: allowed is a mapping")
-    return build("replay", config["method"], params)
+    return None if config is None else build("replay", config.method, config.params)

@@ -10,19 +10,21 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from rlplast import envs
 from rlplast.agents.switch import Switch, switch_of
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, check_choice, check_known, shortened
-from rlplast.core.registry import check_range, param
+from rlplast.core.validation import Section, check_value
 
 __all__ = ["EnvConfig", "Sequence", "shift_of", "spec_of"]
 
 
 @dataclass
-class EnvConfig:
+class EnvConfig(Section):
     """Which environment, and how many of it; or a sequence of tasks.
 
     Attributes:
@@ -48,16 +50,16 @@ class EnvConfig:
     """
 
     id: str = "atari/Asterix"
-    num_envs: int = param(4, "[1, 100000]")
-    workers: int = 0
-    timeout: float = param(300.0, "(0, inf)")
+    num_envs: Annotated[int, Field(ge=1, le=100_000)] = 4
+    workers: NonNegativeInt = 0
+    timeout: PositiveFloat = 300.0
     options: dict[str, Any] = field(default_factory=dict)
-    resume: str = param("auto", "auto | exact")
+    resume: Literal["auto", "exact"] = "auto"
     sequence: list[str | dict[str, Any]] = field(default_factory=list)
     shift: str | dict[str, Any] | None = None
-    tasks: int | None = param(None, "[1, 10000]")
+    tasks: Annotated[int, Field(ge=1, le=10_000)] | None = None
     steps_per_task: str | int | None = None
-    cycles: int = param(1, "[1, 10000]")
+    cycles: Annotated[int, Field(ge=1, le=10_000)] = 1
     switch: str | dict[str, Any] = field(default_factory=dict)
 
 
@@ -178,8 +180,8 @@ def shift_of(said: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     known = envs.SHIFTS[str(name)]
     check_known("env.shift", given, ["name", *known])
     params = {
-        key: check_range(f"env.shift.{key}", given.get(key, default), default, allowed)
-        for key, (default, allowed) in known.items()
+        key: check_value(f"env.shift.{key}", given.get(key, default), hint, default)
+        for key, (default, hint) in known.items()
     }
     if "low" in params and params["low"] > params["high"]:
         raise ConfigError(

@@ -5,17 +5,17 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from rlplast.core.errors import ConfigError, check_choice, check_known
-from rlplast.core.registry import check_fields, param
+from rlplast.core.errors import check_choice
+from rlplast.core.validation import Section, validated
 
 __all__ = ["PRESETS", "Switch", "switch_of"]
 
 
 @dataclass(frozen=True)
-class Switch:
+class Switch(Section):
     """What happens at a switch; defaults leave the weights and Adam's moments as they are.
 
     Attributes:
@@ -27,11 +27,11 @@ class Switch:
         statistics: of SAC's observations: keep, or restart.
     """
 
-    replay: str = param("clear", "clear | keep")
-    explore: str = param("restart", "restart | random_only | keep")
-    optimizer: str = param("keep", "keep | renew")
-    target: str = param("copy", "copy | keep | renew")
-    statistics: str = param("keep", "keep | restart")
+    replay: Literal["clear", "keep"] = "clear"
+    explore: Literal["restart", "random_only", "keep"] = "restart"
+    optimizer: Literal["keep", "renew"] = "keep"
+    target: Literal["copy", "keep", "renew"] = "copy"
+    statistics: Literal["keep", "restart"] = "keep"
 
     @property
     def waits(self) -> bool:
@@ -60,10 +60,4 @@ def switch_of(said: str | Mapping[str, Any]) -> Switch:
     if not isinstance(said, Mapping):
         check_choice("env.switch", said, PRESETS)
         return PRESETS[said]
-    check_known("env.switch", said, [f.name for f in fields(Switch)])
-    for name, choice in said.items():
-        if not isinstance(choice, str):
-            raise ConfigError(f"env.switch.{name} = {choice!r}: allowed is a word")
-    switch = Switch(**said)
-    check_fields(switch, "env.switch.")
-    return switch
+    return validated(Switch, said, "env.switch")

@@ -6,19 +6,20 @@ there is nothing to save but the fraction of an update that is still owed.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from rlplast.agents.sequence import Sequence
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, check_known
-from rlplast.core.registry import check_range
+from rlplast.core.validation import check_value
 
 __all__ = ["UpdatePlan", "ratios_of"]
 
-_RANGE = "(0, 1000000]"
+Ratio = Annotated[float, Field(gt=0, le=1_000_000)]
 
 
 def ratios_of(said: Any, total: Time) -> tuple[tuple[int, float], ...]:
@@ -38,7 +39,7 @@ def ratios_of(said: Any, total: Time) -> tuple[tuple[int, float], ...]:
         ((0, 1.0), (50, 8.0))
     """
     if not isinstance(said, list):
-        return ((0, check_range("replay_ratio", said, 1.0, _RANGE)),)
+        return ((0, check_value("replay_ratio", said, Ratio, 1.0)),)
     found: list[tuple[int, float]] = []
     for number, row in enumerate(said):
         key = f"replay_ratio[{number}]"
@@ -59,10 +60,10 @@ def ratios_of(said: Any, total: Time) -> tuple[tuple[int, float], ...]:
 
 def _row(row: Any, total: Time, key: str) -> tuple[int, float]:
     """Return the env_steps from which a row holds, and its replay ratio."""
-    check_known(key, row if isinstance(row, Mapping) else {}, ["from", "value"])
-    if not isinstance(row, Mapping) or "value" not in row:
+    check_known(key, row, ["from", "value"])
+    if "value" not in row:
         raise ConfigError(f"{key} = {row!r}: allowed is a mapping such as {{from: 50%, value: 8}}")
-    ratio = check_range(f"{key}.value", row["value"], 1.0, _RANGE)
+    ratio = check_value(f"{key}.value", row["value"], Ratio, 1.0)
     start = Time.parse(row.get("from", "0%"), f"{key}.from")
     if not start.value:
         return 0, ratio

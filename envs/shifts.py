@@ -14,23 +14,26 @@
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, PositiveFloat
 
 from rlplast.envs.base import EnvSpec
 
 __all__ = ["NO_SHIFT", "SHIFTS", "Shift", "draw_shift"]
 
-# Parameters: their default and range. SlipperyAnt's frictions are in [0.02, 2] at Ant's own of 1;
+# Parameters: their default and type. SlipperyAnt's frictions are in [0.02, 2] at Ant's own of 1;
 # C-CHAIN's shift has a standard deviation of 2.
-SHIFTS: dict[str, dict[str, tuple[Any, str]]] = {
+Share = Annotated[float, Field(gt=0, le=1)]
+Factor = Annotated[float, Field(gt=0, le=1_000_000)]
+SHIFTS: dict[str, dict[str, tuple[Any, Any]]] = {
     "permuted_observations": {},
-    "shifted_observations": {"std": (2.0, "(0, inf)")},
-    "scaled_actions": {"low": (0.25, "(0, 1]"), "high": (1.0, "(0, 1]")},
-    "delayed_actions": {"most": (3, "[1, 1000]")},
-    "friction": {"low": (0.02, "(0, 1000000]"), "high": (2.0, "(0, 1000000]")},
-    "gravity": {"low": (0.5, "(0, 1000000]"), "high": (2.0, "(0, 1000000]")},
+    "shifted_observations": {"std": (2.0, PositiveFloat)},
+    "scaled_actions": {"low": (0.25, Share), "high": (1.0, Share)},
+    "delayed_actions": {"most": (3, Annotated[int, Field(ge=1, le=1000)])},
+    "friction": {"low": (0.02, Factor), "high": (2.0, Factor)},
+    "gravity": {"low": (0.5, Factor), "high": (2.0, Factor)},
 }
 
 

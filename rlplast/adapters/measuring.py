@@ -21,8 +21,8 @@ from rlplast.core.method.condition import Measured
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.network import Network
-from rlplast.core.registry import check_fields, check_range
 from rlplast.core.rng import preserve_global_rng
+from rlplast.core.validation import Names, check_section, check_value
 from rlplast.metrics.probe import OF_BATCH, OF_LOSS, OF_OUTPUTS, RunMetrics, check_names
 from rlplast.training.config import MetricsConfig
 from rlplast.training.intervals import is_due
@@ -63,12 +63,12 @@ class MetricsRow:
         if row.get("every") is None:
             raise ConfigError("metrics has no 'every': give it a period, such as '5%'")
         names, networks = (
-            check_range(f"metrics.{key}", row.get(key), None, "names")
+            check_value(f"metrics.{key}", row.get(key), Names | None)
             for key in ("names", "networks")
         )
         check_names(names or ())
         filled = MetricsConfig(batch_size=row.get("batch_size", MetricsConfig.batch_size))
-        check_fields(filled, "metrics.")
+        check_section(filled, "metrics")
         return cls(row["every"], names, filled.batch_size, networks)
 
 

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import check_range, checked, get, rows
+from rlplast.core.registry import checked, get, rows
 from rlplast.core.rng import check_seed, derive_seed
+from rlplast.core.validation import check_value
 
 __all__ = ["optimizer_class"]
 
@@ -44,7 +46,7 @@ def optimizer_class(
             f"optimizer_class({name!r}) is two optimizers, and Stable-Baselines3 takes one: "
             f"allowed are {allowed}"
         )
-    check_range("weight_decay", weight_decay, 0.0, "[0, inf)")
+    check_value("weight_decay", weight_decay, NonNegativeFloat, 0.0)
     options = checked("optimizers", name, params)
     return partial(_made, name, options, weight_decay, check_seed(seed))
 

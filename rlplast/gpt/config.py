@@ -8,17 +8,20 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, PositiveInt
 
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError, check_choice, check_known, did_you_mean
-from rlplast.core.registry import check_range, param
+from rlplast.core.validation import Section, check_value
 from rlplast.gpt.model import GPTModelConfig
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.training.config import EvaluateConfig, MetricsConfig, RunConfig
 
 __all__ = ["GPTConfig", "GPTEvaluateConfig", "Phase", "StartConfig"]
 
+Weight = Annotated[float, Field(gt=0, le=1_000_000)]  # of a corpus
 PHASE_KEYS = ("updates", "mixture")
 _STEP = re.compile(r"(newest|best|(step|best)-[\d-]+)")
 
@@ -39,7 +42,7 @@ class Phase:
 
 
 @dataclass
-class StartConfig:
+class StartConfig(Section):
     """Where the first weights come from; optimizer, streams and clock always start anew.
 
     Attributes:
@@ -83,7 +86,7 @@ class GPTEvaluateConfig(EvaluateConfig):
             part. A smaller part is used whole.
     """
 
-    batches: int = param(20, "[1, 1000000]")
+    batches: Annotated[int, Field(ge=1, le=1_000_000)] = 20
 
 
 def _adamw() -> OptimizerConfig:
@@ -92,7 +95,7 @@ def _adamw() -> OptimizerConfig:
         lr=6e-4,
         weight_decay=0.1,
         decay="matrices",
-        betas=[0.9, 0.95],
+        betas=(0.9, 0.95),
         schedule="cosine",
         warmup=0.1,
         warmup_max=2000,
@@ -127,15 +130,15 @@ class GPTConfig(RunConfig):
     units: ClassVar[tuple[str, ...]] = ("updates", "tokens", "phase")
 
     kind: str = "gpt"
-    total: str = "auto"
+    total: Annotated[str, Field(examples=["20k updates"])] = "auto"
     model: GPTModelConfig = field(default_factory=GPTModelConfig)
     corpora: dict[str, Any] = field(default_factory=dict)
     phases: list[dict[str, Any]] = field(default_factory=list)
-    batch_size: int = param(480, "[1, 1000000]")
-    micro_batch: int | None = param(None, "[1, 1000000]")
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 480
+    micro_batch: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     optimizer: OptimizerConfig = field(default_factory=_adamw)
-    precision: str = param("fp32", "fp32 | bf16 | fp16")
-    accelerate: str = param("off", "off | compile | graph")
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    accelerate: Literal["off", "compile", "graph"] = "off"
     start: StartConfig = field(default_factory=StartConfig)
     evaluate: GPTEvaluateConfig = field(  # pyright: ignore[reportIncompatibleVariableOverride]
         default_factory=GPTEvaluateConfig
@@ -210,7 +213,7 @@ class GPTConfig(RunConfig):
         for name, weight in mixture.items():
             if name not in self.corpora:
                 raise ConfigError(f"{key}: {name!r}: {did_you_mean(str(name), self.corpora)}")
-            check_range(f"{key}.{name}", weight, 1.0, "(0, 1000000]")
+            check_value(f"{key}.{name}", weight, Weight, 1.0)
         whole = sum(mixture.values())
         return {name: weight / whole for name, weight in mixture.items()}
 
@@ -272,4 +275,4 @@ def _updates(key: str, value: Any) -> int:
         if time.unit != "updates" or time.value < 1:
             raise ConfigError(f"{key} = {value!r}: allowed is a positive number of updates")
         return int(time.value)
-    return check_range(key, value, 1, "[1, inf)")
+    return check_value(key, value, PositiveInt, 1000)

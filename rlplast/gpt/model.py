@@ -8,15 +8,17 @@
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.units import UnitSpec, activated
-from rlplast.core.registry import check_fields, param
+from rlplast.core.validation import Section, check_section
 
 __all__ = ["GPT", "GPTModelConfig", "cross_entropy"]
 
@@ -24,7 +26,7 @@ INIT_STD = 0.02  # GPT-2's
 
 
 @dataclass
-class GPTModelConfig:
+class GPTModelConfig(Section):
     """A GPT as data, section `model:` of a config.
 
     Attributes:
@@ -39,14 +41,14 @@ class GPTModelConfig:
         gelu: GELU of the MLPs: ``tanh`` for the approximation of GPT-2, ``exact`` for nanoGPT's.
     """
 
-    layers: int = param(12, "[1, inf)")
-    heads: int = param(12, "[1, inf)")
-    width: int = param(768, "[1, inf)")
-    context: int = param(1024, "[1, inf)")
-    vocab_size: int = param(50304, "[1, inf)")
+    layers: PositiveInt = 12
+    heads: PositiveInt = 12
+    width: PositiveInt = 768
+    context: PositiveInt = 1024
+    vocab_size: PositiveInt = 50304
     bias: bool = False
-    dropout: float = param(0.0, "[0, 1)")
-    gelu: str = param("tanh", "tanh | exact")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    gelu: Literal["tanh", "exact"] = "tanh"
 
     def check(self) -> None:
         """Check the values.
@@ -54,7 +56,7 @@ class GPTModelConfig:
         Raises:
             ConfigError: for a value out of range, or heads that do not divide the width.
         """
-        check_fields(self, "model.")
+        check_section(self, "model")
         if self.width % self.heads:
             raise ConfigError(
                 f"model.width = {self.width} with model.heads = {self.heads}: allowed is a "

@@ -6,8 +6,10 @@ its double DQN.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
@@ -18,7 +20,6 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import WithWeights
-from rlplast.core.registry import param
 
 __all__ = ["CChain"]
 
@@ -52,9 +53,9 @@ class CChain(Method):
 
     reads = ("batches",)
 
-    coef: float = param(50.0, "[0, inf)")
-    beta: float | None = param(None, "[0, inf)")
-    batch: int = param(32, "[1, 1000000]")
+    coef: NonNegativeFloat = 50.0
+    beta: NonNegativeFloat | None = None
+    batch: Annotated[int, Field(ge=1, le=1_000_000)] = 32
 
     @property
     def reads_loss(self) -> bool:

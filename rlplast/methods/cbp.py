@@ -6,9 +6,10 @@ Source: Dohare et al. 2024 (Nature 632), Algorithm 1; details of loss-of-plastic
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from rlplast.core.method.context import Context
@@ -17,7 +18,6 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.units import UnitGroup
-from rlplast.core.registry import param
 from rlplast.methods.draws import uniform
 from rlplast.methods.recycling import (
     Draw,
@@ -33,10 +33,15 @@ from rlplast.metrics.units import unit_age
 
 __all__ = ["Cbp"]
 
-UTILITIES = (
-    "contribution | weight | adaptation | zero_contribution | adaptable_contribution | "
-    "feature_by_input | random"
-)
+Utility = Literal[
+    "contribution",
+    "weight",
+    "adaptation",
+    "zero_contribution",
+    "adaptable_contribution",
+    "feature_by_input",
+    "random",
+]
 _CENTRED = ("zero_contribution", "adaptable_contribution", "feature_by_input")
 _CHANCE, _UTILITY, _ROW = 0, 1, 2  # what a draw is for: the first key of its hash
 
@@ -69,13 +74,13 @@ class Cbp(Method):
     reads: ClassVar[tuple[str, ...]] = ("activations", "moments")
     policies: ClassVar[tuple[str, str]] = ("keep", "leave")
 
-    replacement_rate: float = param(1e-4, "[0, 1]")
-    maturity: int = param(10_000, "[0, 1000000000]")
-    decay: float = param(0.99, "[0, 1)")
-    utility: str = param("contribution", UTILITIES)
-    accumulate: bool = param(True, "")
-    init: str = param("kaiming", "kaiming | default")
-    bias_transfer: bool = param(False, "")
+    replacement_rate: Annotated[float, Field(ge=0, le=1)] = 1e-4
+    maturity: Annotated[int, Field(ge=0, le=1_000_000_000)] = 10_000
+    decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    utility: Utility = "contribution"
+    accumulate: bool = True
+    init: Literal["kaiming", "default"] = "kaiming"
+    bias_transfer: bool = False
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return running means, ages and fractions of each layer.

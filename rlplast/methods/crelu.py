@@ -4,14 +4,13 @@ Source: Shang et al. 2016; Abbas et al. 2023 for plasticity.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.method import Method, method
-from rlplast.core.registry import param
 from rlplast.core.rng import derive_seed
 from rlplast.methods.joining import find_joins, halve, mark, widen
 
@@ -50,7 +49,7 @@ class CReLU(Method):
             weights.
     """
 
-    width: str = param("halve", "halve | double")
+    width: Literal["halve", "double"] = "halve"
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
         """Change every layer with hidden units; return their paths.

@@ -5,9 +5,10 @@ Source: Shin et al. 2024, Algorithm 1.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from rlplast.core.errors import NothingToEdit
@@ -18,7 +19,6 @@ from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
-from rlplast.core.registry import param
 
 __all__ = ["Dash", "dash", "shrink_factors"]
 
@@ -66,11 +66,11 @@ class Dash(Method):
 
     reads: ClassVar[tuple[str, ...]] = ("batches", "gradients")
 
-    alpha: float = param(0.3, "[0, 1]")
-    coef: float = param(0.3, "[0, 1]")
-    batches: int | None = param(None, "[1, 1000000000]")
-    batch: int = param(256, "[1, 1000000]")
-    mode: str = param("train", "train | eval")
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.3
+    coef: Annotated[float, Field(ge=0, le=1)] = 0.3
+    batches: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    batch: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    mode: Literal["train", "eval"] = "train"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Keep no state; refuse a scope without neurons.

@@ -6,8 +6,10 @@ Source: Igl et al. 2021 (arXiv:2006.05826), iterated relearning (ITER).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.errors import BadWeights, NothingToEdit
@@ -17,7 +19,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import WithWeights
-from rlplast.core.registry import build, param
+from rlplast.core.registry import build
 
 __all__ = ["Distill"]
 
@@ -49,10 +51,10 @@ class Distill(Method):
 
     reads = ("batches",)
 
-    reset: str = param("full_reset", "full_reset | head_reset | shrink_perturb | fire")
-    coef: float = param(1.0, "[0, inf)")
-    updates: int = param(10_000, "[1, 1000000000]")
-    batch: int = param(256, "[1, 1000000]")
+    reset: Literal["full_reset", "head_reset", "shrink_perturb", "fire"] = "full_reset"
+    coef: NonNegativeFloat = 1.0
+    updates: Annotated[int, Field(ge=1, le=1_000_000_000)] = 10_000
+    batch: Annotated[int, Field(ge=1, le=1_000_000)] = 256
 
     @cached_property
     def _reset(self) -> Method:

@@ -4,8 +4,9 @@ Source: Wan et al. 2013; the scaling by 1/(1 − p) is ours, as inverted dropout
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
@@ -13,7 +14,7 @@ from rlplast.core.fast.linear import Linear, affine
 from rlplast.core.method.install import as_kind, kind_of, put
 from rlplast.core.method.method import method
 from rlplast.core.network.stacked import StackedLinear
-from rlplast.core.registry import param
+from rlplast.core.validation import Names
 from rlplast.methods.dropping import Dropping, dropped
 
 __all__ = ["DropConnect"]
@@ -83,8 +84,8 @@ class DropConnect(Dropping):
             hidden units.
     """
 
-    p: float = param(0.1, "[0, 1)")
-    layers: tuple[str, ...] | None = param(None, "names")
+    p: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    layers: Names | None = None
 
     def check_layer(self, path: str, layer: nn.Module) -> None:
         """Refuse layers of other classes, which may compute something else."""

@@ -7,13 +7,14 @@ Source: Srivastava et al. 2014.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.method import method
-from rlplast.core.registry import param
+from rlplast.core.validation import Names
 from rlplast.methods.dropping import Dropping, dropped
 
 __all__ = ["Dropout", "UnitDropout"]
@@ -79,8 +80,8 @@ class Dropout(UnitDropout):
             hidden units.
     """
 
-    p: float = param(0.1, "[0, 1)")
-    layers: tuple[str, ...] | None = param(None, "names")
+    p: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    layers: Names | None = None
 
     def rate(self, updates: Tensor) -> float:
         """Return p."""

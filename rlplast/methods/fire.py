@@ -5,9 +5,10 @@ Source: FIRE paper, Sec. 4, Algorithm 1 and Appendix A.2.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from rlplast.core.device import refuse_capture
@@ -21,7 +22,6 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.packing import UNKNOWN
-from rlplast.core.registry import param
 from rlplast.metrics.weights import dfi_scaled, fire_scale, matrix_slices
 
 __all__ = ["Fire", "fire", "orthogonalise"]
@@ -144,9 +144,9 @@ class Fire(Method):
         include_tied: whether tied tensors (a head tied to an embedding) are edited.
     """
 
-    iterations: int = param(10, "[1, 1000]")
-    polynomial: str = param("cubic", "cubic | quintic | exact")
-    include_tied: bool = param(False, "")
+    iterations: Annotated[int, Field(ge=1, le=1000)] = 10
+    polynomial: Literal["cubic", "quintic", "exact"] = "cubic"
+    include_tied: bool = False
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
         """Keep no state; refuse a scope without a weight to orthogonalise.

@@ -4,7 +4,7 @@ Source: the baseline of every paper here; Nikishin et al. 2022 for periodic rese
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -13,7 +13,6 @@ from rlplast.core.method.method import Method, method
 from rlplast.core.method.once import fire_once
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.edits import Assign, Edit
-from rlplast.core.registry import param
 
 __all__ = ["FullReset", "full_reset"]
 
@@ -33,7 +32,7 @@ class FullReset(Method):
             returns to θ0, as official code does.
     """
 
-    init: str = param("fresh", "fresh | stored")
+    init: Literal["fresh", "stored"] = "fresh"
 
     @property
     def uses_initial(self) -> bool:

@@ -5,9 +5,10 @@ Source: Lee et al. 2024 (Slow and Steady Wins the Race); their code, `src/traine
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from rlplast.core.errors import NothingToEdit
@@ -16,7 +17,6 @@ from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
-from rlplast.core.registry import param
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["HareTortoise"]
@@ -41,7 +41,7 @@ class HareTortoise(Method):
 
     policies: ClassVar[tuple[str, str]] = ("keep", "leave")
 
-    momentum: float = param(0.999, "[0, 1)")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.999
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return the slow copy, float32 at least, and how many updates it has followed.

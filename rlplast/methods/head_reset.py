@@ -5,8 +5,9 @@ Source: Nikishin et al. 2022; S&P and SWR papers use it as a baseline (SWR D.2).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import PositiveInt
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError, NothingToEdit
@@ -19,7 +20,6 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import heads
-from rlplast.core.registry import param
 
 __all__ = ["HeadReset", "head_reset"]
 
@@ -41,8 +41,8 @@ class HeadReset(Method):
         init: ``fresh`` draws from the layer's law, ``stored`` returns to θ0.
     """
 
-    layers: int | None = param(None, "[1, inf)")
-    init: str = param("fresh", "fresh | stored")
+    layers: PositiveInt | None = None
+    init: Literal["fresh", "stored"] = "fresh"
 
     @property
     def uses_initial(self) -> bool:

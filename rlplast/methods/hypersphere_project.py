@@ -15,7 +15,6 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import check_matrices, matrices
-from rlplast.core.registry import param
 
 __all__ = ["HypersphereProject"]
 
@@ -38,7 +37,7 @@ class HypersphereProject(Method):
 
     policies: ClassVar[tuple[str, str]] = ("keep", "leave")
 
-    include_head: bool = param(True, "")
+    include_head: bool = True
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Keep no state; refuse a scope without a weight to project.

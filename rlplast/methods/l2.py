@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, State, method
-from rlplast.core.registry import param
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["L2", "sum_of_squares"]
@@ -60,7 +60,7 @@ class L2(Method):
         coef: strength λ.
     """
 
-    coef: float = param(1e-2, "[0, inf)")
+    coef: NonNegativeFloat = 1e-2
 
     def term(self, context: Context, state: State) -> Tensor:
         """Return coef/2 · Σ θ² over the Blocks."""

@@ -6,11 +6,11 @@ Source: Kumar et al. 2023; the form of the SWR paper, Appendix D.2.
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, State, method
-from rlplast.core.registry import param
 from rlplast.methods.l2 import sum_of_squares
 from rlplast.metrics.ranks import at_least_float32
 
@@ -30,7 +30,7 @@ class L2Init(Method):
         coef: strength λ.
     """
 
-    coef: float = param(1e-2, "[0, inf)")
+    coef: NonNegativeFloat = 1e-2
 
     def term(self, context: Context, state: State) -> Tensor:
         """Return coef/2 · Σ (θ − θ0)² over the Blocks."""

@@ -5,7 +5,10 @@ Source: Szegedy et al. 2016 (arXiv:1512.00567), section 7. It is a key of a clas
 layer, nor a term that is added.
 """
 
+from typing import Annotated
+
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
 from rlplast.core.registry import register
@@ -17,9 +20,10 @@ __all__ = ["label_smoothing"]
     "regularisers",
     "label_smoothing",
     source="Szegedy et al. 2016, section 7",
-    ranges={"label_smoothing": "[0, 1)"},
 )
-def label_smoothing(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+def label_smoothing(
+    logits: Tensor, labels: Tensor, *, label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+) -> Tensor:
     """Train a classifier on labels smoothed by ε: (1 − ε)·CE + ε · mean over classes of −log p.
 
     A key of supervised configs. Biases, norm layers, heads and the optimizer's state are as ever.

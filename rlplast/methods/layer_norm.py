@@ -5,10 +5,10 @@ Source: Ba et al. 2016; Lyle et al. 2023 for plasticity.
 
 from dataclasses import dataclass
 
+from pydantic import PositiveFloat
 from torch import nn
 
 from rlplast.core.method.method import Method, method
-from rlplast.core.registry import param
 from rlplast.methods.normalised import normalise
 
 __all__ = ["LayerNorm"]
@@ -30,8 +30,8 @@ class LayerNorm(Method):
         eps: added to the variance.
     """
 
-    affine: bool = param(True, "")
-    eps: float = param(1e-5, "(0, inf)")
+    affine: bool = True
+    eps: PositiveFloat = 1e-5
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
         """Normalise every layer with hidden units in place; return their paths.

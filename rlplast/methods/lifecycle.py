@@ -6,8 +6,9 @@ Source: the lifecycle paper (Yang), Sec. 3 and Algorithm 1.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
+from pydantic import Field
 from torch import nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit
@@ -20,8 +21,8 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.network.unit_search import find_units
 from rlplast.core.network.units import Part
-from rlplast.core.registry import param
 from rlplast.core.rng import derive_seed
+from rlplast.core.validation import Names, Pair
 from rlplast.methods.lifecycle_modules import (
     LifecycleConv2d,
     LifecycleLinear,
@@ -40,7 +41,7 @@ SWAPS: dict[type[nn.Module], type[LifecycleUnits]] = {
     StackedLinear: StackedLifecycleLinear,
     nn.MultiheadAttention: LifecycleMultiheadAttention,
 }
-MOST = "[1, 1000000000]"
+Ticks = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 @method("lifecycle", key="layers", source="Lifecycle paper (Yang), Sec. 3.2 and Algorithm 1")
@@ -73,15 +74,15 @@ class Lifecycle(Method):
 
     reads: ClassVar[tuple[str, ...]] = ("moments",)
 
-    life: tuple[int, int] = param((1000, 5000), MOST)
-    recovery: tuple[int, int] = param((100, 500), MOST)
-    warmup: int = param(100, "[0, 1000000000]")
-    memory: str = param("restore", "restore | he | xavier")
-    redraw: bool = param(False, "")
-    eval_mask: bool = param(True, "")
-    target_mask: str = param("none", "none | online")
-    layers: tuple[str, ...] | None = param(None, "names")
-    clear_moments: bool = param(False, "")
+    life: Pair[Ticks] = (1000, 5000)
+    recovery: Pair[Ticks] = (100, 500)
+    warmup: Annotated[int, Field(ge=0, le=1_000_000_000)] = 100
+    memory: Literal["restore", "he", "xavier"] = "restore"
+    redraw: bool = False
+    eval_mask: bool = True
+    target_mask: Literal["none", "online"] = "none"
+    layers: Names | None = None
+    clear_moments: bool = False
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
         """Replace the chosen layers of `model` in place; return their paths.

@@ -5,8 +5,10 @@ Source: Lyle et al. 2024 (NaP).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from rlplast.core.clock import Clock
@@ -17,7 +19,6 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Edit, Scale
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import matrices
-from rlplast.core.registry import param
 from rlplast.methods.normalised import normalise
 
 __all__ = ["NormalizeProject"]
@@ -46,10 +47,10 @@ class NormalizeProject(Method):
         include_head: whether output layers are projected too (the paper: unclear).
     """
 
-    scale_offset: str = param("project", "drop | project | regularise")
-    coef: float = param(1e-2, "[0, inf)")
-    every: int = param(1, "[1, 1000000000]")
-    include_head: bool = param(False, "")
+    scale_offset: Literal["drop", "project", "regularise"] = "project"
+    coef: NonNegativeFloat = 1e-2
+    every: Annotated[int, Field(ge=1, le=1_000_000_000)] = 1
+    include_head: bool = False
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
         """Normalise every layer with hidden units in place; return their paths.

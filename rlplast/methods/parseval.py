@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.blocks import Block
-from rlplast.core.registry import param
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["Parseval", "deviation"]
@@ -67,9 +67,9 @@ class Parseval(Method):
         norms: whether Σ(γ² − s)² over the scales γ of norm layers is added, as in FIRE's code.
     """
 
-    coef: float = param(1e-3, "[0, inf)")
-    scale: float = param(1.0, "(0, inf)")
-    norms: bool = param(False, "")
+    coef: NonNegativeFloat = 1e-3
+    scale: PositiveFloat = 1.0
+    norms: bool = False
 
     def covers(self, block: Block) -> bool:
         """Return whether a Block is the weight of a linear or conv layer, or a scale if asked."""

@@ -5,8 +5,10 @@ Source: Min 2020, Persistent Neurons (arXiv:2007.01419), equations 2, 4 and 5.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.errors import BadWeights, NothingToEdit
@@ -15,7 +17,6 @@ from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
-from rlplast.core.registry import param
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["Persistent"]
@@ -46,10 +47,10 @@ class Persistent(Method):
         solutions: how many are remembered, a copy of the layers each; of more, the newest.
     """
 
-    coef: float = param(0.01, "[0, inf)")
-    layers: str = param("all", "all | one")
-    norm_power: int = param(1, "[1, 2]")
-    solutions: int = param(20, "[1, 10000]")
+    coef: NonNegativeFloat = 0.01
+    layers: Literal["all", "one"] = "all"
+    norm_power: Annotated[int, Field(ge=1, le=2)] = 1
+    solutions: Annotated[int, Field(ge=1, le=10_000)] = 20
 
     @property
     def uses_initial(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit
@@ -22,7 +23,6 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.order import heads
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.network.units import Step, UnitGroup
-from rlplast.core.registry import param
 from rlplast.methods.head_reset import head_blocks
 
 __all__ = ["PlasticityInjection"]
@@ -135,7 +135,7 @@ class PlasticityInjection(Method):
     policies: ClassVar[tuple[str, str]] = ("touched", "copy")
     fires_once: ClassVar[bool] = True
 
-    layers: int | None = param(None, "[1, inf)")
+    layers: PositiveInt | None = None
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
         """Replace the head's first and last layer in place; return their paths.

@@ -5,9 +5,10 @@ Source: Sokar et al. 2023, Algorithm 1; order and probe of Dopamine's code.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.method.context import Context
@@ -17,7 +18,6 @@ from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Edit
 from rlplast.core.network.network import Network
-from rlplast.core.registry import param
 from rlplast.methods.recycling import counters, mean_over_samples, start_anew
 
 __all__ = ["Redo", "dormant", "redo"]
@@ -65,10 +65,10 @@ class Redo(Method):
     reads: ClassVar[tuple[str, ...]] = ("activations",)
     policies: ClassVar[tuple[str, str]] = ("touched", "leave")
 
-    threshold: float = param(0.1, "[0, inf)")
-    probe: int = param(64, "[1, 1000000]")
-    init: str = param("own", "own | kaiming | lecun")
-    overlap: str = param("zero", "zero | redraw")
+    threshold: NonNegativeFloat = 0.1
+    probe: Annotated[int, Field(ge=1, le=1_000_000)] = 64
+    init: Literal["own", "kaiming", "lecun"] = "own"
+    overlap: Literal["zero", "redraw"] = "zero"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return a counter per layer.

@@ -5,9 +5,10 @@ Source: GraMa and ReGraMa (arXiv:2505.24061), equation 2; the scores of the auth
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.method.context import Context
@@ -17,7 +18,6 @@ from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
-from rlplast.core.registry import param
 from rlplast.methods.recycling import counters, start_anew
 from rlplast.metrics.units import gradient_score
 
@@ -68,11 +68,11 @@ class Regrama(Method):
     reads: ClassVar[tuple[str, ...]] = ("gradients",)
     policies: ClassVar[tuple[str, str]] = ("touched", "leave")
 
-    threshold: float = param(0.01, "[0, inf)")
-    max_share: float = param(1.0, "(0, 1]")
-    probe: int = param(256, "[1, 1000000]")
-    init: str = param("own", "own | kaiming | lecun")
-    overlap: str = param("zero", "zero | redraw")
+    threshold: NonNegativeFloat = 0.01
+    max_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    probe: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    init: Literal["own", "kaiming", "lecun"] = "own"
+    overlap: Literal["zero", "redraw"] = "zero"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return a counter per layer, and at how many updates it fired last.

@@ -7,9 +7,10 @@ Source: Evci et al. 2020, Algorithm 1; google-research/rigl, `sparse_optimizers_
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from rlplast.core.clock import Clock
@@ -20,7 +21,6 @@ from rlplast.core.network.blocks import Block, blocks_of
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import INSTALLED, Network
 from rlplast.core.network.order import matrices
-from rlplast.core.registry import param
 from rlplast.methods.draws import hashed
 
 __all__ = ["RigL", "erk"]
@@ -50,11 +50,11 @@ class RigL(Method):
 
     reads: ClassVar[tuple[str, ...]] = ("gradients", "moments")
 
-    sparsity: float = param(0.9, "[0, 1)")
-    every: int = param(100, "[1, 1000000000]")
-    until: int = param(25000, "[0, 1000000000]")
-    alpha: float = param(0.3, "[0, 1]")
-    distribution: str = param("erk", "erk | uniform")
+    sparsity: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    every: Annotated[int, Field(ge=1, le=1_000_000_000)] = 100
+    until: Annotated[int, Field(ge=0, le=1_000_000_000)] = 25000
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.3
+    distribution: Literal["erk", "uniform"] = "erk"
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
         """Change no module; return the paths of the layers whose weights are sparse.

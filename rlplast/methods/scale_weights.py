@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from pydantic import PositiveFloat
 
 from rlplast.core.errors import NothingToEdit
 from rlplast.core.method.context import Context
@@ -15,7 +16,6 @@ from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Edit, Scale
 from rlplast.core.network.network import Network
-from rlplast.core.registry import param
 from rlplast.methods.rescaling import chains_of, check_followed, rescaled
 
 __all__ = ["ScaleWeights"]
@@ -38,8 +38,8 @@ class ScaleWeights(Method):
             forward order: no branches, no tied tensors.
     """
 
-    factor: float = param(0.5, "(0, inf)")
-    proportional: bool = param(True, "")
+    factor: PositiveFloat = 0.5
+    proportional: bool = True
 
     def check_layers(
         self, network: Network, blocks: Sequence[Block], left: Sequence[Block]

@@ -4,11 +4,12 @@ Source: Morerio et al. 2017 for the idea; the linear ramp is ours.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import Field
 from torch import Tensor
 
 from rlplast.core.method.method import method
-from rlplast.core.registry import param
 from rlplast.methods.dropout import UnitDropout
 
 __all__ = ["ScheduledDrop"]
@@ -26,8 +27,8 @@ class ScheduledDrop(UnitDropout):
         updates: length of the ramp.
     """
 
-    p: float = param(0.1, "[0, 1)")
-    updates: int = param(10000, "[1, 1000000000]")
+    p: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    updates: Annotated[int, Field(ge=1, le=1_000_000_000)] = 10000
 
     def rate(self, updates: Tensor) -> Tensor:
         """Return p·min(1, t/T)."""

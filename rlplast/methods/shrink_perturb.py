@@ -4,9 +4,10 @@ Source: Ash & Adams 2020; one-coefficient form of Lee et al. 2024.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
@@ -15,7 +16,6 @@ from rlplast.core.method.method import Method, method
 from rlplast.core.method.once import fire_once
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.edits import Assign, Edit
-from rlplast.core.registry import param
 
 __all__ = ["ShrinkPerturb", "shrink_perturb"]
 
@@ -38,11 +38,11 @@ class ShrinkPerturb(Method):
         running_stats: whether BatchNorm's running mean and variance are mixed as well.
     """
 
-    coef: float = param(0.8, "[0, 1]")
-    init: str = param("stored", "stored | fresh")
-    shrink: float | None = param(None, "[0, 1]")
-    noise: float | None = param(None, "[0, inf)")
-    running_stats: bool = param(False, "")
+    coef: Annotated[float, Field(ge=0, le=1)] = 0.8
+    init: Literal["stored", "fresh"] = "stored"
+    shrink: Annotated[float, Field(ge=0, le=1)] | None = None
+    noise: NonNegativeFloat | None = None
+    running_stats: bool = False
 
     def __post_init__(self) -> None:
         """Refuse half of the two-coefficient form.

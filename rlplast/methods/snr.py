@@ -6,9 +6,10 @@ Source: Farias & Jozefiak 2024, Algorithm 1; details of their SelfNormalizedRese
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.clock import Clock
@@ -19,7 +20,6 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.units import Part, UnitGroup
-from rlplast.core.registry import param
 from rlplast.methods.recycling import (
     counters,
     largest_size,
@@ -62,14 +62,14 @@ class Snr(Method):
     reads: ClassVar[tuple[str, ...]] = ("activations", "moments")
     policies: ClassVar[tuple[str, str]] = ("keep", "leave")
 
-    percentile: float = param(0.98, "(0, 1]")
-    tau_init: int | None = param(None, "[1, 1000000]")
-    tau_max: int = param(20_000, "[1, 1000000]")
-    tau_min: int | None = param(None, "[1, 1000000]")
-    refresh: int = param(1000, "[1, 1000000000]")
-    expansion: int = param(2, "[1, 1000000]")
-    empty: str = param("keep", "keep | official")
-    eps: float | None = param(None, "[0, inf)")
+    percentile: Annotated[float, Field(gt=0, le=1)] = 0.98
+    tau_init: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    tau_max: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
+    tau_min: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    refresh: Annotated[int, Field(ge=1, le=1_000_000_000)] = 1000
+    expansion: Annotated[int, Field(ge=1, le=1_000_000)] = 2
+    empty: Literal["keep", "official"] = "keep"
+    eps: NonNegativeFloat | None = None
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return ages, thresholds and histograms of each layer.

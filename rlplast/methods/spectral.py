@@ -5,8 +5,10 @@ Source: Lewandowski et al. 2025 (arXiv:2406.06811), spectral regularisation.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.method.context import Context
@@ -14,7 +16,6 @@ from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
-from rlplast.core.registry import param
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["Spectral"]
@@ -35,8 +36,8 @@ class Spectral(Method):
         power: k of the paper.
     """
 
-    coef: float = param(1e-4, "[0, inf)")
-    power: int = param(2, "[1, 8]")
+    coef: NonNegativeFloat = 1e-4
+    power: Annotated[int, Field(ge=1, le=8)] = 2
 
     def covers(self, block: Block) -> bool:
         """Return whether the term reads a Block: weight, bias, scale or shift."""

@@ -4,13 +4,13 @@ Source: Huang et al. 2016.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
 from torch import Tensor, nn
 
 from rlplast.core.errors import NothingToEdit
 from rlplast.core.method.method import method
-from rlplast.core.registry import param
 from rlplast.methods.dropping import Dropping, stays
 
 __all__ = ["StochasticDepth"]
@@ -58,8 +58,8 @@ class StochasticDepth(Dropping):
         mode: ``linear``: p_l = p·l/L; ``uniform``: p_l = p.
     """
 
-    p: float = param(0.2, "[0, 1)")
-    mode: str = param("linear", "linear | uniform")
+    p: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    mode: Literal["linear", "uniform"] = "linear"
 
     def places(self, model: nn.Module) -> dict[str, str]:
         """Return the layers whose outputs blocks add to their stream.

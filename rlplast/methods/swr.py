@@ -5,9 +5,10 @@ Source: SWR paper, Algorithm 1 and Theorems 1-3.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError, NothingToEdit
@@ -19,7 +20,6 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.segments import segments
-from rlplast.core.registry import param
 from rlplast.methods.rescaling import (
     Layer,
     Order,
@@ -72,12 +72,12 @@ class Swr(Method):
 
     policies: ClassVar[tuple[str, str]] = ("keep", "leave")
 
-    coef: float = param(1e-3, "[0, 1]")
-    coef_head: float | None = param(None, "[0, 1]")
-    rule: str = param("exact", "exact | printed")
-    reanchor_on_lr_decay: bool = param(False, "")
-    rescale_running_stats: bool = param(False, "")
-    approximate: bool = param(False, "")
+    coef: Annotated[float, Field(ge=0, le=1)] = 1e-3
+    coef_head: Annotated[float, Field(ge=0, le=1)] | None = None
+    rule: Literal["exact", "printed"] = "exact"
+    reanchor_on_lr_decay: bool = False
+    rescale_running_stats: bool = False
+    approximate: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what the ``printed`` rule does not know.

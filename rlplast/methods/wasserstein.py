@@ -4,15 +4,16 @@ Source: Lewandowski et al. 2024 (arXiv:2312.00246, the Wasserstein regulariser).
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
-from rlplast.core.registry import param
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["Wasserstein"]
@@ -33,8 +34,8 @@ class Wasserstein(Method):
             not known.
     """
 
-    coef: float = param(1e-2, "[0, inf)")
-    reduce: str = param("mean", "mean | sum")
+    coef: NonNegativeFloat = 1e-2
+    reduce: Literal["mean", "sum"] = "mean"
 
     def term(self, context: Context, state: State) -> Tensor:
         """Return coef times the sum of the distances of the Blocks."""

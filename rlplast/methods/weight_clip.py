@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pydantic import PositiveFloat
+
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import check_matrices, matrices
-from rlplast.core.registry import param
 
 __all__ = ["WeightClip"]
 
@@ -36,8 +37,8 @@ class WeightClip(Method):
 
     policies: ClassVar[tuple[str, str]] = ("keep", "leave")
 
-    kappa: float = param(1.0, "(0, inf)")
-    include_head: bool = param(True, "")
+    kappa: PositiveFloat = 1.0
+    include_head: bool = True
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Keep no state; refuse a scope without a weight to clip.

@@ -13,10 +13,12 @@ import math
 from collections.abc import Sequence
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import check_range, register
+from rlplast.core.registry import register
+from rlplast.core.validation import check_value
 from rlplast.metrics.ranks import spectral_norm
 from rlplast.metrics.weights import weight_norm
 
@@ -85,10 +87,13 @@ def pairwise_balance(
     "metrics",
     "balancedness",
     source="Saul 2023; SWR paper, Appendix C",
-    ranges={"p": "(0, inf)", "q": "(0, inf)"},
 )
 def balancedness(
-    weights: Sequence[Tensor], biases: Sequence[Tensor | None], *, p: float = 2, q: float = 2
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor | None],
+    *,
+    p: PositiveFloat = 2,
+    q: PositiveFloat = 2,
 ) -> Tensor:
     """Squared norm of all parameters over the smallest norm that computes the same function.
 
@@ -118,7 +123,7 @@ def balancedness(
             for a p or q that is not allowed.
     """
     for name, value in (("p", p), ("q", q)):
-        check_range(f"balancedness: {name}", value, 2.0, "(0, inf)")
+        check_value(f"balancedness: {name}", value, PositiveFloat, 2.0)
     sizes = [None, *(len(w) for w in weights)]  # units before each layer
     powers = [_by_unit(w, units, p) for w, units in zip(weights, sizes, strict=False)]
     own = [

@@ -10,10 +10,12 @@ from collections.abc import Hashable, Mapping
 
 import torch
 import torch.nn.functional as F
+from pydantic import PositiveInt
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import check_range, register
+from rlplast.core.registry import register
+from rlplast.core.validation import check_value
 
 __all__ = ["accuracy", "ece", "mca"]
 
@@ -54,9 +56,10 @@ def accuracy(scores: Tensor, labels: Tensor) -> Tensor:
     "metrics",
     "ece",
     source="Guo et al. 2017, 'On Calibration of Modern Neural Networks', eq. 3",
-    ranges={"bins": "[1, inf)"},
 )
-def ece(scores: Tensor, labels: Tensor, *, bins: int = 15, probabilities: bool = False) -> Tensor:
+def ece(
+    scores: Tensor, labels: Tensor, *, bins: PositiveInt = 15, probabilities: bool = False
+) -> Tensor:
     """Expected calibration error: gap between confidence and accuracy, averaged over bins.
 
     The confidence of a prediction is its largest probability. Bins have equal widths. The bin
@@ -81,7 +84,7 @@ def ece(scores: Tensor, labels: Tensor, *, bins: int = 15, probabilities: bool =
         0.4
     """
     _check(scores, labels)
-    check_range("ece: bins", bins, 15, "[1, inf)")
+    check_value("ece: bins", bins, PositiveInt, 15)
     scores = scores.double()
     confidence, predicted = (scores if probabilities else scores.softmax(1)).max(1)
     index = (confidence * bins).ceil().nan_to_num().long().sub(1).clamp(0, bins - 1)

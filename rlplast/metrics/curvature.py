@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
-from rlplast.core.registry import check_range, register
+from rlplast.core.registry import register
+from rlplast.core.validation import check_value
 
 __all__ = [
     "IN_A_RUN",
@@ -82,7 +84,7 @@ def _lanczos(product: Product, vector: Tensor, steps: int) -> Iterator[tuple[Ten
         vector: the start, shape (entries,), float64.
         steps: most products.
     """
-    steps = min(check_range("hessian: steps", steps, STEPS, "[1, inf)"), len(vector))
+    steps = min(check_value("hessian: steps", steps, PositiveInt, STEPS), len(vector))
     basis = vector.new_zeros(steps, len(vector))
     diagonal, beside = [], []
     basis[0] = vector / torch.linalg.vector_norm(vector)

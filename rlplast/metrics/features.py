@@ -16,8 +16,10 @@ never passes for a healthy number.
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
@@ -70,9 +72,10 @@ def _dormant_units(layer: Tensor, threshold: float) -> Tensor:
     "metrics",
     "dormant_ratio",
     source="Sokar et al. 2023, 'The Dormant Neuron Phenomenon', definitions 3.1 and 3.2",
-    ranges={"threshold": "[0, inf)"},
 )
-def dormant_ratio(activations: Mapping[str, Tensor], *, threshold: float = 0.025) -> Tensor:
+def dormant_ratio(
+    activations: Mapping[str, Tensor], *, threshold: NonNegativeFloat = 0.025
+) -> Tensor:
     """Share of dormant units among all units of all layers.
 
     A unit's score is its mean |h| over batch and space, divided by the mean of that over its layer.
@@ -138,9 +141,10 @@ def active_fraction(activations: Mapping[str, Tensor]) -> Tensor:
     "metrics",
     "saturation",
     source="Glorot & Bengio 2010, section 3.2; the bound is this library's choice",
-    ranges={"bound": "(0, 1)"},
 )
-def saturation(activations: Mapping[str, Tensor], *, bound: float = 0.99) -> Tensor:
+def saturation(
+    activations: Mapping[str, Tensor], *, bound: Annotated[float, Field(gt=0, lt=1)] = 0.99
+) -> Tensor:
     """Share of saturated entries of all layers, for tanh units: those with |h| above a bound.
 
     `saturation_percentile` is the companion value, the 98th percentile of the magnitude.
@@ -164,9 +168,10 @@ def saturation(activations: Mapping[str, Tensor], *, bound: float = 0.99) -> Ten
     "metrics",
     "saturation_percentile",
     source="Glorot & Bengio 2010, figure 3: 98th percentile of the activation",
-    ranges={"quantile": "[0, 1]"},
 )
-def saturation_percentile(activations: Mapping[str, Tensor], *, quantile: float = 0.98) -> Tensor:
+def saturation_percentile(
+    activations: Mapping[str, Tensor], *, quantile: Annotated[float, Field(ge=0, le=1)] = 0.98
+) -> Tensor:
     """98th percentile of the magnitude of all entries of all layers.
 
     Linear interpolation between order statistics, NumPy's default. For one layer's value,

@@ -6,9 +6,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -48,14 +49,13 @@ class Trainability:
     "metrics",
     "trainability",
     source="Lyle et al. 2023, loss of trainability on random targets",
-    ranges={"targets": "[2, 1000000]", "steps": "[1, 1000000000]"},
 )
 def trainability(
     network: Network,
     outputs: Callable[[nn.Module], Tensor | None],
     *,
-    targets: int = 10,
-    steps: int = 2000,
+    targets: Annotated[int, Field(ge=2, le=1_000_000)] = 10,
+    steps: Annotated[int, Field(ge=1, le=1_000_000_000)] = 2000,
     lr: float | None = None,
     seed: int = 0,
 ) -> Trainability:

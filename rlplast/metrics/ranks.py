@@ -12,7 +12,10 @@ Half precision is worked on in float32, everything else in its own precision. Th
 decomposition itself may make a GPU wait for its error code; nothing else here does.
 """
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
@@ -109,9 +112,8 @@ def spectral_norm(matrix: Tensor) -> Tensor:
     "metrics",
     "srank",
     source="Kumar et al. 2021, 'Implicit Under-Parameterization', section 3",
-    ranges={"delta": "(0, 1)"},
 )
-def srank(matrix: Tensor, *, delta: float = 0.01) -> Tensor:
+def srank(matrix: Tensor, *, delta: Annotated[float, Field(gt=0, lt=1)] = 0.01) -> Tensor:
     """Smallest k such that the k largest singular values hold a share 1 - delta of their sum.
 
     This is not the stable rank: see `stable_rank`.

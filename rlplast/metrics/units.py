@@ -8,6 +8,7 @@
 from collections.abc import Mapping
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
@@ -63,9 +64,8 @@ def gradient_score(gradient: Tensor) -> Tensor:
     "metrics",
     "grama_share",
     source="GraMa (arXiv:2505.24061), equation 2, with the gradients of its code",
-    ranges={"threshold": "[0, inf)"},
 )
-def grama_share(gradients: Mapping[str, Tensor], *, threshold: float = 0.01) -> Tensor:
+def grama_share(gradients: Mapping[str, Tensor], *, threshold: NonNegativeFloat = 0.01) -> Tensor:
     """Share of hidden units with almost no gradient, among all units of all layers.
 
     A unit's score is the mean |gradient| of its incoming weights, divided by the mean of that over

@@ -6,16 +6,19 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import check_fields, check_range, checked, get, param, rows
+from rlplast.core.registry import checked, get, rows
+from rlplast.core.validation import Betas, Section, check_section
 
 __all__ = ["OptimizerConfig", "lr_at"]
 
 
 @dataclass
-class OptimizerConfig:
+class OptimizerConfig(Section):
     """The optimizer and its learning rate; warm-up and schedule start anew at every phase.
 
     Attributes:
@@ -46,22 +49,22 @@ class OptimizerConfig:
     """
 
     name: str = "adam"
-    lr: float = param(1e-3, "(0, inf)")
-    weight_decay: float = param(0.0, "[0, inf)")
-    decay: str = param("all", "all | matrices")
-    betas: list[float] | None = None
-    eps: float | None = param(None, "(0, inf)")
-    momentum: float | None = param(None, "[0, 1)")
+    lr: PositiveFloat = 1e-3
+    weight_decay: NonNegativeFloat = 0.0
+    decay: Literal["all", "matrices"] = "all"
+    betas: Betas | None = None
+    eps: PositiveFloat | None = None
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     params: dict[str, Any] = field(default_factory=dict)
-    schedule: str = param("constant", "constant | linear | cosine | step")
-    warmup: float = param(0.0, "[0, 1]")
-    warmup_end: str = param("after", "after | inside")
-    warmup_max: int | None = param(None, "[1, inf)")
-    lr_min: float = param(0.0, "[0, inf)")
-    milestones: list[float] = field(default_factory=list)
-    gamma: float = param(0.1, "(0, 1]")
-    stepped: str = param("update", "update | epoch")
-    clip_norm: float | None = param(None, "(0, inf)")
+    schedule: Literal["constant", "linear", "cosine", "step"] = "constant"
+    warmup: Annotated[float, Field(ge=0, le=1)] = 0.0
+    warmup_end: Literal["after", "inside"] = "after"
+    warmup_max: PositiveInt | None = None
+    lr_min: NonNegativeFloat = 0.0
+    milestones: list[Annotated[float, Field(gt=0, lt=1)]] = field(default_factory=list)
+    gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
+    stepped: Literal["update", "epoch"] = "update"
+    clip_norm: PositiveFloat | None = None
     renew: bool = False
     first_phase: str | None = None
 
@@ -78,15 +81,9 @@ class OptimizerConfig:
                 f"optimizer.params.nesterov = {own['nesterov']}: it needs a momentum above 0, such "
                 "as optimizer.momentum = 0.9"
             )
-        check_fields(self, "optimizer.")
+        check_section(self, "optimizer")
         if self.first_phase is not None:
             get("optimizers", self.first_phase)
-        if self.betas is not None and len(self.betas) != 2:
-            raise ConfigError(f"optimizer.betas = {self.betas}: allowed are two numbers in [0, 1)")
-        for beta in self.betas or ():
-            check_range("optimizer.betas", beta, 0.9, "[0, 1)")
-        for share in self.milestones:
-            check_range("optimizer.milestones", share, 0.5, "(0, 1)")
         if self.schedule == "step" and not self.milestones:
             raise ConfigError("optimizer.schedule = 'step' needs optimizer.milestones, as [0.5]")
         if self.schedule != "step" and self.milestones:
@@ -132,8 +129,7 @@ class OptimizerConfig:
                 the section too.
         """
         known = get("optimizers", self.name).params
-        betas = None if self.betas is None else tuple(self.betas)
-        shared = {"betas": betas, "eps": self.eps, "momentum": self.momentum}
+        shared = {"betas": self.betas, "eps": self.eps, "momentum": self.momentum}
         said = {k: v for k, v in shared.items() if k in known and v is not None}
         for key in said.keys() & self.params.keys():
             raise ConfigError(

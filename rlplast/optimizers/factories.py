@@ -6,8 +6,9 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Muon, Optimizer, RMSprop
 
@@ -16,30 +17,31 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import RULES, StateRule
 from rlplast.core.network.order import last_layers
 from rlplast.core.registry import register
+from rlplast.core.validation import Betas
 
-__all__ = ["optimizer", "split"]
+__all__ = ["Momentum", "NewtonSteps", "optimizer", "split"]
 
 Groups = list[dict[str, Any]]
-ADAM = {"betas": "[0, 1)", "eps": "(0, inf)"}
+Momentum = Annotated[float, Field(ge=0, lt=1)]
+NewtonSteps = Annotated[int, Field(ge=1, le=99)]
 
 
 def optimizer(
     name: str,
     *,
     source: str,
-    ranges: Mapping[str, str] | None = None,
     state: Mapping[type[Optimizer], StateRule] | None = None,
 ) -> Callable[[Any], Any]:
     """Register the decorated factory under a name for ``optimizer: {name: …}`` of a config.
 
     The factory gets a module, its parameter groups (each with its weight decay) and a learning
-    rate. Its keyword-only arguments are the optimizer's parameters. It returns a torch optimizer,
+    rate. Its keyword-only arguments are the optimizer's parameters; their types
+    have their ranges. It returns a torch optimizer,
     or a list of optimizers that share the parameters.
 
     Args:
         name: the name that configs use.
         source: the paper or the code it comes from.
-        ranges: the range of each keyword-only argument.
         state: torch class → `StateRule`, for classes that are not in `RULES`.
 
     Raises:
@@ -53,7 +55,7 @@ def optimizer(
                 "optimizer.weight_decay of the config; leave the argument out"
             )
         RULES.update(state or {})
-        return register("optimizers", name, source=source, ranges=ranges)(factory)
+        return register("optimizers", name, source=source)(factory)
 
     return add
 
@@ -62,25 +64,40 @@ def _on_gpu(groups: Groups) -> bool:
     return any(p.is_cuda for group in groups for p in group["params"])
 
 
-@optimizer("adam", source="torch.optim.Adam", ranges=ADAM)
+@optimizer("adam", source="torch.optim.Adam")
 def adam(
-    module: nn.Module, groups: Groups, lr: float, *, betas: Any = (0.9, 0.999), eps: float = 1e-8
+    module: nn.Module,
+    groups: Groups,
+    lr: float,
+    *,
+    betas: Betas = (0.9, 0.999),
+    eps: PositiveFloat = 1e-8,
 ) -> Optimizer:
     """Adam; weight decay is added to the gradient."""
     return Adam(groups, lr, betas, eps, fused=True, capturable=_on_gpu(groups))
 
 
-@optimizer("adamw", source="torch.optim.AdamW", ranges=ADAM)
+@optimizer("adamw", source="torch.optim.AdamW")
 def adamw(
-    module: nn.Module, groups: Groups, lr: float, *, betas: Any = (0.9, 0.999), eps: float = 1e-8
+    module: nn.Module,
+    groups: Groups,
+    lr: float,
+    *,
+    betas: Betas = (0.9, 0.999),
+    eps: PositiveFloat = 1e-8,
 ) -> Optimizer:
     """Adam with decoupled weight decay."""
     return AdamW(groups, lr, betas, eps, fused=True, capturable=_on_gpu(groups))
 
 
-@optimizer("sgd", source="torch.optim.SGD", ranges={"momentum": "[0, 1)"})
+@optimizer("sgd", source="torch.optim.SGD")
 def sgd(
-    module: nn.Module, groups: Groups, lr: float, *, momentum: float = 0.0, nesterov: bool = False
+    module: nn.Module,
+    groups: Groups,
+    lr: float,
+    *,
+    momentum: Momentum = 0.0,
+    nesterov: bool = False,
 ) -> Optimizer:
     """Stochastic gradient descent."""
     return SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
@@ -89,16 +106,15 @@ def sgd(
 @optimizer(
     "rmsprop",
     source="torch.optim.RMSprop",
-    ranges={"momentum": "[0, 1)", "alpha": "[0, 1)", "eps": "(0, inf)"},
 )
 def rmsprop(
     module: nn.Module,
     groups: Groups,
     lr: float,
     *,
-    momentum: float = 0.0,
-    alpha: float = 0.99,
-    eps: float = 1e-8,
+    momentum: Momentum = 0.0,
+    alpha: Momentum = 0.99,
+    eps: PositiveFloat = 1e-8,
     centered: bool = False,
 ) -> Optimizer:
     """RMSprop; `centered` divides by an estimate of the standard deviation."""
@@ -109,17 +125,16 @@ def rmsprop(
 @optimizer(
     "muon",
     source="torch.optim.Muon; the same lr for both: Liu et al. 2025, Muon is scalable, eq. 4",
-    ranges={"momentum": "[0, 1)", "ns_steps": "[1, 99]"} | ADAM,
 )
 def muon(
     module: nn.Module,
     groups: Groups,
     lr: float,
     *,
-    momentum: float = 0.95,
-    ns_steps: int = 5,
-    betas: Any = (0.9, 0.999),
-    eps: float = 1e-8,
+    momentum: Momentum = 0.95,
+    ns_steps: NewtonSteps = 5,
+    betas: Betas = (0.9, 0.999),
+    eps: PositiveFloat = 1e-8,
 ) -> list[Optimizer]:
     """Muon on the matrices of hidden linear layers, AdamW on the rest, with one learning rate.
 

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from rlplast.core.network.optim_state import DRAWN, Whole, always, share, shared
 from rlplast.core.optional import import_optional
 from rlplast.core.rng import derive_seed, preserve_global_rng
-from rlplast.optimizers.factories import Groups, optimizer
+from rlplast.optimizers.factories import Groups, Momentum, optimizer
 
 __all__ = ["Kron"]
 
@@ -142,9 +142,8 @@ class Kron(Optimizer):
 @optimizer(
     "kron",
     source="Li 2018, Preconditioned stochastic gradient descent; kron-torch, kron.py",
-    ranges={"momentum": "[0, 1)"},
     state={Kron: {"step": Whole(_new_step), "momentum_buffer": always, "Q": Whole(_new_q)}},
 )
-def kron(module: nn.Module, groups: Groups, lr: float, *, momentum: float = 0.9) -> Optimizer:
+def kron(module: nn.Module, groups: Groups, lr: float, *, momentum: Momentum = 0.9) -> Optimizer:
     """PSGD Kron: momentum whitened by learned Kronecker factors (extra kron)."""
     return Kron(groups, lr, momentum)

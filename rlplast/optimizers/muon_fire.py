@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
@@ -15,7 +16,8 @@ from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import always
 from rlplast.core.network.order import last_layers
-from rlplast.optimizers.factories import ADAM, Groups, optimizer, split
+from rlplast.core.validation import Betas, Names
+from rlplast.optimizers.factories import Groups, Momentum, NewtonSteps, optimizer, split
 
 __all__ = ["FireMuon"]
 
@@ -85,13 +87,6 @@ def orthogonalised(matrices: Tensor, steps: int) -> Tensor:
 @optimizer(
     "muon_fire",
     source="Han et al. 2026, FIRE; its code, vision/train.py and interventions/muon.py",
-    ranges={
-        "head": "names",
-        "ratio": "(0, inf)",
-        "momentum": "[0, 1)",
-        "ns_steps": "[1, 99]",
-    }
-    | ADAM,
     state={FireMuon: {"momentum_buffer": always}},
 )
 def muon_fire(
@@ -99,12 +94,12 @@ def muon_fire(
     groups: Groups,
     lr: float,
     *,
-    head: Sequence[str] | None = None,
-    ratio: float = 10.0,
-    momentum: float = 0.95,
-    ns_steps: int = 5,
-    betas: Any = (0.9, 0.95),
-    eps: float = 1e-10,
+    head: Names | None = None,
+    ratio: PositiveFloat = 10.0,
+    momentum: Momentum = 0.95,
+    ns_steps: NewtonSteps = 5,
+    betas: Betas = (0.9, 0.95),
+    eps: PositiveFloat = 1e-10,
 ) -> list[Optimizer]:
     """Muon as in FIRE's code, at `ratio` times the rate; AdamW on the head, biases and norms.
 

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.optim_state import always, share, shared
-from rlplast.optimizers.factories import ADAM, Groups, optimizer
+from rlplast.core.validation import Betas
+from rlplast.optimizers.factories import Groups, optimizer
 
 __all__ = ["ScheduleFree"]
 
@@ -101,11 +103,15 @@ class ScheduleFree(Optimizer):
 @optimizer(
     "schedule_free",
     source="Defazio et al. 2024, The road less scheduled; schedulefree, adamw_schedulefree.py",
-    ranges=ADAM,
     state={ScheduleFree: {"step": always, "exp_avg_sq": always, "ahead": always}},
 )
 def schedule_free(
-    module: nn.Module, groups: Groups, lr: float, *, betas: Any = (0.9, 0.999), eps: float = 1e-8
+    module: nn.Module,
+    groups: Groups,
+    lr: float,
+    *,
+    betas: Betas = (0.9, 0.999),
+    eps: PositiveFloat = 1e-8,
 ) -> Optimizer:
     """Schedule-free AdamW; evaluations use the average of the weights."""
     return ScheduleFree(groups, lr, betas, eps)

@@ -6,16 +6,18 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.optim_state import always, share, shared
 from rlplast.core.registry import get
-from rlplast.optimizers.factories import Groups, optimizer
+from rlplast.core.validation import Betas
+from rlplast.optimizers.factories import Groups, Momentum, optimizer
 
 __all__ = ["Trac", "erfi"]
 
@@ -23,7 +25,7 @@ BETAS = tuple(1 - 10.0**-i for i in range(1, 7))  # .9 to .999999
 START = 1e-8  # s_prev, and σ before the first update
 EPS = 1e-8
 NEAR = 10.0  # up to which `erfi` is a sum without cancellation
-BASES = ("adam", "adamw", "sgd", "rmsprop")
+Base = Literal["adam", "adamw", "sgd", "rmsprop"]
 
 
 def erfi(x: Tensor) -> Tensor:
@@ -117,7 +119,6 @@ class Trac(Optimizer):
 @optimizer(
     "trac",
     source="Muppidi, Zhang & Yang 2024, Fast TRAC, Algorithms 1 and 2; TRAC, trac.py",
-    ranges={"base": " | ".join(BASES), "eps": "(0, inf)", "momentum": "[0, 1)"},
     state={Trac: {"distance": always}},
 )
 def trac(
@@ -125,10 +126,10 @@ def trac(
     groups: Groups,
     lr: float,
     *,
-    base: str = "adam",
-    betas: Any = None,
-    eps: float | None = None,
-    momentum: float | None = None,
+    base: Base = "adam",
+    betas: Betas | None = None,
+    eps: PositiveFloat | None = None,
+    momentum: Momentum | None = None,
 ) -> Optimizer:
     """TRAC: tunes how far a base optimizer moves the weights from their start."""
     info, options = get("optimizers", base), {"betas": betas, "eps": eps, "momentum": momentum}

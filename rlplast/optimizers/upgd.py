@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rlplast.core.network.optim_state import DRAWN, always, share, shared
 from rlplast.core.rng import derive_seed
-from rlplast.optimizers.factories import Groups, optimizer
+from rlplast.optimizers.factories import Groups, Momentum, optimizer
 
 __all__ = ["UPGD"]
 
@@ -91,11 +92,15 @@ class UPGD(Optimizer):
 @optimizer(
     "upgd",
     source="Elsayed & Mahmood 2024, Algorithm 1, eq. 3; upgd, first_order.py",
-    ranges={"beta": "[0, 1)", "sigma": "[0, inf)"},
     state={UPGD: {"step": always, "avg_utility": always}},
 )
 def upgd(
-    module: nn.Module, groups: Groups, lr: float, *, beta: float = 0.999, sigma: float = 0.001
+    module: nn.Module,
+    groups: Groups,
+    lr: float,
+    *,
+    beta: Momentum = 0.999,
+    sigma: NonNegativeFloat = 0.001,
 ) -> Optimizer:
     """UPGD: useless weights move at half the rate and get noise; useful ones less of both."""
     return UPGD(groups, lr, beta, sigma)

@@ -1,36 +1,22 @@
 """Random changes of training images, a whole batch at once.
 
 - `augment`: crop and flip.
-- `check_augment`: whether names are known.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from rlplast.core.device import on_device
-from rlplast.core.errors import ConfigError, did_you_mean
 
-__all__ = ["AUGMENTATIONS", "augment", "check_augment"]
+__all__ = ["Augmentation", "augment"]
 
-AUGMENTATIONS = ("crop", "flip")
+Augmentation = Literal["crop", "flip"]
 _PAD = 4  # pixels of zeros on each side
 _SHIFTS = 2 * _PAD + 1
-
-
-def check_augment(names: Sequence[str]) -> None:
-    """Check the names of augmentations.
-
-    Raises:
-        ConfigError: for an unknown one, or one given twice.
-    """
-    for name in names:
-        if name not in AUGMENTATIONS:
-            raise ConfigError(f"augment = {names!r}: {name!r}: {did_you_mean(name, AUGMENTATIONS)}")
-    if len(set(names)) < len(names):
-        raise ConfigError(f"augment = {names!r}: allowed is each name once")
 
 
 def augment(x: Tensor, names: Sequence[str], generator: torch.Generator) -> Tensor:

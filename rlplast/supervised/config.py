@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError, check_choice
-from rlplast.core.registry import param
 from rlplast.optimizers.config import OptimizerConfig
-from rlplast.supervised.augment import check_augment
+from rlplast.supervised.augment import Augmentation
 from rlplast.supervised.data import DataConfig
 from rlplast.supervised.models import ModelConfig
 from rlplast.supervised.streams import TASKS, StreamConfig
@@ -39,17 +40,17 @@ class SupervisedConfig(RunConfig):
     units: ClassVar[tuple[str, ...]] = ("updates", "epochs", "phase")
 
     kind: str = "supervised"
-    total: str = "auto"
+    total: Annotated[str, Field(examples=["20k updates"])] = "auto"
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     stream: StreamConfig = field(default_factory=StreamConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    batch_size: int = param(256, "[1, 1000000]")
-    micro_batch: int | None = param(None, "[1, 1000000]")
-    label_smoothing: float = param(0.0, "[0, 1)")
-    augment: list[str] = field(default_factory=list)
-    precision: str = param("fp32", "fp32 | bf16")
-    accelerate: str = param("off", "off | compile | graph")
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    micro_batch: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    augment: list[Augmentation] = field(default_factory=list)
+    precision: Literal["fp32", "bf16"] = "fp32"
+    accelerate: Literal["off", "compile", "graph"] = "off"
 
     def check(self) -> None:
         """Check values against their ranges and against each other.
@@ -58,7 +59,8 @@ class SupervisedConfig(RunConfig):
             ConfigError: naming key, value and what is allowed.
         """
         super().check()
-        check_augment(self.augment)
+        if len(set(self.augment)) < len(self.augment):
+            raise ConfigError(f"augment = {self.augment!r}: allowed is each name once")
         self.model.check()
         self.optimizer.check()
         self.stream.epochs_of_phases()

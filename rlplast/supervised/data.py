@@ -9,14 +9,16 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import check_fields, param
 from rlplast.core.rng import torch_stream
+from rlplast.core.validation import Section, check_section
 from rlplast.supervised.corrupted import read_corrupted
 from rlplast.supervised.formats import (
     CIFAR10,
@@ -41,13 +43,21 @@ __all__ = [
 
 _PART = 256  # stored pictures that are in memory at a time
 REGRESSIONS = ("bit_flipping", "curve", "table")  # rlplast.supervised.regression has them
-_NAMES = "digits | mnist | cifar10 | cifar100 | tiny_imagenet | huggingface | " + " | ".join(
-    REGRESSIONS
-)
+Name = Literal[
+    "digits",
+    "mnist",
+    "cifar10",
+    "cifar100",
+    "tiny_imagenet",
+    "huggingface",
+    "bit_flipping",
+    "curve",
+    "table",
+]
 
 
 @dataclass
-class DataConfig:
+class DataConfig(Section):
     """The images.
 
     Attributes:
@@ -70,13 +80,13 @@ class DataConfig:
         huggingface: which data set, for the name huggingface.
     """
 
-    name: str = param("digits", _NAMES)
+    name: Name = "digits"
     folder: str | None = None
     corrupted: str | None = None
-    validation: float = param(0.0, "[0, 1)")
-    validation_of: str = param("train", "train | test")
-    test: float = param(0.25, "(0, 1)")
-    examples: int | None = param(None, "[1, inf)")
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    validation_of: Literal["train", "test"] = "train"
+    test: Annotated[float, Field(gt=0, lt=1)] = 0.25
+    examples: PositiveInt | None = None
     file: str | None = None
     huggingface: HuggingFaceConfig = field(default_factory=HuggingFaceConfig)
 
@@ -136,7 +146,7 @@ def load_data(config: DataConfig, seed: int) -> Dataset:
         ConfigError: for a value out of range, a missing folder, file or package.
         DamagedFile: naming a file that is cut or altered.
     """
-    check_fields(config, "data.")
+    check_section(config, "data")
     train, test, num_classes = _read(config)
     unseen = None
     if config.validation:

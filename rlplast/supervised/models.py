@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError, check_choice, did_you_mean
@@ -28,8 +29,8 @@ from rlplast.core.network.own import (
     own_law,
 )
 from rlplast.core.optional import import_optional
-from rlplast.core.registry import check_fields, check_range, param
 from rlplast.core.rng import preserve_global_rng
+from rlplast.core.validation import Section, check_section
 from rlplast.supervised.chains import ALEXNET, CNN, LENET5, Stages, chain, vgg16_stages
 from rlplast.supervised.initialisation import (
     efficientnet_law,
@@ -54,7 +55,7 @@ ACTIVATIONS = (nn.ReLU, nn.GELU, nn.SiLU)  # whose outputs are the activations o
 
 
 @dataclass
-class ModelConfig:
+class ModelConfig(Section):
     """Which classifier, and what of it differs from the original.
 
     null leaves what the model has of its own. A model refuses keys that it does not read.
@@ -93,15 +94,15 @@ class ModelConfig:
 
     name: str = "mlp"
     timm: str | None = None
-    hidden: list[int] | None = None
-    width: int | None = param(None, "[1, inf)")
-    depth: int | None = param(None, "[1, inf)")
-    patch: int | None = param(None, "[1, inf)")
-    stride: int | None = None
+    hidden: list[PositiveInt] | None = None
+    width: PositiveInt | None = None
+    depth: PositiveInt | None = None
+    patch: PositiveInt | None = None
+    stride: Literal[1, 2, 4, 8, 16, 32] | None = None
     batch_norm: bool = False
-    activation: str | None = None
-    init: str | None = None
-    init_std: float | None = param(None, "(0, inf)")
+    activation: Literal["relu", "tanh"] | None = None
+    init: Literal["torch", "xavier", "he", "normal"] | None = None
+    init_std: PositiveFloat | None = None
     pretrained: bool = False
     freeze: list[str] = field(default_factory=list)
 
@@ -121,14 +122,7 @@ class ModelConfig:
                     f"model.{key} = {value!r}: {self.name} does not read it, only "
                     f"{', '.join(readers)} do"
                 )
-        check_fields(self, "model.")
-        if self.stride not in (None, *STRIDES):
-            raise ConfigError(f"model.stride = {self.stride}: allowed is one of {STRIDES}")
-        for i, size in enumerate(self.hidden or ()):
-            check_range(f"model.hidden[{i}]", size, 1, "[1, inf)")
-        for key, allowed in (("activation", ACTIVATION_NAMES), ("init", LAWS)):
-            if getattr(self, key) is not None:
-                check_choice(f"model.{key}", getattr(self, key), allowed)
+        check_section(self, "model")
         if (self.init_std is not None) != (self.init == "normal"):
             raise ConfigError(
                 f"model.init_std = {self.init_std}, model.init = {self.init!r}: init normal needs "
@@ -242,7 +236,6 @@ MODELS: dict[str, Model] = {
     "efficientnetv2_s": Model(_efficientnet, ("stride", "pretrained"), efficientnet_law),
     "timm": Model(_any_timm, ("timm", "pretrained"), timm_law),
 }
-ACTIVATION_NAMES = ("relu", "tanh")
 LAWS: dict[str, Callable[[ModelConfig], Callable[[Block, torch.Generator], Tensor]]] = {
     "torch": lambda config: torch_default,
     "xavier": lambda config: xavier_law,

@@ -10,14 +10,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field
 
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.optional import import_optional
-from rlplast.core.registry import param
+from rlplast.core.validation import Section
 from rlplast.supervised.formats import Images, checked_images, checked_labels, missing, unreadable
 from rlplast.supervised.stored import StoredPictures
 
@@ -39,7 +40,7 @@ _MODES = (*_GREY, "P", "RGB", "RGBA", "CMYK")  # 8 bits at most: no other become
 
 
 @dataclass
-class HuggingFaceConfig:
+class HuggingFaceConfig(Section):
     """Where an image set of the Hugging Face hub, or a local one, is found.
 
     Attributes:
@@ -60,7 +61,7 @@ class HuggingFaceConfig:
     label: str = "label"
     train: str = "train"
     test: str = "test"
-    size: int | None = param(None, "[1, 10000]")
+    size: Annotated[int, Field(ge=1, le=10_000)] | None = None
     in_memory: bool = True
 
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.registry import check_fields
 from rlplast.core.rng import numpy_stream, torch_stream
+from rlplast.core.validation import check_section
 from rlplast.supervised.data import DataConfig, Dataset
 from rlplast.supervised.formats import Images
 
@@ -40,7 +40,7 @@ def load_regression(config: DataConfig, seed: int) -> Dataset:
         ConfigError: for a value out of range, or a file that is missing or holds too little.
         DamagedFile: naming a file that cannot be read.
     """
-    check_fields(config, "data.")
+    check_section(config, "data")
     for key in ("folder", "corrupted"):
         value = getattr(config, key)
         if value is not None:

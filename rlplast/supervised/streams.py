@@ -21,21 +21,30 @@ network that has kept its plasticity learns the last as well as the first.
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import check_fields, check_range, param
 from rlplast.core.rng import torch_stream
+from rlplast.core.validation import Section, check_section
 
 __all__ = ["TASKS", "Phase", "StreamConfig", "phases"]
 
 TASKS = ("random_labels", "permuted_pixels", "flipped_bits")  # a phase is a task of its own
-_NAMES = (
-    "single_task | warm_start | continual_full | continual_limited | class_incremental | repeated "
-    "| " + " | ".join(TASKS)
-)
+Name = Literal[
+    "single_task",
+    "warm_start",
+    "continual_full",
+    "continual_limited",
+    "class_incremental",
+    "repeated",
+    "random_labels",
+    "permuted_pixels",
+    "flipped_bits",
+]
 _READERS = {  # key → the streams that read it
     "fraction": ("warm_start",),
     "images": ("random_labels", "permuted_pixels"),
@@ -44,8 +53,11 @@ _READERS = {  # key → the streams that read it
 _FIXED = {"single_task": 1, "warm_start": 2}  # phases
 
 
+Epochs = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
 @dataclass
-class StreamConfig:
+class StreamConfig(Section):
     """Which images come when, and for how many epochs.
 
     Attributes:
@@ -63,12 +75,12 @@ class StreamConfig:
             FIRE's warm start.
     """
 
-    name: str = param("single_task", _NAMES)
-    phases: int | None = param(None, "[1, 10000]")
-    fraction: float | None = param(None, "(0, 1)")
-    images: int | None = param(None, "[1, inf)")
-    flip: str | None = param(None, "all | one")
-    epochs: int | list[int] = 100
+    name: Name = "single_task"
+    phases: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    images: PositiveInt | None = None
+    flip: Literal["all", "one"] | None = None
+    epochs: Epochs | list[Epochs] = 100
 
     def num_phases(self) -> int:
         """Return how many phases there are.
@@ -76,7 +88,7 @@ class StreamConfig:
         Raises:
             ConfigError: for an unknown name, or a number of phases or a fraction out of range.
         """
-        check_fields(self, "stream.")
+        check_section(self, "stream")
         for key, readers in _READERS.items():
             value = getattr(self, key)
             if value is not None and self.name not in readers:
@@ -105,7 +117,7 @@ class StreamConfig:
                 f"stream.epochs = {given!r} has {len(epochs)} entries; stream.name = {self.name!r} "
                 f"has {count} phases: give one number for each, or one for all"
             )
-        return [check_range("stream.epochs", e, 100, "[1, 1000000]") for e in epochs]
+        return epochs
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,21 @@
 
 - `RunConfig`: keys common to all kinds; each kind derives a dataclass from it.
 - `read_yaml`, `parse_yaml`: YAML 1.2 floats (``1e-3`` is a number), duplicate keys refused.
-- `check_keys`: unknown keys end with ``did you mean 'X'?``.
 """
 
-import dataclasses
 import re
-import typing
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
+from pydantic import Field
 
 from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.device import choose_device
-from rlplast.core.errors import ConfigError, check_choice, check_known
+from rlplast.core.errors import ConfigError
 from rlplast.core.method.schedule import Schedule
-from rlplast.core.registry import check_fields, param
+from rlplast.core.validation import Section
 from rlplast.training.intervals import Cadence
 
 __all__ = [
@@ -28,13 +25,12 @@ __all__ = [
     "LogConfig",
     "MetricsConfig",
     "RunConfig",
-    "check_keys",
     "parse_yaml",
     "read_yaml",
 ]
 
 
-LOGGERS = ("tensorboard", "wandb", "mlflow")
+Logger = Literal["tensorboard", "wandb", "mlflow"]
 
 
 class _Loader(yaml.SafeLoader):
@@ -147,7 +143,7 @@ def read_yaml(path: Path) -> Any:
 
 
 @dataclass
-class LogConfig:
+class LogConfig(Section):
     """How often a line of training metrics is written, and where it goes beside the folder.
 
     Attributes:
@@ -156,11 +152,11 @@ class LogConfig:
     """
 
     every: str = "1%"
-    to: list[str] = field(default_factory=lambda: ["tensorboard"])
+    to: list[Logger] = field(default_factory=lambda: ["tensorboard"])
 
 
 @dataclass
-class EvaluateConfig:
+class EvaluateConfig(Section):
     """How often and how long the agent is evaluated.
 
     Attributes:
@@ -170,12 +166,12 @@ class EvaluateConfig:
     """
 
     every: str | None = "10%"
-    episodes: int = param(10, "[1, 1000000]")
-    final: float = param(0.1, "(0, 1]")
+    episodes: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    final: Annotated[float, Field(gt=0, le=1)] = 0.1
 
 
 @dataclass
-class MetricsConfig:
+class MetricsConfig(Section):
     """How often plasticity metrics are measured, and which.
 
     Attributes:
@@ -198,11 +194,11 @@ class MetricsConfig:
             "awake_fraction",
         ]
     )
-    batch_size: int = param(256, "[1, 1000000]")
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 256
 
 
 @dataclass
-class CheckpointConfig:
+class CheckpointConfig(Section):
     """How often the run is saved.
 
     Attributes:
@@ -215,13 +211,13 @@ class CheckpointConfig:
     """
 
     every: str = "10%"
-    keep: int = param(2, "[1, 1000000]")
+    keep: Annotated[int, Field(ge=1, le=1_000_000)] = 2
     keep_every: str | None = None
     best: str | None = None
 
 
 @dataclass
-class RunConfig:
+class RunConfig(Section):
     """Keys of every run.
 
     Attributes:
@@ -253,11 +249,11 @@ class RunConfig:
 
     kind: str = "dqn"
     seed: int = 1
-    threads: int = param(1, "[1, 1024]")
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
     device: str = "auto"
-    matmul: str = param("highest", "highest | high")
+    matmul: Literal["highest", "high"] = "highest"
     deterministic: bool = False
-    total: str = "200k env_steps"
+    total: Annotated[str, Field(examples=["20k updates"])] = "200k env_steps"
     hooks: list[dict[str, Any]] = field(default_factory=list)
     penalties: list[dict[str, Any]] = field(default_factory=list)
     layers: list[dict[str, Any]] = field(default_factory=list)
@@ -289,9 +285,6 @@ class RunConfig:
         Raises:
             ConfigError: naming key, value and what is allowed.
         """
-        check_fields(self)
-        for name in self.log.to:
-            check_choice("log.to", name, LOGGERS)
         if len(set(self.log.to)) < len(self.log.to):
             raise ConfigError(f"log.to = {self.log.to!r}: allowed is each once")
 
@@ -394,18 +387,3 @@ class RunConfig:
         """Return the clock at the end of the run, for the counters known in advance."""
         total = self.total_time()
         return Clock(**{total.unit: int(total.value)})
-
-
-def check_keys(data: Any, cls: type, where: str = "config") -> None:
-    """Check a nested mapping's keys against a dataclass, before any value is looked at.
-
-    Raises:
-        ConfigError: naming the key, where it stands, and the nearest allowed one.
-    """
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"{where} = {data!r}: allowed is a mapping of {cls.__name__}'s keys")
-    hints = typing.get_type_hints(cls)
-    check_known(where, data, [f.name for f in dataclasses.fields(cls)])
-    for key, value in data.items():
-        if dataclasses.is_dataclass(hints[key]):
-            check_keys(value, typing.cast(type, hints[key]), f"{where}.{key}")

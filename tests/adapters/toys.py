@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from rlplast.core.method.context import Context
@@ -13,7 +14,6 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.units import UnitGroup
-from rlplast.core.registry import param
 
 SCHEDULED: dict[str, dict[str, Any]] = {
     "toy_silent": {"every": "7 updates"},
@@ -46,8 +46,8 @@ class Silent(Method):
     reads: ClassVar[tuple[str, ...]] = ("activations",)
     policies: ClassVar[tuple[str, str]] = ("keep", "leave")
 
-    at_most: float = param(0.0, "(-inf, inf)")
-    probe: int = param(16, "[1, 1000]")
+    at_most: float = 0.0
+    probe: Annotated[int, Field(ge=1, le=1000)] = 16
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         network.units_in(blocks)
@@ -70,7 +70,7 @@ class Least(Method):
 
     reads: ClassVar[tuple[str, ...]] = ("activations",)
 
-    period: int = param(5, "[1, inf)")
+    period: PositiveInt = 5
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         groups = network.units_in(blocks)

@@ -12,7 +12,8 @@ from typing import Any, cast
 from rlplast.core.errors import ConfigError, check_known, did_you_mean, shortened
 from rlplast.core.method.method import Method, has_face
 from rlplast.core.method.schedule import KEYS
-from rlplast.core.registry import LISTS, build, check_range, get, rows
+from rlplast.core.registry import LISTS, build, get, rows
+from rlplast.core.validation import Names, check_value
 
 __all__ = ["ROW_KEYS", "Row", "lists_face", "method_of", "parse_row"]
 
@@ -119,7 +120,7 @@ def parse_row(label: str, config: Any, key: str, networks: Mapping[str, Any]) ->
         if network not in list(networks):
             near = did_you_mean(str(network), networks) + _follower(str(network), networks)
             raise ConfigError(f"{label}.networks: {shortened(network)}: {near}")
-    layers = check_range(f"{label}.layers", config.get("layers"), None, "names")
+    layers = check_value(f"{label}.layers", config.get("layers"), Names | None)
     return Row(label, method, tuple(chosen), "networks" in config, layers)
 
 

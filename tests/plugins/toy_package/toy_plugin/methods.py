@@ -1,10 +1,12 @@
 """A method: scale every weight by one factor."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 
-from rlplast import Method, Scale, method, param
+from rlplast import Method, Scale, method
 
 
 @method("toy_scale", source="an example")
@@ -12,7 +14,7 @@ from rlplast import Method, Scale, method, param
 class ToyScale(Method):
     """Multiply weight matrices by a factor."""
 
-    factor: float = param(0.9, "(0, 1]")
+    factor: Annotated[float, Field(gt=0, le=1)] = 0.9
 
     def plan(self, context, state):
         factor = torch.tensor(self.factor)

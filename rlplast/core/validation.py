@@ -1,0 +1,299 @@
+"""Values that people write, checked against the types of dataclasses by pydantic.
+
+The types of a dataclass's fields say what a mapping of a config may hold: with ranges, such as
+``Annotated[int, Field(ge=1)]``, and choices, such as ``Literal["fp32", "bf16"]``.
+
+- `Section`: base of such dataclasses.
+- `validated`: a mapping → the dataclass.
+- `check_section`: a dataclass that Python code has made.
+- `check_value`: one value.
+- `hints_of`: the types of a dataclass's fields, ranges included.
+- `limits`: what a type allows, for tables.
+- `Names`, `Paths`, `Pair`, `Betas`: types of parameters.
+"""
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from rlplast.core.clock import Time
+from rlplast.core.errors import ConfigError, did_you_mean, shortened
+
+__all__ = [
+    "Betas",
+    "Names",
+    "Pair",
+    "Paths",
+    "Section",
+    "check_section",
+    "check_value",
+    "hints_of",
+    "limits",
+    "validated",
+]
+
+T = TypeVar("T")
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Section:
+    """Base of dataclasses that mappings of a config become."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+
+def _ascending(pair: tuple[Any, Any]) -> tuple[Any, Any]:
+    if pair[0] > pair[1]:
+        raise ValueError("allowed is [min, max], with min at most max")
+    return pair
+
+
+Pair = Annotated[tuple[T, T], AfterValidator(_ascending)]
+Betas = tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]]
+Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
+Paths = tuple[Annotated[str, Field(min_length=1)], ...]
+
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    type(None): "null",
+    dict: "a mapping",
+    Any: "anything",
+}
+_OUTSIDE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
+_LARGEST = 1e38  # of a number without another limit: the range of float32
+
+
+def validated(cls: type[T], data: Any, where: str = "") -> T:
+    """Return the dataclass that a mapping stands for.
+
+    Args:
+        cls: a `Section`.
+        data: what a config says.
+        where: its key, for messages; empty for the config itself.
+
+    Raises:
+        ConfigError: naming a key, its value and what is allowed.
+    """
+    return _parsed(cls, data, where, None)
+
+
+def check_section(section: Any, where: str) -> None:
+    """Check the values of a dataclass that code has made.
+
+    Raises:
+        ConfigError: naming a key, its value and what is allowed.
+    """
+    validated(type(section), dataclasses.asdict(section), where)
+
+
+def check_value(key: str, value: Any, hint: Any, default: Any = None) -> Any:
+    """Return a value as its type has it: lists become tuples, whole numbers floats.
+
+    Args:
+        key: what messages call it.
+        value: what somebody wrote.
+        hint: its type, ranges included.
+        default: an example for messages.
+
+    Raises:
+        ConfigError: naming key, value and what is allowed.
+    """
+    found = _parsed(hint, value, key, default)
+    if isinstance(found, float) and abs(found) > _LARGEST:
+        raise ConfigError(
+            f"{key} = {shortened(value)}: allowed is {limits(hint)}, at most {_LARGEST:.0e}"
+        )
+    return found
+
+
+def _parsed(hint: Any, data: Any, where: str, default: Any) -> Any:
+    try:
+        return _adapter(hint).validate_json(json.dumps(data))
+    except (TypeError, RecursionError) as error:
+        raise ConfigError(
+            f"{where or 'config'} = {shortened(data)}: {error}; allowed are text, numbers, true, "
+            "false, null, lists and mappings"
+        ) from error
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        unknown = [e for e in found if e["type"] == "unexpected_keyword_argument"]
+        place = _Place(where, hint, data, default)
+        raise ConfigError(_message((unknown or found)[0], place)) from error
+
+
+@cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint) if _is_section(hint) else TypeAdapter(hint, config=_STRICT)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """A value inside of data: its key, its type, and the default as an example."""
+
+    key: str
+    hint: Any
+    value: Any
+    default: Any
+
+
+def _message(error: Any, place: _Place) -> str:
+    """Turn pydantic's account of an error into ours: key, value and what is allowed."""
+    path = list(error["loc"])
+    while path and (inner := _inside(place, path[0])) is not None:
+        place, path = inner, path[1:]
+    section = _bare(place.hint)
+    if error["type"] == "unexpected_keyword_argument":
+        known = [field.name for field in dataclasses.fields(section)]
+        near = did_you_mean(str(path[0]), known)
+        where = ".".join(word for word in ("config", place.key) if word)
+        return f"{where} has an unknown key {shortened(path[0])}: {near}"
+    if error["type"] == "missing" and path:
+        return f"{place.key or 'config'} has no {path[0]}: {_words(place.hint)} needs it"
+    return f"{place.key or 'config'} = {_said(place.value)}{_remedy(error, place)}"
+
+
+def _inside(place: _Place, part: Any) -> _Place | None:
+    """Return the place of a part; None for what pydantic calls the members of a union."""
+    hint, value = _bare(place.hint), place.value
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping) and part in value:
+        found = {field.name: field.default for field in dataclasses.fields(hint)}
+        if part in found:
+            key = f"{place.key}.{part}" if place.key else str(part)
+            return _Place(key, hints_of(hint)[part], value[part], found[part])
+    if isinstance(value, list | tuple) and isinstance(part, int) and part < len(value):
+        items = [item for item in typing.get_args(hint) if item is not ...] or [Any]
+        own = items[min(part, len(items) - 1)]
+        return _Place(f"{place.key}[{part}]", own, value[part], None)
+    return None
+
+
+def _remedy(error: Any, place: _Place) -> str:
+    kind, value = error["type"], place.value
+    if kind == "value_error":
+        return f": {error['ctx']['error']}"
+    if kind == "literal_error":
+        choices = [str(choice) for choice in typing.get_args(_bare(place.hint))]
+        return f": {did_you_mean(value if isinstance(value, str) else '', choices)}"
+    if kind in _OUTSIDE:
+        return f": allowed is {limits(place.hint)}"
+    unit = _unit_of(place)
+    if unit is not None:
+        return f" has no unit: say {str(Time(value, unit))!r}"
+    return f": allowed is {_words(place.hint)}{_example(place)}"
+
+
+def _unit_of(place: _Place) -> str | None:
+    """Return the unit that a bare number lacks, if the example of its key is a time."""
+    number = isinstance(place.value, int | float) and not isinstance(place.value, bool)
+    example = _examples(place.hint) or [place.default]
+    if number and isinstance(example[0], str):
+        with suppress(ConfigError):
+            return Time.parse(example[0]).unit
+    return None
+
+
+def _example(place: _Place) -> str:
+    plain = isinstance(place.default, str | int | float) and not isinstance(place.default, bool)
+    return f", such as {place.default!r}" if plain and place.default else ""
+
+
+def _said(value: Any) -> str:
+    return "null" if value is None else shortened(value, 120)
+
+
+@cache
+def hints_of(target: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields or of a function's parameters, with their ranges."""
+    return typing.get_type_hints(target, include_extras=True)
+
+
+def limits(hint: Any) -> str:
+    """Return what a type allows: an interval, choices, or nothing.
+
+    Examples:
+        >>> limits(Annotated[int, Field(ge=1, le=9)] | None), limits(Literal["fp32", "bf16"])
+        ('[1, 9]', 'fp32 | bf16')
+    """
+    bare, low, high = _bare(hint), "(-inf", "inf)"
+    if typing.get_origin(bare) is Literal:
+        return " | ".join(map(str, typing.get_args(bare)))
+    rules = list(_rules(hint))
+    for rule in rules:
+        low = f"[{_short(rule.ge)}" if hasattr(rule, "ge") else low
+        low = f"({_short(rule.gt)}" if hasattr(rule, "gt") else low
+        high = f"{_short(rule.le)}]" if hasattr(rule, "le") else high
+        high = f"{_short(rule.lt)})" if hasattr(rule, "lt") else high
+    if (low, high) != ("(-inf", "inf)"):
+        return f"{low}, {high}"
+    return limits(typing.get_args(bare)[0]) if typing.get_origin(bare) is tuple else ""
+
+
+def _short(number: Any) -> str:
+    return str(int(number)) if number == int(number) else str(number)
+
+
+def _rules(hint: Any) -> Iterator[Any]:
+    """Yield what bounds a type, of the member of a union that is not None."""
+    for member in _members(hint):
+        for extra in typing.get_args(member)[1:] if typing.get_origin(member) is Annotated else ():
+            yield from extra.metadata if isinstance(extra, FieldInfo) else [extra]
+
+
+def _members(hint: Any) -> list[Any]:
+    """Return the members of a union but None."""
+    if typing.get_origin(hint) not in (types.UnionType, typing.Union):
+        return [hint]
+    return [arg for arg in typing.get_args(hint) if arg is not type(None)]
+
+
+def _bare(hint: Any) -> Any:
+    """Return a type without its ranges and without None; a union of several stays."""
+    [first, *others] = _members(hint)
+    if others:
+        return hint
+    return typing.get_args(first)[0] if typing.get_origin(first) is Annotated else first
+
+
+def _examples(hint: Any) -> list[Any]:
+    if typing.get_origin(hint) is not Annotated:
+        return []
+    found = [extra.examples for extra in typing.get_args(hint)[1:] if isinstance(extra, FieldInfo)]
+    return next((examples for examples in found if examples), [])
+
+
+def _words(hint: Any, many: bool = False) -> str:
+    """Say in words what a type allows."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        words = [_words(arg) for arg in args]
+        return f"{', '.join(words[:-1])} or {words[-1]}".replace(" or false or ", ", false or ")
+    if origin is Annotated:
+        if AfterValidator in map(type, args):
+            return f"[min, max], both in {limits(hint)}"
+        within = limits(hint) if args[0] in (int, float) else ""
+        return _words(args[0], many) + (f" in {within}" if within else "")
+    if origin is Literal:
+        return " or ".join(map(str, args))
+    if origin is tuple and args[-1] is not ...:
+        return f"two {_words(args[0], many=True)}"
+    if origin in (list, tuple):
+        return f"a list of {_words(args[0], many=True)}"
+    if _is_section(hint):
+        return f"a mapping of {hint.__name__}'s keys"
+    name = _WORDS.get(origin or hint, str(hint))
+    return name.removeprefix("a ") + ("s" if name.startswith("a ") else "") if many else name
+
+
+def _is_section(hint: Any) -> bool:
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint)
