@@ -24,11 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench import machine
-from bench_methods import AGENTS
-from bench_tools import alternate, built, medians
 
 import rlplast
+from benchmarks.tools import AGENTS, alternate, built, machine, medians
 from rlplast.core.errors import RlplastError
 from rlplast.core.method.method import has_face
 from rlplast.core.registry import LISTS, Info, rows
