@@ -20,7 +20,7 @@ from rlplast.cli.train_command import overrides
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.method import Method, has_face
-from rlplast.core.method.once import fire_once
+from rlplast.core.method.once import apply
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.scope import SCOPES, scope
 from rlplast.run.state_file import check_out, read, write
@@ -127,10 +127,10 @@ def run(args: argparse.Namespace) -> int:
     given = None if initial is None else read(initial, args.key, key_if_nested=True).tensors
     selected = select(saved.tensors, args.include, args.exclude)
     state = StateNetwork(saved.tensors, selected, given if needed else None)
-    receipt = fire_once(
+    receipt = apply(
         args.method,
         state.network,
-        scope_name=args.scope,
+        scope=args.scope,
         optimizer_policy="keep",
         follower_policy="leave",
         seed=args.seed,
