@@ -53,7 +53,7 @@ def run_ours(env_id: str, seed: int, precision: str = "fp32") -> list[float]:
         "evaluate__every": None,
         "metrics__every": None,
         "checkpoint__every": "100%",
-        "log": {"to": []},
+        "log__to": [],
         "agent__precision": precision,
     }
     with tempfile.TemporaryDirectory() as folder:
