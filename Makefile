@@ -46,7 +46,7 @@ types: $(VENV)/.installed-dev ## pyright
 	$(BIN)/pyright
 
 bench: $(VENV)/.installed-bench ## speed measurements
-	$(BIN)/python scripts/bench.py
+	$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.installed-docs ## the documentation site, into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

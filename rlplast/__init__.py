@@ -1,12 +1,12 @@
 """rlplast: interventions against plasticity loss, for anything that trains.
 
 - `train`, `resume`, `load`: run a config, and use what it trained.
-- `fire`, `shrink_perturb`, `full_reset`, `head_reset`, `swr`: apply a method once.
+- `apply`: apply a method once. `fire`, `swr`, `redo` and others are functions of their own.
 - `Network`, `Hooks`: apply methods on a schedule in your own loop.
 - `Penalties`: add penalties to the loss in your own loop.
 - `replace_layers`, `tick`: put layers such as lifecycle into your own model.
 - `units`, `record`: get the hidden units of a model, and their activations.
-- `Method`, `method`, `param`, `Assign`, `Scale`: write a method of your own.
+- `Method`, `method`, `Assign`, `Scale`: write a method of your own.
 - `optimizer`, `register_kind`: add an optimizer or a kind of run of your own.
 """
 
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from rlplast.core.method.inner import tick
     from rlplast.core.method.install import replace_layers
     from rlplast.core.method.method import Method, method
+    from rlplast.core.method.once import apply
     from rlplast.core.method.penalties import Penalties
     from rlplast.core.method.receipt import Receipt
     from rlplast.core.network.edits import Assign, Scale
     from rlplast.core.network.network import Network
     from rlplast.core.network.record import record
     from rlplast.core.network.units import UnitGroup, UnitSpec
-    from rlplast.core.registry import param
+    from rlplast.methods.dash import dash
     from rlplast.methods.fire import fire
     from rlplast.methods.full_reset import full_reset
     from rlplast.methods.head_reset import head_reset
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from rlplast.methods.l2_init import L2Init
     from rlplast.methods.lifecycle import Lifecycle
     from rlplast.methods.parseval import Parseval
+    from rlplast.methods.redo import redo
+    from rlplast.methods.regrama import regrama
     from rlplast.methods.shrink_perturb import shrink_perturb
     from rlplast.methods.swr import swr
     from rlplast.optimizers.factories import optimizer
@@ -50,6 +53,7 @@ _HOMES = {
     "rlplast.core.method.inner": ("tick",),
     "rlplast.core.method.install": ("replace_layers",),
     "rlplast.core.method.method": ("Method", "method"),
+    "rlplast.core.method.once": ("apply",),
     "rlplast.core.method.penalties": ("Penalties",),
     "rlplast.core.method.receipt": ("Receipt",),
     "rlplast.core.network.edits": ("Assign", "Scale"),
@@ -57,8 +61,8 @@ _HOMES = {
     "rlplast.optimizers.factories": ("optimizer",),
     "rlplast.core.network.record": ("record",),
     "rlplast.core.network.units": ("UnitSpec",),
-    "rlplast.core.registry": ("param",),
     "rlplast.training.kinds": ("register_kind",),
+    "rlplast.methods.dash": ("dash",),
     "rlplast.methods.fire": ("fire",),
     "rlplast.methods.full_reset": ("full_reset",),
     "rlplast.methods.head_reset": ("head_reset",),
@@ -66,6 +70,8 @@ _HOMES = {
     "rlplast.methods.l2_init": ("L2Init",),
     "rlplast.methods.lifecycle": ("Lifecycle",),
     "rlplast.methods.parseval": ("Parseval",),
+    "rlplast.methods.redo": ("redo",),
+    "rlplast.methods.regrama": ("regrama",),
     "rlplast.methods.shrink_perturb": ("shrink_perturb",),
     "rlplast.methods.swr": ("swr",),
 }
@@ -86,15 +92,18 @@ __all__ = [
     "Scale",
     "Time",
     "UnitSpec",
+    "apply",
+    "dash",
     "fire",
     "full_reset",
     "head_reset",
     "load",
     "method",
     "optimizer",
-    "param",
     "record",
+    "redo",
     "register_kind",
+    "regrama",
     "replace_layers",
     "resume",
     "shrink_perturb",

@@ -206,7 +206,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "batch_size": 256,
     },
 }
-COMMON = {"tensorboard": False, "evaluate": {"every": None}, "metrics": {"every": None}}
+COMMON = {"log": {"to": []}, "evaluate": {"every": None}, "metrics": {"every": None}}
 
 
 def damage(path: Path, draw: random.Random) -> str:

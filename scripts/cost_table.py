@@ -24,11 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench import machine
-from bench_methods import AGENTS
-from bench_tools import alternate, built, medians
 
 import rlplast
+from benchmarks.tools import AGENTS, alternate, built, machine, medians
 from rlplast.core.errors import RlplastError
 from rlplast.core.method.method import has_face
 from rlplast.core.registry import LISTS, Info, rows
@@ -218,7 +216,7 @@ def pair(name: str, model: Model, trainable: Any) -> str:
     In CPU seconds of one thread, which do not count what else the machine does.
     """
     total = {"total": f"{model.changes['agent__initial_steps'] + PAIR} env_steps", "threads": 1}
-    quiet = {"evaluate.every": None, "tensorboard": False, "checkpoint.every": "100%"}
+    quiet = {"evaluate.every": None, "log.to": [], "checkpoint.every": "100%"}
     changes = {key.replace("__", "."): value for key, value in model.changes.items()}
     seconds, count = [], 0
     for every in (None, "5%"):

@@ -35,7 +35,7 @@ def run(out: Path, arm: str, seed: int, model: str | None) -> None:
     if (folder / "run.json").exists() and rlplast.load(folder).info.get("status") == "done":
         return
     stream = api.read_config(CONFIG).stream  # pyright: ignore[reportAttributeAccessIssue]
-    keys: dict[str, Any] = {"seed": seed, "hooks": ARMS[arm], "tensorboard": False}
+    keys: dict[str, Any] = {"seed": seed, "hooks": ARMS[arm], "log.to": []}
     keys |= {"evaluate__every": "1 epochs", "log__every": "1 epochs", "metrics__every": None}
     keys |= {"checkpoint__every": "100%"} | ({"model": {"name": model}} if model else {})
     if arm == "cold":

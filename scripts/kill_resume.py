@@ -57,7 +57,7 @@ HOOKS: list[dict[str, Any]] = [
 SHORT: dict[str, Any] = {
     "threads": 1,
     "device": "cpu",
-    "tensorboard": False,
+    "log": {"to": []},
     "hooks": HOOKS,
     "log.every": "2%",
     "metrics": {"every": "10%", "batch_size": 64},

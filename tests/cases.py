@@ -17,7 +17,6 @@ import rlplast
 from rlplast.core.method import readings
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.method import has_face
-from rlplast.core.method.once import fire_once
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.network import Network
@@ -192,12 +191,12 @@ def fire(method: str, network: Network, *, inputs: Any = None, **options: Any) -
         method: its name.
         network: the network, with the method installed.
         inputs: of the network; default: those of the models in tests/models.py.
-        **options: keyword arguments of `fire_once`.
+        **options: keyword arguments of `rlplast.apply`.
     """
     case = CASES[method]
     read = {"inputs": probe(network) if inputs is None else inputs, "loss": loss(network)}
-    options = {"scope_name": case.scope} | read | options
-    return fire_once(method, network, **dict(case.params), **options)
+    options = {"scope": case.scope} | read | options
+    return rlplast.apply(method, network, **dict(case.params), **options)
 
 
 def hooks(method: str, network: Network, **keys: Any) -> Hooks:

@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 from torch.optim import SGD
 
-from rlplast.core.method import apply as firing
+from rlplast.core.method import firing
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Edit
@@ -27,5 +27,5 @@ def apply(
 ) -> Receipt:
     followers = network.followers.values() if replan is not None else ()
     plans = [(f, replan(f)) for f in followers if replan is not None]
-    [receipt] = firing.apply([firing.Planned(network, edits, plans)], **options)
+    [receipt] = firing.carry_out([firing.Planned(network, edits, plans)], **options)
     return receipt

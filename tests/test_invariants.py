@@ -16,10 +16,10 @@ import pytest
 import torch
 from torch import Tensor
 
+import rlplast
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.method import readings
-from rlplast.core.method.once import fire_once
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.blocks import Block
@@ -188,7 +188,7 @@ def test_frozen_tensors_keep_every_bit(method: str, policy: str, frozen: str) ->
 @pytest.mark.parametrize("method", CASES)
 def test_layers_out_of_scope_keep_every_bit(method: str) -> None:
     made = ready(method, "conv_batchnorm")
-    changed = edited(method, made, scope_name="sac", optimizer_policy="touched")
+    changed = edited(method, made, scope="sac", optimizer_policy="touched")
     assert all(name.startswith(("7.", "target.")) for name in changed)  # the linear layer
 
 
@@ -228,7 +228,7 @@ def test_follower_policy_same_edit_edits_their_own_weights(
 def test_tied_tensor_is_edited_once() -> None:
     made = subject("tied")
     theta, start = made.module.get_parameter("embed.weight").clone(), made.network.initial
-    receipt = fire_once("shrink_perturb", made.network, coef=0.25)
+    receipt = rlplast.apply("shrink_perturb", made.network, coef=0.25)
     expected = 0.75 * theta + 0.25 * start["embed.weight"]
     torch.testing.assert_close(made.module.get_parameter("embed.weight"), expected)
     assert receipt.entries_touched == sum(p.numel() for p in made.module.parameters())
@@ -237,9 +237,9 @@ def test_tied_tensor_is_edited_once() -> None:
 def test_fire_edits_a_tied_tensor_only_when_asked() -> None:
     made = subject("tied")
     before = made.module.get_parameter("embed.weight").clone()
-    fire_once("fire", made.network)
+    rlplast.apply("fire", made.network)
     assert torch.equal(before, made.module.get_parameter("head.weight"))
-    receipt = fire_once("fire", made.network, include_tied=True, polynomial="exact")
+    receipt = rlplast.apply("fire", made.network, include_tied=True, polynomial="exact")
     head = made.module.get_parameter("head.weight")
     assert receipt.entries_touched == head.numel() + made.module.get_parameter("fc.weight").numel()
     gram = head.T @ head * (head.shape[1] / head.shape[0])  # scale √(d_out/d_in), once

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import NAdam
 
+import rlplast
 from rlplast.core.clock import Clock
 from rlplast.core.errors import BadWeights, UnsupportedOptimizer
 from rlplast.core.method.hooks import Hooks
-from rlplast.core.method.once import fire_once
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import record
 from tests.cases import CASES, Tape, fire, install, method_of, ready
@@ -49,7 +49,7 @@ def test_empty_optimizer_state_stays_empty_and_training_goes_on(method: str, for
 def test_state_of_every_optimizer_is_zeroed_in_place(form: str, policy: str) -> None:
     made = subject("mlp", (OPTIMIZERS | FORMS)[form])
     addresses = {name: t.data_ptr() for name, t in made.state().items()}
-    fire_once("full_reset", made.network, optimizer_policy=policy)
+    rlplast.apply("full_reset", made.network, optimizer_policy=policy)
     for name, tensor in made.state().items():
         assert tensor.data_ptr() == addresses[name]
         entry = name.partition(":")[2]
@@ -162,7 +162,7 @@ def test_every_bad_tensor_of_a_plan_is_named() -> None:
         made.module.get_parameter("0.bias").fill_(float("nan"))
         made.module.get_parameter("4.weight")[0, 0] = float("inf")
     with pytest.raises(BadWeights, match=r"net\.0\.bias, net\.4\.weight; nothing was written"):
-        fire_once("shrink_perturb", made.network)
+        rlplast.apply("shrink_perturb", made.network)
 
 
 @every_method
@@ -171,7 +171,7 @@ def test_meta_tensors_are_named(method: str) -> None:
         module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     with pytest.raises(BadWeights, match=r"\d\.weight is on the meta device: load or init"):
         install(method, module)
-        fire_once(method, module, initial={})
+        rlplast.apply(method, module, initial={})
 
 
 # Low precision.

@@ -102,7 +102,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
 
 def test_the_sdist_has_what_it_takes_to_build_test_and_document(sdist: Path) -> None:
     names = set(names_in(sdist))
-    folders = ("rlplast", "tests", "docs", "scripts")
+    folders = ("rlplast", "tests", "docs", "benchmarks", "scripts")
     expected = set().union(*(sources(folder) for folder in folders))
     expected |= configs() | sources("docs", ".md") | sources("docs", ".png")
     expected |= {f"rlplast/{path}" for path in sources("agents") | sources("envs")}

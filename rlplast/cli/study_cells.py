@@ -4,9 +4,10 @@
 - `study_cells`: its cells, every run's config resolved.
 - `cells_of`: the cells of some runs of it, such as a trial's.
 - `build_each`: whether every arm can be built.
-- `write_study`: the plan into the study's folder.
+- `study_folder`: where the command's study goes; `write_study`: its plan, into that folder.
 """
 
+import argparse
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ __all__ = [
     "planned_runs",
     "read_study_config",
     "study_cells",
+    "study_folder",
     "write_study",
 ]
 
@@ -55,6 +57,11 @@ def study_cells(study: StudyConfig) -> list[Cell]:
         ConfigError: naming the arm whose config is wrong.
     """
     return plan(planned_runs(study))
+
+
+def study_folder(args: argparse.Namespace) -> Path:
+    """Return where the study of a command goes: --out, or by default runs/study-NAME."""
+    return Path(args.out) if args.out else Path("runs") / f"study-{Path(args.config).stem}"
 
 
 def planned_runs(study: StudyConfig) -> list[PlannedRun]:

@@ -15,7 +15,13 @@ from rich.console import Console
 from rlplast.cli.errors import stoppable
 from rlplast.cli.live import step_shown
 from rlplast.cli.output import new_console, say
-from rlplast.cli.study_cells import build_each, read_study_config, study_cells, write_study
+from rlplast.cli.study_cells import (
+    build_each,
+    read_study_config,
+    study_cells,
+    study_folder,
+    write_study,
+)
 from rlplast.cli.study_progress import study_progress
 from rlplast.cli.study_search import drawn_trials, open_trials, said_of_search, show_best
 from rlplast.cli.study_tree import show_plan
@@ -52,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plan",
         action="store_true",
-        help="check every arm, show cells, time and disk space, and exit",
+        help="check every arm, show cells, steps, time and disk space, and exit",
     )
     parser.add_argument(
         "--smoke", action="store_true", help="try every arm for a moment, on synthetic data"
@@ -63,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     if args.jobs is not None and args.jobs < 1:
         raise ConfigError(f"--jobs {args.jobs}: allowed is at least 1")
-    # Both import everything that trains, and the plan's estimate more; other commands need neither.
+    # Both import more than other commands need.
     if args.smoke:
         from rlplast.cli.study_smoke import run_smoke
 
@@ -81,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     for line in said_of_search(study):
         say(line)
     threads = max(cell.config.threads for cell in (*cells, *first))
-    path = Path(args.out) if args.out else Path("runs") / f"study-{Path(args.config).stem}"
+    path = study_folder(args)
     folder = StudyFolder(path)
     try:
         folder.open_for(versions())

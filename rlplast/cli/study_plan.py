@@ -1,23 +1,21 @@
-"""`rlplast study NAME --plan`: what a study will take. It starts nothing and needs no data."""
+"""`rlplast study NAME --plan`: what a study will take. It keeps nothing and needs no data."""
 
 import argparse
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rlplast.cli.output import new_console, say
-from rlplast.cli.study_cells import build_each, read_study_config, study_cells
+from rlplast.cli.study_cells import build_each, read_study_config, study_cells, study_folder
 from rlplast.cli.study_search import drawn_trials, said_of_search
 from rlplast.cli.study_smoke import smoke_runs
 from rlplast.cli.study_tree import said, show_plan
-from rlplast.cli.tables import counted, duration
-from rlplast.core.device import uses_gpu
 from rlplast.core.errors import ConfigError
 from rlplast.run.made_data import make_data
-from rlplast.run.roofline import Machine, measured
-from rlplast.study.estimate import Estimate, estimate
-from rlplast.study.plan import Cell, plan
+from rlplast.study.estimate import estimate
+from rlplast.study.plan import plan
 from rlplast.study.smoke import shrunk_study
 from rlplast.study.spec import StudyConfig
 from rlplast.training.config import RunConfig
@@ -38,45 +36,22 @@ def run_plan(args: argparse.Namespace, check: Callable[[StudyConfig, int], objec
     study = read_study_config(args.config)
     cells = [*study_cells(study), *drawn_trials(study)]
     cells = list({cell.key: cell for cell in reversed(cells)}.values())[::-1]  # equal ones are one
-    threads = max(cell.config.threads for cell in cells)
-    machine = measured(threads)
-    found = estimate(cells, machine)
+    found, basis = estimate(cells, study_folder(args))
     show_plan(new_console(), cells, found)
     for line in said_of_search(study):
         say(line)
-    say(f"estimate: {_whole(cells, found)}")
-    say(_basis(machine, threads))
-    if any(uses_gpu(cell.config.device) for cell in cells):
-        say("these hours are of the CPU; how long cells take on their GPU is not estimated")
+    say(f"estimate: {said(sum(found.values(), Counter()))}, one cell after the other")
+    by_task: dict[str, Counter[str]] = defaultdict(Counter)
+    for cell in cells:
+        by_task[cell.task] += found[cell.key]
+    if len(by_task) > 1:
+        say("; ".join(f"{task} {said(own)}" for task, own in by_task.items()))
+    say(basis)
     for missing in dict.fromkeys(name for cell in cells for name in _missing(cell.config)):
         say(f"not there yet: {missing}")
     _check_arms(study)
-    check(study, threads)
+    check(study, max(cell.config.threads for cell in cells))
     return 0
-
-
-def _whole(cells: Sequence[Cell], found: Mapping[str, Estimate]) -> str:
-    """Return what all cells take, by task where there are several."""
-    by_task: dict[str, Estimate] = {}
-    for cell in cells:
-        if cell.key in found:
-            own = found[cell.key]
-            by_task[cell.task] = by_task.get(cell.task, Estimate(0, 0, 0)) + own
-    if not by_task:
-        return "none, for runs of a kind that is not known here"
-    whole = sum(by_task.values(), start=Estimate(0, 0, 0))
-    parts = [f"{task} {said(own)}" for task, own in by_task.items()] if len(by_task) > 1 else []
-    ideal = f"{whole.flops:.1e} FLOP in updates, {duration(whole.flops / 1e13)} at 10 TFLOP/s"
-    return "; ".join([f"{said(whole)}, one cell after the other", ideal, *parts])
-
-
-def _basis(machine: Machine, threads: int) -> str:
-    return (
-        f"basis: the network traced on paper, this machine with {counted(threads, 'thread')} at "
-        f"{machine.matmul / 1e9:.0f} GFLOP/s (convolutions {machine.conv / 1e9:.0f}) and "
-        f"{machine.bandwidth / 1e9:.0f} GB/s, environments as measured on another; not counted: "
-        "hooks, penalties, metrics"
-    )
 
 
 def _missing(config: RunConfig) -> list[str]:

@@ -5,7 +5,6 @@
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -15,14 +14,13 @@ from rlplast.cli.output import visible
 from rlplast.cli.tables import counted, duration, size
 from rlplast.study.plan import Cell, cost
 
-if TYPE_CHECKING:
-    from rlplast.study.estimate import Estimate
-
 __all__ = ["said", "show_plan"]
 
 
 def show_plan(
-    console: Console, cells: Sequence[Cell], estimates: "Mapping[str, Estimate] | None" = None
+    console: Console,
+    cells: Sequence[Cell],
+    estimates: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
     """Print the tree of the first task and seed, and what it saves in all."""
     first = next(c for c in cells if c.arm is not None)
@@ -48,6 +46,8 @@ def show_plan(
     )
 
 
-def said(found: "Estimate") -> str:
-    """Return an estimate in words."""
-    return f"{duration(found.seconds)}, {size(found.disk)}"
+def said(found: Mapping[str, float]) -> str:
+    """Return in words what a cell takes, as `rlplast.study.estimate` says."""
+    words = [f"{found[u]:,.0f} {u}" for u in ("env_steps", "updates") if found.get(u)]
+    words += [duration(found["seconds"])] if "seconds" in found else []
+    return ", ".join([*words, *([size(found["disk"])] if "disk" in found else [])])

@@ -16,7 +16,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -61,7 +61,9 @@ Betas = tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, 
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
 Paths = tuple[Annotated[str, Field(min_length=1)], ...]
 
-_WORDS = {
+_WORDS: dict[Any, str] = {
+    Names: "a list of names or globs",
+    Paths: "a list of paths",
     bool: "true or false",
     int: "a whole number",
     float: "a number",
@@ -127,9 +129,25 @@ def _parsed(hint: Any, data: Any, where: str, default: Any) -> Any:
         ) from error
     except ValidationError as error:
         found = error.errors(include_url=False)
+        whole = [e for e in found if e["type"] == "int_type" and _is_whole(e["input"])]
+        if whole:  # 1e6 is a float in YAML
+            return _parsed(hint, _with_whole(data, whole[0]["loc"]), where, default)
         unknown = [e for e in found if e["type"] == "unexpected_keyword_argument"]
         place = _Place(where, hint, data, default)
         raise ConfigError(_message((unknown or found)[0], place)) from error
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer()
+
+
+def _with_whole(data: Any, path: Sequence[Any]) -> Any:
+    """Return data with the float at a path as a whole number."""
+    if isinstance(data, Mapping) and path[0] in data:
+        return {**data, path[0]: _with_whole(data[path[0]], path[1:])}
+    if isinstance(data, list | tuple) and isinstance(path[0], int):
+        return [_with_whole(v, path[1:]) if i == path[0] else v for i, v in enumerate(data)]
+    return int(data)  # what is left of the path is the member of a union
 
 
 @cache
@@ -158,7 +176,7 @@ def _message(error: Any, place: _Place) -> str:
         near = did_you_mean(str(path[0]), known)
         where = ".".join(word for word in ("config", place.key) if word)
         return f"{where} has an unknown key {shortened(path[0])}: {near}"
-    if error["type"] == "missing" and path:
+    if error["type"] == "missing" and _is_section(section):
         return f"{place.key or 'config'} has no {path[0]}: {_words(place.hint)} needs it"
     return f"{place.key or 'config'} = {_said(place.value)}{_remedy(error, place)}"
 
@@ -166,6 +184,8 @@ def _message(error: Any, place: _Place) -> str:
 def _inside(place: _Place, part: Any) -> _Place | None:
     """Return the place of a part; None for what pydantic calls the members of a union."""
     hint, value = _bare(place.hint), place.value
+    if _members(place.hint)[0] in (Names, Paths):
+        return None
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping) and part in value:
         found = {field.name: field.default for field in dataclasses.fields(hint)}
         if part in found:
@@ -226,12 +246,15 @@ def limits(hint: Any) -> str:
         ('[1, 9]', 'fp32 | bf16')
     """
     bare, low, high = _bare(hint), "(-inf", "inf)"
+    if _members(hint)[0] in (Names, Paths):
+        return "names" if _members(hint)[0] == Names else "paths"
     if typing.get_origin(bare) is Literal:
         return " | ".join(map(str, typing.get_args(bare)))
     rules = list(_rules(hint))
     for rule in rules:
         low = f"[{_short(rule.ge)}" if hasattr(rule, "ge") else low
-        low = f"({_short(rule.gt)}" if hasattr(rule, "gt") else low
+        if hasattr(rule, "gt"):
+            low = f"[{rule.gt + 1}" if bare is int else f"({_short(rule.gt)}"
         high = f"{_short(rule.le)}]" if hasattr(rule, "le") else high
         high = f"{_short(rule.lt)})" if hasattr(rule, "lt") else high
     if (low, high) != ("(-inf", "inf)"):
@@ -274,6 +297,8 @@ def _examples(hint: Any) -> list[Any]:
 
 def _words(hint: Any, many: bool = False) -> str:
     """Say in words what a type allows."""
+    if hint in (Names, Paths):
+        return _WORDS[hint]
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         words = [_words(arg) for arg in args]

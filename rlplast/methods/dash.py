@@ -5,7 +5,7 @@ Source: Shin et al. 2024, Algorithm 1.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -14,8 +14,7 @@ from torch import Tensor
 from rlplast.core.errors import NothingToEdit
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, State, method
-from rlplast.core.method.once import fire_once
-from rlplast.core.method.receipt import Receipt
+from rlplast.core.method.once import plain
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
@@ -105,19 +104,5 @@ def _has_neurons(block: Block) -> bool:
     return matrix and not block.aliases
 
 
-def dash(
-    model: Any, optimizer: Any = None, *, inputs: Any, loss: Any, scope: str = "all", **options: Any
-) -> Receipt:
-    """Shrink the weights of a model's neurons once, in place.
-
-    Args:
-        model: a module or a `rlplast.Network`.
-        optimizer: the optimizer (or several) that trains it.
-        inputs: a batch, or (size, generator) → a batch.
-        loss: batch → the model's loss on it.
-        scope: which layers, see `rlplast.core.method.scope.SCOPES`.
-        **options: the parameters of `Dash` (``batches`` is needed), and the keyword arguments of
-            `rlplast.core.method.once.fire_once`.
-    """
-    given = {"inputs": inputs, "loss": loss}
-    return fire_once("dash", model, optimizer, scope_name=scope, **given, **options)
+dash = plain(Dash)
+"""Shrink the weights of a model's neurons once, in place."""

@@ -16,8 +16,7 @@ from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
 from rlplast.core.fast.linear import faster_one_by_one, product
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, method
-from rlplast.core.method.once import fire_once
-from rlplast.core.method.receipt import Receipt
+from rlplast.core.method.once import plain
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
@@ -236,21 +235,5 @@ def _refuse_bad(context: Context, batch: list[tuple[_Matrix, Tensor]], stacked: 
             )
 
 
-def fire(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any) -> Receipt:
-    """Orthogonalise the weights of a model once, in place.
-
-    Args:
-        model: a module or a `rlplast.Network`.
-        optimizer: the optimizer (or several) that trains it. The method's policy treats its state.
-        scope: which layers to edit, see `rlplast.core.method.scope.SCOPES`.
-        **options: the parameters of `Fire`, and the keyword arguments of
-            `rlplast.core.method.once.fire_once`.
-
-    Examples:
-        >>> import torch, rlplast
-        >>> layer = torch.nn.Linear(4, 4, bias=False)
-        >>> receipt = rlplast.fire(layer, polynomial="exact")
-        >>> torch.allclose(layer.weight @ layer.weight.T, torch.eye(4), atol=1e-5)
-        True
-    """
-    return fire_once("fire", model, optimizer, scope_name=scope, **options)
+fire = plain(Fire)
+"""Orthogonalise the weights of a model once, in place."""

@@ -4,14 +4,13 @@ Source: the baseline of every paper here; Nikishin et al. 2022 for periodic rese
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, method
-from rlplast.core.method.once import fire_once
-from rlplast.core.method.receipt import Receipt
+from rlplast.core.method.once import plain
 from rlplast.core.network.edits import Assign, Edit
 
 __all__ = ["FullReset", "full_reset"]
@@ -48,14 +47,5 @@ class FullReset(Method):
         return [Assign(b, network.fresh(b, generator)) for b in context.blocks]
 
 
-def full_reset(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any) -> Receipt:
-    """Reset a model once, in place.
-
-    Args:
-        model: a module or a `rlplast.Network`.
-        optimizer: the optimizer (or several) that trains it. The method's policy treats its state.
-        scope: which layers to edit, see `rlplast.core.method.scope.SCOPES`.
-        **options: the parameters of `FullReset`, and the keyword arguments of
-            `rlplast.core.method.once.fire_once`.
-    """
-    return fire_once("full_reset", model, optimizer, scope_name=scope, **options)
+full_reset = plain(FullReset)
+"""Reset a model once, in place."""

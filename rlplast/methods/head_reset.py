@@ -5,7 +5,7 @@ Source: Nikishin et al. 2022; S&P and SWR papers use it as a baseline (SWR D.2).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import PositiveInt
 from torch import Tensor
@@ -13,8 +13,7 @@ from torch import Tensor
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, method
-from rlplast.core.method.once import fire_once
-from rlplast.core.method.receipt import Receipt
+from rlplast.core.method.once import plain
 from rlplast.core.method.scope import QUERY_KEY
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
@@ -118,14 +117,5 @@ def head_blocks(
     return chosen
 
 
-def head_reset(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any) -> Receipt:
-    """Reset the head of a model once, in place.
-
-    Args:
-        model: a module or a `rlplast.Network`.
-        optimizer: the optimizer (or several) that trains it. The method's policy treats its state.
-        scope: which layers to edit, see `rlplast.core.method.scope.SCOPES`.
-        **options: the parameters of `HeadReset`, and the keyword arguments of
-            `rlplast.core.method.once.fire_once`.
-    """
-    return fire_once("head_reset", model, optimizer, scope_name=scope, **options)
+head_reset = plain(HeadReset)
+"""Reset the head of a model once, in place."""

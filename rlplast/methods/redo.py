@@ -5,7 +5,7 @@ Source: Sokar et al. 2023, Algorithm 1; order and probe of Dopamine's code.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, State, method
-from rlplast.core.method.once import fire_once
-from rlplast.core.method.receipt import Receipt
+from rlplast.core.method.once import plain
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Edit
 from rlplast.core.network.network import Network
@@ -87,17 +86,5 @@ class Redo(Method):
         return start_anew(context, state, masks, self.init, self.overlap)
 
 
-def redo(
-    model: Any, optimizer: Any = None, *, inputs: Any, scope: str = "all", **options: Any
-) -> Receipt:
-    """Reset the dormant units of a model once, in place.
-
-    Args:
-        model: a module or a `rlplast.Network`.
-        optimizer: the optimizer (or several) that trains it.
-        inputs: inputs of the model, or (size, generator) → inputs.
-        scope: which layers, see `rlplast.core.method.scope.SCOPES`.
-        **options: the parameters of `Redo`, and the keyword arguments of
-            `rlplast.core.method.once.fire_once`.
-    """
-    return fire_once("redo", model, optimizer, scope_name=scope, inputs=inputs, **options)
+redo = plain(Redo)
+"""Reset the dormant units of a model once, in place."""

@@ -5,7 +5,7 @@ Source: GraMa and ReGraMa (arXiv:2505.24061), equation 2; the scores of the auth
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, State, method
-from rlplast.core.method.once import fire_once
-from rlplast.core.method.receipt import Receipt
+from rlplast.core.method.once import plain
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
@@ -100,19 +99,5 @@ class Regrama(Method):
         return [*edits, Assign(state["fired"], now)]
 
 
-def regrama(
-    model: Any, optimizer: Any = None, *, inputs: Any, loss: Any, scope: str = "all", **options: Any
-) -> Receipt:
-    """Give a model's inactive units a new start in place, once.
-
-    Args:
-        model: a module or a `rlplast.Network`.
-        optimizer: the optimizer (or several) that trains it.
-        inputs: a batch, or (size, generator) → a batch.
-        loss: batch → the model's loss on it.
-        scope: which layers, see `rlplast.core.method.scope.SCOPES`.
-        **options: the parameters of `Regrama`, and the keyword arguments of
-            `rlplast.core.method.once.fire_once`.
-    """
-    given = {"inputs": inputs, "loss": loss}
-    return fire_once("regrama", model, optimizer, scope_name=scope, **given, **options)
+regrama = plain(Regrama)
+"""Give a model's inactive units a new start in place, once."""

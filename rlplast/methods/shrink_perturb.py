@@ -4,7 +4,7 @@ Source: Ash & Adams 2020; one-coefficient form of Lee et al. 2024.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat
@@ -13,8 +13,7 @@ from torch import Tensor
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, method
-from rlplast.core.method.once import fire_once
-from rlplast.core.method.receipt import Receipt
+from rlplast.core.method.once import plain
 from rlplast.core.network.edits import Assign, Edit
 
 __all__ = ["ShrinkPerturb", "shrink_perturb"]
@@ -79,16 +78,5 @@ class ShrinkPerturb(Method):
         return edits
 
 
-def shrink_perturb(
-    model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any
-) -> Receipt:
-    """Shrink and perturb the weights of a model once, in place.
-
-    Args:
-        model: a module or a `rlplast.Network`.
-        optimizer: the optimizer (or several) that trains it. The method's policy treats its state.
-        scope: which layers to edit, see `rlplast.core.method.scope.SCOPES`.
-        **options: the parameters of `ShrinkPerturb`, and the keyword arguments of
-            `rlplast.core.method.once.fire_once` (``initial`` is needed with ``init='stored'``).
-    """
-    return fire_once("shrink_perturb", model, optimizer, scope_name=scope, **options)
+shrink_perturb = plain(ShrinkPerturb)
+"""Shrink and perturb the weights of a model once, in place."""

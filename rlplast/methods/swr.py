@@ -5,7 +5,7 @@ Source: SWR paper, Algorithm 1 and Theorems 1-3.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -14,8 +14,7 @@ from torch import Tensor
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, method
-from rlplast.core.method.once import fire_once
-from rlplast.core.method.receipt import Receipt
+from rlplast.core.method.once import plain
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
@@ -257,17 +256,5 @@ def _alone(roles: Mapping[str, Block]) -> Layer:
     return Layer(weight_of(roles), bias, (), is_norm=False, precedes_norm=False, beside=False)
 
 
-def swr(model: Any, optimizer: Any = None, *, scope: str = "all", **options: Any) -> Receipt:
-    """Rescale the weights of a model once, in place; call it after every update.
-
-    Make a `rlplast.Network` once before training and pass it as `model`: it keeps the initial
-    norms. With a bare module pass ``initial=``, a state dict saved before training.
-
-    Args:
-        model: a module or a `rlplast.Network`.
-        optimizer: the optimizer (or several) that trains it. The method's policy treats its state.
-        scope: which layers to edit, see `rlplast.core.method.scope.SCOPES`.
-        **options: the parameters of `Swr`, and the keyword arguments of
-            `rlplast.core.method.once.fire_once`.
-    """
-    return fire_once("swr", model, optimizer, scope_name=scope, **options)
+swr = plain(Swr)
+"""Rescale the weights of a model once, in place; call it after every update."""

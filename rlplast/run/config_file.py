@@ -4,42 +4,27 @@
 - `dump_config`: back to YAML.
 """
 
-import copy
 import dataclasses
-import functools
 import json
 import os
-import re
-import sys
-import types
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jsonargparse
 import yaml
 
-from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, did_you_mean, shortened
+from rlplast.core.validation import hints_of, validated
 from rlplast.run.shipped import config_folder, find_config
-from rlplast.training.config import RunConfig, check_keys, read_yaml
+from rlplast.training.config import RunConfig, read_yaml
 from rlplast.training.kinds import get_kind, kinds
 
 __all__ = ["dump_config", "read_config"]
 
 LISTS = ("hooks", "penalties", "layers")  # keys whose list may lie in a file of its own
-TYPE_NAMES = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    type(None): "null",
-    dict: "a mapping",
-}
-FREE = (dict[str, Any], list[dict[str, Any]])  # checked by those who read them
 _LONGEST = 4096  # characters of a text: of a path, on Linux
-_BAD_KEY = re.compile(r'"config\.([^"\s]+)"')
+_LARGEST = 1e38  # the range of float32
 
 
 def read_config(source: str | Path | Mapping[str, Any], *overrides: Mapping[str, Any]) -> RunConfig:
@@ -72,56 +57,10 @@ def read_config(source: str | Path | Mapping[str, Any], *overrides: Mapping[str,
         if isinstance(data.get(key), str):
             data[key] = _list_in_file(key, data[key])
     _refuse_keys_of_other_places(data, cls, kind)
-    check_keys(data, cls)
-    _refuse_coerced(data, cls)
-    parser = _parser(cls)
-    try:
-        parsed = parser.parse_object({"config": _hollow(data, cls())}, defaults=False)
-        config = copy.deepcopy(parser.instantiate(parsed).config)  # no default is shared
-    except jsonargparse.ArgumentError as error:
-        raise ConfigError(_explain(str(error), data, cls)) from error
-    _fill(config, data)
+    config = validated(cls, data)
     config.check()
     config.cadence()
     return config
-
-
-@functools.cache
-def _parser(cls: type[RunConfig]) -> jsonargparse.ArgumentParser:
-    """Return the parser of a kind's config; a study reads thousands of them."""
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_argument("--config", type=cls)
-    return parser
-
-
-def _hollow(data: Mapping[str, Any], default: Any) -> dict[str, Any]:
-    """Return `data` over the defaults, with its free mappings emptied.
-
-    jsonargparse would take a mapping with a ``class_path`` in one for an object to make. And it
-    takes as long to fill in the defaults as for all else.
-    """
-    hollow = {}
-    hints = typing.get_type_hints(type(default))
-    for key, value in (vars(default) | data).items():
-        hint, own = hints[key], getattr(default, key)
-        if dataclasses.is_dataclass(hint):
-            value = _hollow({} if value is own else value, own)
-        elif hint in FREE and isinstance(value, list):
-            value = [{} if isinstance(item, dict) else item for item in value]
-        elif hint in FREE and isinstance(value, dict):
-            value = {}
-        hollow[key] = value
-    return hollow
-
-
-def _fill(config: Any, data: Mapping[str, Any]) -> None:
-    """Put back what `_hollow` took out."""
-    hints = typing.get_type_hints(type(config))
-    for key, value in data.items():
-        if dataclasses.is_dataclass(hints[key]):
-            _fill(getattr(config, key), value)
-        elif hints[key] in FREE and not isinstance(value, str):
-            setattr(config, key, value)
 
 
 def dump_config(config: RunConfig) -> str:
@@ -155,8 +94,8 @@ def _refuse_endless(data: Any, where: str, *path: str) -> None:
     if isinstance(data, str) and len(data) > _LONGEST:
         raise ConfigError(f"{key} = {shortened(data)}: allowed is text of {_LONGEST} characters")
     endless = isinstance(data, str) and len(data) > 300 and data.strip("+-_ ").isdigit()
-    if endless or (isinstance(data, int) and abs(data) > sys.float_info.max):
-        raise ConfigError(f"{key} = {shortened(data)}: allowed are numbers up to 1e308")
+    if endless or (isinstance(data, int | float) and abs(data) > _LARGEST):
+        raise ConfigError(f"{key} = {shortened(data)}: allowed are numbers up to {_LARGEST:.0e}")
     if isinstance(data, dict | list):
         for key, value in data.items() if isinstance(data, dict) else enumerate(data):
             _refuse_endless(value, where, *path, str(key))
@@ -228,7 +167,7 @@ def _refuse_keys_of_other_places(data: Any, cls: type, kind: str) -> None:
 
 def _unknown_keys(data: Any, cls: type) -> Iterator[tuple[str, ...]]:
     """Yield the paths of keys that a config's class does not have."""
-    hints = typing.get_type_hints(cls)
+    hints = hints_of(cls)
     for key, value in data.items() if isinstance(data, Mapping) else ():
         if key not in {field.name for field in dataclasses.fields(cls)}:
             yield (key,)
@@ -240,7 +179,7 @@ def _unknown_keys(data: Any, cls: type) -> Iterator[tuple[str, ...]]:
 def _keys(cls: Any, path: tuple[str, ...]) -> list[str]:
     """Return the keys of the section at a path of a config's class."""
     for key in path:
-        cls = typing.get_type_hints(cls)[key]
+        cls = hints_of(cls)[key]
     return [field.name for field in dataclasses.fields(cls)]
 
 
@@ -250,82 +189,4 @@ def _has(cls: Any, path: tuple[str, ...]) -> bool:
         return False
     if path[0] not in {field.name for field in dataclasses.fields(cls)}:
         return False
-    return len(path) == 1 or _has(typing.get_type_hints(cls)[path[0]], path[1:])
-
-
-def _refuse_coerced(data: Mapping[str, Any], cls: type, where: str = "") -> None:
-    """Refuse what jsonargparse would make something else of, where a key's type lacks it.
-
-    It takes null for "not given", and words such as ``yes`` for booleans, which YAML 1.2 does
-    not.
-    """
-    hints = typing.get_type_hints(cls)
-    for key, value in data.items():
-        kinds = (hints[key], *typing.get_args(hints[key]))
-        if dataclasses.is_dataclass(hints[key]):
-            _refuse_coerced(value, typing.cast(type, hints[key]), f"{where}{key}.")
-        elif (value is None and type(None) not in kinds) or (
-            isinstance(value, str) and bool in kinds and str not in kinds
-        ):
-            said = "null" if value is None else repr(value)
-            allowed = _allowed(hints[key], _default(cls, key))
-            raise ConfigError(f"{where}{key} = {said}: allowed is {allowed}")
-
-
-def _default(cls: type, key: str) -> Any:
-    return getattr(cls(), key)
-
-
-def _explain(message: str, data: Any, cls: type) -> str:
-    """Turn jsonargparse's message into ours: key, value and what is allowed.
-
-    Its text is kept, on one line, where it does not name one of our keys.
-    """
-    found = _BAD_KEY.search(message)
-    hint: Any = cls
-    default: Any = cls()
-    value = data
-    keys = found[1].split(".") if found else []
-    for key in keys:
-        if not dataclasses.is_dataclass(hint) or not isinstance(value, Mapping) or key not in value:
-            break
-        hint = typing.get_type_hints(hint)[key]
-        value, default = value[key], getattr(default, key)
-    if not found or dataclasses.is_dataclass(hint):
-        return "config: " + " ".join(message.split())
-    if keys == ["total"] and "env_steps" in cls().units:
-        default = "200k env_steps"
-    example = "20k updates" if keys == ["total"] and default == "auto" else default
-    remedy = _with_unit(value, example)
-    if remedy is not None:
-        return f"{found[1]} = {value!r} has no unit: say {remedy!r}"
-    return f"{found[1]} = {value!r}: allowed is {_allowed(hint, default)}"
-
-
-def _with_unit(value: Any, default: Any) -> str | None:
-    """Return a bare number as the time it would be in the unit of a key's default, if that is one.
-
-    Examples:
-        >>> _with_unit(1000, "200k env_steps"), _with_unit(5, "10%"), _with_unit(5, "auto")
-        ('1000 env_steps', '5%', None)
-    """
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    try:
-        return str(Time(value, Time.parse(str(default)).unit))
-    except ConfigError:
-        return None
-
-
-def _allowed(hint: Any, default: Any = None, many: bool = False) -> str:
-    """Say in words what a type allows; for text with an example, the key's default."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        words = [_allowed(arg, default) for arg in args]
-        return f"{', '.join(words[:-1])} or {words[-1]}".replace(" or false or ", ", false or ")
-    if origin is list:
-        return f"a list of {_allowed(args[0], many=True)}"
-    name = TYPE_NAMES.get(origin or hint, str(hint))
-    if many:
-        return name.removeprefix("a ") + ("s" if name.startswith("a ") else "")
-    return f"{name}, such as {default!r}" if hint in (str, int) and default else name
+    return len(path) == 1 or _has(hints_of(cls)[path[0]], path[1:])

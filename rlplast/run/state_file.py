@@ -1,201 +1,89 @@
-"""Saved state dicts: read from and written to ``.safetensors`` and ``.pt`` files.
+"""Weights in a file: a ``.safetensors``, or a ``.pt`` that is a flat dict of names and tensors.
 
-- `StateFile`: everything a file holds, and the state dict picked from it.
-- `read`: open one; nothing but tensors and plain containers is ever unpickled.
-- `check_out`, `write`: write one beside its place, fsync, rename.
+- `read`, `write`: open one; write one beside its place, fsync, rename.
+- `weights_of`: the weights among its tensors.
+- `network_of`: the tensors as a `Network`, which methods edit in place.
+
+Names and shapes are all that is known. A tensor of two dimensions counts as the weight of a linear
+layer, also an embedding; one of more as a conv kernel. Layers follow each other in file order.
 """
 
+import math
 import os
-import pickle
+import re
 import shutil
-import struct
-import warnings
 import zipfile
-import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
-from rlplast.core.errors import BadWeights, ConfigError, DamagedFile, RlplastError, did_you_mean
+from rlplast.core.errors import ConfigError, DamagedFile, RlplastError, did_you_mean
+from rlplast.core.method.layer_names import stands_for
+from rlplast.core.network.blocks import BlockSpec
+from rlplast.core.network.network import Network
+from rlplast.core.network.packing import packed_rows
 from rlplast.training.files import fsync
 
-__all__ = ["SUFFIXES", "StateFile", "check_out", "read", "write"]
+__all__ = ["SUFFIXES", "network_of", "read", "weights_of", "write"]
 
-TORCH_SUFFIXES = (".pt", ".pth")
-SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
+Tensors = Mapping[str, Tensor]
 
-# What torch's unpickler, with weights_only, raises on bytes that are no pickle of tensors.
-_UNREADABLE = (
-    RuntimeError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-    OverflowError,
-    EOFError,
-    OSError,
-    struct.error,
-    pickle.UnpicklingError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+SUFFIXES = (".safetensors", ".pt")
+RUNNING = ("running_mean", "running_var")
+NORM_ROLES = {"weight": "scale", "bias": "shift", **dict.fromkeys(RUNNING, "buffer")}
 
 
-@dataclass(frozen=True)
-class StateFile:
-    """A file that holds a state dict.
-
-    Attributes:
-        path: where it was read from.
-        tree: everything the file holds; shares memory with `tensors`.
-        tensors: the state dict's tensors by name, in file order.
-        metadata: a safetensors header's metadata; None in a ``.pt``.
-        left_out: what `tensors` does not have of `tree`, in words; empty if nothing.
-    """
-
-    path: Path
-    tree: Any
-    tensors: dict[str, Tensor]
-    metadata: dict[str, str] | None
-    left_out: str
-
-
-def _check_suffix(path: Path) -> None:
-    if path.suffix not in SUFFIXES:
-        raise ConfigError(f"{path}: allowed is a file that ends with {', '.join(SUFFIXES)}")
-
-
-def read(path: Path, key: str | None = None, *, key_if_nested: bool = False) -> StateFile:
-    """Open a state dict.
-
-    Args:
-        path: a ``.safetensors``, ``.pt`` or ``.pth`` file.
-        key: dotted path of a state dict nested in a ``.pt``, such as ``model``.
-        key_if_nested: ignore `key` where the file itself is a state dict already.
+def read(path: Path) -> dict[str, Tensor]:
+    """Return a file's tensors by name, in file order; nothing else is ever unpickled.
 
     Raises:
-        ConfigError: if the file is absent, of another extension, or lacks `key`.
+        ConfigError: if there is no file of weights, or it holds more than a flat dict of them.
         DamagedFile: if it is cut or altered, or holds objects that only unpickling restores.
-        RlplastError: if it is no state dict, with the keys it has instead.
-        BadWeights: if a tensor is sparse, nested, expanded or on the ``meta`` device.
     """
-    _check_suffix(path)
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise ConfigError(f"{path} {what}: name a file that was saved before")
-    if path.suffix == ".safetensors":
-        tree, metadata = _read_safetensors(path)
-    else:
-        tree, metadata = _read_torch(path), None
-    node: Any = tree
-    for part in [] if key is None or (key_if_nested and _is_state_dict(tree)) else key.split("."):
-        if not isinstance(node, Mapping) or part not in node:
-            keys = [k for k in node if isinstance(k, str)] if isinstance(node, Mapping) else []
-            raise ConfigError(f"--key {key}: {path} has no {part!r}: {did_you_mean(part, keys)}")
-        node = node[part]
-    if not _is_state_dict(node):
-        where = str(path) if node is tree else f"{key!r} of {path}"
-        raise RlplastError(
-            f"{where} is no state dict: {_keys(node)}; --key of a command names one inside it"
-        )
-    tensors = {name: value.detach() for name, value in node.items() if isinstance(value, Tensor)}
-    for name, tensor in tensors.items():
-        if problem := _problem(tensor):
-            raise BadWeights(f"{path}: {name} is {problem}: save a dense copy of it (clone)")
-    left_out = [f"everything beside {key!r}"] if node is not tree else []
-    left_out += [name for name in node if name not in tensors]
-    return StateFile(path, tree, tensors, metadata, ", ".join(left_out))
-
-
-def _problem(tensor: Tensor) -> str:
-    """Say why a tensor's values cannot be edited in place; empty if they can."""
-    if tensor.is_meta:
-        return "on the meta device"
-    if tensor.is_nested:
-        return "nested"
-    if tensor.layout != torch.strided:
-        return "sparse"
-    many = (n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return "an expanded view" if any(many) else ""
-
-
-def _is_state_dict(node: Any) -> bool:
-    if not isinstance(node, Mapping) or not all(isinstance(k, str) for k in node):
-        return False
-    nested = [v for v in node.values() if isinstance(v, Mapping)]
-    return _holds_tensors(node) and not any(map(_holds_tensors, nested))
-
-
-def _holds_tensors(node: Mapping[Any, Any]) -> bool:
-    return any(isinstance(value, Tensor) for value in node.values())
-
-
-def _keys(node: Any) -> str:
-    """Say what keys there are."""
-    if not isinstance(node, Mapping):
-        return f"it is a {type(node).__name__}"
-    keys = [str(k) for k in node]
-    more = f" and {len(keys) - 20} more" if len(keys) > 20 else ""
-    return f"its keys are {', '.join(keys[:20]) or 'none'}{more}"
-
-
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    if path.suffix not in SUFFIXES or not path.is_file():
+        raise ConfigError(f"{path}: allowed is a .safetensors or .pt that was saved before")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-        return safetensors.torch.load_file(path), metadata
-    except (SafetensorError, OSError, ValueError) as error:
-        raise DamagedFile(f"{path} is damaged or no safetensors file: {error}") from error
-
-
-def _read_torch(path: Path) -> Any:
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:  # torch itself does not check the checksums
-                altered = archive.testzip()
-            if altered is not None:
-                raise DamagedFile(f"{path} is damaged: the checksum of {altered} differs")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they tell how to change torch, not what is wrong
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except _UNREADABLE as error:
-        if any(word in str(error) for word in ("GLOBAL", "Unsupported operand")):  # of a pickle
-            raise DamagedFile(
-                f"{path} holds Python objects or code besides tensors, which are never unpickled: "
-                "save model.state_dict() instead of the model"
-            ) from error
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load_file(path)
+        if zipfile.is_zipfile(path) and (altered := zipfile.ZipFile(path).testzip()):
+            raise zipfile.BadZipFile(altered)  # its checksum differs: torch checks none
+        tree = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever bytes make of an unpickler
         raise DamagedFile(
-            f"{path} is cut, damaged or no file of torch.save ({type(error).__name__}); save or "
-            "copy it again"
+            f"{path} is damaged, or holds Python objects besides tensors, which are never "
+            f"unpickled ({type(error).__name__}): save model.state_dict() again"
         ) from error
+    return _flat(path, tree)
 
 
-def check_out(path: Path) -> None:
-    """Check that `write` can write there, before any work is done.
+def _flat(path: Path, tree: Any) -> dict[str, Tensor]:
+    """Return what was read if it is a flat dict of tensors; else say how to make one of it."""
+    items: dict[Any, Any] = tree if isinstance(tree, dict) else {"all of it": tree}
+    dicts = {key: value for key, value in items.items() if isinstance(value, dict)}
+    inner = [f"[{k!r}]" for k, v in dicts.items() if any(map(torch.is_tensor, v.values()))]
+    part = inner[0] if inner else "[KEY]" if dicts else ""
+    for key, value in items.items():
+        if not isinstance(value, Tensor) or not isinstance(key, str):
+            raise ConfigError(
+                f"{path}: {key} is a {type(value).__name__}: allowed is a flat dict of names and "
+                f"tensors. In Python: state = torch.load({str(path)!r}, weights_only=True){part}; "
+                "torch.save({k: v for k, v in state.items() if torch.is_tensor(v)}, 'flat.pt')"
+            )
+        if value.layout != torch.strided or value.is_meta or value.is_nested:
+            raise ConfigError(f"{path}: {key} is sparse, nested or without values: save it dense")
+    return items
 
-    Raises:
-        ConfigError: for another extension, a folder, or a missing parent folder.
-    """
-    _check_suffix(path)
-    if path.is_dir():
-        raise ConfigError(f"--out {path} is a folder: name a file")
-    if not path.resolve().parent.is_dir():
-        raise ConfigError(f"--out {path}: folder {path.parent} does not exist: make it first")
 
+def write(tensors: Tensors, source: Path, path: Path) -> None:
+    """Write tensors in the format of the path's extension; whole or not at all.
 
-def write(saved: StateFile, path: Path) -> None:
-    """Write a state dict in the format of the path's extension; whole or not at all.
-
-    A ``.pt`` gets everything the file held, with tied tensors still tied; a ``.safetensors``
-    the tensors of the state dict, each with its own memory. Permissions are those of the
-    file read.
+    Tied tensors stay tied in a ``.pt``. Permissions, and a ``.safetensors``' metadata, are those of
+    the file that they were read from.
 
     Raises:
         RlplastError: if the disk is full or not writable; what was there stays.
@@ -204,18 +92,107 @@ def write(saved: StateFile, path: Path) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         if path.suffix == ".safetensors":
-            own = {name: t.contiguous().clone() for name, t in saved.tensors.items()}
-            metadata = {"format": "pt"} if saved.metadata is None else saved.metadata
-            safetensors.torch.save_file(own, temporary, metadata=metadata or None)
+            metadata: dict[str, str] | None = {"format": "pt"}
+            if source.suffix == path.suffix:
+                with safe_open(source, framework="pt") as file:
+                    metadata = file.metadata()
+            own = {name: t.detach().contiguous().clone() for name, t in tensors.items()}
+            safetensors.torch.save_file(own, temporary, metadata)
         else:
-            torch.save(saved.tree, temporary)
-        shutil.copymode(saved.path, temporary)  # safetensors makes files private
+            torch.save(tensors, temporary)
+        shutil.copymode(source, temporary)  # safetensors makes files private
         fsync(temporary)
         temporary.replace(target)
         fsync(target.parent)
-    except (OSError, RuntimeError, SafetensorError, KeyError) as error:
+    except (OSError, RuntimeError, SafetensorError) as error:
         raise RlplastError(
             f"{path} could not be written ({error}); what was there before is unchanged"
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _matches(name: str, globs: Sequence[str]) -> bool:
+    return any(stands_for(glob, name) for glob in globs)
+
+
+def weights_of(tensors: Tensors) -> dict[str, Tensor]:
+    """Return all tensors; of a run's checkpoint without optimizers, memories and streams."""
+    others = ("state/*", "*:*", "*.memory_*") if any(n[:6] == "state/" for n in tensors) else ()
+    return {name: tensor for name, tensor in tensors.items() if not _matches(name, others)}
+
+
+def _selected(tensors: Tensors, include: Sequence[str], exclude: Sequence[str]) -> list[str]:
+    for option, globs in (("--include", include), ("--exclude", exclude)):
+        for glob in globs:
+            if not any(stands_for(glob, name) for name in tensors):
+                near = did_you_mean(glob, tensors)
+                raise ConfigError(f"{option} {glob!r} matches no tensor: {near}")
+    floating = {n: t for n, t in tensors.items() if t.is_floating_point() and t.numel()}
+    matrices = [name for name, tensor in weights_of(floating).items() if tensor.ndim >= 2]
+    chosen = [name for name in floating if _matches(name, include)] if include else matrices
+    chosen = [name for name in chosen if not _matches(name, exclude)]
+    if not chosen:
+        raise ConfigError(f"no tensor is left: choose floating ones of {', '.join(tensors)}")
+    return chosen
+
+
+def network_of(
+    tensors: Tensors, include: Sequence[str], exclude: Sequence[str], initial: Tensors | None
+) -> Network:
+    """Return tensors as a `Network`; edits of it are edits of them.
+
+    Globs say what is not frozen; without `include` floating tensors of two or more dimensions.
+    θ0 is `initial`, or the weights as they are.
+
+    Raises:
+        ConfigError: if a glob matches nothing, nothing is left, or `initial` lacks a tensor.
+    """
+    selected = set(_selected(tensors, include, exclude))
+    layers: dict[str, dict[str, Tensor]] = {}
+    held: dict[Any, Tensor] = {}  # one for all names of a tied tensor
+    start: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        buffer, edited = name.endswith(RUNNING), name in selected
+        if not tensor.is_floating_point() or not tensor.numel() or (buffer and not edited):
+            continue  # buffers cannot be frozen
+        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        value = tensor.detach()
+        own = held.setdefault(key, value if buffer else nn.Parameter(value, requires_grad=edited))
+        if own.requires_grad != (edited and not buffer):
+            raise ConfigError(f"{name} is tied to another tensor: include or exclude both")
+        path, _, attribute = name.rpartition(".")
+        weight = name if tensor.ndim >= 2 else re.sub(r"bias(?=[^.]*$)", "weight", name)
+        if weight in tensors and tensors[weight].ndim >= 2:  # each is a layer, with its bias
+            path = weight.removesuffix(".weight")
+        layers.setdefault(path, {})[attribute] = own
+        before = tensors if initial is None or not edited else initial
+        if name in before:  # if not, the network names it
+            start[f"{path}.{attribute}".lstrip(".")] = before[name].detach()
+    model = nn.Module()
+    model._modules.update({path: _layer(path, own) for path, own in layers.items()})
+    return Network("model", model, initial=start, order=list(layers))
+
+
+def _layer(path: str, tensors: Tensors) -> nn.Module:
+    """Return a module of one layer's tensors, with what names and shapes tell of them."""
+    layer, specs = nn.Module(), []
+    for name, tensor in tensors.items():  # names from a file need not be fit for attributes
+        kept: Any = layer._parameters if isinstance(tensor, nn.Parameter) else layer._buffers
+        kept[name] = tensor
+    weight = next((t for t in tensors.values() if t.ndim >= 2), None)
+    if weight is not None:
+        d_out, d_in, *kernel = weight.shape
+        kind, area, own = "conv" if kernel else "linear", math.prod(kernel), path.rpartition(".")[2]
+        # Torch's own attention has one tensor of that name; its parts follow one another.
+        rows = packed_rows("qkv" if own == "in_proj_weight" else own, d_out, d_in)
+        parts = [(part, (index,)) for part, index in rows.items()] or [("", ())]
+        fans = (d_in * area, d_out * area // len(parts))
+        for name, tensor in tensors.items():
+            if tensor is weight or "bias" in name:  # else it is not known what it is
+                role = "weight" if tensor is weight else "bias"
+                specs += [BlockSpec(name, role, kind, p, None, i, *fans) for p, i in parts]
+    elif tensors.keys() <= NORM_ROLES.keys() and tensors.keys() != {"bias"}:
+        specs = [BlockSpec(name, NORM_ROLES[name], "norm") for name in tensors]
+    vars(layer)["block_specs"] = lambda: specs
+    return layer

@@ -1,88 +1,107 @@
-"""What a study will take: seconds and bytes of each cell and of the whole.
+"""What a study will take: `estimate`, for each cell.
 
-- `estimate`: cells → `Estimate`.
-
-A cell takes its share of a whole run (`rlplast.run.cost`). Arms that go on from a prefix share the
-initial weights, and of its replay what they have not overwritten.
+Counts follow from the configs. Cells that have run say how fast others are; else some steps of the
+run are timed here.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
 
 from rlplast.core.clock import Time
-from rlplast.run.cost import Cost, cost_of
-from rlplast.run.length import updates_at
-from rlplast.run.roofline import Machine
+from rlplast.core.errors import RlplastError
+from rlplast.run.length import env_steps_at, updates_at
+from rlplast.run.rates import timed_here
+from rlplast.run.read import read_info, read_lines
 from rlplast.study.plan import Cell
-from rlplast.training.config import RunConfig
 
-__all__ = ["Estimate", "estimate"]
+__all__ = ["estimate"]
 
-_NOT_COUNTED = ("seed", "hooks", "penalties", "layers")  # of a config
+_SECONDS = 3.0  # after which no further config is timed
+_SAME_SPEED = ("seed", "total", "log", "evaluate", "metrics", "checkpoint", "tensorboard")
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """What one cell takes.
+def estimate(cells: Sequence[Cell], folder: Path) -> tuple[dict[str, Counter[str]], str]:
+    """Return what each cell takes, by its key, and a sentence that says where that comes from.
 
-    Attributes:
-        seconds: of one process with the run's threads.
-        flops: of all its updates.
-        disk: bytes that it leaves, beside what it shares with its prefix.
+    Of a cell these are ``env_steps``, ``updates`` and, if a rate is known, ``seconds`` of one
+    process with the run's threads. As long as none has run, also ``disk``, in bytes.
+
+    Args:
+        cells: of a study.
+        folder: the study's, in which some may have run.
     """
-
-    seconds: float
-    flops: float
-    disk: float
-
-    def __add__(self, other: "Estimate") -> "Estimate":
-        """Return what both take."""
-        return Estimate(
-            self.seconds + other.seconds, self.flops + other.flops, self.disk + other.disk
-        )
-
-
-def estimate(cells: Sequence[Cell], machine: Machine) -> Mapping[str, Estimate]:
-    """Return the estimate of each cell by its key; none for kinds of runs that are not known.
-
-    Raises:
-        ConfigError: naming what a network cannot be built from.
-    """
-    costs: dict[str, Cost | None] = {}
-    found = {}
+    alike: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
-        key = _alike(cell.config)
-        if key not in costs:
-            costs[key] = cost_of(cell.config, machine)
-        cost = costs[key]
-        if cost is not None:
-            found[cell.key] = _of_cell(cell, cost)
+        alike[_speed_key(cell.config)].append(cell)
+    rates: dict[str, dict[str, float]] = {}
+    ran, problem, until = 0, "", time.perf_counter() + _SECONDS
+    for key, own in alike.items():
+        runs = [_taken(folder / cell.folder) for cell in own]
+        seconds, updates = (sum(column) for column in zip(*runs, strict=True))
+        try:
+            if updates:
+                rates[key], ran = {"updates": seconds / updates}, ran + 1
+            elif not rates or time.perf_counter() < until:
+                rates[key] = timed_here(own[0].config)
+        except Exception as error:  # environments and networks of users may raise anything
+            said = str(error) if isinstance(error, RlplastError) else repr(error)
+            problem = problem or shorten(said, 300)
+    first = next(iter(rates.values()), {})
+    found = {
+        c.key: _of_cell(c, rates.get(key, first), ran) for key, own in alike.items() for c in own
+    }
+    if not rates:
+        return found, f"no estimate of time and disk: {problem}"
+    here = (
+        "timed here, without compilation, evaluations, metrics, writing, hooks outside of updates"
+    )
+    counts = {f"from cells of {folder}": ran, here: len(rates) - ran}
+    counts |= {"taken for like the first": len(alike) - len(rates)}
+    words = [f"{count} of {len(alike)} configs {how}" for how, count in counts.items() if count]
+    words += [f"{1e3 * first[u]:.3g} ms for {u}" for u in ("env_steps", "updates") if u in first]
+    return found, "; ".join([f"basis: {words[0]}", *words[1:], *([problem] if problem else [])])
+
+
+def _speed_key(config: Any) -> str:
+    """Return what the speed of a run depends on, of its hooks those inside updates."""
+    keys = {k: v for k, v in vars(config).items() if k not in _SAME_SPEED}
+    keys["hooks"] = [row for row in config.hooks if row.get("every") == "1 updates"]
+    return json.dumps(keys, default=vars, sort_keys=True)
+
+
+def _taken(run: Path) -> tuple[float, int]:
+    """Return seconds and updates of a run, without its prefix; 0 where there is none."""
+    try:
+        last = next(r for r in read_lines(run / "metrics.jsonl")[::-1] if "time/seconds" in r)
+        origin = read_info(run).get("branched_from") or {"seconds": 0.0, "clock": {"updates": 0}}
+        updates = last["updates"] - origin["clock"]["updates"]
+        return (last["time/seconds"] - origin["seconds"], updates) if updates > 0 else (0.0, 0)
+    except (RlplastError, LookupError, TypeError, StopIteration):  # it has not begun, or is damaged
+        return 0.0, 0
+
+
+def _of_cell(cell: Cell, rates: Mapping[str, float], ran: int) -> Counter[str]:
+    config: Any = cell.config
+    total = config.total_time()
+
+    def between(count: Callable[[Any, Time], float]) -> float:
+        start = min((count(config, time) for time in cell.starts), default=0.0)
+        stop = min(count(config, time) for time in cell.stops or (total,))
+        return max(0.0, min(stop, count(config, total)) - start)
+
+    counts = {"env_steps": between(env_steps_at), "updates": between(updates_at)}
+    found: Any = Counter(counts)
+    if rates:
+        found["seconds"] = sum(n * rates.get(unit, 0.0) for unit, n in counts.items())
+    if "checkpoint" in rates and not ran:
+        every = config.cadence()
+        kept = 1 if cell.arm is None else every.keep + (every.best is not None)
+        held = min(config.agent.buffer_size, counts["env_steps"]) if "row" in rates else 0
+        found["disk"] = kept * rates["checkpoint"] + held * rates.get("row", 0.0)
+        found["disk"] += 0.0 if cell.parent else rates["initial"]
     return found
-
-
-def _alike(config: RunConfig) -> str:
-    """Return what a run's cost depends on."""
-    return json.dumps(
-        {k: v for k, v in vars(config).items() if k not in _NOT_COUNTED}, default=vars
-    )
-
-
-def _of_cell(cell: Cell, cost: Cost) -> Estimate:
-    start = min((_share(cell.config, t, cost) for t in cell.starts), default=0.0)
-    stop = min((_share(cell.config, t, cost) for t in cell.stops), default=1.0)
-    share = max(0.0, stop - start)
-    kept = cost.checkpoints if cell.arm is not None else 1
-    disk = kept * cost.checkpoint + (0.0 if cell.parent else cost.initial)
-    return Estimate(
-        seconds=share * cost.seconds,
-        flops=share * cost.updates * cost.flops,
-        disk=disk + min(cost.rows, share * cost.env_steps) * cost.row,
-    )
-
-
-def _share(config: RunConfig, time: Time, cost: Cost) -> float:
-    """Return how much of a run's updates, or of its env_steps, lies before a time."""
-    if time.unit == "env_steps" and cost.env_steps:
-        return min(1.0, time.value / cost.env_steps)
-    return min(1.0, updates_at(config, time) / max(cost.updates, 1.0))

@@ -36,7 +36,7 @@ from rlplast.training.best import Best, improved, write_best
 from rlplast.training.intervals import Cadence, is_due
 from rlplast.training.run_folder import RunFolder, clock_fields
 from rlplast.training.signals import noted_signals
-from rlplast.training.trainable import Trainable, go_to
+from rlplast.training.trainable import Trainable, attach, go_to
 
 __all__ = ["Cadence", "Loop"]
 
@@ -95,10 +95,7 @@ class Loop:
                 the last checkpoint is kept.
         """
         trainable = self.trainable
-        trainable.after_update = self.hooks.after_update
-        trainable.inside_key = self.hooks.inside_key
-        trainable.recorded = self.hooks.recorded()
-        trainable.gradients_read = self.hooks.gradients_read()
+        attach(trainable, self.hooks)
         self._since = time.perf_counter()
         getattr(self.observer, "begins", _ignore)(self)
         with noted_signals() as signals, self._background:

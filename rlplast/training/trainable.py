@@ -10,10 +10,11 @@ from typing import Any, Protocol
 
 from rlplast.core.clock import Clock
 from rlplast.core.method.context import Activations, Source
+from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 
-__all__ = ["AfterUpdate", "Trainable", "go_to", "no_hooks", "no_key", "penalties_of"]
+__all__ = ["AfterUpdate", "Trainable", "attach", "go_to", "no_hooks", "no_key", "penalties_of"]
 
 AfterUpdate = Callable[[Clock, Mapping[str, Activations]], None]
 
@@ -25,6 +26,14 @@ def no_hooks(clock: Clock, activations: Mapping[str, Activations]) -> None:
 def no_key(clock: Clock) -> Hashable:
     """Return what nothing inside an update depends on."""
     return None
+
+
+def attach(trainable: Any, hooks: Hooks) -> None:
+    """Let hooks act inside a trainable's updates."""
+    trainable.after_update = hooks.after_update
+    trainable.inside_key = hooks.inside_key
+    trainable.recorded = hooks.recorded()
+    trainable.gradients_read = hooks.gradients_read()
 
 
 def go_to(trainable: Any, clock: Clock) -> None:

@@ -80,16 +80,6 @@ def test_plan_is_shown_and_nothing_is_done(tmp_path: Path):
     assert "15 cells: the training of 5.25 whole runs instead of 9, 42% saved" in outcome.out
 
 
-def test_a_plan_says_that_its_hours_are_of_the_cpu_where_cells_use_a_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    config = write_study(tmp_path, TINY, ARMS, seeds=[3])
-    said = "these hours are of the CPU; how long cells take on their GPU is not estimated"
-    assert said not in command("study", config, "--plan").out
-    monkeypatch.setattr("rlplast.cli.study_plan.uses_gpu", lambda device: True)
-    assert said in " ".join(command("study", config, "--plan").out.split())
-
-
 def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path):
     arms = {"[bold]x[/nobody]": {"hooks": []}, "b": {"grid": {"optimizer.lr": [1, 2]}}}
     outcome = command("study", write_study(tmp_path, TINY, arms), "--plan")

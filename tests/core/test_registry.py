@@ -1,13 +1,15 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import Field, PositiveInt
 
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import build, check_range, get, param, register, rows
+from rlplast.core.registry import build, get, register, rows
+from rlplast.core.validation import check_value, hints_of
 
 pytestmark = pytest.mark.usefixtures("own_methods")
 
@@ -22,12 +24,12 @@ def toy() -> Iterator[Any]:
         More about it.
         """
 
-        coef: float = param(0.1, "[0, 1)")
-        times: int = param(3, "[1, inf)")
-        rule: str = param("exact", "exact | printed")
-        on: bool = param(False, "")
-        layers: int | None = param(None, "[1, inf)")
-        head: float | None = param(None, "(0, 1]")
+        coef: Annotated[float, Field(ge=0, lt=1)] = 0.1
+        times: PositiveInt = 3
+        rule: Literal["exact", "printed"] = "exact"
+        on: bool = False
+        layers: PositiveInt | None = None
+        head: Annotated[float, Field(gt=0, le=1)] | None = None
 
     yield Toy
 
@@ -52,8 +54,8 @@ def test_row_is_read_from_the_definition(toy: Any) -> None:
 
 
 def test_functions_register_their_keyword_only_parameters() -> None:
-    @register("metrics", "toy_metric", source="x", ranges={"delta": "(0, 1)"})
-    def toy_metric(weight: float, *, delta: float = 0.01) -> float:
+    @register("metrics", "toy_metric", source="x")
+    def toy_metric(weight: float, *, delta: Annotated[float, Field(gt=0, lt=1)] = 0.01) -> float:
         """Measure."""
         return weight * delta
 
@@ -85,17 +87,17 @@ def test_optional_whole_numbers_stay_whole(toy: Any) -> None:
         ({"coef": 1.0}, r"toy\.coef = 1\.0: allowed is \[0, 1\)"),
         ({"coef": -0.1}, r"toy\.coef = -0\.1: allowed is \[0, 1\)"),
         ({"coef": float("nan")}, r"toy\.coef = nan"),
-        ({"coef": "0.5"}, r"toy\.coef = '0\.5': allowed is \[0, 1\)"),
+        ({"coef": "0.5"}, r"toy\.coef = '0\.5': allowed is a number in \[0, 1\)"),
         ({"coef": True}, r"toy\.coef = True"),
-        ({"coef": None}, r"toy\.coef = None"),
+        ({"coef": None}, r"toy\.coef = null"),
         ({"coef": [0.5]}, r"toy\.coef = \[0\.5\]"),
         ({"times": 0}, r"toy\.times = 0: allowed is \[1, inf\)"),
         ({"times": 1.5}, r"toy\.times = 1\.5: allowed is a whole number in \[1, inf\)"),
         ({"times": float("inf")}, r"toy\.times = inf"),
         ({"rule": "exakt"}, r"toy\.rule = 'exakt': did you mean 'exact'"),
         ({"rule": 3}, r"toy\.rule = 3: allowed: exact, printed"),
-        ({"on": 1}, r"toy\.on = 1: allowed is bool"),
-        ({"on": "yes"}, r"toy\.on = 'yes': allowed is bool"),
+        ({"on": 1}, r"toy\.on = 1: allowed is true or false"),
+        ({"on": "yes"}, r"toy\.on = 'yes': allowed is true or false"),
         ({"head": 0}, r"toy\.head = 0: allowed is \(0, 1\]"),
         ({"layers": 0}, r"toy\.layers = 0: allowed is \[1, inf\)"),
     ],
@@ -106,24 +108,6 @@ def test_bad_parameters_name_key_value_and_what_is_allowed(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         build("penalties", "toy", params)
-
-
-@pytest.mark.parametrize(
-    ("range_", "inside", "outside"),
-    [
-        ("[0, 1]", (0, 1), (-1e-9, 1 + 1e-9)),
-        ("(0, 1)", (1e-9, 0.999), (0, 1)),
-        ("(-inf, 0]", (-1e38, 0), (1e-9, -1e39)),
-    ],
-)
-def test_brackets_say_whether_the_end_is_included(
-    range_: str, inside: tuple[float, ...], outside: tuple[float, ...]
-) -> None:
-    for value in inside:
-        assert check_range("k", value, 0.5, range_) == value
-    for value in outside:
-        with pytest.raises(ConfigError):
-            check_range("k", value, 0.5, range_)
 
 
 def test_names_are_unique_and_families_known(toy: Any) -> None:
@@ -165,7 +149,8 @@ def test_every_registered_default_lies_in_its_own_range() -> None:
     for info in rows():
         for name, spec in info.params.items():
             value = spec["default"]
-            assert check_range(name, value, value, spec["range"]) == value, (info.name, name)
+            hint = hints_of(info.target).get(name, Any)
+            assert check_value(name, value, hint) == value, (info.name, name)
 
 
 def test_every_entry_has_a_summary_and_a_source() -> None:
@@ -181,15 +166,3 @@ def test_registry_shows_the_pairs_and_their_range() -> None:
     assert row["params"]["life"] == {"default": [1000, 5000], "range": "[1, 1000000000]"}
     assert row["params"]["layers"] == {"default": None, "range": "names"}
     assert row["summary"].startswith("Let hidden units sleep")
-
-
-def test_pairs_and_names_are_checked() -> None:
-    assert check_range("k", [2, 5.0], (1, 3), "[1, 9]") == (2, 5)
-    assert check_range("k", [2, 2], (0.5, 3.0), "[0, inf)") == (2.0, 2.0)
-    assert check_range("k", ["a*", "b"], None, "names") == ("a*", "b")
-    for value in ([0, 5], [2, 10], [5, 2], [2], [2, 3, 4], 2, "25", [2, None], [True, 3], None):
-        with pytest.raises(ConfigError, match="k = "):
-            check_range("k", value, (1, 3), "[1, 9]")
-    for value in ("a", [], [""], [1], {"a": 1}):
-        with pytest.raises(ConfigError, match="allowed is a list of names or globs"):
-            check_range("k", value, None, "names")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rlplast.cli.bench_command import agent_config
 from rlplast.cli.main import COMMANDS, main, parser
 from rlplast.cli.train_command import overrides
 from rlplast.core import registry
@@ -72,9 +71,7 @@ def test_commands_and_their_options_exist(
 ) -> None:
     monkeypatch.chdir(ROOT)
     arguments, rest = parser().parse_known_args(split(line))
-    if arguments.command == "bench":
-        agent_config(rest, arguments.threads)
-    elif arguments.command not in ("train", "units", "apply"):
+    if arguments.command not in ("train", "units", "apply", "bench"):
         assert not rest
     elif getattr(arguments, "config", None) in shipped_configs():
         config = read_config(arguments.config, overrides(rest))
@@ -120,9 +117,14 @@ def known(line: str) -> bool:
         case ["python", "-m", "pytest", *files]:
             tests = [f for f in files if f.startswith("tests/") and "my_" not in f]
             return all((ROOT / file).exists() for file in tests)
+        case ["python", "-m", "benchmarks", *words]:
+            text = (ROOT / "benchmarks" / "__main__.py").read_text()
+            return all(f'"{word}"' in text for word in words if not word.isdigit())
+        case ["python", "-m", module, *options] if module.startswith("benchmarks."):
+            text = (ROOT / f"{module.replace('.', '/')}.py").read_text()
+            return all(f'"{o}"' in text for o in options if o.startswith("--"))
         case ["python" | "bash", script, *options]:
-            sources = [script, "scripts/bench_tools.py"]
-            text = "".join((ROOT / source).read_text() for source in sources)
+            text = (ROOT / script).read_text()
             return all(f'"{o}"' in text for o in options if o.startswith("--"))
         case ["for", *_] | ["done"] | ["tensorboard", "--logdir", _]:
             return True

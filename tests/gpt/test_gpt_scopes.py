@@ -5,7 +5,6 @@ import torch
 
 import rlplast
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.once import fire_once
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from rlplast.gpt.model import GPT, GPTModelConfig
@@ -97,7 +96,7 @@ def test_full_reset_returns_the_tied_tensor_to_its_start():
     net.initialise(torch_stream(1, "init"))
     start = snapshot(model)
     randomise(model, 2)
-    fire_once("full_reset", net, init="stored")
+    rlplast.apply("full_reset", net, init="stored")
     assert not changed(start, model)
 
 

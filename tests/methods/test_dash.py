@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.once import fire_once
 from rlplast.core.network.network import Network
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.methods.dash import dash, shrink_factors
@@ -208,7 +207,7 @@ def test_networks_without_neurons_and_missing_losses_are_refused() -> None:
     with pytest.raises(
         ConfigError, match="reads gradients of network 'model', whose loss is not known"
     ):
-        fire_once("dash", module, inputs=torch.zeros(2, 5), batches=1)
+        rlplast.apply("dash", module, inputs=torch.zeros(2, 5), batches=1)
     with pytest.raises(ConfigError, match="batches = None: a probe has no end"):
         dash(module, inputs=torch.zeros(2, 5), loss=loss_of(module))
     with pytest.raises(ConfigError, match="reads batches of data, which an update has no time for"):

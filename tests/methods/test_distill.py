@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.core.errors import BadWeights, NothingToEdit
-from rlplast.core.method.once import fire_once
 from rlplast.core.network.network import Network
 from rlplast.core.rng import preserve_global_rng
 from rlplast.run import api
@@ -107,7 +106,7 @@ def test_a_firing_is_that_of_the_reset(reset: str) -> None:
     twin = copy.deepcopy(driven.module)
     initial = {b.name: driven.network.initial[b.name] for b in driven.network.blocks}
     other = Network("net", twin, torch.optim.SGD(twin.parameters(), lr=0.1), initial=initial)
-    fire_once(reset, other)
+    rlplast.apply(reset, other)
     driven.hooks.step(updates=2)
     after = driven.module.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import rlplast
 from rlplast.core.errors import NothingToEdit
-from rlplast.core.method.once import fire_once
 from rlplast.core.network.network import Network
 from tests.methods.nets import ConvNet, randomise, snapshot
 from tests.models import StackedPair
 
 
 def project(model: Any, **options: Any) -> dict[str, Tensor]:
-    fire_once("hypersphere_project", model, **options)
+    rlplast.apply("hypersphere_project", model, **options)
     return snapshot(model.module if isinstance(model, Network) else model)
 
 

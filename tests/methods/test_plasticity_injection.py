@@ -13,7 +13,6 @@ import rlplast
 from rlplast.agents.networks import Architecture, QNetwork
 from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.once import fire_once
 from rlplast.core.network.network import Network
 from rlplast.core.rng import preserve_global_rng
 from rlplast.methods.plasticity_injection import Injected
@@ -98,7 +97,7 @@ class Made:
         return self
 
     def inject(self, **options: Any) -> rlplast.Receipt:
-        return fire_once("plasticity_injection", self.network, **options)
+        return rlplast.apply("plasticity_injection", self.network, **options)
 
     @property
     def injected(self) -> list[Injected]:
@@ -273,7 +272,7 @@ def test_values_gradients_and_sgd_steps_are_the_twins(depth: int, slot: int | No
     rlplast.replace_layers(module, "plasticity_injection", layers=depth)
     network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
     old = naive.copied(heads_of(module, paths, slot))
-    fire_once("plasticity_injection", network)
+    rlplast.apply("plasticity_injection", network)
     twin = naive.inject(old, heads_of(module, paths, slot))
     for step in range(4):
         raw = normal(6, 5, seed=step).double()
@@ -387,7 +386,7 @@ def test_heads_with_other_nonlinearities_are_injected(nonlinearity: type[nn.Modu
     network = Network("net", module)
     x = normal(8, 5)
     before = module(x)
-    fire_once("plasticity_injection", network)
+    rlplast.apply("plasticity_injection", network)
     assert torch.equal(module(x), before)
     with torch.no_grad():
         module[2].weight.add_(0.1)
@@ -434,7 +433,7 @@ def test_a_unit_that_starts_anew_leaves_the_frozen_copies_too(kind: str, method:
     rlplast.replace_layers(module, "plasticity_injection")
     network = Network("net", module, torch.optim.Adam(module.parameters()))
     inputs = torch.randn(16, 5) if kind == "linear" else torch.randn(16, 1, 5, 5)
-    fire_once("plasticity_injection", network)
+    rlplast.apply("plasticity_injection", network)
     with torch.no_grad():  # as after training: the head is no longer its frozen draw
         module[-1].weight.add_(0.1)
     row = {"method": method} | RESETS[method]

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.once import fire_once
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from rlplast.methods.redo import dormant, redo
@@ -220,7 +219,7 @@ def test_a_network_without_hidden_units_is_refused_with_the_reason() -> None:
 
 def test_without_inputs_the_message_says_what_is_missing() -> None:
     with pytest.raises(ConfigError, match=r"redo reads activations: pass"):
-        fire_once("redo", NETS["mlp"].module())
+        rlplast.apply("redo", NETS["mlp"].module())
 
 
 # --- in a loop ----------------------------------------------------------------------------

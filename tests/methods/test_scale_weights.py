@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+import rlplast
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.once import fire_once
 from tests.methods.chains import ALL, inputs_for, make
 from tests.methods.nets import ConvNet, Mlp, randomise, snapshot
 
@@ -20,7 +20,7 @@ def test_in_proportion_outputs_are_one_multiple_of_what_they_were(net: str, fact
     network.module.train()  # BatchNorm by the statistics of the batch
     x = inputs_for(network)
     before = network.module(x)
-    fire_once("scale_weights", network, factor=factor)
+    rlplast.apply("scale_weights", network, factor=factor)
     after = network.module(x)
     multiple = float((after * before).sum() / before.square().sum())
     power = math.log(multiple) / math.log(factor)  # the layers after the last norm
@@ -31,7 +31,7 @@ def test_in_proportion_outputs_are_one_multiple_of_what_they_were(net: str, fact
 def test_a_bias_gets_the_factor_once_per_layer_so_far() -> None:
     model = randomise(ConvNet(norm=False), 1)
     before = snapshot(model)
-    fire_once("scale_weights", model, factor=0.5)
+    rlplast.apply("scale_weights", model, factor=0.5)
     biases = [name for name in before if name.endswith("bias")]
     assert len(biases) > 2
     for name, value in snapshot(model).items():
@@ -42,7 +42,7 @@ def test_a_bias_gets_the_factor_once_per_layer_so_far() -> None:
 def test_a_norm_layer_starts_anew() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 2))
     before = snapshot(randomise(model, 2))
-    fire_once("scale_weights", model, factor=0.5)
+    rlplast.apply("scale_weights", model, factor=0.5)
     powers = {"0.bias": 1, "1.bias": 1, "3.bias": 2}
     for name, value in snapshot(model).items():
         assert torch.equal(value, before[name] * 0.5 ** powers.get(name, 1)), name
@@ -52,7 +52,7 @@ def test_without_proportion_weights_alone_are_scaled_and_classes_change() -> Non
     model = randomise(Mlp(), 3)
     x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
     before, classes = snapshot(model), model(x).argmax(1)
-    fire_once("scale_weights", model, factor=0.25, proportional=False)
+    rlplast.apply("scale_weights", model, factor=0.25, proportional=False)
     for name, value in snapshot(model).items():
         factor = 1 if name.endswith("bias") else 0.25
         assert torch.equal(value, before[name] * factor), name
@@ -70,14 +70,14 @@ class Residual(nn.Module):
 
 def test_a_network_that_branches_has_no_proportion() -> None:
     with pytest.raises(ConfigError, match="model branches: add joins"):
-        fire_once("scale_weights", Residual())
+        rlplast.apply("scale_weights", Residual())
     model = randomise(Residual(), 1)
     before = model.fc.weight.detach().clone()
-    fire_once("scale_weights", model, factor=2.0, proportional=False)
+    rlplast.apply("scale_weights", model, factor=2.0, proportional=False)
     assert torch.equal(model.fc.weight, 2 * before)
 
 
 @pytest.mark.parametrize("proportional", [True, False])
 def test_a_model_without_layers_is_refused(proportional: bool) -> None:
     with pytest.raises(NothingToEdit, match="scale_weights finds no linear, conv or norm layer"):
-        fire_once("scale_weights", nn.Embedding(4, 2), proportional=proportional)
+        rlplast.apply("scale_weights", nn.Embedding(4, 2), proportional=proportional)

@@ -11,7 +11,6 @@ import rlplast
 from rlplast.agents.networks import Architecture, QNetwork
 from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.once import fire_once
 from rlplast.core.network.network import Network
 from rlplast.gpt.model import GPT, GPTModelConfig
 from tests.methods.unit_nets import NETS, Trained, normal
@@ -163,7 +162,7 @@ def test_an_injection_moves_no_output() -> None:
     rlplast.replace_layers(module, "plasticity_injection")
     network, x = Network("net", module, torch.optim.Adam(module.parameters())), normal(4, 5)
     before = module(x)
-    fire_once("plasticity_injection", network)
+    rlplast.apply("plasticity_injection", network)
     torch.testing.assert_close(module(x), before)
 
 

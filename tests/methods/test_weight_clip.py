@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.core.errors import NothingToEdit
-from rlplast.core.method.once import fire_once
 from tests.methods.nets import ConvNet, randomise, snapshot
 
 
 def clip(model: nn.Module, **options: Any) -> dict[str, Tensor]:
-    fire_once("weight_clip", model, **options)
+    rlplast.apply("weight_clip", model, **options)
     return snapshot(model)
 
 

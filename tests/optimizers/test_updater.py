@@ -11,7 +11,6 @@ from torch.optim import lr_scheduler
 import rlplast
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.once import fire_once
 from rlplast.core.network import optim_state
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import RULES, allocate, optimizer_tensors
@@ -228,7 +227,7 @@ def test_an_optimizer_of_ones_own_is_named_in_a_config_and_reset_by_its_rule(mon
     updates(module, updater, 3)
     network = Network("net", module, updater.optimizers)
     assert all(t.any() for t in optimizer_tensors(network).values())
-    fire_once("full_reset", network)
+    rlplast.apply("full_reset", network)
     assert not any(t.any() for t in optimizer_tensors(network).values())
 
 

@@ -21,6 +21,7 @@ from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
 from rlplast.training.checkpoint import network_tensors
+from rlplast.training.trainable import attach
 from tests.cases import CASES
 from tests.every_kind import KINDS, small_run
 from tests.marks import optimizers
@@ -76,8 +77,7 @@ def trained(config: dict[str, Any], accelerate: str) -> tuple[dict[str, torch.Te
     config = accelerated(config, accelerate)
     agent: Any
     agent, hooks = build(read_config(config, {}))
-    agent.after_update, agent.inside_key = hooks.after_update, hooks.inside_key
-    agent.recorded, agent.gradients_read = hooks.recorded(), hooks.gradients_read()
+    attach(agent, hooks)
     replays = 0
     while agent.clock.updates < UPDATES:
         before = agent.clock

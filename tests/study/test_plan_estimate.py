@@ -1,25 +1,27 @@
 """What `--plan` says of time and disk, beside closed forms; and that it needs no data."""
 
-import sys
+import json
+import shutil
+import time
 from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
-import torch
 import yaml
-from torch import nn
 
+from rlplast.cli.study_command import read_study_config, study_cells
 from rlplast.cli.tables import duration, size
 from rlplast.core.clock import Time
-from rlplast.run.build import build
 from rlplast.run.config_file import read_config
-from rlplast.run.cost import cost_of
-from rlplast.run.length import updates_at
-from rlplast.run.roofline import Machine, Traced
+from rlplast.run.length import env_steps_at, updates_at
+from rlplast.run.rates import _of_others, timed_here
+from rlplast.study.estimate import estimate
 from rlplast.study.plan import PlannedRun, cost, plan
-from tests.agents.pictures import SIDE
+from rlplast.training.config import RunConfig
 from tests.cli.commands import command
+from tests.cli.studies import TINY
+from tests.study.inline import run_study, write_study
 
-MACHINE = Machine(matmul=1e9, conv=1e9, bandwidth=1e12, overhead=0.0)
 CLASSIFIER = {
     "kind": "supervised",
     "data": {"name": "mnist", "folder": "nowhere"},
@@ -27,14 +29,6 @@ CLASSIFIER = {
     "stream": {"name": "warm_start", "fraction": 0.1, "epochs": [10, 2]},
     "batch_size": 100,
 }
-
-
-def test_the_work_of_a_linear_layer_is_its_products():
-    layer, x = nn.Linear(30, 20), torch.rand(7, 30)
-    with Traced(MACHINE) as traced:
-        layer(x).sum().backward()
-    assert traced.flops == 2 * (2 * 7 * 30 * 20)  # forward, and the gradient of the weight
-    assert traced.seconds == pytest.approx(traced.flops / 1e9, rel=0.05)
 
 
 def test_updates_of_a_stream_follow_from_the_size_of_its_set():
@@ -51,99 +45,109 @@ def test_a_shared_phase_counts_by_its_updates():
     assert cost(cells) == (pytest.approx(1 / 3 + 2 * 2 / 3), 2)  # of 1800 updates it has 600
 
 
-def test_arithmetic_and_disk_of_a_classifier():
-    found = cost_of(read_config(CLASSIFIER | {"checkpoint": {"every": "10%", "keep": 3}}), MACHINE)
-    assert found is not None
-    weights = 784 * 100 + 100 * 10
-    count = weights + 110
-    assert found.flops == 100 * (2 * 3 * weights - 2 * 784 * 100)  # images need no gradient
-    assert found.checkpoint == 4 * 3 * count  # weights and two moments
-    assert (found.checkpoints, found.rows) == (3, 0)
+def test_counts_of_cells_are_those_of_their_runs(tmp_path):
+    """The lake's episodes have at most 2 env_steps; 16 updates follow each after the first 32."""
+    hooks = [[], [{"method": "full_reset", "at": "50 episodes"}]]
+    configs = [read_config("dqn/frozen_lake", {"total": "100 episodes", "hooks": h}) for h in hooks]
+    cells = plan([PlannedRun("", 1, str(i), config) for i, config in enumerate(configs)])
+    found = estimate(cells, tmp_path)[0]
+    prefix = 100, 16 * (100 - 32)
+    assert [(found[cell.key]["env_steps"], found[cell.key]["updates"]) for cell in cells] == [
+        prefix,
+        *[(100, 16 * 100)] * 2,
+    ]
 
 
-def test_an_evaluation_with_corrupted_images_takes_as_much_longer_as_there_are_more_of_them():
-    data = {"name": "cifar10", "folder": "nowhere"}
-    plain, more = (
-        cost_of(read_config(CLASSIFIER | {"data": data | own}), MACHINE)
-        for own in ({}, {"corrupted": "nowhere"})
-    )
-    assert plain is not None and more is not None
-    assert more.evaluation == pytest.approx(76 * plain.evaluation)  # 15 corruptions, 5 severities
-
-
-def test_a_model_that_reads_numbers_as_it_is_built_is_counted_without_its_weights(monkeypatch):
-    def create_model(name: str, *, pretrained: bool, in_chans: int, num_classes: int) -> nn.Module:
-        assert not pretrained
-        rates = [rate.item() for rate in torch.linspace(0, 0.5, 2, device="cpu")]  # as timm does
-        layers = [nn.Flatten(), nn.Linear(in_chans * 784, 100), *map(nn.Dropout, rates)]
-        return nn.Sequential(*layers, nn.Linear(100, num_classes))
-
-    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=create_model))
-    model = {"name": "timm", "timm": "small", "pretrained": True}
-    found = cost_of(read_config(CLASSIFIER | {"model": model}), MACHINE)
-    assert found is not None
-    weights = 784 * 100 + 100 * 10
-    assert found.flops == 100 * (2 * 3 * weights - 2 * 784 * 100)  # as of our own network
-
-
-def test_an_agent_stores_single_frames_and_learns_after_its_random_steps():
-    config = read_config("dqn/asterix")
-    found = cost_of(config, MACHINE)
-    assert found is not None
-    assert (found.updates, found.env_steps) == (2_480_000, 2_500_000)
-    assert found.rows == 1_000_000 and 84 * 84 < found.row < 84 * 84 + 40
-
-
-def test_an_agent_has_the_layers_and_updates_of_its_config():
-    config = read_config("dqn/frozen_lake", {"total": "100 episodes"})
-    found = cost_of(config, MACHINE)
-    assert found is not None
-    count = (4 * 256 + 256) + (256 * 64 + 64) + (64 * 4 + 4)
-    assert found.checkpoint == 4 * (3 * count + count)  # weights, two moments, and the target
-    assert (found.env_steps, found.updates) == (200, 16 * (200 - 32))  # at most 2 in a crossing
+def test_counts_of_a_schedule_of_replay_ratios():
     ratios = {"replay_ratio": [{"value": 1}, {"from": "150 env_steps", "value": 3}]}
     config = read_config("dqn/frozen_lake", {"total": "200 env_steps", **ratios})
     assert updates_at(config, Time(160, "env_steps")) == 150 - 32 + 3 * 10
     assert updates_at(config, config.total_time()) == 150 - 32 + 3 * 50
-    sac = read_config("sac/dmc_mlp", {"agent.hidden": [40, 30, 20], "env.id": "gym/Pendulum-v1"})
-    found = cost_of(sac, MACHINE)
-    assert found is not None
-    actor = (3 * 40 + 40) + (40 * 30 + 30) + (30 * 20 + 20) + 2 * (20 + 1)
-    critics = 2 * ((4 * 40 + 40) + (40 * 30 + 30) + (30 * 20 + 20) + (20 + 1))
-    assert found.checkpoint == 4 * (3 * (actor + critics) + critics)
+    assert env_steps_at(config, Time(150 - 32 + 3 * 10, "updates")) == 160
+    assert env_steps_at(read_config(CLASSIFIER), Time(10, "updates")) == 0
+    other = RunConfig(kind="of a plug-in", total="100 updates")
+    assert updates_at(other, other.total_time()) == 100
+    assert updates_at(other, Time(10, "epochs")) == 0  # not known
+
+
+def test_a_cell_costs_its_steps_and_leaves_its_checkpoints(tmp_path, monkeypatch):
+    rates = {"env_steps": 2.0, "updates": 3.0, "checkpoint": 1000.0}
+    rates |= {"initial": 100.0, "row": 10.0}
+    monkeypatch.setattr("rlplast.study.estimate.timed_here", lambda config: rates)
+    keys = {"total": "200 env_steps", "replay_ratio": 1, "checkpoint": {"keep": 3}}
+    hooks = [{"method": "full_reset", "at": "100 env_steps"}]
+    configs = [read_config("dqn/frozen_lake", keys | {"hooks": own}) for own in ([], hooks)]
+    cells = plan([PlannedRun("", 1, str(i), config) for i, config in enumerate(configs)])
+    whole, basis = estimate(cells, tmp_path)
+    found = [whole[cell.key] for cell in cells]
+    assert [own["seconds"] for own in found] == [2 * 100 + 3 * 68, *[2 * 100 + 3 * 100] * 2]
+    assert [own["disk"] for own in found] == [1100 + 10 * 100, *[3000 + 10 * 100] * 2]
+    assert "1 of 1 configs timed here" in basis
+    assert "2e+03 ms for env_steps; 3e+03 ms for updates" in basis
 
 
 @pytest.mark.parametrize(
-    "agent",
+    ("keys", "kept"),
     [
-        {"network": "drq", "convs": [[4, 3, 2], [8, 3, 1]], "random_shift": 4},
-        {"network": "tests.agents.own_sac_nets:pictures"},
+        ({"kind": "supervised", "data": {"name": "digits"}, "model": {"hidden": [9]}}, 3),
+        ({"kind": "dqn", "env": {"id": "gym/CartPole-v1"}, "agent": {"hidden": [9]}}, 4),
     ],
-    ids=["drq", "own"],
 )
-def test_what_reads_pictures_is_counted_with_its_weights_and_stored_pictures(agent):
-    env = {"id": "gym/tests/Spot-v0", "num_envs": 1}
-    keys = {"kind": "sac", "total": "6k env_steps", "env": env, "agent": agent | {"critics": 3}}
-    config = read_config(keys | {"optimizer": {"name": "adam"}})
-    found = cost_of(config, MACHINE)
-    trained, _ = build(config)
-    networks = [trained.networks[name].module for name in ("actor", "critic")]
-    count = sum(p.numel() for network in networks for p in network.parameters())
-    trained.close()
-    assert found is not None
-    assert found.initial == 4 * count
-    assert found.rows == 6000
-    assert 3 * SIDE * SIDE < found.row < 3 * SIDE * SIDE + 40
+def test_bytes_are_those_of_a_checkpoint(keys, kept):
+    """Weights and two moments of Adam, of a DQN its target's weights too, 4 bytes each."""
+    found = timed_here(read_config(keys))
+    inputs, outputs = (64, 10) if keys["kind"] == "supervised" else (4, 2)
+    weights = 4 * (inputs * 9 + 9 + 9 * outputs + outputs)
+    assert 0 <= found["checkpoint"] - kept * weights < 50  # Adam's counts of steps
+    assert found["initial"] == weights
+    assert found["updates"] > 0
+    if keys["kind"] == "dqn":
+        assert found["env_steps"] > 0
+        assert found["row"] == 4 * 4 + 14  # and action, reward, discount, two bytes
 
 
-def test_plan_needs_no_data_and_says_what_is_missing(tmp_path):
+def test_an_update_too_long_to_wait_for_is_priced_by_some_of_its_samples():
+    class Slow:
+        config = SimpleNamespace(batch_size=1000, total_time=lambda: None)
+        networks: ClassVar = {"model": None}
+
+        def sample(self, count: int, number: int) -> int:
+            return count
+
+        def loss(self, network: str, batch: int) -> Any:
+            return SimpleNamespace(backward=lambda: time.sleep(0.02 * batch))
+
+    assert 20 <= _of_others(Slow())["updates"] < 100
+
+
+def test_cells_that_have_run_say_what_others_take(tmp_path):
+    arms = {"none": {}, "fire": {"hooks": [{"method": "fire", "at": "50%"}]}}
+    config, out = write_study(tmp_path, TINY, arms), tmp_path / "study"
+    run_study(config, out)
+    shutil.rmtree(next(out.glob("cells/*/fire*")))  # its price is that of the others
+    cells = study_cells(read_study_config(str(config)))
+    found, basis = estimate(cells, out)
+    assert basis.startswith(f"basis: 1 of 1 configs from cells of {out}; ")
+    none = next(out.glob("cells/*/none*"))  # no line of the prefix has an update
+    last = json.loads((none / "metrics.jsonl").read_text().splitlines()[-1])
+    origin = json.loads((none / "run.json").read_text())["branched_from"]
+    seconds = last["time/seconds"] - origin["seconds"]
+    updates = last["updates"] - origin["clock"]["updates"]
+    for cell in cells:
+        own = found[cell.key]
+        assert own["updates"] > 0
+        assert own["seconds"] == pytest.approx(own["updates"] * seconds / updates)
+
+
+def test_plan_without_data_counts_and_says_what_is_missing(tmp_path):
     path = tmp_path / "study.yaml"
     arms = {"none": {"hooks": []}, "fire": {"hooks": [{"method": "fire", "on": "phase_start"}]}}
     path.write_text(yaml.safe_dump({"base": CLASSIFIER, "arms": arms}))
     outcome = command("study", path, "--plan", "--out", tmp_path / "out")
     assert outcome.code == 0, outcome.err
-    assert "prefix to 1 phase  " in outcome.out
-    assert "estimate: " in outcome.out and "basis: " in outcome.out
+    assert "prefix to 1 phase  600 updates\n" in outcome.out
+    assert "estimate: 3,000 updates, one cell" in outcome.out
+    assert "no estimate of time and disk: data.folder = 'nowhere'" in outcome.out
     assert "not there yet: nowhere (data.folder)" in outcome.out
     assert not (tmp_path / "out").exists()
 

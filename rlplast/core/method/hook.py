@@ -14,9 +14,9 @@ from torch import Tensor
 from rlplast.core.clock import Clock
 from rlplast.core.device import refuse_capture
 from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
-from rlplast.core.method.apply import Planned, apply
 from rlplast.core.method.context import Activations, Context, Source
 from rlplast.core.method.deviation import deviation
+from rlplast.core.method.firing import Planned, carry_out
 from rlplast.core.method.method import Method, State, has_face, readable
 from rlplast.core.method.readings import Inside, Probe
 from rlplast.core.method.receipt import Receipt
@@ -230,11 +230,11 @@ class Hook:
     def fire(
         self, clock: Clock, due_count: int, seed: int, networks: Iterable[Network] | None = None
     ) -> list[Receipt]:
-        """Plan and apply one firing on each network; see `rlplast.core.method.apply.apply`."""
+        """Plan and apply one firing on each network; see `rlplast.core.method.firing.carry_out`."""
         chosen = self.networks if networks is None else networks
         planned = [self._planned(n, clock, due_count, seed) for n in chosen]
         moved = [self._deviation(p.network, p.edits, clock) for p in planned]
-        receipts = apply(
+        receipts = carry_out(
             planned,
             method=self.method.name,
             clock=clock,

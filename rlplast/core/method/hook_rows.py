@@ -11,9 +11,9 @@ from typing import Any
 
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.apply import check_policy
 from rlplast.core.method.condition import Measured
 from rlplast.core.method.context import Source
+from rlplast.core.method.firing import check_policy
 from rlplast.core.method.hook import Hook
 from rlplast.core.method.listing import Row, parse_row
 from rlplast.core.method.method import Method

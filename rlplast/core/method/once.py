@@ -1,10 +1,12 @@
-"""One firing on anybody's model, without a schedule.
+"""A method applied once, to anybody's model and without a schedule.
 
-- `fire_once`: what `rlplast.fire`, `rlplast.swr` and the other plain functions call.
+- `apply`: any method, by its name.
+- `plain`: a function that applies one method, such as `rlplast.fire`.
 """
 
-from collections.abc import Mapping
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, ParamSpec
 
 import torch
 from torch import Tensor
@@ -16,19 +18,23 @@ from rlplast.core.method.method import Method
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.schedule import Schedule
-from rlplast.core.method.scope import scope
+from rlplast.core.method.scope import scope as scope_of
 from rlplast.core.network.network import Network
-from rlplast.core.registry import build
+from rlplast.core.registry import build, get
 
-__all__ = ["fire_once"]
+__all__ = ["apply", "plain"]
+
+P = ParamSpec("P")
+# What is for methods that a config does not list under hooks.
+DOORS = {"layers": "rlplast.replace_layers", "penalties": "rlplast.Penalties"}
 
 
-def fire_once(
+def apply(
     method: str,
     model: torch.nn.Module | Network,
     optimizer: Any = None,
     *,
-    scope_name: str = "all",
+    scope: str = "all",
     target: torch.nn.Module | None = None,
     initial: Mapping[str, Tensor] | None = None,
     optimizer_policy: str | None = None,
@@ -38,14 +44,15 @@ def fire_once(
     loss: Any = None,
     **params: Any,
 ) -> Receipt:
-    """Apply a method to a model once; `rlplast.fire` and the other plain functions call this.
+    """Apply a method to a model once, in place.
 
     Args:
-        method: name of the method.
-        model: a module, or a ready `Network`.
+        method: name of the method, such as ``fire``; see `rlplast list interventions`.
+        model: a module, or a ready `rlplast.Network`. Make one before training, and it keeps the
+            initial weights.
         optimizer: the optimizer (or several) that trains it. The optimizer policy says which part
             of its state is reset.
-        scope_name: which layers; see `rlplast.core.method.scope.SCOPES`.
+        scope: which layers; see `rlplast.core.method.scope.SCOPES`.
         target: a target network or average that follows the model.
         initial: θ0 by parameter name, such as a state dict saved before training. Methods and
             scopes that return to θ0 need it.
@@ -58,10 +65,20 @@ def fire_once(
         **params: the method's parameters.
 
     Raises:
-        ConfigError: for a parameter that does not exist or is out of range, if the method needs
-            θ0 and none was given, or a policy is unknown.
+        ConfigError: for a method that is a layer or a penalty, a parameter that does not exist or
+            is out of range, an unknown policy, or if θ0 is needed and was not given.
+
+    Examples:
+        >>> import torch, rlplast
+        >>> layer = torch.nn.Linear(4, 4, bias=False)
+        >>> receipt = rlplast.apply("fire", layer, polynomial="exact")
+        >>> torch.allclose(layer.weight @ layer.weight.T, torch.eye(4), atol=1e-5)
+        True
     """
-    chosen = scope(scope_name)
+    chosen = scope_of(scope)
+    kind: Any = get("methods", method).target
+    if kind.key in DOORS:
+        raise ConfigError(f"{method} edits no weights by itself: use {DOORS[kind.key]}")
     found: Method = build("interventions", method, params)
     if isinstance(model, Network):
         if optimizer is not None or target is not None or initial is not None:
@@ -75,7 +92,7 @@ def fire_once(
         network = Network("model", model, optimizer, followers, initial=initial)
         if initial is None and (found.uses_initial or network.select(chosen.restore)):
             raise ConfigError(
-                f"{method} with scope {scope_name!r} reads the initial weights: pass initial=, a "
+                f"{method} with scope {scope!r} reads the initial weights: pass initial=, a "
                 "state dict saved before training"
             )
     hook = Hook(
@@ -89,3 +106,29 @@ def fire_once(
         source=None if inputs is None else OwnSource({network.name: network}, inputs, loss, seed),
     )
     return hook.fire(Clock(), 1, seed)[0]
+
+
+def plain(
+    kind: type[Method], function: Callable[Concatenate[str, P], Receipt] = apply
+) -> Callable[P, Receipt]:
+    """Return `apply` for one method; its signature and help have the method's parameters.
+
+    Args:
+        kind: the method.
+        function: `apply`, whose parameters a type checker shows.
+    """
+
+    def alias(*args: P.args, **options: P.kwargs) -> Receipt:
+        return function(kind.name, *args, **options)
+
+    model, optimizer, *others, _ = list(inspect.signature(apply).parameters.values())[1:]
+    own = [p.replace(kind=p.KEYWORD_ONLY) for p in inspect.signature(kind).parameters.values()]
+    signature = inspect.Signature([model, optimizer, *own, *others], return_annotation=Receipt)
+    vars(alias)["__signature__"] = signature
+    alias.__name__ = alias.__qualname__ = kind.name
+    alias.__module__ = kind.__module__
+    call = f'``rlplast.apply("{kind.name}", model, ...)``'
+    alias.__doc__ = (
+        f"{inspect.getdoc(kind)}\n\nThis is {call}. The other arguments are described there."
+    )
+    return alias

@@ -63,8 +63,8 @@ def torch_default(block: Block, generator: torch.Generator) -> Tensor:
         bound = 1 / math.sqrt(block.spec.fan_in) if block.spec.fan_in else 0.0
         return torch.empty(shape).uniform_(-bound, bound, generator=generator)
     raise ConfigError(
-        f"{block.name}: no initialisation law is known for a {type(block.module).__name__}; "
-        "pass init= to its Network, or use init='stored'"
+        f"{block.name}: no initialisation law is known for a {type(block.module).__name__}: take "
+        "its initial weights (init='stored'), leave it out, or pass init= to its Network"
     )
 
 

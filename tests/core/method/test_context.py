@@ -14,7 +14,6 @@ from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Context
 from rlplast.core.method.hooks import Hooks
-from rlplast.core.method.once import fire_once
 from rlplast.core.network.edits import Assign
 from rlplast.core.network.network import Network
 from rlplast.core.rng import preserve_global_rng
@@ -484,7 +483,7 @@ def test_one_firing_by_hand_reads_its_inputs() -> None:
     name, seen = spy(
         lambda context: (context.activations, context.gradients), "activations", "gradients"
     )
-    fire_once(name, made.module, inputs=made.x, loss=lambda x: loss_of(made.module, x, made.y))
+    rlplast.apply(name, made.module, inputs=made.x, loss=lambda x: loss_of(made.module, x, made.y))
     activations, gradients = seen[0]
     assert same(activations, activations_of(made.module, made.x))
     expected = torch.autograd.grad(loss_of(made.module, made.x, made.y), made.module[4].bias)  # type: ignore[index]

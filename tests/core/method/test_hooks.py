@@ -1,7 +1,9 @@
 import copy
+import inspect
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,9 +14,10 @@ import rlplast
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.method.hooks import Hooks
-from rlplast.core.method.once import fire_once
 from rlplast.core.network.network import Network
+from rlplast.core.registry import get
 from rlplast.core.rng import torch_stream
+from tests.cases import CASES
 from tests.models import assert_same, subject
 
 RESET = {"method": "full_reset"}
@@ -310,7 +313,7 @@ def test_another_row_of_the_same_method_moves_no_draw() -> None:
 
 def test_scope_restores_layers_beside_the_edit_in_network_and_followers() -> None:
     made = subject("conv")  # FIRE's DQN recipe: convs projected, linears back to θ0
-    receipt = fire_once("fire", made.network, scope_name="dqn", follower_policy="same_edit")
+    receipt = rlplast.apply("fire", made.network, scope="dqn", follower_policy="same_edit")
     for name in ("5.weight", "5.bias"):
         start = made.network.initial[name]
         assert torch.equal(made.module.get_parameter(name), start)
@@ -324,16 +327,48 @@ def test_scope_restores_layers_beside_the_edit_in_network_and_followers() -> Non
 # One firing on anybody's model.
 
 
-def test_fire_once_needs_initial_weights_where_the_method_returns_to_them() -> None:
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("fyre", "did you mean 'fire'"),
+        ("lifecycle", "edits no weights by itself: use rlplast.replace_layers"),
+        ("l2", "use rlplast.Penalties"),
+    ],
+)
+def test_apply_names_what_else_is_for_a_method(method: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        rlplast.apply(method, nn.Linear(3, 2))
+
+
+def test_apply_needs_initial_weights_where_the_method_returns_to_them() -> None:
     module = nn.Linear(3, 2)
     for method, scope in (("shrink_perturb", "all"), ("fire", "dqn")):
         with pytest.raises(ConfigError, match=f"{method} .* reads the initial weights: pass init"):
-            fire_once(method, module, scope_name=scope)
+            rlplast.apply(method, module, scope=scope)
     initial = copy.deepcopy(module.state_dict())
     with torch.no_grad():
         module.weight.mul_(3)
-    fire_once("shrink_perturb", module, initial=initial, coef=1.0)
+    rlplast.apply("shrink_perturb", module, initial=initial, coef=1.0)
     assert_same(dict(initial), dict(module.state_dict()))
+
+
+PLAIN = ("dash", "fire", "full_reset", "head_reset", "redo", "regrama", "shrink_perturb", "swr")
+
+
+@pytest.mark.parametrize("method", PLAIN)
+def test_a_plain_function_is_apply_and_shows_the_parameters_of_its_method(method: str) -> None:
+    plain, case = getattr(rlplast, method), CASES[method]
+    signature = inspect.signature(plain).parameters
+    for name, row in get("methods", method).params.items():
+        assert signature[name].default == row["default"]
+        assert re.search(rf"^    {name}: ", plain.__doc__, re.MULTILINE)
+    assert list(signature)[:2] == ["model", "optimizer"]
+    assert {"scope", "target", "initial", "seed", "inputs", "loss"} < set(signature)
+    one, two = subject("mlp"), subject("mlp")
+    options = {"inputs": one.x[:4], "seed": 3, **case.params}
+    for function, made in ((plain, one), (partial(rlplast.apply, method), two)):
+        function(made.network, loss=lambda x, m=made: m.module(x).square().mean(), **options)
+    assert_same(one.snapshot(), two.snapshot())
 
 
 def test_plain_functions_treat_optimizer_and_target() -> None:
@@ -346,12 +381,12 @@ def test_plain_functions_treat_optimizer_and_target() -> None:
 
 
 @pytest.mark.parametrize("which", ["optimizer_policy", "follower_policy"])
-def test_fire_once_refuses_unknown_policies_before_writing(which: str) -> None:
+def test_apply_refuses_unknown_policies_before_writing(which: str) -> None:
     made = subject("mlp")
     before = made.snapshot()
     options: dict[str, Any] = {which: "kept"}
     with pytest.raises(ConfigError, match=re.escape("= 'kept'")):
-        fire_once("fire", made.network, **options)
+        rlplast.apply("fire", made.network, **options)
     assert_same(before, made.snapshot())
 
 

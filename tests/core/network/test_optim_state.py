@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
+import rlplast
 from rlplast.core.errors import DamagedFile, UnsupportedOptimizer
-from rlplast.core.method.once import fire_once
 from rlplast.core.network.edits import Assign
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import (
@@ -131,7 +131,7 @@ def test_state_is_found_by_identity_in_any_group_of_any_optimizer() -> None:
     network = Network("net", module, optimizers)
     assert moments(network, first.weight)["exp_avg"] is optimizers[0].state[first.weight]["exp_avg"]
     assert moments(network, third.bias).keys() == {"momentum_buffer"}
-    fire_once("fire", network, optimizer_policy="parameter")
+    rlplast.apply("fire", network, optimizer_policy="parameter")
     assert float(optimizers[0].state[second.weight]["step"]) == 0
     assert float(optimizers[0].state[second.bias]["step"]) == 1  # fire edits no biases
     assert not optimizers[1].state[third.weight]["momentum_buffer"].any()
@@ -150,7 +150,7 @@ def test_subclass_of_a_known_optimizer_is_unknown() -> None:
 
     made = subject("mlp", MyAdam)
     with pytest.raises(UnsupportedOptimizer, match="MyAdam has no state rule"):
-        fire_once("fire", made.network)
+        rlplast.apply("fire", made.network)
 
 
 # Saved and loaded by name.
@@ -248,7 +248,7 @@ def test_capturable_state_is_zeroed_in_place_on_the_device(make: Any) -> None:
     module(torch.ones(3, device="cuda")).sum().backward()
     optimizer.step()
     assert {n: t.data_ptr() for n, t in optimizer_tensors(network).items()} == allocated
-    fire_once("full_reset", network)
+    rlplast.apply("full_reset", network)
     after = optimizer_tensors(network)
     assert {n: t.data_ptr() for n, t in after.items()} == allocated
     assert all(t.device.type == "cuda" and not t.any() for t in after.values())

@@ -1,8 +1,8 @@
 """SAC with MLPs and Stable-Baselines3's hyper-parameters, beside Stable-Baselines3 itself.
 
-    python scripts/sac_vs_sb3.py run OUT --side sb3 --env Pendulum-v1 --seeds 1 2 3 4 5
-    python scripts/sac_vs_sb3.py run OUT --side ours --env Pendulum-v1 --seeds 1 2 3 4 5
-    python scripts/sac_vs_sb3.py summary OUT
+    python -m benchmarks.returns run OUT --side sb3 --env Pendulum-v1 --seeds 1 2 3 4 5
+    python -m benchmarks.returns run OUT --side ours --env Pendulum-v1 --seeds 1 2 3 4 5
+    python -m benchmarks.returns summary OUT
 
 The side ours-bf16 is ours with bf16 autocast in the networks.
 
@@ -53,7 +53,7 @@ def run_ours(env_id: str, seed: int, precision: str = "fp32") -> list[float]:
         "evaluate__every": None,
         "metrics__every": None,
         "checkpoint__every": "100%",
-        "tensorboard": False,
+        "log__to": [],
         "agent__precision": precision,
     }
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 """What a checkpoint costs: bytes on disk, and how much slower training is while one is written.
 
-    python scripts/bench_checkpoint.py [--rows 100000] [--num-envs 4] [--threads 1] [--arms 0]
+    python -m benchmarks.checkpoint [--rows 100000] [--num-envs 4] [--threads 1] [--arms 0]
 
 A DQN with the Nature CNN and a full replay of N synthetic Atari frames makes checkpoints
 10 000 env_steps apart, in the loop that every run uses. The emulator is not stepped: an environment

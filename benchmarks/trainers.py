@@ -6,15 +6,15 @@ after each.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from bench_tools import Row, alternate, built, rates, row
 from torch import nn
 
+from benchmarks.tools import Row, alternate, built, medians, row
 from rlplast.supervised.data import normaliser
 
 UPDATES = 10  # per call
@@ -64,9 +64,8 @@ def by_hand(model: nn.Module, data: Any, factor: Any, offset: Any, size: int) ->
     return run
 
 
-def bench_supervised(threads: int, rounds: int) -> list[Row]:
-    """Updates per second of classifiers, ours over the loop by hand."""
-    rows = []
+def supervised(threads: int, rounds: int) -> Iterator[Row]:
+    """Yield updates per second of classifiers, ours over the loop by hand."""
     for name, keys in CLASSIFIERS.items():
         config = {
             "kind": "supervised",
@@ -79,8 +78,7 @@ def bench_supervised(threads: int, rounds: int) -> list[Row]:
         model, images = copy.deepcopy(trainable.model), trainable.data.train
         loop = by_hand(model, images, factor, offset, keys["batch_size"])
         sides = {"by hand": loop, "ours": ours(trainable, hooks)}
-        rows += _ratio(f"classifier, {name}", sides, rounds)
-    return rows
+        yield from _ratio(f"classifier, {name}", sides, rounds)
 
 
 GPT: dict[str, Any] = {
@@ -114,17 +112,18 @@ def gpt_by_hand(model: nn.Module, tokens: Any, size: int, context: int) -> Calla
     return run
 
 
-def bench_gpt(threads: int, rounds: int) -> list[Row]:
-    """Updates per second of a small GPT, ours over the loop by hand."""
+def gpt(threads: int, rounds: int) -> Iterator[Row]:
+    """Yield updates per second of a small GPT, ours over the loop by hand."""
     trainable, hooks = built(GPT, threads=threads)
     tokens, context = trainable.corpora["stdlib"].train, GPT["model"]["context"]
     loop = gpt_by_hand(copy.deepcopy(trainable.gpt), tokens, GPT["batch_size"], context)
     sides = {"by hand": loop, "ours": ours(trainable, hooks)}
-    return _ratio("gpt 4 x 128, context 128, batch 16", sides, rounds)
+    yield from _ratio("gpt 4 x 128, context 128, batch 16", sides, rounds)
 
 
-def _ratio(name: str, sides: dict[str, Callable[[], None]], rounds: int) -> list[Row]:
+def _ratio(name: str, sides: dict[str, Callable[[], None]], rounds: int) -> Iterator[Row]:
     seconds = alternate(sides, 6 * rounds, 2)
-    rate = rates(seconds, UPDATES)
-    rows = [row(f"{name}, {n}", rate[n], "updates/s", seconds[n]) for n in sides]
-    return [*rows, row(f"{name}, ours over by hand", rate["ours"] / rate["by hand"], "x")]
+    median = medians(seconds)
+    for side, value in median.items():
+        yield row(f"{name}, {side}", UPDATES / value, "updates/s", seconds[side])
+    yield row(f"{name}, ours over by hand", median["by hand"] / median["ours"], "x")

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from rlplast.core.clock import Clock
 from rlplast.core.errors import BadWeights, ConfigError
-from rlplast.core.method.apply import Planned, check_policy
-from rlplast.core.method.apply import apply as apply_all
+from rlplast.core.method.firing import Planned, carry_out, check_policy
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit, Scale
 from rlplast.core.network.network import Network
@@ -150,9 +149,9 @@ def test_no_network_is_written_if_the_plan_of_one_is_bad() -> None:
     block = made[1].network.blocks[0]
     bad = Planned(made[1].network, [Assign(block, torch.full_like(block.view, float("nan")))])
     with pytest.raises(BadWeights, match=r"net\.0\.weight; nothing was written"):
-        apply_all([good, bad], method="toy")
+        carry_out([good, bad], method="toy")
     with pytest.raises(ConfigError, match=r"hook\.optimizer = 'kept'"):
-        apply_all([good], method="toy", optimizer="kept")
+        carry_out([good], method="toy", optimizer="kept")
     for m, snapshot in zip(made, before, strict=True):
         assert_same(snapshot, m.snapshot())
 
@@ -182,7 +181,7 @@ def test_a_firing_waits_for_the_device_twice_however_much_it_does() -> None:
         ]
         for optimizer in ("keep", "touched", "parameter", "network"):
             with host_reads() as found:
-                receipts = apply_all(planned, method="toy", optimizer=optimizer)
+                receipts = carry_out(planned, method="toy", optimizer=optimizer)
             assert found == ["tolist", "tolist"]  # the check, and the numbers of all receipts
             assert len(receipts) == len(families)
 
@@ -198,13 +197,13 @@ def test_counters_are_told_and_begin_again(dtype: torch.dtype) -> None:
         Scale(block, torch.tensor(2.0)),
         Assign(counters["b"], torch.tensor(2, dtype=dtype)),
     ]
-    [receipt] = apply_all([Planned(network, edits, counters=counters)], method="toy")
+    [receipt] = carry_out([Planned(network, edits, counters=counters)], method="toy")
     assert receipt.units == {"a": 3, "b": 2}
     assert receipt.entries_touched == 6  # of Blocks, not of the method's own tensors
     assert [float(t) for t in counters.values()] == [0, 0]
-    [again] = apply_all([Planned(network, edits[:1], counters=counters)], method="toy")
+    [again] = carry_out([Planned(network, edits[:1], counters=counters)], method="toy")
     assert again.units == {"a": 0, "b": 0}
-    [none] = apply_all([Planned(network, edits[:1])], method="toy")
+    [none] = carry_out([Planned(network, edits[:1])], method="toy")
     assert none.units is None
 
 
@@ -212,7 +211,7 @@ def test_a_plan_without_edits_is_told_as_such() -> None:
     made = subject("mlp")
     before = made.snapshot()
     planned, at = [Planned(made.network, [], seconds=2.0)], Clock(updates=3)
-    [receipt] = apply_all(
+    [receipt] = carry_out(
         planned, method="toy", optimizer="keep", followers="leave", clock=at, due_count=2
     )
     assert_same(before, made.snapshot())

@@ -1,6 +1,6 @@
 """How the time of a SAC update grows with width and batch size, ours beside others; as a picture.
 
-python scripts/bench_widths.py [--threads 1] [--rounds 7] [--out docs/images/sac_widths.png]
+    python -m benchmarks.widths [--threads 1] [--rounds 7] [--out docs/images/sac_widths.png]
 
 SAC on Pendulum, an env_step and an update in turn. The limit is the arithmetic of the update at the
 rate at which this machine multiplies matrices of 768 × 768.
@@ -14,29 +14,48 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from rlplast.run.config_file import read_config
-from rlplast.run.roofline import Traced, measured
-from rlplast.run.timing import machine, medians, on_cores, paced, peers, ready, training, updates
+from benchmarks.agents import Task, sides_of
+from benchmarks.tools import machine, medians, on_cores
+from rlplast.run.timing import paced
 
 WIDTHS, BATCHES = (64, 128, 256, 512, 1024, 2048), (32, 64, 128, 256, 512, 1024)
 LIMIT = "arithmetic"
+SIDE = 768  # of the matrices of the limit
 
 
 def milliseconds(width: int, batch: int, threads: int, rounds: int) -> dict[str, float]:
-    """Return what an env_step with an update takes, of each side."""
-    keys: dict[str, Any] = {"device": "cpu", "threads": threads, "agent.batch_size": batch}
+    """Return what an env_step with an update takes, of each side, and its arithmetic."""
+    keys: dict[str, Any] = {"agent.batch_size": batch}
     keys |= {"agent.actor_width": width, "agent.critic_width": width}
-    config: Any = read_config("sac/pendulum", keys)
-    agents = {f"ours, {how}": ready(config, how)[0] for how in ("off", "compile")}
-    with Traced(measured(threads)) as traced:
-        updates(agents["ours, off"])(1)
-    others, _ = peers(config, agents["ours, off"])
-    sides = others | {name: training(agent) for name, agent in agents.items()}
+    sides, _ = sides_of(Task("sac/pendulum", keys), threads)
     found = {name: 1e3 * value for name, value in medians(paced(sides, rounds)).items()}
-    for agent in agents.values():
-        agent.close()
     torch._dynamo.reset()
-    return found | {LIMIT: 1e3 * traced.flops / traced.machine.matmul}
+    return found | {LIMIT: 1e3 * flops(width, batch) / rate()}
+
+
+def flops(width: int, batch: int) -> float:
+    """Return the operations of the products in an update of two layers a network.
+
+    An actor's and both critics' weights are used forward for the targets. Critics then learn, and
+    the actor learns through them: forward, by inputs, and by weights where these are learnt. No
+    product is for the gradient of a batch's own entries.
+    """
+    obs, actions = 3, 1
+    actor = obs * width + width * width + width * 2 * actions
+    critics = 2 * ((obs + actions) * width + width * width + width)
+    inputs = obs * width, 2 * (obs + actions) * width
+    return 2 * batch * (4 * actor - inputs[0] + 6 * critics - inputs[1])
+
+
+def rate() -> float:
+    """Return the operations a second of products."""
+    matrix = torch.randn(SIDE, SIDE)
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            torch.mm(matrix, matrix)
+
+    return 2 * SIDE**3 / medians(paced({"": run}, 5))[""]
 
 
 def draw(panels: dict[str, dict[int, dict[str, float]]], out: Path) -> None:

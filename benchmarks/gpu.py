@@ -1,7 +1,7 @@
 """Measure runs on a GPU: updates per second, launches, waits, equal bits, several processes.
 
-    python scripts/gpu.py                                   # tables, and gpu.json; some minutes
-    python scripts/gpu.py --pretend --updates 2 --equal 8   # on the pretended device, to try it
+    python -m benchmarks.gpu                                  # tables, and gpu.json; some minutes
+    python -m benchmarks.gpu --pretend --updates 2 --equal 8  # on the pretended device, to try it
 
 Environments are made up and cost nothing, so that updates are measured: pictures of 84 × 84 for a
 DQN with Nature's network, h1's sizes (51 observations, 19 actions) for SAC. Classifiers and GPTs
@@ -26,16 +26,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.*
-
+PICTURES, NUMBERS = (f"gym/benchmarks.made_envs:{name}-v0" for name in ("Pictures", "Numbers"))
 SIMBA = {"agent.network": "simba"}
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "dqn nature 32": ("dqn/asterix", {"env.id": "gym/gpu:Pictures-v0"}),
-    "sac 2 × 256": ("sac/h1_walk", {"env.id": "gym/gpu:Numbers-v0", "agent.network": "mlp"}),
-    "sac simba fp32": ("sac/h1_walk", {"env.id": "gym/gpu:Numbers-v0"} | SIMBA),
+    "dqn nature 32": ("dqn/asterix", {"env.id": PICTURES}),
+    "sac 2 × 256": (
+        "sac/h1_walk",
+        {"env.id": NUMBERS, "agent.network": "mlp"},
+    ),
+    "sac simba fp32": ("sac/h1_walk", {"env.id": NUMBERS} | SIMBA),
     "sac simba high": (
         "sac/h1_walk",
-        {"env.id": "gym/gpu:Numbers-v0", "matmul": "high"} | SIMBA,
+        {"env.id": NUMBERS, "matmul": "high"} | SIMBA,
     ),
 }
 INSIDE: dict[str, dict[str, Any]] = {
@@ -69,53 +71,6 @@ COMMON: dict[str, Any] = {
     "agent.initial_steps": 1000,
     "replay_ratio": 1,
 }
-
-
-def register() -> None:
-    """Register the environments."""
-    import gymnasium
-    import numpy as np
-    from gymnasium.spaces import Box, Discrete
-
-    class Made(gymnasium.Env):
-        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
-            super().reset(seed=seed)
-            return self._obs(), {}
-
-        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-            return self._obs(), float(self.np_random.normal()), False, False, {}
-
-        def _obs(self) -> Any:
-            raise NotImplementedError
-
-        def state_dict(self) -> dict[str, Any]:
-            return {}
-
-        def load_state_dict(self, state: dict[str, Any]) -> None:
-            pass
-
-    class Numbers(Made):
-        observation_space = Box(-np.inf, np.inf, (51,), np.float32)
-        action_space = Box(-1, 1, (19,), np.float32)
-
-        def _obs(self) -> Any:
-            return self.np_random.normal(size=51).astype(np.float32)
-
-    class Pictures(Made):
-        observation_space = Box(0, 255, (84, 84), np.uint8)
-        action_space = Discrete(6)
-
-        def _obs(self) -> Any:
-            return self.np_random.integers(0, 256, (84, 84), np.uint8)
-
-    made: Any
-    for name, made in (("Numbers-v0", Numbers), ("Pictures-v0", Pictures)):
-        if name not in gymnasium.registry:
-            gymnasium.register(name, made, max_episode_steps=1000)
-
-
-if "gymnasium" in sys.modules:  # imported by the id of an environment
-    register()
 
 
 def config_of(network: str, inside: str, how: str) -> Any:
@@ -257,7 +212,7 @@ def resumed(network: str, how: str) -> str:
 
 def processes(number: int, count: int) -> float:
     """Return the updates per second of so many processes together."""
-    command = [sys.executable, __file__, "--one", str(count)]
+    command = [sys.executable, "-m", "benchmarks.gpu", "--one", str(count)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(number)]
     return sum(float(process.communicate()[0].split()[-1]) for process in running)
 
@@ -365,7 +320,6 @@ def main() -> None:
     if not torch.cuda.is_available():
         parser.error("PyTorch sees no GPU here: try --pretend")
     warnings.simplefilter("ignore")
-    register()
     if args.one is not None:  # one of several processes
         from rlplast.run.timing import updates
 

@@ -1,13 +1,12 @@
 """What a study costs beside whole runs, and whether its arms equal them.
 
-    python scripts/study_saving.py STUDY OUT [--whole none fire] [--beside]
+    python -m benchmarks.study STUDY OUT [--whole none fire] [--beside]
 
 Runs the study one cell at a time, then whole runs of arms with `rlplast train`, each from the
 config the study resolved. Printed: seconds on the wall and of processor time, both with all that
 starting processes, branching, checkpoints and evaluations take; their ratio to whole runs of all
-arms (those not run count as the mean of those that were); and whether every line of metrics (but
-time/…), every receipt and every tensor of the last checkpoint agree. `--beside` runs the two sides
-at the same time, for machines with cores to spare.
+arms (those not run count as the mean of those that were); and what `rlplast compare` says of each
+pair. `--beside` runs the two sides at the same time, for machines with cores to spare.
 """
 
 import argparse
@@ -19,10 +18,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-
-import safetensors.torch
-
-from rlplast.training import checkpoint
 
 RLPLAST = [sys.executable, "-m", "rlplast"]
 
@@ -36,21 +31,6 @@ def timed(command: list[str]) -> tuple[float, float]:
     if status:
         raise subprocess.CalledProcessError(process.returncode, command)
     return time.monotonic() - started, usage.ru_utime + usage.ru_stime
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
-
-
-def equal(one: Path, other: Path) -> bool:
-    """Whether two runs agree in their lines and in the tensors of their last checkpoints."""
-    for name in ("metrics.jsonl", "receipts.jsonl"):
-        if lines(one / name) != lines(other / name):
-            return False
-    newest = (checkpoint.newest(run / "checkpoints")[0] for run in (one, other))
-    a, b = (safetensors.torch.load_file(folder / "tensors.safetensors") for folder in newest)
-    return a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a)
 
 
 def main() -> None:
@@ -85,8 +65,8 @@ def main() -> None:
             f"{whole / runs:.3f}"
         )
     for cell in chosen:
-        same = equal(out / "study" / cell["folder"], cell["whole"])
-        print(f"{cell['name']}: {'EQUAL bit for bit' if same else 'DIFFERENT'}")
+        pair = [out / "study" / cell["folder"], cell["whole"]]
+        subprocess.run([*RLPLAST, "compare", *map(str, pair)], check=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a study of many cells costs by itself: cells that end at once, of 100 arms.
 
-    python scripts/many_cells.py 10000
+    python -m benchmarks.many_cells 10000
 
 Prints seconds to plan, to write the plan, to find what is left, and to run all cells through the
 scheduler, with peak memory. Nothing is trained.

@@ -1,7 +1,7 @@
 """One firing: check, write, treat optimizer state and followers, report.
 
 - `Planned`: what is to be done to one network.
-- `apply`: all of it.
+- `carry_out`: all of it.
 - `check_policy`: whether a firing's policies are known.
 """
 
@@ -22,7 +22,7 @@ from rlplast.core.network.edits import Assign, Edit, check, masks, tensor_of, un
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import moments, zero, zero_all
 
-__all__ = ["FOLLOWER_POLICIES", "OPTIMIZER_POLICIES", "Planned", "apply", "check_policy"]
+__all__ = ["FOLLOWER_POLICIES", "OPTIMIZER_POLICIES", "Planned", "carry_out", "check_policy"]
 
 OPTIMIZER_POLICIES = ("keep", "touched", "parameter", "network")
 FOLLOWER_POLICIES = ("copy", "same_edit", "leave")
@@ -116,7 +116,7 @@ def _read(numbers: Sequence[Tensor]) -> Iterator[float]:
 
 
 @torch.no_grad()
-def apply(
+def carry_out(
     planned: Sequence[Planned],
     *,
     method: str,

@@ -1,0 +1,1 @@
+"""Measurements of speed, ours and other libraries'; README.md lists them."""

@@ -1,0 +1,64 @@
+"""The benchmarks' sides do the same work, and each benchmark runs."""
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import agents, fire, replay, trainers
+from benchmarks.__main__ import BENCHES
+from benchmarks.agents import CARTPOLE, Task
+from rlplast.run import timing
+from rlplast.run.config_file import read_config
+
+SMALL = {"device": "cpu", "agent.batch_size": 8, "agent.buffer_size": 500}
+DQN = SMALL | {"env.num_envs": 2, "agent.network": "mlp_small", "replay_ratio": 0.1}
+SAC = SMALL | {"agent.actor_width": 8, "agent.critic_width": 8, "agent.initial_steps": 20}
+
+
+@pytest.mark.parametrize(("source", "keys"), [("dqn/demo", CARTPOLE | DQN), ("sac/pendulum", SAC)])
+def test_theirs_have_our_sizes_batches_and_ratio(
+    source: str, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sb3 = pytest.importorskip("stable_baselines3")
+    from benchmarks.peers import peer
+
+    made = []
+    logged = sb3.common.base_class.BaseAlgorithm.set_logger
+    remember = lambda model, logger: made.append(model) or logged(model, logger)  # noqa: E731
+    monkeypatch.setattr(sb3.common.base_class.BaseAlgorithm, "set_logger", remember)
+    config: Any = read_config(source, keys | {"agent.initial_steps": 20})
+    agent, _ = timing.ready(config, "off")
+    run = peer("stable_baselines3", config, agent)
+    (model,) = made
+    model._n_updates = 0
+    before, n = model.num_timesteps, config.env.num_envs
+    for _ in range(5):
+        run(2)
+    assert model.num_timesteps - before == 10 * n
+    assert model._n_updates == 10 * n * config.replay_ratio
+    assert model.batch_size == config.agent.batch_size
+    name, theirs = ("q", model.q_net) if config.kind == "dqn" else ("critic", model.critic)
+    ours = agent.networks[name].module
+    assert count(theirs) == count(ours)
+    agent.close()
+
+
+def count(module: torch.nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_each_of_the_standard_set_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("stable_baselines3")
+    monkeypatch.setattr(timing, "TURN", 0.01)
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    for tasks in ("DQN", "SAC", "SMALL"):
+        monkeypatch.setattr(agents, tasks, {"sac": Task("sac/pendulum", SAC, agents.SB3)})
+    monkeypatch.setattr(fire, "FIRED", {"Nature CNN": fire.FIRED["Nature CNN, scope dqn"]})
+    monkeypatch.setattr(replay, "SIZE", 40)
+    monkeypatch.setattr(trainers, "UPDATES", 1)
+    monkeypatch.setattr(trainers, "CLASSIFIERS", {"mlp": trainers.CLASSIFIERS["mlp on digits"]})
+    found = list(BENCHES[name](1, 1))
+    assert found and all(row.value > 0 for row in found)
