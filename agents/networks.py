@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -225,6 +225,7 @@ class QNetwork(nn.Module):
         super().__init__()
         self.obs_scale = obs_scale
         self.init = init
+        check_choice("agent.init", init, get_args(Init))
         self.activation, self.output = ACTIVATIONS[arch.activation], arch.output
         self.order: list[str] = []
         shape = tuple(obs_shape)

@@ -10,7 +10,7 @@ from rlplast.agents.anneal import Anneal, AnnealConfig, anneal_of
 from rlplast.agents.compiled import chosen
 from rlplast.agents.sampling import SamplingConfig, sampling_of
 from rlplast.agents.sequence import EnvConfig, Sequence, spec_of
-from rlplast.agents.update_plan import UpdatePlan, ratios_of
+from rlplast.agents.update_plan import Ratio, UpdatePlan, ratios_of
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.validation import Section
@@ -131,7 +131,7 @@ class OffPolicyConfig(RunConfig):
     )
     env: EnvConfig = field(default_factory=EnvConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    replay_ratio: float | list[dict[str, Any]] = 1.0
+    replay_ratio: Ratio | list[dict[str, Any]] = 1.0
     agent: OffPolicyAgentConfig = field(default_factory=OffPolicyAgentConfig)
 
     def check(self) -> None:

@@ -8,6 +8,7 @@ from pydantic import Field, PositiveFloat
 from rlplast.agents.networks import Activation
 from rlplast.agents.off_policy_config import EnvConfig, OffPolicyAgentConfig, OffPolicyConfig, Width
 from rlplast.agents.sac_networks import KINDS
+from rlplast.agents.update_plan import Ratio
 from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.own import is_factory
 from rlplast.optimizers.config import OptimizerConfig
@@ -92,7 +93,7 @@ class SACConfig(OffPolicyConfig):
     optimizer: OptimizerConfig = field(
         default_factory=lambda: OptimizerConfig(name="adamw", lr=1e-4, weight_decay=0.01)
     )
-    replay_ratio: float | list[dict[str, Any]] = 2.0
+    replay_ratio: Ratio | list[dict[str, Any]] = 2.0
     agent: SACAgentConfig = field(  # pyright: ignore[reportIncompatibleVariableOverride]
         default_factory=SACAgentConfig
     )

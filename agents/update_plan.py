@@ -17,7 +17,7 @@ from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, check_known
 from rlplast.core.validation import check_value
 
-__all__ = ["UpdatePlan", "ratios_of"]
+__all__ = ["Ratio", "UpdatePlan", "ratios_of"]
 
 Ratio = Annotated[float, Field(gt=0, le=1_000_000)]
 

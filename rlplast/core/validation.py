@@ -16,7 +16,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -72,7 +72,13 @@ _WORDS: dict[Any, str] = {
     dict: "a mapping",
     Any: "anything",
 }
-_OUTSIDE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
+_OUTSIDE = (
+    "finite_number",
+    "greater_than",
+    "greater_than_equal",
+    "less_than",
+    "less_than_equal",
+)
 _LARGEST = 1e38  # of a number without another limit: the range of float32
 
 
@@ -141,13 +147,13 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, float) and value.is_integer()
 
 
-def _with_whole(data: Any, path: Sequence[Any]) -> Any:
+def _with_whole(data: Any, path: tuple[Any, ...]) -> Any:
     """Return data with the float at a path as a whole number."""
-    if isinstance(data, Mapping) and path[0] in data:
-        return {**data, path[0]: _with_whole(data[path[0]], path[1:])}
-    if isinstance(data, list | tuple) and isinstance(path[0], int):
-        return [_with_whole(v, path[1:]) if i == path[0] else v for i, v in enumerate(data)]
-    return int(data)  # what is left of the path is the member of a union
+    if isinstance(data, float):  # what is left of the path is the member of a union
+        return int(data)
+    if isinstance(data, dict):
+        return {k: _with_whole(v, path[1:]) if k == path[0] else v for k, v in data.items()}
+    return [_with_whole(v, path[1:]) if i == path[0] else v for i, v in enumerate(data)]
 
 
 @cache
@@ -177,7 +183,7 @@ def _message(error: Any, place: _Place) -> str:
         where = ".".join(word for word in ("config", place.key) if word)
         return f"{where} has an unknown key {shortened(path[0])}: {near}"
     if error["type"] == "missing" and _is_section(section):
-        return f"{place.key or 'config'} has no {path[0]}: {_words(place.hint)} needs it"
+        return f"{place.key or 'config'} has no {path[0]}, which it needs"
     return f"{place.key or 'config'} = {_said(place.value)}{_remedy(error, place)}"
 
 
@@ -204,9 +210,11 @@ def _remedy(error: Any, place: _Place) -> str:
         return f": {error['ctx']['error']}"
     if kind == "literal_error":
         choices = [str(choice) for choice in typing.get_args(_bare(place.hint))]
-        return f": {did_you_mean(value if isinstance(value, str) else '', choices)}"
+        if isinstance(value, str):
+            return f": {did_you_mean(value, choices)}"
+        return f": allowed is one of {', '.join(choices)}"
     if kind in _OUTSIDE:
-        return f": allowed is {limits(place.hint)}"
+        return f": allowed is {limits(place.hint) or 'a finite number'}"
     unit = _unit_of(place)
     if unit is not None:
         return f" has no unit: say {str(Time(value, unit))!r}"

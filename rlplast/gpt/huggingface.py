@@ -39,7 +39,7 @@ SIZES = {
     "vocab_size": "vocab_size",
 }
 # Their name of an activation → `GPTModelConfig.gelu`; the first is what a missing key means.
-GELUS = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "exact"}
+GELUS: dict[str, Any] = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "exact"}
 # What `GPT` computes; the first is what is written and what a missing key means.
 FIXED: dict[str, tuple[Any, ...]] = {
     "model_type": ("gpt2",),

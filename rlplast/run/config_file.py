@@ -6,6 +6,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import typing
 from collections.abc import Iterator, Mapping
@@ -57,10 +58,23 @@ def read_config(source: str | Path | Mapping[str, Any], *overrides: Mapping[str,
         if isinstance(data.get(key), str):
             data[key] = _list_in_file(key, data[key])
     _refuse_keys_of_other_places(data, cls, kind)
-    config = validated(cls, data)
+    config = validated(cls, _over(data, cls()))
     config.check()
     config.cadence()
     return config
+
+
+def _over(data: Mapping[str, Any], default: Any) -> dict[str, Any]:
+    """Return a section's mapping with what it does not say as it is by default."""
+    merged = dict(data)
+    for field in dataclasses.fields(default):
+        own = getattr(default, field.name)
+        said = data.get(field.name, {})
+        if dataclasses.is_dataclass(own) and isinstance(said, Mapping):
+            merged[field.name] = _over(said, own)
+        elif field.name not in data:
+            merged[field.name] = own
+    return merged
 
 
 def dump_config(config: RunConfig) -> str:
@@ -94,7 +108,7 @@ def _refuse_endless(data: Any, where: str, *path: str) -> None:
     if isinstance(data, str) and len(data) > _LONGEST:
         raise ConfigError(f"{key} = {shortened(data)}: allowed is text of {_LONGEST} characters")
     endless = isinstance(data, str) and len(data) > 300 and data.strip("+-_ ").isdigit()
-    if endless or (isinstance(data, int | float) and abs(data) > _LARGEST):
+    if endless or (isinstance(data, int | float) and _LARGEST < abs(data) < math.inf):
         raise ConfigError(f"{key} = {shortened(data)}: allowed are numbers up to {_LARGEST:.0e}")
     if isinstance(data, dict | list):
         for key, value in data.items() if isinstance(data, dict) else enumerate(data):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from os.path import lexists
 from pathlib import Path
+from typing import Any
 
 from rlplast.core.downloads import Download, Finding, Published, find_download, unpack
 from rlplast.core.errors import DamagedFile, RlplastError
@@ -179,7 +180,7 @@ def _read(name: str, root: Path) -> Finding:
     return Finding(str(root), f"has {words.format(*found)}")
 
 
-def _counts(name: str, root: Path) -> tuple[int, int, tuple[int, int, int]]:
+def _counts(name: Any, root: Path) -> tuple[int, int, tuple[int, int, int]]:
     data = load_data(DataConfig(name=name, folder=str(root)), 0)
     return len(data.train), len(data.test), data.input_shape
 

@@ -4,13 +4,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlplast.agents.anneal import anneal_of
+from rlplast.agents.anneal import AnnealConfig, anneal_of
 from rlplast.agents.dqn_config import DQNConfig
 from rlplast.agents.replay import Replay
 from rlplast.core.errors import ConfigError
+from rlplast.run.config_file import read_config
 from tests.agents.toy_env import dqn
 
-BBF = {"every": 40_000, "updates": 10_000, "n_step": 10, "gamma": 0.97}
+BBF: dict[str, Any] = {"every": 40_000, "updates": 10_000, "n_step": 10, "gamma": 0.97}
 
 
 def moved(x: int) -> tuple[int, float]:
@@ -24,7 +25,7 @@ def moved(x: int) -> tuple[int, float]:
 @pytest.mark.parametrize("done", [0, 1, 777, 3333, 5000, 9999, 10_000, 25_000, 39_999])
 @pytest.mark.parametrize("cycle", [0, 1, 5])
 def test_n_and_gamma_are_those_of_bbf_in_every_cycle(done: int, cycle: int):
-    anneal = anneal_of(BBF, 3, 0.997)
+    anneal = anneal_of(AnnealConfig(**BBF), 3, 0.997)
     assert anneal is not None
     n, gamma = anneal.at(40_000 * cycle + done)
     expected = moved(done)
@@ -34,8 +35,8 @@ def test_n_and_gamma_are_those_of_bbf_in_every_cycle(done: int, cycle: int):
 
 def test_what_is_not_named_stays():
     assert anneal_of(None, 3, 0.99) is None
-    only_n = anneal_of({"every": 10, "updates": 5, "n_step": 1}, 4, 1.0)
-    only_gamma = anneal_of({"every": 10, "updates": 10, "gamma": 0.5}, 4, 0.9)
+    only_n = anneal_of(AnnealConfig(10, 5, n_step=1), 4, 1.0)
+    only_gamma = anneal_of(AnnealConfig(10, 10, gamma=0.5), 4, 0.9)
     assert only_n is not None and only_gamma is not None
     assert [only_n.at(u)[0] for u in (0, 5, 9, 10)] == [1, 4, 4, 1]
     assert {only_n.at(u)[1] for u in range(20)} == {1.0}
@@ -77,7 +78,7 @@ def test_a_replay_that_looks_ahead_samples_as_one_made_with_that_n_and_gamma():
 
 
 def test_an_agent_learns_from_the_windows_of_its_next_update():
-    anneal = {"every": 6, "updates": 4, "n_step": 4, "gamma": 0.5}
+    anneal = AnnealConfig(6, 4, n_step=4, gamma=0.5)
     agent = dqn(anneal=anneal, gamma=0.9, n_step=1)
     seen = []
     while agent.clock.updates < 13:
@@ -94,9 +95,9 @@ def test_an_agent_learns_from_the_windows_of_its_next_update():
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (5, "agent.anneal = 5: allowed is null, or a mapping as {every: 40000"),
-        ({"every": 5, "updates": 2}, "needed are every, updates, and n_step or gamma"),
-        ({"updates": 2, "gamma": 0.5}, "needed are every, updates, and n_step or gamma"),
+        (5, "agent.anneal = 5: allowed is a mapping of AnnealConfig's keys or null"),
+        ({"every": 5, "updates": 2}, "needed is one of them, as in {every: 40000"),
+        ({"updates": 2, "gamma": 0.5}, "agent.anneal has no every, which it needs"),
         ({**BBF, "n_steps": 3}, "n_steps"),
         ({**BBF, "every": 0}, r"agent.anneal.every = 0: allowed is \[1, inf\)"),
         (
@@ -110,20 +111,18 @@ def test_an_agent_learns_from_the_windows_of_its_next_update():
     ids=str,
 )
 def test_what_makes_no_sense_is_refused_by_name(said: Any, words: str):
-    config = DQNConfig()
-    config.agent.anneal = said
     with pytest.raises(ConfigError, match=words):
-        config.check()
+        read_config({"agent": {"anneal": said}})
 
 
 def test_a_discount_cannot_move_to_1():
     with pytest.raises(ConfigError, match=r"allowed is agent\.gamma below 1"):
-        anneal_of(BBF, 3, 1.0)
+        anneal_of(AnnealConfig(**BBF), 3, 1.0)
 
 
 def test_the_replay_has_room_for_the_longest_return():
     config = DQNConfig()
-    config.agent.anneal = BBF
+    config.agent.anneal = AnnealConfig(**BBF)
     config.agent.initial_steps = 11 * config.env.num_envs - 1
     with pytest.raises(ConfigError, match=r"num_envs \* \(n_step \+ 1\) = "):
         config.check()

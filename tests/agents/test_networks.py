@@ -1,4 +1,5 @@
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -9,9 +10,9 @@ from rlplast.agents import networks
 from rlplast.agents.networks import (
     ACTIVATIONS,
     ARCHITECTURES,
-    INIT_LAWS,
-    OUTPUTS,
     Architecture,
+    Init,
+    Output,
     QNetwork,
     architecture,
 )
@@ -124,7 +125,7 @@ def test_orthogonal_law_has_singular_values_of_its_gain_and_zero_biases(name: st
         assert not module.bias.any()
 
 
-@pytest.mark.parametrize("init", INIT_LAWS)
+@pytest.mark.parametrize("init", get_args(Init))
 def test_init_repeats_with_its_seed_and_differs_with_another(init: str):
     one, two, other = (q_network("mlp", init, seed) for seed in (0, 0, 1))
     pairs = zip(one.parameters(), two.parameters(), other.parameters(), strict=True)
@@ -142,7 +143,7 @@ def test_auto_picks_by_the_shape_of_observations(shape: tuple[int, ...], name: s
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("output", get_args(Output))
 def test_widths_activation_and_output_are_those_of_the_config(activation: str, output: str):
     arch = Architecture(hidden=(7, 5, 3), activation=activation, output=output)
     network, obs = QNetwork(arch, (4,), 6), normal(9, 4).float()

@@ -170,7 +170,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, no_disk_sync
     ("value", "says"),
     [
         ({"method": "sample_weight_deca"}, "did you mean 'sample_weight_decay'?"),
-        ({"params": {}}, "agent.sampling = {'params': {}}: allowed is null, or a mapping"),
+        ({"params": {}}, "agent.sampling has no method, which it needs"),
         (ROW | {"decay": 3}, "agent.sampling has an unknown key 'decay'"),
         (ROW | {"params": {"deca": 3}}, "has no parameter 'deca': did you mean 'decay'?"),
         (ROW | {"params": {"min": 0}}, "sample_weight_decay.min = 0: allowed is (0, 1]"),

@@ -105,7 +105,7 @@ REFUSED = [
     (SHIFT | {"shift": {"name": "friction", "low": 0}}, r"env.shift.low = 0: allowed is \(0, "),
     (SHIFT | {"shift": {"std": 3}}, "env.shift.name = None"),
     ({"id": "gym/Pendulum-v1"}, "env.id = 'gym/Pendulum-v1' with env.sequence"),
-    ({"sequence": [3]}, r"env.sequence = \[3\]: allowed is a list of text or a mapping"),
+    ({"sequence": [3]}, r"env.sequence\[0\] = 3: allowed is text or a mapping"),
     ({"sequence": [{"name": "x"}]}, r"env.sequence\[0\] = .* allowed is an environment's id, or"),
     (
         {"sequence": [{"id": TWO[0], "option": {}}]},
@@ -114,7 +114,7 @@ REFUSED = [
     ({"switch": "cchain"}, "env.switch = 'cchain': did you mean 'c_chain'"),
     ({"switch": {"replays": "keep"}}, "env.switch has an unknown key 'replays'"),
     ({"switch": {"replay": "clean"}}, "env.switch.replay = 'clean': did you mean 'clear'"),
-    ({"switch": {"replay": True}}, "env.switch.replay = True: allowed is a word"),
+    ({"switch": {"replay": True}}, "env.switch.replay = True: allowed is one of clear, keep"),
     ({"cycles": 0}, r"env.cycles = 0: allowed is \[1, 10000\]"),
 ]
 

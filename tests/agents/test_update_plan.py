@@ -128,13 +128,16 @@ def test_a_list_of_one_ratio_is_that_ratio():
     [
         ([], r"replay_ratio = \[\]: allowed is a number, or a list of at least one row"),
         ([{}], r"replay_ratio\[0\] = \{\}: allowed is a mapping such as"),
-        ([4], r"replay_ratio = \[4\]: allowed is a number or a list of mappings"),
+        ([4], r"replay_ratio = \[4\]: allowed is a number in \(0, 1000000\] or a list of mappings"),
         (
             [{"form": "0%", "value": 1}],
             r"replay_ratio\[0\] has an unknown key 'form': did you mean",
         ),
         ([{"value": 0}], r"replay_ratio\[0\]\.value = 0.*: allowed is \(0, 1000000\]"),
-        ([{"value": "many"}], r"replay_ratio\[0\]\.value = 'many': allowed is \(0, 1000000\]"),
+        (
+            [{"value": "many"}],
+            r"replay_ratio\[0\]\.value = 'many': allowed is a number in \(0, 1000000\]",
+        ),
         ([{"from": "50%", "value": 1}], r"replay_ratio\[0\]\.from = '50%': the first one begins"),
         (
             [{"value": 1}, {"value": 2}],

@@ -85,7 +85,7 @@ def test_reset_at_half_is_allowed(tmp_path: Path):
             "'1' is no position in the list: allowed is a position from 0 to 0",
         ),
         (["--hooks.x.method", "fire"], "'x' is no position in the list"),
-        (["--hooks.0", "3"], "hooks = [3]: allowed is a list of mappings"),
+        (["--hooks.0", "3"], "hooks[0] = 3: allowed is a mapping"),
         (["--metrics.names.0.x", "3"], "metrics.names"),
         (["--", "3"], "unexpected argument"),
         (["--.", "3"], "config has an unknown key ''"),
@@ -261,5 +261,5 @@ def test_program_ends_with_the_message_and_its_code(tmp_path: Path):
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "rlplast: replay_ratio = -1.0: allowed is (0, 1000000]\n"
+    assert done.stderr == "rlplast: replay_ratio = -1: allowed is (0, 1000000]\n"
     assert [path.name for path in tmp_path.iterdir()] == ["small.yaml"]

@@ -48,7 +48,7 @@ def test_defaults_are_those_of_the_paper() -> None:
     model, optimizer = GPTConfig().model, GPTConfig().optimizer
     assert (model.layers, model.heads, model.width, model.context) == (12, 12, 768, 1024)
     assert (model.vocab_size, model.bias, GPTConfig().batch_size) == (50304, False, 480)
-    assert (optimizer.name, optimizer.betas, optimizer.lr) == ("adamw", [0.9, 0.95], 6e-4)
+    assert (optimizer.name, optimizer.betas, optimizer.lr) == ("adamw", (0.9, 0.95), 6e-4)
     assert (optimizer.weight_decay, optimizer.decay, optimizer.lr_min) == (0.1, "matrices", 6e-5)
     assert (optimizer.warmup, optimizer.warmup_max, optimizer.schedule) == (0.1, 2000, "cosine")
     assert (optimizer.clip_norm, optimizer.renew) == (1.0, True)
@@ -101,9 +101,9 @@ def test_resuming_needs_no_other_run() -> None:
         ({"corpora": {"code": 3}}, r"corpora\.code = 3: allowed are embedded/stdlib"),
         ({"corpora": {"a/b": "x"}}, r"name 'a/b': allowed is text without a slash"),
         ({"phases": []}, r"phases = \[\]"),
-        ({"phases": [3]}, r"phases = \[3\]: allowed is a list of mappings"),
+        ({"phases": [3]}, r"phases\[0\] = 3: allowed is a mapping"),
         ({"phases": [{"updatse": 3}]}, r"phases\[0\].*'updatse': did you mean 'updates'"),
-        ({"phases": [{"mixture": {"code": 1}}]}, r"phases\[0\]\.updates = None"),
+        ({"phases": [{"mixture": {"code": 1}}]}, r"phases\[0\]\.updates = null"),
         ({"phases": [{"updates": 0, "mixture": {"code": 1}}]}, r"updates = 0: allowed is \[1, inf"),
         ({"phases": [{"updates": "3 tokens", "mixture": {"code": 1}}]}, r"'3 tokens': allowed"),
         ({"phases": [{"updates": 3}]}, r"phases\[0\]\.mixture = None"),

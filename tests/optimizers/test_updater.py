@@ -260,7 +260,7 @@ def test_the_gradient_is_clipped_only_if_asked():
         ({"name": "rmsprop", "params": {"alpha": 1.0}}, "rmsprop.alpha = 1.0: allowed is [0, 1)"),
         ({"lr": 0.0}, "optimizer.lr = 0.0"),
         ({"betas": [0.9]}, "two numbers"),
-        ({"betas": [0.9, 1.0]}, "optimizer.betas = 1.0"),
+        ({"betas": [0.9, 1.0]}, "optimizer.betas[1] = 1.0"),
         ({"schedule": "step"}, "milestones"),
         ({"milestones": [0.5]}, "schedule: step"),
         ({"warmup": 1.5}, "optimizer.warmup = 1.5"),

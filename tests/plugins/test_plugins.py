@@ -162,8 +162,8 @@ def test_a_broken_plugin_stops_no_command_that_looks_nothing_up(site: Path) -> N
 
 
 def test_a_method_whose_parameter_is_called_like_an_option_leaves_apply_whole(site: Path) -> None:
-    text = method_called("clash", "from rlplast import param")
-    text = text.replace("    def plan", "    out: int = param(1, '[0, 2]')\n\n    def plan")
+    text = method_called("clash", "")
+    text = text.replace("    def plan", "    out: int = 1\n\n    def plan")
     write(site, "clashing", text)
     outcome = command("apply", "--help")
     assert (outcome.code, outcome.out.count("--out FILE")) == (0, 2)  # usage, and what it is

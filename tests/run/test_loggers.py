@@ -281,7 +281,7 @@ def test_branched_run_is_shown_from_its_start_though_the_first_start_failed(
 
 
 def test_unknown_logger_is_named_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"log\.to = 'wandbb': did you mean 'wandb'"):
+    with pytest.raises(ConfigError, match=r"log\.to\[0\] = 'wandbb': did you mean 'wandb'"):
         api.read_config({"kind": "supervised", "log": {"to": ["wandbb"]}})
     with pytest.raises(ConfigError, match=r"log\.to = .*: allowed is each once"):
         api.read_config({"kind": "supervised", "log": {"to": ["wandb", "wandb"]}})

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import torch_stream
-from rlplast.supervised.augment import augment, check_augment
+from rlplast.run.config_file import read_config
+from rlplast.supervised.augment import augment
 
 
 def images(batch: int, *shape: int, seed: int = 0) -> Tensor:
@@ -110,4 +111,4 @@ def test_draws_are_the_same_on_every_device():
 )
 def test_unknown_and_repeated_names_are_refused(names: list[str], said: str):
     with pytest.raises(ConfigError, match=said):
-        check_augment(names)
+        read_config({"kind": "supervised", "augment": names})

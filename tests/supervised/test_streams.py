@@ -1,5 +1,6 @@
 """Streams: which images come when, as properties of sets."""
 
+import re
 from collections import Counter
 from itertools import pairwise
 from typing import Any
@@ -169,7 +170,7 @@ def test_one_number_of_epochs_is_for_all_phases_and_a_list_for_each(name: str):
         (StreamConfig("warm_start", fraction=1.0), r"stream.fraction = 1.0: allowed is \(0, 1\)"),
         (StreamConfig("warm_start", fraction=float("nan")), "stream.fraction = nan"),
         (StreamConfig(epochs=0), r"stream.epochs = 0: allowed is \[1, 1000000\]"),
-        (StreamConfig("warm_start", epochs=[1, -2]), "stream.epochs = -2"),
+        (StreamConfig("warm_start", epochs=[1, -2]), re.escape("stream.epochs = [1, -2]")),
         (
             StreamConfig("warm_start", epochs=[1, 2, 3]),
             r"\[1, 2, 3\] has 3 entries; stream.name = 'warm_start' has 2 phases",

@@ -1,10 +1,11 @@
 """A method's faces, and what registering one checks."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 import rlplast
@@ -114,7 +115,7 @@ def test_a_users_method_needs_the_public_names_alone() -> None:
     class OwnDecay(rlplast.Method):
         """Shrink every weight."""
 
-        factor: float = rlplast.param(0.5, "(0, 1)")
+        factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
 
         def covers(self, block: Block) -> bool:
             return block.role == "weight"
