@@ -38,7 +38,7 @@ ONLY_RUN_IMPORTS, ONLY_CLI_IMPORTS = {"agents", "envs"}, {"cli", "rlplast"}
 FACADE_IMPORTS = {"core", "training", "optimizers", "methods", "metrics"}
 
 LEAN = ("core", "training")  # they import few packages of others
-CORE_THIRD_PARTY = {"torch", "numpy"}
+CORE_THIRD_PARTY = {"torch", "numpy", "pydantic"}
 CORE_THIRD_PARTY_OF_FILE = {
     "rlplast/training/checkpoint.py": {"safetensors"},
     "rlplast/training/config.py": {"yaml"},

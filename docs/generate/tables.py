@@ -15,12 +15,14 @@ from docs.generate.markdown import choices, code, table, yaml_code
 from rlplast.cli.list_command import list_rows
 from rlplast.cli.main import COMMANDS, main
 from rlplast.core.method.receipt import Receipt
+from rlplast.core.validation import hints_of, limits
 from rlplast.training.config import RunConfig
 from rlplast.training.kinds import get_kind
 
 __all__ = ["table_of"]
 
 _ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+_HEAD = "key | default | allowed | meaning"
 _CARDS = Path(__file__).parents[1] / "methods"
 
 
@@ -37,9 +39,9 @@ def table_of(name: str) -> str:
         case ["commands"]:
             return "\n".join(f"## rlplast {c}\n\n{_help(c)}" for c in COMMANDS)
         case ["keys", "common"]:
-            return table("key | default | meaning", _keys(RunConfig()))
+            return table(_HEAD, _keys(RunConfig()))
         case ["keys", kind]:
-            return table("key | default | meaning", _own_keys(get_kind(kind).config_class()()))
+            return table(_HEAD, _own_keys(get_kind(kind).config_class()()))
         case ["methods", family]:
             return _methods(family)
         case ["metrics"]:
@@ -72,14 +74,14 @@ def _help(command: str) -> str:
 
 def _own_keys(config: RunConfig) -> Iterator[tuple[str, ...]]:
     """Yield the keys that only this kind has, and those it has another default for."""
-    common = {key: default for key, default, _ in _keys(RunConfig())}
-    for key, default, meaning in _keys(config):
+    common = {key: default for key, default, *_ in _keys(RunConfig())}
+    for key, default, *rest in _keys(config):
         if common.get(key) != default:
-            yield key, default, meaning
+            yield key, default, *rest
 
 
-def _keys(config: Any, prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield key, default and meaning from a config of defaults, a section's keys after it.
+def _keys(config: Any, prefix: str = "") -> Iterator[tuple[str, ...]]:
+    """Yield key, default, what is allowed and meaning, a section's keys after it.
 
     Raises:
         KeyError: for a key that no docstring explains.
@@ -88,10 +90,11 @@ def _keys(config: Any, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     for field in dataclasses.fields(config):
         key, value = prefix + field.name, getattr(config, field.name)
         if dataclasses.is_dataclass(value):
-            yield code(key), "", meanings[field.name]
+            yield code(key), "", "", meanings[field.name]
             yield from _keys(value, f"{key}.")
         else:
-            yield code(key), yaml_code(value), meanings[field.name]
+            allowed = choices(limits(hints_of(type(config))[field.name]))
+            yield code(key), yaml_code(value), allowed, meanings[field.name]
 
 
 def _meanings(cls: type) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The command line's entry point: one subcommand per file; exit codes as in `errors`."""
 
 import argparse
+import importlib
 import io
 import re
 import sys
@@ -8,22 +9,6 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from rlplast import __version__
-from rlplast.cli import (
-    apply_command,
-    bench_command,
-    compare_command,
-    data_command,
-    evaluate_command,
-    list_command,
-    measure_command,
-    report_command,
-    resume_command,
-    show_command,
-    study_command,
-    tokens_command,
-    train_command,
-    units_command,
-)
 from rlplast.cli.errors import exit_code
 from rlplast.cli.output import safe_warnings, visible
 from rlplast.core.errors import did_you_mean
@@ -31,21 +16,22 @@ from rlplast.run.imports import import_modules
 
 __all__ = ["main"]
 
+# What each does. Their files import torch, which takes a second, so `--help` imports none.
 COMMANDS = {
-    "train": train_command,
-    "resume": resume_command,
-    "evaluate": evaluate_command,
-    "study": study_command,
-    "report": report_command,
-    "show": show_command,
-    "compare": compare_command,
-    "apply": apply_command,
-    "measure": measure_command,
-    "data": data_command,
-    "tokens": tokens_command,
-    "units": units_command,
-    "list": list_command,
-    "bench": bench_command,
+    "train": "Train a config to its end.",
+    "resume": "Go on with a run that was interrupted.",
+    "evaluate": "Play full episodes with a trained agent.",
+    "study": "Compare arms, and train what they share only once.",
+    "report": "Make one page of many runs: curves, intervals, comparisons, costs, configs.",
+    "show": "Show where a run or a study is, and what comes next.",
+    "compare": "Say what two runs differ in, and whether they are equal bit for bit.",
+    "apply": "Apply a method to a saved state dict.",
+    "measure": "Measure a saved state dict.",
+    "data": "Check published data that you downloaded, and unpack or convert it.",
+    "tokens": "Turn text files into a corpus that a GPT trains on.",
+    "units": "Show the hidden units of a run's networks: which entries belong to which.",
+    "list": "List what a config can name: methods, metrics, optimizers and so on.",
+    "bench": "Say whether compiled updates pay for a config on this machine.",
 }
 
 
@@ -63,12 +49,13 @@ class _Command(_Parser):
     Those of `apply` are the parameters of all registered methods, of plug-ins too.
     """
 
-    module: Any = None
+    name: str | None = None
 
     def parse_known_args(self, *args: Any, **options: Any) -> Any:
         """Parse, as the base class does."""
-        module, self.module = self.module, None
-        if module is not None:
+        if self.name is not None:
+            module = importlib.import_module(f"rlplast.cli.{self.name}_command")
+            self.name, self.description = None, module.__doc__
             module.add_arguments(self)
             self.set_defaults(run=module.run)
         return super().parse_known_args(*args, **options)
@@ -100,16 +87,14 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=_Command
     )
-    for name, module in COMMANDS.items():
-        summary = (module.__doc__ or "").splitlines()[0]
+    for name, summary in COMMANDS.items():
         command = commands.add_parser(
             name,
             help=summary,
-            description=module.__doc__,
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.module = module
+        command.name = name
     return root
 
 

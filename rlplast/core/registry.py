@@ -222,7 +222,8 @@ def checked(family: str, name: str, params: Mapping[str, Any] | None = None) -> 
     for key, value in (params or {}).items():
         if key not in info.params:
             raise ConfigError(f"{name} has no parameter {key!r}: {did_you_mean(key, info.params)}")
-        default, hint = info.params[key]["default"], hints_of(info.target).get(key, Any)
+        default = info.params[key]["default"]
+        hint = hints_of(info.target).get(key, Any if default is None else type(default))
         found[key] = check_value(f"{name}.{key}", value, hint, default)
     return found
 

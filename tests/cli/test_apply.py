@@ -336,7 +336,10 @@ def test_receipt_table_names_files_and_figures(tmp_path: Path):
         (["fire", "--iteratons", "5", "FILE"], "did you mean 'iterations'?"),
         (["fire", "FILE", "--coef", "1"], "allowed: include_tied, iterations, polynomial"),
         (["fire", "FILE", "--iterations", "0"], "allowed is [1, 1000]"),
-        (["fire", "FILE", "--iterations", "many"], "allowed is [1, 1000]"),
+        (
+            ["fire", "FILE", "--iterations", "many"],
+            "in [1, 1000], such as 10",
+        ),
         (["fire", "FILE", "--polynomial", "cubix"], "did you mean 'cubic'?"),
         (["fire", "FILE", "--scope", "dqm"], "did you mean 'dqn'?"),
         (["fire", "FILE", "--include", "4.weigth"], "did you mean '4.weight'?"),
