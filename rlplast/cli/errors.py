@@ -12,7 +12,6 @@ from types import FrameType
 
 from rlplast.cli.output import warn
 from rlplast.core.errors import Interrupted, RlplastError
-from rlplast.training.distributed import rank, world
 from rlplast.training.signals import heard
 
 __all__ = ["exit_code", "stoppable"]
@@ -23,10 +22,14 @@ def exit_code(run: Callable[[], int]) -> int:
     try:
         return run()
     except RlplastError as error:
+        from rlplast.training.distributed import rank  # here, as torch takes a second
+
         if rank() == 0 or not isinstance(error, Interrupted):  # all ranks stop at one step
             warn(f"rlplast: {error}")
         return error.exit_code
     except RuntimeError as error:
+        from rlplast.training.distributed import world
+
         if world() == 1 or not any(word in str(error) for word in ("gloo", "Gloo", "NCCL")):
             raise
         warn(f"rlplast: another process ended, see its message ({error})")
