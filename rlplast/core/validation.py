@@ -173,15 +173,15 @@ class _Place:
 
 def _message(error: Any, place: _Place) -> str:
     """Turn pydantic's account of an error into ours: key, value and what is allowed."""
-    path = list(error["loc"])
+    path, root = list(error["loc"]), place.key or "config"
     while path and (inner := _inside(place, path[0])) is not None:
         place, path = inner, path[1:]
     section = _bare(place.hint)
     if error["type"] == "unexpected_keyword_argument":
         known = [field.name for field in dataclasses.fields(section)]
         near = did_you_mean(str(path[0]), known)
-        where = ".".join(word for word in ("config", place.key) if word)
-        return f"{where} has an unknown key {shortened(path[0])}: {near}"
+        where = place.key if place.key.startswith(root) else ".".join([root, place.key])
+        return f"{where.rstrip('.')} has an unknown key {shortened(path[0])}: {near}"
     if error["type"] == "missing" and _is_section(section):
         return f"{place.key or 'config'} has no {path[0]}, which it needs"
     return f"{place.key or 'config'} = {_said(place.value)}{_remedy(error, place)}"
@@ -197,6 +197,8 @@ def _inside(place: _Place, part: Any) -> _Place | None:
         if part in found:
             key = f"{place.key}.{part}" if place.key else str(part)
             return _Place(key, hints_of(hint)[part], value[part], found[part])
+    if typing.get_origin(hint) is dict and isinstance(value, Mapping) and part in value:
+        return _Place(f"{place.key}.{part}", typing.get_args(hint)[1], value[part], None)
     if isinstance(value, list | tuple) and isinstance(part, int) and part < len(value):
         items = [item for item in typing.get_args(hint) if item is not ...] or [Any]
         own = items[min(part, len(items) - 1)]

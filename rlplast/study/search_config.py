@@ -4,20 +4,24 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from rlplast.core.errors import ConfigError, check_choice, check_known
+from pydantic import Field
+
+from rlplast.core.errors import ConfigError, check_choice
+from rlplast.core.validation import Section, validated
 from rlplast.training.best import higher_is_better
 
 __all__ = ["SCORES", "SearchConfig"]
 
 SCORES = "eval/"  # begins the names of what evaluations measure
-_MOST = 100_000  # trials
+_MOST = 100_000
+Trials = Annotated[int, Field(ge=1, le=_MOST)]
 
 
 @dataclass(frozen=True)
-class SearchConfig:
+class SearchConfig(Section):
     """The keys of ``search``.
 
     Attributes:
@@ -35,13 +39,13 @@ class SearchConfig:
     """
 
     metric: str
-    trials: int
-    arm: str | None = None
-    direction: str | None = None
-    sampler: str = "tpe"
-    pruner: str = "median"
-    startup_trials: int = 10
-    seed: int = 0
+    trials: Trials
+    arm: str | int | None = None
+    direction: Literal["maximize", "minimize"] | None = None
+    sampler: Literal["tpe", "random"] = "tpe"
+    pruner: Literal["median", "none"] = "median"
+    startup_trials: Trials = 10
+    seed: Annotated[int, Field(ge=0, le=_MOST)] = 0
 
     @classmethod
     def parse(cls, data: Any, sampled: Sequence[str]) -> "SearchConfig":
@@ -54,39 +58,20 @@ class SearchConfig:
         Raises:
             ConfigError: naming the key, its value and what is allowed.
         """
-        if not isinstance(data, Mapping):
-            raise ConfigError(f"search = {data!r}: allowed is a mapping with metric and trials")
-        check_known("search", data, [field.name for field in fields(cls)])
-        for key in ("metric", "trials"):
-            if key not in data:
-                raise ConfigError(
-                    f"search has no {key}: it needs metric, such as eval/accuracy, "
-                    "and trials, how many"
-                )
-        given: dict[str, Any] = {
-            key: value for key, value in data.items() if value is not None or key in _NEEDED
-        }
-        search = cls(**given)
+        given = data
+        if isinstance(data, Mapping):
+            given = {k: v for k, v in data.items() if v is not None or k in ("metric", "trials")}
+        search = validated(cls, given, "search")
         search._check(sampled)
         return search
 
     def _check(self, sampled: Sequence[str]) -> None:
         metric = self.metric
-        if not isinstance(metric, str) or not metric.startswith(SCORES) or metric == SCORES:
+        if not metric.startswith(SCORES) or metric == SCORES:
             raise ConfigError(
                 f"search.metric = {metric!r}: allowed is what evaluations measure, as it is called "
                 "in metrics.jsonl, such as eval/return_mean or eval/accuracy"
             )
-        for key, least in (("trials", 1), ("startup_trials", 1), ("seed", 0)):
-            value = getattr(self, key)
-            if type(value) is not int or not least <= value <= _MOST:
-                raise ConfigError(
-                    f"search.{key} = {value!r}: allowed is a whole number from {least} to {_MOST}"
-                )
-        check_choice("search.sampler", self.sampler, ("tpe", "random"))
-        check_choice("search.pruner", self.pruner, ("median", "none"))
-        if self.direction is not None:
-            check_choice("search.direction", self.direction, ("maximize", "minimize"))
         if not sampled:
             raise ConfigError("search: no arm has a sample, whose keys are what is searched")
         if self.arm is not None:
@@ -102,6 +87,3 @@ class SearchConfig:
         if self.direction is not None:
             return self.direction == "maximize"
         return higher_is_better(self.metric)
-
-
-_NEEDED = ("metric", "trials")

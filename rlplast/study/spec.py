@@ -12,10 +12,13 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from rlplast.core.errors import ConfigError, check_choice, check_known
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.rng import numpy_stream
+from rlplast.core.validation import Section, validated
 from rlplast.study.search_config import SearchConfig
 from rlplast.study.spec_checks import (
     LISTS,
@@ -23,17 +26,17 @@ from rlplast.study.spec_checks import (
     check_size,
     check_tasks,
     check_values,
-    whole,
 )
 
 __all__ = ["ArmRun", "StudyConfig", "runs_of", "runs_of_trial"]
 
 Layers = tuple[Mapping[str, Any], ...]  # values by dotted key; a later one's hold
+Seed = Annotated[int, Field(ge=0, lt=10**18)]
 _DRAWS = 1000  # tries for a draw unlike the others
 
 
 @dataclass(frozen=True)
-class StudyConfig:
+class StudyConfig(Section):
     """The keys of a study's YAML.
 
     Attributes:
@@ -62,13 +65,13 @@ class StudyConfig:
     base: str | dict[str, Any] = field(default_factory=dict)
     arms: dict[str, Any] = field(default_factory=dict)
     tasks: dict[str, Any] | list[str] | None = None
-    seeds: list[int] | int = 1
+    seeds: list[Seed] | int = 1
     overrides: dict[str, Any] = field(default_factory=dict)
     baseline: str | None = None
-    threads: int | None = None
-    processes: int = 1
-    jobs: int | None = None
-    retries: int = 1
+    threads: PositiveInt | None = None
+    processes: PositiveInt = 1
+    jobs: PositiveInt | None = None
+    retries: NonNegativeInt = 1
     executor: dict[str, Any] = field(default_factory=lambda: {"kind": "local"})
     published: dict[str, Any] | None = None
     search: dict[str, Any] | None = None
@@ -87,34 +90,27 @@ class StudyConfig:
                 "this is the config of one run: `rlplast train` takes it; a study names it under "
                 "base, and has arms"
             )
-        check_known("study", data, [f.name for f in dataclasses.fields(cls)])
         for key in ("base", "arms"):
             if not data.get(key):
                 raise ConfigError(f"study has no {key}: it needs base, a run's config, and arms")
-        given = {key: value for key, value in data.items() if value is not None}
+        given = {str(key): value for key, value in data.items() if value is not None}
+        if isinstance(given["arms"], Mapping):
+            names = [str(name) for name in given["arms"]]
+            for name in names:
+                if names.count(name) > 1:
+                    raise ConfigError(f"two arms are called {name!r}: give each a name of its own")
         if "baseline" in given:
             given["baseline"] = str(given["baseline"])  # arms may be called by numbers
-        study = cls(**given)
+        study = validated(cls, given)
         study._check()
         return study
 
     def _check(self) -> None:
-        if not isinstance(self.base, str | Mapping):
-            raise ConfigError(f"base = {self.base!r}: allowed is a config's name, path or mapping")
-        for key in ("arms", "overrides", "executor"):
-            if not isinstance(getattr(self, key), Mapping):
-                raise ConfigError(f"{key} = {getattr(self, key)!r}: allowed is a mapping")
-        if not isinstance(self.tasks, Mapping | list | None):
-            raise ConfigError(f"tasks = {self.tasks!r}: allowed is a list of ids or a mapping")
         if self.tasks is not None and not self.tasks:
             raise ConfigError("tasks is empty: name at least one, or leave the key out")
-        for key, least in (("threads", 1), ("processes", 1), ("jobs", 1), ("retries", 0)):
-            value = getattr(self, key)
-            if value is not None and not (whole(value) and value >= least):
-                raise ConfigError(f"{key} = {value!r}: allowed is a whole number from {least} on")
         seeds = self.seed_list()
         check_size("seeds", len(seeds))
-        if not all(whole(s) and s >= 0 for s in seeds) or not len(set(seeds)) == len(seeds) > 0:
+        if not len(set(seeds)) == len(seeds) > 0:
             raise ConfigError(
                 f"seeds = {self.seeds!r}: allowed is how many, or a list of numbers, each once"
             )
@@ -173,10 +169,10 @@ class StudyConfig:
 
     def seed_list(self) -> list[int]:
         """Return the seeds."""
-        if isinstance(self.seeds, int) and whole(self.seeds):
+        if isinstance(self.seeds, int):
             check_size("seeds", self.seeds)
             return list(range(1, self.seeds + 1))
-        return self.seeds if isinstance(self.seeds, list) else []
+        return list(self.seeds)
 
     def task_list(self) -> dict[str, dict[str, Any]]:
         """Return each task's name and its values by dotted key; one without a name if none is said.

@@ -2,18 +2,51 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field, PositiveInt
 
 from rlplast.core.errors import ConfigError, check_known, shortened
+from rlplast.core.validation import Section, validated
 
 __all__ = ["LISTS", "check_arm", "check_size", "check_tasks", "check_values", "whole"]
 
 LISTS = ("hooks", "penalties", "layers")
-ARM_KEYS = (*LISTS, "overrides", "grid", "sample", "tasks")
-SAMPLE_KEYS = ("count", "seed", "keys")
-RANGE_KEYS = ("low", "high", "log", "integer")
 _WIDEST, _WIDEST_INTEGER = 1e300, 10**18  # ends of a range: drawing from it does not overflow
 _MOST = 100_000  # seeds, or arms that one grid or sample stands for
+
+
+@dataclass
+class Arm(Section):
+    """What an arm may say; see `rlplast.study.spec.StudyConfig`."""
+
+    hooks: list[dict[str, Any]] | str | None = None
+    penalties: list[dict[str, Any]] | str | None = None
+    layers: list[dict[str, Any]] | str | None = None
+    overrides: dict[str, Any] | None = None
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] | None = None
+    sample: dict[str, Any] | None = None
+    tasks: dict[str, dict[str, Any] | None] | None = None
+
+
+@dataclass
+class Sample(Section):
+    """An arm's key ``sample``."""
+
+    count: PositiveInt
+    keys: Annotated[dict[str, Any], Field(min_length=1)]
+    seed: int = 0
+
+
+@dataclass
+class Range(Section):
+    """Numbers that a sample draws from."""
+
+    low: int | float
+    high: int | float
+    log: bool = False
+    integer: bool = False
 
 
 def check_arm(name: str, arm: Any, search: bool = False) -> None:
@@ -26,20 +59,14 @@ def check_arm(name: str, arm: Any, search: bool = False) -> None:
         raise ConfigError(f"arm {name!r}: allowed is a name with a letter or a digit")
     if arm is None:
         return
-    if not isinstance(arm, Mapping):
-        raise ConfigError(f"arms.{name} = {arm!r}: allowed is a mapping of {', '.join(ARM_KEYS)}")
-    check_known(f"arms.{name}", arm, ARM_KEYS)
+    validated(Arm, arm, f"arms.{name}")
     for key in ("overrides", "grid", "sample"):
-        value = arm.get(key)
-        if value is not None and not (isinstance(value, Mapping) and value):
-            raise ConfigError(f"arms.{name}.{key} = {value!r}: allowed is a mapping by dotted key")
+        if arm.get(key) == {}:
+            raise ConfigError(f"arms.{name}.{key} = {{}}: allowed is a mapping by dotted key")
     if arm.get("grid") and arm.get("sample"):
         raise ConfigError(f"arms.{name} has grid and sample: allowed is one of them")
     check_values(arm.get("overrides") or {}, f"arms.{name}.overrides")
     check_values(arm.get("grid") or {}, f"arms.{name}.grid")
-    for key, choices in (arm.get("grid") or {}).items():
-        if not isinstance(choices, list) or not choices:
-            raise ConfigError(f"arms.{name}.grid.{key} = {choices!r}: allowed is a list of values")
     if arm.get("sample"):
         sample = arm["sample"]
         if search:  # which has a number of trials
@@ -62,43 +89,29 @@ def check_tasks(where: str, given: Any, tasks: Sequence[str]) -> None:
         check_values(values or {}, f"{where}.{task}")
 
 
-def _check_sample(where: str, sample: Mapping[str, Any]) -> None:
-    check_known(where, sample, SAMPLE_KEYS)
-    count, seed, keys = sample.get("count"), sample.get("seed", 0), sample.get("keys")
-    if not whole(count) or count < 1:  # type: ignore[operator]
-        raise ConfigError(f"{where}.count = {count!r}: allowed is a whole number from 1 on")
-    if not whole(seed):
-        raise ConfigError(f"{where}.seed = {seed!r}: allowed is a whole number")
-    if not isinstance(keys, Mapping) or not keys:
-        raise ConfigError(
-            f"{where}.keys = {keys!r}: allowed is a mapping of dotted keys to choices"
-        )
-    check_values(keys, f"{where}.keys")
-    for key, choice in keys.items():
-        _check_choice(f"{where}.keys.{key}", choice)
+def _check_sample(where: str, given: Mapping[str, Any]) -> None:
+    sample = validated(Sample, given, where)
+    check_values(sample.keys, f"{where}.keys")
+    for key, choice in sample.keys.items():
+        if isinstance(choice, dict):
+            _check_range(f"{where}.keys.{key}", validated(Range, choice, f"{where}.keys.{key}"))
+        elif not isinstance(choice, list) or not choice:
+            raise ConfigError(
+                f"{where}.keys.{key} = {choice!r}: allowed is a list, or a mapping with low and "
+                "high"
+            )
 
 
-def _check_choice(where: str, choice: Any) -> None:
-    if isinstance(choice, list) and choice:
-        return
-    if not isinstance(choice, Mapping):
-        raise ConfigError(
-            f"{where} = {choice!r}: allowed is a list, or a mapping with low and high"
-        )
-    check_known(where, choice, RANGE_KEYS)
-    for key in ("log", "integer"):
-        if not isinstance(choice.get(key, False), bool):
-            raise ConfigError(f"{where}.{key} = {choice[key]!r}: allowed is true or false")
-    low, high = choice.get("low"), choice.get("high")
-    integer = choice.get("integer", False)
-    right = whole if integer else _number
-    if not (right(low) and right(high) and low < high):  # type: ignore[operator]
-        kind, most = ("whole numbers", _WIDEST_INTEGER) if integer else ("numbers", _WIDEST)
+def _check_range(where: str, choice: Range) -> None:
+    low, high = choice.low, choice.high
+    right = whole if choice.integer else _number
+    if not (right(low) and right(high) and low < high):
+        kind, most = ("whole numbers", _WIDEST_INTEGER) if choice.integer else ("numbers", _WIDEST)
         raise ConfigError(
             f"{where}: low = {low!r}, high = {high!r}: allowed are {kind}, low < high, both within "
             f"{most:g} of 0"
         )
-    if choice.get("log", False) and (integer or low <= 0):  # type: ignore[operator]
+    if choice.log and (choice.integer or low <= 0):
         raise ConfigError(f"{where}.log: allowed for numbers above 0 without integer")
 
 

@@ -68,7 +68,7 @@ def test_the_band_is_two_standard_errors_wide_on_either_side() -> None:
 
 
 BAD_KEYS: dict[str, tuple[Any, str]] = {
-    "no mapping": (3, "published = 3: allowed is a mapping of file, a CSV, and arms"),
+    "no mapping": (3, "published = 3: allowed is a mapping or null"),
     "no arms": ({"file": "x"}, "allowed is a mapping of file, a CSV, and arms"),
     "other key": ({"file": "x", "arms": {"none": {"a": 1}}, "task": 1}, "published"),
     "no such file": (

@@ -330,9 +330,9 @@ def test_smoke_tries_one_draw_of_what_is_searched(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"metric": None}, r"search\.metric = None: allowed is what evaluations measure"),
+        ({"metric": None}, r"search\.metric = null: allowed is text"),
         ({"metric": "train/loss"}, r"search\.metric = 'train/loss': allowed"),
-        ({"trials": 0}, r"search\.trials = 0: allowed is a whole number from 1"),
+        ({"trials": 0}, r"search\.trials = 0: allowed is \[1, 100000\]"),
         ({"trials": True}, r"search\.trials = True: allowed"),
         ({"startup_trials": 0}, r"search\.startup_trials = 0"),
         ({"seed": -1}, r"search\.seed = -1"),
@@ -358,7 +358,7 @@ def test_what_is_needed_is_named() -> None:
             StudyConfig.parse({"base": BASE, "arms": ARMS, "search": search})
     with pytest.raises(ConfigError, match="search: no arm has a sample"):
         StudyConfig.parse({"base": BASE, "arms": {"none": {"hooks": []}}, "search": SEARCH})
-    with pytest.raises(ConfigError, match=r"arms\.tuned\.sample\.count = None"):
+    with pytest.raises(ConfigError, match=r"arms\.tuned\.sample has no count"):
         StudyConfig.parse({"base": BASE, "arms": ARMS})
 
 
