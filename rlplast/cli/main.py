@@ -1,4 +1,4 @@
-"""The command line's entry point: one subcommand per file; exit codes as in `errors`."""
+"""The command line's entry point: one subcommand per file; exit codes as in `run.messages`."""
 
 import argparse
 import io
@@ -24,10 +24,10 @@ from rlplast.cli import (
     train_command,
     units_command,
 )
-from rlplast.cli.errors import exit_code
 from rlplast.cli.output import safe_warnings, visible
 from rlplast.core.errors import did_you_mean
 from rlplast.run.imports import import_modules
+from rlplast.run.messages import exit_code
 
 __all__ = ["main"]
 
