@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from rlplast.cli.study_cells import read_study_config, study_cells, write_study
 from rlplast.run.info import versions
+from rlplast.study.api import read_study_config, study_cells, write_study
 from rlplast.study.executors import Executor, Job
 from rlplast.study.folder import StudyFolder
 from rlplast.study.scheduler import pending, run_cells

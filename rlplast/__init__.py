@@ -1,6 +1,7 @@
 """rlplast: interventions against plasticity loss, for anything that trains.
 
 - `train`, `resume`, `load`: run a config, and use what it trained.
+- `study`, `plan`, `report`: run a study, say what it will take, and report on it.
 - `apply`: apply a method once. `fire`, `swr`, `redo` and others are functions of their own.
 - `Network`, `Hooks`: apply methods on a schedule in your own loop.
 - `Penalties`: add penalties to the loss in your own loop.
@@ -42,7 +43,10 @@ if TYPE_CHECKING:
     from rlplast.methods.shrink_perturb import shrink_perturb
     from rlplast.methods.swr import swr
     from rlplast.optimizers.factories import optimizer
+    from rlplast.report import report as report
     from rlplast.run.api import Run
+    from rlplast.study import study as study
+    from rlplast.study.estimate import StudyPlan
     from rlplast.training.kinds import register_kind
 
 # Loaded when first used: an environment's process imports this package and needs no torch.
@@ -100,6 +104,7 @@ __all__ = [
     "load",
     "method",
     "optimizer",
+    "plan",
     "record",
     "redo",
     "register_kind",
@@ -116,8 +121,8 @@ __version__ = "0.3.0"
 
 
 def __getattr__(name: str) -> Any:
-    if name == "metrics":
-        return importlib.import_module("rlplast.metrics")
+    if name in ("metrics", "study", "report"):  # the last two are called like functions
+        return importlib.import_module(f"rlplast.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'rlplast' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)
@@ -153,6 +158,23 @@ def resume(run: "str | Path", total: str | None = None) -> "Run":
     from rlplast.run import api
 
     return api.resume(run, total, report=print)
+
+
+def plan(
+    config: "str | Path", out: "str | Path | None" = None, executor: str | None = None
+) -> "StudyPlan":
+    """Return what a study will take, and what stands in its way, as `rlplast study --plan` says.
+
+    No cell is started, and nothing is kept.
+
+    Args:
+        config: a path, or a shipped name such as ``study/demo``.
+        out: the study's folder, in which some cells may have run; default: ``runs/study-NAME``.
+        executor: local, ray or slurm; default: the config's.
+    """
+    from rlplast.study.estimate import plan_study
+
+    return plan_study(config, out, executor)
 
 
 def units(model: Any, units: Any = None) -> "tuple[UnitGroup, ...]":

@@ -138,10 +138,10 @@ def text_of(tree: Any, draw: random.Random) -> str:
 
 def attack_config(number: int, seed: int, folder: Path) -> tuple[str, str]:
     """Try one hostile config; return how it ended and what was said."""
-    from rlplast.cli.study_command import read_study_config, study_cells
     from rlplast.run.build import build
     from rlplast.run.config_file import read_config
     from rlplast.run.shipped import find_config
+    from rlplast.study.api import read_study_config, study_cells
 
     draw = random.Random(f"{seed} config {number}")
     base = draw.choice(BASES)

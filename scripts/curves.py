@@ -17,8 +17,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from rlplast.cli.study_cells import read_study_config
 from rlplast.report.gather import gather
+from rlplast.study.api import read_study_config
 from rlplast.study.published import PublishedCurve, published_curves
 from rlplast.training.run_folder import write_text
 

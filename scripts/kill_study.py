@@ -27,9 +27,9 @@ import numpy as np
 import yaml
 from kill_resume import SHORT, SHORT_OF, first_difference
 
-from rlplast.cli.study_command import read_study_config
 from rlplast.run.config_file import read_config
 from rlplast.run.shipped import find_config
+from rlplast.study.api import read_study_config
 from rlplast.study.spec import runs_of
 
 HOOK_KEYS = ("hooks", "layers", "penalties")  # what a study is about stays as it is

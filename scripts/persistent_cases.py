@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import rlplast
-from rlplast.cli.study_cells import read_study_config
 from rlplast.run import api
 from rlplast.run.config_file import read_config
+from rlplast.study.api import read_study_config
 from rlplast.study.spec import runs_of
 
 START = (-0.335, -1.4)

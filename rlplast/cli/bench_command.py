@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from rlplast.cli.errors import stoppable
 from rlplast.cli.output import say, warn
+from rlplast.cli.signals import stoppable
 from rlplast.cli.tables import duration
 from rlplast.cli.train_command import overrides
 from rlplast.run.bench import Side, measure

@@ -15,8 +15,8 @@ from pathlib import Path
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
-from rlplast.cli.errors import stoppable
 from rlplast.cli.output import new_console, say
+from rlplast.cli.signals import stoppable
 from rlplast.cli.tables import show
 from rlplast.core.downloads import Finding, Published
 from rlplast.core.errors import ConfigError, check_choice

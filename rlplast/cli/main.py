@@ -1,4 +1,4 @@
-"""The command line's entry point: one subcommand per file; exit codes as in `errors`."""
+"""The command line's entry point: one subcommand per file; exit codes as in `run.messages`."""
 
 import argparse
 import importlib
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from rlplast import __version__
-from rlplast.cli.errors import exit_code
 from rlplast.cli.output import safe_warnings, visible
 from rlplast.core.errors import did_you_mean
 from rlplast.run.imports import import_modules
+from rlplast.run.messages import exit_code
 
 __all__ = ["main"]
 

@@ -11,18 +11,18 @@ that move the cursor, or brackets that look like rich's markup.
 """
 
 import json
-import re
-import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
+
+from rlplast.run.messages import OBEYED, say, visible, warn
 
 __all__ = [
     "new_console",
@@ -34,43 +34,11 @@ __all__ = [
     "warn",
 ]
 
-# C0 but tab and newline; DEL and C1; what turns the direction of letters; halves of letters
-_OBEYED = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\N{LEFT-TO-RIGHT EMBEDDING}-\N{RIGHT-TO-LEFT OVERRIDE}"
-    "\N{LEFT-TO-RIGHT ISOLATE}-\N{POP DIRECTIONAL ISOLATE}\ud800-\udfff]"
-)
-
-
-def visible(text: str) -> str:
-    r"""Return a text in which what a terminal would obey is an escape.
-
-    Examples:
-        >>> print(visible("a" + chr(0x1B) + "[31m"), visible(chr(0x9B)), visible(chr(0x202E)))
-        a\x1b[31m \x9b \u202e
-    """
-    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
-def say(text: str, end: str = "\n") -> None:
-    """Print on stdout, at once."""
-    print(visible(text), end=end, flush=True)
-
-
-def warn(text: str, file: TextIO | None = None) -> None:
-    """Print a line on stderr, at once; nothing if nobody listens any more.
-
-    Args:
-        text: the line.
-        file: instead of stderr.
-    """
-    with suppress(OSError, ValueError):
-        print(visible(text), file=file or sys.stderr, flush=True)
-
 
 def show_json(value: Any) -> None:
     """Print JSON; a number that is not finite is an error."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    say(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    say(OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 class _Console(Console):

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 
 from rich.table import Column, Table
 
-from rlplast import __version__
 from rlplast.cli.output import new_console, say, warn
 from rlplast.cli.tables import counted, show
-from rlplast.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlplast.report.gather import Gathered
+    from rlplast.report.contents import Written
     from rlplast.report.summary import Summary
 
 __all__ = ["add_arguments", "report", "run"]
@@ -35,46 +33,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    out = args.folders[0] / "report" if args.out is None else args.out
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out} is a file: allowed is a folder, which may be new")
     if args.serve:
-        return _serve(args, out)
-    report(args.folders, out)
+        return _serve(args)
+    report(args.folders, args.out)
     return 0
 
 
-def report(folders: Sequence[Path], out: Path) -> None:
+def report(folders: Sequence[Path], out: Path | None = None) -> None:
     """Write a report, and print its numbers and where it is."""
-    gathered, summary, page = _write(folders, out)
-    show(_table(summary))
-    _say(gathered, summary, page)
+    from rlplast.report.contents import report_of  # statistics and charts are slow to import
 
-
-def _write(folders: Sequence[Path], out: Path) -> "tuple[Gathered, Summary, Path]":
-    # statistics and charts are slow to import, and other commands need neither
-    from rlplast.report.contents import write_report
-    from rlplast.report.gather import gather
-    from rlplast.report.summary import summarise
-
-    gathered = gather(folders)
-    summary = summarise(gathered)
-    footer = f"rlplast {__version__}"
-    return gathered, summary, write_report(gathered, summary, out, footer, _told)
+    written = report_of(folders, out, _told)
+    show(_table(written.summary))
+    _say(written)
 
 
 def _told(line: str) -> None:
     warn(f"rlplast: {line}")
 
 
-def _serve(args: argparse.Namespace, out: Path) -> int:
-    from rlplast.report.contents import write_waiting
+def _serve(args: argparse.Namespace) -> int:
+    from rlplast.report.contents import out_of, report_of, write_waiting
     from rlplast.report.gather import NothingDone
     from rlplast.report.serve import serve
 
+    out = out_of(args.folders, args.out)
+
     def write() -> None:
         try:
-            _write(args.folders, out)
+            report_of(args.folders, out, _told)
         except NothingDone as error:
             write_waiting(str(error), out)
 
@@ -106,13 +93,13 @@ def _table(summary: "Summary") -> Table:
     return table
 
 
-def _say(gathered: "Gathered", summary: "Summary", page: Path) -> None:
+def _say(written: "Written") -> None:
     from rlplast.report.trust import verdict_words
 
     console = new_console()
-    for words in verdict_words(summary):
+    for words in verdict_words(written.summary):
         console.print(words, highlight=False)
-    missing = len(gathered.missing)
+    missing = len(written.gathered.missing)
     if missing:
         console.print(f"{counted(missing, 'cell')} not done: the report names them")
-    console.print(f"report: {page}", highlight=False, soft_wrap=True)
+    console.print(f"report: {written.page}", highlight=False, soft_wrap=True)

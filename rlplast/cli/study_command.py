@@ -6,45 +6,29 @@ change the file it runs only what is new. Then `rlplast report DIR` shows the re
 """
 
 import argparse
-import sys
-from collections.abc import Sequence
+import json
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from rlplast.cli.errors import stoppable
 from rlplast.cli.live import step_shown
 from rlplast.cli.output import new_console, say
-from rlplast.cli.study_cells import (
-    build_each,
-    read_study_config,
-    study_cells,
-    study_folder,
-    write_study,
-)
+from rlplast.cli.signals import stoppable
+from rlplast.cli.study_plan import said_of_search, show_tree
 from rlplast.cli.study_progress import study_progress
-from rlplast.cli.study_search import drawn_trials, open_trials, said_of_search, show_best
-from rlplast.cli.study_tree import show_plan
 from rlplast.cli.tables import counted
-from rlplast.core.errors import ConfigError, Interrupted
-from rlplast.run.info import versions
-from rlplast.study.executors import Executor, make_executor
-from rlplast.study.folder import StudyFolder
-from rlplast.study.plan import Cell
-from rlplast.study.scheduler import Failure, Stopped, Supply, pending, run_cells
-from rlplast.study.spec import StudyConfig
+from rlplast.study.api import read_study, run_study
+from rlplast.study.folder import config_path
+from rlplast.study.scheduler import Failure, Progress
 
-__all__ = ["add_arguments", "read_study_config", "run", "study_cells"]
+if TYPE_CHECKING:
+    from rlplast.study.search import Search
 
-# What a cell runs is the code that planned it, whatever lies in the current folder.
-_ROOT = str(Path(__file__).resolve().parents[2])
-_PROGRAM = (
-    sys.executable,
-    "-P",
-    "-c",
-    f"import sys; sys.path.insert(0, {_ROOT!r}); "
-    "from rlplast.cli.cell import main; sys.exit(main())",
-)
+__all__ = ["add_arguments", "run", "shown"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,8 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    if args.jobs is not None and args.jobs < 1:
-        raise ConfigError(f"--jobs {args.jobs}: allowed is at least 1")
     # Both import more than other commands need.
     if args.smoke:
         from rlplast.cli.study_smoke import run_smoke
@@ -77,92 +59,74 @@ def run(args: argparse.Namespace) -> int:
     if args.plan:
         from rlplast.cli.study_plan import run_plan
 
-        return run_plan(args, lambda study, threads: _executor(study, threads, args).close())
-    study = read_study_config(args.config)
-    cells = study_cells(study)
-    first = drawn_trials(study, 1)  # they stand for all trials of their arm
+        return run_plan(args)
+    study = read_study(args.config, args.out, args.executor, args.jobs)
     console = new_console()
-    if cells:
-        show_plan(console, cells)
-    for line in said_of_search(study):
+    if study.cells:
+        show_tree(console, study.cells)
+    for line in said_of_search(study.config):
         say(line)
-    threads = max(cell.config.threads for cell in (*cells, *first))
-    path = study_folder(args)
-    folder = StudyFolder(path)
-    try:
-        folder.open_for(versions())
-        left = pending(cells, path)
-        with step_shown() as told:
-            levels = build_each([*left, *first], told, study.processes)
-        for line in levels:
-            say(line)
-        trials = open_trials(study, cells, folder, args.config)
-        over = trials is None or trials.finished()
-        if not left and over:
-            console.print(f"{path} is done: `rlplast report {path}`", soft_wrap=True)
-        executor = _executor(study, threads, args)
-        try:
-            known = trials.known() if trials is not None else []
-            write_study(folder, study, [*cells, *known], args.config)
-            failures = _run(folder, cells, executor, study, args, trials)
-        finally:
-            executor.close()
-    finally:
-        folder.close()
+    with shown(study.folder) as (observer, step):
+        found = run_study(study, observer, say, step)
+    path, trials = found.folder, found.trials
+    if not found.began:
+        console.print(f"{path} is done: `rlplast report {path}`", soft_wrap=True)
     if trials is not None:
-        show_best(trials.searches, path)
-    tried = {cell.key for cell in trials.known()} if trials is not None else set[str]()
-    _show_failures(console, failures, tried)
-    if failures:
-        return 1
-    if left or not over:
+        _show_best(trials.searches, path)
+    _show_failures(console, found.failures, {c.key for c in trials.known()} if trials else set())
+    if found.began and not found.failures:
         console.print(f"study: {path}   next: `rlplast report {path}`", soft_wrap=True)
-    return 0
+    return int(bool(found.failures))
 
 
-def _run(
-    folder: StudyFolder,
-    cells: Sequence[Cell],
-    executor: Executor,
-    study: StudyConfig,
-    args: argparse.Namespace,
-    trials: Supply | None,
-) -> list[Failure]:
-    """Run what is not done; a signal stops the running cells once they have saved.
+@contextmanager
+def shown(
+    folder: Path,
+) -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]]]:
+    """Show what is done, then how far cells are; yields what is told of cells and of steps.
 
-    Raises:
-        Interrupted: after SIGINT or SIGTERM.
+    While cells run, a signal stops them once they have saved.
     """
-    imports = tuple(word for module in args.modules for word in ("--import", module))
-    program = () if _kind(study, args) == "local" else _PROGRAM
+    with ExitStack() as stack:
+        observers: list[Callable[[Progress], None]] = []
+        step = stack.enter_context(step_shown())
 
-    def command(cell: Cell) -> tuple[str, ...]:
-        several = ("--processes", str(study.processes)) if study.processes > 1 else ()
-        return (*program, str(folder.path.resolve()), cell.key, *imports, *several)
+        def observe(progress: Progress) -> None:
+            if not observers:
+                stack.close()
+                stack.enter_context(stoppable())
+                observers.append(stack.enter_context(study_progress(folder)))
+            observers[0](progress)
 
-    try:
-        with stoppable(), study_progress(folder.path) as observer:
-            return run_cells(cells, folder, executor, command, study.retries, observer, trials)
-    except Stopped as interruption:
-        stopped = counted(interruption.cells, "running cell")
-        raise Interrupted(
-            f"{stopped} stopped: the same command goes on with {folder.path} from their newest "
-            "checkpoints"
-        ) from interruption
+        yield observe, step
 
 
-def _executor(study: StudyConfig, threads: int, args: argparse.Namespace) -> Executor:
-    from rlplast.cli.cell import main  # imports everything that trains, as do those above
+def _show_best(searches: "Sequence[Search]", root: Path) -> None:
+    """Print the best trial of each search as a command to run."""
+    for search in searches:
+        where = f"{search.task}/{search.arm}" if search.task else search.arm
+        states = [trial.state.name for trial in search.over().values()]
+        rest = ", ".join(
+            f"{states.count(state)} {word}"
+            for state, word in (("PRUNED", "pruned"), ("FAIL", "failed"))
+            if state in states
+        )
+        best = search.best()
+        about = f"search: {where}: {counted(len(states), 'trial')}" + (f", {rest}" if rest else "")
+        if best is None:
+            say(f"{about}; none came to its end")
+            continue
+        number, value = best
+        config = config_path(root, search.cells(number)[0].key)
+        chosen = " ".join(f"--{key} {_word(v)}" for key, v in search.chosen(number).items())
+        say(
+            f"{about}; best is #{number} with {search.config.metric} = {value:g}:\n"
+            f"  rlplast train {config} {chosen}"
+        )
 
-    options, kind = {k: v for k, v in study.executor.items() if k != "kind"}, _kind(study, args)
-    if kind != study.executor.get("kind", "local"):
-        options = {}  # they are another executor's
-    jobs = args.jobs if args.jobs is not None else study.jobs
-    return make_executor(kind, jobs, threads, options, main, study.processes)
 
-
-def _kind(study: StudyConfig, args: argparse.Namespace) -> str:
-    return args.executor or study.executor.get("kind", "local")
+def _word(value: object) -> str:
+    return shlex.quote(value if isinstance(value, str) else json.dumps(value))
 
 
 def _show_failures(console: Console, failures: Sequence[Failure], trials: set[str]) -> None:

@@ -1,100 +1,103 @@
-"""`rlplast study NAME --plan`: what a study will take. It keeps nothing and needs no data."""
+"""A study's plan in words.
+
+- `run_plan`: `rlplast study NAME --plan`.
+- `show_tree`: the cells of the first task and seed, with what they take if that is known.
+- `said_of_search`: what is searched, and how.
+"""
 
 import argparse
-import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
-from rlplast.cli.output import new_console, say
-from rlplast.cli.study_cells import build_each, read_study_config, study_cells, study_folder
-from rlplast.cli.study_search import drawn_trials, said_of_search
-from rlplast.cli.study_smoke import smoke_runs
-from rlplast.cli.study_tree import said, show_plan
-from rlplast.core.errors import ConfigError
-from rlplast.run.made_data import make_data
-from rlplast.study.estimate import estimate
-from rlplast.study.plan import plan
-from rlplast.study.smoke import shrunk_study
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+from rlplast.cli.output import new_console, say, visible
+from rlplast.cli.tables import counted, duration, size
+from rlplast.study.plan import Cell, cost
 from rlplast.study.spec import StudyConfig
-from rlplast.training.config import RunConfig
 
-__all__ = ["run_plan"]
+__all__ = ["run_plan", "said_of_search", "show_tree"]
 
 
-def run_plan(args: argparse.Namespace, check: Callable[[StudyConfig, int], object]) -> int:
-    """Show cells, time and disk of a study, and check every arm.
-
-    Args:
-        args: the command's arguments.
-        check: checks that the executor can be had, with so many threads for each cell.
+def run_plan(args: argparse.Namespace) -> int:
+    """Show cells, steps, time and disk of a study.
 
     Raises:
-        ConfigError: naming the arm that could not be built, whatever is installed.
+        ConfigError: if an arm could not be built, whatever is installed; or for the executor.
     """
-    study = read_study_config(args.config)
-    cells = [*study_cells(study), *drawn_trials(study)]
-    cells = list({cell.key: cell for cell in reversed(cells)}.values())[::-1]  # equal ones are one
-    found, basis = estimate(cells, study_folder(args))
-    show_plan(new_console(), cells, found)
-    for line in said_of_search(study):
+    from rlplast.study.estimate import plan_study  # imports more than other commands need
+
+    found = plan_study(args.config, args.out, args.executor, args.jobs)
+    show_tree(new_console(), found.cells, found.takes)
+    for line in said_of_search(found.study.config):
         say(line)
-    say(f"estimate: {said(sum(found.values(), Counter()))}, one cell after the other")
+    say(f"estimate: {_said(sum(found.takes.values(), Counter()))}, one cell after the other")
     by_task: dict[str, Counter[str]] = defaultdict(Counter)
-    for cell in cells:
-        by_task[cell.task] += found[cell.key]
+    for cell in found.cells:
+        by_task[cell.task] += found.takes[cell.key]
     if len(by_task) > 1:
-        say("; ".join(f"{task} {said(own)}" for task, own in by_task.items()))
-    say(basis)
-    for missing in dict.fromkeys(name for cell in cells for name in _missing(cell.config)):
-        say(f"not there yet: {missing}")
-    _check_arms(study)
-    check(study, max(cell.config.threads for cell in cells))
+        say("; ".join(f"{task} {_said(own)}" for task, own in by_task.items()))
+    say(found.basis)
+    for folder in found.absent:
+        say(f"not there yet: {folder}")
+    for package in found.not_installed:
+        say(f"not installed: {package}")
+    for line in found.levels:
+        say(line)
+    if found.problem is not None:
+        raise found.problem
     return 0
 
 
-def _missing(config: RunConfig) -> list[str]:
-    """Return the folders that a run reads and that are not there."""
-    known: Any = config
-    named: dict[str, str | None] = {}
-    if config.kind == "supervised":
-        named = {"data.folder": known.data.folder, "data.corrupted": known.data.corrupted}
-    elif config.kind == "gpt":
-        named = {f"corpora.{name}": source for name, source in known.corpora.items()}
-        named = {k: s for k, s in named.items() if s and not s.startswith("embedded/")}
-        named["start.run"] = known.start.run
-    return [f"{s} ({key})" for key, s in named.items() if s and not Path(s).expanduser().is_dir()]
+def show_tree(
+    console: Console,
+    cells: Sequence[Cell],
+    estimates: Mapping[str, Mapping[str, float]] | None = None,
+) -> None:
+    """Print the tree of the first task and seed, and what it saves in all."""
+    first = next(c for c in cells if c.arm is not None)
+    own = [c for c in cells if (c.task, c.seed) == (first.task, first.seed)]
+    title = "/".join(part for part in (first.task, f"seed-{first.seed}") if part)
+    root = Tree(title)
+    branches: dict[str | None, Tree] = {None: root}
+    for cell in own:
+        label = Text(visible(cell.arm if cell.arm is not None else cell.name.split("/")[-1]))
+        if estimates is not None and cell.key in estimates:
+            label.append(f"  {_said(estimates[cell.key])}", "dim")
+        branches[cell.key] = branches[cell.parent].add(label, highlight=False)
+    console.print(root)
+    trees = len({(c.task, c.seed) for c in cells})
+    if trees > 1:
+        console.print(f"and {counted(trees - 1, 'more tree')} like it, for other tasks and seeds")
+    spent, runs = cost(cells)
+    saved = 0.0 if runs == 0 else 1 - spent / runs
+    console.print(
+        f"{counted(len(cells), 'cell')}: the training of {spent:.2f} whole runs instead of {runs}, "
+        f"{saved:.0%} saved",
+        highlight=False,
+    )
 
 
-def _check_arms(study: StudyConfig) -> None:
-    """Build every arm, made small, so that no data are needed; say what is not installed.
-
-    Raises:
-        ConfigError: naming the arm, for what no package would mend.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        runs, _ = smoke_runs(shrunk_study(study), Path(folder))
-        said: set[str] = set()
-        levels: dict[str, None] = {}
-        for run in runs:
-            try:
-                config = run.config.to_resume()
-                make_data(config)
-                levels |= dict.fromkeys(build_each(plan([run]), processes=study.processes))
-            except ConfigError as error:
-                if not _for_want_of_a_package(error):
-                    raise
-                said.add(str(error).partition(": ")[2])
-        for message in sorted(said):
-            say(f"not installed: {message}")
-        for line in levels:
-            say(line)
+def _said(found: Mapping[str, float]) -> str:
+    """Return in words what a cell takes, as `rlplast.study.estimate` says."""
+    words = [f"{found[u]:,.0f} {u}" for u in ("env_steps", "updates") if found.get(u)]
+    words += [duration(found["seconds"])] if "seconds" in found else []
+    return ", ".join([*words, *([size(found["disk"])] if "disk" in found else [])])
 
 
-def _for_want_of_a_package(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, ImportError):
-            return True
-        error = error.__cause__
-    return False
+def said_of_search(study: StudyConfig) -> Iterator[str]:
+    """Yield a line for each arm that is searched."""
+    search = study.search_config()
+    if search is None:
+        return
+    each = counted(len(study.seed_list()), "run")
+    tasks = len(study.task_list())
+    for arm in study.searched():
+        where = f" in each of {tasks} tasks" if tasks > 1 else ""
+        way = "highest" if search.maximizes else "lowest"
+        yield (
+            f"search: {counted(search.trials, 'trial')} of {arm}{where}, {each} each, for the "
+            f"{way} {search.metric} (sampler {search.sampler}, pruner {search.pruner})"
+        )

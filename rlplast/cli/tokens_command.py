@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
-from rlplast.cli.errors import stoppable
 from rlplast.cli.output import new_console, say
+from rlplast.cli.signals import stoppable
 from rlplast.core.errors import ConfigError
 from rlplast.gpt.tokens import TOKENIZERS, Advance, write_corpus
 

@@ -1,5 +1,6 @@
 """What a report says, section by section, and its folder.
 
+- `report_of`: reads runs, computes their numbers and writes the report.
 - `sections`: text, tables and pictures.
 - `write_report`: report.html, summary.csv, published.csv where there are published curves, and the
   charts as .svg and .png.
@@ -8,10 +9,10 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlplast.core.errors import RlplastError
+from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.report import (
     closeups,
     iterations,
@@ -22,22 +23,61 @@ from rlplast.report import (
     vega,
 )
 from rlplast.report.ends import ends
-from rlplast.report.gather import Gathered
+from rlplast.report.gather import Gathered, gather
 from rlplast.report.page import Chart, Details, Part, Row, Section, Table, Text, page
 from rlplast.report.plot import write_whole
 from rlplast.report.records import estimate, number, without_empty_columns
 from rlplast.report.stretches import has_iterations
-from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text
+from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text, summarise
 from rlplast.report.trust import Kind, coverage_words, p_words, verdict_words
 from rlplast.report.view import Report, Rows, interval_words
+from rlplast.run.info import versions
 from rlplast.training.best import higher_is_better
 
-__all__ = ["sections", "write_report", "write_waiting"]
+__all__ = ["Written", "out_of", "report_of", "sections", "write_report", "write_waiting"]
 
 NAMED = 8  # arms, tasks or seeds that the first sentence names
 
 
 Columns = dict[str, Callable[[SummaryRow], str]]  # head → what a row has in the column
+
+
+@dataclass(frozen=True)
+class Written:
+    """A report: the runs, their numbers, and its page."""
+
+    gathered: Gathered
+    summary: Summary
+    page: Path
+
+
+def report_of(
+    folders: Sequence[Path], out: Path | None, told: Callable[[str], object] = warnings.warn
+) -> Written:
+    """Write a report of the studies and runs in some folders.
+
+    Args:
+        folders: as of `gather`, whose errors these are.
+        out: as of `out_of`.
+        told: as of `write_report`.
+    """
+    where = out_of(folders, out)
+    gathered = gather(folders)
+    summary = summarise(gathered)
+    footer = f"rlplast {versions().get('rlplast', '')}"
+    return Written(gathered, summary, write_report(gathered, summary, where, footer, told))
+
+
+def out_of(folders: Sequence[Path], out: Path | None) -> Path:
+    """Return the folder that a report is written to; default: ``report`` in the first one.
+
+    Raises:
+        ConfigError: if it is a file.
+    """
+    out = folders[0] / "report" if out is None else out
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out} is a file: allowed is a folder, which may be new")
+    return out
 
 
 def write_report(

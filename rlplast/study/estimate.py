@@ -1,28 +1,123 @@
-"""What a study will take: `estimate`, for each cell.
+"""What a study will take. It keeps nothing and needs no data.
+
+- `plan_study`: its cells, what each takes, and what stands in the way → a `StudyPlan`.
+- `estimate`: what cells take.
 
 Counts follow from the configs. Cells that have run say how fast others are; else some steps of the
 run are timed here.
 """
 
 import json
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 from rlplast.core.clock import Time
-from rlplast.core.errors import RlplastError
+from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.run.length import env_steps_at, updates_at
+from rlplast.run.made_data import make_data
 from rlplast.run.rates import timed_here
 from rlplast.run.read import read_info, read_lines
-from rlplast.study.plan import Cell
+from rlplast.study.api import Study, build_each, drawn_trials, executor_of, read_study
+from rlplast.study.plan import Cell, plan
+from rlplast.study.smoke import shrunk_study, smoke_runs
+from rlplast.study.spec import StudyConfig
+from rlplast.training.config import RunConfig
 
-__all__ = ["estimate"]
+__all__ = ["StudyPlan", "estimate", "plan_study"]
 
 _SECONDS = 3.0  # after which no further config is timed
 _SAME_SPEED = ("seed", "total", "log", "evaluate", "metrics", "checkpoint", "tensorboard")
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """What a study will take, and what stands in its way.
+
+    Attributes:
+        study: the study.
+        cells: its cells; those of trials have values drawn at random.
+        takes: what each takes by its key, as of `estimate`.
+        basis: where that comes from, in a sentence.
+        absent: folders that runs read and that are not there.
+        not_installed: packages that arms need, in words.
+        levels: a line for each environment that cannot be resumed exactly.
+        problem: why an arm cannot be built, or the executor cannot be had.
+    """
+
+    study: Study
+    cells: list[Cell]
+    takes: dict[str, Counter[str]]
+    basis: str
+    absent: tuple[str, ...]
+    not_installed: tuple[str, ...]
+    levels: tuple[str, ...]
+    problem: ConfigError | None
+
+
+def plan_study(
+    source: str | Path,
+    out: str | Path | None = None,
+    executor: str | None = None,
+    jobs: int | None = None,
+) -> StudyPlan:
+    """Plan a study; arguments and errors as of `rlplast.study.api.read_study`."""
+    study = read_study(source, out, executor, jobs)
+    cells = [*study.cells, *drawn_trials(study.config)]
+    cells = list({cell.key: cell for cell in reversed(cells)}.values())[::-1]  # equal ones are one
+    takes, basis = estimate(cells, study.folder)
+    absent = dict.fromkeys(name for cell in cells for name in _absent(cell.config))
+    problem, lacking, levels = None, set[str](), dict[str, None]()
+    try:
+        _check_arms(study.config, lacking, levels)
+        executor_of(study.config, cells).close()
+    except ConfigError as error:
+        problem = error
+    found = tuple(absent), tuple(sorted(lacking)), tuple(levels)
+    return StudyPlan(study, cells, takes, basis, *found, problem)
+
+
+def _absent(config: RunConfig) -> list[str]:
+    """Return the folders that a run reads and that are not there."""
+    known: Any = config
+    named: dict[str, str | None] = {}
+    if config.kind == "supervised":
+        named = {"data.folder": known.data.folder, "data.corrupted": known.data.corrupted}
+    elif config.kind == "gpt":
+        named = {f"corpora.{name}": source for name, source in known.corpora.items()}
+        named = {k: s for k, s in named.items() if s and not s.startswith("embedded/")}
+        named["start.run"] = known.start.run
+    return [f"{s} ({key})" for key, s in named.items() if s and not Path(s).expanduser().is_dir()]
+
+
+def _check_arms(study: StudyConfig, lacking: set[str], levels: dict[str, None]) -> None:
+    """Build every arm, made small, so that no data are needed; note what is not installed.
+
+    Raises:
+        ConfigError: naming the arm, for what no package would mend.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        for run in smoke_runs(shrunk_study(study), Path(folder))[0]:
+            try:
+                make_data(run.config.to_resume())
+                levels |= dict.fromkeys(build_each(plan([run]), processes=study.processes))
+            except ConfigError as error:
+                if not _for_want_of_a_package(error):
+                    raise
+                lacking.add(str(error).partition(": ")[2])
+
+
+def _for_want_of_a_package(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, ImportError):
+            return True
+        error = error.__cause__
+    return False
 
 
 def estimate(cells: Sequence[Cell], folder: Path) -> tuple[dict[str, Counter[str]], str]:

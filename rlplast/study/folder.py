@@ -26,6 +26,7 @@ __all__ = [
     "FORMAT",
     "StudyFolder",
     "cell_row",
+    "config_path",
     "is_done",
     "is_prefix",
     "is_started",
@@ -89,6 +90,11 @@ def is_done(folder: Path) -> bool:
 def is_started(folder: Path) -> bool:
     """Whether a cell's run has begun and needs its prefix no more."""
     return (folder / "run.json").is_file()
+
+
+def config_path(study: Path, key: str) -> Path:
+    """Return where the config of a cell lies."""
+    return study / "configs" / f"{key}.yaml"
 
 
 def log_file(cell_folder: str) -> str:

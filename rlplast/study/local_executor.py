@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import connection, forkserver
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -90,7 +91,8 @@ class LocalBackend:
         child.begin_log(job)
         self._start_server()
         process = self._context.Process(target=_run, args=(self._main, job, environment))
-        process.start()
+        with _without_main():
+            process.start()
         self._gpu[process] = gpu
         return process
 
@@ -121,6 +123,20 @@ class LocalBackend:
 
     def close(self) -> None:
         """Nothing is left to close: the server ends once this process and its jobs have."""
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Start a process that does not run the file that this one began with.
+
+    It would, to find what that defines. A script that runs a study would run it there again.
+    """
+    before = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = before
 
 
 @contextlib.contextmanager

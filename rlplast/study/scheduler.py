@@ -97,7 +97,7 @@ def run_cells(
     executor: Executor,
     command: Callable[[Cell], tuple[str, ...]],
     retries: int = 1,
-    observer: Callable[[Progress], None] = lambda progress: None,
+    observer: Callable[[Progress], object] = lambda progress: None,
     supply: Supply | None = None,
 ) -> list[Failure]:
     """Run all cells that are not done.
@@ -108,7 +108,7 @@ def run_cells(
         executor: runs commands.
         command: the command that runs a cell, and goes on with it if it was begun.
         retries: how often a cell that failed is started again.
-        observer: told of every event, and about twice a second.
+        observer: told at once, of every event, and about twice a second.
         supply: adds cells; those it adds are done or not, but never need a prefix.
 
     Returns:
@@ -121,6 +121,7 @@ def run_cells(
     progress = Progress(cells, {c.key for c in cells} - {c.key for c in waiting})
     run = _Run(folder, executor, command, retries, observer, supply, waiting, progress)
     try:
+        run.tell()
         run.refill()
         while run.waiting or progress.running:
             ready = [c for c in run.waiting if c.parent is None or c.parent in progress.done]
@@ -148,7 +149,7 @@ class _Run:
     executor: Executor
     command: Callable[[Cell], tuple[str, ...]]
     retries: int
-    observer: Callable[[Progress], None]
+    observer: Callable[[Progress], object]
     supply: Supply | None
     waiting: list[Cell]
     progress: Progress

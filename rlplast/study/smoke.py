@@ -1,24 +1,174 @@
-"""A study tried out: the same arms, each for a moment, and what to look at afterwards.
+"""A study tried out: the same arms, each for a moment, on data of no meaning.
 
-- `shrunk_study`: one seed, and one run of every arm.
-- `faults_of`, `unmeasured`: which hooks of a cell did not fire, which metrics nobody measured.
+Nothing that comes out is a result. It shows that each arm runs: that packages are there, hooks
+fire and metrics are measured.
+
+- `run_smoke`: does that, and looks at what came out → a `Smoke`.
+- `shrunk_study`: one seed, and one run of every arm; `smoke_runs`: these runs, made small.
 
 What becomes of a run's own config is `rlplast.run.shrink`.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlplast.core.errors import ConfigError, Interrupted
+from rlplast.run.info import versions
+from rlplast.run.made_data import make_data
 from rlplast.run.read import read_lines
-from rlplast.study.plan import Cell
-from rlplast.study.spec import StudyConfig
+from rlplast.run.shrink import shrunk
+from rlplast.study.api import (
+    build_each,
+    commands_of,
+    planned_runs,
+    read_study_config,
+    write_study,
+)
+from rlplast.study.cell import main
+from rlplast.study.executors import make_executor
+from rlplast.study.folder import StudyFolder
+from rlplast.study.plan import Cell, PlannedRun, plan
+from rlplast.study.scheduler import Failure, Progress, Stopped, run_cells
+from rlplast.study.spec import StudyConfig, runs_of
+from rlplast.training.run_folder import numbered
 
-__all__ = ["faults_of", "shrunk_study", "unmeasured"]
+__all__ = ["Smoke", "run_smoke", "shrunk_study", "smoke_folder", "smoke_runs"]
 
 # Metrics that are there only if an arm has what they measure.
 _OF_ROWS = {"awake_fraction": "lifecycle", "unit_age": "cbp"}
+
+
+@dataclass(frozen=True)
+class Smoke:
+    """What came out of a study that was tried out.
+
+    Attributes:
+        folder: the study's.
+        cells: of each its name, the seconds it took, if it ran, and what is wrong with it.
+        same: a run that was left out → the run that it equals when made small.
+        unmeasured: metrics that arms list and nobody measured.
+        ran: whether any cell came to its end, so that there is something to report.
+    """
+
+    folder: Path
+    cells: list[tuple[str, float | None, list[str]]]
+    same: dict[str, str]
+    unmeasured: list[str]
+    ran: bool
+
+    @property
+    def faults(self) -> int:
+        """How much is wrong."""
+        return sum(len(wrong) for _, _, wrong in self.cells) + len(self.unmeasured)
+
+
+def smoke_folder(source: str | Path, out: str | Path | None) -> Path:
+    """Return where a smoke goes: a new folder, since what is there may be of other code.
+
+    Raises:
+        ConfigError: if `out` is not empty.
+    """
+    if out is None:
+        path = Path("runs") / f"smoke-{Path(source).stem}"
+        return numbered(path.with_name(f"{path.name}-")) if path.exists() else path
+    path = Path(out)
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise ConfigError(f"--out {path} is not empty: --smoke begins anew, choose another one")
+    return path
+
+
+def run_smoke(
+    source: str | Path,
+    path: Path,
+    jobs: int | None = None,
+    observer: Callable[[Progress], object] = lambda progress: None,
+    step: Callable[[str], object] = lambda text: None,
+) -> Smoke:
+    """Try a study out, as many cells at once as there are cores.
+
+    Args:
+        source: a file or a shipped name.
+        path: as of `smoke_folder`.
+        jobs: cells at the same time, at most.
+        observer: told of every event, and about twice a second.
+        step: told what is done before the first cell runs.
+
+    Raises:
+        ConfigError: naming the arm that cannot be built.
+        Interrupted: after KeyboardInterrupt.
+    """
+    study = shrunk_study(read_study_config(source, jobs=jobs))
+    runs, same = smoke_runs(study, path / "data")
+    cells = plan(runs)
+    folder = StudyFolder(path)
+    try:
+        folder.open_for(versions())
+        try:
+            for run in runs:
+                make_data(run.config)
+            build_each(cells, step)
+        except ConfigError:
+            shutil.rmtree(path / "data", ignore_errors=True)
+            raise
+        write_study(folder, study, cells, str(source), smoke=True)
+        executor = make_executor("local", jobs, 1, {}, main)
+        try:
+            failures = run_cells(cells, folder, executor, commands_of(folder), 0, observer)
+        except Stopped as stopped:
+            said = f"stopped; nothing of {path} is of use: delete it"
+            raise Interrupted(said) from stopped
+        finally:
+            executor.close()
+    finally:
+        folder.close()
+    return _judged(cells, failures, path, same)
+
+
+def _judged(
+    cells: Sequence[Cell], failures: Sequence[Failure], path: Path, same: dict[str, str]
+) -> Smoke:
+    """Look at what cells have left."""
+    journal = read_lines(path / "journal.jsonl")
+    seconds = {row["cell"]: row["seconds"] for row in journal if "seconds" in row}
+    reasons = {failure.cell.key: failure.reason for failure in failures}
+    rows = []
+    for cell in cells:
+        wrong = [reasons[cell.key]] if cell.key in reasons else []
+        if not wrong and cell.arm is not None:
+            wrong = _faults_of(cell, path)
+        rows.append((cell.name, seconds.get(cell.key), wrong))
+    arms = [cell for cell in cells if cell.key not in reasons and cell.arm is not None]
+    return Smoke(path, rows, same, _unmeasured(arms, path), len(failures) < len(cells))
+
+
+def smoke_runs(study: StudyConfig, data: Path) -> tuple[list[PlannedRun], dict[str, str]]:
+    """Return a study's runs made small, and which are left out since they are equal to another.
+
+    Raises:
+        ConfigError: naming the arm whose config is wrong.
+    """
+    first: dict[str, PlannedRun] = {}
+    same: dict[str, str] = {}
+    for run in planned_runs(study, runs_of(study)):
+        try:
+            config = shrunk(run.config, data.resolve())
+        except ConfigError as error:
+            raise ConfigError(f"arm {run.arm!r}, made small: {error}") from error
+        small = PlannedRun(run.task, run.seed, run.arm, config)
+        key = json.dumps(vars(config), default=vars, sort_keys=True)
+        other = first.setdefault(key, small)
+        if other is not small:
+            same[_name(small)] = _name(other)
+    return list(first.values()), same
+
+
+def _name(run: PlannedRun) -> str:
+    return "/".join(part for part in (run.task, f"seed-{run.seed}", run.arm) if part)
 
 
 def shrunk_study(study: StudyConfig) -> StudyConfig:
@@ -54,7 +204,7 @@ def _first(arm: Mapping[str, Any]) -> dict[str, Any]:
     return arm
 
 
-def faults_of(cell: Cell, study: Path) -> list[str]:
+def _faults_of(cell: Cell, study: Path) -> list[str]:
     """Return what is wrong with a cell that has run to its end: hooks that did not fire."""
     receipts = read_lines(study / cell.folder / "receipts.jsonl")
     fired = {row["method"] for row in receipts}
@@ -62,7 +212,7 @@ def faults_of(cell: Cell, study: Path) -> list[str]:
     return [f"{method} did not fire" for method in listed if method not in fired]
 
 
-def unmeasured(cells: Sequence[Cell], study: Path) -> list[str]:
+def _unmeasured(cells: Sequence[Cell], study: Path) -> list[str]:
     """Return the metrics that cells list and no cell that lists them has measured."""
     listed: dict[str, bool] = {}
     for cell in cells:

@@ -223,7 +223,7 @@ def test_letters_that_are_only_foreign_stay_as_they_are(tmp_path: Path):
 
 def test_commands_print_in_one_place_only():
     root = Path(output.__file__).parents[1]
-    for path in (*root.glob("cli/*.py"), root / "report" / "serve.py"):
+    for path in (*root.glob("cli/*.py"), *root.glob("study/*.py"), root / "report" / "serve.py"):
         if path.name == "output.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlplast.cli.study_command import read_study_config, study_cells
+from rlplast.study.api import read_study_config, study_cells
 from rlplast.training.files import lock
 from tests.cli.commands import command
 from tests.cli.runs import files
@@ -47,7 +47,7 @@ def test_results_of_an_arm_without_run_json_are_kept_aside(study: Path):
 def test_cell_whose_folder_another_process_still_writes_to_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rlplast.cli.cell._PATIENCE", 0.1)
+    monkeypatch.setattr("rlplast.study.cell._PATIENCE", 0.1)
     config, out = write_study(tmp_path, TINY, {"none": {}}), tmp_path / "study"
     held = ExitStack()
 
@@ -233,7 +233,7 @@ def test_jobs_get_the_threads_of_their_runs(tmp_path: Path, monkeypatch: pytest.
         asked.append((kind, jobs, threads, options, processes))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rlplast.cli.study_command.make_executor", make)
+    monkeypatch.setattr("rlplast.study.api.make_executor", make)
     local = {"executor": {"kind": "local", "devices": 2}, "jobs": 5}
     config = write_study(tmp_path, TINY | {"threads": 2}, {"none": {}}, **local)
     command("study", config, "--out", tmp_path / "1")

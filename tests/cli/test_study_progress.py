@@ -10,7 +10,6 @@ import pytest
 from rich.cells import cell_len
 
 from rlplast.cli import live
-from rlplast.cli.study_cells import read_study_config, study_cells
 from rlplast.cli.study_progress import (
     CellReading,
     StudyProgress,
@@ -19,6 +18,7 @@ from rlplast.cli.study_progress import (
     study_progress,
     terminal_lines,
 )
+from rlplast.study.api import read_study_config, study_cells
 from rlplast.study.plan import Cell
 from rlplast.study.scheduler import Failure, Progress
 from tests.cli.studies import ARMS, TINY

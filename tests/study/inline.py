@@ -10,7 +10,7 @@ from unittest import mock
 
 import yaml
 
-from rlplast.cli import cell
+from rlplast.study import cell
 from rlplast.study.executors import Executor, Job
 from tests.cli.commands import Outcome, command
 
@@ -65,7 +65,7 @@ def inline(fault: Fault = lambda name, attempt: None) -> Iterator[InlineBackend]
     ) -> Executor:
         return Executor(backend, jobs or 1)
 
-    with mock.patch("rlplast.cli.study_command.make_executor", make):
+    with mock.patch("rlplast.study.api.make_executor", make):
         yield backend
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlplast.cli.study_command import read_study_config
 from rlplast.run import api
+from rlplast.study.api import read_study_config
 from rlplast.study.spec import runs_of
 from rlplast.training import checkpoint
 from tests.cli.test_supervised_and_gpt import GPT

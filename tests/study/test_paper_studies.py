@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from rlplast import envs
-from rlplast.cli.study_command import read_study_config, study_cells
 from rlplast.core.clock import Time
 from rlplast.optimizers.updater import Updater
 from rlplast.run.config_file import read_config
 from rlplast.run.shipped import config_folder
+from rlplast.study.api import read_study_config, study_cells
 from rlplast.study.spec import StudyConfig, runs_of
 from rlplast.supervised.models import build_model
 from tests.marks import slow

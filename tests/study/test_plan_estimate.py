@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
-from rlplast.cli.study_command import read_study_config, study_cells
 from rlplast.cli.tables import duration, size
 from rlplast.core.clock import Time
 from rlplast.run.config_file import read_config
 from rlplast.run.length import env_steps_at, updates_at
 from rlplast.run.rates import _of_others, timed_here
+from rlplast.study.api import read_study_config, study_cells
 from rlplast.study.estimate import estimate
 from rlplast.study.plan import PlannedRun, cost, plan
 from rlplast.training.config import RunConfig

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rlplast.cli.study_cells import read_study_config, study_cells
 from rlplast.core.errors import ConfigError
+from rlplast.study.api import read_study_config, study_cells
 from tests.cli.commands import command
 from tests.runs import TINY, final
 

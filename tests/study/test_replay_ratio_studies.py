@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rlplast.cli.study_cells import read_study_config
 from rlplast.core.clock import Clock, Time
 from rlplast.core.method.schedule import KEYS, Schedule
 from rlplast.run.config_file import read_config
 from rlplast.run.shipped import shipped_configs
+from rlplast.study.api import read_study_config
 from rlplast.study.published import published_curves
 from rlplast.study.spec import StudyConfig, runs_of
 

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from rlplast.cli.study_cells import read_study_config
-from rlplast.cli.study_smoke import smoke_runs
 from rlplast.core.clock import Time
 from rlplast.core.method.schedule import KEYS, Schedule
 from rlplast.run.config_file import read_config
@@ -16,8 +14,9 @@ from rlplast.run.length import length
 from rlplast.run.made_data import make_data
 from rlplast.run.shipped import find_config, shipped_configs
 from rlplast.run.shrink import EPOCHS, UPDATES, shrunk
+from rlplast.study.api import read_study_config
 from rlplast.study.plan import plan
-from rlplast.study.smoke import shrunk_study
+from rlplast.study.smoke import shrunk_study, smoke_runs
 from rlplast.supervised.data import load_data
 from rlplast.supervised.sizes import KNOWN
 from rlplast.training.config import read_yaml

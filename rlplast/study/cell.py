@@ -1,39 +1,40 @@
 """One cell of a study, as executors run it: `main` with the study's folder and the cell's key.
 
+- `run_cell`: brings it to its end.
+- `lead`: starts the other processes that train it too, as torchrun would.
+
 It may be started again at any time, after any end: what was begun goes on from its newest
 checkpoint, what was not is branched from its prefix, and what is done is left alone.
 """
 
 import argparse
+import os
 import shutil
 import signal
+import socket
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from rlplast.cli.errors import exit_code
-from rlplast.cli.output import say
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.run import api
 from rlplast.run.imports import import_modules
-from rlplast.study.child import die_with_parent
-from rlplast.study.folder import is_done, is_started, read_study
-from rlplast.study.ranks import lead
+from rlplast.run.messages import exit_code, say
+from rlplast.study.child import GRACE, PARENT, STOPPED, die_with_parent
+from rlplast.study.folder import config_path, is_done, is_started, read_study
 from rlplast.training.files import lock
 from rlplast.training.run_folder import numbered
 
-__all__ = ["config_path", "main", "run_cell"]
+__all__ = ["lead", "main", "run_cell"]
 
 _PATIENCE = 120.0  # seconds for a process that was told to stop to leave the run's folder
-
-
-def config_path(study: Path, key: str) -> Path:
-    """Return where the config of a cell lies."""
-    return study / "configs" / f"{key}.yaml"
+_NOTICED = 20.0  # seconds in which the first sees by itself that another one has failed
 
 
 def run_cell(
@@ -129,9 +130,50 @@ def _wait_for(folder: Path) -> None:
         time.sleep(0.2)
 
 
+@contextmanager
+def lead(processes: int, command: Sequence[str]) -> Iterator[None]:
+    """Be rank 0 of so many processes, and start the others.
+
+    They end with this one. If one of them fails, this one does too, though it may be waiting for
+    that one's numbers.
+
+    Args:
+        processes: how many there are.
+        command: program and arguments of the others; what they print is not kept, but for errors.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    names = {"TORCHELASTIC_RUN_ID": "rlplast", "WORLD_SIZE": str(processes)}
+    names |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    over = threading.Event()
+    others = []
+    for rank in map(str, range(1, processes)):
+        own = names | {"RANK": rank, "LOCAL_RANK": rank, PARENT: str(os.getpid())}
+        own |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # as the first imports
+        others.append(
+            subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, **own})
+        )
+        threading.Thread(target=_fail_with, args=(others[-1], over), daemon=True).start()
+    os.environ.update(names, RANK="0", LOCAL_RANK="0")
+    try:
+        yield
+    finally:
+        over.set()
+        for other in others:
+            other.kill()
+
+
+def _fail_with(other: "subprocess.Popen[bytes]", over: threading.Event) -> None:
+    """End this process if another one fails; after a stop, this one may still be saving."""
+    code = other.wait()
+    if code != 0 and not over.wait(GRACE if code == STOPPED else _NOTICED):
+        os._exit(code if 0 < code != STOPPED else 1)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one cell; exit codes as `rlplast.cli.main` has them."""
-    parser = argparse.ArgumentParser(prog="rlplast.cli.cell", description=__doc__)
+    """Run one cell; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="rlplast.study.cell", description=__doc__)
     parser.add_argument("study", type=Path)
     parser.add_argument("key")
     parser.add_argument("--import", dest="modules", action="append", default=[])
@@ -143,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def run() -> int:
         import_modules(arguments.modules)
         words = sys.argv[1:] if argv is None else argv
-        others = [sys.executable, "-m", "rlplast.cli.cell", *words]
+        others = [sys.executable, "-m", "rlplast.study.cell", *words]
         run_cell(arguments.study, arguments.key, others, arguments.processes, arguments.how)
         return 0
 

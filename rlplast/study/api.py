@@ -1,0 +1,366 @@
+"""Studies as a library: what `rlplast study` does, and Python may.
+
+- `read_study`: a path or shipped name → a `Study`: its cells, every run's config resolved.
+- `run_study`: bring it to its end, or go on with it; returns a `StudyResult`.
+- `read_study_config`, `study_cells`, `cells_of`, `drawn_trials`, `build_each`, `write_study`,
+  `executor_of`, `commands_of`: its steps, some of which a plan and a smoke take too.
+"""
+
+import copy
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlplast.core.errors import ConfigError, Interrupted, RlplastError
+from rlplast.run.build import build, check_hooks_of_processes, check_processes
+from rlplast.run.config_file import dump_config, read_config
+from rlplast.run.imports import imported
+from rlplast.run.info import command, resume_info, resume_words, versions
+from rlplast.run.loggers.logger import check_loggers
+from rlplast.run.read import status
+from rlplast.run.shipped import find_config
+from rlplast.study.cell import main
+from rlplast.study.executors import Executor, make_executor
+from rlplast.study.folder import StudyFolder, config_path
+from rlplast.study.plan import Cell, PlannedRun, plan
+from rlplast.study.published import published_curves
+from rlplast.study.scheduler import Failure, Progress, Stopped, Supply, pending, run_cells
+from rlplast.study.spec import ArmRun, StudyConfig, runs_of
+from rlplast.training.config import read_yaml
+from rlplast.training.run_folder import write_text
+
+if TYPE_CHECKING:
+    from rlplast.study.trials import Trials
+
+__all__ = [
+    "Study",
+    "StudyResult",
+    "build_each",
+    "cells_of",
+    "commands_of",
+    "drawn_trials",
+    "executor_of",
+    "planned_runs",
+    "read_study",
+    "read_study_config",
+    "run_study",
+    "study_cells",
+    "write_study",
+]
+
+# What a cell runs is the code that planned it, whatever lies in the current folder.
+_ROOT = str(Path(__file__).resolve().parents[2])
+_PROGRAM = (
+    sys.executable,
+    "-P",
+    "-c",
+    f"import sys; sys.path.insert(0, {_ROOT!r}); "
+    "from rlplast.study.cell import main; sys.exit(main())",
+)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study, and the cells it is made of.
+
+    Attributes:
+        source: its file or shipped name.
+        folder: where it goes.
+        config: its keys, checked.
+        cells: a prefix comes before what goes on from it.
+        drawn: a cell for each arm that is searched, which stands for all of its trials.
+    """
+
+    source: str
+    folder: Path
+    config: StudyConfig
+    cells: list[Cell]
+    drawn: list[Cell]
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """How a study ended.
+
+    Attributes:
+        folder: the study's.
+        cells: the folder of each cell below that → done; failed; skipped, for want of its prefix;
+            pruned by a search; absent, of a prefix that nothing needs any more.
+        failures: why some are not done, and where their logs are.
+        trials: those of a search; None without one.
+        began: whether anything was left to do.
+    """
+
+    folder: Path
+    cells: dict[str, str]
+    failures: list[Failure]
+    trials: "Trials | None"
+    began: bool
+
+
+def read_study(
+    source: str | Path,
+    out: str | Path | None = None,
+    executor: str | None = None,
+    jobs: int | None = None,
+) -> Study:
+    """Read a study, and plan its cells.
+
+    Args:
+        source: a file or a shipped name.
+        out: the study's folder; default: ``runs/study-NAME``.
+        executor: local, ray or slurm, instead of the config's.
+        jobs: runs at the same time, instead of the config's number.
+
+    Raises:
+        ConfigError: naming the key or the arm, its value and what is allowed.
+    """
+    config = read_study_config(source, executor, jobs)
+    folder = Path("runs") / f"study-{Path(source).stem}" if out is None else Path(out)
+    return Study(str(source), folder, config, study_cells(config), drawn_trials(config, 1))
+
+
+def read_study_config(
+    source: str | Path, executor: str | None = None, jobs: int | None = None
+) -> StudyConfig:
+    """Return a study's checked config; arguments as of `read_study`.
+
+    Raises:
+        ConfigError: naming the key, its value and what is allowed.
+    """
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs {jobs}: allowed is at least 1")
+    study = StudyConfig.parse(read_yaml(find_config(str(source))))
+    published_curves(study)
+    if executor is not None and executor != study.executor.get("kind", "local"):
+        study = dataclasses.replace(study, executor={"kind": executor})  # options are another's
+    return study if jobs is None else dataclasses.replace(study, jobs=jobs)
+
+
+def study_cells(study: StudyConfig) -> list[Cell]:
+    """Return the cells of a study, every run's config resolved.
+
+    Raises:
+        ConfigError: naming the arm whose config is wrong.
+    """
+    return cells_of(study, runs_of(study))
+
+
+def cells_of(study: StudyConfig, arm_runs: Sequence[ArmRun]) -> list[Cell]:
+    """Return the cells of some runs of a study, as of `study_cells`."""
+    return plan(planned_runs(study, arm_runs))
+
+
+def planned_runs(study: StudyConfig, arm_runs: Sequence[ArmRun]) -> list[PlannedRun]:
+    """Return some runs of a study with their configs.
+
+    Raises:
+        ConfigError: naming the arm whose config is wrong.
+    """
+    runs, read = [], {}  # seeds differ in nothing else: one of them is read
+    for run in arm_runs:
+        try:
+            if (run.task, run.arm) not in read:
+                read[run.task, run.arm] = config = read_config(study.base, *run.overrides)
+                check_processes(config, study.processes)
+        except ConfigError as error:
+            raise ConfigError(f"arm {run.arm!r}: {error}") from error
+        config = dataclasses.replace(copy.deepcopy(read[run.task, run.arm]), seed=run.seed)
+        runs.append(PlannedRun(run.task, run.seed, run.arm, config, study.processes))
+    return runs
+
+
+def drawn_trials(study: StudyConfig, count: int | None = None) -> list[Cell]:
+    """Return cells that stand for trials before any is chosen, of values drawn at random.
+
+    Args:
+        study: the study.
+        count: of each task and arm that is searched; default: as many as there are trials.
+    """
+    others = {(run.task, run.arm) for run in runs_of(study)}
+    trials: dict[tuple[str, str], list[ArmRun]] = {}
+    for run in runs_of(study.drawn(count)) if study.search is not None else ():
+        if (run.task, run.arm) not in others:
+            trials.setdefault((run.task, run.arm), []).append(run)
+    return [cell for runs in trials.values() for cell in cells_of(study, runs)]
+
+
+def build_each(
+    left: Sequence[Cell], told: Callable[[str], object] = lambda text: None, processes: int = 1
+) -> tuple[str, ...]:
+    """Build each arm of each task once, before hours are spent on what it goes on from.
+
+    Args:
+        left: the cells.
+        told: called with what is built next.
+        processes: that train each together.
+
+    Returns:
+        A line for each environment that cannot be resumed exactly.
+
+    Raises:
+        ConfigError: naming the arm, for whatever its config asks that is not there.
+    """
+    seen = set()
+    levels: dict[str, None] = {}
+    for cell in left:
+        if cell.arm is None or (cell.task, cell.arm) in seen:
+            continue
+        seen.add((cell.task, cell.arm))
+        told(f"checking that every arm can be built: {cell.name}")
+        try:
+            check_loggers(cell.config)
+            trainable, hooks = build(cell.config.to_resume())
+            trainable.close()
+            check_hooks_of_processes(hooks, processes)
+        except RlplastError as error:
+            raise ConfigError(f"arm {cell.arm!r}: {error}") from error
+        info = resume_info(trainable)
+        found = info.get("environment", {"resume": "exact"})
+        if found["resume"] != "exact":
+            parts = found["resume"] == "restarted"
+            more = "; after the shared prefix each arm begins a new episode" if parts else ""
+            levels[f"{found['id']}, after an interruption: {resume_words(info)}{more}"] = None
+    return tuple(levels)
+
+
+def write_study(
+    folder: StudyFolder, study: StudyConfig, cells: Sequence[Cell], source: str, smoke: bool = False
+) -> None:
+    """Write the plan: configs before study.json, which names them, and says if it is a smoke."""
+    write_text(folder.path / "study.yaml", find_config(source).read_text())
+    (folder.path / "configs").mkdir(exist_ok=True)
+    for cell in cells:
+        path = config_path(folder.path, cell.key)
+        text = dump_config(cell.config)
+        if not path.exists() or path.read_bytes() != text.encode():  # edited, or cut short
+            write_text(path, text)
+    trials = (cell.arm for cell in cells if cell.arm is not None)
+    arms = list(dict.fromkeys([*(run.arm for run in runs_of(study)), *trials]))
+    about: dict[str, Any] = {
+        "name": Path(source).stem,
+        "command": command(),
+        "versions": versions(),
+        "baseline": study.baseline or ("none" if "none" in arms else None),
+        "arms": arms,
+        "tasks": list(study.task_list()),
+        "seeds": study.seed_list(),
+        "smoke": smoke,
+    }
+    published = published_curves(study)
+    if published:
+        about["published"] = [dataclasses.asdict(curve) for curve in published]
+    folder.write_plan(about, cells)
+
+
+def run_study(
+    study: Study,
+    observer: Callable[[Progress], object] = lambda progress: None,
+    report: Callable[[str], object] = lambda text: None,
+    step: Callable[[str], object] = lambda text: None,
+) -> StudyResult:
+    """Run what is not done of a study.
+
+    Args:
+        study: as `read_study` returns it.
+        observer: told of every event, and about twice a second.
+        report: told of each environment that cannot be resumed exactly.
+        step: told what is done before the first cell runs.
+
+    Raises:
+        ConfigError: naming the arm that cannot be built, or what stands in the way of the folder.
+        Interrupted: after KeyboardInterrupt, once the running cells have saved.
+    """
+    config, cells = study.config, study.cells
+    folder = StudyFolder(study.folder)
+    try:
+        folder.open_for(versions())
+        left = pending(cells, folder.path)
+        for line in build_each([*left, *study.drawn], step, config.processes):
+            report(line)
+        trials = _open_trials(study, folder)
+        began = bool(left) or not (trials is None or trials.finished())
+        executor = executor_of(config, [*cells, *study.drawn])
+        try:
+            step("writing the plan")
+            known = trials.known() if trials is not None else []
+            write_study(folder, config, [*cells, *known], study.source)
+            failures = _run(folder, cells, executor, config, observer, trials)
+        finally:
+            executor.close()
+    finally:
+        folder.close()
+    return StudyResult(folder.path, _states(study, failures, trials), failures, trials, began)
+
+
+def _states(study: Study, failures: Sequence[Failure], trials: "Trials | None") -> dict[str, str]:
+    """Return what has become of each cell, by its folder."""
+    tried = trials.known() if trials is not None else []
+    found = {cell.folder: status(study.folder / cell.folder) for cell in (*study.cells, *tried)}
+    found |= {c.folder: "pruned" for c in tried if found[c.folder] != "done"}
+    return found | {f.cell.folder: "failed" if f.log else "skipped" for f in failures}
+
+
+def _open_trials(study: Study, folder: StudyFolder) -> "Trials | None":
+    """Return the trials of a study, which write themselves into its plan; None without a search.
+
+    Raises:
+        ConfigError: if Optuna is not installed, or an arm that is searched is never evaluated.
+    """
+    if study.config.search is None:
+        return None
+    from rlplast.study.search import open_searches  # imports Optuna
+    from rlplast.study.trials import Trials
+
+    def announce(trials: list[Cell]) -> None:
+        write_study(folder, study.config, [*study.cells, *trials], study.source)
+
+    searches = open_searches(study.config, folder.path, lambda runs: cells_of(study.config, runs))
+    return Trials(searches, folder.path, study.cells, announce)
+
+
+def executor_of(study: StudyConfig, cells: Sequence[Cell]) -> Executor:
+    """Return the executor that a study names, for its cells.
+
+    Raises:
+        ConfigError: for an option that is not allowed, or a library or a cluster that is not there.
+    """
+    options = {key: value for key, value in study.executor.items() if key != "kind"}
+    threads = max(cell.config.threads for cell in cells)
+    return make_executor(_kind(study), study.jobs, threads, options, main, study.processes)
+
+
+def _kind(study: StudyConfig) -> str:
+    return study.executor.get("kind", "local")
+
+
+def _run(
+    folder: StudyFolder,
+    cells: Sequence[Cell],
+    executor: Executor,
+    study: StudyConfig,
+    observer: Callable[[Progress], object],
+    trials: Supply | None,
+) -> list[Failure]:
+    program = () if _kind(study) == "local" else _PROGRAM
+    command = commands_of(folder, program, study.processes)
+    try:
+        return run_cells(cells, folder, executor, command, study.retries, observer, trials)
+    except Stopped as stopped:
+        said = f"{stopped.cells} running cell{'' if stopped.cells == 1 else 's'} stopped"
+        raise Interrupted(
+            f"{said}: the same command goes on with {folder.path} from their newest checkpoints"
+        ) from stopped
+
+
+def commands_of(
+    folder: StudyFolder, program: Sequence[str] = (), processes: int = 1
+) -> Callable[[Cell], tuple[str, ...]]:
+    """Return what makes a cell's command: a program, and the words that `cell.main` reads."""
+    imports = [word for module in imported() for word in ("--import", module)]
+    several = ["--processes", str(processes)] if processes > 1 else []
+    where = str(folder.path.resolve())
+    return lambda cell: (*program, where, cell.key, *imports, *several)
