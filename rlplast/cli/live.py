@@ -2,7 +2,6 @@
 
 - `Rows`: rich's progress, with a line of details, and plain lines where there is no terminal.
 - `step_shown`: what is done just now, and nothing else.
-- `Plain`: when a plain line is due; the time is its argument.
 """
 
 import sys
@@ -19,42 +18,14 @@ from rich.table import Column
 from rich.text import Text
 
 from rlplast.cli.output import new_console, visible, warn
-from rlplast.cli.tables import clock_time, middle, rate
+from rlplast.cli.tables import duration, middle, rate
 
-__all__ = ["Plain", "Rows", "step_shown"]
+__all__ = ["Rows", "step_shown"]
 
 FIRST, EVERY = 4.0, 30.0  # seconds until the first plain line, and from one to the next
 _BEAT = 0.5  # seconds between two looks at whether one is due
 _WINDOW = 30.0  # seconds that a rate is measured over, at least
 _NAMED = 9  # tasks in a plain line
-
-
-class Plain:
-    """When a plain line is due.
-
-    Args:
-        now: the time at the start, in seconds.
-    """
-
-    def __init__(self, now: float) -> None:
-        self.due_at = now + FIRST
-        self.said = False
-        self._urgent = ""
-
-    def due(self, now: float, urgent: str = "") -> bool:
-        """Return whether a line is due now; it is then taken as said.
-
-        Args:
-            now: the time, in seconds.
-            urgent: what should not wait for its time, such as a long compilation; said once.
-        """
-        fresh = urgent not in ("", self._urgent)
-        self._urgent = urgent
-        if not fresh and now < self.due_at:
-            return False
-        self.due_at = now + EVERY
-        self.said = True
-        return True
 
 
 def _share(task: Task) -> str:
@@ -70,7 +41,7 @@ def _left(task: Task) -> str:
     if not task.speed or not task.remaining:
         return ""
     seconds = task.remaining / task.speed - (task.get_time() - task.fields["moved"])
-    return f"{clock_time(max(0.0, seconds))} left"
+    return f"{duration(max(0.0, seconds))} left"
 
 
 class _Name:
@@ -205,13 +176,17 @@ class Rows(Progress):
                 with suppress(OSError):
                     self.stop()
             return
-        state, ended = Plain(self.get_time()), threading.Event()
+        said, ended = False, threading.Event()
 
         def speak() -> None:
+            nonlocal said
+            due, before = self.get_time() + FIRST, ""
             while not ended.wait(_BEAT):
-                line = self.plain()
-                if state.due(self.get_time(), self.urgent):
+                line, now, urgent = self.plain(), self.get_time(), self.urgent
+                if now >= due or urgent not in ("", before):
+                    due, said = now + EVERY, True
                     self.say(line)
+                before = urgent
 
         thread = threading.Thread(target=speak, name="rlplast-progress", daemon=True)
         thread.start()
@@ -220,7 +195,7 @@ class Rows(Progress):
         finally:
             ended.set()
             thread.join()
-        if state.said and self._stays:
+        if said and self._stays:
             self.say(self.plain())
 
 

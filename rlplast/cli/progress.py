@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rlplast.cli.live import Rows
-from rlplast.cli.tables import clock_time, clock_words, middle
+from rlplast.cli.tables import clock_words, duration, middle
 from rlplast.run.tasks import tasks_of
 from rlplast.training.distributed import rank
 from rlplast.training.loop import Loop
@@ -56,7 +56,7 @@ class RunProgress(Rows):
 
     def look(self) -> None:
         """Read where the run is now."""
-        loop, elapsed = self._loop, clock_time(self.get_time() - self._began)
+        loop, elapsed = self._loop, duration(self.get_time() - self._began)
         if loop is None:
             self.update(self._row, description=f"starting, {elapsed}")
             return

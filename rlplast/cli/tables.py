@@ -4,8 +4,7 @@
 - `show_rows`: print names and values below each other.
 - `figure`: a number in a cell; `count`: one in few letters.
 - `counted`: a number with its noun; `clock_words`: counts with their units.
-- `duration`, `clock_time`: an estimate of a time, and a time to the second.
-- `rate`, `size`: counts per time, and a number of bytes.
+- `duration`, `size`, `rate`: a time, a number of bytes, and counts per time.
 - `middle`: a name shortened in its middle, where names of one list are most alike.
 """
 
@@ -21,7 +20,6 @@ from rlplast.cli.output import new_console, visible
 from rlplast.core.clock import UNITS
 
 __all__ = [
-    "clock_time",
     "clock_words",
     "count",
     "counted",
@@ -154,20 +152,6 @@ def rate(per_second: float, unit: str) -> str:
         if value >= 1 or letter == "h":
             break
     return f"{f'{value:.2g}' if value < 10 else count(value)} {unit}/{letter}"
-
-
-def clock_time(seconds: float) -> str:
-    """Return a length of time.
-
-    Examples:
-        >>> clock_time(51), clock_time(3725), clock_time(200_000)
-        ('0:51', '1:02:05', '2 d 7 h')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours >= 24:
-        return f"{hours // 24} d {hours % 24} h"
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def middle(name: str, columns: int) -> str:
