@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.agents.dqn_config import DQNConfig
-from rlplast.agents.evaluation import evaluating
 from rlplast.agents.losses import huber, q_of, td_target
 from rlplast.agents.networks import q_network
 from rlplast.agents.off_policy import OffPolicyAgent
@@ -179,7 +178,7 @@ class DQN(OffPolicyAgent):
 
     def loss(self, network: str, batch: Batch, train: bool = False) -> Tensor:
         """Return the TD loss of a batch, without penalties."""
-        with nullcontext() if train else evaluating(self.online):
+        with nullcontext() if train else in_mode(self.online, train=False):
             return self.td_loss(batch)[0]
 
     def outputs(self, network: str, batch: Batch, module: nn.Module | None = None) -> Tensor:

@@ -5,13 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
-from torch import nn
 
 from rlplast import envs
 from rlplast.agents.overestimation import ValueErrors, Values
 from rlplast.core.errors import RlplastError
 
-__all__ = ["Evaluation", "environment_errors", "evaluate_policy", "evaluating"]
+__all__ = ["Evaluation", "environment_errors", "evaluate_policy"]
 
 
 @dataclass(frozen=True)
@@ -52,19 +51,6 @@ def environment_errors(when: str) -> Iterator[None]:
         yield
     except (envs.NotFinite, envs.EnvFailed, envs.WorkerDied, ValueError) as error:
         raise RlplastError(f"{error}, {when}; the last checkpoint is kept") from error
-
-
-@contextmanager
-def evaluating(*modules: nn.Module) -> Iterator[None]:
-    """Put modules into evaluation mode, and back as they were."""
-    before = [module.training for module in modules]
-    try:
-        for module in modules:
-            module.eval()
-        yield
-    finally:
-        for module, training in zip(modules, before, strict=True):
-            module.train(training)
 
 
 def evaluate_policy(

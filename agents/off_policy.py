@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from rlplast import envs
 from rlplast.agents.compiled import compiled_update, compiles_updates
 from rlplast.agents.encoders import shift
-from rlplast.agents.evaluation import Evaluation, evaluate_policy, evaluating
+from rlplast.agents.evaluation import Evaluation, evaluate_policy
 from rlplast.agents.experience import Experience
 from rlplast.agents.off_policy_config import OffPolicyConfig
 from rlplast.agents.overestimation import Values
@@ -31,7 +31,7 @@ from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.edits import Assign, write
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import allocate, zero_all
-from rlplast.core.network.record import record
+from rlplast.core.network.record import in_mode, record
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.optimizers.updater import Updater
 from rlplast.training.trainable import AfterUpdate, no_hooks, no_key
@@ -369,7 +369,7 @@ class OffPolicyAgent(ABC):
         of_task = () if task == now else ("task", task)
         stream = partial(numpy_stream, self.config.seed, "evaluation", number, *of_task)
         rng = stream("policy")
-        with evaluating(*self._acting()):
+        with in_mode(*self._acting(), train=False):
             return evaluate_policy(
                 partial(self.tasks.make, task),
                 self.config.env.num_envs,
@@ -476,7 +476,7 @@ class OffPolicyAgent(ABC):
         if obs.shape[1:] != expected.shape[1:] or obs.ndim != expected.ndim:
             sizes = ", ".join(map(str, expected.shape[1:]))
             raise ConfigError(f"obs has shape {obs.shape}: allowed is (batch, {sizes})")
-        with evaluating(*self._acting()):
+        with in_mode(*self._acting(), train=False):
             return self._act_greedily(obs)
 
     @abstractmethod

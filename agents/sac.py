@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rlplast.agents.evaluation import evaluating
 from rlplast.agents.losses import tanh_gaussian
 from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.replay import Batch
@@ -290,7 +289,7 @@ class SAC(OffPolicyAgent):
     def _q(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return the mean over critics of Q(s, a), (batch,)."""
         raw = on_device(self._as_stored(obs), self.device)
-        with evaluating(self.critic), self._autocast():
+        with in_mode(self.critic, train=False), self._autocast():
             values = self.critic(self._for_critic(raw), on_device(actions, self.device))
         return values.float().mean(0).cpu().numpy()
 
@@ -314,7 +313,7 @@ class SAC(OffPolicyAgent):
 
     def loss(self, network: str, batch: SACBatch, train: bool = False) -> Tensor:
         """Return the loss that trains a network, on a batch, without penalties."""
-        with nullcontext() if train else evaluating(self.actor, self.critic):
+        with nullcontext() if train else in_mode(self.actor, self.critic, train=False):
             if network == "critic":
                 return self.critic_loss(batch)[0]
             loss, entropy, _ = self.actor_loss(batch)

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.network import Network
 from rlplast.training.config import read_yaml
+from rlplast.training.fingerprint import content
 
 __all__ = [
     "HookList",
@@ -57,14 +57,9 @@ _PARTS: dict[str, Any] = {
 def fingerprint(networks: Mapping[str, Network]) -> dict[str, dict[str, int]]:
     """Return the CRC-32 of each trainable weight's bytes, by network and Block name."""
     return {
-        key: {block.name: _checksum(block.view) for block in network.trainable()}
+        key: {block.name: zlib.crc32(content(block.view)) for block in network.trainable()}
         for key, network in networks.items()
     }
-
-
-def _checksum(tensor: Tensor) -> int:
-    whole = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return zlib.crc32(whole.numpy().data)
 
 
 def read_list(given: HookList, key: str) -> list[Mapping[str, Any]]:

@@ -1,143 +1,206 @@
-"""What a command says while it works: lines that are redrawn, or plain ones from time to time.
+"""What a command says while it works: rows that are redrawn, or plain lines from time to time.
 
-- `shown`: either, for as long as a block runs; `step_shown`: only what is done just now.
-- `Plain`: when a plain line is due; the time is its argument.
+- `Rows`: rich's progress, with a line of details, and plain lines where there is no terminal.
+- `step_shown`: what is done just now, and nothing else.
 """
 
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Self
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.live import Live
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID
+from rich.table import Column
 from rich.text import Text
 
-from rlplast.cli.lines import middle
 from rlplast.cli.output import new_console, visible, warn
+from rlplast.cli.tables import duration, middle, rate
 
-__all__ = ["Plain", "shown", "step_shown"]
+__all__ = ["Rows", "step_shown"]
 
 FIRST, EVERY = 4.0, 30.0  # seconds until the first plain line, and from one to the next
 _BEAT = 0.5  # seconds between two looks at whether one is due
+_WINDOW = 30.0  # seconds that a rate is measured over, at least
+_NAMED = 9  # tasks in a plain line
 
-Screen = Callable[[int, int, bool], Sequence[str]]
+
+def _share(task: Task) -> str:
+    return task.fields.get("waiting", "") if task.total is None else f"{task.percentage:.0f}%"
 
 
-class Plain:
-    """When a plain line is due.
+def _rate(task: Task) -> str:
+    unit = task.fields.get("unit")
+    return rate(task.speed * task.fields["scale"], unit) if task.speed and unit else ""
+
+
+def _left(task: Task) -> str:
+    if not task.speed or not task.remaining:
+        return ""
+    seconds = task.remaining / task.speed - (task.get_time() - task.fields["moved"])
+    return f"{duration(max(0.0, seconds))} left"
+
+
+class _Name:
+    """A name that is shortened in its middle where a row has no room for it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = visible(text)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(middle(self.text, options.max_width), no_wrap=True, overflow="crop")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, Text(self.text).cell_len)
+
+
+class _Names(ProgressColumn):
+    def render(self, task: Task) -> RenderableType:
+        return _Name(task.description)
+
+
+class _Figures(ProgressColumn):
+    def __init__(self, said: Callable[[Task], str]) -> None:
+        super().__init__(Column(no_wrap=True, justify="right"))
+        self.said = said
+
+    def render(self, task: Task) -> Text:
+        return Text(self.said(task))
+
+
+class Rows(Progress):
+    """Rows on stderr, one for each task: its name, a bar, its share, rate and time left.
+
+    They are redrawn in place on a terminal, and are as long as it is wide at the moment. Elsewhere
+    a plain line says the same after 4 s and every 30 s.
 
     Args:
-        now: the time at the start, in seconds.
-    """
-
-    def __init__(self, now: float) -> None:
-        self.due_at = now + FIRST
-        self.said = False
-        self._urgent = ""
-
-    def due(self, now: float, urgent: str = "") -> bool:
-        """Return whether a line is due now; it is then taken as said.
-
-        Args:
-            now: the time, in seconds.
-            urgent: what should not wait for its time, such as a long compilation; said once.
-        """
-        fresh = urgent not in ("", self._urgent)
-        self._urgent = urgent
-        if not fresh and now < self.due_at:
-            return False
-        self.due_at = now + EVERY
-        self.said = True
-        return True
-
-
-@contextmanager
-def shown(
-    screen: Screen,
-    plain: Callable[[], str],
-    urgent: Callable[[], str] = str,
-    now: Callable[[], float] = time.monotonic,
-    *,
-    stays: bool = True,
-) -> Iterator[Callable[[str], None]]:
-    """Show on stderr what a command does while the block runs; yields what says an event.
-
-    On a terminal lines are redrawn in place. Else a plain line is said after 4 s and every 30 s,
-    and after the block, unless it fails or was so short that there was none before.
-
-    Args:
-        screen: (columns, rows, whether only ASCII is understood) → the lines of a terminal.
-        plain: returns the line to be said elsewhere.
-        urgent: returns what a plain line should say at once, in any words that differ; or "".
         now: a clock, in seconds.
-        stays: whether the last lines stay, or are said, after the block.
+        bar: columns of a bar, at most.
+        stays: whether the last rows stay, or are said, after `shown`.
+
+    Attributes:
+        details: what a line under the first row says, the most important first.
+        urgent: what a plain line should say at once, in any words that differ; or "".
     """
-    console = new_console(stderr=True)
-    if sys.stderr.isatty() and not console.is_dumb_terminal:
-        live = Live(
-            get_renderable=lambda: _Lines(screen),
+
+    details: Sequence[str] = ()
+    urgent = ""
+
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, bar: int = 30, stays: bool = True
+    ) -> None:
+        console = new_console(stderr=True)
+        super().__init__(
+            _Names(Column()),
+            BarColumn(bar, table_column=Column()),
+            *map(_Figures, (_share, _rate, _left)),
             console=console,
             refresh_per_second=5,
             transient=not stays,
             redirect_stdout=sys.stdout.isatty(),
+            get_time=now,
+            disable=not sys.stderr.isatty() or console.is_dumb_terminal,
         )
+        self._stays, self._out = stays, sys.stderr
 
-        def print_above(text: str) -> None:
+    def look(self) -> None:
+        """Bring tasks and details up to date; called by another thread."""
+
+    def move(self, number: TaskID, done: float, total: float, unit: str, scale: float = 1) -> None:
+        """Note how far a task is.
+
+        Its rate is that of the later part of its time: what is slow at first (or fast, as an agent
+        before its first update) is soon forgotten, and pauses count.
+
+        Args:
+            number: of the task.
+            done: how much of `total` is done.
+            total: the whole.
+            unit: what its rate is counted in; without one the rate is not said.
+            scale: how many of that unit `done` has, each.
+        """
+        task, now = next(task for task in self.tasks if task.id == number), self.get_time()
+        self.speed_estimate_period = max(_WINDOW, (task.elapsed or 0.0) * 2 / 3)
+        # Rich keeps 1,000 samples of a task: of a long one they are to be further apart.
+        apart = (self.speed_estimate_period - _WINDOW) / 1000
+        late = now >= task.fields.get("moved", now) + apart or done >= total
+        if task.total is None or (late and done != task.completed):
+            about = {"unit": unit, "scale": scale, "moved": now}
+            self.update(number, completed=done, total=total, **about)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Yield what is drawn."""
+        if tasks := self.tasks:  # rich also asks while it is made
+            self.look()
+            yield self.make_tasks_table(tasks[:1])
+        if self.details:
+            words = visible("  ".join(["", *self.details] if tasks else self.details))
+            yield Text(words, no_wrap=True, overflow="ellipsis")
+        yield from [self.make_tasks_table(tasks[1:])] if tasks[1:] else []
+
+    def plain(self) -> str:
+        """Return the line that says the same where there is no terminal."""
+        self.look()
+        parts = []
+        for task in self.tasks[:_NAMED]:
+            words = [word for said in (_share, _rate, _left) if (word := said(task))]
+            words += self.details if not parts else []
+            parts.append(": ".join([task.description, *([", ".join(words)] if words else [])]))
+        more = len(self.tasks) - _NAMED
+        return "; ".join([*(parts or self.details), *([f"and {more} more"] if more > 0 else [])])
+
+    def say(self, text: str) -> None:
+        """Say what has happened, above the rows."""
+        if self.disable:
+            warn(text, self._out)
+        else:
             with suppress(OSError):  # the terminal is gone
-                console.print(text, highlight=False)
+                self.console.print(text, highlight=False)
 
-        live.start()
+    @contextmanager
+    def shown(self) -> Iterator[Self]:
+        """Show the rows while the block runs.
+
+        Without a terminal, the last line is left out if the block fails, or was so short that there
+        was none before.
+        """
+        if not self.disable:
+            self.start()
+            try:
+                yield self
+            finally:
+                with suppress(OSError):
+                    self.stop()
+            return
+        said, ended = False, threading.Event()
+
+        def speak() -> None:
+            nonlocal said
+            due, before = self.get_time() + FIRST, ""
+            while not ended.wait(_BEAT):
+                line, now, urgent = self.plain(), self.get_time(), self.urgent
+                if now >= due or urgent not in ("", before):
+                    due, said = now + EVERY, True
+                    self.say(line)
+                before = urgent
+
+        thread = threading.Thread(target=speak, name="rlplast-progress", daemon=True)
+        thread.start()
         try:
-            yield print_above
+            yield self
         finally:
-            with suppress(OSError):
-                live.stop()
-        return
-    state, ended, out = Plain(now()), threading.Event(), sys.stderr
-
-    def speak() -> None:
-        while not ended.wait(_BEAT):
-            if state.due(now(), urgent()):
-                say(plain())
-
-    def say(text: str) -> None:
-        warn(text, out)
-
-    thread = threading.Thread(target=speak, name="rlplast-progress", daemon=True)
-    thread.start()
-    try:
-        yield say
-    finally:
-        ended.set()
-        thread.join()
-    if state.said and stays:
-        say(plain())
+            ended.set()
+            thread.join()
+        if said and self._stays:
+            self.say(self.plain())
 
 
 @contextmanager
 def step_shown() -> Iterator[Callable[[str], None]]:
     """Show on stderr what is done while the block runs; yields what is to be told of it."""
-    step = [""]
-
-    def screen(columns: int, rows: int, ascii_only: bool) -> list[str]:
-        return [middle(step[0], columns)]
-
-    with shown(screen, lambda: step[0], stays=False):
-        yield lambda text: step.__setitem__(0, text)
-
-
-class _Lines:
-    """The lines of a screen, as many and as long as the terminal has room for at the moment."""
-
-    def __init__(self, screen: Screen) -> None:
-        self.screen = screen
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = self.screen(options.max_width, options.size.height - 1, options.ascii_only)
-        for line in lines[: options.size.height - 1]:
-            text = Text(visible(line), no_wrap=True, overflow="crop")
-            text.highlight_regex(r"━+", "bar.complete")
-            text.highlight_regex(r"[╺─]+", "bar.back")
-            yield text
+    with Rows(stays=False).shown() as rows:
+        yield lambda text: setattr(rows, "details", [text])

@@ -15,9 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rlplast.cli.finish import receipt_table
-from rlplast.cli.lines import clock_time, rate
 from rlplast.cli.output import new_console, show_json
-from rlplast.cli.tables import clock_words, figure, show_rows, size
+from rlplast.cli.tables import clock_words, duration, figure, rate, show_rows, size
 from rlplast.core.errors import ConfigError
 from rlplast.run.read import unaltered
 from rlplast.run.show import show_run
@@ -132,9 +131,9 @@ def _progress(found: Mapping[str, Any]) -> str:
     done, total, unit = (progress[key] for key in ("done", "total", "unit"))
     words = [f"{progress['share']:.0%}", f"{done:,} of {total:,} {unit}"]
     words += [rate(progress["rate"], unit)] if progress["rate"] else []
-    words += [f"{clock_time(progress['seconds'])} so far"] if progress["seconds"] else []
+    words += [f"{duration(progress['seconds'])} so far"] if progress["seconds"] else []
     left = progress["seconds_left"]
-    return ", ".join([*words, *([] if left is None else [f"{clock_time(left)} left"])])
+    return ", ".join([*words, *([] if left is None else [f"{duration(left)} left"])])
 
 
 def _measured(row: Mapping[str, Any] | None, start: str) -> str:

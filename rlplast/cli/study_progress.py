@@ -1,136 +1,29 @@
-"""The progress of a study: a line for the whole and one per running cell.
+"""The progress of a study: a row for the whole and one per running cell.
 
-On a terminal they are redrawn, none is longer than a row, and there are no more than fit. Elsewhere
-each event is a line, and every 30 s one says how far the running cells are. Cells are processes of
-their own: what they have done is read from the last line of their metrics.
+Where there is no terminal, each event is a line too. Cells are processes of their own: what they
+have done is read from the last line of their metrics.
 """
 
-import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.cells import cell_len
+from rich.progress import TaskID
 
-from rlplast.cli.lines import GAP, Pace, bar, clock_time, fitted, middle, rate
-from rlplast.cli.live import shown
+from rlplast.cli.live import Rows
 from rlplast.run.read import last_line
 from rlplast.run.show import share_done
 from rlplast.study.plan import Cell, weights
 from rlplast.study.scheduler import Progress
 
-__all__ = [
-    "CellReading",
-    "StudyProgress",
-    "StudyReading",
-    "plain_line",
-    "study_progress",
-    "terminal_lines",
-]
+__all__ = ["StudyProgress", "study_progress"]
 
-_STARTING = "study: starting the first cells"
-_NAMED = 8  # running cells in a plain line
-_WITH_RATES = 80  # columns
+_WITH_RATES = 80  # columns: narrower, names have more need of them
 
 
-@dataclasses.dataclass(frozen=True)
-class CellReading:
-    """Where a running cell is.
-
-    Attributes:
-        share: how much of it is done, in [0, 1]; None before the first line of its metrics.
-        rate: what it does per second, with the unit; empty if not known yet.
-        left: seconds until its end; None if not known.
-    """
-
-    name: str
-    share: float | None
-    rate: str = ""
-    left: float | None = None
-
-    @property
-    def said(self) -> tuple[str, str]:
-        """Share and time left, in words."""
-        share = "starting" if self.share is None else f"{self.share:.0%}"
-        return share, "" if self.left is None else f"{clock_time(self.left)} left"
-
-
-@dataclasses.dataclass(frozen=True)
-class StudyReading:
-    """Where a study is: how many cells are in which state, and its share of the training."""
-
-    share: float
-    done: int
-    failed: int
-    left: int
-    seconds_left: float | None
-    running: tuple[CellReading, ...]
-
-    @property
-    def said(self) -> list[str]:
-        """The numbers in words, the most important one first."""
-        failed = [f"{self.failed} failed"] if self.failed else []
-        ahead = [] if self.seconds_left is None else [f"{clock_time(self.seconds_left)} left"]
-        return [f"{self.done} of {self.done + self.failed + self.left} done", *failed, *ahead]
-
-
-def terminal_lines(
-    reading: StudyReading | None, columns: int, rows: int, plain: bool = False
-) -> list[str]:
-    """Return the lines of a terminal: the whole, then the running cells that have room.
-
-    Args:
-        reading: what is said.
-        columns: no line has more.
-        rows: there are no more lines.
-        plain: whether bars are of ASCII letters.
-    """
-    if reading is None:
-        return [middle(_STARTING, columns)]
-    words = [f"{reading.share:.0%}", *reading.said, f"{reading.left} to do"]
-    said = fitted([[word] for word in words], columns - len("study ") - 10)
-    room = columns - len("study ") - len(GAP.join(["", *said]))
-    head = GAP.join([f"study {bar(reading.share, min(30, max(0, room)), plain)}", *said])
-    cells = reading.running
-    if len(cells) <= rows - 1:
-        return [middle(head, columns), *_table(cells, columns)]
-    fit = cells[: max(0, rows - 2)]
-    lines = [middle(head, columns), *_table(fit, columns)]
-    return lines + [f"  and {len(cells) - len(fit)} more"] * (rows > 1)
-
-
-def _table(cells: Sequence[CellReading], columns: int) -> list[str]:
-    """Return a line for each cell, names and figures below each other."""
-    figures = [(*cell.said, cell.rate if columns >= _WITH_RATES else "") for cell in cells]
-    widths = [max((len(row[i]) for row in figures), default=0) for i in range(3)]
-    ends = []
-    for row in figures:
-        ends.append("".join(f"{GAP}{t:>{w}}" for t, w in zip(row, widths, strict=True) if w))
-    room = columns - len(GAP) - max(map(len, ends), default=0)
-    names = [middle(cell.name, max(3, room)) for cell in cells]
-    widest = max(map(cell_len, names), default=0)
-    lines = [
-        f"{GAP}{name}{' ' * (widest - cell_len(name))}{end}"
-        for name, end in zip(names, ends, strict=True)
-    ]
-    return [middle(line, columns) for line in lines]
-
-
-def plain_line(reading: StudyReading | None) -> str:
-    """Return the line that says the same where there is no terminal."""
-    if reading is None:
-        return _STARTING
-    parts = [", ".join(["study: " + reading.said[0], *reading.said[1:], f"{reading.left} to do"])]
-    for cell in reading.running[:_NAMED]:
-        share, left = cell.said
-        parts.append(" ".join([cell.name, share, *([f"({left})"] if left else [])]))
-    more = len(reading.running) - _NAMED
-    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
-
-
-class StudyProgress:
-    """Watches a study: `observe` is told of it, `reading` may be called by another thread.
+class StudyProgress(Rows):
+    """The rows of a study; `observe` is told where it is.
 
     Args:
         root: the study's folder.
@@ -138,44 +31,45 @@ class StudyProgress:
     """
 
     def __init__(self, root: Path, now: Callable[[], float] = time.monotonic) -> None:
-        self._root, self._now = root, now
-        self._whole = Pace()
-        self._paces: dict[str, tuple[Pace, Pace]] = {}  # of a cell: of its share, of its count
+        super().__init__(now, bar=10)
+        self._root = root
+        self._whole = self.add_task("study", total=None)
+        self.details = ["starting the first cells"]
+        self._rows: dict[str, TaskID] = {}  # of a running cell
         self._weights: dict[str, float] = {}
-        self.reading: StudyReading | None = None  # until the first cells have begun
 
     def observe(self, progress: Progress) -> None:
         """Read how far the running cells are."""
-        cells, now = {cell.key: cell for cell in progress.cells}, self._now()
-        if len(self._weights) != len(progress.cells):  # a search adds cells
+        cells = {cell.key: cell for cell in progress.cells}
+        if len(self._weights) != len(cells):  # a search adds cells
             self._weights = weights(progress.cells)
-        self._paces = {key: pace for key, pace in self._paces.items() if key in progress.running}
-        running = {key: self._cell(cells[key], now) for key in progress.running}
+        for key in self._rows.keys() - progress.running.keys():
+            self.remove_task(self._rows.pop(key))
         failed = {failure.cell.key for failure in progress.failures}
         done = sum(self._weights[key] for key in progress.done)
-        done += sum(self._weights[key] * (cell.share or 0.0) for key, cell in running.items())
+        done += sum(self._weights[key] * self._cell(cells[key]) for key in progress.running)
         total = sum(weight for key, weight in self._weights.items() if key not in failed)
-        self._whole.add(now, done)
-        self.reading = StudyReading(
-            share=min(1.0, done / total) if total > 0 else 1.0,
-            done=len(progress.done),
-            failed=len(failed),
-            left=len(cells) - len(progress.done) - len(failed),
-            seconds_left=self._whole.left(now, total),
-            running=tuple(running.values()),
-        )
+        self.move(self._whole, min(1.0, done / total) if total > 0 else 1.0, 1.0, "")
+        self.details = [
+            f"{len(progress.done)} of {len(cells)} done",
+            *([f"{len(failed)} failed"] if failed else []),
+            f"{len(progress.running)} running",
+            f"{len(cells) - len(progress.done) - len(failed)} to do",
+        ]
 
-    def _cell(self, cell: Cell, now: float) -> CellReading:
+    def _cell(self, cell: Cell) -> float:
+        """Bring the row of a running cell up to date; returns how much of it is done."""
+        if cell.key not in self._rows:
+            self._rows[cell.key] = self.add_task(cell.name, total=None, waiting="starting")
         row, total = last_line(self._root / cell.folder / "metrics.jsonl"), cell.config.total_time()
         if not row:
-            return CellReading(cell.name, None)
+            return 0.0
         share = share_done(row, cell.starts, cell.stops or (total,))
-        shares, counts = self._paces.setdefault(cell.key, (Pace(), Pace()))
-        shares.add(now, share)
-        counts.add(now, row.get(total.unit, 0))
-        speed = counts.rate()
-        said = "" if speed is None else rate(speed, total.unit)
-        return CellReading(cell.name, share, said, shares.left(now, 1.0))
+        began = {time.unit: time.value for time in cell.starts}.get(total.unit, 0)
+        counted = (row.get(total.unit, 0) - began) / share if share else 0.0
+        narrow = self.console.width < _WITH_RATES
+        self.move(self._rows[cell.key], share, 1.0, "" if narrow else total.unit, counted)
+        return share
 
 
 @contextmanager
@@ -188,16 +82,11 @@ def study_progress(
         root: the study's folder.
         now: a clock, in seconds.
     """
-    watched = StudyProgress(root, now)
-
-    def screen(columns: int, rows: int, ascii_only: bool) -> list[str]:
-        return terminal_lines(watched.reading, columns, rows, ascii_only)
-
-    with shown(screen, lambda: plain_line(watched.reading), now=now) as say:
+    with StudyProgress(root, now).shown() as watched:
 
         def observe(progress: Progress) -> None:
             watched.observe(progress)
             if progress.event:
-                say(f"[{len(progress.done)}/{len(progress.cells)}] {progress.event}")
+                watched.say(f"[{len(progress.done)}/{len(progress.cells)}] {progress.event}")
 
         yield observe

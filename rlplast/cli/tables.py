@@ -1,15 +1,17 @@
-"""Tables for people.
+"""Tables, numbers and names for people.
 
 - `show`: print one table, unwrapped where the output is not a terminal.
 - `show_rows`: print names and values below each other.
-- `figure`: a number in a cell.
+- `figure`: a number in a cell; `count`: one in few letters.
 - `counted`: a number with its noun; `clock_words`: counts with their units.
-- `duration`, `size`: a time and a number of bytes for people.
+- `duration`, `size`, `rate`: a time, a number of bytes, and counts per time.
+- `middle`: a name shortened in its middle, where names of one list are most alike.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -17,7 +19,18 @@ from rich.text import Text
 from rlplast.cli.output import new_console, visible
 from rlplast.core.clock import UNITS
 
-__all__ = ["clock_words", "counted", "duration", "figure", "show", "show_rows", "size"]
+__all__ = [
+    "clock_words",
+    "count",
+    "counted",
+    "duration",
+    "figure",
+    "middle",
+    "rate",
+    "show",
+    "show_rows",
+    "size",
+]
 
 _NAMES = 13  # columns of a row's name
 _UNWRAPPED = 10_000  # columns; a table only takes what it needs
@@ -112,3 +125,46 @@ def size(count: float) -> str:
     if count < 1e6:
         return f"{count / 1e3:.0f} kB"
     return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
+
+
+def count(number: float) -> str:
+    """Return a count in few letters.
+
+    Examples:
+        >>> count(850), count(3000), count(12_345), count(2_252_800)
+        ('850', '3k', '12.3k', '2.25M')
+    """
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:.0f}"
+
+
+def rate(per_second: float, unit: str) -> str:
+    """Return a rate with its unit.
+
+    Examples:
+        >>> rate(67.4, "env_steps"), rate(0.4, "epochs"), rate(0.001, "updates")
+        ('67 env_steps/s', '24 epochs/min', '3.6 updates/h')
+    """
+    for seconds, letter in ((1, "s"), (60, "min"), (3600, "h")):
+        value = per_second * seconds
+        if value >= 1 or letter == "h":
+            break
+    return f"{f'{value:.2g}' if value < 10 else count(value)} {unit}/{letter}"
+
+
+def middle(name: str, columns: int) -> str:
+    """Return a name in at most so many columns (at least 3), its middle left out if need be.
+
+    Examples:
+        >>> middle("seed-1/shrink_perturb", 12), middle("fire", 12)
+        ('seed-1…rturb', 'fire')
+    """
+    if cell_len(name) <= columns:
+        return name
+    front, back = columns // 2, (columns - 1) // 2
+    ending = name[-back:] if back else ""
+    while cell_len(ending) > back:  # letters of two columns
+        ending = ending[1:]
+    return set_cell_size(name, front).rstrip() + "…" + ending

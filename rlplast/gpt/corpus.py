@@ -162,8 +162,7 @@ def sha256_of(folder: Path) -> str:
     sha256 = hashlib.sha256()
     for part in PARTS:
         with (folder / f"{part}.bin").open("rb") as file:
-            while piece := file.read(_PIECE):
-                sha256.update(piece)
+            hashlib.file_digest(file, lambda: sha256)
     return sha256.hexdigest()
 
 

@@ -8,7 +8,6 @@ Their linear layers are stored transposed, and all of them have biases.
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +20,7 @@ from torch import Tensor
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.core.network.blocks import blocks_of, unwrap
 from rlplast.gpt.model import GPT, GPTModelConfig
-from rlplast.training.files import fsync
+from rlplast.training.files import fsync, whole
 from rlplast.training.run_folder import write_json
 
 __all__ = ["load_gpt2", "save_gpt2"]
@@ -254,16 +253,11 @@ def _about(config: GPTModelConfig) -> dict[str, Any]:
 
 
 def _write(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-    temporary = folder / f".{WEIGHTS}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        safetensors.torch.save_file(tensors, temporary, metadata={"format": "pt"})
-        fsync(temporary)
-        temporary.rename(folder / WEIGHTS)
+        with whole(folder / WEIGHTS) as temporary:
+            safetensors.torch.save_file(tensors, temporary, metadata={"format": "pt"})
         write_json(folder / CONFIG, about)
         fsync(folder)
     except (OSError, SafetensorError) as error:
         raise RlplastError(f"{folder} could not be written: {error}") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()

@@ -5,7 +5,7 @@ process draws the whole batch and takes its own rows, so that N processes follow
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -222,7 +222,7 @@ class GPTTrainer(Trainable):
         """Return a corpus's loss; each rank computes its share of the rows."""
         config = self.config
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # of losses, of rows
-        with self._evaluating():
+        with in_mode(self.gpt, train=False):
             for rows in validation_batches(
                 corpus, config.model.context, config.evaluate.batches, config.batch_size
             ):
@@ -232,14 +232,6 @@ class GPTTrainer(Trainable):
                     sums[1] += len(part)
         loss, count = distributed.total(sums).tolist()
         return loss / count
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        self.gpt.eval()
-        try:
-            yield
-        finally:
-            self.gpt.train()
 
     def metrics(self) -> dict[str, float]:
         """Return means since the last call, and the last update's learning rate."""
@@ -272,7 +264,7 @@ class GPTTrainer(Trainable):
 
     def loss(self, network: str, batch: Tensor, train: bool = False) -> Tensor:
         """Return the mean loss of rows (size, context + 1), without penalties."""
-        with nullcontext() if train else self._evaluating():
+        with nullcontext() if train else in_mode(self.gpt, train=False):
             return self._plain_loss(batch)[0]
 
     def outputs(self, network: str, batch: Tensor, module: nn.Module | None = None) -> Tensor:
@@ -284,7 +276,7 @@ class GPTTrainer(Trainable):
     @torch.no_grad()
     def activations(self, network: str, batch: Tensor) -> Activations:
         """Return the MLPs' activations after their GELU, in eval mode; see `GPT.forward_taps`."""
-        with self._evaluating():
+        with in_mode(self.gpt, train=False):
             return self.gpt.forward_taps(batch[:, :-1])[1]
 
     def state_dict(self) -> dict[str, Any]:

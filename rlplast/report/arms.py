@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlplast.core.method.schedule import KEYS
-from rlplast.run.differences import differing, is_free, leaves
+from rlplast.run.differences import differing, is_free, texts
 
 __all__ = ["differences", "label_of", "number_variants", "substance", "task_of", "treatment"]
 
@@ -78,7 +78,7 @@ def _row_label(row: Config) -> str:
 
 def substance(config: Config) -> str:
     """Return what a run's training depends on but its seed, as text to compare."""
-    return _text(sorted((k, v) for k, v in leaves(config) if not is_free(k)))
+    return _text(sorted((k, v) for k, v in texts(config).items() if not is_free(k)))
 
 
 def treatment(config: Config) -> str:

@@ -25,7 +25,6 @@ from rlplast.report import (
 from rlplast.report.ends import ends
 from rlplast.report.gather import Gathered, gather
 from rlplast.report.page import Chart, Details, Part, Row, Section, Table, Text, page
-from rlplast.report.plot import write_whole
 from rlplast.report.records import estimate, number, without_empty_columns
 from rlplast.report.stretches import has_iterations
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text, summarise
@@ -33,6 +32,7 @@ from rlplast.report.trust import Kind, coverage_words, p_words, verdict_words
 from rlplast.report.view import Report, Rows, interval_words
 from rlplast.run.info import versions
 from rlplast.training.best import higher_is_better
+from rlplast.training.files import whole
 
 __all__ = ["Written", "out_of", "report_of", "sections", "write_report", "write_waiting"]
 
@@ -127,7 +127,8 @@ def _write_files(files: Mapping[str, bytes | None], out: Path) -> None:
             if content is None:
                 (out / name).unlink(missing_ok=True)
             else:
-                write_whole(out / name, content)
+                with whole(out / name) as temporary:
+                    temporary.write_bytes(content)
     except OSError as error:
         raise RlplastError(f"{out}: the report could not be written ({error})") from error
 

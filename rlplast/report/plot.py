@@ -9,9 +9,9 @@ from typing import Any
 from rlplast.core.errors import RlplastError
 from rlplast.report.looks import COLOURS
 from rlplast.run.read import read_lines
-from rlplast.training.files import fsync
+from rlplast.training.files import whole
 
-__all__ = ["draw_run", "metric_names", "plot_run", "write_whole"]
+__all__ = ["draw_run", "metric_names", "plot_run"]
 
 Row = Mapping[str, Any]
 
@@ -52,19 +52,11 @@ def plot_run(folder: Path, out: Path) -> Path:
         if not drawn:
             raise RlplastError(failures[0])
         (picture,) = drawn.values()
-        write_whole(out, picture.svg.encode() if out.suffix == ".svg" else picture.png)
+        with whole(out) as temporary:
+            temporary.write_bytes(picture.svg.encode() if out.suffix == ".svg" else picture.png)
     except OSError as error:
         raise RlplastError(f"picture {out} is not drawn: {error}") from error
     return out
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that is whole at any moment."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    temporary.write_bytes(content)
-    fsync(temporary)
-    temporary.rename(path)
 
 
 def draw_run(rows: Sequence[Row], receipts: Sequence[Row]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from rlplast.report.page import Details, Part, Row, Table, Text
 from rlplast.report.run_data import RunData
 from rlplast.report.statistics import Estimate
 from rlplast.report.view import Report
+from rlplast.run.differences import leaves
 from rlplast.run.info import device_words
 
 __all__ = ["configs", "estimate", "number", "receipts", "versions", "without_empty_columns"]
@@ -153,7 +154,7 @@ def _distinct(words: Iterable[str]) -> str:
 def configs(report: Report) -> tuple[Part, ...]:
     """Return what differs between arms, a table of all runs, and each arm's whole config."""
     runs = report.gathered.runs
-    settings = [dict(_leaves(run.config)) for run in runs]
+    settings = [{k: _said(v) for k, v in leaves(run.config)} for run in runs]
     keys = [key for key in dict.fromkeys(k for own in settings for k in own) if key != "seed"]
     arms: dict[str, dict[str, str]] = {}
     for run, own in zip(runs, settings, strict=True):
@@ -200,14 +201,9 @@ def _runs(report: Report, settings: Sequence[Mapping[str, str]], arms: Mapping) 
     return without_empty_columns(table)
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield dotted keys and values as text; lists, such as hooks, are one value."""
-    if isinstance(value, Mapping) and (value or not path):
-        for key, own in value.items():
-            yield from _leaves(own, f"{path}.{key}" if path else str(key))
-    else:
-        text = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False)
-        yield path, text.removesuffix("...\n").strip()
+def _said(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False)
+    return text.removesuffix("...\n").strip()
 
 
 def _cut(text: str) -> str:

@@ -3,7 +3,6 @@
 - `middle`: the interquartile mean, its variance and its degrees of freedom.
 - `stratified_interval`: the interquartile mean of several tasks' scores, with its interval.
 - `probability_of_improvement`: how often a run of one arm beats a run of another.
-- `paired_difference`: differences between runs of equal seeds.
 - `align`, `curve_band`: curves on common points, and their interquartile mean with a band.
 - `area_under_curve`: what one curve says.
 
@@ -36,7 +35,6 @@ __all__ = [
     "interval_of",
     "middle",
     "newcombe_interval",
-    "paired_difference",
     "probability_of_improvement",
     "stratified_interval",
     "summed",
@@ -208,20 +206,6 @@ def newcombe_interval(
             inside, outside = np.where(near, half, inside), np.where(near, outside, half)
         ends.append(inside)
     return ends[0], ends[1]
-
-
-def paired_difference(
-    x: Sequence[Mapping[int, float]], y: Sequence[Mapping[int, float]]
-) -> Estimate:
-    """Estimate x − y between runs of equal seeds, which share their prefix or initial weights.
-
-    What a seed does to both arms alike drops out, so fewer seeds show a difference.
-
-    Args:
-        x: per task, scores of one arm by seed.
-        y: per task, those of the other; seeds that only one arm has are left out.
-    """
-    return stratified_interval(by_seed(x, y))
 
 
 def by_seed(x: Sequence[Mapping[int, float]], y: Sequence[Mapping[int, float]]) -> list[np.ndarray]:

@@ -2,14 +2,14 @@
 
 - `FREE`: keys that do not change what is trained.
 - `is_free`: whether a key is one of them.
-- `leaves`: dotted keys and their values.
+- `leaves`, `texts`: dotted keys and their values.
 - `differing`: keys that differ, with both values.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["ABSENT", "FREE", "differing", "is_free", "leaves"]
+__all__ = ["ABSENT", "FREE", "differing", "is_free", "leaves", "texts"]
 
 ABSENT = "absent"
 
@@ -29,14 +29,29 @@ FREE = (
 )
 
 
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (dotted key, value as text) of a config."""
-    inner = dict(enumerate(value)) if isinstance(value, list) else value
-    if isinstance(inner, Mapping) and inner:
+def leaves(value: Any, lists: bool = False, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) of a config.
+
+    Args:
+        value: the config.
+        lists: whether entries of lists, such as hooks, are values; else a list is one.
+        path: of `value` in the config.
+
+    Examples:
+        >>> dict(leaves({"agent": {"lr": 0.1, "widths": [8, 9]}, "data": {}}))
+        {'agent.lr': 0.1, 'agent.widths': [8, 9], 'data': {}}
+    """
+    inner = dict(enumerate(value)) if lists and isinstance(value, list) else value
+    if isinstance(inner, Mapping) and (inner or not path):
         for key, own in inner.items():
-            yield from leaves(own, f"{path}.{key}" if path else str(key))
+            yield from leaves(own, lists, f"{path}.{key}" if path else str(key))
     else:
-        yield path, str(value)
+        yield path, value
+
+
+def texts(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return every value of a config as text, by dotted key."""
+    return {key: str(value) for key, value in leaves(config, lists=True)}
 
 
 def is_free(key: str) -> bool:
@@ -51,6 +66,6 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tup
         >>> differing({"seed": 1, "agent": {"lr": 0.1}}, {"seed": 1, "agent": {"lr": 0.2}})
         {'agent.lr': ('0.1', '0.2')}
     """
-    left, right = dict(leaves(one)), dict(leaves(other))
+    left, right = texts(one), texts(other)
     both = {key: (left.get(key, ABSENT), right.get(key, ABSENT)) for key in sorted(left | right)}
     return {key: values for key, values in both.items() if values[0] != values[1]}

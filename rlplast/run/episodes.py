@@ -8,7 +8,7 @@ import numpy as np
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import numpy_stream
-from rlplast.training.files import fsync
+from rlplast.training.files import whole
 
 __all__ = ["interval", "play"]
 
@@ -69,7 +69,5 @@ def _write_gif(path: Path, frames: list[np.ndarray]) -> None:
     from PIL import Image
 
     first, *rest = [Image.fromarray(frame) for frame in frames]
-    temporary = path.with_name(f".{path.name}.tmp")
-    first.save(temporary, format="GIF", save_all=True, append_images=rest, duration=66, loop=0)
-    fsync(temporary)
-    temporary.rename(path)
+    with whole(path) as temporary:
+        first.save(temporary, format="GIF", save_all=True, append_images=rest, duration=66, loop=0)

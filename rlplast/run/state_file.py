@@ -1,6 +1,6 @@
 """Weights in a file: a ``.safetensors``, or a ``.pt`` that is a flat dict of names and tensors.
 
-- `read`, `write`: open one; write one beside its place, fsync, rename.
+- `read`, `write`: open one; write one, whole or not at all.
 - `weights_of`: the weights among its tensors.
 - `network_of`: the tensors as a `Network`, which methods edit in place.
 
@@ -9,7 +9,6 @@ layer, also an embedding; one of more as a conv kernel. Layers follow each other
 """
 
 import math
-import os
 import re
 import shutil
 import zipfile
@@ -27,7 +26,7 @@ from rlplast.core.method.layer_names import stands_for
 from rlplast.core.network.blocks import BlockSpec
 from rlplast.core.network.network import Network
 from rlplast.core.network.packing import packed_rows
-from rlplast.training.files import fsync
+from rlplast.training.files import fsync, whole
 
 __all__ = ["SUFFIXES", "network_of", "read", "weights_of", "write"]
 
@@ -89,27 +88,27 @@ def write(tensors: Tensors, source: Path, path: Path) -> None:
         RlplastError: if the disk is full or not writable; what was there stays.
     """
     target = path.resolve()  # a link keeps pointing at what is now the new file
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        if path.suffix == ".safetensors":
-            metadata: dict[str, str] | None = {"format": "pt"}
-            if source.suffix == path.suffix:
-                with safe_open(source, framework="pt") as file:
-                    metadata = file.metadata()
-            own = {name: t.detach().contiguous().clone() for name, t in tensors.items()}
-            safetensors.torch.save_file(own, temporary, metadata)
-        else:
-            torch.save(tensors, temporary)
-        shutil.copymode(source, temporary)  # safetensors makes files private
-        fsync(temporary)
-        temporary.replace(target)
+        with whole(target) as temporary:
+            _save(tensors, source, temporary, path.suffix)
         fsync(target.parent)
     except (OSError, RuntimeError, SafetensorError) as error:
         raise RlplastError(
             f"{path} could not be written ({error}); what was there before is unchanged"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+def _save(tensors: Tensors, source: Path, path: Path, suffix: str) -> None:
+    if suffix == ".safetensors":
+        metadata: dict[str, str] | None = {"format": "pt"}
+        if source.suffix == suffix:
+            with safe_open(source, framework="pt") as file:
+                metadata = file.metadata()
+        own = {name: t.detach().contiguous().clone() for name, t in tensors.items()}
+        safetensors.torch.save_file(own, path, metadata)
+    else:
+        torch.save(tensors, path)
+    shutil.copymode(source, path)  # safetensors makes files private
 
 
 def _matches(name: str, globs: Sequence[str]) -> bool:

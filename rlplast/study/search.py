@@ -24,19 +24,10 @@ from rlplast.study.plan import Cell
 from rlplast.study.search_config import SearchConfig
 from rlplast.study.spec import ArmRun, StudyConfig, runs_of_trial
 
-__all__ = ["STORAGE", "Search", "check_search", "open_searches"]
+__all__ = ["STORAGE", "Search", "open_searches"]
 
 STORAGE = "search.log"
 PlanRuns = Callable[[Sequence[ArmRun]], list[Cell]]
-
-
-def check_search() -> None:
-    """Check that Optuna is there.
-
-    Raises:
-        ConfigError: naming what to install.
-    """
-    import_optional("optuna", "search")
 
 
 def open_searches(study: StudyConfig, folder: Path, plan_runs: PlanRuns) -> list["Search"]:

@@ -5,7 +5,7 @@ from its clock alone: every epoch's order is a stream of its own, so there is no
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import cycle, islice
 from typing import Any
@@ -318,19 +318,9 @@ class Supervised(Trainable):
 
         They are logits, or the numbers of a regression.
         """
-        with self._evaluating(), self._autocast():
+        with in_mode(self.model, train=False), self._autocast():
             parts = x.to(self.device).split(EVALUATION_BATCH)
             return torch.cat([self.model(self.normalise(p)).float() for p in parts])
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        modes = {m: m.training for m in self.model.modules()}
-        self.model.eval()
-        try:
-            yield
-        finally:
-            for module, mode in modes.items():
-                module.training = mode
 
     def metrics(self) -> dict[str, float]:
         """Return means since the last call: loss, penalty, accuracy on training batches."""
@@ -366,7 +356,7 @@ class Supervised(Trainable):
 
     def loss(self, network: str, batch: Images, train: bool = False) -> Tensor:
         """Return the mean loss of a batch; in eval mode no statistics move."""
-        with nullcontext() if train else self._evaluating():
+        with nullcontext() if train else in_mode(self.model, train=False):
             return self.task_loss(self.normalise(batch.pixels()), batch.y)[0]
 
     def outputs(self, network: str, batch: Images, module: nn.Module | None = None) -> Tensor:
@@ -378,7 +368,7 @@ class Supervised(Trainable):
     @torch.no_grad()
     def activations(self, network: str, batch: Images) -> Activations:
         """Return hidden activations on a batch, after the nonlinearity, in eval mode."""
-        with self._evaluating():
+        with in_mode(self.model, train=False):
             return self._taps(self.normalise(batch.pixels()))[1]
 
     def state_dict(self) -> dict[str, Any]:

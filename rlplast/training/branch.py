@@ -14,7 +14,7 @@ from typing import Any
 from rlplast.core.clock import Time
 from rlplast.core.errors import DamagedFile, RlplastError
 from rlplast.training import checkpoint
-from rlplast.training.files import fsync, link
+from rlplast.training.files import fsync, link, whole
 from rlplast.training.run_folder import LINES, write_json, write_text
 
 __all__ = ["branch_run"]
@@ -53,34 +53,31 @@ def branch_run(
         raise DamagedFile(
             f"{run} was trained on beyond where its arms part, to {found.name}: {_remedy(run)}"
         )
-    temporary = out.with_name(f".{out.name}.tmp")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        (temporary / "checkpoints").mkdir(parents=True)
-        for path in checkpoint.complete(run / "checkpoints"):  # the best one may be an earlier one
-            _link_tree(path, temporary / "checkpoints" / path.name)
-        for name in LINES:
-            _copy_lines(run / name, temporary / name, state["checksums"][name][-1][0])
-        for events in run.glob("events.*"):
-            shutil.copyfile(events, temporary / events.name)
-        write_text(temporary / "config.yaml", config)
-        origin = {
-            "run": os.path.relpath(run, out),
-            "checkpoint": found.name,
-            "clock": state["clock"],
-            "seconds": state["time/seconds"],
-            "ids": list(parents),
-        }
-        write_json(
-            temporary / "run.json", {**info, "branched_from": origin, "status": "interrupted"}
-        )
-        fsync(temporary)
-        if out.exists():
-            shutil.rmtree(out)  # empty but for a lock
-        temporary.rename(out)
+        with whole(out) as temporary:
+            (temporary / "checkpoints").mkdir(parents=True)
+            # The best one may be an earlier one.
+            for path in checkpoint.complete(run / "checkpoints"):
+                _link_tree(path, temporary / "checkpoints" / path.name)
+            for name in LINES:
+                _copy_lines(run / name, temporary / name, state["checksums"][name][-1][0])
+            for events in run.glob("events.*"):
+                shutil.copyfile(events, temporary / events.name)
+            write_text(temporary / "config.yaml", config)
+            origin = {
+                "run": os.path.relpath(run, out),
+                "checkpoint": found.name,
+                "clock": state["clock"],
+                "seconds": state["time/seconds"],
+                "ids": list(parents),
+            }
+            write_json(
+                temporary / "run.json", {**info, "branched_from": origin, "status": "interrupted"}
+            )
+            if out.exists():
+                shutil.rmtree(out)  # empty but for a lock
         fsync(out.parent)
     except (OSError, RlplastError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, DamagedFile):
             raise
         raise RlplastError(

@@ -1,6 +1,7 @@
 """Files that survive a crash: forced to disk before they are renamed into place.
 
 - `fsync`: a file's bytes, or a folder's entries.
+- `whole`: a file or folder that is there whole or not at all.
 - `lock`, `is_locked`: a file that one process at a time has.
 - `link`: a second name for a file that never changes.
 - `read`: a file's bytes.
@@ -12,12 +13,14 @@ import fcntl
 import os
 import shutil
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from rlplast.core.errors import DamagedFile
 
-__all__ = ["check_plain", "checksum", "fsync", "is_locked", "link", "lock", "read"]
+__all__ = ["check_plain", "checksum", "fsync", "is_locked", "link", "lock", "read", "whole"]
 
 _PIECE = 1 << 20  # bytes read at once
 
@@ -33,6 +36,29 @@ def fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Yield a path beside `path`, and rename what the block makes there over `path`, fsynced.
+
+    What was there stays if the block fails. A folder takes the place of none, or of an empty one.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    _delete(temporary)  # a killed process's, or a pipe, whose opening never ends
+    try:
+        yield temporary
+        fsync(temporary)
+        temporary.rename(path)
+    finally:
+        _delete(temporary)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def lock(path: Path) -> TextIO | None:

@@ -1,6 +1,6 @@
 """Fingerprints of data, so that a run resumes on what it began with or says that it cannot.
 
-- `fingerprint`: a hash of tensors.
+- `fingerprint`: a hash of tensors; `content`: the bytes of one.
 - `check_data`: compares what a checkpoint was written with.
 """
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlplast.core.errors import ConfigError
 
-__all__ = ["check_data", "fingerprint"]
+__all__ = ["check_data", "content", "fingerprint"]
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:
@@ -20,8 +20,13 @@ def fingerprint(tensors: Iterable[Tensor]) -> str:
     found = hashlib.sha256()
     for tensor in tensors:
         found.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-        found.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        found.update(content(tensor))
     return found.hexdigest()
+
+
+def content(tensor: Tensor) -> memoryview:
+    """Return a tensor's bytes."""
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 def check_data(saved: Mapping[str, str], now: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
-from rlplast.training.files import check_plain, fsync, lock
+from rlplast.training.files import check_plain, fsync, lock, whole
 
 __all__ = ["RunFolder", "numbered", "write_json", "write_text"]
 
@@ -41,19 +41,13 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file beside `path`, fsync, and rename over it: it is whole at any moment.
+    """Write a file that is whole at any moment.
 
     Raises:
         RlplastError: if the disk is full or not writable; what was there stays.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
-    with _writing(path):
-        temporary.unlink(missing_ok=True)  # a killed process's, or a pipe, whose opening never ends
-        with temporary.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
+    with _writing(path), whole(path) as temporary:
+        temporary.write_text(text)
 
 
 def write_json(path: Path, value: Any) -> None:

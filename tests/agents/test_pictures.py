@@ -15,9 +15,9 @@ from torch import nn
 
 from rlplast import envs
 from rlplast.agents.encoders import shift
-from rlplast.agents.evaluation import evaluating
 from rlplast.agents.replay import Replay
 from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.network.record import in_mode
 from rlplast.envs.spaces import seen
 from rlplast.run import api
 from rlplast.run.build import build
@@ -159,7 +159,7 @@ def test_layers_in_the_encoder_act_in_evaluation_mode() -> None:
     while agent.clock.updates < 20:
         agent.step()
     obs = agent.experience.obs()
-    with evaluating(*agent._acting()):
+    with in_mode(*agent._acting(), train=False):
         found = agent._act_greedily(obs)
     agent.critic.eval()
     agent.actor.eval()

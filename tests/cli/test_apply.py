@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.core.network.network import Network
-from rlplast.run import state_file
 from tests.cli.commands import command, network, printed, save, trained_pair
 
 WEIGHTS = ("0.weight", "4.weight", "6.weight")
@@ -315,7 +314,7 @@ def test_crash_before_the_rename_leaves_the_old_file(
     def fail(descriptor: int) -> None:
         raise OSError(5, os.strerror(5))
 
-    monkeypatch.setattr(state_file.os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     assert "Input/output error" in refused(1, "fire", file, "--out", file)
     assert file.read_bytes() == whole
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.cells import cell_len
 
 from rlplast.cli import output
+from rlplast.cli.live import Rows
 from rlplast.cli.main import COMMANDS
 from tests.cli.commands import Outcome, command, printed, save, trained_pair
 from tests.cli.runs import SMALL, small_config
@@ -191,15 +193,17 @@ def test_values_of_a_config_are_named(key: str, tmp_path: Path):
 
 
 def test_a_terminal_that_is_redrawn_shows_it_in_one_row(monkeypatch: pytest.MonkeyPatch):
-    from rlplast.cli.live import shown
-
-    with terminal(monkeypatch, 70) as written, shown(lambda *a: [EVIL * 5], str) as event:
-        event(EVIL)
+    with terminal(monkeypatch, 70) as written:
+        drawn = Rows()
+        drawn.add_task(EVIL)
+        drawn.details = [EVIL * 5]
+        with drawn.shown():
+            drawn.say(EVIL)
     text = written.decode()
     for code in ("\x1b]", "\x07", "\x9b", "\x7f", "\u202e"):
         assert code not in text
     assert SHOWN in text
-    assert max(map(len, rows(written))) <= 70
+    assert max(map(cell_len, rows(written))) <= 70
 
 
 def test_warnings_and_tracebacks_are_harmless(capsys: pytest.CaptureFixture[str]):

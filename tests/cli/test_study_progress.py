@@ -10,14 +10,7 @@ import pytest
 from rich.cells import cell_len
 
 from rlplast.cli import live
-from rlplast.cli.study_progress import (
-    CellReading,
-    StudyProgress,
-    StudyReading,
-    plain_line,
-    study_progress,
-    terminal_lines,
-)
+from rlplast.cli.study_progress import StudyProgress, study_progress
 from rlplast.study.api import read_study_config, study_cells
 from rlplast.study.plan import Cell
 from rlplast.study.scheduler import Failure, Progress
@@ -28,57 +21,72 @@ from tests.study.inline import write_study
 LONG = "minatar_space_invaders_with_a_long_name/seed-12/shrink_perturb_and_a_long_name_of_an_arm"
 
 
-def reading(names: list[str]) -> StudyReading:
-    cells = [CellReading(name, 0.42, "67 env_steps/s", 95.0) for name in names]
-    return StudyReading(0.25, 3, 1, 8, 3725.0, (CellReading("seed-1/first", None), *cells))
+def drawn(names: list[str], columns: int, patch: pytest.MonkeyPatch, lines: int = 24) -> list[str]:
+    """Return the rows of a study with such running cells, a first one that has just begun too."""
+    seconds = [0.0]
+    with terminal(patch, columns, lines) as written:
+        watched = StudyProgress(Path(), lambda: seconds[0])
+        several = [watched.add_task(name, total=None) for name in names]
+        watched.add_task("seed-1/first", total=None, waiting="starting")
+        watched.details = ["3 of 12 done", "1 failed", "9 running", "8 to do"]
+        unit = "env_steps" if columns >= 80 else ""
+        for second, share in ((0, 0.2), (16, 0.25)):
+            seconds[0] = second
+            watched.move(watched.tasks[0].id, share, 1.0, "")
+            for number in several:
+                watched.move(number, 2 * share, 1.0, unit, 67)
+        with watched.shown():
+            pass
+    return rows(written)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 160])
 @pytest.mark.parametrize(
-    "names", [["seed-1/none"], [LONG, "seed-1/fire"], ["強" * 70], [LONG] * 70]
+    "names", [["seed-1/none"], [LONG, "seed-1/fire"], ["強" * 70], [LONG] * 15]
 )
-def test_lines_fit_the_terminal(names: list[str], columns: int):
-    found = terminal_lines(reading(names), columns, 23)
-    assert len(found) == min(23, len(names) + 2)
+def test_lines_fit_the_terminal(names: list[str], columns: int, monkeypatch: pytest.MonkeyPatch):
+    found = drawn(names, columns, monkeypatch)
     assert all(cell_len(line) <= columns for line in found)
-    head = found[0].split("  ")
-    assert head[0].startswith("study ━")
-    assert (
-        head[1:6] == ["25%", "3 of 12 done", "1 failed", "1:02:05 left", "8 to do"][: len(head) - 1]
-    )
-    assert len(head) >= 5
-    assert "starting" in found[1]
-    assert "42%" in found[2] and "1:35 left" in found[2]
-    assert ("67 env_steps/s" in found[2]) == (columns >= 80)
+    whole, words, *cells = found[-len(names) - 3 :]
+    assert whole.startswith("study ━") and whole.split()[-4:] == ["25%", "4", "min", "left"]
+    assert words.split("  ")[1:] == ["3 of 12 done", "1 failed", "9 running", "8 to do"]
+    assert len(cells) == len(names) + 1
+    for cell in cells[:-1]:
+        assert "50%" in cell and "80 s left" in cell
+        assert ("25 env_steps/min" in cell) == (columns >= 80)
+    assert cells[-1].split() == ["seed-1/first", cells[-1].split()[1], "starting"]
 
 
-def test_long_names_keep_both_ends():
-    name, *figures = terminal_lines(reading([LONG]), 80, 23)[2].split("  ")[1:]
-    assert name.startswith("minatar_space") and name.endswith("_name_of_an_arm") and "…" in name
-    assert [text.strip() for text in figures if text] == ["42%", "1:35 left", "67 env_steps/s"]
+def test_long_names_keep_both_ends(monkeypatch: pytest.MonkeyPatch):
+    name = drawn([LONG], 80, monkeypatch)[-2].split()[0]
+    assert name.startswith("minatar_space") and name.endswith("name_of_an_arm") and "…" in name
 
 
-def test_cells_that_have_no_row_are_counted():
-    found = terminal_lines(reading([f"seed-{i}/fire" for i in range(40)]), 80, 10)
-    assert len(found) == 10
-    assert found[-1].strip() == "and 33 more"  # of 41, 8 have a row
-
-
-@pytest.mark.parametrize("lines", range(4))
-def test_few_rows_are_not_exceeded(lines: int):
-    assert len(terminal_lines(reading(["a", "b"]), 80, lines)) == max(1, lines)
+@pytest.mark.parametrize("lines", [2, 3, 10])
+def test_cells_that_have_no_row_are_left_out(lines: int, monkeypatch: pytest.MonkeyPatch):
+    with terminal(monkeypatch, 80, lines):
+        watched = StudyProgress(Path())
+        for number in range(40):
+            watched.add_task(f"seed-{number}/fire", total=None)
+        options = watched.console.options
+        shown = watched.console.render_lines(watched.live.get_renderable(), options)
+        watched.live._live_render.set_renderable(watched.live.get_renderable())
+        shown = watched.console.render_lines(watched.live._live_render, options)
+    assert len(shown) == lines
 
 
 def test_before_the_first_cells_nothing_is_counted():
-    assert terminal_lines(None, 60, 23) == [plain_line(None)] == ["study: starting the first cells"]
+    assert StudyProgress(Path()).plain() == "study: starting the first cells"
 
 
 def test_a_plain_line_names_the_running_cells():
-    assert plain_line(reading(["seed-1/fire"])) == (
-        "study: 3 of 12 done, 1 failed, 1:02:05 left, 8 to do; seed-1/first starting; "
-        "seed-1/fire 42% (1:35 left)"
-    )
-    assert plain_line(reading(["x"] * 20)).endswith("; and 13 more")
+    watched = StudyProgress(Path(), lambda: 0.0)
+    for number in range(20):
+        watched.add_task(f"seed-{number}/fire", total=100.0, completed=42 * (number > 0))
+    watched.details = ["3 of 12 done", "20 running"]
+    found = watched.plain().split("; ")
+    assert found[:3] == ["study: 3 of 12 done, 20 running", "seed-0/fire: 0%", "seed-1/fire: 42%"]
+    assert found[8:] == ["seed-7/fire: 42%", "and 12 more"]
 
 
 @pytest.fixture
@@ -95,9 +103,9 @@ def write_metrics(root: Path, cell: Cell, **row: Any) -> None:
         file.write(json.dumps(row) + "\n")
 
 
-def _reading(watched: StudyProgress) -> StudyReading:
-    assert watched.reading is not None
-    return watched.reading
+def figures(watched: StudyProgress) -> list[list[str]]:
+    """Return what a plain line says of the whole and of each running cell."""
+    return [part.split(": ")[1].split(", ") for part in watched.plain().split("; ")]
 
 
 def test_cells_are_as_far_as_their_metrics_say(cells: dict[str, Cell], tmp_path: Path):
@@ -106,24 +114,26 @@ def test_cells_are_as_far_as_their_metrics_say(cells: dict[str, Cell], tmp_path:
     prefix, fire = cells["prefix to 50 env_steps"], cells["fire"]
     progress = Progress(list(cells.values()), set(), {prefix.key: 0.0})
     watched.observe(progress)
-    assert _reading(watched).running == (CellReading("seed-3/prefix to 50 env_steps", None),)
+    assert figures(watched) == [["0%", "0 of 5 done", "1 running", "5 to do"], ["starting"]]
     for second, env_steps in ((1.0, 10), (3.0, 20)):
         seconds.append(second)
         write_metrics(tmp_path, prefix, env_steps=env_steps, updates=0)
         watched.observe(progress)
-    (found,) = _reading(watched).running
-    assert (found.share, found.rate) == (0.4, "5 env_steps/s")
-    assert found.left == pytest.approx(6)  # 30 env_steps
-    assert _reading(watched).seconds_left is not None
+    assert figures(watched)[1] == ["40%", "5 env_steps/s", "6 s left"]  # 30 env_steps
+    assert figures(watched)[0][1].endswith(" left")
 
     progress.done.add(prefix.key)
     progress.running = {fire.key: 3.0}
     write_metrics(tmp_path, fire, env_steps=75, updates=30)
     watched.observe(progress)
-    assert _reading(watched).running[0].share == 0.5  # it began at 50
     # Of 1.75 runs (two prefixes of 0.5 and 0.25, arms of 0.5, 0.25, 0.25) the first, and half fire.
-    assert _reading(watched).share == pytest.approx(0.75 / 1.75)
-    assert (_reading(watched).done, _reading(watched).left) == (1, 4)
+    assert watched.tasks[0].completed == pytest.approx(0.75 / 1.75)
+    assert figures(watched)[0][-3:] == ["1 of 5 done", "1 running", "4 to do"]
+    assert figures(watched)[1] == ["50%"]  # it began at 50
+    seconds.append(5.0)
+    write_metrics(tmp_path, fire, env_steps=80, updates=30)
+    watched.observe(progress)
+    assert figures(watched)[1] == ["60%", "2.5 env_steps/s", "8 s left"]
 
 
 def test_failed_cells_are_no_longer_waited_for(cells: dict[str, Cell], tmp_path: Path):
@@ -131,8 +141,7 @@ def test_failed_cells_are_no_longer_waited_for(cells: dict[str, Cell], tmp_path:
     failures = [Failure(cells["fire"], "why", None)]
     done = {cell.key for name, cell in cells.items() if name != "fire"}
     watched.observe(Progress(list(cells.values()), done, {}, failures))
-    assert _reading(watched).said == ["4 of 5 done", "1 failed"]
-    assert (_reading(watched).share, _reading(watched).left) == (pytest.approx(1), 0)
+    assert figures(watched) == [["100%", "4 of 5 done", "1 failed", "0 running", "0 to do"]]
 
 
 def test_a_study_draws_on_a_terminal_and_names_its_events(
@@ -143,10 +152,11 @@ def test_a_study_draws_on_a_terminal_and_names_its_events(
         observer(Progress(list(cells.values()), set(), {one.key: 0.0}, event="began: [red]x[/y]"))
         observer(Progress(list(cells.values()), {cell.key for cell in others}, {one.key: 0.0}))
     found = rows(written)
-    assert "[0/5] began: [red]x[/y]" in found
+    assert "[0/5] began: [red]x[/y]" in [row.strip() for row in found]
     assert max(map(cell_len, found)) <= 60
-    assert found[-2].startswith("study ━") and found[-2].split("  ")[1:3] == ["71%", "4 of 5 done"]
-    assert found[-1].split() == ["seed-3/prefix", "to", "50", "env_steps", "starting"]
+    assert found[-3].startswith("study ━") and "71%" in found[-3]
+    assert found[-2].split("  ")[1] == "4 of 5 done"
+    assert found[-1].startswith("seed-3/prefix to 50 env_steps ") and "starting" in found[-1]
 
 
 def test_without_a_terminal_each_event_is_a_line(

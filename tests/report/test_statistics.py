@@ -11,11 +11,11 @@ from rlplast.report import statistics
 from rlplast.report.statistics import (
     align,
     area_under_curve,
+    by_seed,
     curve_band,
     interval_of,
     middle,
     newcombe_interval,
-    paired_difference,
     probability_of_improvement,
     stratified_interval,
 )
@@ -209,7 +209,7 @@ def test_a_paired_difference_removes_what_the_seeds_share() -> None:
     shared = np.random.default_rng(0).normal(0, 100, size=10)
     x = {seed: 1 + shared[seed] + 0.1 * (seed % 3) for seed in range(10)}
     y = {seed: shared[seed] for seed in range(10)}
-    found = paired_difference([x], [y])
+    found = stratified_interval(by_seed([x], [y]))
     assert found.value == pytest.approx(slow_iqm([1 + 0.1 * (seed % 3) for seed in range(10)]))
     assert 0.9 <= found.low < found.high <= 1.3
     apart = stratified_interval([np.array(list(x.values()))]).low
@@ -217,9 +217,9 @@ def test_a_paired_difference_removes_what_the_seeds_share() -> None:
 
 
 def test_seeds_that_one_arm_lacks_are_in_no_difference() -> None:
-    found = paired_difference([{1: 5.0, 2: 7.0, 3: 1e9}], [{2: 4.0, 1: 3.0, 4: -1e9}])
+    found = stratified_interval(by_seed([{1: 5.0, 2: 7.0, 3: 1e9}], [{2: 4.0, 1: 3.0, 4: -1e9}]))
     assert (found.value, found.count) == (2.5, 2)
-    nothing = paired_difference([{1: 5.0}], [{2: 4.0}])
+    nothing = stratified_interval(by_seed([{1: 5.0}], [{2: 4.0}]))
     assert math.isnan(nothing.value) and nothing.count == 0
 
 

@@ -227,7 +227,7 @@ class OwnSource:
 
     def loss(self, network: str, batch: Any, train: bool = False) -> Tensor:
         """Return the loss of a batch."""
-        with in_mode(self.networks[network].module, train):
+        with in_mode(self.networks[network].module, train=train):
             return self.loss_of(network, "a method")(self._own(batch, network))
 
     def loss_of(self, network: str, reader: str) -> Callable[[Any], Tensor]:

@@ -200,16 +200,6 @@ class Network:
         dot = "" if block.name.startswith("[") else "."
         return f"{self.name}{dot}{block.name}"
 
-    def value_in(self, tensors: Mapping[str, Tensor], block: Block) -> Tensor | None:
-        """Return a Block's value in saved tensors; None if they have none of its shape.
-
-        Args:
-            tensors: a checkpoint's, or a state dict.
-            block: one of this network's.
-        """
-        found = tensors.get(self.qualified(block), part_of(tensors, block))
-        return None if found is None or found.shape != block.view.shape else found
-
     def select(self, rule: Callable[[Block], bool]) -> tuple[Block, ...]:
         """Return the Blocks for which `rule` holds, in registration order."""
         return tuple(b for b in self.blocks if rule(b))

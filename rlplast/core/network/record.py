@@ -116,11 +116,12 @@ def observe(network: Network, forward: Callable[[], Any]) -> Mapping[str, Tensor
 
 
 @contextmanager
-def in_mode(module: nn.Module, train: bool) -> Iterator[None]:
-    """Put a module into training or evaluation mode, and back."""
-    modes = {m: m.training for m in module.modules()}
-    module.train(train)
+def in_mode(*modules: nn.Module, train: bool) -> Iterator[None]:
+    """Put modules into training or evaluation mode, and every part of them back as it was."""
+    modes = {part: part.training for module in modules for part in module.modules()}
     try:
+        for module in modules:
+            module.train(train)
         yield
     finally:
         for part, mode in modes.items():

@@ -23,6 +23,7 @@ import numpy as np
 
 from rlplast.core.errors import RlplastError
 from rlplast.core.rng import preserve_global_rng
+from rlplast.run.differences import leaves
 from rlplast.run.info import telling_end
 from rlplast.run.read import read_lines
 from rlplast.training import distributed
@@ -242,17 +243,11 @@ def receipt_values(row: Mapping[str, Any]) -> dict[str, float]:
     return {f"{head}/{key}": value for key, value in numbers.items()}
 
 
-def flat(config: Mapping[str, Any], head: str = "") -> dict[str, str]:
+def flat(config: Mapping[str, Any]) -> dict[str, str]:
     """Return a config's values as text by dotted key; lists as JSON.
 
     Examples:
         >>> flat({"agent": {"lr": 0.1}, "hooks": [{"at": "50%"}], "seed": 1})
         {'agent.lr': '0.1', 'hooks': '[{"at": "50%"}]', 'seed': '1'}
     """
-    found: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{head}{key}.")
-        else:
-            found[f"{head}{key}"] = value if isinstance(value, str) else json.dumps(value)
-    return found
+    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in leaves(config)}
