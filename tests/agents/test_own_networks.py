@@ -40,9 +40,8 @@ def config(net: str, **keys: Any) -> dict[str, Any]:
 
 
 RUNS = {
-    "mlp": config("mlp"),
     "impala": config("impala", **GRID),
-    "transformer": config("Transformer", hooks=[CART["hooks"][1]], **GRID),
+    "transformer": config("Transformer", hooks=[CART["hooks"][1]], total="100 env_steps", **GRID),
     "noisy": config("Noisy", hooks=[CART["hooks"][1]]),
     "shared": config("Shared", hooks=[CART["hooks"][1]]),
 }
@@ -55,7 +54,7 @@ def test_killed_and_resumed_equals(name: str, tmp_path: Path) -> None:
         keys = keys | {"metrics": {"every": None}}
     api.train(keys, tmp_path / "whole")
     with pytest.raises(Killed):
-        api.train(keys, tmp_path / "run", observer=at_step(70, kill))
+        api.train(keys, tmp_path / "run", observer=at_step(50, kill))
     api.resume(tmp_path / "run")
     assert final(tmp_path / "run") == final(tmp_path / "whole")
 
@@ -94,6 +93,7 @@ def test_weights_are_the_modules_own_and_drawn_from_our_stream() -> None:
     first.close(), second.close()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own import
 def test_it_compiles_where_asked(tmp_path: Path) -> None:
     keys = config("mlp", hooks=[])

@@ -182,10 +182,12 @@ def test_the_critics_loss_trains_the_encoder_and_the_actors_does_not() -> None:
 
 
 @pytest.mark.parametrize(
-    "env", [SPOT, STACKED, pytest.param(DMC, marks=needs_gl)], ids=["spot", "stacked", "dmc"]
+    "env", [STACKED, pytest.param(DMC, marks=needs_gl)], ids=["stacked", "dmc"]
 )
 def test_killed_and_resumed_equals(env: Any, tmp_path: Path) -> None:
     keys = SAC | {"env": env}
+    if env is DMC:  # whose episodes are long
+        keys |= {"evaluate": {"every": None}}
     api.train(keys, tmp_path / "whole")
     with pytest.raises(Killed):
         api.train(keys, tmp_path / "run", observer=at_step(40, kill))

@@ -328,7 +328,7 @@ def test_a_file_of_weights_has_no_updates_to_follow(tmp_path: Path) -> None:
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "in.pt")
     outcome = command("apply", "hare_tortoise", tmp_path / "in.pt", "--out", tmp_path / "out.pt")
     assert outcome.code == 2
-    assert "hare_tortoise follows updates, which a file of weights has not" in outcome.err
+    assert "hare_tortoise needs a network that trains, which a file of" in outcome.err
 
 
 def test_the_average_agrees_eager_and_compiled() -> None:
