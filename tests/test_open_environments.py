@@ -76,9 +76,7 @@ def test_killed_and_resumed_equals(name: str, tmp_path: Path) -> None:
     assert whole.info["environment"]["resume"] == level
     assert [text.split(":")[1].strip() for text in said] == ([level] if level != "exact" else [])
     with pytest.raises(Killed):
-        api.train(keys, tmp_path / "run", observer=at_step(40, kill))
-    with pytest.raises(Killed):
-        api.resume(tmp_path / "run", observer=at_step(50, kill))
+        api.train(keys, tmp_path / "run", observer=at_step(50, kill))
     api.resume(tmp_path / "run")
     assert final(tmp_path / "run") == final(tmp_path / "whole")
 

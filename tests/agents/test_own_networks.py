@@ -10,7 +10,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
-from tests.runs import Killed, at_step, final, kill
+from tests.runs import check_resumes
 
 NETS = "tests.agents.own_nets"
 CART: dict[str, Any] = {
@@ -52,11 +52,7 @@ def test_killed_and_resumed_equals(name: str, tmp_path: Path) -> None:
     keys = RUNS[name]
     if name in ("noisy", "transformer"):
         keys = keys | {"metrics": {"every": None}}
-    api.train(keys, tmp_path / "whole")
-    with pytest.raises(Killed):
-        api.train(keys, tmp_path / "run", observer=at_step(50, kill))
-    api.resume(tmp_path / "run")
-    assert final(tmp_path / "run") == final(tmp_path / "whole")
+    check_resumes(keys, tmp_path)
 
 
 def test_it_learns_as_our_network_of_the_same_weights_does() -> None:

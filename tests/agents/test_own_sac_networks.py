@@ -11,9 +11,8 @@ from rlplast.core.errors import ConfigError
 from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
-from rlplast.run.read import read_lines
 from tests.agents.test_pictures import SAC, SPOT
-from tests.runs import Killed, at_step, final, kill
+from tests.runs import check_resumes
 
 NETS = "tests.agents.own_sac_nets"
 AGENT = {"batch_size": 8, "buffer_size": 300, "initial_steps": 20, "normalize_obs": True}
@@ -43,12 +42,7 @@ UNUSUAL = SHORT | {"env": PENDULUM["env"] | {"num_envs": 1}, "hooks": HOOKS[1:]}
     ids=["pictures", "doubles", "batch_norm", "of_numpy"],
 )
 def test_killed_and_resumed_equals(keys: dict[str, Any], tmp_path: Path) -> None:
-    api.train(keys, tmp_path / "whole")
-    with pytest.raises(Killed):
-        api.train(keys, tmp_path / "run", observer=at_step(70, kill))
-    api.resume(tmp_path / "run")
-    assert final(tmp_path / "run") == final(tmp_path / "whole")
-    rows = read_lines(tmp_path / "whole" / "receipts.jsonl")
+    rows = check_resumes(keys, tmp_path)["receipts"]
     networks = {row["network"] for row in rows if row["method"] == "redo"}
     assert networks == ({"actor", "critic"} if len(keys["hooks"]) == 2 else set())
 

@@ -24,7 +24,7 @@ from rlplast.run.build import build
 from rlplast.run.config_file import read_config
 from rlplast.run.read import read_lines
 from tests.agents.pictures import SIDE
-from tests.runs import Killed, at_step, final, kill
+from tests.runs import check_resumes
 
 SPOT = {"id": "gym/tests/Spot-v0", "num_envs": 2}
 STACKED = SPOT | {"options": {"frame_stack": 3}}
@@ -188,13 +188,7 @@ def test_killed_and_resumed_equals(env: Any, tmp_path: Path) -> None:
     keys = SAC | {"env": env}
     if env is DMC:  # whose episodes are long
         keys |= {"evaluate": {"every": None}}
-    api.train(keys, tmp_path / "whole")
-    with pytest.raises(Killed):
-        api.train(keys, tmp_path / "run", observer=at_step(40, kill))
-    with pytest.raises(Killed):
-        api.resume(tmp_path / "run", observer=at_step(50, kill))
-    api.resume(tmp_path / "run")
-    assert final(tmp_path / "run") == final(tmp_path / "whole")
+    check_resumes(keys, tmp_path)
 
 
 def test_all_metrics_are_measured_in_bf16(tmp_path: Path) -> None:

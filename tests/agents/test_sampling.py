@@ -13,7 +13,7 @@ from rlplast.run import api
 from tests.agents.replay_episodes import Episodes, assert_equal, copy, fill, make, save
 from tests.cli.commands import printed
 from tests.naive.replay import NaiveReplay
-from tests.runs import TINY, Killed, at_step, final, kill
+from tests.runs import TINY, check_resumes, final
 
 
 def weights(rows: int, decay: int, least: float, step: int) -> np.ndarray:
@@ -157,13 +157,9 @@ def test_it_is_listed_with_its_parameters() -> None:
 
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, no_disk_sync: None) -> None:
     config = TINY | {"hooks": [], "agent": TINY["agent"] | {"sampling": ROW}}
-    api.train(config, tmp_path / "through")
-    with pytest.raises(Killed):
-        api.train(config, tmp_path / "killed", observer=at_step(90, kill))
-    api.resume(tmp_path / "killed")
-    assert final(tmp_path / "killed") == final(tmp_path / "through")
+    left = check_resumes(config, tmp_path)
     api.train(TINY | {"hooks": []}, tmp_path / "uniform")
-    assert final(tmp_path / "uniform") != final(tmp_path / "through")
+    assert final(tmp_path / "uniform")["metrics"] != left["metrics"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from rlplast.training import checkpoint
 from tests.cli.commands import command
 from tests.methods.unit_nets import NETS, Trained
 from tests.models import assert_same
-from tests.runs import TINY, Killed, at_step, final, kill
+from tests.runs import TINY, check_resumes
 from tests.supervised_runs import small_supervised
 from tests.syncs import host_reads
 
@@ -293,11 +293,7 @@ def _number(path: Path) -> int:
 def test_a_resumed_run_equals_the_uninterrupted_one_and_evaluation_changes_nothing(
     tmp_path: Path, no_disk_sync: None
 ) -> None:
-    api.train(SHORT, tmp_path / "through")
-    with pytest.raises(Killed):
-        api.train(SHORT, tmp_path / "killed", observer=at_step(70, kill))
-    api.resume(tmp_path / "killed")
-    assert final(tmp_path / "killed") == final(tmp_path / "through")
+    check_resumes(SHORT, tmp_path)
 
 
 def test_a_run_is_evaluated_with_its_slow_copy_while_it_trains_and_later(

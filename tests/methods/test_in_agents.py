@@ -2,7 +2,6 @@
 
 import copy
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from tests.cli.commands import command
 from tests.cli.runs import SMALL, refused, small_config
 from tests.marks import slow
 from tests.methods.penalty_cases import CASES, TWINS, row
-from tests.runs import TINY, final, forget
+from tests.runs import TINY, check_resumes, forget
 from tests.sac_runs import small_sac
 
 CPU = torch.device("cpu")
@@ -169,13 +168,7 @@ ALL.append(row("spectral") | {"from": "40%", "until": "70%"})  # it plans too
     ids=["dqn", "sac"],
 )
 def test_resumed_run_equals_an_uninterrupted_one(config: dict[str, Any], tmp_path: Path) -> None:
-    through, run = tmp_path / "through", tmp_path / "run"
-    api.train(config | {"checkpoint": {"every": "25%", "keep": 9}}, through)
-    shutil.copytree(through, run)
-    forget(run, after=60)
-    api.resume(run)
-    expected = final(through)
-    assert final(run) == expected
+    expected = check_resumes(config, tmp_path)
     logged = [line["train/penalty"] for line in expected["metrics"] if "train/penalty" in line]
     assert len(logged) > 5
     assert all(value > 0 for value in logged)
