@@ -10,29 +10,20 @@ from rlplast.core.errors import ConfigError
 from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
-from tests.runs import check_resumes
+from tests.runs import TINY, check_resumes
 
 NETS = "tests.agents.own_nets"
-CART: dict[str, Any] = {
-    "kind": "dqn",
-    "seed": 3,
-    "threads": 1,
-    "device": "cpu",
-    "total": "160 env_steps",
+CART: dict[str, Any] = TINY | {
     "env": {"id": "gym/CartPole-v1", "num_envs": 2},
-    "replay_ratio": 0.5,
-    "optimizer": {"lr": 1e-3},
     "agent": {"batch_size": 8, "buffer_size": 200, "initial_steps": 20, "target_every": 20},
     "hooks": [
         {"method": "redo", "every": "10 updates", "params": {"threshold": 0.5}},
         {"method": "full_reset", "at": "50%", "params": {"init": "fresh"}},
     ],
-    "log": {"every": "10%", "to": []},
     "evaluate": {"every": "50%", "episodes": 1},
     "metrics": {"every": "25%", "names": ["dormant_ratio", "weight_norm"], "batch_size": 8},
-    "checkpoint": {"every": "10%", "keep": 3},
 }
-GRID = {"env": {"id": "minatar/breakout", "num_envs": 2, "options": {"max_episode_steps": 15}}}
+GRID = {"env": TINY["env"]}
 
 
 def config(net: str, **keys: Any) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from rlplast.run.config_file import read_config
 from rlplast.run.read import read_lines
 from tests.agents.pictures import SIDE
 from tests.runs import check_resumes
+from tests.sac_runs import small_sac
 
 SPOT = {"id": "gym/tests/Spot-v0", "num_envs": 2}
 STACKED = SPOT | {"options": {"frame_stack": 3}}
@@ -38,24 +39,16 @@ SMALL: dict[str, Any] = {
     "buffer_size": 200,
     "initial_steps": 20,
 }
-SAC: dict[str, Any] = {
-    "kind": "sac",
-    "seed": 3,
-    "threads": 1,
-    "device": "cpu",
-    "total": "120 env_steps",
+SAC: dict[str, Any] = small_sac() | {
     "env": SPOT,
-    "replay_ratio": 0.5,
     "optimizer": {"name": "adam", "lr": 1e-3, "weight_decay": 0.0},
     "agent": SMALL,
     "hooks": [
         {"method": "redo", "every": "10 updates", "params": {"threshold": 0.5}},
         {"method": "full_reset", "at": "50%", "networks": ["critic"], "layers": ["encoder.*"]},
     ],
-    "log": {"every": "10%", "to": []},
     "evaluate": {"every": "50%", "episodes": 1},
     "metrics": {"every": "25%", "names": ["dormant_ratio", "weight_norm"], "batch_size": 8},
-    "checkpoint": {"every": "10%", "keep": 3},
 }
 needs_gl = pytest.mark.skipif(ctypes.util.find_library("EGL") is None, reason="needs libEGL")
 DMC = {
@@ -346,10 +339,4 @@ def test_pictures_that_are_no_bytes_are_refused() -> None:
     with pytest.raises(ConfigError, match="observations are float32: allowed are pictures in by"):
         agent.act(np.zeros((2, 3, SIDE, SIDE), np.float32))
     assert agent.act(np.zeros((2, 3, SIDE, SIDE), np.uint8)).shape == (2, 2)
-    agent.close()
-
-
-def test_spots_have_the_side_they_say() -> None:
-    agent, _ = build(config(hooks=[]))
-    assert agent.spec.stacked_shape == (3, SIDE, SIDE)
     agent.close()

@@ -11,7 +11,6 @@ from rlplast.agents.sampling import SampleWeightDecay
 from rlplast.core.errors import ConfigError
 from rlplast.run import api
 from tests.agents.replay_episodes import Episodes, assert_equal, copy, fill, make, save
-from tests.cli.commands import printed
 from tests.naive.replay import NaiveReplay
 from tests.runs import TINY, check_resumes, final
 
@@ -144,15 +143,6 @@ def test_draws_go_on_after_saving_and_loading(tmp_path: Path) -> None:
 # --- configs -------------------------------------------------------------------------------------
 
 ROW = {"method": "sample_weight_decay", "params": {"decay": 40, "min": 0.2}}
-
-
-def test_it_is_listed_with_its_parameters() -> None:
-    [row] = printed("list", "replay")
-    assert row["name"] == "sample_weight_decay"
-    assert {name: p["default"] for name, p in row["params"].items()} == {
-        "decay": 80_000,
-        "min": 0.1,
-    }
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, no_disk_sync: None) -> None:

@@ -360,14 +360,6 @@ def test_chances_and_random_utilities_resume() -> None:
     assert sum((left.units or {}).values()) > 0
 
 
-def test_without_activations_the_message_says_where_they_come_from() -> None:
-    made = Trained("mlp")
-    hooks = hooked(made)
-    made.update()
-    with pytest.raises(ConfigError, match=r"pass activations= to Hooks\.step, as rlplast\.record"):
-        hooks.step(updates=1)
-
-
 def test_a_missing_group_is_named() -> None:
     made = Trained("mlp")
     hooks = hooked(made)

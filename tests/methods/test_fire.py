@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.core.errors import BadWeights, ConfigError
-from rlplast.core.registry import get
 from rlplast.methods.fire import orthogonalise
 from tests.methods.nets import ConvNet, Mlp, normal, randomise, relative_error, snapshot
 from tests.naive.interventions import fire_twin
@@ -403,10 +402,3 @@ def test_bad_options_are_refused_with_the_nearest_allowed(
 
 
 # --- as a hook, in the registry -----------------------------------------------------------
-
-
-def test_registry_lists_its_parameters_and_source() -> None:
-    row = get("interventions", "fire").row()
-    assert set(row["params"]) == {"iterations", "polynomial", "include_tied"}
-    assert row["params"]["iterations"]["default"] == 10
-    assert "Algorithm 1" in row["source"]

@@ -20,7 +20,7 @@ from rlplast.training import checkpoint
 from tests.cli.commands import command
 from tests.methods.unit_nets import NETS, Trained
 from tests.models import assert_same
-from tests.runs import TINY, check_resumes
+from tests.runs import TINY
 from tests.supervised_runs import small_supervised
 from tests.syncs import host_reads
 
@@ -288,12 +288,6 @@ def slow_of(run: Path) -> dict[str, Tensor]:
 
 def _number(path: Path) -> int:
     return int(path.name.split("-")[1])
-
-
-def test_a_resumed_run_equals_the_uninterrupted_one_and_evaluation_changes_nothing(
-    tmp_path: Path, no_disk_sync: None
-) -> None:
-    check_resumes(SHORT, tmp_path)
 
 
 def test_a_run_is_evaluated_with_its_slow_copy_while_it_trains_and_later(

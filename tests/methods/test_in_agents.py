@@ -1,7 +1,6 @@
 """Penalties inside the updates of DQN and SAC: gradients, what is logged, exact resumption."""
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,10 @@ from rlplast.agents.sac_config import SACAgentConfig, SACConfig
 from rlplast.core.method.penalties import Penalties
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.run import api
-from rlplast.training.checkpoint import network_tensors
 from rlplast.training.trainable import Trainable
 from tests.agents.toy_control import use_slide
 from tests.agents.toy_env import configs, use_wheel
-from tests.cli.commands import command
-from tests.cli.runs import SMALL, refused, small_config
+from tests.cli.runs import SMALL
 from tests.marks import slow
 from tests.methods.penalty_cases import CASES, TWINS, row
 from tests.runs import TINY, check_resumes, forget
@@ -67,15 +64,6 @@ def updated(agent: Any, updates: int) -> Any:
 def gradients(agent: Trainable, network: str) -> dict[str, Tensor]:
     found = agent.networks[network].module.named_parameters()
     return {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in found}
-
-
-def tensors(agent: Trainable) -> dict[str, Tensor]:
-    """Return weights, optimizer state and followers."""
-    return {
-        name: tensor
-        for network in agent.networks.values()
-        for name, tensor in network_tensors(network).items()
-    }
 
 
 def make(kind: str, rows: Rows, monkeypatch: pytest.MonkeyPatch, **agent: Any) -> Any:
@@ -206,33 +194,6 @@ def test_arm_with_penalties_goes_on_from_a_checkpoint_without(tmp_path: Path) ->
 
 
 # The command line.
-
-
-def test_list_shows_the_penalties() -> None:
-    outcome = command("list", "penalties", "--json")
-    assert outcome.code == 0
-    assert [info["name"] for info in json.loads(outcome.out)] == sorted(CASES)
-    table = command("list", "penalties").out
-    assert all(f"{name} " in table for name in CASES)
-
-
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        ([{"method": "l2_int"}], "method 'l2_int' is unknown: did you mean 'l2_init'?"),
-        (
-            [{"method": "l2", "params": {"coeff": 1}}],
-            "l2 has no parameter 'coeff': did you mean 'coef'?",
-        ),
-        (3, "penalties = 3: allowed is a list of mappings"),
-        ("none.yaml", "penalties = 'none.yaml': there is no such file; allowed is a list"),
-        ([{"method": "l2", "networks": ["target"]}], "penalties[0] (l2).networks: 'target': "),
-    ],
-    ids=str,
-)
-def test_bad_penalties_exit_2_with_their_message(value: Any, says: str, tmp_path: Path) -> None:
-    config = small_config(tmp_path, penalties=value)
-    assert says in refused(command("train", config, "--out", tmp_path / "run"))
 
 
 def test_penalties_may_lie_in_a_file_of_their_own(tmp_path: Path) -> None:

@@ -126,12 +126,6 @@ def test_every_option_is_the_twins(options: dict[str, Any], tables: None) -> Non
     assert any(compare(made, hooked(made, **options), 60, **options).values())
 
 
-@pytest.mark.parametrize("optimizer", ["adamw_fused", "sgd_momentum"])
-def test_other_optimizers_forget_the_same_entries(optimizer: str, tables: None) -> None:
-    made = shy("mlp", optimizer)
-    assert any(compare(made, hooked(made), 80).values())
-
-
 def test_thresholds_begin_at_their_largest_and_fall_to_the_batch_size() -> None:
     made = Trained("mlp")
     hooks = hooked(made, tau_init=None, refresh=2)
