@@ -232,7 +232,8 @@ def test_only_the_agent_sees_clipped_rewards(
     use_wheel(monkeypatch, terminates=False)
     spec = dataclasses.replace(envs.spec(env), clip_rewards=custom)
     monkeypatch.setattr(envs, "spec", lambda env_id, **options: spec)
-    agent = dqn(num_envs=2, env=env, clip_rewards=clip, batch_size=256)
+    keys: dict[str, Any] = {"replay_ratio": 0.05, "batch_size": 256}
+    agent = dqn(num_envs=2, env=env, clip_rewards=clip, **keys)
     true = [[], []]
     step = agent.experience.env.step
 

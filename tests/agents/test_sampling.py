@@ -30,9 +30,8 @@ def test_three_rows_by_hand() -> None:
     assert sampling.rows_at(np.array([2.26, 2.54, 2.56]), np.full(3, 5), 1).tolist() == [3, 3, 4]
 
 
-@pytest.mark.parametrize("step", [1, 3, 50])
-@pytest.mark.parametrize("least", [1e-3, 0.1, 1.0])
 @pytest.mark.parametrize("decay", [1, 7, 100, 10_000])
+@pytest.mark.parametrize(("least", "step"), [(1e-3, 3), (0.1, 1), (0.1, 50), (1.0, 1)])
 def test_inverse_is_that_of_the_running_sum_of_the_weights(
     decay: int, least: float, step: int
 ) -> None:
@@ -59,10 +58,12 @@ def test_a_memory_of_any_length_costs_nothing() -> None:
 # --- what is drawn -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("steps", [9, 24, 61])  # before the ring's seam, at it, long after it
-@pytest.mark.parametrize(("num_envs", "frame_stack", "n_step"), [(1, 1, 1), (3, 1, 1), (2, 2, 3)])
+@pytest.mark.parametrize(  # before the ring's seam, at it, long after it
+    ("steps", "num_envs", "frame_stack", "n_step"),
+    [(9, 3, 1, 1), (24, 1, 1, 1), (24, 2, 2, 3), (61, 2, 2, 3)],
+)
 def test_frequencies_are_the_weights_of_what_can_be_sampled(
-    num_envs: int, frame_stack: int, n_step: int, steps: int
+    steps: int, num_envs: int, frame_stack: int, n_step: int
 ) -> None:
     rows, decay, least = 24, 30, 0.25
     replay = make(

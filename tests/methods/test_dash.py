@@ -73,8 +73,9 @@ def expected(
 # --- against the twin ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("alpha", "coef"), [(0.3, 0.3), (0.1, 0.05), (1.0, 0.0), (0.5, 0.9)])
-@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize(
+    ("mode", "alpha", "coef"), [("train", 0.3, 0.3), ("eval", 1.0, 0.0), ("eval", 0.5, 0.9)]
+)
 @every_net
 def test_every_neuron_is_the_twins(net: str, mode: str, alpha: float, coef: float) -> None:
     made, data = Trained(net).train(5), Data(net)

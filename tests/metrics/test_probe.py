@@ -148,7 +148,7 @@ def dense_hessian(module: LossOf) -> Tensor:
     return dense.double()
 
 
-@pytest.mark.parametrize("of", ["sac", "sac mlp", "supervised", slow("gpt")])
+@pytest.mark.parametrize("of", [slow("sac"), "sac mlp", "supervised", slow("gpt")])
 def test_the_curvature_of_a_run_is_that_of_its_dense_hessian(
     of: str, corpora: dict[str, str], tmp_path: Path
 ) -> None:
