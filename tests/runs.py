@@ -14,6 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from rlplast.run import api
 from rlplast.training import checkpoint
 from rlplast.training.loop import Loop
 
@@ -154,6 +155,32 @@ def forget(run: Path, after: int) -> None:
             shutil.rmtree(path)
     info = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(info | {"status": "running"}))
+
+
+def check_resumes(
+    config: dict[str, Any], folder: Path, share: float = 0.5, **keys: Any
+) -> dict[str, Any]:
+    """Check that a run goes on from a checkpoint in its middle as if nobody had killed it.
+
+    Args:
+        config: of the run.
+        folder: a new one, in which the run is `through`.
+        share: of the checkpoints that the killed run still has.
+        **keys: of the config that are others.
+
+    Returns:
+        What both left.
+    """
+    through, run = folder / "through", folder / "run"
+    keys |= {"checkpoint.every": "10%", "checkpoint.keep": 99}
+    api.train(api.read_config(config, keys), through)
+    shutil.copytree(through, run)
+    steps = sorted(int(path.name.split("-")[1]) for path in (run / "checkpoints").glob("step-*"))
+    forget(run, after=steps[round(share * (len(steps) - 1))])
+    api.resume(run)
+    expected = final(through)
+    assert final(run) == expected
+    return expected
 
 
 def status(run: Path) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tests.runs import TINY
 from tests.sac_runs import small_sac
 
 # CartPole has 4 coordinates and 2 actions, Acrobot 6 and 3.
@@ -11,28 +12,14 @@ EACH = 40  # env_steps of a task
 
 def dqn_tasks(**changes: Any) -> dict[str, Any]:
     """A config of a DQN: two tasks, twice; `env` and `agent` in `changes` are laid over."""
-    config: dict[str, Any] = {
-        "kind": "dqn",
-        "seed": 3,
-        "threads": 1,
-        "device": "cpu",
+    config: dict[str, Any] = TINY | {
         "env": {"sequence": TWO, "steps_per_task": EACH, "cycles": 2, "num_envs": 2},
-        "replay_ratio": 0.5,
-        "optimizer": {"lr": 1e-3},
-        "agent": {
-            "network": "mlp",
-            "batch_size": 8,
-            "buffer_size": 100,
-            "initial_steps": 10,
-            "n_step": 2,
-            "target_every": 10,
-            "epsilon_decay": 0.5,
-        },
-        "log": {"every": "7%", "to": []},
-        "evaluate": {"every": "30%", "episodes": 2},
+        "agent": TINY["agent"] | {"network": "mlp", "buffer_size": 100, "initial_steps": 10},
+        "hooks": [],
         "metrics": {"every": "25%", "names": ["weight_norm"], "batch_size": 8},
         "checkpoint": {"every": "10%", "keep": 20},
     }
+    del config["total"]
     inner = {key: config[key] | changes.pop(key, {}) for key in ("env", "agent")}
     return config | inner | changes
 

@@ -18,7 +18,7 @@ from tests.cases import CASES
 from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora
 from tests.marks import slow
-from tests.runs import Killed, at_step, final, kill, lines
+from tests.runs import Killed, at_step, check_resumes, final, kill, lines
 
 FIRST = 0.6  # of a run: until then nothing fires
 QUIET: dict[str, Any] = {
@@ -151,10 +151,7 @@ def check_layer(
 ) -> None:
     """Check that a small run with a layer, and some changes, resumes."""
     layers = [{"method": layer, "params": LAYERS[layer]}]
-    config = short_run(kind, corpora, hooks=[], layers=layers, **changes)
-    steps = train(config, folder / "through")
-    killed(config, steps, folder / "killed")
-    assert final(folder / "killed") == final(folder / "through")
+    check_resumes(short_run(kind, corpora, hooks=[], layers=layers, **changes), folder)
 
 
 @pytest.mark.parametrize("kind", [slow(k) if k == "sac" else k for k in KINDS])

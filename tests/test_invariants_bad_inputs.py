@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from itertools import cycle
 
 import pytest
 import torch
@@ -32,8 +33,11 @@ def weights(module: nn.Module) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(
     ("method", "form"),
-    [(m, o) for m in CASES for o in OPTIMIZERS]
-    + [(m, form) for m in ("full_reset", *READING_MOMENTS) for form in FORMS],
+    [
+        *zip(CASES, cycle(OPTIMIZERS), strict=False),
+        *(("full_reset", form) for form in FORMS),
+        *zip(cycle(READING_MOMENTS), FORMS, strict=False),
+    ],
 )
 def test_empty_optimizer_state_stays_empty_and_training_goes_on(method: str, form: str) -> None:
     made = ready(method, "mlp", (OPTIMIZERS | FORMS)[form], updates=0)
@@ -63,8 +67,10 @@ def test_state_of_every_optimizer_is_zeroed_in_place(form: str, policy: str) -> 
 
 @pytest.mark.parametrize(
     ("method", "policy"),
-    [(m, policy) for m in CASES for policy in ("touched", "parameter", "network")]
-    + [(m, "keep") for m in READING_MOMENTS],
+    [
+        *zip(CASES, cycle(["touched", "parameter", "network"]), strict=False),
+        *((m, "keep") for m in READING_MOMENTS),
+    ],
 )
 def test_unknown_optimizer_is_refused_before_the_first_write(method: str, policy: str) -> None:
     made = ready(method, "mlp", lambda params: NAdam(params, lr=1e-2))
@@ -120,15 +126,14 @@ def test_dead_rows_and_columns_give_finite_weights(method: str) -> None:
     assert receipt.sfe >= 0
 
 
-@pytest.mark.parametrize("shape", [(1, 5), (5, 1), (1, 1)], ids=str)
 @every_method
-def test_matrices_of_one_row_or_column_work(method: str, shape: tuple[int, int]) -> None:
+def test_matrices_of_one_row_or_column_work(method: str) -> None:
     torch.random.default_generator.manual_seed(0)
-    d_out, d_in = shape
-    module = nn.Sequential(nn.Linear(3, d_in), nn.ReLU(), nn.Linear(d_in, d_out))
-    install(method, module)
-    fire(method, Network("net", module))
-    assert all(t.isfinite().all() for t in weights(module).values())
+    for d_out, d_in in ((1, 5), (5, 1), (1, 1)):
+        module = nn.Sequential(nn.Linear(3, d_in), nn.ReLU(), nn.Linear(d_in, d_out))
+        install(method, module)
+        fire(method, Network("net", module))
+        assert all(t.isfinite().all() for t in weights(module).values())
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")], ids=str)

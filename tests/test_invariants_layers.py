@@ -73,42 +73,25 @@ def allowed(method: str, family: str, layers: list[str]) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("method", "family", "policies"),
-    [(*case, policies) for case, policies in zip(scheduled, cycle(POLICIES), strict=False)],
+    ("method", "family", "policies", "inside"),
+    [(*case, policies, False) for case, policies in zip(scheduled, cycle(POLICIES), strict=False)]
+    + [(*case, None, True) for case in INSIDE],
 )
 def test_nothing_outside_of_the_layers_changes(
-    method: str, family: str, policies: tuple[str, str]
+    method: str, family: str, policies: tuple[str, str] | None, inside: bool
 ) -> None:
-    optimizer, followers = policies
     served = 0
     for layers in [[layer] for layer in LAYERS[family]] + [LAYERS[family][-2:]]:
         made = ready(method, family)
-        keys = {"layers": layers, "optimizer": optimizer, "followers": followers}
+        keys = dict(zip(("optimizer", "followers"), policies or (), strict=False))
         try:
-            before, after, receipts, _ = fired(made, method, **keys)
+            before, after, receipts, _ = fired(made, method, inside, layers=layers, **keys)
         except ConfigError as error:  # it has nothing there, or a layer after it would have to move
             assert method in str(error)
             continue
         moved = changed(before, after)
         assert all(name.startswith(allowed(method, family, layers)) for name in moved), layers
-        assert receipts[0].row()["layers"] == layers
-        served += any(receipt.sfe > 0 for receipt in receipts)
-    assert served
-
-
-@pytest.mark.parametrize(("method", "family"), INSIDE)
-def test_inside_updates_nothing_outside_of_the_layers_changes(method: str, family: str) -> None:
-    served = 0
-    for layers in [[layer] for layer in LAYERS[family]] + [LAYERS[family][-2:]]:
-        made = ready(method, family)
-        try:
-            before, after, receipts, _ = fired(made, method, inside=True, layers=layers)
-        except ConfigError as error:
-            assert method in str(error)
-            continue
-        moved = changed(before, after)
-        assert all(name.startswith(allowed(method, family, layers)) for name in moved), layers
-        assert [receipt.layers for receipt in receipts] == [tuple(layers)] * len(receipts)
+        assert all(receipt.row()["layers"] == layers for receipt in receipts)
         served += any(receipt.sfe > 0 for receipt in receipts)
     assert served
 
@@ -118,33 +101,26 @@ def comparable(receipt: Receipt) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("method", "family", "policies", "optimizer"),
+    ("method", "family", "policies", "optimizer", "inside"),
     [
-        (*case, policies, optimizer)
+        (*case, policies, optimizer, False)
         for case, policies, optimizer in zip(
             scheduled, cycle(POLICIES), cycle([*OPTIMIZERS, "trac"]), strict=False
         )
-    ],
+    ]
+    + [(*case, (), "adam", True) for case in INSIDE],
 )
 def test_all_layers_are_no_layers(
-    method: str, family: str, policies: tuple[str, str], optimizer: str
+    method: str, family: str, policies: tuple[str, ...], optimizer: str, inside: bool
 ) -> None:
-    keys: dict[str, Any] = {"optimizer": policies[0], "followers": policies[1]}
+    keys: dict[str, Any] = dict(zip(("optimizer", "followers"), policies, strict=False))
     make = FORMS["trac"] if optimizer == "trac" else optimizer
-    plain = fired(ready(method, family, make), method, **keys)
-    for layers in (["*"], LAYERS[family]):
-        named = fired(ready(method, family, make), method, layers=layers, **keys)
+    plain = fired(ready(method, family, make), method, inside, **keys)
+    for layers in (["*"],) if inside else (["*"], LAYERS[family]):
+        named = fired(ready(method, family, make), method, inside, layers=layers, **keys)
         for left, right in zip((plain[1], plain[3]), (named[1], named[3]), strict=True):
             assert_same(left, right)
         assert [comparable(r) for r in named[2]] == [comparable(r) for r in plain[2]]
-
-
-@pytest.mark.parametrize(("method", "family"), INSIDE)
-def test_inside_updates_all_layers_are_no_layers(method: str, family: str) -> None:
-    plain = fired(ready(method, family), method, inside=True)
-    named = fired(ready(method, family), method, inside=True, layers=["*"])
-    for left, right in zip((plain[1], plain[3]), (named[1], named[3]), strict=True):
-        assert_same(left, right)
 
 
 MEMBERS = [m for m, f in scheduled if f == "stacked"]

@@ -25,10 +25,10 @@ from rlplast.training.loop import Loop
 from tests.cli.commands import command
 from tests.marks import slow
 from tests.runs import (
-    MANY,
     TINY,
     Killed,
     at_step,
+    check_resumes,
     final,
     forget,
     kill,
@@ -244,12 +244,7 @@ def test_every_kind_of_environment_and_total_resumes(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
     config = TINY | {"total": "60 env_steps", "evaluate": {"every": None}} | change
-    run = tmp_path / "run"
-    api.train(config | MANY, tmp_path / "through")
-    shutil.copytree(tmp_path / "through", run)
-    forget(run, after=int(config["total"].split()[0]) // 2)
-    api.resume(run)
-    assert final(run) == final(tmp_path / "through")
+    check_resumes(config, tmp_path)
 
 
 # Interrupted.

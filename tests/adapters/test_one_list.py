@@ -69,12 +69,10 @@ class Shadow:
         return self.pairs[id(hooks)]
 
 
-def lists(host: str) -> list[Path]:
-    return [LIST] if host in WITHOUT_ORDER else [LIST, WITH_SWR]
-
-
 @pytest.mark.parametrize(
-    ("host", "path"), [(h, p) for h in HOSTS for p in lists(h)], ids=lambda v: getattr(v, "stem", v)
+    ("host", "path"),
+    [(h, LIST if h in WITHOUT_ORDER else WITH_SWR) for h in HOSTS] + [("dqn", LIST)],
+    ids=lambda v: getattr(v, "stem", v),
 )
 def test_list_fires_as_bare_hooks_on_copies_do(
     host: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

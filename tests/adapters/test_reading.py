@@ -45,9 +45,7 @@ def test_sb3_resets_what_bare_hooks_reset(name: str, method: str, monkeypatch: p
 
 
 # Scheduled ones read the last of an update's batches, the others all of them.
-@pytest.mark.parametrize(
-    ("method", "accumulation"), [(m, 3) for m in READING] + [(m, 1) for m in INSIDE]
-)
+@pytest.mark.parametrize(("method", "accumulation"), [(m, 3) for m in READING] + [("cbp", 1)])
 @pytest.mark.parametrize("host", ["hf", "lightning"])
 def test_trainer_resets_what_bare_hooks_reset(
     host: str, method: str, accumulation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,6 @@
 """Layers in Stable-Baselines3: put into the policy before it trains, into targets too."""
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,14 @@ ADDING = ("layer_norm", "crelu", "deep_fourier", "normalize_project")
 KEEPING = ("dropout", "dropconnect", "scheduled_drop", "lifecycle")
 
 
-@pytest.mark.parametrize("method", [*ADDING, *KEEPING])
-@pytest.mark.parametrize("name", ["DQN", "SAC", "PPO"])
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        *zip([*ADDING, *KEEPING], cycle(["DQN", "SAC", "PPO"]), strict=False),
+        ("layer_norm", "SAC"),
+        ("layer_norm", "PPO"),
+    ],
+)
 def test_optimizers_hold_what_there_is_after_it_and_train_it(method: str, name: str):
     model = sb3_model(name, policy_kwargs=RELU)
     callback = HookCallback([], layers=[{"method": method}], total="96 env_steps")

@@ -133,8 +133,10 @@ def after(name: str, hooks: Any = None, *, steps: int = 40, **options: Any) -> d
     return state(optimizers, model.policy) | {"draw": torch.rand(())}
 
 
-@pytest.mark.parametrize("name", ["PPO", "DQN", "SAC", "TD3"])
-@pytest.mark.parametrize("options", [ALL_OFF, WATCHING])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("PPO", ALL_OFF), ("PPO", WATCHING), ("DQN", WATCHING), ("SAC", ALL_OFF), ("TD3", ALL_OFF)],
+)
 def test_without_penalties_no_bit_changes(name: str, options: Any):
     assert same(after(name), after(name, [], **options))
 
@@ -188,7 +190,7 @@ def test_term_that_cannot_be_known_is_refused_by_name(name: str, row: Any, match
         sb3_model(name).learn(20, callback=HookCallback([], penalties=[row]))
 
 
-@pytest.mark.parametrize("name", ["DQN", "QRDQN", "SAC", "TD3", "TQC", "CrossQ"])
+@pytest.mark.parametrize("name", ["DQN", "SAC", "CrossQ"])
 def test_c_chain_reads_the_replay_and_draws_from_its_own_stream(name: str):
     found = {
         coef: after(name, [], penalties=[{"method": "c_chain", "params": {"coef": coef}}])

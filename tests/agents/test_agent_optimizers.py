@@ -1,6 +1,5 @@
 """The section `optimizer:` of agents: every registered one, and schedules."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.run import api
 from rlplast.run.build import build_trainable
 from tests.marks import optimizers, slow_but
-from tests.runs import MANY, TINY, final, forget
+from tests.runs import TINY, check_resumes
 from tests.sac_runs import small_sac
 
 KINDS: dict[str, dict[str, Any]] = {"dqn": TINY, "sac": small_sac()}
@@ -22,13 +21,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("kind", slow_but(["sac"], KINDS))
 def test_resumed_run_equals_an_uninterrupted_one(kind: str, name: str, tmp_path: Path) -> None:
     keys = {"optimizer.name": name, "optimizer.schedule": "cosine", "optimizer.warmup": 0.2}
-    config = api.read_config(KINDS[kind] | MANY, keys)
-    through, run = tmp_path / "through", tmp_path / "run"
-    api.train(config, through)
-    shutil.copytree(through, run)
-    forget(run, after=60)
-    api.resume(run)
-    assert final(run) == final(through)
+    check_resumes(KINDS[kind], tmp_path, **keys)
 
 
 @every_kind

@@ -64,25 +64,18 @@ def test_firing_changes_the_network_and_nothing_around_it(method: dict[str, Any]
     )
 
 
+WHOLE = ("full_reset", "persistent", "distill")  # of whom an edited target equals a copy
+
+
 @every_method
-@pytest.mark.parametrize("policy", ["copy", "same_edit", "leave"])
-def test_target_obeys_its_policy(method: dict[str, Any], policy: str):
-    whole = (
-        "full_reset",
-        "persistent",
-        "distill",
-    )  # of whom an edited target is the same as a copy
+def test_the_same_edit_is_made_of_the_target(method: dict[str, Any]):
     agent = trained(method, lr=0.01, target_every=13)
     before = everything(agent)
     assert not same(before["q"], before["target"])
-    hooks = hooked(agent, method | {"at": "50%", "followers": policy})
-    hooks.fire(None, agent.clock)
+    hooked(agent, method | {"at": "50%", "followers": "same_edit"}).fire(None, agent.clock)
     after = everything(agent)
-    assert same(after["q"], after["target"]) == (
-        policy == "copy" or (policy == "same_edit" and method["method"] in whole)
-    )
-    stays = policy == "leave" or (policy == "same_edit" and CASES[method["method"]].follows)
-    assert same(before["target"], after["target"]) == stays
+    assert same(after["q"], after["target"]) == (method["method"] in WHOLE)
+    assert same(before["target"], after["target"]) == CASES[method["method"]].follows
 
 
 @every_method

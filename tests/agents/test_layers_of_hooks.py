@@ -2,7 +2,6 @@
 
 import copy
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ from rlplast.agents.dqn import DQN
 from rlplast.agents.dqn_config import DQNAgentConfig, DQNConfig
 from rlplast.agents.off_policy_config import EnvConfig
 from rlplast.core.rng import torch_stream
-from rlplast.run import api
 from tests.agents.toy_env import everything, hooked, same
 from tests.marks import slow
-from tests.runs import TINY, final, forget, lines
+from tests.runs import TINY, check_resumes
 from tests.sac_runs import small_sac
 
 MOMENT = 40  # env_steps
@@ -132,13 +130,6 @@ MEMBERS: list[dict[str, Any]] = [
     ids=["dqn", "sac"],
 )
 def test_resumed_run_equals_an_uninterrupted_one(config: dict[str, Any], tmp_path: Path) -> None:
-    through, run = tmp_path / "through", tmp_path / "run"
-    api.train(config | {"checkpoint": {"every": "10%", "keep": 20}}, through)
-    fired = [(row["method"], row["layers"]) for row in lines(through, "receipts")]
-    assert {(m, *names) for m, names in fired} == {
-        (row["method"], *row["layers"]) for row in config["hooks"]
-    }
-    shutil.copytree(through, run)
-    forget(run, after=50)
-    api.resume(run)
-    assert final(run) == final(through)
+    fired = check_resumes(config, tmp_path)["receipts"]
+    expected = {(row["method"], *row["layers"]) for row in config["hooks"]}
+    assert {(row["method"], *row["layers"]) for row in fired} == expected

@@ -101,8 +101,7 @@ def test_evaluation_probes_and_acting_leave_training_bit_identical(env: str):
     assert same(everything(plain), everything(watched))
 
 
-@pytest.mark.parametrize("n_step", [1, 4])
-@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize(("num_envs", "n_step"), [(1, 4), (3, 1)])
 def test_smallest_buffer_that_is_allowed_always_has_something_to_sample(
     n_step: int, num_envs: int, make: Make
 ):

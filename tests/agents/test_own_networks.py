@@ -10,29 +10,20 @@ from rlplast.core.errors import ConfigError
 from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
-from tests.runs import Killed, at_step, final, kill
+from tests.runs import TINY, check_resumes
 
 NETS = "tests.agents.own_nets"
-CART: dict[str, Any] = {
-    "kind": "dqn",
-    "seed": 3,
-    "threads": 1,
-    "device": "cpu",
-    "total": "160 env_steps",
+CART: dict[str, Any] = TINY | {
     "env": {"id": "gym/CartPole-v1", "num_envs": 2},
-    "replay_ratio": 0.5,
-    "optimizer": {"lr": 1e-3},
     "agent": {"batch_size": 8, "buffer_size": 200, "initial_steps": 20, "target_every": 20},
     "hooks": [
         {"method": "redo", "every": "10 updates", "params": {"threshold": 0.5}},
         {"method": "full_reset", "at": "50%", "params": {"init": "fresh"}},
     ],
-    "log": {"every": "10%", "to": []},
     "evaluate": {"every": "50%", "episodes": 1},
     "metrics": {"every": "25%", "names": ["dormant_ratio", "weight_norm"], "batch_size": 8},
-    "checkpoint": {"every": "10%", "keep": 3},
 }
-GRID = {"env": {"id": "minatar/breakout", "num_envs": 2, "options": {"max_episode_steps": 15}}}
+GRID = {"env": TINY["env"]}
 
 
 def config(net: str, **keys: Any) -> dict[str, Any]:
@@ -40,9 +31,8 @@ def config(net: str, **keys: Any) -> dict[str, Any]:
 
 
 RUNS = {
-    "mlp": config("mlp"),
     "impala": config("impala", **GRID),
-    "transformer": config("Transformer", hooks=[CART["hooks"][1]], **GRID),
+    "transformer": config("Transformer", hooks=[CART["hooks"][1]], total="100 env_steps", **GRID),
     "noisy": config("Noisy", hooks=[CART["hooks"][1]]),
     "shared": config("Shared", hooks=[CART["hooks"][1]]),
 }
@@ -53,11 +43,7 @@ def test_killed_and_resumed_equals(name: str, tmp_path: Path) -> None:
     keys = RUNS[name]
     if name in ("noisy", "transformer"):
         keys = keys | {"metrics": {"every": None}}
-    api.train(keys, tmp_path / "whole")
-    with pytest.raises(Killed):
-        api.train(keys, tmp_path / "run", observer=at_step(70, kill))
-    api.resume(tmp_path / "run")
-    assert final(tmp_path / "run") == final(tmp_path / "whole")
+    check_resumes(keys, tmp_path)
 
 
 def test_it_learns_as_our_network_of_the_same_weights_does() -> None:
@@ -94,6 +80,7 @@ def test_weights_are_the_modules_own_and_drawn_from_our_stream() -> None:
     first.close(), second.close()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own import
 def test_it_compiles_where_asked(tmp_path: Path) -> None:
     keys = config("mlp", hooks=[])

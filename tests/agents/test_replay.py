@@ -154,15 +154,6 @@ def test_stack_at_an_episode_start_is_blank_before_it_or_repeats_its_first_frame
     np.testing.assert_array_equal(of_second, [before, before, before, [1, 2, 1]])
 
 
-def test_starting_again_stitches_no_transition() -> None:
-    replay = make()
-    one_episode(replay, length=3, terminated=False, truncated=False)
-    replay.start(np.array([[1, 7, 1]], np.int32))
-    batch = replay.sample_from(100, np.random.default_rng(0))
-    assert replay.size == 3
-    assert 7 not in batch.obs_next.numpy()[:, 1]
-
-
 def test_window_that_is_not_finished_is_not_sampled() -> None:
     replay = make(n_step=3)
     episodes = Episodes(1, seed=0, p_terminated=0, p_truncated=0)

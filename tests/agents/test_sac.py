@@ -177,12 +177,6 @@ def test_probe_batches_repeat_by_number_and_leave_the_update_its_tensors():
 # Networks.
 
 
-def test_critics_start_different():
-    agent = sac(network="mlp", critics=3)
-    for weights in agent.critic.parameters():
-        assert len({w.detach().numpy().tobytes() for w in weights}) == 3
-
-
 def test_temperature_is_learnt_towards_the_target_entropy():
     for scale, rises in ((-20.0, True), (20.0, False)):  # entropy wanted: +40 or -40
         agent = trained(5, target_entropy_scale=scale, initial_temperature=0.3)
@@ -199,14 +193,6 @@ def test_frozen_temperature_stays_and_is_measured_without_an_error():
     assert "metric/gradient_norm/actor" in found
 
 
-def test_every_network_is_measured():
-    found = measure_run(trained(5), METRICS, 16, 0)
-    for key in ("weight_norm/temperature", "gradient_norm/temperature", "dormant_ratio/actor"):
-        assert np.isfinite(found[f"metric/{key}"])
-    for key in ("srank/critic/[0]", "srank/critic/[1]", "weight_norm/critic/[1].head.weight"):
-        assert found[f"metric/{key}"] > 0
-
-
 def test_metrics_are_means_since_the_last_call():
     agent = trained(10)
     first = agent.metrics()
@@ -214,21 +200,3 @@ def test_metrics_are_means_since_the_last_call():
     assert first["train/episodes"] > 0
     assert "train/loss" not in agent.metrics()
     assert agent.updates_summed == 0
-
-
-@pytest.mark.parametrize("options", [{}, {"network": "mlp", "normalize_obs": False}])
-def test_state_restored_into_a_new_agent_goes_on_bit_for_bit(options: dict[str, Any]):
-    agent, other = trained(9, num_envs=2, **options), sac(2, **options)
-    with torch.no_grad():
-        for name, network in agent.networks.items():
-            own = other.networks[name]
-            own.module.load_state_dict(network.module.state_dict())
-            for follower, saved in network.followers.items():
-                own.followers[follower].module.load_state_dict(saved.module.state_dict())
-            for mine, theirs in zip(own.optimizers, network.optimizers, strict=True):
-                mine.load_state_dict(theirs.state_dict())
-    other.load_state_dict(agent.state_dict())
-    other.clock = agent.clock
-    assert same(other.statistics.state_dict(), agent.statistics.state_dict())
-    assert other.experience.credit == agent.experience.credit
-    assert same(other.experience.obs(), agent.experience.obs())

@@ -21,7 +21,7 @@ from tests.marks import slow
 from tests.naive.interventions import SwrLayer, fire_twin, shrink_perturb_twin, swr_twin
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "sac" / "hooks"
-TOTAL = 132
+TOTAL = 96
 TOLERANCE = {"atol": 1e-6, "rtol": 1e-5}
 NETWORKS = ("actor", "critic", "temperature")
 HEADS = ("mean", "log_std", "head")

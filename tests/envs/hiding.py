@@ -51,26 +51,37 @@ class Plain(gymnasium.Env):
         return self.obs(), float(self.place), abs(self.place) > 3, self.count >= 40, {}
 
 
-class GlobalNumpy(Plain):
-    def hidden(self) -> float:
-        return float(np.random.random())
+def hides(name: str, hidden: Any, begins_with: Any = dict) -> type:
+    """Return an environment that shows `hidden`; an episode begins with some attributes."""
+    begin = lambda env: vars(env).update(begins_with())  # noqa: E731
+    return type(name, (Plain,), {"hidden": hidden, "begin": begin, "__module__": __name__})
 
 
-class GlobalPython(Plain):
-    def hidden(self) -> float:
-        return random.random()
-
-
-class GlobalQuiet(Plain):
-    """Draws from a global generator, and shows it only later than anyone looks."""
-
-    def hidden(self) -> float:
-        return float(np.random.random() > 2)
-
-
-class GlobalTorch(Plain):
-    def hidden(self) -> float:
-        return float(torch.rand(()))
+GlobalNumpy = hides("GlobalNumpy", lambda env: float(np.random.random()))
+GlobalPython = hides("GlobalPython", lambda env: random.random())
+GlobalTorch = hides("GlobalTorch", lambda env: float(torch.rand(())))
+# Draws from a global generator, and shows it only later than anyone looks.
+GlobalQuiet = hides("GlobalQuiet", lambda env: float(np.random.random() > 2))
+ModuleGenerator = hides("ModuleGenerator", lambda env: float(GENERATOR.normal()))
+ModuleLegacy = hides("ModuleLegacy", lambda env: float(LEGACY.normal()))
+Clock = hides("Clock", lambda env: float(time.perf_counter_ns() % 2**40))
+# Ignores its seed, and shows it at a reset only.
+FreshEntropy = hides(
+    "FreshEntropy", lambda env: float(env.rng.normal()), lambda: {"rng": np.random.default_rng()}
+)
+Iterator = hides(
+    "Iterator", lambda env: float(next(env.numbers)), lambda: {"numbers": itertools.count()}
+)
+PythonGenerator = hides(
+    "PythonGenerator",
+    lambda env: float(next(env.numbers)),
+    lambda: {"numbers": (i * i for i in range(10**6))},
+)
+Stream = hides(
+    "Stream",
+    lambda env: float(env.stream.read(1)[0]),
+    lambda: {"stream": io.BytesIO(bytes(range(256)) * 9)},
+)
 
 
 class ModuleMemory(Plain):
@@ -87,16 +98,6 @@ class ModuleWeather(Plain):
 
     def hidden(self) -> float:
         return MEMORY["weather"]
-
-
-class ModuleGenerator(Plain):
-    def hidden(self) -> float:
-        return float(GENERATOR.normal())
-
-
-class ModuleLegacy(Plain):
-    def hidden(self) -> float:
-        return float(LEGACY.normal())
 
 
 class ClassCounter(Plain):
@@ -144,11 +145,6 @@ class Notes(Plain):
         return float(NOTES[self])
 
 
-class Clock(Plain):
-    def hidden(self) -> float:
-        return float(time.perf_counter_ns() % 2**40)
-
-
 class File(Plain):
     path = f"/tmp/rlplast-hiding-{os.getpid()}"
 
@@ -172,16 +168,6 @@ class Identity(Plain):
         return float(id(self.own) % 2**40)
 
 
-class FreshEntropy(Plain):
-    """Ignores its seed, and shows it at a reset only."""
-
-    def begin(self) -> None:
-        self.rng = np.random.default_rng()
-
-    def hidden(self) -> float:
-        return float(self.rng.normal())
-
-
 class CState(Plain):
     def begin(self) -> None:
         self.hash = hashlib.sha256()
@@ -202,30 +188,6 @@ class Worn(Plain):
 
     def hidden(self) -> float:
         return float(self.hash.digest()[0])
-
-
-class Iterator(Plain):
-    def begin(self) -> None:
-        self.numbers = itertools.count()
-
-    def hidden(self) -> float:
-        return float(next(self.numbers))
-
-
-class PythonGenerator(Plain):
-    def begin(self) -> None:
-        self.numbers = (i * i for i in range(10**6))
-
-    def hidden(self) -> float:
-        return float(next(self.numbers))
-
-
-class Stream(Plain):
-    def begin(self) -> None:
-        self.stream = io.BytesIO(bytes(range(256)) * 9)
-
-    def hidden(self) -> float:
-        return float(self.stream.read(1)[0])
 
 
 class CArray(Plain):

@@ -37,9 +37,8 @@ def test_steps_equal_gymnasium_itself(task: str) -> None:
     assert truncations >= min_truncations
 
 
+@pytest.mark.parametrize(("before", "used"), [(0, True), (173, False)])
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("before", [0, 173])
-@pytest.mark.parametrize("used", [False, True])
 def test_restored_tasks_continue_bit_for_bit(task: str, before: int, used: bool) -> None:
     assert_continues_after_restore(f"gym/{task}", before, 1000, min_ends=1, used=used)
 

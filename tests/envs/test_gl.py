@@ -23,9 +23,13 @@ print("loaded")
 
 
 @pytest.mark.parametrize(
-    "env_id", ["dmc/cartpole-balance", "gym/Reacher-v5", "gym/gymnasium:Pusher-v5"]
+    ("env_id", "backend"),
+    [
+        ("dmc/cartpole-balance", None),
+        ("gym/Reacher-v5", "egl"),
+        ("gym/gymnasium:Pusher-v5", None),
+    ],
 )
-@pytest.mark.parametrize("backend", ["egl", None])
 def test_what_compiles_may_be_loaded_after_a_picture(env_id: str, backend: str | None) -> None:
     pytest.importorskip("dm_control")
     kept = {k: v for k, v in os.environ.items() if k not in ("MUJOCO_GL", "DISPLAY")}

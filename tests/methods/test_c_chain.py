@@ -1,7 +1,6 @@
 """c_chain beside closed forms, lists kept by hand, and runs that nobody interrupted."""
 
 import copy
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,13 @@ from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.edits import Assign, write
 from rlplast.core.network.network import Network
 from rlplast.methods import c_chain
-from rlplast.run import api
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
 from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora
 from tests.marks import slow
 from tests.models import Critic, assert_same, build, data
-from tests.runs import final, forget
+from tests.runs import check_resumes
 
 COEF = 0.7
 
@@ -300,15 +298,7 @@ def test_resumed_run_equals_an_uninterrupted_one(
     monkeypatch.setattr(c_chain, "FIXED", 3)
     monkeypatch.setattr(c_chain, "WINDOW", 5)
     config = changed(kind, corpora, coef=1e-2, beta=1e-3, batch=4)
-    config |= {"checkpoint": {"every": "25%", "keep": 9}, "evaluate": {"every": None}}
-    through, run = tmp_path / "through", tmp_path / "run"
-    api.train(config, through)
-    shutil.copytree(through, run)
-    names = sorted(int(p.name.split("-")[1]) for p in (run / "checkpoints").glob("step-*"))
-    forget(run, after=names[len(names) // 2])
-    api.resume(run)
-    expected = final(through)
-    assert final(run) == expected
+    expected = check_resumes(config | {"evaluate": {"every": None}}, tmp_path)
     logged = [row["train/penalty"] for row in expected["metrics"] if "train/penalty" in row]
     assert any(value > 0 for value in logged)
 

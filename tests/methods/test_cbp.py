@@ -107,14 +107,10 @@ def close(ours: Tensor, theirs: list[float]) -> None:
 @pytest.mark.parametrize(
     ("net", "accumulate", "updates"),
     [
-        ("mlp", True, 120),
-        slow("mlp", False, 120),
-        ("conv", False, 60),
-        ("conv_batchnorm", True, 60),
-        slow("residual", True, 80),
-        ("residual", False, 80),
-        slow("stacked", True, 80),
-        ("stacked", False, 80),
+        ("mlp", True, 60),
+        ("conv_batchnorm", True, 50),
+        slow("residual", False, 80),
+        ("stacked", False, 60),
     ],
 )
 def test_updates_of_training_replace_what_the_twin_replaces(
@@ -130,10 +126,10 @@ def test_updates_of_training_replace_what_the_twin_replaces(
 
 
 @pytest.mark.parametrize("utility", UTILITIES)
-@pytest.mark.parametrize("net", ["mlp", slow("conv_batchnorm"), slow("stacked")])
+@pytest.mark.parametrize("net", ["mlp", slow("conv_batchnorm")])
 def test_every_utility_is_the_twins(net: str, utility: str, all_tables: None) -> None:
     made = Trained(net)
-    total = compare(made, hooked(made, utility=utility), 50, utility=utility)
+    total = compare(made, hooked(made, utility=utility), 30, utility=utility)
     assert all(total.values()), total
 
 
@@ -141,20 +137,20 @@ def test_every_utility_is_the_twins(net: str, utility: str, all_tables: None) ->
 @pytest.mark.parametrize("net", ["mlp", slow("conv")])
 def test_both_laws_have_the_twins_bounds(net: str, init: str, all_tables: None) -> None:
     made = Trained(net)
-    assert all(compare(made, hooked(made, init=init), 60, init=init).values())
+    assert all(compare(made, hooked(made, init=init), 40, init=init).values())
 
 
-@pytest.mark.parametrize("net", ["mlp", slow("conv"), "stacked", slow("residual")])
+@pytest.mark.parametrize("net", ["mlp", slow("conv"), "stacked"])
 def test_bias_transfer_is_the_twins(net: str, all_tables: None) -> None:
     made = Trained(net)
-    total = compare(made, hooked(made, bias_transfer=True), 60, bias_transfer=True)
+    total = compare(made, hooked(made, bias_transfer=True), 40, bias_transfer=True)
     assert all(total.values()), total
 
 
 @pytest.mark.parametrize("optimizer", ["adamw_fused", "sgd_momentum"])
 def test_other_optimizers_forget_the_same_entries(optimizer: str, all_tables: None) -> None:
     made = Trained("mlp", optimizer)
-    assert all(compare(made, hooked(made), 60).values())
+    assert all(compare(made, hooked(made), 40).values())
 
 
 @pytest.mark.parametrize(
@@ -358,14 +354,6 @@ def test_chances_and_random_utilities_resume() -> None:
     assert left.units == right.units
     assert left.sfe == right.sfe
     assert sum((left.units or {}).values()) > 0
-
-
-def test_without_activations_the_message_says_where_they_come_from() -> None:
-    made = Trained("mlp")
-    hooks = hooked(made)
-    made.update()
-    with pytest.raises(ConfigError, match=r"pass activations= to Hooks\.step, as rlplast\.record"):
-        hooks.step(updates=1)
 
 
 def test_a_missing_group_is_named() -> None:

@@ -158,17 +158,6 @@ def test_it_stands_beside_layers_that_were_there_before() -> None:
     torch.testing.assert_close(net.eval()(x), expected)
 
 
-@pytest.mark.slow
-@every_width
-def test_compiled_outputs_are_eager_ones(width: str, net: str) -> None:
-    torch._dynamo.reset()
-    trained = made(net, width)
-    x, _ = trained.batch()
-    forward = torch.compile(copy.deepcopy(trained.module), backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(forward(x), trained.module(x))
-    torch._dynamo.reset()
-
-
 def test_what_cannot_be_changed_is_named_and_stays() -> None:
     def refused(net: nn.Module, match: str, error: type[ConfigError] = ConfigError) -> None:
         before = copy.deepcopy(net)

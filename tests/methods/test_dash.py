@@ -73,8 +73,9 @@ def expected(
 # --- against the twin ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("alpha", "coef"), [(0.3, 0.3), (0.1, 0.05), (1.0, 0.0), (0.5, 0.9)])
-@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize(
+    ("mode", "alpha", "coef"), [("train", 0.3, 0.3), ("eval", 1.0, 0.0), ("eval", 0.5, 0.9)]
+)
 @every_net
 def test_every_neuron_is_the_twins(net: str, mode: str, alpha: float, coef: float) -> None:
     made, data = Trained(net).train(5), Data(net)
@@ -112,15 +113,6 @@ def test_modes_differ_with_batch_norm_and_move_no_statistics_nor_flags() -> None
         assert all(p.grad is None or p.grad.isfinite().all() for p in made.module.parameters())
         results.append(made.state())
     assert any(not torch.equal(t, results[1][n]) for n, t in results[0].items())
-
-
-def test_gradients_of_training_are_left_as_they_are() -> None:
-    made, data = Trained("mlp").train(2), Data("mlp")
-    before = [p.grad.clone() for p in made.module.parameters() if p.grad is not None]
-    assert before
-    dash(made.network, inputs=data, loss=loss_of(made.module), batches=2)
-    after = [p.grad for p in made.module.parameters() if p.grad is not None]
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 # --- closed forms -------------------------------------------------------------------------
@@ -189,15 +181,6 @@ def test_the_same_edit_of_a_follower_is_measured_against_the_networks_own_direct
     wanted = naive.dash(start, found, 0.3, 0.3)
     for ours, theirs in zip(follower.values(), wanted, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
-
-
-def test_a_scope_of_convs_shrinks_convs_only() -> None:
-    made, data = Trained("conv").train(3), Data("conv")
-    network = Network("net", made.module, made.optimizer, initial=made.state())
-    before = made.state()
-    dash(network, inputs=data, loss=loss_of(made.module), batches=1, scope="dqn")
-    changed = {n for n, t in made.state().items() if not torch.equal(t, before[n])}
-    assert changed == {"0.weight", "0.bias", "4.weight", "4.bias"}
 
 
 def test_networks_without_neurons_and_missing_losses_are_refused() -> None:

@@ -99,17 +99,6 @@ def test_our_networks_give_sines_and_cosines_of_half_as_many_units(name: str) ->
         assert [t.shape for t in found[1].values()] == [t.shape for t in taps.values()]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OWN)
-def test_compiled_outputs_are_eager_ones(name: str) -> None:
-    torch._dynamo.reset()
-    module, inputs = OWN[name]()
-    install(module)
-    forward = torch.compile(copy.deepcopy(module), backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(forward(*inputs), module(*inputs))
-    torch._dynamo.reset()
-
-
 def test_methods_that_act_on_units_find_none_and_say_why() -> None:
     for net, path in ((even_conv(), "0"), (q_network()[0], "conv1")):
         install(net)

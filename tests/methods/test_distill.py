@@ -15,6 +15,7 @@ from rlplast.core.rng import preserve_global_rng
 from rlplast.run import api
 from tests.cases import fire, probe
 from tests.every_kind import small_run
+from tests.marks import slow
 from tests.models import FAMILIES, assert_same
 from tests.runs import Killed, at_step, final, kill, lines
 
@@ -158,7 +159,7 @@ def config(kind: str, **changes: Any) -> dict[str, Any]:
 
 
 @no_disk_sync
-@pytest.mark.parametrize("kind", ["dqn", "sac", "supervised"])
+@pytest.mark.parametrize("kind", ["dqn", slow("sac"), "supervised"])
 def test_killed_during_a_distillation_and_resumed_equals_through(kind: str, tmp_path: Path) -> None:
     steps = 0
     fired: list[int] = []

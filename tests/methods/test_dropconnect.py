@@ -1,6 +1,5 @@
 """DropConnect against a slow twin and the plain network."""
 
-import copy
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from rlplast.core.network.network import Network
 from rlplast.core.rng import derive_seed
 from tests.methods.test_dropout import READERS
 from tests.methods.unit_nets import NETS, Trained, normal
-from tests.models import assert_same
 from tests.naive import dropping as naive
 
 P = 0.4
@@ -106,20 +104,6 @@ def test_an_entry_that_is_dropped_gets_no_gradient_and_the_bias_all_of_it() -> N
     alive = (weight.grad != 0).any(0)
     assert torch.equal(weight.grad[:, alive] == 0, mask[:, alive] == 0)
     assert (bias.grad != 0).all()
-
-
-def test_resumed_in_mid_run_it_continues_as_if_uninterrupted() -> None:
-    whole, first = made("stacked"), made("stacked")
-    hooks, again = hooks_of(whole), hooks_of(first)
-    for update in range(1, 7):
-        if update == 4:
-            saved, first = copy.deepcopy(again.state_dict()), first.restarted()
-            again = hooks_of(first)
-            again.load_state_dict(saved)
-        for one, driven in ((whole, hooks), (first, again)):
-            one.update()
-            driven.step(updates=update)
-    assert_same(whole.state(), first.state())
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Dropout, constant and scheduled, against a slow twin and the plain network."""
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from rlplast.run import api
 from rlplast.supervised.models import model_taps
 from tests.agents.toy_env import advanced, dqn, same
 from tests.methods.unit_nets import NETS, Trained, normal
-from tests.models import assert_same
 from tests.naive import dropping as naive
 from tests.supervised.small_models import build, images
 from tests.supervised_runs import small_supervised
@@ -155,21 +153,6 @@ def test_layers_that_read_the_same_units_drop_the_same() -> None:
         actor.log_std.bias.copy_(actor.mean.bias)  # type: ignore[union-attr]
     mean, log_std = actor(normal(4, 5))
     assert torch.equal(mean, log_std)
-
-
-@every_method
-def test_resumed_in_mid_run_it_continues_as_if_uninterrupted(method: str) -> None:
-    whole, first = made("conv", method), made("conv", method)
-    hooks, again = hooks_of(whole), hooks_of(first)
-    for update in range(1, 9):
-        if update == 4:
-            saved, first = copy.deepcopy(again.state_dict()), first.restarted()
-            again = hooks_of(first)
-            again.load_state_dict(saved)
-        for one, driven in ((whole, hooks), (first, again)):
-            one.update()
-            driven.step(updates=update)
-    assert_same(whole.state(), first.state())
 
 
 @every_method

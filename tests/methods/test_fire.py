@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.core.errors import BadWeights, ConfigError
-from rlplast.core.registry import get
 from rlplast.methods.fire import orthogonalise
 from tests.methods.nets import ConvNet, Mlp, normal, randomise, relative_error, snapshot
 from tests.naive.interventions import fire_twin
@@ -83,22 +83,20 @@ def scale_of(weight: np.ndarray, groups: int = 1) -> float:
 # --- against the twin ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("polynomial", ["cubic", "quintic", "exact"])
 @pytest.mark.parametrize("layer", LAYERS)
-def test_every_layout_matches_the_float64_twin(
-    layer: str, polynomial: str, dtype: torch.dtype
-) -> None:
-    module = make(layer, dtype)
-    before = array(weight_of(module))
-    rlplast.fire(module, polynomial=polynomial)
-    expected = fire_twin(before, 10, polynomial, groups_of(module))
-    assert relative_error(weight_of(module), expected) <= TOLERANCE[dtype]
+def test_every_layout_matches_the_float64_twin(layer: str, polynomial: str) -> None:
+    for dtype, tolerance in TOLERANCE.items():
+        module = make(layer, dtype)
+        before = array(weight_of(module))
+        rlplast.fire(module, polynomial=polynomial)
+        expected = fire_twin(before, 10, polynomial, groups_of(module))
+        assert relative_error(weight_of(module), expected) <= tolerance, dtype
 
 
-@pytest.mark.parametrize("iterations", [1, 5, 20])
+@pytest.mark.parametrize("iterations", [1, 20])
 @pytest.mark.parametrize("polynomial", ["cubic", "quintic"])
-@pytest.mark.parametrize("layer", ["tall", "wide", "square", "nearly square", "conv 3x2"])
+@pytest.mark.parametrize("layer", ["tall", "square", "conv 3x2"])
 def test_every_number_of_iterations_matches_the_twin(
     layer: str, polynomial: str, iterations: int
 ) -> None:
@@ -109,23 +107,21 @@ def test_every_number_of_iterations_matches_the_twin(
     assert relative_error(weight_of(module), expected) <= 1e-9
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("how", ["rank one", "dead row", "dead column"])
-@pytest.mark.parametrize("polynomial", ["cubic", "quintic"])
-@pytest.mark.parametrize("layer", DEFICIENT)
-def test_rank_deficient_matrices_match_the_twin(
-    layer: str, polynomial: str, how: str, dtype: torch.dtype
-) -> None:
-    module = make(layer, dtype)
-    make_deficient(module, how)
-    before = array(weight_of(module))
-    rlplast.fire(module, polynomial=polynomial)
-    expected = fire_twin(before, 10, polynomial, groups_of(module))
-    assert relative_error(weight_of(module), expected) <= TOLERANCE[dtype]
+DEFICIENCIES = list(product(DEFICIENT, ["rank one", "dead row", "dead column"]))
 
 
-@pytest.mark.parametrize("how", ["rank one", "dead row", "dead column"])
-@pytest.mark.parametrize("layer", DEFICIENT)
+@pytest.mark.parametrize(("layer", "how"), DEFICIENCIES)
+def test_rank_deficient_matrices_match_the_twin(layer: str, how: str) -> None:
+    for polynomial, dtype in product(["cubic", "quintic"], [torch.float32, torch.float64]):
+        module = make(layer, dtype)
+        make_deficient(module, how)
+        before = array(weight_of(module))
+        rlplast.fire(module, polynomial=polynomial)
+        expected = fire_twin(before, 10, polynomial, groups_of(module))
+        assert relative_error(weight_of(module), expected) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize(("layer", "how"), DEFICIENCIES)
 def test_exact_completes_a_rank_deficient_matrix_to_a_nearest_orthogonal_one(
     layer: str, how: str
 ) -> None:
@@ -214,12 +210,11 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("iterations", [5, 10, 20])
-@pytest.mark.parametrize("polynomial", ["cubic", "quintic"])
 @pytest.mark.parametrize("kind", HARD)
-def test_float32_ends_where_float64_does(kind: str, polynomial: str, iterations: int) -> None:
-    for n in (3, 16, 64, 160):  # the largest in oneDNN
-        assert deviation(HARD[kind](n), iterations, polynomial) <= 1e-5 / 3
+def test_float32_ends_where_float64_does(kind: str) -> None:
+    for n, polynomial in product((3, 64, 160), ("cubic", "quintic")):  # the largest in oneDNN
+        for iterations in (5, 10, 20):
+            assert deviation(HARD[kind](n), iterations, polynomial) <= 1e-5 / 3
 
 
 @pytest.mark.slow
@@ -299,16 +294,10 @@ def test_singular_values_follow_the_scalar_polynomial(
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_exact_reaches_a_scaled_distance_of_zero(layer: str) -> None:
-    module = make(layer, torch.float64)
-    receipt = rlplast.fire(module, polynomial="exact")
-    assert receipt.dfi_before is not None and receipt.dfi_after is not None
-    assert receipt.dfi_before > 1e-3 or layer == "1 x 1"
-    assert receipt.dfi_after < 1e-24
-
-
-@pytest.mark.parametrize("layer", LAYERS)
 def test_receipt_reports_what_was_reached(layer: str) -> None:
+    exact = rlplast.fire(make(layer, torch.float64), polynomial="exact")
+    assert exact.dfi_after is not None and exact.dfi_after < 1e-24
+
     def distance(weight: np.ndarray, groups: int) -> float:
         total = 0.0
         for matrix in slices(weight / scale_of(weight, groups), groups):
@@ -413,10 +402,3 @@ def test_bad_options_are_refused_with_the_nearest_allowed(
 
 
 # --- as a hook, in the registry -----------------------------------------------------------
-
-
-def test_registry_lists_its_parameters_and_source() -> None:
-    row = get("interventions", "fire").row()
-    assert set(row["params"]) == {"iterations", "polynomial", "include_tied"}
-    assert row["params"]["iterations"]["default"] == 10
-    assert "Algorithm 1" in row["source"]

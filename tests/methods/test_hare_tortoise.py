@@ -20,7 +20,7 @@ from rlplast.training import checkpoint
 from tests.cli.commands import command
 from tests.methods.unit_nets import NETS, Trained
 from tests.models import assert_same
-from tests.runs import TINY, Killed, at_step, final, kill
+from tests.runs import TINY
 from tests.supervised_runs import small_supervised
 from tests.syncs import host_reads
 
@@ -290,16 +290,6 @@ def _number(path: Path) -> int:
     return int(path.name.split("-")[1])
 
 
-def test_a_resumed_run_equals_the_uninterrupted_one_and_evaluation_changes_nothing(
-    tmp_path: Path, no_disk_sync: None
-) -> None:
-    api.train(SHORT, tmp_path / "through")
-    with pytest.raises(Killed):
-        api.train(SHORT, tmp_path / "killed", observer=at_step(70, kill))
-    api.resume(tmp_path / "killed")
-    assert final(tmp_path / "killed") == final(tmp_path / "through")
-
-
 def test_a_run_is_evaluated_with_its_slow_copy_while_it_trains_and_later(
     tmp_path: Path, no_disk_sync: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,7 +318,7 @@ def test_a_file_of_weights_has_no_updates_to_follow(tmp_path: Path) -> None:
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "in.pt")
     outcome = command("apply", "hare_tortoise", tmp_path / "in.pt", "--out", tmp_path / "out.pt")
     assert outcome.code == 2
-    assert "hare_tortoise follows updates, which a file of weights has not" in outcome.err
+    assert "hare_tortoise needs a network that trains, which a file of" in outcome.err
 
 
 def test_the_average_agrees_eager_and_compiled() -> None:

@@ -12,7 +12,7 @@ import rlplast
 from rlplast.agents.sac_networks import Actor, TrunkSpec
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.stacked import StackedLinear
-from tests.methods.nets import ConvNet, Gpt, Mlp, changed, randomise, snapshot
+from tests.methods.nets import ConvNet, Mlp, changed, randomise, snapshot
 
 ROLES = ("weight", "bias")
 
@@ -74,15 +74,6 @@ def test_parts_of_a_packed_projection_count_as_one_layer() -> None:
     before = snapshot(model)
     rlplast.head_reset(model, layers=1)
     assert changed(before, model) == {"qkv.weight", "qkv.bias"}
-
-
-@pytest.mark.parametrize("scope", ["all", "gpt"])
-def test_a_head_tied_to_an_embedding_is_refused_and_nothing_is_written(scope: str) -> None:
-    model = randomise(Gpt(), 1)
-    before = snapshot(model)
-    with pytest.raises(ConfigError, match=r"wte\.weight is tied to lm_head\.weight"):
-        rlplast.head_reset(model, scope=scope)
-    assert not changed(before, model)
 
 
 @pytest.mark.parametrize(

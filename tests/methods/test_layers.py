@@ -78,3 +78,13 @@ def test_updates_do_not_wait_for_the_device(layer: str, monkeypatch: pytest.Monk
             for hook in hooks:
                 hook.after_update(Clock(updates=number), 0)
         assert found == []
+
+
+@pytest.mark.slow
+@every_layer
+def test_compiled_outputs_are_eager_ones(layer: str) -> None:
+    torch._dynamo.reset()
+    module, inputs = made(layer).module, (normal(6, 5), normal(6, 2))
+    forward = torch.compile(copy.deepcopy(module), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(forward(*inputs), module(*inputs), rtol=1e-5, atol=1e-6)
+    torch._dynamo.reset()

@@ -359,17 +359,6 @@ def test_durations_are_those_of_the_hash() -> None:
     assert layer.recovery_max.tolist() == [duration(99, 3, 77, 1, 0, i) for i in range(50)]
 
 
-def test_replacing_draws_from_no_global_stream() -> None:
-    torch.random.default_generator.manual_seed(0)
-    module = build("stacked")
-    before = torch.get_rng_state()
-    rlplast.replace_layers(module, memory="he", redraw=True, **SHORT)
-    network = Network("net", module)
-    for _ in range(20):
-        rlplast.tick(network)
-    assert torch.equal(before, torch.get_rng_state())
-
-
 def test_layers_may_be_made_directly() -> None:
     layer = StackedLifecycleLinear(2, 3, 4, lifecycle=Lifecycle(), seed=3)
     assert isinstance(layer, StackedLinear)

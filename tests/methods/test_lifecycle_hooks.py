@@ -1,6 +1,7 @@
 """Hooks, followers, checkpoints and metrics on networks whose units sleep."""
 
 import copy
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -93,8 +94,11 @@ def test_only_a_return_to_the_start_changes_masks_and_counters(method: str, fami
             assert torch.equal(layer.life, layer.life_max) and (layer.active == 1).all()
 
 
-@every_model
-@pytest.mark.parametrize("target_mask", ["none", "online"])
+@pytest.mark.parametrize(
+    ("method", "family", "target_mask"),
+    [(m, "mlp", "online") for m, f in ACCEPTED if f == "mlp"]
+    + [("fire", "stacked", "none"), ("full_reset", "conv_batchnorm", "none")],
+)
 def test_followers_copy_weights_and_only_shared_masks(
     method: str, family: str, target_mask: str
 ) -> None:
@@ -180,7 +184,7 @@ def test_hooks_without_a_hook_tick_once_per_update() -> None:
 # Checkpoints.
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["conv_batchnorm", "stacked"])
 def test_restored_in_mid_life_equals_uninterrupted(family: str) -> None:
     params = {"memory": "xavier", "redraw": True, "target_mask": "online", "clear_moments": True}
     whole = halfway(family, **params)
@@ -285,8 +289,7 @@ def test_summary_receipts_understand_rows() -> None:
     assert driven.sums["net"].tolist() == pytest.approx([sfe, 0, 10, 1])
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "optimizer"), [*zip(FAMILIES, cycle(OPTIMIZERS), strict=False)])
 def test_until_a_unit_falls_asleep_training_is_that_of_plain_layers(
     family: str, optimizer: str
 ) -> None:

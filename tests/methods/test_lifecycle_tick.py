@@ -26,12 +26,12 @@ from tests.naive.lifecycle import NaiveAdam, NaiveSGD
     [{}, {"memory": "he"}, {"memory": "xavier", "redraw": True, "clear_moments": True}],
     ids=["restore", "he", "xavier"],
 )
-@pytest.mark.parametrize("family", ["mlp", "conv", "stacked"])
+@pytest.mark.parametrize("family", ["conv", "stacked"])
 def test_masks_write_what_rows_write(
     family: str, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_rows, by_masks = living(family, **params), living(family, **params)
-    for _ in range(30):
+    for _ in range(20):
         by_rows.update()
         rlplast.tick(by_rows.network)
         by_masks.update()
@@ -39,7 +39,7 @@ def test_masks_write_what_rows_write(
             forced.setattr(recycling, "by_rows", lambda mask: False)
             rlplast.tick(by_masks.network)
         assert_same(by_rows.snapshot(), by_masks.snapshot())
-    assert all(int(layer.revivals.sum()) > 6 for layer in layers_of(by_rows.module).values())
+    assert all(int(layer.revivals.sum()) > 3 for layer in layers_of(by_rows.module).values())
 
 
 def test_a_plan_writes_nothing() -> None:
@@ -249,9 +249,17 @@ def test_asleep_columns_of_the_next_layer_drift_and_own_rows_would_if_not_writte
 # What the optimizer forgets.
 
 
-@pytest.mark.parametrize("family", ["mlp", "conv", "stacked", "conv_batchnorm", "residual"])
-@pytest.mark.parametrize("clear", [True, False])
-@pytest.mark.parametrize("optimizer", ["adam", "sgd_momentum"])
+@pytest.mark.parametrize(
+    ("family", "clear", "optimizer"),
+    [
+        ("mlp", False, "adam"),
+        ("mlp", True, "sgd_momentum"),
+        ("conv", True, "adam"),
+        ("stacked", True, "adam"),
+        ("conv_batchnorm", True, "sgd_momentum"),
+        ("residual", True, "adam"),
+    ],
+)
 def test_woken_units_lose_their_moments_in_row_and_column(
     family: str, clear: bool, optimizer: str
 ) -> None:

@@ -1,6 +1,5 @@
 """Normalise and project against its slow twin: modules, projection, scale and shift."""
 
-import copy
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from tests.methods.nets import snapshot
 from tests.methods.unit_nets import NETS, Trained, normal
-from tests.models import OPTIMIZERS, assert_same
+from tests.models import assert_same
 from tests.naive import normalize_project as naive
 
 # Which weights are projected, of each network, and where its outputs come from.
@@ -111,23 +110,6 @@ def test_training_moves_every_parameter_and_the_optimizer_has_the_new_ones(net: 
         assert not torch.equal(p, before[name]), name
 
 
-def test_targets_get_the_same_modules_and_are_left_alone() -> None:
-    module = NETS["conv"].module()
-    target = copy.deepcopy(module)
-    assert install(module) == install(target)
-    target.requires_grad_(False)
-    optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
-    network = Network("net", module, optimizer, target)
-    hooks = rlplast.Hooks([], network, "10 updates")
-    start = snapshot(target)
-    assert_same(start, dict(module.state_dict()))
-    push(module)
-    hooks.step(updates=1)
-    assert_same(start, dict(target.state_dict()))
-    [receipt] = hooks.flush()
-    assert (receipt.optimizer_policy, receipt.followers) == ("keep", {"target": "leave"})
-
-
 @pytest.mark.parametrize("rule", ["drop", "project"])
 def test_outputs_are_the_twins(rule: str) -> None:
     trained = made("mlp", scale_offset=rule)
@@ -171,8 +153,9 @@ def test_a_convs_norm_spans_channels_and_pixels_and_a_members_its_own_units() ->
 # --- the projection -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("include_head", [False, True])
-@every_rule
+@pytest.mark.parametrize(
+    ("rule", "include_head"), [("drop", True), ("project", False), ("regularise", False)]
+)
 @every_net
 def test_every_update_projects_as_the_twin_does(net: str, rule: str, include_head: bool) -> None:
     trained = made(net, scale_offset=rule, include_head=include_head)
@@ -209,18 +192,6 @@ def test_every_update_projects_as_the_twin_does(net: str, rule: str, include_hea
     [receipt] = hooks.flush()
     assert receipt.firings == 5
     assert receipt.sfe > 0
-
-
-@every_net
-def test_projecting_twice_changes_nothing_more(net: str) -> None:
-    trained = made(net)
-    hooks = hooks_of(trained)
-    push(trained.module)
-    hooks.step(updates=1)
-    once = trained.state()
-    hooks.step(updates=2)
-    for name, tensor in trained.state().items():
-        torch.testing.assert_close(tensor, once[name], rtol=1e-6, atol=0, msg=name)
 
 
 @pytest.mark.parametrize("rule", ["drop", "regularise"])
@@ -268,8 +239,7 @@ def test_a_matrix_of_norm_zero_stays_and_the_others_do_not_mind() -> None:
 
 
 @pytest.mark.parametrize("by", ["hooks", "a hand-written loop"])
-@pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("optimizer", "every"), [("adam", 3), ("sgd_momentum", 1)])
 def test_every_nth_update_projects(optimizer: str, every: int, by: str) -> None:
     trained = made("mlp", optimizer, every=every)
     hooks, changed = hooks_of(trained), []
@@ -301,12 +271,6 @@ def test_regularise_adds_the_twins_term_and_its_gradient(net: str) -> None:
     for (_, mine), theirs in zip(seen.values(), wanted, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
     assert len(seen) > 0
-
-
-@pytest.mark.parametrize("rule", ["drop", "project"])
-def test_other_rules_add_no_term(rule: str) -> None:
-    trained = made("mlp", scale_offset=rule)
-    assert Penalties([], {"net": trained.network}).of("net") is None
 
 
 # --- our agents' networks -----------------------------------------------------------------
@@ -376,27 +340,6 @@ def test_compiled_updates_project_as_eager_ones() -> None:
     torch._dynamo.reset()
     for name, tensor in eager.state().items():
         torch.testing.assert_close(compiled.state()[name], tensor, rtol=1e-5, atol=1e-6, msg=name)
-
-
-@every_rule
-@every_net
-def test_resumed_in_mid_run_it_continues_as_if_uninterrupted(net: str, rule: str) -> None:
-    whole, first = made(net, scale_offset=rule), made(net, scale_offset=rule)
-    hooks, again = hooks_of(whole), hooks_of(first)
-    for update in range(1, 9):
-        if update == 5:
-            second = first.restarted()
-            # θ0 of the new process is another one: the state says which norms to keep.
-            for value in second.network.initial.values():
-                value.mul_(2)
-            saved, first = copy.deepcopy(again.state_dict()), second
-            again = hooks_of(first)
-            again.load_state_dict(saved)
-        for one, driven in ((whole, hooks), (first, again)):
-            one.update()
-            driven.step(updates=update)
-    assert_same(whole.state(), first.state())
-    assert [r.sfe for r in hooks.flush()] == [r.sfe for r in again.flush()]
 
 
 def test_low_precision_without_a_master_is_refused() -> None:

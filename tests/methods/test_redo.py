@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.errors import NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from rlplast.methods.redo import dormant, redo
@@ -40,9 +40,10 @@ def masks_of(made: Trained, x: Tensor, threshold: float) -> dict[str, list[bool]
 # --- against the twin ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("overlap", ["zero", "redraw"])
-@pytest.mark.parametrize("threshold", [0.0, 0.1])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("threshold", "overlap", "optimizer"),
+    [(0.0, "zero", "adam"), (0.1, "redraw", "adamw_fused"), (0.1, "zero", "sgd_momentum")],
+)
 @every_net
 def test_weights_norm_entries_and_moments_are_the_twins(
     net: str, optimizer: str, threshold: float, overlap: str, monkeypatch: pytest.MonkeyPatch
@@ -186,12 +187,6 @@ def test_every_layer_is_drawn_whole_from_the_firings_stream(init: str) -> None:
 # --- options, scopes, followers -----------------------------------------------------------
 
 
-def test_a_scope_of_convs_leaves_linear_units_alone() -> None:
-    made = prepared("conv")
-    receipt = redo(made.network, inputs=probe("conv"), scope="dqn")
-    assert set(receipt.units or {}) == {"0", "4"}
-
-
 def test_followers_are_left_or_get_new_starts_of_the_same_units() -> None:
     for policy in ("leave", "same_edit"):
         made = prepared("mlp")
@@ -217,25 +212,4 @@ def test_a_network_without_hidden_units_is_refused_with_the_reason() -> None:
         redo(nn.Sequential(nn.Linear(3, 2)), inputs=torch.zeros(2, 3))
 
 
-def test_without_inputs_the_message_says_what_is_missing() -> None:
-    with pytest.raises(ConfigError, match=r"redo reads activations: pass"):
-        rlplast.apply("redo", NETS["mlp"].module())
-
-
 # --- in a loop ----------------------------------------------------------------------------
-
-
-def test_each_firing_has_a_probe_of_its_own_of_the_size_asked_for() -> None:
-    made, asked = Trained("mlp"), []
-    config = {"method": "redo", "every": "2 updates", "params": {"probe": 11}}
-
-    def draw(size: int, generator: torch.Generator) -> Tensor:
-        asked.append((size, torch.randn(1, generator=generator).item()))
-        return torch.randn(size, 5, generator=generator)
-
-    hooks = rlplast.Hooks([config], made.network, "8 updates", probe=draw)
-    for update in range(1, 7):
-        made.update()
-        hooks.step(updates=update)
-    assert [size for size, _ in asked] == [11, 11, 11]
-    assert len({first for _, first in asked}) == 3

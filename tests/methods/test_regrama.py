@@ -41,9 +41,10 @@ def fired(made: Trained, x: Tensor, scale: float = 1.0, **options: Any) -> rlpla
     return regrama(made.network, inputs=x, loss=loss, **options)
 
 
-@pytest.mark.parametrize("overlap", ["zero", "redraw"])
-@pytest.mark.parametrize("threshold", [0.0, 0.5])
-@pytest.mark.parametrize("optimizer", ["adam", "sgd_momentum"])
+@pytest.mark.parametrize(
+    ("threshold", "overlap", "optimizer"),
+    [(0.0, "redraw", "sgd_momentum"), (0.5, "zero", "adam")],
+)
 @every_net
 def test_weights_norm_entries_and_moments_are_the_twins(
     net: str, optimizer: str, threshold: float, overlap: str, monkeypatch: pytest.MonkeyPatch
@@ -106,15 +107,6 @@ def test_scaling_the_loss_changes_nothing(scale: float) -> None:
     receipts = [fired(one, x, threshold=0.5), fired(other, x, scale, threshold=0.5)]
     assert receipts[0].units == receipts[1].units
     assert_same(one.state(), other.state())
-
-
-def test_outputs_on_the_probe_stay_where_the_units_were_silent() -> None:
-    made, x = prepared("conv_batchnorm"), probe("conv_batchnorm")
-    made.module.eval()
-    before = made.module(x)
-    receipt = fired(made, x, threshold=0)
-    assert sum((receipt.units or {}).values()) > 0
-    assert torch.equal(before, made.module(x))
 
 
 def test_a_unit_without_outgoing_weights_scores_0_though_it_fires() -> None:

@@ -1,6 +1,5 @@
 """RigL against its slow twin: how many weights, which move, what stays 0."""
 
-import copy
 import math
 from typing import Any
 
@@ -220,24 +219,6 @@ def test_a_stack_of_two_is_two_networks(optimizer: str) -> None:
             torch.testing.assert_close(
                 stack.get_parameter(name)[slot], tensor, rtol=1e-5, atol=1e-6
             )
-
-
-@every_net
-def test_resumed_in_mid_run_it_continues_as_if_uninterrupted(net: str) -> None:
-    whole, first = made(net), made(net)
-    hooks, again = hooks_of(whole), hooks_of(first)
-    for update in range(1, 9):
-        if update == 5:
-            saved, first = copy.deepcopy(again.state_dict()), first.restarted()
-            again = hooks_of(first)
-            for mask in masks_of(again).values():
-                mask.fill_(True)  # what the state says counts
-            again.load_state_dict(saved)
-        for one, driven in ((whole, hooks), (first, again)):
-            one.update()
-            driven.step(updates=update)
-    assert_same(whole.state(), first.state())
-    assert_same(masks_of(hooks), masks_of(again))
 
 
 @pytest.mark.slow

@@ -86,11 +86,11 @@ def compare(made: Trained, hooks: rlplast.Hooks, updates: int, **options: Any) -
 @pytest.mark.parametrize(
     ("net", "updates"),
     [
-        ("mlp", 150),
+        ("mlp", 80),
         slow("conv", 80),
-        ("conv_batchnorm", 80),
+        ("conv_batchnorm", 60),
         slow("residual", 120),
-        ("stacked", 120),
+        ("stacked", 70),
     ],
 )
 def test_updates_of_training_reset_what_the_twin_resets(
@@ -110,13 +110,9 @@ def test_updates_of_training_reset_what_the_twin_resets(
     [
         {"percentile": 0.5, "expansion": 1},
         {"percentile": 1.0, "expansion": 3, "refresh": 7},
-        {"empty": "official"},
         {"tau_init": 8, "tau_min": 1, "empty": "official", "refresh": 3},
         {"tau_min": 20, "tau_init": 10},
-        {"tau_min": 64, "refresh": 5},
         {"eps": 0.2},
-        {"eps": 0.0},
-        {"tau_init": 96, "refresh": 1000},
         {"tau_max": 8, "tau_init": 8},
     ],
     ids=str,
@@ -124,12 +120,6 @@ def test_updates_of_training_reset_what_the_twin_resets(
 def test_every_option_is_the_twins(options: dict[str, Any], tables: None) -> None:
     made = shy("mlp")
     assert any(compare(made, hooked(made, **options), 60, **options).values())
-
-
-@pytest.mark.parametrize("optimizer", ["adamw_fused", "sgd_momentum"])
-def test_other_optimizers_forget_the_same_entries(optimizer: str, tables: None) -> None:
-    made = shy("mlp", optimizer)
-    assert any(compare(made, hooked(made), 80).values())
 
 
 def test_thresholds_begin_at_their_largest_and_fall_to_the_batch_size() -> None:

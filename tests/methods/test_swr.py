@@ -10,7 +10,6 @@ from torch import nn
 
 import rlplast
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import get
 from tests.methods.chains import (
     ALL,
     NORMED,
@@ -164,10 +163,3 @@ def test_an_embedding_is_untouched() -> None:
     before = snapshot(network.module)
     rlplast.swr(network, coef=0.5)
     assert changed(before, network.module) == {"1.weight", "1.bias"}
-
-
-def test_registry_lists_its_parameters_and_source() -> None:
-    row = get("interventions", "swr").row()
-    assert row["params"]["coef_head"]["default"] is None
-    assert row["params"]["rule"] == {"default": "exact", "range": "exact | printed"}
-    assert "Algorithm 1" in row["source"]

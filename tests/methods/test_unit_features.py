@@ -166,19 +166,6 @@ def test_an_injection_moves_no_output() -> None:
     torch.testing.assert_close(module(x), before)
 
 
-@pytest.mark.slow
-@every_trunk
-def test_compiled_outputs_are_eager_ones(trunk: str) -> None:
-    torch._dynamo.reset()
-    module = Critic(5, 2, TrunkSpec(trunk, 4, 2))
-    install(module)
-    forward = torch.compile(copy.deepcopy(module), backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(
-        forward(normal(6, 5), normal(6, 2)), module(normal(6, 5), normal(6, 2))
-    )
-    torch._dynamo.reset()
-
-
 def test_what_cannot_be_scaled_is_named() -> None:
     gpt = GPT(GPTModelConfig(layers=1, width=12, heads=2, vocab_size=16, context=8))
     with pytest.raises(NothingToEdit, match="unit_features finds no head in a GPT"):

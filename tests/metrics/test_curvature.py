@@ -202,26 +202,19 @@ def test_a_linear_loss_has_no_curvature_and_nothing_moves() -> None:
 
 
 @both_losses
-def test_lanczos_with_all_steps_has_the_eigenvalues_and_their_moments(kind: str) -> None:
+def test_lanczos_with_all_steps_has_the_numbers_of_the_dense_hessian(kind: str) -> None:
     loss, params, dense = net_loss(kind)
     values, n = torch.linalg.eigvalsh(dense), len(dense)
     one = hessian_spectrum(loss, params, probes=1, steps=n)
     for node, weight in zip(one.nodes, one.weights, strict=True):
         assert weight < 1e-9 or float((values - node).abs().min()) < 1e-8
-    many = hessian_spectrum(loss, params, probes=400, steps=n)
+    many = hessian_spectrum(loss, params, probes=150, steps=n)
     assert float(many.weights.sum()) == pytest.approx(1)
     for power in (1, 2):
         moment = (many.weights * many.nodes**power).sum()
         exact = (values**power).mean()
-        assert float(moment) == pytest.approx(float(exact), rel=0.1)
-
-
-@both_losses
-def test_with_all_steps_a_run_would_log_the_numbers_of_the_dense_hessian(kind: str) -> None:
-    """Nodes are exact to 1e-8; weights are those of 400 random probes."""
-    loss, params, dense = net_loss(kind)
-    values = torch.linalg.eigvalsh(dense)
-    found = hessian_spectrum(loss, params, probes=400, steps=len(dense)).summary()
+        assert float(moment) == pytest.approx(float(exact), rel=0.15)
+    found = many.summary()  # what a run would log
     assert float(found["min"]) == pytest.approx(float(values[0]), abs=1e-8)
     assert float(found["max"]) == pytest.approx(float(values[-1]), abs=1e-8)
     share = values.clamp(max=0).abs().sum() / values.abs().sum()

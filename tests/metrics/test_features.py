@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import get
 from rlplast.metrics.features import (
     active_fraction,
     dormant_ratio,
@@ -234,16 +233,3 @@ def test_half_precision_taps_are_measured_in_float32(metric) -> None:
     taps = {name: 1000 * tap.to(torch.float16) for name, tap in relu_taps().items()}
     expected = metric({name: tap.double() for name, tap in taps.items()}).item()
     assert metric(taps).item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_metrics_are_registered_with_their_options() -> None:
-    options = {"dormant_ratio": {"threshold": 0.025}, "saturation": {"bound": 0.99}}
-    options |= {"saturation_percentile": {"quantile": 0.98}}
-    functions = [*TAP_METRICS, feature_covariance_distance, gradient_norm, effective_lr]
-    for function in functions:
-        info = get("metrics", function.__name__)
-        assert info.target is function
-        assert info.source and info.summary
-        defaults = {name: spec["default"] for name, spec in info.params.items()}
-        assert defaults == options.get(function.__name__, {})
-        assert all(spec["range"] for spec in info.params.values())

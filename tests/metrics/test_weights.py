@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rlplast.core.errors import BadWeights, ConfigError
-from rlplast.core.registry import get
 from rlplast.metrics import ranks
 from rlplast.metrics.weights import (
     dfi,
@@ -199,15 +198,6 @@ def test_half_precision_is_measured_in_float32(metric, dtype: torch.dtype) -> No
     arguments = [normal((40, 30), seed, torch.float32).to(dtype) for seed in range(count)]
     expected = metric(*[argument.double() for argument in arguments]).item()
     assert metric(*arguments).item() == pytest.approx(expected, rel=1e-5)
-
-
-@every_metric
-def test_metrics_are_registered_under_their_own_name_with_a_source(metric) -> None:
-    info = get("metrics", metric.__name__)
-    assert info.target is metric
-    assert info.source and info.summary
-    expected = {"delta": {"default": 0.01, "range": "(0, 1)"}} if metric is ranks.srank else {}
-    assert info.row()["params"] == expected
 
 
 # --- measure ------------------------------------------------------------------------------

@@ -58,11 +58,6 @@ def frozen(injected: Injected) -> list[Tensor]:
     return [tensor for head in (injected.old, injected.new0) for layer in head for tensor in layer]
 
 
-def before_and_after(head: Head, fresh: Head, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Values on `x` before and just after the injection: equal to the bit."""
-    return forward_head(head, x), forward(inject(head, fresh), x)
-
-
 def backward_head(head: Head, x: Tensor, upstream: Tensor) -> tuple[Head, Tensor]:
     """Gradients of sum(upstream * head(x)) with respect to the head and to x, by hand."""
     inputs = []

@@ -6,19 +6,14 @@ import pytest
 
 from rlplast.core.errors import ConfigError
 from rlplast.run import api
-from tests.runs import Killed, at_step, final, kill
+from tests.runs import check_resumes
 from tests.supervised_runs import small_supervised
 
 OWN = {"name": "tests.agents.own_nets:classifier"}
 
 
 def test_killed_and_resumed_equals(tmp_path: Path) -> None:
-    config = small_supervised(model=OWN)
-    api.train(config, tmp_path / "whole")
-    with pytest.raises(Killed):
-        api.train(config, tmp_path / "run", observer=at_step(20, kill))
-    api.resume(tmp_path / "run")
-    assert final(tmp_path / "run") == final(tmp_path / "whole")
+    check_resumes(small_supervised(model=OWN), tmp_path)
 
 
 def test_units_of_a_model_of_your_own_are_found(tmp_path: Path) -> None:

@@ -126,7 +126,8 @@ def test_a_run_killed_at_a_switch_and_resumed_equals_the_uninterrupted(
     config = small_supervised(**changes(stream))
     api.train(config, tmp_path / "through")
     phase = BATCHES[stream["name"]]
-    for stops in ([phase - 1], [phase], [phase + 1, 1]):
+    each = stream is LABELS
+    for stops in ([phase - 1], [phase], [phase + 1, 1]) if each else ([phase + 1, 1],):
         run = tmp_path / f"stopped-{stops[0]}"
         with pytest.raises(Killed):
             api.train(config, run, observer=at_step(stops[0], kill))

@@ -231,7 +231,7 @@ def test_a_phase_is_evaluated_before_the_hook_at_its_successor_fires(through):
 
 
 # After these steps: inside an epoch; at its end; at a phase's end; at the start of the next.
-@pytest.mark.parametrize("stops", [[3], [6], [12], [13], [2, 11, 9, 1]])
+@pytest.mark.parametrize("stops", [[6], [13], [2, 11, 9, 1]])
 def test_killed_and_resumed_equals_uninterrupted(stops, tmp_path, through):
     run = tmp_path / "run"
     with pytest.raises(Killed):

@@ -133,8 +133,9 @@ def test_compiled_code_has_the_gradients_of_eager_code() -> None:
     assert all(close(f, e) for f, e in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("d_in", [1, 3, module.NARROW, module.NARROW + 1])
+@pytest.mark.parametrize(
+    ("d_in", "bias"), [(1, True), (module.NARROW, False), (module.NARROW + 1, True)]
+)
 def test_compiled_layers_of_few_inputs_have_values_and_gradients_of_eager_ones(
     d_in: int, bias: bool
 ) -> None:

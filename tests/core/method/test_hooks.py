@@ -380,16 +380,6 @@ def test_plain_functions_treat_optimizer_and_target() -> None:
     assert (receipt.network, receipt.followers) == ("model", {"target": "copy"})
 
 
-@pytest.mark.parametrize("which", ["optimizer_policy", "follower_policy"])
-def test_apply_refuses_unknown_policies_before_writing(which: str) -> None:
-    made = subject("mlp")
-    before = made.snapshot()
-    options: dict[str, Any] = {which: "kept"}
-    with pytest.raises(ConfigError, match=re.escape("= 'kept'")):
-        rlplast.apply("fire", made.network, **options)
-    assert_same(before, made.snapshot())
-
-
 def test_state_of_a_hook_on_other_networks_is_refused_before_anything_is_copied() -> None:
     def hooks(name: str) -> Hooks:
         networks = {key: network_of(name=key) for key in ("a", "b")}
