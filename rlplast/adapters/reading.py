@@ -169,7 +169,7 @@ class LastBatch:
         Raises:
             ConfigError: if it returns none.
         """
-        with in_mode(self.networks[network].module, train):
+        with in_mode(self.networks[network].module, train=train):
             output = self._run(network, batch)
         known = output.get("loss") if isinstance(output, Mapping) else None
         if known is None:

@@ -7,15 +7,15 @@ data, and with 2 if not. It downloads nothing; only --download fetches texts.
 """
 
 import argparse
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 from rich.table import Table
 
-from rlplast.cli.output import new_console, say
+from rlplast.cli.live import counted_shown
+from rlplast.cli.output import say
 from rlplast.cli.signals import stoppable
 from rlplast.cli.tables import show
 from rlplast.core.downloads import Finding, Published
@@ -123,15 +123,7 @@ def _check(args: argparse.Namespace) -> None:
     say(f"{name} is ready: {keys()}")
 
 
-@contextmanager
-def _counter(name: str) -> Iterator[Callable[[int], None]]:
-    """Show how many rows of a text have been read, on a terminal."""
-    if name not in TEXT_SETS or not sys.stderr.isatty():
-        yield lambda rows: None
-        return
-    bar = Progress(
-        "rows", MofNCompleteColumn(), TimeElapsedColumn(), console=new_console(stderr=True)
-    )
-    task = bar.add_task("", total=None)
-    with bar:
-        yield lambda rows: bar.update(task, advance=rows)
+def _counter(name: str) -> AbstractContextManager[Callable[..., None]]:
+    """Show how many rows of a text have been read."""
+    columns = ("rows", MofNCompleteColumn(), TimeElapsedColumn())
+    return counted_shown(*columns) if name in TEXT_SETS else nullcontext(lambda rows: None)

@@ -1,7 +1,7 @@
 """What a command says while it works: rows that are redrawn, or plain lines from time to time.
 
 - `Rows`: rich's progress, with a line of details, and plain lines where there is no terminal.
-- `step_shown`: what is done just now, and nothing else.
+- `step_shown`: what is done just now, and nothing else; `counted_shown`: a count.
 """
 
 import sys
@@ -20,7 +20,7 @@ from rich.text import Text
 from rlplast.cli.output import new_console, visible, warn
 from rlplast.cli.tables import duration, middle, rate
 
-__all__ = ["Rows", "step_shown"]
+__all__ = ["Rows", "counted_shown", "step_shown"]
 
 FIRST, EVERY = 4.0, 30.0  # seconds until the first plain line, and from one to the next
 _BEAT = 0.5  # seconds between two looks at whether one is due
@@ -197,6 +197,15 @@ class Rows(Progress):
             thread.join()
         if said and self._stays:
             self.say(self.plain())
+
+
+@contextmanager
+def counted_shown(*columns: str | ProgressColumn) -> Iterator[Callable[..., None]]:
+    """Show a count on a terminal; yields what is to be told of more, and of the whole if known."""
+    bar = Progress(*columns, console=new_console(stderr=True), disable=not sys.stderr.isatty())
+    task = bar.add_task("", total=None)
+    with bar:
+        yield lambda more, total=None: bar.update(task, advance=more, total=total)
 
 
 @contextmanager

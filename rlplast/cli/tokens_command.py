@@ -6,17 +6,15 @@ folder with validation text that is not part of TEXT. See docs/how-to/prepare-to
 """
 
 import argparse
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
 
-from rlplast.cli.output import new_console, say
+from rlplast.cli.live import counted_shown
+from rlplast.cli.output import say
 from rlplast.cli.signals import stoppable
 from rlplast.core.errors import ConfigError
-from rlplast.gpt.tokens import TOKENIZERS, Advance, write_corpus
+from rlplast.gpt.tokens import TOKENIZERS, write_corpus
 
 __all__ = ["add_arguments", "run"]
 
@@ -56,23 +54,10 @@ def _validation(text: str) -> float | Path:
         ) from None
 
 
-@contextmanager
-def _bar() -> Iterator[Advance]:
-    """Show how much text has been read, on a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda read, total: None
-        return
-    bar = Progress(
-        BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=new_console(stderr=True)
-    )
-    task = bar.add_task("", total=None)
-    with bar:
-        yield lambda read, total: bar.update(task, advance=read, total=total)
-
-
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    with stoppable(), _bar() as advance:  # nothing half-written is left
+    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with stoppable(), counted_shown(*columns) as advance:  # nothing half-written is left
         about = write_corpus(
             args.text, args.out, args.tokenizer, _validation(args.validation), advance
         )

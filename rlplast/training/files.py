@@ -50,8 +50,9 @@ def whole(path: Path) -> Iterator[Path]:
         yield temporary
         fsync(temporary)
         temporary.rename(path)
-    finally:
+    except (Exception, KeyboardInterrupt):
         _delete(temporary)
+        raise
 
 
 def _delete(path: Path) -> None:

@@ -1,3 +1,4 @@
+import os
 import random
 import zlib
 from pathlib import Path
@@ -5,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlplast.training import files
-from rlplast.training.files import checksum, fsync, link, lock
+from rlplast.training.files import checksum, fsync, link, lock, whole
 
 SIZES = [0, 1, files._PIECE - 1, files._PIECE, files._PIECE + 1, 3 * files._PIECE + 5]
 
@@ -50,3 +51,21 @@ def test_locked_file_is_free_again_once_closed_and_keeps_its_content(tmp_path: P
     again = lock(tmp_path / "l")
     assert again is not None and (tmp_path / "l").read_text() == "whose"
     again.close()
+
+
+def test_a_file_or_folder_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    file, folder = tmp_path / "file", tmp_path / "folder"
+    os.mkfifo(tmp_path / ".file.tmp")  # a killed process's
+    (tmp_path / ".folder.tmp").mkdir()
+    for path, content in ((file, file), (folder, folder / "inner")):
+        with whole(path) as temporary:
+            if path is folder:
+                temporary.mkdir()
+            (temporary / content.relative_to(path)).write_text("one")
+            assert not path.exists()
+        assert content.read_text() == "one"
+        with pytest.raises(ZeroDivisionError), whole(path) as temporary:
+            temporary.write_text("half")
+            raise ZeroDivisionError
+        assert content.read_text() == "one"
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "folder"}
