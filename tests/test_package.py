@@ -82,6 +82,7 @@ def test_the_wheel_has_one_package_with_everything_in_it(wheel: Path) -> None:
     shipped = {f"rlplast/{path}" for path in configs()}
     others = {
         "rlplast/py.typed",
+        "rlplast/configs/schema.json",
         "rlplast/report/report.css",
         "rlplast/report/report.js",
         "rlplast/report/report.html.j2",

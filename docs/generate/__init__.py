@@ -15,16 +15,20 @@ What stands between them is replaced. A test fails when it is not what the code 
 - ``parameters``: on a card, its parameters. The last column is the page's own and stays.
 - ``tests``: on a card, the names of the method's tests.
 - ``api``: the names, signatures and first lines of what the page's ``::: NAME`` lines document.
+
+``configs/schema.json`` is written anew too.
 """
 
 import re
 from pathlib import Path
 
 from docs.generate import cards, tables
+from rlplast.study.schema import schema_text
 
-__all__ = ["DOCS", "regenerated", "write"]
+__all__ = ["DOCS", "SCHEMA", "regenerated", "write"]
 
 DOCS = Path(__file__).parents[1]
+SCHEMA = DOCS.parent / "configs" / "schema.json"
 _START = re.compile(r"^<!-- generated: .+ -->$", re.MULTILINE)
 _PLACE = re.compile(r"^<!-- generated: (.+?) -->$(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
 
@@ -65,7 +69,7 @@ def _made(name: str, page: Path, text: str, now: str) -> str:
 
 
 def write() -> list[Path]:
-    """Write all pages anew.
+    """Write all pages, and the schema of configs, anew.
 
     Returns:
         Those that changed.
@@ -76,4 +80,7 @@ def write() -> list[Path]:
         if (new := regenerated(page, text)) != text:
             page.write_text(new)
             changed.append(page)
+    if SCHEMA.read_text() != (new := schema_text()):
+        SCHEMA.write_text(new)
+        changed.append(SCHEMA)
     return changed

@@ -1,10 +1,8 @@
 """Tables of what the code declares, such as keys, methods, receipts and commands."""
 
 import dataclasses
-import inspect
 import io
 import os
-import re
 from collections.abc import Iterator
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
@@ -16,12 +14,12 @@ from rlplast.cli.list_command import list_rows
 from rlplast.cli.main import COMMANDS, main
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.validation import hints_of, limits
+from rlplast.study.schema import meanings
 from rlplast.training.config import RunConfig
 from rlplast.training.kinds import get_kind
 
 __all__ = ["table_of"]
 
-_ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _HEAD = "key | default | allowed | meaning"
 _CARDS = Path(__file__).parents[1] / "methods"
 
@@ -53,7 +51,7 @@ def table_of(name: str) -> str:
             found = ((code(r["name"]), r["summary"]) for r in _rows("configs"))
             return table("config | what it is", found)
         case ["receipt"]:
-            found = ((code(key), meaning) for key, meaning in _meanings(Receipt).items())
+            found = ((code(key), meaning) for key, meaning in meanings(Receipt).items())
             return table("field | meaning", found)
     raise ValueError(f"nothing is generated under the name {name!r}")
 
@@ -86,24 +84,15 @@ def _keys(config: Any, prefix: str = "") -> Iterator[tuple[str, ...]]:
     Raises:
         KeyError: for a key that no docstring explains.
     """
-    meanings = _meanings(type(config))
+    about = meanings(type(config))
     for field in dataclasses.fields(config):
         key, value = prefix + field.name, getattr(config, field.name)
         if dataclasses.is_dataclass(value):
-            yield code(key), "", "", meanings[field.name]
+            yield code(key), "", "", about[field.name]
             yield from _keys(value, f"{key}.")
         else:
             allowed = choices(limits(hints_of(type(config))[field.name]))
-            yield code(key), yaml_code(value), allowed, meanings[field.name]
-
-
-def _meanings(cls: type) -> dict[str, str]:
-    """Return what the docstrings of a class and its bases say about each attribute."""
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        attributes = (inspect.getdoc(base) or "").partition("Attributes:")[2]
-        found |= {m[1]: " ".join(m[2].split()) for m in _ATTRIBUTE.finditer(attributes)}
-    return found
+            yield code(key), yaml_code(value), allowed, about[field.name]
 
 
 def _methods(family: str, word: str = "method") -> str:

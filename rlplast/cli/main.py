@@ -30,6 +30,7 @@ COMMANDS = {
     "data": "Check published data that you downloaded, and unpack or convert it.",
     "tokens": "Turn text files into a corpus that a GPT trains on.",
     "units": "Show the hidden units of a run's networks: which entries belong to which.",
+    "schema": "Print a JSON Schema of configs, by which editors check YAML.",
     "list": "List what a config can name: methods, metrics, optimizers and so on.",
     "bench": "Say whether compiled updates pay for a config on this machine.",
 }

@@ -1,0 +1,31 @@
+"""Print a JSON Schema of configs, by which editors complete and check YAML.
+
+    rlplast schema --out schema.json
+
+Name it in the first lines of a config: ``# yaml-language-server: $schema=schema.json``.
+"""
+
+import argparse
+from pathlib import Path
+
+from rlplast.cli.output import say
+from rlplast.study.schema import schema_text
+from rlplast.training.files import whole
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("--out", metavar="FILE", type=Path, help="instead of printing it")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print or write the schema; return the exit code."""
+    text = schema_text()
+    if args.out is None:
+        say(text, end="")
+    else:
+        with whole(args.out) as file:
+            file.write_text(text)
+    return 0

@@ -1,0 +1,120 @@
+"""A JSON Schema of the configs of runs and studies, by which editors complete and check YAML.
+
+- `config_schema`: the schema, from the types that also check configs; `schema_text`: as a file.
+- `meanings`: what docstrings say about each key.
+"""
+
+import dataclasses
+import inspect
+import json
+import re
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from rlplast.core.method.listing import ROW_KEYS
+from rlplast.core.registry import LISTS, rows
+from rlplast.core.validation import hints_of
+from rlplast.study.spec import StudyConfig
+from rlplast.study.spec_checks import Arm
+from rlplast.training.kinds import get_kind, kinds
+
+__all__ = ["config_schema", "meanings", "schema_text"]
+
+_ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+Schema = dict[str, Any]
+
+
+def meanings(cls: type) -> dict[str, str]:
+    """Return what the docstrings of a class and its bases say about each attribute."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        attributes = (inspect.getdoc(base) or "").partition("Attributes:")[2]
+        found |= {m[1]: " ".join(m[2].split()) for m in _ATTRIBUTE.finditer(attributes)}
+    return found
+
+
+def config_schema() -> Schema:
+    """Return the schema of a file that holds a run's config or a study's.
+
+    Hooks, penalties and layers are those that are registered, plug-ins included.
+    """
+    definitions: dict[str, Schema] = {key: _row(key, family) for key, family in LISTS.items()}
+    of_kinds = []
+    for name in kinds():
+        cls = get_kind(name).config_class()
+        _define(cls, definitions)
+        given: Schema = {"properties": {"kind": {"const": name}}}
+        if name != "dqn":  # which a config is that names no kind
+            given["required"] = ["kind"]
+        of_kinds.append({"if": given, "then": {"$ref": f"#/$defs/{cls.__name__}"}})
+    study = _define(StudyConfig, definitions)
+    arms = study["properties"]["arms"]
+    arms["additionalProperties"] = {"anyOf": [_ref(_define(Arm, definitions)), {"type": "null"}]}
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "A config of rlplast",
+        "type": "object",
+        "if": {"required": ["arms"]},
+        "then": _ref(study),
+        "else": {"allOf": of_kinds},
+        "$defs": definitions,
+    }
+
+
+def schema_text() -> str:
+    """Return the schema as a file holds it."""
+    return json.dumps(config_schema(), indent=1) + "\n"
+
+
+def _ref(definition: Schema) -> Schema:
+    return {"$ref": f"#/$defs/{definition['title']}"}
+
+
+def _define(cls: type, definitions: dict[str, Schema]) -> Schema:
+    """Add the definition of a dataclass and of its sections; return it."""
+    made = TypeAdapter(cls).json_schema(ref_template="#/$defs/{model}")
+    definitions |= {name: own for name, own in made.pop("$defs", {}).items()}
+    definitions[cls.__name__] = made
+    for section in (cls, *_sections(cls)):
+        about, properties = meanings(section), definitions[section.__name__]["properties"]
+        for key, own in properties.items():
+            own.pop("title", None)
+            if key in about:
+                own["description"] = about[key]
+        for key in LISTS.keys() & properties.keys() if section is cls else ():
+            listed = {"type": "array", "items": {"$ref": f"#/$defs/{key}"}}
+            file = {"type": "string", "description": "a YAML file that holds the list"}
+            others = [{"type": "null"}] if section is Arm else []
+            properties[key] = {"description": about.get(key, ""), "anyOf": [listed, file, *others]}
+    return made
+
+
+def _sections(cls: type) -> list[type]:
+    """Return the dataclasses inside of a dataclass, at any depth."""
+    found: list[type] = []
+    for hint in hints_of(cls).values():
+        for part in (hint, *getattr(hint, "__args__", ())):
+            if isinstance(part, type) and dataclasses.is_dataclass(part):
+                found += [part, *_sections(part)]
+    return found
+
+
+def _row(key: str, family: str) -> Schema:
+    """Return the definition of an entry of a list: its keys, its methods and their parameters."""
+    methods, cases = [], []
+    for info in rows(family):
+        methods.append({"const": info.name, "description": info.summary})
+        hints = hints_of(info.target)
+        given = {n: TypeAdapter(hints.get(n, Any)).json_schema() for n in info.params}
+        params = {"type": "object", "properties": given, "additionalProperties": False}
+        params = {"anyOf": [params, {"type": "null"}]}
+        name = {"properties": {"method": {"const": info.name}}}
+        cases.append({"if": name, "then": {"properties": {"params": params}}})
+    return {
+        "type": "object",
+        "properties": {n: {} for n in ROW_KEYS[key]} | {"method": {"oneOf": methods}},
+        "required": ["method"],
+        "additionalProperties": False,
+        "allOf": cases,
+    }
