@@ -41,7 +41,7 @@ def test_a_run_and_its_repetition_after_a_kill_are_equal(run: Path, tmp_path: Pa
 
 
 def test_another_seed_and_rate_differ_where_they_should(run: Path, tmp_path: Path):
-    other = TINY | {"seed": 4, "optimizer": {"lr": 2e-3}, "log": {"every": "10%"}}
+    other = TINY | {"seed": 4, "optimizer": {"lr": 2e-3}, "log": {"every": "10%", "to": []}}
     api.train(other, tmp_path / "other")
     found = compare(run, tmp_path / "other")
     assert found["config"] == {"optimizer.lr": ["0.001", "0.002"]}
