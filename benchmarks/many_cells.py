@@ -17,7 +17,7 @@ import yaml
 
 from rlplast.run.info import versions
 from rlplast.study.api import read_study_config, study_cells, write_study
-from rlplast.study.executors import Executor, Job
+from rlplast.study.executors import Backend, Executor, Job
 from rlplast.study.folder import StudyFolder
 from rlplast.study.scheduler import pending, run_cells
 
@@ -25,7 +25,7 @@ ARMS = 100
 SLOTS = 256  # at once
 
 
-class Nothing:
+class Nothing(Backend):
     """A backend whose jobs have ended when they begin."""
 
     pause = 0.0
@@ -40,13 +40,6 @@ class Nothing:
 
     def end(self, handle: Job, force: bool) -> None:
         """End nothing."""
-
-    def news(self) -> str:
-        """Return nothing."""
-        return ""
-
-    def close(self) -> None:
-        """Close nothing."""
 
 
 def main(cells: int) -> None:

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from rlplast.methods.shrink_perturb import shrink_perturb
     from rlplast.methods.swr import swr
     from rlplast.optimizers.factories import optimizer
-    from rlplast.report import report as report
+    from rlplast.report.contents import report as report
     from rlplast.run.api import Run
-    from rlplast.study import study as study
+    from rlplast.study.api import study as study
     from rlplast.study.estimate import StudyPlan
     from rlplast.training.kinds import register_kind
 

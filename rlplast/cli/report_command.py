@@ -41,9 +41,9 @@ def run(args: argparse.Namespace) -> int:
 
 def report(folders: Sequence[Path], out: Path | None = None) -> None:
     """Write a report, and print its numbers and where it is."""
-    from rlplast.report.contents import report_of  # statistics and charts are slow to import
+    from rlplast.report import contents  # statistics and charts are slow to import
 
-    written = report_of(folders, out, _told)
+    written = contents.report(*folders, out=out, told=_told)
     show(_table(written.summary))
     _say(written)
 
@@ -53,17 +53,17 @@ def _told(line: str) -> None:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from rlplast.report.contents import out_of, report_of, write_waiting
+    from rlplast.report import contents
     from rlplast.report.gather import NothingDone
     from rlplast.report.serve import serve
 
-    out = out_of(args.folders, args.out)
+    out = args.folders[0] / "report" if args.out is None else args.out
 
     def write() -> None:
         try:
-            report_of(args.folders, out, _told)
+            contents.report(*args.folders, out=out, told=_told)
         except NothingDone as error:
-            write_waiting(str(error), out)
+            contents.write_waiting(str(error), out)
 
     def started(address: str) -> None:
         say(f"report: {address}   Ctrl-C ends it")

@@ -6,27 +6,23 @@ change the file it runs only what is new. Then `rlplast report DIR` shows the re
 """
 
 import argparse
-import json
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rich.console import Console
 
 from rlplast.cli.live import step_shown
 from rlplast.cli.output import new_console, say
 from rlplast.cli.signals import stoppable
-from rlplast.cli.study_plan import said_of_search, show_tree
+from rlplast.cli.study_plan import said_of_search, show_best, show_tree
 from rlplast.cli.study_progress import study_progress
 from rlplast.cli.tables import counted
-from rlplast.study.api import read_study, run_study
-from rlplast.study.folder import config_path
+from rlplast.study.api import study, study_folder
+from rlplast.study.plan import Cell
 from rlplast.study.scheduler import Failure, Progress
-
-if TYPE_CHECKING:
-    from rlplast.study.search import Search
+from rlplast.study.spec import StudyConfig
 
 __all__ = ["add_arguments", "run", "shown"]
 
@@ -60,19 +56,29 @@ def run(args: argparse.Namespace) -> int:
         from rlplast.cli.study_plan import run_plan
 
         return run_plan(args)
-    study = read_study(args.config, args.out, args.executor, args.jobs)
     console = new_console()
-    if study.cells:
-        show_tree(console, study.cells)
-    for line in said_of_search(study.config):
-        say(line)
-    with shown(study.folder) as (observer, step):
-        found = run_study(study, observer, say, step)
+
+    def planned(config: StudyConfig, cells: Sequence[Cell]) -> None:
+        if cells:
+            show_tree(console, cells)
+        for line in said_of_search(config):
+            say(line)
+
+    with shown(study_folder(args.config, args.out)) as tell:
+        found = study(
+            args.config,
+            args.out,
+            executor=args.executor,
+            jobs=args.jobs,
+            report=say,
+            planned=planned,
+            **tell,
+        )
     path, trials = found.folder, found.trials
     if not found.began:
         console.print(f"{path} is done: `rlplast report {path}`", soft_wrap=True)
     if trials is not None:
-        _show_best(trials.searches, path)
+        show_best(trials.searches, path)
     _show_failures(console, found.failures, {c.key for c in trials.known()} if trials else set())
     if found.began and not found.failures:
         console.print(f"study: {path}   next: `rlplast report {path}`", soft_wrap=True)
@@ -80,16 +86,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def shown(
-    folder: Path,
-) -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]]]:
-    """Show what is done, then how far cells are; yields what is told of cells and of steps.
+def shown(folder: Path) -> Iterator[dict[str, Callable[[Any], None]]]:
+    """Show what is done, then how far cells are; yields ``step`` and ``observer``.
 
     While cells run, a signal stops them once they have saved.
     """
     with ExitStack() as stack:
+        steps: list[Callable[[str], None]] = []
         observers: list[Callable[[Progress], None]] = []
-        step = stack.enter_context(step_shown())
+
+        def step(text: str) -> None:
+            if not steps:
+                steps.append(stack.enter_context(step_shown()))
+            steps[0](text)
 
         def observe(progress: Progress) -> None:
             if not observers:
@@ -98,35 +107,7 @@ def shown(
                 observers.append(stack.enter_context(study_progress(folder)))
             observers[0](progress)
 
-        yield observe, step
-
-
-def _show_best(searches: "Sequence[Search]", root: Path) -> None:
-    """Print the best trial of each search as a command to run."""
-    for search in searches:
-        where = f"{search.task}/{search.arm}" if search.task else search.arm
-        states = [trial.state.name for trial in search.over().values()]
-        rest = ", ".join(
-            f"{states.count(state)} {word}"
-            for state, word in (("PRUNED", "pruned"), ("FAIL", "failed"))
-            if state in states
-        )
-        best = search.best()
-        about = f"search: {where}: {counted(len(states), 'trial')}" + (f", {rest}" if rest else "")
-        if best is None:
-            say(f"{about}; none came to its end")
-            continue
-        number, value = best
-        config = config_path(root, search.cells(number)[0].key)
-        chosen = " ".join(f"--{key} {_word(v)}" for key, v in search.chosen(number).items())
-        say(
-            f"{about}; best is #{number} with {search.config.metric} = {value:g}:\n"
-            f"  rlplast train {config} {chosen}"
-        )
-
-
-def _word(value: object) -> str:
-    return shlex.quote(value if isinstance(value, str) else json.dumps(value))
+        yield {"step": step, "observer": observe}
 
 
 def _show_failures(console: Console, failures: Sequence[Failure], trials: set[str]) -> None:

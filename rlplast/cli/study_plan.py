@@ -2,12 +2,16 @@
 
 - `run_plan`: `rlplast study NAME --plan`.
 - `show_tree`: the cells of the first task and seed, with what they take if that is known.
-- `said_of_search`: what is searched, and how.
+- `said_of_search`, `show_best`: what is searched, and how; the best values that were found.
 """
 
 import argparse
+import json
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -15,10 +19,14 @@ from rich.tree import Tree
 
 from rlplast.cli.output import new_console, say, visible
 from rlplast.cli.tables import counted, duration, size
+from rlplast.study.folder import config_path
 from rlplast.study.plan import Cell, cost
 from rlplast.study.spec import StudyConfig
 
-__all__ = ["run_plan", "said_of_search", "show_tree"]
+if TYPE_CHECKING:
+    from rlplast.study.search import Search
+
+__all__ = ["run_plan", "said_of_search", "show_best", "show_tree"]
 
 
 def run_plan(args: argparse.Namespace) -> int:
@@ -31,7 +39,7 @@ def run_plan(args: argparse.Namespace) -> int:
 
     found = plan_study(args.config, args.out, args.executor, args.jobs)
     show_tree(new_console(), found.cells, found.takes)
-    for line in said_of_search(found.study.config):
+    for line in said_of_search(found.config):
         say(line)
     say(f"estimate: {_said(sum(found.takes.values(), Counter()))}, one cell after the other")
     by_task: dict[str, Counter[str]] = defaultdict(Counter)
@@ -101,3 +109,31 @@ def said_of_search(study: StudyConfig) -> Iterator[str]:
             f"search: {counted(search.trials, 'trial')} of {arm}{where}, {each} each, for the "
             f"{way} {search.metric} (sampler {search.sampler}, pruner {search.pruner})"
         )
+
+
+def show_best(searches: "Sequence[Search]", root: Path) -> None:
+    """Print the best trial of each search as a command to run."""
+    for search in searches:
+        where = f"{search.task}/{search.arm}" if search.task else search.arm
+        states = [trial.state.name for trial in search.over().values()]
+        rest = ", ".join(
+            f"{states.count(state)} {word}"
+            for state, word in (("PRUNED", "pruned"), ("FAIL", "failed"))
+            if state in states
+        )
+        best = search.best()
+        about = f"search: {where}: {counted(len(states), 'trial')}" + (f", {rest}" if rest else "")
+        if best is None:
+            say(f"{about}; none came to its end")
+            continue
+        number, value = best
+        config = config_path(root, search.cells(number)[0].key)
+        chosen = " ".join(f"--{key} {_word(v)}" for key, v in search.chosen(number).items())
+        say(
+            f"{about}; best is #{number} with {search.config.metric} = {value:g}:\n"
+            f"  rlplast train {config} {chosen}"
+        )
+
+
+def _word(value: object) -> str:
+    return shlex.quote(value if isinstance(value, str) else json.dumps(value))

@@ -1,6 +1,6 @@
 """What a report says, section by section, and its folder.
 
-- `report_of`: reads runs, computes their numbers and writes the report.
+- `report`: reads runs, computes their numbers and writes the report.
 - `sections`: text, tables and pictures.
 - `write_report`: report.html, summary.csv, published.csv where there are published curves, and the
   charts as .svg and .png.
@@ -34,7 +34,7 @@ from rlplast.run.info import versions
 from rlplast.training.best import higher_is_better
 from rlplast.training.files import whole
 
-__all__ = ["Written", "out_of", "report_of", "sections", "write_report", "write_waiting"]
+__all__ = ["Written", "report", "sections", "write_report", "write_waiting"]
 
 NAMED = 8  # arms, tasks or seeds that the first sentence names
 
@@ -44,40 +44,38 @@ Columns = dict[str, Callable[[SummaryRow], str]]  # head → what a row has in t
 
 @dataclass(frozen=True)
 class Written:
-    """A report: the runs, their numbers, and its page."""
+    """A report: its page, the runs, and their numbers."""
 
+    page: Path
     gathered: Gathered
     summary: Summary
-    page: Path
 
 
-def report_of(
-    folders: Sequence[Path], out: Path | None, told: Callable[[str], object] = warnings.warn
+def report(
+    *folders: str | Path,
+    out: str | Path | None = None,
+    told: Callable[[str], object] = warnings.warn,
 ) -> Written:
-    """Write a report of the studies and runs in some folders.
+    """Write a report of studies and runs, as `rlplast report` does.
 
     Args:
-        folders: as of `gather`, whose errors these are.
-        out: as of `out_of`.
-        told: as of `write_report`.
-    """
-    where = out_of(folders, out)
-    gathered = gather(folders)
-    summary = summarise(gathered)
-    footer = f"rlplast {versions().get('rlplast', '')}"
-    return Written(gathered, summary, write_report(gathered, summary, where, footer, told))
-
-
-def out_of(folders: Sequence[Path], out: Path | None) -> Path:
-    """Return the folder that a report is written to; default: ``report`` in the first one.
+        *folders: of studies, of runs, or with such folders somewhere in them.
+        out: the folder to write, in which pictures and ``summary.csv`` lie beside the page;
+            default: ``report`` in the first one.
+        told: told in a line of a chart that could not be drawn as a picture.
 
     Raises:
-        ConfigError: if it is a file.
+        ConfigError: if no run is done, or the runs cannot be compared; or if `out` is a file.
+        DamagedFile: if a file is cut or altered.
     """
-    out = folders[0] / "report" if out is None else out
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out} is a file: allowed is a folder, which may be new")
-    return out
+    paths = [Path(folder) for folder in folders]
+    where = paths[0] / "report" if out is None else Path(out)
+    if where.exists() and not where.is_dir():
+        raise ConfigError(f"--out {where} is a file: allowed is a folder, which may be new")
+    gathered = gather(paths)
+    summary = summarise(gathered)
+    footer = f"rlplast {versions().get('rlplast', '')}"
+    return Written(write_report(gathered, summary, where, footer, told), gathered, summary)
 
 
 def write_report(

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
+from rlplast.core.errors import ConfigError
 from rlplast.report import arms as naming
 from rlplast.report.looks import unused
 from rlplast.report.run_data import EVALUATIONS, TRAINING, RunData, read_run
-from rlplast.run.read import read_config, read_info, read_json, read_lines
+from rlplast.run.read import read_config, read_info, status_in, unaltered
+from rlplast.study.folder import read_journal, read_study
 from rlplast.study.published import PublishedCurve, PublishedPoint
 
 __all__ = ["Gathered", "NothingDone", "gather", "walk"]
 
 DONE = "done"
 PREFIX = "prefix"
-FORMAT = 1  # of study.json
 SMOKE = "this is a smoke, runs of a moment on made data: nothing in it is a result"
 
 
@@ -69,14 +69,9 @@ def gather(folders: Sequence[Path]) -> Gathered:
     studies, plain = _find(folders)
     parts = []
     for path in [*studies, *([None] if plain else [])]:
-        try:
+        with unaltered(path or ", ".join(map(str, plain))):
             name = " + ".join(folder.resolve().name for folder in folders)
             parts.append(_of_runs(plain, name) if path is None else _of_study(path))
-        except RlplastError:
-            raise
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            where = path or ", ".join(map(str, plain))
-            raise DamagedFile(f"{where} holds what nothing of ours wrote: {error!r}") from error
     if not parts:
         raise ConfigError(
             f"{', '.join(map(str, folders)) or 'nothing'}: no study and no run is in there; "
@@ -129,19 +124,12 @@ def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 def _of_study(study: Path) -> Gathered:
     """Read a study's finished cells; others are named with what the journal says last."""
-    said = read_json(study / "study.json")
-    if said.get("format") != FORMAT:
-        raise DamagedFile(
-            f"{study / 'study.json'} has format {said.get('format')!r}: this rlplast reads "
-            f"{FORMAT}; a newer one wrote it, or it was altered"
-        )
-    journal = study / "journal.jsonl"
-    events = {row.get("cell"): row for row in read_lines(journal)} if journal.is_file() else {}
+    said, events = read_study(study), read_journal(study)
     runs, prefixes, missing = [], [], []
     for cell in said["cells"]:
         folder, task, seed = study / cell["folder"], cell["task"], cell["seed"]
         arm = cell["arm"] if cell["kind"] == "arm" else PREFIX
-        status = str(read_info(folder).get("status", "absent"))
+        status = status_in(read_info(folder))
         last = events.get(cell["key"])
         if status == DONE and not _pruned(last):
             own = task or naming.task_of(read_config(folder))  # a study without tasks
@@ -186,7 +174,7 @@ def _in_words(status: str, event: Mapping[str, Any] | None = None) -> str:
 
 def _of_runs(folders: Sequence[Path], name: str) -> Gathered:
     """Read runs that are in no study; what they are called comes from their configs."""
-    statuses = {folder: str(read_info(folder).get("status", "absent")) for folder in folders}
+    statuses = {folder: status_in(read_info(folder)) for folder in folders}
     done = [folder for folder in folders if statuses[folder] == DONE]
     missing = [f"{own}: {_in_words(statuses[own])}" for own in folders if own not in done]
     configs = [read_config(folder) for folder in done]

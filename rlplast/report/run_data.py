@@ -19,9 +19,9 @@ from rlplast.core.clock import UNITS, Time
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.report.drops import Drop, drop_and_recovery
 from rlplast.report.statistics import area_under_curve
-from rlplast.run.read import read_config, read_info, read_lines
+from rlplast.run.read import read_best, read_config, read_info, read_lines
 from rlplast.run.tasks import tasks_of
-from rlplast.training.best import Best, higher_is_better, read_best
+from rlplast.training.best import Best, higher_is_better
 
 __all__ = [
     "EVALUATIONS",
@@ -106,7 +106,7 @@ def read_run(folder: Path, task: str, arm: str, seed: int) -> RunData:
             )
     _check_clocks([row.get("clock") for row in receipts], unit, folder / "receipts.jsonl")
     _check_clocks([origin.get("clock")] if origin else [], unit, folder / "run.json")
-    best = _best(folder)
+    best = read_best(folder)
     if best is not None:
         _check_clocks([best.clock], unit, folder / "checkpoints" / "best.json")
     return RunData(
@@ -126,13 +126,6 @@ def read_run(folder: Path, task: str, arm: str, seed: int) -> RunData:
         info=info,
         best=best,
     )
-
-
-def _best(folder: Path) -> Best | None:
-    try:
-        return read_best(folder / "checkpoints")
-    except ConfigError:
-        return None
 
 
 def _length(config: Row, metrics: Sequence[Row], folder: Path) -> tuple[str, int]:

@@ -3,27 +3,33 @@
 - `read_info`, `read_config`, `read_lines`: run.json, config.yaml, and a .jsonl file.
 - `read_json`: any JSON file that holds one object.
 - `check_is_run`: whether a folder is a run's; `unaltered`: for what only an altered file can be.
-- `status`: how far a run came; `last_line`: the newest line of a file that is being written.
+- `read_best`: its best evaluation.
+- `status`, `status_in`: how far a run came; `last_line`: the newest line of a file that is being
+  written.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
+from rlplast.training import best
+from rlplast.training.best import Best
 from rlplast.training.config import parse_yaml
 from rlplast.training.files import read
 
 __all__ = [
     "check_is_run",
     "last_line",
+    "read_best",
     "read_config",
     "read_info",
     "read_json",
     "read_lines",
     "status",
+    "status_in",
     "unaltered",
 ]
 
@@ -42,7 +48,7 @@ def check_is_run(folder: Path) -> None:
 
 
 @contextmanager
-def unaltered(folder: Path) -> Iterator[None]:
+def unaltered(folder: object) -> Iterator[None]:
     """Say of a folder that it holds what nothing of ours wrote, if the block trips over that.
 
     Raises:
@@ -141,12 +147,28 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def read_best(folder: Path) -> Best | None:
+    """Return a run's best evaluation, if it keeps the checkpoint of that.
+
+    Raises:
+        DamagedFile: if the file that says so is cut or altered.
+    """
+    try:
+        return best.read_best(folder / "checkpoints")
+    except ConfigError:
+        return None
+
+
 def status(folder: Path) -> str:
     """Return the status in a run's run.json; ``absent`` or ``damaged`` if there is none."""
     try:
-        info = read_info(folder)
+        return status_in(read_info(folder))
     except DamagedFile:
         return "damaged"
+
+
+def status_in(info: Mapping[str, Any]) -> str:
+    """Return the status that a run.json says; ``absent`` or ``damaged`` if there is none."""
     return str(info.get("status", "damaged")) if info else "absent"
 
 

@@ -4,7 +4,6 @@
 - `share_done`, `next_firing`, `disk_used`: parts of it.
 """
 
-import dataclasses
 import os
 import socket
 import time
@@ -15,13 +14,12 @@ from typing import Any
 
 from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.method.schedule import KEYS, Schedule, first_due
+from rlplast.core.method.schedule import KEYS, Schedule, next_due
 from rlplast.run.config_file import read_config
 from rlplast.run.info import device_words, resume_words
 from rlplast.run.length import length
-from rlplast.run.read import check_is_run, read_info, read_lines, unaltered
+from rlplast.run.read import check_is_run, read_best, read_info, read_lines, status_in, unaltered
 from rlplast.run.read import read_config as read_keys
-from rlplast.training.best import read_best
 from rlplast.training.checkpoint import KINDS
 from rlplast.training.config import RunConfig
 from rlplast.training.files import is_locked
@@ -80,7 +78,7 @@ def show_run(folder: Path) -> dict[str, Any]:
                 "newest": _newest_of_each(receipts),
             },
             "checkpoints": _checkpoints(folder / "checkpoints"),
-            "best": _best(folder / "checkpoints"),
+            "best": None if (best := read_best(folder)) is None else best.checkpoint,
             "bytes": disk_used(folder),
             "files": {k: str(folder / p) for k, p in _FILES.items() if (folder / p).exists()},
         }
@@ -145,14 +143,12 @@ def next_firing(config: RunConfig, clock: Mapping[str, int]) -> tuple[str, Time]
         ConfigError: for a schedule that is not allowed.
     """
     now, end = Clock(**{unit: clock.get(unit, 0) for unit in UNITS}), config.horizon()
-    found: list[tuple[str, Time | None]] = []
+    schedules = []
     for number, hook in enumerate(config.hooks):
         keys = {key: hook.get(key) for key in KEYS}
         schedule = Schedule.parse(keys, config.reference_time(), f"hooks[{number}]", end)
-        due = None if schedule.every_update else schedule.ahead(now, end)
-        found.append((str(hook.get("method")), due))
-    several = len({due.unit for _, due in found if due is not None}) > 1
-    return first_due(found, length(config) if several else dataclasses.asdict(end))
+        schedules.append((str(hook.get("method")), schedule))
+    return next_due(schedules, now, end, lambda: length(config))
 
 
 def disk_used(folder: Path) -> int:
@@ -170,7 +166,7 @@ def disk_used(folder: Path) -> int:
 
 def status_of(folder: Path, info: Mapping[str, Any]) -> str:
     """Return a run's status, given its run.json; ``stopped`` if it runs no more, unknown to it."""
-    said = str(info.get("status", "damaged")) if info else "absent"
+    said = status_in(info)
     here = info.get("host") == socket.gethostname()
     return "stopped" if said == "running" and here and not is_locked(folder / ".lock") else said
 
@@ -233,10 +229,3 @@ def _checkpoints(root: Path) -> list[dict[str, Any]]:
         row = {"name": path.name, "bytes": disk_used(path), "complete": whole}
         found.append((position, path.name, row))
     return [row for _, _, row in sorted(found, key=lambda f: f[:2])]
-
-
-def _best(root: Path) -> str | None:
-    try:
-        return read_best(root).checkpoint
-    except ConfigError:
-        return None

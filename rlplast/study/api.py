@@ -1,7 +1,6 @@
 """Studies as a library: what `rlplast study` does, and Python may.
 
-- `read_study`: a path or shipped name → a `Study`: its cells, every run's config resolved.
-- `run_study`: bring it to its end, or go on with it; returns a `StudyResult`.
+- `study`: runs a study, or goes on with it; `StudyResult`: how it ended.
 - `read_study_config`, `study_cells`, `cells_of`, `drawn_trials`, `build_each`, `write_study`,
   `executor_of`, `commands_of`: its steps, some of which a plan and a smoke take too.
 """
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from rlplast.study.trials import Trials
 
 __all__ = [
-    "Study",
     "StudyResult",
     "build_each",
     "cells_of",
@@ -44,10 +42,10 @@ __all__ = [
     "drawn_trials",
     "executor_of",
     "planned_runs",
-    "read_study",
     "read_study_config",
-    "run_study",
+    "study",
     "study_cells",
+    "study_folder",
     "write_study",
 ]
 
@@ -60,25 +58,6 @@ _PROGRAM = (
     f"import sys; sys.path.insert(0, {_ROOT!r}); "
     "from rlplast.study.cell import main; sys.exit(main())",
 )
-
-
-@dataclass(frozen=True)
-class Study:
-    """A study, and the cells it is made of.
-
-    Attributes:
-        source: its file or shipped name.
-        folder: where it goes.
-        config: its keys, checked.
-        cells: a prefix comes before what goes on from it.
-        drawn: a cell for each arm that is searched, which stands for all of its trials.
-    """
-
-    source: str
-    folder: Path
-    config: StudyConfig
-    cells: list[Cell]
-    drawn: list[Cell]
 
 
 @dataclass(frozen=True)
@@ -101,32 +80,77 @@ class StudyResult:
     began: bool
 
 
-def read_study(
-    source: str | Path,
+def study(
+    config: str | Path,
     out: str | Path | None = None,
+    *,
     executor: str | None = None,
     jobs: int | None = None,
-) -> Study:
-    """Read a study, and plan its cells.
+    observer: Callable[[Progress], object] = lambda progress: None,
+    report: Callable[[str], object] = lambda text: None,
+    step: Callable[[str], object] = lambda text: None,
+    planned: Callable[[StudyConfig, list[Cell]], object] = lambda config, cells: None,
+) -> StudyResult:
+    """Run a study, or go on with it, as `rlplast study` does.
 
     Args:
-        source: a file or a shipped name.
+        config: a path, or a shipped name such as ``study/demo``.
         out: the study's folder; default: ``runs/study-NAME``.
-        executor: local, ray or slurm, instead of the config's.
-        jobs: runs at the same time, instead of the config's number.
+        executor: local, ray or slurm; default: the config's.
+        jobs: runs at the same time; default: the config's, else as many as there is room for.
+        observer: told at once, of every event, and about twice a second, how far the study is.
+        report: told of each environment that cannot be resumed exactly.
+        step: told what is done before the first cell runs.
+        planned: told the study's keys and cells, before anything is done.
+
+    Returns:
+        The folder, and what has become of each cell. A cell that fails raises nothing.
 
     Raises:
-        ConfigError: naming the key or the arm, its value and what is allowed.
+        ConfigError: naming the key or the arm, its value and what is allowed; or what stands in the
+            way of the folder.
+        Interrupted: after KeyboardInterrupt, once the running cells have saved.
     """
-    config = read_study_config(source, executor, jobs)
-    folder = Path("runs") / f"study-{Path(source).stem}" if out is None else Path(out)
-    return Study(str(source), folder, config, study_cells(config), drawn_trials(config, 1))
+    keys = read_study_config(config, executor, jobs)
+    cells, drawn = study_cells(keys), drawn_trials(keys, 1)  # these stand for all of their arm
+    planned(keys, cells)
+    folder = StudyFolder(study_folder(config, out))
+    try:
+        folder.open_for(versions())
+        left = pending(cells, folder.path)
+        for line in build_each([*left, *drawn], step, keys.processes):
+            report(line)
+
+        def write(tried: Sequence[Cell]) -> None:
+            write_study(folder, keys, [*cells, *tried], config)
+
+        trials = _open_trials(keys, cells, folder, write)
+        began = bool(left) or not (trials is None or trials.finished())
+        runner = executor_of(keys, [*cells, *drawn])
+        try:
+            step("writing the plan")
+            write(trials.known() if trials is not None else [])
+            failures = _run(folder, cells, runner, keys, observer, trials)
+        finally:
+            runner.close()
+    finally:
+        folder.close()
+    tried = trials.known() if trials is not None else []
+    states = {cell.folder: status(folder.path / cell.folder) for cell in (*cells, *tried)}
+    states |= {cell.folder: "pruned" for cell in tried if states[cell.folder] != "done"}
+    states |= {f.cell.folder: "failed" if f.log else "skipped" for f in failures}
+    return StudyResult(folder.path, states, failures, trials, began)
+
+
+def study_folder(source: str | Path, out: str | Path | None) -> Path:
+    """Return where a study goes."""
+    return Path("runs") / f"study-{Path(source).stem}" if out is None else Path(out)
 
 
 def read_study_config(
     source: str | Path, executor: str | None = None, jobs: int | None = None
 ) -> StudyConfig:
-    """Return a study's checked config; arguments as of `read_study`.
+    """Return a study's checked config; arguments as of `study`.
 
     Raises:
         ConfigError: naming the key, its value and what is allowed.
@@ -228,10 +252,14 @@ def build_each(
 
 
 def write_study(
-    folder: StudyFolder, study: StudyConfig, cells: Sequence[Cell], source: str, smoke: bool = False
+    folder: StudyFolder,
+    study: StudyConfig,
+    cells: Sequence[Cell],
+    source: str | Path,
+    smoke: bool = False,
 ) -> None:
     """Write the plan: configs before study.json, which names them, and says if it is a smoke."""
-    write_text(folder.path / "study.yaml", find_config(source).read_text())
+    write_text(folder.path / "study.yaml", find_config(str(source)).read_text())
     (folder.path / "configs").mkdir(exist_ok=True)
     for cell in cells:
         path = config_path(folder.path, cell.key)
@@ -256,70 +284,24 @@ def write_study(
     folder.write_plan(about, cells)
 
 
-def run_study(
-    study: Study,
-    observer: Callable[[Progress], object] = lambda progress: None,
-    report: Callable[[str], object] = lambda text: None,
-    step: Callable[[str], object] = lambda text: None,
-) -> StudyResult:
-    """Run what is not done of a study.
-
-    Args:
-        study: as `read_study` returns it.
-        observer: told of every event, and about twice a second.
-        report: told of each environment that cannot be resumed exactly.
-        step: told what is done before the first cell runs.
-
-    Raises:
-        ConfigError: naming the arm that cannot be built, or what stands in the way of the folder.
-        Interrupted: after KeyboardInterrupt, once the running cells have saved.
-    """
-    config, cells = study.config, study.cells
-    folder = StudyFolder(study.folder)
-    try:
-        folder.open_for(versions())
-        left = pending(cells, folder.path)
-        for line in build_each([*left, *study.drawn], step, config.processes):
-            report(line)
-        trials = _open_trials(study, folder)
-        began = bool(left) or not (trials is None or trials.finished())
-        executor = executor_of(config, [*cells, *study.drawn])
-        try:
-            step("writing the plan")
-            known = trials.known() if trials is not None else []
-            write_study(folder, config, [*cells, *known], study.source)
-            failures = _run(folder, cells, executor, config, observer, trials)
-        finally:
-            executor.close()
-    finally:
-        folder.close()
-    return StudyResult(folder.path, _states(study, failures, trials), failures, trials, began)
-
-
-def _states(study: Study, failures: Sequence[Failure], trials: "Trials | None") -> dict[str, str]:
-    """Return what has become of each cell, by its folder."""
-    tried = trials.known() if trials is not None else []
-    found = {cell.folder: status(study.folder / cell.folder) for cell in (*study.cells, *tried)}
-    found |= {c.folder: "pruned" for c in tried if found[c.folder] != "done"}
-    return found | {f.cell.folder: "failed" if f.log else "skipped" for f in failures}
-
-
-def _open_trials(study: Study, folder: StudyFolder) -> "Trials | None":
+def _open_trials(
+    study: StudyConfig,
+    cells: Sequence[Cell],
+    folder: StudyFolder,
+    write: Callable[[Sequence[Cell]], object],
+) -> "Trials | None":
     """Return the trials of a study, which write themselves into its plan; None without a search.
 
     Raises:
         ConfigError: if Optuna is not installed, or an arm that is searched is never evaluated.
     """
-    if study.config.search is None:
+    if study.search is None:
         return None
     from rlplast.study.search import open_searches  # imports Optuna
     from rlplast.study.trials import Trials
 
-    def announce(trials: list[Cell]) -> None:
-        write_study(folder, study.config, [*study.cells, *trials], study.source)
-
-    searches = open_searches(study.config, folder.path, lambda runs: cells_of(study.config, runs))
-    return Trials(searches, folder.path, study.cells, announce)
+    searches = open_searches(study, folder.path, lambda runs: cells_of(study, runs))
+    return Trials(searches, folder.path, cells, write)
 
 
 def executor_of(study: StudyConfig, cells: Sequence[Cell]) -> Executor:

@@ -23,7 +23,14 @@ from rlplast.run.length import env_steps_at, updates_at
 from rlplast.run.made_data import make_data
 from rlplast.run.rates import timed_here
 from rlplast.run.read import read_info, read_lines
-from rlplast.study.api import Study, build_each, drawn_trials, executor_of, read_study
+from rlplast.study.api import (
+    build_each,
+    drawn_trials,
+    executor_of,
+    read_study_config,
+    study_cells,
+    study_folder,
+)
 from rlplast.study.plan import Cell, plan
 from rlplast.study.smoke import shrunk_study, smoke_runs
 from rlplast.study.spec import StudyConfig
@@ -40,7 +47,7 @@ class StudyPlan:
     """What a study will take, and what stands in its way.
 
     Attributes:
-        study: the study.
+        config: the study's keys.
         cells: its cells; those of trials have values drawn at random.
         takes: what each takes by its key, as of `estimate`.
         basis: where that comes from, in a sentence.
@@ -50,7 +57,7 @@ class StudyPlan:
         problem: why an arm cannot be built, or the executor cannot be had.
     """
 
-    study: Study
+    config: StudyConfig
     cells: list[Cell]
     takes: dict[str, Counter[str]]
     basis: str
@@ -66,16 +73,16 @@ def plan_study(
     executor: str | None = None,
     jobs: int | None = None,
 ) -> StudyPlan:
-    """Plan a study; arguments and errors as of `rlplast.study.api.read_study`."""
-    study = read_study(source, out, executor, jobs)
-    cells = [*study.cells, *drawn_trials(study.config)]
+    """Plan a study; arguments and errors as of `rlplast.study`."""
+    study = read_study_config(source, executor, jobs)
+    cells = [*study_cells(study), *drawn_trials(study)]
     cells = list({cell.key: cell for cell in reversed(cells)}.values())[::-1]  # equal ones are one
-    takes, basis = estimate(cells, study.folder)
+    takes, basis = estimate(cells, study_folder(source, out))
     absent = dict.fromkeys(name for cell in cells for name in _absent(cell.config))
     problem, lacking, levels = None, set[str](), dict[str, None]()
     try:
-        _check_arms(study.config, lacking, levels)
-        executor_of(study.config, cells).close()
+        _check_arms(study, lacking, levels)
+        executor_of(study, cells).close()
     except ConfigError as error:
         problem = error
     found = tuple(absent), tuple(sorted(lacking)), tuple(levels)

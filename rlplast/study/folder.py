@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.run.read import read_json, status
+from rlplast.run.read import read_json, read_lines, status
 from rlplast.study.plan import Cell
 from rlplast.training.files import lock
 from rlplast.training.run_folder import write_json
@@ -31,6 +31,7 @@ __all__ = [
     "is_prefix",
     "is_started",
     "log_file",
+    "read_journal",
     "read_study",
     "study_of",
 ]
@@ -65,6 +66,16 @@ def read_study(path: Path) -> dict[str, Any]:
         if not isinstance(study.get(key), kind):
             raise DamagedFile(f"{file} is damaged: {key} is {study.get(key)!r}; {remedy}")
     return study
+
+
+def read_journal(path: Path) -> dict[str, dict[str, Any]]:
+    """Return what a study's journal says last of each cell, by its key.
+
+    Raises:
+        DamagedFile: if it is cut or altered.
+    """
+    journal = path / "journal.jsonl"
+    return {row["cell"]: row for row in (read_lines(journal) if journal.is_file() else [])}
 
 
 def study_of(run: Path) -> Path | None:

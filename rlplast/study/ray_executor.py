@@ -15,7 +15,7 @@ from typing import Any
 from rlplast.core.errors import ConfigError
 from rlplast.core.optional import import_optional
 from rlplast.study import child
-from rlplast.study.executors import Job, cpus, gpus_of, room_for
+from rlplast.study.executors import Backend, Job, cpus, gpus_of, room_for
 
 __all__ = ["RayBackend", "make"]
 
@@ -75,10 +75,8 @@ def _connect(ray: Any, address: str) -> None:
         ) from error
 
 
-class RayBackend:
+class RayBackend(Backend):
     """Starts tasks through the module `ray`, which is connected."""
-
-    pause = 0.2
 
     def __init__(self, ray: Any, gpus: float) -> None:
         self._ray = ray
@@ -106,10 +104,6 @@ class RayBackend:
     def end(self, handle: Any, force: bool) -> None:
         """Interrupt the task, or kill its worker; the command saves and ends either way."""
         self._ray.cancel(handle, force=force)
-
-    def news(self) -> str:
-        """Nothing."""
-        return ""
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""

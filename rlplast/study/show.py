@@ -11,9 +11,9 @@ from typing import Any
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError
 from rlplast.run.config_file import read_config
-from rlplast.run.read import last_line, read_info, read_lines, unaltered
+from rlplast.run.read import last_line, read_info, unaltered
 from rlplast.run.show import disk_used, share_done, status_of
-from rlplast.study.folder import log_file, read_study
+from rlplast.study.folder import log_file, read_journal, read_study
 
 __all__ = ["show_study"]
 
@@ -33,8 +33,7 @@ def show_study(folder: Path) -> dict[str, Any]:
     """
     study = read_study(folder)
     with unaltered(folder):
-        journal = folder / "journal.jsonl"
-        notes = {n["cell"]: n for n in (read_lines(journal) if journal.exists() else [])}
+        notes = read_journal(folder)
         counts, running, failures = Counter[str](), [], []
         for cell in study["cells"]:
             path, note = folder / cell["folder"], notes.get(cell["key"], {})

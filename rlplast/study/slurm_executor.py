@@ -31,6 +31,7 @@ from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.optional import import_optional
 from rlplast.study import child, slurm_attempt
 from rlplast.study.child import Job
+from rlplast.study.executors import Backend
 from rlplast.study.slurm_attempt import SIGNALLED, Attempt, PackedJob, said
 from rlplast.study.slurm_options import check_cells, check_parameters
 from rlplast.study.slurm_queue import OVER, Listed, Queue, last_state
@@ -99,7 +100,7 @@ class _Submitted:
         return said(self.cell.result(self.queued.job_id, self.pack))
 
 
-class SlurmBackend:
+class SlurmBackend(Backend):
     """Submits jobs through the module `submitit`, with parameters of sbatch.
 
     Args:
@@ -297,9 +298,6 @@ class SlurmBackend:
         if self._silent and not silent:
             return f"Slurm does not answer ({self._queue.silence}): its jobs go on, this waits"
         return "Slurm answers again" if silent and not self._silent else ""
-
-    def close(self) -> None:
-        """Nothing is held; jobs in the queue stay there."""
 
 
 def _cancel(job: str, *words: str) -> None:

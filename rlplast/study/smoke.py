@@ -31,7 +31,7 @@ from rlplast.study.api import (
 )
 from rlplast.study.cell import main
 from rlplast.study.executors import make_executor
-from rlplast.study.folder import StudyFolder
+from rlplast.study.folder import StudyFolder, read_journal
 from rlplast.study.plan import Cell, PlannedRun, plan
 from rlplast.study.scheduler import Failure, Progress, Stopped, run_cells
 from rlplast.study.spec import StudyConfig, runs_of
@@ -115,7 +115,7 @@ def run_smoke(
         except ConfigError:
             shutil.rmtree(path / "data", ignore_errors=True)
             raise
-        write_study(folder, study, cells, str(source), smoke=True)
+        write_study(folder, study, cells, source, smoke=True)
         executor = make_executor("local", jobs, 1, {}, main)
         try:
             failures = run_cells(cells, folder, executor, commands_of(folder), 0, observer)
@@ -133,15 +133,14 @@ def _judged(
     cells: Sequence[Cell], failures: Sequence[Failure], path: Path, same: dict[str, str]
 ) -> Smoke:
     """Look at what cells have left."""
-    journal = read_lines(path / "journal.jsonl")
-    seconds = {row["cell"]: row["seconds"] for row in journal if "seconds" in row}
+    notes = read_journal(path)
     reasons = {failure.cell.key: failure.reason for failure in failures}
     rows = []
     for cell in cells:
         wrong = [reasons[cell.key]] if cell.key in reasons else []
         if not wrong and cell.arm is not None:
             wrong = _faults_of(cell, path)
-        rows.append((cell.name, seconds.get(cell.key), wrong))
+        rows.append((cell.name, notes.get(cell.key, {}).get("seconds"), wrong))
     arms = [cell for cell in cells if cell.key not in reasons and cell.arm is not None]
     return Smoke(path, rows, same, _unmeasured(arms, path), len(failures) < len(cells))
 

@@ -155,7 +155,7 @@ def write_study(
             event = status if status in ("done", "failed") else "started"
             line = {"cell": cells[-1]["key"], "name": f"{task}/seed-{seed}/{arm}", "event": event}
             journal.append(line | {"attempt": 1, "exit": int(event == "failed")})
-    said = {"format": 1, "name": name, "baseline": baseline, "arms": list(arms)}
+    said = {"format": 1, "versions": {}, "name": name, "baseline": baseline, "arms": list(arms)}
     said |= {"tasks": list(tasks), "seeds": list(seeds), "cells": cells}
     (study / "study.json").write_text(json.dumps(said))
     (study / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in journal))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.report.arms import differences, label_of
 from rlplast.report.gather import gather
 from rlplast.report.run_data import RunData, curve, first_after, hook_time
@@ -84,14 +84,18 @@ def test_a_study_without_tasks_is_named_by_what_it_trains_on(tmp_path: Path) -> 
     [
         ('{"format": 1, "name": "demo", "cells": [', "study.json is no valid JSON"),
         ("[]", "holds list"),
-        ('{"format": 2}', "format 2: this rlplast reads 1"),
-        ('{"format": 1, "name": "demo"}', "holds what nothing of ours wrote: KeyError"),
+        ('{"format": 2}', "format 2, written by rlplast another version: this version reads 1"),
+        ('{"format": 1, "name": "demo"}', "study.json is damaged: versions is None"),
+        (
+            '{"format": 1, "versions": {}, "cells": []}',
+            "holds what nothing of ours wrote: KeyError",
+        ),
     ],
 )
 def test_a_damaged_plan_names_its_file(tmp_path: Path, text: str, message: str) -> None:
     study = write_study(tmp_path, arms=("none",), seeds=(1,))
     (study / "study.json").write_text(text)
-    with pytest.raises(DamagedFile, match=message) as caught:
+    with pytest.raises(RlplastError, match=message) as caught:
         gather([study])
     assert str(study) in str(caught.value)
 

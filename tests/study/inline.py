@@ -11,13 +11,13 @@ from unittest import mock
 import yaml
 
 from rlplast.study import cell
-from rlplast.study.executors import Executor, Job
+from rlplast.study.executors import Backend, Executor, Job
 from tests.cli.commands import Outcome, command
 
 Fault = Callable[[str, int], int | None]
 
 
-class InlineBackend:
+class InlineBackend(Backend):
     """Runs a cell when it is started, to its end.
 
     Args:
@@ -48,11 +48,6 @@ class InlineBackend:
         return handle
 
     def end(self, handle: Any, force: bool) -> None: ...
-
-    def news(self) -> str:
-        return ""
-
-    def close(self) -> None: ...
 
 
 @contextlib.contextmanager

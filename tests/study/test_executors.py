@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rlplast.core.errors import ConfigError
-from rlplast.study import child, executors, local_executor
+from rlplast.study import child, executors
 from rlplast.study.executors import Job, cpus, make_executor
 from tests.marks import slow
 from tests.study.commands import (
@@ -187,7 +187,7 @@ def test_jobs_are_spread_over_the_gpus_that_torch_sees(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    monkeypatch.setattr(local_executor, "cpus", lambda: 64)
+    monkeypatch.setattr(executors, "cpus", lambda: 64)
     executor = make("local", **options)
     assert executor.slots == slots
     code = "print('gpu:' + os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')); time.sleep(600)"
@@ -201,7 +201,7 @@ def test_jobs_are_spread_over_the_gpus_that_torch_sees(
 def test_processes_of_a_job_get_a_gpu_each(make, tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    monkeypatch.setattr(local_executor, "cpus", lambda: 64)
+    monkeypatch.setattr(executors, "cpus", lambda: 64)
     executor = make("local", threads=2, processes=2, gpus=1)
     assert executor.slots == 2
     code = "print('gpu:' + os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(600)"
@@ -235,7 +235,7 @@ def test_processes_that_find_no_gpus_are_refused(options, says, make):
     ],
 )
 def test_slots_are_what_the_machine_has_room_for(jobs, threads, options, slots, monkeypatch):
-    monkeypatch.setattr(local_executor, "cpus", lambda: 64)
+    monkeypatch.setattr(executors, "cpus", lambda: 64)
     assert make_executor("local", jobs, threads, options, run_program).slots == slots
 
 

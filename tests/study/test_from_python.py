@@ -96,7 +96,7 @@ def test_number_of_jobs_is_checked(tmp_path: Path) -> None:
 
 
 def test_report_is_that_of_the_command(by_command: Path, tmp_path: Path) -> None:
-    page = rlplast.report(by_command, out=tmp_path / "report")
+    page = rlplast.report(by_command, out=tmp_path / "report").page
     assert page == tmp_path / "report" / "report.html"
     assert command("report", by_command).code == 0
     for name in ("report.html", "summary.csv"):

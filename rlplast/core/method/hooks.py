@@ -23,7 +23,7 @@ from rlplast.core.method.method import has_face
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
-from rlplast.core.method.schedule import first_due
+from rlplast.core.method.schedule import next_due
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import swapped
 from rlplast.core.network.network import Network
@@ -368,8 +368,8 @@ class Hooks:
 
     def next_due(self, clock: Clock) -> tuple[str, Time] | None:
         """Return the method and time of the scheduled hook that is due next."""
-        found = [(h.method.name, h.schedule.ahead(clock, self.horizon)) for h in self.scheduled]
-        return first_due(found, asdict(self.horizon))
+        schedules = [(hook.method.name, hook.schedule) for hook in self.scheduled]
+        return next_due(schedules, clock, self.horizon)
 
     def state_dict(self) -> dict[str, Any]:
         """Return methods' state, the sums not yet flushed, and where `step` was."""

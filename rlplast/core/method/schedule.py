@@ -9,15 +9,15 @@ A condition (`when`) has no due points: it is looked at when its value is measur
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError, check_choice, check_known
 from rlplast.core.method.condition import Condition
 
-__all__ = ["KEYS", "Schedule", "first_due"]
+__all__ = ["KEYS", "Schedule", "next_due"]
 
 RULES = ("at", "every", "on", "when")
 KEYS = (*RULES, "first", "from", "until")
@@ -294,18 +294,27 @@ class Schedule:
         return {t.unit for t in times if t is not None} | ({"phase"} if self.on else set())
 
 
-def first_due(
-    found: Iterable[tuple[str, Time | None]], end: Mapping[str, float]
+def next_due(
+    schedules: Iterable[tuple[str, Schedule]],
+    now: Clock,
+    end: Clock,
+    lengths: Callable[[], Mapping[str, float]] | None = None,
 ) -> tuple[str, Time] | None:
-    """Return the name and time that come first; times of two units by their share of the run.
+    """Return the name and time of what is due next; times of two units by their share of the run.
 
     Args:
-        found: names and times; None for what is not due.
-        end: counts at the end of the run, by unit; a unit that is not known comes last.
+        schedules: by name; what is due at every update is passed over.
+        now: the clock.
+        end: counts at the end of the run; 0 for what is not known.
+        lengths: returns more of these, by unit. A unit that is not known comes last.
     """
+    plain = [(name, schedule) for name, schedule in schedules if not schedule.every_update]
+    found = [(name, due) for name, own in plain if (due := own.ahead(now, end)) is not None]
+    several = len({due.unit for _, due in found}) > 1
+    ends = lengths() if several and lengths is not None else asdict(end)
 
     def share(own: tuple[str, Time]) -> tuple[float, float]:
-        last = end.get(own[1].unit, 0)
+        last = ends.get(own[1].unit, 0)
         return (own[1].value / last if last else math.inf), own[1].value
 
-    return min(((name, due) for name, due in found if due is not None), key=share, default=None)
+    return min(found, key=share, default=None)
