@@ -163,7 +163,7 @@ def resume(run: "str | Path", total: str | None = None) -> "Run":
 def plan(
     config: "str | Path", out: "str | Path | None" = None, executor: str | None = None
 ) -> "StudyPlan":
-    """Return what a study will take, and what stands in its way, as `rlplast study --plan` says.
+    """Return what a study will take, as `rlplast study CONFIG --plan` says.
 
     No cell is started, and nothing is kept.
 
