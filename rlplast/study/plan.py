@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlplast.core.clock import Time
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, shortened
 from rlplast.core.method.hooks import hook_identity
 from rlplast.core.method.listing import lists_face
 from rlplast.core.method.schedule import KEYS, Schedule
@@ -208,7 +208,7 @@ def _schedule(row: str, place: int, run: PlannedRun) -> Schedule:
     label = f"arm {run.arm!r}: hooks[{place}]"
     if not isinstance(hook, dict) or not isinstance(hook.get("method"), str):
         raise ConfigError(
-            f"{label} has no 'method' that is a name, but {hook!r}: see `rlplast list "
+            f"{label} has no 'method' that is a name, but {shortened(hook)}: see `rlplast list "
             "interventions`"
         )
     keys = {key: hook.get(key) for key in KEYS}
