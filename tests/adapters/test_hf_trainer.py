@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import rlplast
 from rlplast.adapters.hf_trainer import HookCallback
@@ -44,26 +44,6 @@ def test_hooks_state_of_another_run_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"model\.0\.weight: 4 of 4 weights differ from those"):
         hooked(tmp_path / "b")[0].trainer.train(resume_from_checkpoint=checkpoint)
     assert (tmp_path / "b" / "receipts.jsonl").read_bytes() == before
-
-
-class Interrupt(TrainerCallback):
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 7:
-            raise KeyboardInterrupt
-
-
-def test_interrupted_callback_fires_no_more_beside_the_next_one(tmp_path: Path):
-    hooks = [RESET | {"every": "3 updates"}]
-    first, second, interrupt = HookCallback(hooks), HookCallback(hooks), Interrupt()
-    trainer = hf_trainer(tmp_path, WithLoss(small()), [first, interrupt])
-    with pytest.raises(KeyboardInterrupt):
-        trainer.train()
-    trainer.remove_callback(first)
-    trainer.remove_callback(interrupt)
-    trainer.add_callback(second)
-    trainer.train()
-    assert [r.clock.updates for r in first.receipts] == [3, 6]
-    assert [r.clock.updates for r in second.receipts] == [3, 6, 9, 12, 15, 18]
 
 
 def test_two_callbacks_on_one_trainer_are_refused(tmp_path: Path):

@@ -96,22 +96,6 @@ def test_hook_of_every_update_was_never_due_in_a_run_without_updates():
         sb3_model("DQN", learning_starts=1000).learn(20, callback=HookCallback([SWR]))
 
 
-@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3", "PPO"])
-def test_reset_leaves_the_same_parameters_in_the_optimizers(name: str):
-    algorithm = sb3_model(name)
-    networks = find_networks(algorithm)
-
-    def held() -> list[tuple[int, int]]:
-        groups = [g for n in networks.values() for o in n.optimizers for g in o.param_groups]
-        return [(id(p), p.data_ptr()) for g in groups for p in g["params"]]
-
-    before = held()
-    callback = HookCallback([RESET | {"at": "50%"}])
-    algorithm.learn(40, callback=callback)
-    assert {r.network for r in callback.receipts} == set(networks)
-    assert held() == before
-
-
 class Looking(HookCallback):
     """Copies the networks right after the first firing."""
 
@@ -194,15 +178,6 @@ def test_second_learn_goes_on_with_the_same_hooks():
         algorithm.learn(60, callback=callback)
 
 
-def test_training_goes_on_without_hooks_once_they_are_let_go():
-    callback = HookCallback([RESET | {"every": "1 env_steps"}])
-    algorithm = sb3_model("DQN").learn(20, callback=callback)
-    fired, updates = len(callback.receipts), callback.driver.clock.updates
-    algorithm.learn(20, reset_num_timesteps=False)
-    assert len(callback.receipts) == fired
-    assert callback.driver.clock.updates == updates < algorithm._n_updates
-
-
 def test_callback_does_not_go_on_after_a_learn_without_it(tmp_path: Path):
     callback = HookCallback([RESET | {"at": "50%"}], total="90 env_steps")
     algorithm = sb3_model("DQN").learn(30, callback=callback)
@@ -282,18 +257,6 @@ class Interrupt(BaseCallback):
         if self.num_timesteps == 30:
             raise KeyboardInterrupt
         return True
-
-
-def test_interrupted_callback_fires_no_more_beside_the_next_one():
-    algorithm, first = sb3_model("DQN"), HookCallback([RESET | {"every": "2 updates"}])
-    with pytest.raises(KeyboardInterrupt):
-        algorithm.learn(60, callback=[first, Interrupt()])
-    fired, updates = len(first.receipts), first.driver.clock.updates
-    assert fired == updates // 2 > 0
-    second = HookCallback([RESET | {"every": "2 updates"}])
-    algorithm.learn(60, callback=second)
-    assert (len(first.receipts), first.driver.clock.updates) == (fired, updates)
-    assert len(second.receipts) > fired
 
 
 def test_interrupted_learn_goes_on_with_its_callback():

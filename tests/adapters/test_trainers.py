@@ -63,16 +63,6 @@ def test_hook_that_never_fires_changes_no_bit(host: str, tmp_path: Path):
     assert same(plain.state(), hooked.state())
 
 
-def test_reset_leaves_the_same_parameters_in_the_optimizer(host: str, tmp_path: Path):
-    net, callback = small(), hook_callback(host, [RESET | {"at": "50%"}])
-    before = [(id(p), p.data_ptr()) for p in net.parameters()]
-    fit = Fit(host, tmp_path, net, callback).train()
-    (receipt,) = callback.receipts
-    assert (receipt.network, receipt.clock.updates) == ("model", UPDATES // 2)
-    held = [p for g in fit.optimizer.param_groups for p in g["params"]]
-    assert sorted((id(p), p.data_ptr()) for p in held) == sorted(before)
-
-
 def test_epochs_count_when_the_next_one_begins(host: str, tmp_path: Path):
     callback = hook_callback(host, [RESET | {"every": "1 epochs"}])
     Fit(host, tmp_path, small(), callback, epochs=3).train()

@@ -96,7 +96,7 @@ LIFECYCLE = {"layers": [{"method": "lifecycle", "params": {"life": [3, 6], "reco
     "options",
     [
         slow(CARTPOLE | {"clip_norm": 0.1}),
-        BREAKOUT | {"name": "adamw", "weight_decay": 0.1},
+        slow(BREAKOUT | {"name": "adamw", "weight_decay": 0.1}),
         slow(SIMBA),
         MLP | {"clip_norm": 0.5} | LIFECYCLE,
     ],
@@ -118,10 +118,7 @@ LAYERS = [i.name for i in rows("methods") if lists_face({"method": i.name}, "ins
 @pytest.mark.usefixtures("aot_eager")
 @pytest.mark.parametrize(
     ("method", "trunk"),
-    [
-        ("dropout", MLP),
-        *(slow(method, trunk) for method in LAYERS for trunk in (MLP, SIMBA)),
-    ],
+    [slow(method, trunk) for method in LAYERS for trunk in (MLP, SIMBA)],
 )
 def test_layers_of_methods_in_critics_do_in_compiled_updates_what_they_do_in_eager_ones(
     method: str, trunk: dict[str, Any], agent: Callable[..., Any]

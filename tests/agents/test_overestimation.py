@@ -16,6 +16,7 @@ from rlplast.agents.tasks import Tasks
 from rlplast.run import api
 from tests.agents import toy_control, toy_env
 from tests.every_kind import small_run
+from tests.marks import slow
 from tests.runs import final, lines
 
 GAMMA = 0.9
@@ -159,7 +160,7 @@ def test_agents_are_measured_as_the_slow_twin_does(
     assert scores[KEYS[1]] == pytest.approx(sum(errors) / size, rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["dqn", "sac"])
+@pytest.mark.parametrize("kind", ["dqn", slow("sac")])
 def test_measuring_adds_two_keys_and_changes_nothing_else(kind: str, tmp_path: Path) -> None:
     config = small_run(kind, {})
     found = []

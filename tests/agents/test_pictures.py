@@ -175,7 +175,7 @@ def test_the_critics_loss_trains_the_encoder_and_the_actors_does_not() -> None:
 
 
 @pytest.mark.parametrize(
-    "env", [STACKED, pytest.param(DMC, marks=needs_gl)], ids=["stacked", "dmc"]
+    "env", [STACKED, pytest.param(DMC, marks=[needs_gl, pytest.mark.slow])], ids=["stacked", "dmc"]
 )
 def test_killed_and_resumed_equals(env: Any, tmp_path: Path) -> None:
     keys = SAC | {"env": env}

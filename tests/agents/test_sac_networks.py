@@ -12,7 +12,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order
 from rlplast.core.rng import torch_stream
-from tests.marks import slow
+from tests.marks import slow, slow_but
 from tests.methods.nets import normal, randomise
 
 OBS, ACTION, BATCH = 5, 3, 7
@@ -96,7 +96,7 @@ def test_critic_computes_every_member_by_the_published_formulas(trunk: str, slot
         torch.testing.assert_close(values[slot], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("trunk", TRUNKS)
+@pytest.mark.parametrize("trunk", slow_but(list(TRUNKS)[:1], TRUNKS))
 def test_compiled_critics_have_the_values_activations_and_gradients_of_eager_ones(
     trunk: str,
 ) -> None:

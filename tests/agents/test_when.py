@@ -46,7 +46,7 @@ def clocks(folder: Path, key: str) -> list[int]:
     return [r["updates"] for r in lines if key in r and any(r[u] < n for u, n in end.items())]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["dqn", "supervised"], KINDS))
 def test_every_intervention_fires_when_a_value_is_measured(
     kind: str, corpora: dict[str, str], tmp_path: Path
 ) -> None:
@@ -65,7 +65,7 @@ def test_every_intervention_fires_when_a_value_is_measured(
     assert any(r["sfe"] > 0 for r in receipts)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["dqn", "supervised"], KINDS))
 def test_hooks_fire_at_every_evaluation_and_every_log_line(
     kind: str, corpora: dict[str, str], tmp_path: Path
 ) -> None:

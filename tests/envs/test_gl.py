@@ -6,6 +6,8 @@ from importlib import util
 
 import pytest
 
+from tests.marks import slow
+
 pytestmark = [
     pytest.mark.skipif(ctypes.util.find_library("EGL") is None, reason="needs libEGL"),
     pytest.mark.skipif(util.find_spec("triton") is None, reason="needs Triton"),
@@ -27,7 +29,7 @@ print("loaded")
     [
         ("dmc/cartpole-balance", None),
         ("gym/Reacher-v5", "egl"),
-        ("gym/gymnasium:Pusher-v5", None),
+        slow("gym/gymnasium:Pusher-v5", None),
     ],
 )
 def test_what_compiles_may_be_loaded_after_a_picture(env_id: str, backend: str | None) -> None:

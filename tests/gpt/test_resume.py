@@ -54,7 +54,7 @@ def test_run_has_hooks_of_every_kind_before_and_after(through: Path) -> None:
     assert sum(r["firings"] for r in final(through)["receipts"]) == 3 + 9  # from update 12 on
 
 
-@pytest.mark.parametrize("step", [slow(2), 6, 10, slow(11), 12, slow(16), 20])
+@pytest.mark.parametrize("step", [slow(2), slow(6), 10, slow(11), 12, slow(16), 20])
 def test_run_killed_and_resumed_equals(
     step: int, corpora: dict[str, str], through: Path, tmp_path: Path
 ) -> None:

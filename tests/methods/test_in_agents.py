@@ -18,7 +18,7 @@ from rlplast.optimizers.config import OptimizerConfig
 from rlplast.run import api
 from rlplast.training.trainable import Trainable
 from tests.agents.toy_control import use_slide
-from tests.agents.toy_env import configs, use_wheel
+from tests.agents.toy_env import advanced, configs, use_wheel
 from tests.cli.runs import SMALL
 from tests.marks import slow
 from tests.methods.penalty_cases import CASES, TWINS, row
@@ -55,12 +55,6 @@ def sac(rows: Rows, **agent: Any) -> SAC:
     return SAC(config, CPU)
 
 
-def updated(agent: Any, updates: int) -> Any:
-    while agent.clock.updates < updates:
-        agent.step()
-    return agent
-
-
 def gradients(agent: Trainable, network: str) -> dict[str, Tensor]:
     found = agent.networks[network].module.named_parameters()
     return {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in found}
@@ -86,7 +80,7 @@ def test_update_adds_the_gradient_of_the_term(
 ) -> None:
     """From one state, with and without: in SAC's order nothing before the network differs."""
     rows = [row(method, networks=[network])]
-    plain, penalised = (updated(make(kind, [], monkeypatch), 3) for _ in range(2))
+    plain, penalised = (advanced(make(kind, [], monkeypatch), 3) for _ in range(2))
     while not penalised.owes():
         plain.step()
         penalised.step()
@@ -120,7 +114,7 @@ def test_update_adds_the_gradient_of_the_term(
 
 @pytest.mark.parametrize("kind", ["dqn", "sac"])
 def test_loss_for_probes_is_the_task_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = updated(make(kind, [row(method) for method in CASES], monkeypatch), 4)
+    agent = advanced(make(kind, [row(method) for method in CASES], monkeypatch), 4)
     batch = agent.sample(8, 0)
     losses = {name: agent.loss(name, batch).detach() for name in agent.networks}
     agent.penalties = Penalties([], agent.networks)
@@ -130,7 +124,7 @@ def test_loss_for_probes_is_the_task_alone(kind: str, monkeypatch: pytest.Monkey
 
 def test_gradient_clipping_sees_the_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = make("dqn", [row("l2", params={"coef": 100.0})], monkeypatch, clip_norm=0.5)
-    updated(agent, 1)
+    advanced(agent, 1)
     norms = [p.grad.norm() for p in agent.online.parameters()]
     assert float(torch.stack(norms).norm()) == pytest.approx(0.5, rel=1e-3)
 

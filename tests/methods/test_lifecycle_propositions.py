@@ -22,6 +22,8 @@ import rlplast
 from rlplast.methods.lifecycle_modules import LifecycleLinear
 from tests.methods.nets import normal
 
+pytestmark = pytest.mark.slow  # of the paper: what the layers compute is in test_lifecycle.py
+
 WARM = 0.3
 seeds = st.integers(0, 2**31)
 

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,8 @@ from torch.func import functional_call
 import rlplast
 from rlplast.methods.lifecycle_modules import LifecycleLinear
 from tests.methods.nets import normal
+
+pytestmark = pytest.mark.slow  # of the paper: what the layers compute is in test_lifecycle.py
 
 UNITS, INPUTS = 3, 2
 WARM = 0.3

@@ -17,7 +17,6 @@ from tests.methods.unit_nets import NETS, Trained, entries, normal
 from tests.models import assert_same
 from tests.naive import redo as naive
 
-OPTIMIZERS = ["adam", "adamw_fused", "sgd_momentum"]
 every_net = pytest.mark.parametrize("net", NETS)
 
 

@@ -14,22 +14,12 @@ from rlplast.core.registry import rows
 from rlplast.core.rng import torch_stream
 from rlplast.metrics import output_probe
 from rlplast.metrics.new_targets import Trainability, trainability
-from rlplast.metrics.probe import check_names, measure_run
+from rlplast.metrics.probe import measure_run
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.optimizers.updater import Updater
-from rlplast.run.build import build_trainable
-from rlplast.run.config_file import read_config
 from tests.agents.toy_env import same
 from tests.core.toy import Toy
-from tests.every_kind import KINDS, small_run
-from tests.gpt.runs import write_corpora
-from tests.metrics.test_output_probe import everything, trained
 from tests.models import masters_of, subject
-
-
-@pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return write_corpora(tmp_path_factory.mktemp("corpora"))
 
 
 def mlp(seed: int, width: int = 32) -> nn.Sequential:
@@ -174,27 +164,6 @@ def test_a_network_without_optimizer_or_with_masters_is_refused() -> None:
 
 
 # In runs.
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_in_a_run_it_is_measured_at_the_configs_rate_and_moves_nothing(
-    kind: str, corpora: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(output_probe, "TARGETS", 2)
-    monkeypatch.setattr(output_probe, "STEPS", 3)
-    check_names(["trainability"])
-    run = trained(build_trainable(read_config(small_run(kind, corpora, hooks=[]))), 3)
-    before = everything(run)
-    found = measure_run(run, ["trainability"], 8, 1)
-    assert same(before, everything(run))
-    networks = {"dqn": ["q"], "sac": ["actor", "critic"], "supervised": ["model"], "gpt": ["gpt"]}
-    keys = {
-        f"metric/trainability/{n}{end}" for n in networks[kind] for end in ("", "/low", "/high")
-    }
-    assert found.keys() == keys
-    for name in networks[kind]:
-        low, lost, high = (found[f"metric/trainability/{name}{e}"] for e in ("/low", "", "/high"))
-        assert low <= lost <= high
 
 
 def test_a_run_that_has_not_begun_has_lost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from rlplast.training import checkpoint
 from tests.agents.toy_env import same
 from tests.every_kind import small_run
 from tests.gpt.runs import MODEL, write_corpora
-from tests.marks import slow
+from tests.marks import slow, slow_but
 from tests.methods.unit_nets import normal
 from tests.models import build
 from tests.naive import regrama as naive
@@ -95,7 +95,7 @@ def measurable() -> Iterator[str]:
         yield info.name
 
 
-@pytest.mark.parametrize("of", SMALL)
+@pytest.mark.parametrize("of", slow_but(SMALL.keys() - {"sac", "supervised"}, SMALL))
 @pytest.mark.usefixtures("few_steps")
 def test_every_metric_of_a_run_is_measured_and_none_moves_the_training(
     of: str, corpora: dict[str, str], tmp_path: Path

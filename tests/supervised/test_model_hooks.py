@@ -178,7 +178,7 @@ def test_mlp_units_of_fires_vision_transformer_live_and_sleep() -> None:
 
 # --- Every method -----------------------------------------------------------------------------
 
-EVERYWHERE = ("mlp", "cnn", "cnn_bn", "resnet18", "vit_tiny", "vit_tiny_fire")
+EVERYWHERE = ("cnn_bn", "resnet18", "vit_tiny", "vit_tiny_fire")
 REFUSED = {
     ("swr", "resnet18"): r"model branches: add joins",
     ("swr", "vit_tiny"): r"blocks\.0\.attn\.qkv\.\w\.weight is one part .* no forward order",

@@ -18,8 +18,6 @@ from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora
 from tests.models import build, data
 
-NETWORKS = {"dqn": "q", "supervised": "model", "gpt": "gpt"}
-
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
