@@ -131,7 +131,7 @@ class DQN(OffPolicyAgent):
         """
         agent = self.config.agent
         with self._autocast():
-            values, found = self._taps("q", batch.obs)
+            values, found = self._with_activations("q", batch.obs)
             q = q_of(values, batch.action).float()
             with torch.no_grad():
                 q_next = self.target(batch.obs_next)
@@ -190,4 +190,4 @@ class DQN(OffPolicyAgent):
     @torch.no_grad()
     def activations(self, network: str, batch: Batch) -> Activations:
         """Return hidden activations of the online network on a batch's observations."""
-        return self._taps("q", batch.obs, wanted=True)[1]
+        return self._with_activations("q", batch.obs, wanted=True)[1]

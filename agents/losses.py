@@ -62,16 +62,16 @@ def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor,
     return u.tanh(), (log_normal - log_det).sum(-1)
 
 
-def between(log_std: Tensor, law: str, low: float, high: float) -> Tensor:
+def between(log_std: Tensor, how: str, low: float, high: float) -> Tensor:
     """Return what a head gives for log σ, brought between bounds.
 
     Args:
         log_std: of any size.
-        law: ``squash`` is low + ½(high − low)(tanh x + 1), as SimBa; ``clamp`` cuts, as
+        how: ``squash`` is low + ½(high − low)(tanh x + 1), as SimBa; ``clamp`` cuts, as
             Stable-Baselines3.
         low: lower bound.
         high: upper bound.
     """
-    if law == "clamp":
+    if how == "clamp":
         return log_std.clamp(low, high)
     return low + 0.5 * (high - low) * (log_std.tanh() + 1)

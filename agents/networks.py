@@ -1,6 +1,6 @@
 """Networks of the agents: described as data, initialised by Block.
 
-A network declares the forward order of its layers (``forward_order``) and the law that
+A network declares the forward order of its layers (``forward_order``) and the initializer that
 initialises each Block (``init_block``), and returns its hidden activations.
 """
 
@@ -23,7 +23,7 @@ from rlplast.core.network.own import (
     factory_of,
     is_factory,
     made,
-    own_law,
+    own_initializer,
 )
 from rlplast.core.network.units import Step, UnitSpec, activated
 
@@ -169,7 +169,7 @@ class OwnQNetwork(nn.Module):
         self.net = make(seed=seed)
         check_again(key, self.net, make(seed=seed))
         check_outputs(key, self.net, zeros, num_actions)
-        self.init_block = own_law(lambda seed: nn.ModuleDict({"net": make(seed=seed)}))
+        self.init_block = own_initializer(lambda seed: nn.ModuleDict({"net": make(seed=seed)}))
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return action values, (batch, actions)."""
@@ -259,7 +259,7 @@ class QNetwork(nn.Module):
         ]
 
     def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
-        """Draw one Block by this network's law."""
+        """Draw one Block by this network's initializer."""
         if self.init == "torch" or block.kind == "norm":
             return torch_default(block, generator)
         if self.init == "orthogonal":
@@ -271,9 +271,9 @@ class QNetwork(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return action values, (batch, actions)."""
-        return self.forward_taps(obs)[0]
+        return self.forward_activations(obs)[0]
 
-    def forward_taps(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward_activations(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return action values and the activations after each hidden layer's nonlinearity."""
         kind = obs.device.type
         low = torch.is_autocast_enabled(kind)  # the first layer would round to it anyway

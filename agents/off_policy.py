@@ -20,7 +20,7 @@ from rlplast.agents.experience import Experience
 from rlplast.agents.off_policy_config import OffPolicyConfig
 from rlplast.agents.overestimation import Values
 from rlplast.agents.replay import Batch, Replay
-from rlplast.agents.sequence import Sequence
+from rlplast.agents.sequence import TaskSequence
 from rlplast.agents.tasks import Tasks
 from rlplast.core.clock import Clock
 from rlplast.core.device import compile_options, on_device
@@ -130,7 +130,7 @@ class OffPolicyAgent(ABC):
         return self.sequence.is_over(self.clock.phase, self.clock.env_steps)
 
     @property
-    def sequence(self) -> Sequence:
+    def sequence(self) -> TaskSequence:
         """Which task comes when."""
         return self.tasks.sequence
 
@@ -267,7 +267,9 @@ class OffPolicyAgent(ABC):
         """Whether the next step compiles the update, which takes seconds."""
         return not self._whole and self.owes() and self._compiles_whole()
 
-    def _taps(self, network: str, *inputs: Any, wanted: bool = False) -> tuple[Any, Activations]:
+    def _with_activations(
+        self, network: str, *inputs: Any, wanted: bool = False
+    ) -> tuple[Any, Activations]:
         """Return what a network gives, and its hidden activations.
 
         Our networks return them. Those of users are read by forward hooks: if activations are
@@ -276,9 +278,9 @@ class OffPolicyAgent(ABC):
         handle = self.networks[network]
         module: Any = handle.module
         if not self._is_of_user(network):
-            return module.forward_taps(*inputs)
+            return module.forward_activations(*inputs)
         read = wanted or network in self.recorded
-        if not read or not any(group.tap for group in handle.units().groups):
+        if not read or not any(group.point for group in handle.units().groups):
             return module(*inputs), {}
         with record(handle) as found:
             values = module(*inputs)

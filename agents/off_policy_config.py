@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt
 from rlplast.agents.anneal import Anneal, AnnealConfig, anneal_of
 from rlplast.agents.compiled import chosen
 from rlplast.agents.sampling import SamplingConfig, sampling_of
-from rlplast.agents.sequence import EnvConfig, Sequence, spec_of
+from rlplast.agents.sequence import EnvConfig, TaskSequence, spec_of
 from rlplast.agents.update_plan import Ratio, UpdatePlan, ratios_of
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
@@ -221,13 +221,13 @@ class OffPolicyConfig(RunConfig):
         """What schedules may count: episodes too, whether lines show them or not."""
         return tuple(dict.fromkeys((*self.units, "episodes")))
 
-    def sequence(self) -> Sequence:
+    def sequence(self) -> TaskSequence:
         """Return the tasks of the run's phases.
 
         Raises:
             ConfigError: for keys that do not go together.
         """
-        return Sequence.parse(self.env)
+        return TaskSequence.parse(self.env)
 
     def total_time(self) -> Time:
         """Return the run's length.
@@ -239,9 +239,9 @@ class OffPolicyConfig(RunConfig):
             return Time.parse(_TOTAL)
         return super().total_time()
 
-    def settled(self, parent: RunConfig | None = None) -> "OffPolicyConfig":
+    def resolved(self, parent: RunConfig | None = None) -> "OffPolicyConfig":
         """Return the config with what ``device: auto`` and ``accelerate: auto`` stand for."""
-        found: Any = super().settled(parent)
+        found: Any = super().resolved(parent)
         if self.agent.accelerate != "auto":
             return found
         choice = parent.agent.accelerate if isinstance(parent, OffPolicyConfig) else chosen(found)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rlplast.agents.losses import between
 from rlplast.core.errors import ConfigError
-from rlplast.core.network.own import check_again, check_outputs, factory_of, made, own_law
+from rlplast.core.network.own import check_again, check_outputs, factory_of, made, own_initializer
 from rlplast.core.rng import derive_seed
 
 __all__ = ["OwnActor", "OwnCritic"]
@@ -84,14 +84,14 @@ class OwnActor(nn.Module):
         make, width = _making(name, 0, obs_shape, action_dim, seed)
         self.net = make(seed)
         self.mean, self.log_std = (nn.Linear(width, action_dim) for _ in range(2))
-        self.law = log_std, log_std_min, log_std_max
-        self.init_block = own_law(lambda seed: nn.ModuleDict({"net": make(seed)}))
+        self.log_std_range = log_std, log_std_min, log_std_max
+        self.init_block = own_initializer(lambda seed: nn.ModuleDict({"net": make(seed)}))
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log_std, (batch, action_dim), of (batch, *obs_shape)."""
         hidden = self.net(obs).float()
         mean, log_std = (head(hidden).float() for head in (self.mean, self.log_std))
-        return mean, between(log_std, *self.law)
+        return mean, between(log_std, *self.log_std_range)
 
 
 class OwnCritic(nn.Module):
@@ -117,7 +117,7 @@ class OwnCritic(nn.Module):
         make, width = _making(name, 1, obs_shape, action_dim, seed)
         self.nets = nn.ModuleList(make(derive_seed(seed, i)) for i in range(members))
         self.heads = nn.ModuleList(nn.Linear(width, 1) for _ in range(members))
-        self.init_block = own_law(
+        self.init_block = own_initializer(
             lambda seed: nn.ModuleDict(
                 {"nets": nn.ModuleList(make(derive_seed(seed, i)) for i in range(members))}
             )

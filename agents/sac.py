@@ -1,6 +1,6 @@
 """SAC: soft actor-critic from replay at any replay ratio, with SimBa networks or plain MLPs.
 
-Source: Haarnoja et al. 2018 (arXiv:1812.05905); sizes, init laws, normalisation and the order
+Source: Haarnoja et al. 2018 (arXiv:1812.05905); sizes, initializers, normalisation and the order
 of updates of SimBa (Lee et al. 2025), as FIRE ran it on HumanoidBench. Three networks take
 hooks: ``actor``, ``critic`` (all critics stacked; followed by its target), ``temperature``.
 
@@ -153,7 +153,7 @@ class SAC(OffPolicyAgent):
 
     def _policy_taps(self, obs: Tensor) -> tuple[tuple[Tensor, Tensor], Activations]:
         with self._autocast():
-            (mean, log_std), found = self._taps("actor", obs)
+            (mean, log_std), found = self._with_activations("actor", obs)
         return (mean.float(), log_std.float()), found
 
     def _for_actor(self, obs: Tensor) -> Tensor:
@@ -213,7 +213,7 @@ class SAC(OffPolicyAgent):
             value_next = q_next.float().amin(0) - self.temperature() * log_prob
             target = data.reward + data.discount * value_next
         with self._autocast():
-            q, found = self._taps("critic", self._for_critic(data.obs), data.action)
+            q, found = self._with_activations("critic", self._for_critic(data.obs), data.action)
         q = q.float()
         loss = (q - target).square().mean(1).sum()
         return loss, q.detach().mean(), self._kept("critic", found)
@@ -341,9 +341,11 @@ class SAC(OffPolicyAgent):
         """Return hidden activations of a network on a batch; the temperature has none."""
         data = batch.transitions
         if network == "actor":
-            return self._taps("actor", self._for_actor(data.obs), wanted=True)[1]
+            return self._with_activations("actor", self._for_actor(data.obs), wanted=True)[1]
         if network == "critic":
-            return self._taps("critic", self._for_critic(data.obs), data.action, wanted=True)[1]
+            return self._with_activations(
+                "critic", self._for_critic(data.obs), data.action, wanted=True
+            )[1]
         return {}
 
     def state_dict(self) -> dict[str, Any]:

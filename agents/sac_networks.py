@@ -2,8 +2,8 @@
 
 Source: Haarnoja et al. 2018; trunks of SimBa (Lee et al. 2025, as in FIRE's SAC) and of
 Stable-Baselines3 (fully-connected layers), of DrQ for pictures (`rlplast.agents.encoders`). Like
-`rlplast.agents.networks`, each declares its forward order and the law of each Block, and returns
-its hidden activations. Those that users bring are in `rlplast.agents.own_sac`.
+`rlplast.agents.networks`, each declares its forward order and each Block's initializer, and returns its
+hidden activations. Those that users bring are in `rlplast.agents.own_sac`.
 """
 
 import math
@@ -190,9 +190,9 @@ class _TrunkNetwork(nn.Module):
         return [[f"blocks.{i}.fc2"] for i in range(self.trunk.blocks) if self.trunk.kind == "simba"]
 
     def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
-        """Draw one Block by the trunk's law, on the CPU.
+        """Draw one Block by the trunk's initializer, on the CPU.
 
-        ``mlp``: torch's own laws, as Stable-Baselines3. ``simba``: weights inside residual
+        ``mlp``: torch's own initializers, as Stable-Baselines3. ``simba``: weights inside residual
         blocks He-normal, cut at two standard deviations; other weights orthogonal with gain
         1; biases 0; norms 1 and 0. With ``init: orthogonal`` all weights are orthogonal with gain
         √2, but for the head `log_std` with gain 1; biases 0 (Nikishin et al. 2022).
@@ -259,17 +259,17 @@ class Actor(_TrunkNetwork):
             raise ConfigError(
                 f"log_std_min = {log_std_min}: allowed is less than log_std_max = {log_std_max}"
             )
-        self.log_std_law, self.bounds = log_std, (log_std_min, log_std_max)
+        self.log_std_how, self.bounds = log_std, (log_std_min, log_std_max)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log_std, (batch, action_dim), at least float32, of (batch, obs_dim)."""
-        return self.forward_taps(obs)[0]
+        return self.forward_activations(obs)[0]
 
-    def forward_taps(self, obs: Tensor) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
+    def forward_activations(self, obs: Tensor) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
         """Return what `forward` does and the activations after each ReLU, (batch, units)."""
         hidden, taps = self._hidden(obs if self.projection is None else self.projection(obs))
         mean, log_std = (at_least_float32(self.get_submodule(head)(hidden)) for head in self.heads)
-        return (mean, between(log_std, self.log_std_law, *self.bounds)), taps
+        return (mean, between(log_std, self.log_std_how, *self.bounds)), taps
 
 
 class Critic(_TrunkNetwork):
@@ -320,7 +320,7 @@ class Critic(_TrunkNetwork):
         """
         return self._values(obs, action)[0]
 
-    def forward_taps(self, obs: Tensor, action: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward_activations(self, obs: Tensor, action: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return values and the activations after each ReLU, (batch, units, …).
 
         Each member has its own, named like its Blocks: ``[0].fc1``, ``[1].fc1``, …
@@ -442,9 +442,9 @@ def actor_of(
         critic: what `critic_of` returned.
         seed: that buffers of a user's network are drawn from.
     """
-    law = agent.log_std_min, agent.log_std_max, agent.log_std
+    log_std = agent.log_std_min, agent.log_std_max, agent.log_std
     if is_factory(agent.network):
-        return OwnActor(agent.network, obs_shape, action_dim, *law, seed)
+        return OwnActor(agent.network, obs_shape, action_dim, *log_std, seed)
     encoder = getattr(critic, "encoder", None)
     obs_dim = obs_shape[0] if encoder is None else encoder.features
-    return Actor(obs_dim, action_dim, TrunkSpec.of(agent, "actor"), *law)
+    return Actor(obs_dim, action_dim, TrunkSpec.of(agent, "actor"), *log_std)

@@ -1,7 +1,7 @@
 """Which task comes when: the keys of ``env`` that make one run out of several tasks.
 
 - `EnvConfig`: the section ``env``.
-- `Sequence`: the tasks of its phases, and where a count of env_steps lies among them.
+- `TaskSequence`: the tasks of its phases, and where a count of env_steps lies among them.
 - `shift_of`: reads the key ``env.shift``.
 - `spec_of`: the description of an environment that a config names.
 """
@@ -20,7 +20,7 @@ from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, check_choice, check_known, shortened
 from rlplast.core.validation import Section, check_value
 
-__all__ = ["EnvConfig", "Sequence", "shift_of", "spec_of"]
+__all__ = ["EnvConfig", "TaskSequence", "shift_of", "spec_of"]
 
 
 @dataclass
@@ -64,7 +64,7 @@ class EnvConfig(Section):
 
 
 @dataclass(frozen=True)
-class Sequence:
+class TaskSequence:
     """The tasks of a run, by phase.
 
     Attributes:
@@ -82,7 +82,7 @@ class Sequence:
     switch: Switch
 
     @classmethod
-    def parse(cls, env: EnvConfig) -> "Sequence":
+    def parse(cls, env: EnvConfig) -> "TaskSequence":
         """Read the keys.
 
         Raises:
@@ -118,7 +118,7 @@ class Sequence:
         return cls(each, tasks, names, ((env.id, env.options),) * env.tasks, switch)
 
     @classmethod
-    def _of_sequence(cls, env: EnvConfig, each: int, switch: Switch) -> "Sequence":
+    def _of_sequence(cls, env: EnvConfig, each: int, switch: Switch) -> "TaskSequence":
         if env.tasks is not None:
             raise ConfigError(
                 f"env.tasks = {env.tasks} with env.sequence: its length is their number; leave "

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlplast import envs
-from rlplast.agents.sequence import EnvConfig, Sequence, shift_of
+from rlplast.agents.sequence import EnvConfig, TaskSequence, shift_of
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import numpy_stream
 
@@ -33,7 +33,7 @@ class Tasks:
     """
 
     def __init__(self, env: EnvConfig, seed: int) -> None:
-        self.env, self.sequence = env, Sequence.parse(env)
+        self.env, self.sequence = env, TaskSequence.parse(env)
         tasks = self.sequence.envs
         self._shifts = [envs.NO_SHIFT] * len(tasks)
         if self.sequence.each is None:

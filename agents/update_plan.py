@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rlplast.agents.sequence import Sequence
+from rlplast.agents.sequence import TaskSequence
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, check_known
 from rlplast.core.validation import check_value
@@ -95,7 +95,7 @@ class UpdatePlan:
     ratios: tuple[tuple[int, float], ...]
     initial_steps: int
     initial_updates: int
-    sequence: Sequence
+    sequence: TaskSequence
 
     def owed(self, before: int, after: int) -> float:
         """Return the updates owed for the env_steps after `before` and up to `after`."""

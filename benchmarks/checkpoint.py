@@ -33,7 +33,7 @@ from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.schedule import Schedule
 from rlplast.run import api
 from rlplast.training import checkpoint
-from rlplast.training.loop import Cadence, Loop
+from rlplast.training.loop import Intervals, Loop
 from rlplast.training.run_folder import RunFolder
 
 APART = 10_000  # env_steps from one checkpoint to the next
@@ -104,7 +104,7 @@ def bench(folder: Path, trainable: Synthetic, checkpoints: int) -> Stopwatch:
         Hooks((), trainable.networks, str(total), 0, trainable.units),
         total,
         RunFolder(folder),
-        Cadence(every, None, None, every, keep=checkpoints + 2),
+        Intervals(every, None, None, every, keep=checkpoints + 2),
         observer=watch,
         until=(Time(trainable.apart * (checkpoints + 1), "updates"),),
     )

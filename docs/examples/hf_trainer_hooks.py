@@ -13,7 +13,7 @@ from rlplast.adapters.hf_trainer import HookCallback
 
 HOOKS = [
     {"method": "shrink_perturb", "at": "50%", "params": {"coef": 0.5}},
-    {"method": "full_reset", "at": "75%"},  # by GPT-2's own initialisation law
+    {"method": "full_reset", "at": "75%"},  # by GPT-2's own initializer
 ]
 
 

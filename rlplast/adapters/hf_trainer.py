@@ -82,7 +82,7 @@ class HookCallback(DriverCallback, TrainerCallback):
         # Only with a length does the Trainer know epochs; without, a schedule in them is refused.
         counted = {"epochs": int(state.epoch)} if has_length(kwargs.get("train_dataloader")) else {}
         raw, root = raw_optimizer(optimizer), unwrap(model)
-        networks = find_networks(root, [raw], self.paths, lambda path: _law(root, path))
+        networks = find_networks(root, [raw], self.paths, lambda path: _initializer(root, path))
         self.driver.begin(
             networks,
             {raw: lambda: True},
@@ -133,10 +133,10 @@ def _saved(args: Any, step: int) -> Path:
     )
 
 
-def _law(root: nn.Module, path: str) -> Init | None:
-    """Return the initialisation law of a pretrained model's class for its part at `path`.
+def _initializer(root: nn.Module, path: str) -> Init | None:
+    """Return the initializer of a pretrained model's class for its part at `path`.
 
-    Such a law is code that fills whole models (GPT-2 initialises a layer by its place). So a
+    It is code that fills whole models (GPT-2 initialises a layer by its place). So a
     firing's first draw initialises a copy of the model from the firing's stream; the others
     of that firing are read off the same copy.
     """

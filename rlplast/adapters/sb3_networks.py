@@ -1,4 +1,4 @@
-"""What Stable-Baselines3 and sb3-contrib algorithms consist of: networks, laws, orders, units.
+"""What Stable-Baselines3 and sb3-contrib algorithms have: networks, initializers, orders, units.
 
 - `find_networks`: the networks of an algorithm that hooks may touch.
 """
@@ -33,7 +33,7 @@ Chains = Sequence[Sequence[str]]
 
 
 def find_networks(model: Any, named: Collection[str] = ()) -> dict[str, Network]:
-    """Return the networks of an algorithm, each with its optimizer, followers and law.
+    """Return the networks of an algorithm, each with its optimizer, followers and initializer.
 
     Args:
         model: a Stable-Baselines3 or sb3-contrib algorithm that is set up.
@@ -100,7 +100,7 @@ def _actor_critic(model: Any) -> dict[str, Network]:
             followers,
             chains[name],
             heads=heads if name == "actor" else (),
-            law=_law({"log_std": getattr(actor, "log_std_init", 0.0)}, {}),
+            initializer=_initializer({"log_std": getattr(actor, "log_std_init", 0.0)}, {}),
         )
     if getattr(model, "ent_coef_optimizer", None) is not None:
         networks["temperature"] = _temperature(model)
@@ -108,7 +108,7 @@ def _actor_critic(model: Any) -> dict[str, Network]:
 
 
 def _temperature(model: Any) -> Network:
-    """Return log α, which is a bare tensor there, as a network; its law is its start."""
+    """Return log α, which is a bare tensor there, as a network; its initializer is its start."""
     module = nn.Module()
     module._parameters["log_alpha"] = model.log_ent_coef
     optimizer = raw_optimizer(model.ent_coef_optimizer)
@@ -135,21 +135,25 @@ def _on_policy(policy: Any, named: Collection[str]) -> dict[str, Network]:
         "action_net": 0.01,
         "value_net": 1.0,
     }
-    law = _law({"log_std": policy.log_std_init}, gains if policy.ortho_init else {})
+    initializer = _initializer({"log_std": policy.log_std_init}, gains if policy.ortho_init else {})
     chains = {
         "actor": ["mlp_extractor.policy_net", "action_net"],
         "critic": ["mlp_extractor.value_net", "value_net"],
     }
     if parts:
         return {
-            name: _network(name, part, policy.optimizer, {}, [chains[name]], law=law)
+            name: _network(
+                name, part, policy.optimizer, {}, [chains[name]], initializer=initializer
+            )
             for name, part in parts_of(policy).items()
         }
     shared, both = policy.share_features_extractor, list(chains.values())
     if not shared:
         both = [[_EXTRACTOR, *both[0]], ["vf_features_extractor", *both[1]]]
     return {
-        "policy": _network("policy", policy, policy.optimizer, {}, both, shared=shared, law=law)
+        "policy": _network(
+            "policy", policy, policy.optimizer, {}, both, shared=shared, initializer=initializer
+        )
     }
 
 
@@ -162,7 +166,7 @@ def _network(
     *,
     heads: tuple[str, ...] = (),
     shared: bool = True,
-    law: Init | None = None,
+    initializer: Init | None = None,
 ) -> Network:
     """Return a network whose forward order and units are known.
 
@@ -182,7 +186,13 @@ def _network(
             order = [leaf for part in parts for leaf in _leaves(module, part)]
             order += [heads] if heads else []
     network = Network(
-        name, module, raw_optimizer(optimizer), followers, order=order, init=law, units=units
+        name,
+        module,
+        raw_optimizer(optimizer),
+        followers,
+        order=order,
+        init=initializer,
+        units=units,
     )
     if len(chains) > 1:
         for member in (network, *network.followers.values()):
@@ -272,8 +282,8 @@ def _renormalises(module: nn.Module) -> bool:
     return hasattr(module, "ra_mean") and hasattr(module, "ra_var")
 
 
-def _law(constants: Mapping[str, float], gains: Mapping[str, float]) -> Init:
-    """Return a law: constants by tensor, orthogonal weights and zero biases by part, or torch's.
+def _initializer(constants: Mapping[str, float], gains: Mapping[str, float]) -> Init:
+    """Return an initializer: constants by tensor, orthogonal weights by part, or torch's.
 
     An LSTM's tensors are U(−1/√hidden, 1/√hidden), as torch draws them.
     """

@@ -79,7 +79,7 @@ def find_networks(
         optimizers: all optimizers of the trainer.
         paths: network name → path of a part of `root` ("" is all of it), or a list of that
             path and those of its followers; None for one network ``model`` of everything.
-        init: returns the initialisation law of the part at a path, None for torch's own.
+        init: returns the initializer of the part at a path, None for torch's own.
 
     Raises:
         ConfigError: for a path that does not exist, a sharded part, or a trainable parameter

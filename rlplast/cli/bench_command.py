@@ -37,13 +37,13 @@ def run(args: argparse.Namespace) -> int:
     config: Any = read_config(args.config, overrides(args.overrides))
     with stoppable():
         sides = measure(config, lambda what: warn(f"{time.monotonic() - began:4.0f} s  {what}"))
-    settled: Any = config.settled()
-    count = int(length(settled).get("updates", 0))
+    resolved: Any = config.resolved()
+    count = int(length(resolved).get("updates", 0))
     say(f"| accelerate | an update, ms | set up, s | {count:,} updates | pays from |")
     say("|---|---|---|---|---|")
     for name, side in sides.items():
         say(f"| {name} | {_cells(side, sides['off'], count)} |")
-    say(f"\n{conclusion(getattr(settled, 'agent', settled).accelerate, sides, count)}")
+    say(f"\n{conclusion(getattr(resolved, 'agent', resolved).accelerate, sides, count)}")
     return 0
 
 

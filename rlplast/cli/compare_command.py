@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    from rlplast.report.compare import compare  # statistics are slow to import
+    from rlplast.report.two_runs import compare  # statistics are slow to import
 
     found = compare(*args.runs)
     if args.json:

@@ -155,7 +155,7 @@ class GPT(nn.Module):
         return [[f"h.{i}.attn.c_proj", f"h.{i}.mlp.c_proj"] for i in range(len(self.h))]
 
     def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
-        """Draw one Block by GPT-2's law: N(0, 0.02²), norms 1 and 0, biases 0.
+        """Draw one Block by GPT-2's initializer: N(0, 0.02²), norms 1 and 0, biases 0.
 
         Projections back into the stream have 0.02/√(2·layers) for 0.02.
         """
@@ -190,7 +190,7 @@ class GPT(nn.Module):
         """Return the mean cross-entropy in nats per token, of int64 (batch, time) each."""
         return cross_entropy(self(tokens), targets)
 
-    def forward_taps(self, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward_activations(self, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return logits, and each MLP's activations after its GELU.
 
         Activations are (batch·time, 4·width) each, named ``h.0.mlp.c_fc`` and so on: every token is

@@ -61,7 +61,7 @@ class _Loss(nn.Module):
         with torch.autocast(self.device_type, self.dtype, enabled=self.dtype != torch.float32):
             if not record:
                 return self.gpt.loss(rows[:, :-1], rows[:, 1:]), {}
-            logits, found = self.gpt.forward_taps(rows[:, :-1])
+            logits, found = self.gpt.forward_activations(rows[:, :-1])
             return cross_entropy(logits, rows[:, 1:]), {k: v.detach() for k, v in found.items()}
 
 
@@ -275,9 +275,9 @@ class GPTTrainer(Trainable):
 
     @torch.no_grad()
     def activations(self, network: str, batch: Tensor) -> Activations:
-        """Return the MLPs' activations after their GELU, in eval mode; see `GPT.forward_taps`."""
+        """Return the MLPs' activations after their GELU, in evaluation mode."""
         with in_mode(self.gpt, train=False):
-            return self.gpt.forward_taps(batch[:, :-1])[1]
+            return self.gpt.forward_activations(batch[:, :-1])[1]
 
     def state_dict(self) -> dict[str, Any]:
         """Return streams, every process's dropout generator, sums and the gradient scale."""

@@ -65,8 +65,8 @@ class Cbp(Method):
         utility: what a unit is worth; the paper's Algorithm 1 has contribution.
         accumulate: whether fractions of a unit add up; else they are chances, as in the class
             of the code.
-        init: law of the new weights: uniform as Kaiming's, or torch's default; convs have the
-            latter always (code).
+        init: how new weights are drawn: uniform as Kaiming's, or as torch does; convs always as
+            torch does (code).
         bias_transfer: whether the mean activation of a replaced unit goes into the biases
             downstream (the paper's intent, which the code loses).
     """

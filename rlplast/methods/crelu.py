@@ -65,7 +65,7 @@ class CReLU(Method):
                     f"crelu: {join.path} has the nonlinearity {join.nonlinearity}: allowed is relu"
                 )
         for join in joins:
-            model.get_submodule(join.tap.path).register_forward_hook(BothSigns(join.dim))
+            model.get_submodule(join.point.path).register_forward_hook(BothSigns(join.dim))
             mark(join, self.name)
             if self.width == "halve":
                 halve(join.layer)

@@ -70,7 +70,7 @@ class DeepFourier(Method):
         """
         joins = find_joins(model, self.name, halves=True)
         for join in joins:
-            if join.tap.nonlinearity is None:
+            if join.point.nonlinearity is None:
                 raise ConfigError(
                     f"deep_fourier: {join.path} has the nonlinearity {join.nonlinearity} as a "
                     "function, or as a module that others use: give it a module of its own, such "
@@ -79,8 +79,8 @@ class DeepFourier(Method):
         for join in joins:
             halve(join.layer)
             mark(join, self.name)
-            if join.tap.nonlinearity:
-                old = model.get_submodule(join.tap.nonlinearity)
+            if join.point.nonlinearity:
+                old = model.get_submodule(join.point.nonlinearity)
                 put(model, old, FourierFeatures(join.dim))
             else:
                 vars(join.layer)[NONLINEARITY] = Fourier(join.dim)

@@ -27,7 +27,7 @@ class FullReset(Method):
     observation statistics stay.
 
     Attributes:
-        init: ``fresh`` draws from each layer's law and the firing's own stream; ``stored``
+        init: ``fresh`` draws from each layer's initializer and the firing's own stream; ``stored``
             returns to θ0, as official code does.
     """
 

@@ -37,7 +37,7 @@ class HeadReset(Method):
         layers: how many linear layers, counted from the last, heads side by side (an actor's
             mean and log σ) as one; None for all of them in a network with convs (but one in a
             transformer, whose patches a conv embeds), else one.
-        init: ``fresh`` draws from the layer's law, ``stored`` returns to θ0.
+        init: ``fresh`` draws from the layer's initializer, ``stored`` returns to θ0.
     """
 
     layers: PositiveInt | None = None

@@ -17,7 +17,7 @@ from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.install import hidden_layers, kind_of
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.network.unit_search import JOINED
-from rlplast.core.network.units import Tap, UnitGroup
+from rlplast.core.network.units import ActivationPoint, UnitGroup
 from rlplast.core.rng import torch_stream
 
 __all__ = ["Join", "find_joins", "halve", "mark", "widen"]
@@ -36,7 +36,7 @@ class Join:
         path: of the layer.
         layer: the layer.
         readers: the layers that read it, by path.
-        tap: where its nonlinearity is.
+        point: where its nonlinearity is.
         nonlinearity: its name.
         dim: the dimension of the units: channels, also when flattened, or the last.
     """
@@ -44,7 +44,7 @@ class Join:
     path: str
     layer: nn.Module
     readers: dict[str, nn.Module]
-    tap: Tap
+    point: ActivationPoint
     nonlinearity: str
     dim: int
 
@@ -79,7 +79,7 @@ def _join(model: nn.Module, path: str, groups: Sequence[UnitGroup]) -> Join:
         path,
         layer,
         {reader: model.get_submodule(reader) for reader in readers},
-        first.tap,  # pyright: ignore[reportArgumentType]
+        first.point,  # pyright: ignore[reportArgumentType]
         first.nonlinearity,
         1 if first.weight.block.kind == "conv" else -1,
     )
@@ -93,15 +93,15 @@ def _no_halves(join: Join) -> str | None:
     rows = getattr(layer, _sizes(layer)[0])
     if rows % 2 or getattr(layer, "groups", 1) != 1:
         return f"has {rows} outputs, which cannot be halved (an odd number, or a grouped conv)"
-    if join.tap.norms:
-        return f"is followed by the norm {join.tap.norms[0]}, which would not fit half of it"
+    if join.point.norms:
+        return f"is followed by the norm {join.point.norms[0]}, which would not fit half of it"
     return None
 
 
 def _no_twice(join: Join) -> str | None:
     """Say why the layers that read a layer cannot read twice as much; None if they can."""
-    norms = join.tap.norms
-    before = norms.index(join.tap.path) + 1 if join.tap.path in norms else 0
+    norms = join.point.norms
+    before = norms.index(join.point.path) + 1 if join.point.path in norms else 0
     if norms[before:]:
         return f"is followed by the norm {norms[before]} after its nonlinearity"
     for path, reader in join.readers.items():
@@ -130,7 +130,7 @@ def halve(layer: Any) -> None:
 
 
 def widen(layer: Any, seed: int) -> None:
-    """Give a layer twice the inputs, with a weight drawn by torch's law for its kind."""
+    """Give a layer twice the inputs, with a weight drawn by torch's initializer for its kind."""
     size, old = _sizes(layer)[1], layer.weight
     axis = 2 if isinstance(layer, StackedLinear) else 1
     shape = [n * 2 if i == axis else n for i, n in enumerate(old.shape)]

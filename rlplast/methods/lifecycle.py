@@ -30,7 +30,7 @@ from rlplast.methods.lifecycle_modules import (
     LifecycleUnits,
     StackedLifecycleLinear,
 )
-from rlplast.methods.lifecycle_tick import Place, tick
+from rlplast.methods.lifecycle_tick import InstalledLayer, tick
 
 __all__ = ["Lifecycle"]
 
@@ -125,7 +125,7 @@ class Lifecycle(Method):
         found = dict.fromkeys(group.weight.block.path for group in units.groups)
         # A head is rows of three projections: of linear layers, which have no mask for it, or of
         # torch's attention, which gets one.
-        heads = {g.weight.block.path for g in units.groups if g.tap is None}
+        heads = {g.weight.block.path for g in units.groups if g.point is None}
         attention = nn.MultiheadAttention
         able = [p for p in found if p not in heads or isinstance(model.get_submodule(p), attention)]
         paths = [path for path in able if _is_unit_layer(model.get_submodule(path))]
@@ -147,18 +147,18 @@ class Lifecycle(Method):
         return named_layers(model, names, _is_unit_layer, "lifecycle.layers")
 
 
-def _places(network: Network) -> list[Place]:
+def _places(network: Network) -> list[InstalledLayer]:
     """Return the layers of a network that tick; found once."""
-    if "lifecycle" not in network.memo:
-        network.memo["lifecycle"] = [
+    if "lifecycle" not in network.cache:
+        network.cache["lifecycle"] = [
             _place(network, path, module)
             for path, module in network.module.named_modules()
             if isinstance(module, LifecycleUnits) and not module.follows
         ]
-    return network.memo["lifecycle"]
+    return network.cache["lifecycle"]
 
 
-def _place(network: Network, path: str, layer: LifecycleUnits) -> Place:
+def _place(network: Network, path: str, layer: LifecycleUnits) -> InstalledLayer:
     # Of each parameter of a module, the master that stands for it.
     masters = {id(b.module._parameters.get(b.spec.tensor)): b.param for b in network.blocks}
     size = layer.unit_shape()[-1]
@@ -167,7 +167,7 @@ def _place(network: Network, path: str, layer: LifecycleUnits) -> Place:
     groups = network.units().groups if layer.lifecycle.clear_moments else ()
     outgoing = [p for g in groups if g.weight.block.path == path for p in g.outgoing]
     parts += [p for p in outgoing if p.block.role != "buffer"]  # not those of frozen copies
-    return Place(
+    return InstalledLayer(
         layer,
         tuple(f.module.get_submodule(path) for f in network.followers.values()),
         lambda parameter: masters.get(id(parameter), parameter),

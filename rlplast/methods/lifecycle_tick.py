@@ -24,7 +24,7 @@ from rlplast.methods.draws import symmetric
 from rlplast.methods.lifecycle_modules import LifecycleUnits, Rule, draw_durations
 from rlplast.methods.recycling import clear_moments, write_rows
 
-__all__ = ["Place", "Units", "advance", "tick"]
+__all__ = ["InstalledLayer", "Units", "advance", "tick"]
 
 _ROW = 2  # what a draw is for, the first key of its hash; 0 and 1 are for durations
 
@@ -84,7 +84,7 @@ def advance(units: Units, rule: Rule, seed: Tensor) -> tuple[Units, Tensor, Tens
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class InstalledLayer:
     """A layer in its network.
 
     Attributes:
@@ -101,7 +101,7 @@ class Place:
     parts: tuple[tuple[int, Part], ...]
 
 
-def tick(place: Place, context: Context) -> list[Edit]:
+def tick(place: InstalledLayer, context: Context) -> list[Edit]:
     """Return the plan of one tick of one layer.
 
     Raises:
@@ -169,7 +169,7 @@ class _Drawn:
         return drawn.view(shape) * (6 / fans) ** 0.5
 
 
-def _cleared(place: Place, context: Context, revived: Tensor) -> list[Edit]:
+def _cleared(place: InstalledLayer, context: Context, revived: Tensor) -> list[Edit]:
     """Return edits that zero what the optimizer remembers of woken units: rows and columns."""
     if not context.network.optimizers:
         raise ConfigError(

@@ -110,14 +110,14 @@ class NormalizeProject(Method):
     def _projected(self, network: Network) -> tuple[list[Block], list[list[Block]]]:
         """Return the weights that are projected, and the (scale, shift) of each norm layer."""
         key = (self, "projected")
-        if key not in network.memo:
+        if key not in network.cache:
             weights = matrices(network, network.trainable(), self.include_head)
             norms: dict[str, list[Block]] = {}
             for b in network.trainable() if self.scale_offset == "project" else ():
                 if b.kind == "norm":
                     norms.setdefault(b.layer, []).append(b)
-            network.memo[key] = weights, list(norms.values())
-        return network.memo[key]
+            network.cache[key] = weights, list(norms.values())
+        return network.cache[key]
 
 
 def _norm_of(tensors: Sequence[Tensor]) -> Tensor:

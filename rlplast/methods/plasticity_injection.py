@@ -249,13 +249,13 @@ def _between(network: Network, path: str, group: UnitGroup | None) -> tuple[Step
     Raises:
         ConfigError: if that is not known, or more than a nonlinearity.
     """
-    if group is None or group.tap is None:
+    if group is None or group.point is None:
         reason = network.units().refused.get(path, "it has no units")
-    elif group.norms or group.tap.between:
-        others = dict.fromkeys([p.block.path for p in group.norms] + list(group.tap.between))
+    elif group.norms or group.point.between:
+        others = dict.fromkeys([p.block.path for p in group.norms] + list(group.point.between))
         reason = f"between it and the next layer lies {', '.join(others)}"
     else:
-        return group.tap.steps
+        return group.point.steps
     raise ConfigError(
         f"plasticity_injection: what follows {path} cannot be repeated ({reason}): give layers: 1"
     )

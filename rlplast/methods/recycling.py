@@ -199,7 +199,7 @@ def start_anew(
         context: the firing's.
         state: the method's, with `counters`.
         masks: which units: a boolean per unit, by name of the group, of all in scope.
-        init: law of the new weights: own, kaiming or lecun.
+        init: initializer of the new weights: own, kaiming or lecun.
         overlap: of a weight between two such units: zero or redraw.
     """
     # Every layer is drawn, so that what one draws does not depend on which units are chosen.

@@ -57,7 +57,7 @@ class Redo(Method):
     Attributes:
         threshold: τ: 0.1 at a replay ratio of at least 1, 0.025 below (the paper's).
         probe: samples of the probe batch.
-        init: law of the new weights: the layer's own, or uniform as Kaiming's or LeCun's.
+        init: initializer of the new weights: the layer's own, or uniform as Kaiming's or LeCun's.
         overlap: of a weight between two dormant units: zero (Dopamine) or redraw.
     """
 

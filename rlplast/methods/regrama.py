@@ -60,7 +60,7 @@ class Regrama(Method):
         max_share: largest share of a layer that starts anew, those with the lowest scores; with a
             large threshold the lowest share always does.
         probe: samples of the probe batch.
-        init: law of the new weights: the layer's own, or uniform as Kaiming's or LeCun's.
+        init: initializer of the new weights: the layer's own, or uniform as Kaiming's or LeCun's.
         overlap: of a weight between two inactive units: zero or redraw.
     """
 

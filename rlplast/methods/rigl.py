@@ -114,7 +114,7 @@ class RigL(Method):
     def _zeros(self, network: Network) -> list[tuple[Block, int]]:
         """Return the weights that are not dense, and how many entries of each are 0."""
         key = (self, "zeros")
-        if key not in network.memo:
+        if key not in network.cache:
             weights = matrices(network, network.trainable())
             if self.distribution == "erk":
                 counts = erk([tuple(b.view.shape) for b in weights], self.sparsity)
@@ -122,8 +122,8 @@ class RigL(Method):
                 first = weights[0].path
                 counts = [int(self.sparsity * b.view.numel()) * (b.path != first) for b in weights]
             pairs = zip(weights, counts, strict=True)
-            network.memo[key] = [(b, n) for b, n in pairs if n]
-        return network.memo[key]
+            network.cache[key] = [(b, n) for b, n in pairs if n]
+        return network.cache[key]
 
 
 def _largest(scores: Tensor, count: int) -> Tensor:

@@ -30,7 +30,7 @@ class ShrinkPerturb(Method):
 
     Attributes:
         coef: share of the initial value in the result.
-        init: ``stored`` mixes in θ0, ``fresh`` a new draw from the layer's law.
+        init: ``stored`` mixes in θ0, ``fresh`` a new draw from the layer's initializer.
         shrink: with `noise`, the original two-coefficient form shrink·θ + noise·fresh;
             replaces `coef`.
         noise: factor of the fresh draw in the two-coefficient form.

@@ -157,9 +157,9 @@ class Swr(Method):
     def _order(self, network: Network, blocks: Sequence[Block]) -> Order:
         """Return the network's order; found once, since this runs every update."""
         key = ("swr", tuple(blocks), self.rule, self.approximate)
-        if key not in network.memo:
-            network.memo[key] = self._find_order(network, blocks)
-        return network.memo[key]
+        if key not in network.cache:
+            network.cache[key] = self._find_order(network, blocks)
+        return network.cache[key]
 
     def _find_order(self, network: Network, blocks: Sequence[Block]) -> Order:
         try:
@@ -243,7 +243,7 @@ def _branches(
 
 def _attentions(network: Network) -> Iterator[tuple[Block, ...]]:
     """Yield weights of query, key, value and output of the attentions that declare their heads."""
-    for group in (g for g in network.units().groups if g.tap is None):
+    for group in (g for g in network.units().groups if g.point is None):
         weights = [part.block for part in group.incoming if part.block.role == "weight"]
         # A key and a value of their own for all samples have no weight that could be scaled.
         own = getattr(weights[0].module, "bias_k", None)

@@ -51,7 +51,7 @@ def _start(network: Network, block: Block) -> Tensor:
     """Return the sorted entries of θ0, sorted again only once it was written to."""
     initial = network.initial[block.name]
     key = ("wasserstein", block.name)
-    if network.memo.get(key, (-1,))[0] != initial._version:
+    if network.cache.get(key, (-1,))[0] != initial._version:
         wide = at_least_float32(initial)
-        network.memo[key] = initial._version, wide.flatten().sort().values
-    return network.memo[key][1]
+        network.cache[key] = initial._version, wide.flatten().sort().values
+    return network.cache[key][1]

@@ -31,7 +31,7 @@ class WeightClip(Method):
     are left unless the hook says otherwise.
 
     Attributes:
-        kappa: the bound, in units of 1/√fan_in; PyTorch's default law draws within ±1.
+        kappa: the bound, in units of 1/√fan_in; PyTorch's default initializer draws within ±1.
         include_head: whether output layers are clipped.
     """
 

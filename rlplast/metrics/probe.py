@@ -167,7 +167,7 @@ def measure_run(
         if batch is not None:
             of_hidden = any(name in (*OF_TAPS, *OF_FEATURES) for name in names)
             # A network of one scalar has no hidden layers.
-            if of_hidden and (taps := _taps(trainable, key, batch)):
+            if of_hidden and (taps := _with_activations(trainable, key, batch)):
                 found |= _features(taps, names)
             if network.trainable() and any(name in OF_GRADIENTS for name in names):
                 found |= _gradients(network, trainable.loss(key, batch), names)
@@ -184,7 +184,7 @@ def measure_run(
     return values
 
 
-def _taps(source: Source, key: str, batch: Any) -> Activations:
+def _with_activations(source: Source, key: str, batch: Any) -> Activations:
     try:
         return source.activations(key, batch)
     except NothingToEdit:  # a network without hidden units that are known
@@ -250,7 +250,7 @@ def _longest_path(trainable: Trainable, network: Network, number: int) -> dict[s
 def _layers(network: Network) -> dict[tuple[str, ...], list[dict[str, Block]]]:
     """Return the layers of a chain in forward order, per slot, by role; none if it is no chain."""
     key = ("metrics", "chain")
-    if key not in network.memo:
+    if key not in network.cache:
         found: dict[tuple[str, ...], dict[str, dict[str, Block]]] = {}
         try:
             paths = [] if len(heads(network)) > 1 else forward_order(network)
@@ -265,8 +265,8 @@ def _layers(network: Network) -> dict[tuple[str, ...], list[dict[str, Block]]]:
             for path in paths
         )
         chains = {s: [layers[p] for p in paths] for s, layers in found.items()} if plain else {}
-        network.memo[key] = {slot: layers for slot, layers in chains.items() if layers}
-    return network.memo[key]
+        network.cache[key] = {slot: layers for slot, layers in chains.items() if layers}
+    return network.cache[key]
 
 
 @torch.no_grad()
@@ -336,7 +336,7 @@ def _gradients(network: Network, loss: Tensor, names: list[str]) -> dict[str, Te
                 values[name] = get("metrics", name).target(*map(list, zip(*pairs, strict=True)))
         elif name == "grama_share":
             own = {id(p): g for g, p in pairs}
-            blocks = {g.name: g.weight.block for g in network.units().groups if g.tap is not None}
+            blocks = {g.name: g.weight.block for g in network.units().groups if g.point is not None}
             layers = {k: b.like(own[id(b.param)]) for k, b in blocks.items() if id(b.param) in own}
             if layers:
                 values[name] = get("metrics", name).target(layers)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import altair as alt
 import numpy as np
 
-from rlplast.report.looks import Look
+from rlplast.report.arm_styles import ArmStyle
 from rlplast.report.vega import (
     INK,
     SHOWN,
@@ -76,7 +76,7 @@ class Firing:
 
 
 def curves(
-    arms: Sequence[Look],
+    arms: Sequence[ArmStyle],
     drawn: Mapping[int, Curve],
     seeds: Mapping[int, Mapping[int, Curve]],
     labels: tuple[str, str],
@@ -95,7 +95,7 @@ def curves(
         firings: index of an arm → where its scheduled hooks fired.
         bands: drawn thin, behind everything else.
     """
-    fired = [look for look in arms if firings.get(look.index)]
+    fired = [style for style in arms if firings.get(style.index)]
     strip = 4 + _ROW * len(fired) if fired else 0
     x = alt.X("x:Q", title=labels[0], axis=step_axis(7))
     scale = alt.Scale(
@@ -134,12 +134,12 @@ def curves(
         ],
         "firings": [
             {
-                "arm": look.label,
+                "arm": style.label,
                 "row": row,
-                "x": rounded([f.x for f in firings[look.index]]),
-                "what": [f.words for f in firings[look.index]],
+                "x": rounded([f.x for f in firings[style.index]]),
+                "what": [f.words for f in firings[style.index]],
             }
-            for row, look in enumerate(fired)
+            for row, style in enumerate(fired)
         ],
         "bands": [_curve_row(arms[b.arm], b.curve) | {"words": b.words} for b in bands],
     }
@@ -147,7 +147,7 @@ def curves(
 
 
 def panels(
-    arms: Sequence[Look],
+    arms: Sequence[ArmStyle],
     found: Mapping[str, Mapping[str, Mapping[int, Curve]]],
     xlabel: str,
     branches: Sequence[float],
@@ -211,7 +211,7 @@ def _reached(
 
 
 def _curve_layers(
-    arms: Sequence[Look],
+    arms: Sequence[ArmStyle],
     x: alt.X,
     scale: alt.Scale,
     ylabel: str,
@@ -272,7 +272,7 @@ def _curve_layers(
 
 
 def _band_layers(
-    arms: Sequence[Look], x: alt.X, scale: alt.Scale, labels: tuple[str, str]
+    arms: Sequence[ArmStyle], x: alt.X, scale: alt.Scale, labels: tuple[str, str]
 ) -> list[alt.Chart]:
     """Return bands in their arms' colours, paler than an interval and with dotted edges."""
     colour = colour_of(arms)
@@ -307,12 +307,12 @@ def _lines_across(x: alt.X, places: Sequence[float]) -> list[alt.Chart]:
     return [across.mark_rule(clip=True, strokeDash=[4, 3], color=INK, opacity=0.7).encode(x=x)]
 
 
-def _curve_row(look: Look, curve: Curve) -> Spec:
+def _curve_row(style: ArmStyle, curve: Curve) -> Spec:
     nothing = np.full(len(curve.xs), np.nan)
     sides = (nothing if side is None else side for side in (curve.low, curve.high))
     low, high = map(rounded, sides)
     return {
-        "arm": look.label,
+        "arm": style.label,
         "x": rounded(curve.xs),
         "y": rounded(curve.ys),
         "low": low,

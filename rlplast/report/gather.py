@@ -9,7 +9,7 @@ from typing import Any
 
 from rlplast.core.errors import ConfigError
 from rlplast.report import arms as naming
-from rlplast.report.looks import unused
+from rlplast.report.arm_styles import unused
 from rlplast.report.run_data import EVALUATIONS, TRAINING, RunData, read_run
 from rlplast.run.read import read_config, read_info, status_in, unaltered
 from rlplast.study.folder import read_journal, read_study

@@ -12,7 +12,7 @@ from typing import Literal
 import altair as alt
 import numpy as np
 
-from rlplast.report.looks import Look
+from rlplast.report.arm_styles import ArmStyle
 from rlplast.report.vega import (
     INK,
     SHOWN,
@@ -55,7 +55,7 @@ def outline(edges: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def chart_of_lines(
-    arms: Sequence[Look],
+    arms: Sequence[ArmStyle],
     found: Mapping[str, Sequence[Line]],
     labels: tuple[str, str],
     kind: Kind = "plain",
@@ -90,7 +90,7 @@ def chart_of_lines(
 
 
 def _layers(
-    arms: Sequence[Look], only: str, axes: tuple[alt.X, alt.Y], kind: Kind, dash: alt.StrokeDash
+    arms: Sequence[ArmStyle], only: str, axes: tuple[alt.X, alt.Y], kind: Kind, dash: alt.StrokeDash
 ) -> list[alt.Chart]:
     (x, y), colour, bright = axes, colour_of(arms), opacity(1, 0.12)
     points = (
@@ -131,12 +131,12 @@ def _square(own: Sequence[Line]) -> tuple[list[float], list[float]]:
     return x, y
 
 
-def _row(look: Look, panel: int, line: Line, kind: Kind) -> Spec:
+def _row(style: ArmStyle, panel: int, line: Line, kind: Kind) -> Spec:
     ys = line.ys
     if kind == "log density":
         ys = np.where(ys < LOWEST * ys.max(), np.nan, ys)
     return {
-        "arm": look.label,
+        "arm": style.label,
         "stretch": line.stretch,
         "panel": panel,
         "x": rounded(line.xs),

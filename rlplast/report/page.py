@@ -12,7 +12,7 @@ from pathlib import Path
 import jinja2
 import vl_convert
 
-from rlplast.report.looks import Look
+from rlplast.report.arm_styles import ArmStyle
 from rlplast.report.vega import CONFIG, VERSION, Spec
 
 __all__ = ["Chart", "Details", "Part", "Row", "Section", "Table", "Text", "page"]
@@ -89,7 +89,9 @@ class Section:
     parts: tuple[Part, ...]
 
 
-def page(title: str, arms: Sequence[Look], sections: Iterable[Section], footer: str = "") -> str:
+def page(
+    title: str, arms: Sequence[ArmStyle], sections: Iterable[Section], footer: str = ""
+) -> str:
     """Return a whole page, with a box for each arm, which hides it.
 
     Sections without parts are left out. The first one has no heading.

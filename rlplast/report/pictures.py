@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from rlplast.report import charts, published
+from rlplast.report.arm_styles import unused
 from rlplast.report.charts import Curve, Firing
-from rlplast.report.looks import unused
 from rlplast.report.page import Chart
 from rlplast.report.plot import metric_names
 from rlplast.report.rows import Axis, Bar, Panel, Point, chart_of_rows

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import RlplastError
-from rlplast.report.looks import COLOURS
+from rlplast.report.arm_styles import COLOURS
 from rlplast.run.read import read_lines
 from rlplast.training.files import whole
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import altair as alt
 
-from rlplast.report.looks import Look
+from rlplast.report.arm_styles import ArmStyle
 from rlplast.report.vega import (
     INK,
     SHOWN,
@@ -67,14 +67,14 @@ class Panel:
     axis: Axis = "free"
 
 
-def chart_of_rows(arms: Sequence[Look], found: Sequence[Panel]) -> Spec:
+def chart_of_rows(arms: Sequence[ArmStyle], found: Sequence[Panel]) -> Spec:
     """Return charts with a row per arm: a point with interval and dots for seeds, or a bar.
 
     Args:
         arms: all arms of the report; those without a number in any panel have no row.
         found: what to draw, all with the same rows.
     """
-    names = [look.label for look in arms if any(look.index in panel.numbers for panel in found)]
+    names = [style.label for style in arms if any(style.index in panel.numbers for panel in found)]
     data, charts = {}, []
     for number, panel in enumerate(found):
         source = f"panel_{number}"
@@ -91,7 +91,7 @@ def chart_of_rows(arms: Sequence[Look], found: Sequence[Panel]) -> Spec:
     return finished(side_by_side(charts), arms, data)
 
 
-def _points(arms: Sequence[Look], source: str, panel: Panel, y: alt.Y) -> list[alt.Chart]:
+def _points(arms: Sequence[ArmStyle], source: str, panel: Panel, y: alt.Y) -> list[alt.Chart]:
     if panel.axis == "share":  # padded, as points at its ends are not to cover labels
         scale = alt.Scale(nice=False, domain=[0, 1], padding=6)
     else:
@@ -125,7 +125,7 @@ def _points(arms: Sequence[Look], source: str, panel: Panel, y: alt.Y) -> list[a
     ]
 
 
-def _bar_layers(arms: Sequence[Look], source: str, panel: Panel, y: alt.Y) -> list[alt.Chart]:
+def _bar_layers(arms: Sequence[ArmStyle], source: str, panel: Panel, y: alt.Y) -> list[alt.Chart]:
     base = named(source).transform_filter(SHOWN)
     x = alt.X("shared:Q", title=panel.xlabel, axis=alt.Axis(tickCount=4))
     tips = ["arm:N", tip("own", "its own"), tip("shared", "shared prefix")]
@@ -136,13 +136,13 @@ def _bar_layers(arms: Sequence[Look], source: str, panel: Panel, y: alt.Y) -> li
     ]
 
 
-def _number_row(look: Look, own: Point | Bar) -> Spec:
+def _number_row(style: ArmStyle, own: Point | Bar) -> Spec:
     if isinstance(own, Bar):
         shared, end = rounded([own.shared, own.shared + own.own])
-        return {"arm": look.label, "shared": shared, "end": end, "own": own.own}
+        return {"arm": style.label, "shared": shared, "end": end, "own": own.own}
     value, low, high = rounded([own.value, own.low, own.high])
     return {
-        "arm": look.label,
+        "arm": style.label,
         "value": value,
         "low": low,
         "high": high,

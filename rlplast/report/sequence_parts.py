@@ -15,7 +15,7 @@ from rlplast.report.run_data import RunData
 from rlplast.report.sequences import (
     ORACLE,
     SequenceRow,
-    Visits,
+    TaskScores,
     sequence_rows,
     task_curve,
     tasks_of,
@@ -57,7 +57,7 @@ _COLUMNS = {
         "without the task trained last.",
     ),
 }
-Found = Mapping[str, Mapping[int, Visits]]  # arm → seed → its visits
+Found = Mapping[str, Mapping[int, TaskScores]]  # arm → seed → its visits
 
 
 def parts(report: Report) -> Iterator[Part]:

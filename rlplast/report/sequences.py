@@ -1,7 +1,7 @@
 """Runs through tasks that follow one another: how each visit of a task went, in numbers.
 
 - `tasks_of`: the name of each phase's task, by a run's config.
-- `Visits`, `visits`: the scores of one run, a number per phase.
+- `TaskScores`, `visits`: the scores of one run, a number per phase.
 - `by_task`, `revisits`, `late_change`, `plasticity_loss`, `forward_transfer`, `forgetting`: what
   they say; pure functions of plain arrays.
 - `task_curve`: the score of one task over the whole run.
@@ -26,7 +26,7 @@ from rlplast.training.best import higher_is_better
 __all__ = [
     "ORACLE",
     "SequenceRow",
-    "Visits",
+    "TaskScores",
     "by_task",
     "forgetting",
     "forward_transfer",
@@ -58,7 +58,7 @@ def tasks_of(config: Mapping[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Visits:
+class TaskScores:
     """The scores of one run, in the sense of better; not-a-number where nothing was measured.
 
     Attributes:
@@ -74,7 +74,7 @@ class Visits:
     finals: Mapping[str, float]
 
 
-def visits(run: RunData) -> Visits:
+def visits(run: RunData) -> TaskScores:
     """Return the scores of a run by phase; of phases that it began."""
     sign = 1.0 if higher_is_better(run.score) else -1.0
     names = tasks_of(run.config)
@@ -93,7 +93,7 @@ def visits(run: RunData) -> Visits:
     for task in finals:
         _, own = _points(phases.get(len(tasks) - 1, []), run.unit, _key(run, task))
         finals[task] = sign * float(own[-1]) if len(own) else math.nan
-    return Visits(tasks, means, ends, finals)
+    return TaskScores(tasks, means, ends, finals)
 
 
 def _key(run: RunData, task: str) -> str:
@@ -237,7 +237,9 @@ class SequenceRow:
     lost: Mapping[str, Estimate | None]
 
 
-def sequence_rows(arms: Mapping[str, Mapping[int, Visits]], shares: bool) -> dict[str, SequenceRow]:
+def sequence_rows(
+    arms: Mapping[str, Mapping[int, TaskScores]], shares: bool
+) -> dict[str, SequenceRow]:
     """Return the numbers of each arm, from the visits of its runs by seed.
 
     An arm called ``oracle`` is what others are compared with, seed by seed; `shares` is that of
@@ -249,7 +251,9 @@ def sequence_rows(arms: Mapping[str, Mapping[int, Visits]], shares: bool) -> dic
     }
 
 
-def _row(runs: Mapping[int, Visits], oracle: Mapping[int, Visits], shares: bool) -> SequenceRow:
+def _row(
+    runs: Mapping[int, TaskScores], oracle: Mapping[int, TaskScores], shares: bool
+) -> SequenceRow:
     own = list(runs.values())
     pairs = [(runs[seed], oracle[seed]) for seed in sorted(runs.keys() & oracle.keys())]
     changes = [_changes(run) for run in own]
@@ -282,7 +286,7 @@ def _row(runs: Mapping[int, Visits], oracle: Mapping[int, Visits], shares: bool)
     )
 
 
-def _changes(run: Visits) -> dict[str, np.ndarray]:
+def _changes(run: TaskScores) -> dict[str, np.ndarray]:
     """Return each task's mean score at its first visit, then what each later visit adds."""
     found = by_task(run.tasks, run.means)
     return {task: np.append(own[:1], own[1:] - own[0]) for task, own in found.items()}

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from rlplast.report import drawing
-from rlplast.report.looks import Look, printable
+from rlplast.report.arm_styles import ArmStyle, printable
 from rlplast.study.child import exit_of
 
 __all__ = [
@@ -98,28 +98,28 @@ def named(name: str) -> alt.Chart:
     return alt.Chart(alt.NamedData(name))
 
 
-def colour_of(arms: Sequence[Look], legend: bool = True) -> alt.Color:
+def colour_of(arms: Sequence[ArmStyle], legend: bool = True) -> alt.Color:
     """Return the channel that gives each arm its colour."""
     scale = _scale(arms, [a.colour for a in arms])
     return alt.Color("arm:N", scale=scale, legend=_legend(arms) if legend else None)
 
 
-def dash_of(arms: Sequence[Look]) -> alt.StrokeDash:
+def dash_of(arms: Sequence[ArmStyle]) -> alt.StrokeDash:
     """Return the channel that gives each arm's lines their dashes."""
     scale = _scale(arms, [list(a.dash) for a in arms])
     return alt.StrokeDash("arm:N", scale=scale, legend=_legend(arms))
 
 
-def shape_of(arms: Sequence[Look]) -> alt.Shape:
+def shape_of(arms: Sequence[ArmStyle]) -> alt.Shape:
     """Return the channel that gives each arm's points their shape."""
     return alt.Shape("arm:N", scale=_scale(arms, [a.shape for a in arms]), legend=None)
 
 
-def _scale(arms: Sequence[Look], values: list[Any]) -> alt.Scale:
+def _scale(arms: Sequence[ArmStyle], values: list[Any]) -> alt.Scale:
     return alt.Scale(domain=[look.label for look in arms], range=values)
 
 
-def _legend(arms: Sequence[Look]) -> alt.Legend | None:
+def _legend(arms: Sequence[ArmStyle]) -> alt.Legend | None:
     if len(arms) < 2:
         return None
     longest = min(26, max(len(look.label) for look in arms))
@@ -180,7 +180,7 @@ def rounded(values: Iterable[float | None]) -> list[float | int | None]:
     return found
 
 
-def finished(chart: Any, arms: Sequence[Look], data: Mapping[str, Any]) -> Spec:
+def finished(chart: Any, arms: Sequence[ArmStyle], data: Mapping[str, Any]) -> Spec:
     """Return a chart as a specification, with its data and the parameters that a page sets."""
     spec = _titled(chart.to_dict())
     spec.pop("config", None)  # the same for all charts of a page

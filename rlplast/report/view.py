@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from rlplast.report.arm_styles import ArmStyle, arm_styles, unused
 from rlplast.report.gather import Gathered
-from rlplast.report.looks import Look, looks, unused
 from rlplast.report.run_data import Run, RunData, task_length
 from rlplast.report.statistics import FEWEST, LEVEL
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
@@ -30,9 +30,9 @@ class Report:
     summary: Summary
 
     @cached_property
-    def arms(self) -> tuple[Look, ...]:
+    def arms(self) -> tuple[ArmStyle, ...]:
         """How each arm looks."""
-        return looks(self.gathered.arms, self.summary.baseline)
+        return arm_styles(self.gathered.arms, self.summary.baseline)
 
     @cached_property
     def slugs(self) -> dict[str, str]:

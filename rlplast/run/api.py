@@ -70,7 +70,7 @@ def _loop(
         hooks=hooks,
         total=config.total_time(),
         folder=folder,
-        cadence=config.cadence(),
+        intervals=config.intervals(),
         measure=RunMetrics(config.metrics.names, config.metrics.batch_size, hooks.hooks),
         observer=observer or (lambda loop: None),
         until=until,
@@ -212,7 +212,7 @@ def train(
     if not isinstance(config, RunConfig):
         keys = {key.replace("__", "."): value for key, value in overrides.items()}
         config = read_config(config, keys)
-    config = config.settled()
+    config = config.resolved()
     path = Path(out) if out is not None else _new_folder(config)
     if distributed.rank() == 0:
         _check_new(path)
@@ -305,7 +305,7 @@ def resume(
     opened = load(run)
     path, info = opened.path, opened.info
     config = opened.config if device is None else opened.config.moved(device)
-    config = config.settled()
+    config = config.resolved()
     done = info.get("status") == "done"
     if total is not None:
         config = _extended(config, total, done)
@@ -393,7 +393,7 @@ def branch(
         DamagedFile: if what `run` left is damaged.
     """
     _check_new(Path(out))
-    config = config.settled(read_config(Path(run) / "config.yaml"))
+    config = config.resolved(read_config(Path(run) / "config.yaml"))
     parents = run_ids(Run(Path(run), config).info)
     branch_run(Path(run), Path(out), dump_config(config), first_info(config, study), parents, until)
     return Run(Path(out), config)

@@ -60,7 +60,7 @@ def read_config(source: str | Path | Mapping[str, Any], *overrides: Mapping[str,
     _refuse_keys_of_other_places(data, cls, kind)
     config = validated(cls, _over(data, cls()))
     config.check()
-    config.cadence()
+    config.intervals()
     return config
 
 

@@ -27,12 +27,12 @@ def tasks_of(config: RunConfig | Mapping[str, Any]) -> list[str]:
         >>> tasks_of({"env": {"sequence": ["a/x", "a/y"], "steps_per_task": "9k", "cycles": 2}})
         ['a/x', 'a/y', 'a/x', 'a/y']
     """
-    from rlplast.agents.sequence import EnvConfig, Sequence
+    from rlplast.agents.sequence import EnvConfig, TaskSequence
 
     env = config.get("env") if isinstance(config, Mapping) else getattr(config, "env", None)
     if not isinstance(env, Mapping | EnvConfig):  # none, or what a plug-in calls so
         return []
     given = env if isinstance(env, Mapping) else vars(env)
     known = [field.name for field in dataclasses.fields(EnvConfig)]
-    sequence = Sequence.parse(EnvConfig(**{k: v for k, v in given.items() if k in known}))
+    sequence = TaskSequence.parse(EnvConfig(**{k: v for k, v in given.items() if k in known}))
     return [sequence.names[task] for task in sequence.tasks]

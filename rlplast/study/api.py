@@ -26,7 +26,7 @@ from rlplast.study.executors import Executor, make_executor
 from rlplast.study.folder import StudyFolder, config_path
 from rlplast.study.plan import Cell, PlannedRun, plan
 from rlplast.study.published import published_curves
-from rlplast.study.scheduler import Failure, Progress, Stopped, Supply, pending, run_cells
+from rlplast.study.scheduler import CellSource, Failure, Progress, Stopped, pending, run_cells
 from rlplast.study.spec import ArmRun, StudyConfig, runs_of
 from rlplast.training.config import read_yaml
 from rlplast.training.run_folder import write_text
@@ -325,7 +325,7 @@ def _run(
     executor: Executor,
     study: StudyConfig,
     observer: Callable[[Progress], object],
-    trials: Supply | None,
+    trials: CellSource | None,
 ) -> list[Failure]:
     program = () if _kind(study) == "local" else _PROGRAM
     command = commands_of(folder, program, study.processes)

@@ -201,7 +201,7 @@ def _of_cell(cell: Cell, rates: Mapping[str, float], ran: int) -> Counter[str]:
     if rates:
         found["seconds"] = sum(n * rates.get(unit, 0.0) for unit, n in counts.items())
     if "checkpoint" in rates and not ran:
-        every = config.cadence()
+        every = config.intervals()
         kept = 1 if cell.arm is None else every.keep + (every.best is not None)
         held = min(config.agent.buffer_size, counts["env_steps"]) if "row" in rates else 0
         found["disk"] = kept * rates["checkpoint"] + held * rates.get("row", 0.0)

@@ -18,7 +18,7 @@ from rlplast.study.executors import Executor, Job, Outcome
 from rlplast.study.folder import StudyFolder, is_done, is_started
 from rlplast.study.plan import Cell
 
-__all__ = ["Failure", "Progress", "Stopped", "Supply", "pending", "run_cells"]
+__all__ = ["CellSource", "Failure", "Progress", "Stopped", "pending", "run_cells"]
 
 MESSAGE = "rlplast: "  # begins the last line of a cell that said what was wrong
 CONFIG_ERROR = 2  # trying again would say the same
@@ -59,7 +59,7 @@ class Progress:
     event: str = ""
 
 
-class Supply(Protocol):
+class CellSource(Protocol):
     """Adds cells while others run; asked about twice a second."""
 
     def next(self, room: int) -> list[Cell]:
@@ -98,7 +98,7 @@ def run_cells(
     command: Callable[[Cell], tuple[str, ...]],
     retries: int = 1,
     observer: Callable[[Progress], object] = lambda progress: None,
-    supply: Supply | None = None,
+    supply: CellSource | None = None,
 ) -> list[Failure]:
     """Run all cells that are not done.
 
@@ -150,7 +150,7 @@ class _Run:
     command: Callable[[Cell], tuple[str, ...]]
     retries: int
     observer: Callable[[Progress], object]
-    supply: Supply | None
+    supply: CellSource | None
     waiting: list[Cell]
     progress: Progress
     attempts: Counter[str] = field(default_factory=Counter)

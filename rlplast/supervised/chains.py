@@ -83,7 +83,7 @@ class Chain(nn.Sequential):
         children = self.named_children()
         return [name for name, m in children if next(m.parameters(), None) is not None]
 
-    def forward_taps(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward_activations(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return logits (n, classes) and the activations after each hidden layer's nonlinearity."""
         taps: dict[str, Tensor] = {}
         for name, layer in self.named_children():

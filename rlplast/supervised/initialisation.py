@@ -1,7 +1,7 @@
 """How the weights of each family of models are drawn, Block by Block.
 
-Each law is a `Network`'s ``init``: (block, generator) → a new value, drawn on the CPU in float32.
-What a law does not mention follows torch's own (`torch_default`).
+Each is a `Network`'s ``init``: (block, generator) → a new value, drawn on the CPU in float32.
+What an initializer does not mention follows torch's own (`torch_default`).
 
 - `vgg_law`, `resnet_law`: those of torchvision's models.
 - `vit_law`, `efficientnet_law`: those of timm's models.
@@ -43,7 +43,7 @@ def _he_fan_out(block: Block, generator: torch.Generator) -> Tensor:
 
 
 def resnet_law(block: Block, generator: torch.Generator) -> Tensor:
-    """Draw as torchvision's ResNet: convs N(0, 2/fan_out), linear layers torch's law."""
+    """Draw as torchvision's ResNet: convs N(0, 2/fan_out), linear layers torch's initializer."""
     return (_he_fan_out if block.kind == "conv" else torch_default)(block, generator)
 
 
@@ -58,7 +58,7 @@ def vit_law(block: Block, generator: torch.Generator) -> Tensor:
     """Draw as timm's vision transformer.
 
     Linear weights and position embeddings N(0, 0.02²), cut at ±2; biases of linear layers 0;
-    class token N(0, 1e-6²); the patch projection torch's law for convs.
+    class token N(0, 1e-6²); the patch projection torch's initializer for convs.
     """
     if block.name == "cls_token":
         return _normal(block, 1e-6, generator)
@@ -71,7 +71,7 @@ def vit_law(block: Block, generator: torch.Generator) -> Tensor:
 
 
 def fire_vit_law(block: Block, generator: torch.Generator) -> Tensor:
-    """Draw as FIRE's vision transformer: class token and positions N(0, 1), else torch's laws."""
+    """Draw as FIRE's vision transformer: class token and positions N(0, 1), else as torch."""
     if block.name in ("cls_token", "pos_embed"):
         return _normal(block, 1.0, generator)
     return torch_default(block, generator)

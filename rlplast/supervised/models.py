@@ -26,7 +26,7 @@ from rlplast.core.network.own import (
     factory_of,
     is_factory,
     made,
-    own_law,
+    own_initializer,
 )
 from rlplast.core.optional import import_optional
 from rlplast.core.rng import preserve_global_rng
@@ -147,12 +147,12 @@ class Model:
     Attributes:
         build: (config, input shape, number of classes) → module.
         reads: keys of `ModelConfig` it reads, its name apart.
-        law: how each Block is drawn.
+        initializer: how each Block is drawn.
     """
 
     build: Callable[[ModelConfig, Shape, int], nn.Module]
     reads: tuple[str, ...]
-    law: Callable[[Block, torch.Generator], Tensor] = torch_default
+    initializer: Callable[[Block, torch.Generator], Tensor] = torch_default
 
 
 def _chain(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
@@ -236,7 +236,7 @@ MODELS: dict[str, Model] = {
     "efficientnetv2_s": Model(_efficientnet, ("stride", "pretrained"), efficientnet_law),
     "timm": Model(_any_timm, ("timm", "pretrained"), timm_law),
 }
-LAWS: dict[str, Callable[[ModelConfig], Callable[[Block, torch.Generator], Tensor]]] = {
+INITIALIZERS: dict[str, Callable[[ModelConfig], Callable[[Block, torch.Generator], Tensor]]] = {
     "torch": lambda config: torch_default,
     "xavier": lambda config: xavier_law,
     "he": lambda config: he_law,
@@ -247,8 +247,8 @@ LAWS: dict[str, Callable[[ModelConfig], Callable[[Block, torch.Generator], Tenso
 def build_model(config: ModelConfig, input_shape: Shape, num_classes: int) -> nn.Module:
     """Return a classifier; torch's global generators stay as they are.
 
-    The module carries its law as ``init_block``, so that `Network.initialise` draws its weights;
-    until then they are what torch happened to draw, or the published ones.
+    The module carries its initializer as ``init_block``, by which `Network.initialise` draws its
+    weights; until then they are what torch happened to draw, or the published ones.
 
     Args:
         config: which model.
@@ -270,7 +270,9 @@ def build_model(config: ModelConfig, input_shape: Shape, num_classes: int) -> nn
             module = model.build(config, input_shape, num_classes)
         except ConfigError as error:
             raise ConfigError(f"model.name = {config.name!r}: {error}") from error
-    vars(module)["init_block"] = LAWS[config.init](config) if config.init else model.law
+    vars(module)["init_block"] = (
+        INITIALIZERS[config.init](config) if config.init else model.initializer
+    )
     freeze(module, config.freeze)
     return module
 
@@ -283,7 +285,7 @@ def _own(name: str, shape: Shape, classes: int) -> nn.Module:
     module = make(seed=0)
     check_again(key, module, make(seed=0))
     check_outputs(key, module, inputs, classes)
-    vars(module)["init_block"] = own_law(lambda seed: make(seed=seed))
+    vars(module)["init_block"] = own_initializer(lambda seed: make(seed=seed))
     return module
 
 
@@ -329,7 +331,7 @@ def model_taps(module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]
         Logits; and activations, by layer in our own models, by activation module in timm's:
         (n, units), or (n, units, ...) with one value per pixel or token.
     """
-    own = getattr(module, "forward_taps", None)
+    own = getattr(module, "forward_activations", None)
     if own is not None:
         return own(x)
     taps: dict[str, Tensor] = {}

@@ -83,9 +83,9 @@ class ResNet18(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (n, classes) of images (n, channels, height, width)."""
-        return self.forward_taps(x)[0]
+        return self.forward_activations(x)[0]
 
-    def forward_taps(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward_activations(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return logits and the activations after each ReLU, by the conv or linear before it."""
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
         taps = {"conv1": x}

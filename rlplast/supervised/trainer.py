@@ -254,15 +254,15 @@ class Supervised(Trainable):
     def task_loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Activations]:
         """Return the mean loss of a batch, its outputs, and activations if recorded."""
         with self._autocast():
-            outputs, found = self._taps(x) if self.recorded else (self.model(x), {})
+            outputs, found = self._with_activations(x) if self.recorded else (self.model(x), {})
         outputs = outputs.float()
         loss = self.objective.loss(outputs, y)
         return loss, outputs, {k: v.detach() for k, v in found.items()}
 
-    def _taps(self, x: Tensor) -> tuple[Tensor, Activations]:
+    def _with_activations(self, x: Tensor) -> tuple[Tensor, Activations]:
         """Return logits and activations; of models from elsewhere those of their units."""
         network = self.networks["model"]
-        if hasattr(self.model, "forward_taps") or not network.units().groups:
+        if hasattr(self.model, "forward_activations") or not network.units().groups:
             return model_taps(self.model, x)
         with record(network) as found:
             logits = self.model(x)
@@ -369,7 +369,7 @@ class Supervised(Trainable):
     def activations(self, network: str, batch: Images) -> Activations:
         """Return hidden activations on a batch, after the nonlinearity, in eval mode."""
         with in_mode(self.model, train=False):
-            return self._taps(self.normalise(batch.pixels()))[1]
+            return self._with_activations(self.normalise(batch.pixels()))[1]
 
     def state_dict(self) -> dict[str, Any]:
         """Return streams and sums; the place in the data follows from the clock."""

@@ -141,9 +141,9 @@ class ViT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (n, classes) of images (n, channels, height, width)."""
-        return self.forward_taps(x)[0]
+        return self.forward_activations(x)[0]
 
-    def forward_taps(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward_activations(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return logits and each MLP's activation after its GELU, (n, units, tokens)."""
         x = self._tokens(x)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], 1) + self.pos_embed

@@ -17,7 +17,7 @@ from rlplast.core.device import choose_device
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.validation import Section
-from rlplast.training.intervals import Cadence
+from rlplast.training.intervals import Intervals
 
 __all__ = [
     "CheckpointConfig",
@@ -288,7 +288,7 @@ class RunConfig(Section):
         if len(set(self.log.to)) < len(self.log.to):
             raise ConfigError(f"log.to = {self.log.to!r}: allowed is each once")
 
-    def settled(self, parent: "RunConfig | None" = None) -> "RunConfig":
+    def resolved(self, parent: "RunConfig | None" = None) -> "RunConfig":
         """Return the config with what a run settles as it starts, on its machine.
 
         Args:
@@ -341,7 +341,7 @@ class RunConfig(Section):
         """What schedules of hooks and penalties may count."""
         return self.units
 
-    def cadence(self) -> Cadence:
+    def intervals(self) -> Intervals:
         """Return the schedules of logging, evaluation, metrics and checkpoints.
 
         Raises:
@@ -372,7 +372,7 @@ class RunConfig(Section):
                 f"checkpoint.best = {self.checkpoint.best!r} with evaluate.every = null: it is "
                 "found by evaluations, give them a period"
             )
-        return Cadence(
+        return Intervals(
             log=log,
             evaluate=every("evaluate", self.evaluate.every),
             metrics=every("metrics", self.metrics.every),

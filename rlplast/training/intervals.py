@@ -1,6 +1,6 @@
 """How often a run does what does not change its training.
 
-- `Cadence`: the schedules of log lines, evaluations, metrics and checkpoints.
+- `Intervals`: the schedules of log lines, evaluations, metrics and checkpoints.
 - `is_due`: whether a schedule is due between two clocks.
 """
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from rlplast.core.clock import Clock
 from rlplast.core.method.schedule import Schedule
 
-__all__ = ["Cadence", "is_due"]
+__all__ = ["Intervals", "is_due"]
 
 
 @dataclass(frozen=True)
-class Cadence:
+class Intervals:
     """How often a run does what does not change its training.
 
     Attributes:

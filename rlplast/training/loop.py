@@ -33,12 +33,12 @@ from rlplast.core.rng import preserve_global_rng
 from rlplast.training import checkpoint, distributed
 from rlplast.training.background import Background
 from rlplast.training.best import Best, improved, write_best
-from rlplast.training.intervals import Cadence, is_due
+from rlplast.training.intervals import Intervals, is_due
 from rlplast.training.run_folder import RunFolder, clock_fields
 from rlplast.training.signals import noted_signals
 from rlplast.training.trainable import Trainable, attach, go_to
 
-__all__ = ["Cadence", "Loop"]
+__all__ = ["Intervals", "Loop"]
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Loop:
         hooks: its hooks.
         total: the run's length.
         folder: where everything is written.
-        cadence: how often.
+        intervals: how often.
         measure: returns plasticity metrics by name, given the Trainable and a number that
             seeds the probe; with `state_dict` and `load_state_dict` if it remembers something.
         observer: called after every step, for progress bars. If it has a method `begins`, that is
@@ -66,7 +66,7 @@ class Loop:
     hooks: Hooks
     total: Time
     folder: RunFolder
-    cadence: Cadence
+    intervals: Intervals
     measure: Callable[[Trainable, int], dict[str, float]] = lambda trainable, number: {}
     observer: Callable[["Loop"], None] = lambda loop: None
     until: tuple[Time, ...] = ()
@@ -132,7 +132,7 @@ class Loop:
                     )
             best = False
             if self._logged != trainable.clock:  # not if resumed from the very end
-                clock, every = trainable.clock, self.cadence
+                clock, every = trainable.clock, self.intervals
                 best = self._measure(clock, every.metrics is not None, every.evaluate is not None)
                 self._log(clock)
             self._unread = {}  # nothing fires at the end
@@ -150,7 +150,7 @@ class Loop:
         return reached and (self.total.unit == "updates" or not self.trainable.owes())
 
     def _after_step(self, previous: Clock, clock: Clock) -> None:
-        every = self.cadence
+        every = self.intervals
         self._fire(previous, clock)
         if clock[self.total.unit] >= self.total.value:
             return  # run() looks at the end, once no update is owed any more
@@ -200,9 +200,9 @@ class Loop:
         if not evaluate:
             return False
         with preserve_global_rng(), self.hooks.evaluating(), self._does("evaluating"):
-            scores = self.trainable.evaluate(_number(clock), self.cadence.episodes)
+            scores = self.trainable.evaluate(_number(clock), self.intervals.episodes)
         self._write(clock, {f"eval/{name}": value for name, value in scores.items()})
-        metric = self.cadence.best
+        metric = self.intervals.best
         best = improved(self._best, metric, scores) if metric is not None else None
         if best is not None:
             when = clock_fields(clock, self.trainable.units)
@@ -282,7 +282,7 @@ class Loop:
                 checkpoint.write(taken)
             if new_best is not None:
                 write_best(root, new_best)
-            checkpoint.prune(root, self.cadence.keep, named)
+            checkpoint.prune(root, self.intervals.keep, named)
 
         self._background.start(finish)
 
@@ -351,7 +351,7 @@ class Loop:
 
         saved, previous = self._saved or (None, None)
         # What fell between the one before and this one: a signal may have come first.
-        stays = self._pending is None and is_due(self.cadence.keep_every, saved or clock, clock)
+        stays = self._pending is None and is_due(self.intervals.keep_every, saved or clock, clock)
         self._taken = checkpoint.snapshot(
             path,
             position,

@@ -189,8 +189,8 @@ def no_compiler(graph: Any, inputs: Any, **options: Any) -> Any:
     raise RuntimeError("no g++")
 
 
-def settled(config: str, keys: dict[str, Any]) -> str:
-    found: Any = read_config(config, keys).settled()
+def resolved(config: str, keys: dict[str, Any]) -> str:
+    found: Any = read_config(config, keys).resolved()
     return found.agent.accelerate
 
 
@@ -220,18 +220,18 @@ LONG = {"total": "900k env_steps", "device": "cpu"}
 def test_auto_compiles_long_runs_whose_whole_update_compiles(
     config: str, keys: dict[str, Any], choice: str
 ):
-    assert settled(config, LONG | keys) == choice
+    assert resolved(config, LONG | keys) == choice
 
 
 def test_auto_compiles_nothing_without_a_compiler(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert settled("sac/pendulum", LONG) == "off"
+    assert resolved("sac/pendulum", LONG) == "off"
 
 
 def test_what_auto_chose_holds_for_a_longer_total_and_for_runs_that_go_on_from_it():
-    first = read_config("sac/pendulum", {"total": "6k env_steps"}).settled()
+    first = read_config("sac/pendulum", {"total": "6k env_steps"}).resolved()
     again = read_config(parse_yaml(dump_config(first)), {"total": "900k env_steps"})
-    branch: Any = read_config("sac/pendulum", LONG).settled(first)
+    branch: Any = read_config("sac/pendulum", LONG).resolved(first)
     assert first.agent.accelerate == again.agent.accelerate == branch.agent.accelerate == "off"
 
 

@@ -79,7 +79,7 @@ def test_taps_are_what_hooks_on_the_layers_see(name: str):
         network.get_submodule(layer).register_forward_hook(
             lambda module, given, out, layer=layer: seen.update({layer: out.clone()})
         )
-    q, taps = network.forward_taps(obs)
+    q, taps = network.forward_activations(obs)
     assert list(seen) == network.forward_order() == [*taps, "head"]
     assert set(seen) == {n for n, module in network.named_modules() if not [*module.children()]}
     for layer, tap in taps.items():
@@ -161,7 +161,7 @@ def test_widths_activation_and_output_are_those_of_the_config(activation: str, o
     values = x @ plain["head.weight"].T + plain["head.bias"]
     if output == "softmax":
         values = values.exp() / values.exp().sum(1, keepdim=True)
-    found, activations = network.forward_taps(obs)
+    found, activations = network.forward_activations(obs)
     torch.testing.assert_close(found, values, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(activations, taps, atol=1e-6, rtol=1e-5)
     assert [spec.layer for spec in network.unit_specs()] == list(taps)

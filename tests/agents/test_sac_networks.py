@@ -104,7 +104,7 @@ def test_compiled_critics_have_the_values_activations_and_gradients_of_eager_one
     obs, action = inputs()
 
     def found() -> tuple[Tensor, dict[str, Tensor]]:
-        return critic.forward_taps(obs, action)
+        return critic.forward_activations(obs, action)
 
     results = []
     for call in (found, torch.compile(found, backend="aot_eager", fullgraph=True)):
@@ -158,7 +158,7 @@ def test_taps_are_the_activations_after_each_relu(trunk: str, slots: int | None)
         module.get_submodule(layer).register_forward_hook(
             lambda module, given, out, layer=layer: seen.update({layer: out.clone()})
         )
-    out, taps = module.forward_taps(*given)
+    out, taps = module.forward_activations(*given)
     if slots is None:
         expected = {layer: seen[layer].relu() for layer in layers}
     else:

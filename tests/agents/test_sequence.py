@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from rlplast.agents.off_policy_config import OffPolicyConfig
-from rlplast.agents.sequence import EnvConfig, Sequence
+from rlplast.agents.sequence import EnvConfig, TaskSequence
 from rlplast.agents.switch import PRESETS, switch_of
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
@@ -28,7 +28,7 @@ def parsed(**env: Any) -> OffPolicyConfig:
 
 def test_phases_go_through_the_sequence_as_often_as_there_are_cycles():
     longer = {"id": TWO[0], "options": {"max_episode_steps": 9}}
-    sequence = Sequence.parse(
+    sequence = TaskSequence.parse(
         EnvConfig(sequence=[*TWO, TWO[0], longer], steps_per_task="1k", cycles=2)
     )
     assert sequence.tasks == (0, 1, 0, 2) * 2  # what comes again is the same task
@@ -41,7 +41,7 @@ def test_phases_go_through_the_sequence_as_often_as_there_are_cycles():
 def test_options_are_of_all_environments_and_those_of_an_entry_come_first():
     entry = {"id": TWO[1], "options": {"max_episode_steps": 9}}
     env = EnvConfig(sequence=[TWO[0], entry], options={"max_episode_steps": 5}, steps_per_task=8)
-    limits = [options["max_episode_steps"] for _, options in Sequence.parse(env).envs]
+    limits = [options["max_episode_steps"] for _, options in TaskSequence.parse(env).envs]
     assert limits == [5, 9]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlplast.agents.off_policy_config import EnvConfig
-from rlplast.agents.sequence import Sequence
+from rlplast.agents.sequence import TaskSequence
 from rlplast.agents.update_plan import UpdatePlan, ratios_of
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError
@@ -19,7 +19,7 @@ from tests.agents.toy_control import sac, use_slide
 from tests.agents.toy_env import dqn, use_wheel
 from tests.runs import TINY
 
-ONE = Sequence.parse(EnvConfig())
+ONE = TaskSequence.parse(EnvConfig())
 RATIOS = [Fraction(1, 8), Fraction(1, 2), Fraction(1), Fraction(3), Fraction(16)]
 
 

@@ -391,7 +391,7 @@ def test_weights_a_method_cannot_work_on_are_named(tmp_path: Path):
     assert "dead.weight is zero" in message
     torch.save({"a.weight": torch.eye(2), "a.scale": torch.ones(2), "n": torch.tensor(3)}, file)
     message = refused(2, "full_reset", file, "--out", out, "--include", "*")
-    assert "a.scale: no initialisation law is known" in message
+    assert "a.scale: no initializer is known" in message
     assert not out.exists()
 
 

@@ -23,7 +23,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.record import in_mode
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.training import checkpoint
-from rlplast.training.loop import Cadence, Loop
+from rlplast.training.loop import Intervals, Loop
 from rlplast.training.run_folder import RunFolder
 from rlplast.training.trainable import AfterUpdate, no_hooks
 from tests.runs import Killed, at_step, kill, stop
@@ -157,7 +157,7 @@ def loop(
         hooks=Hooks(hooks, toy.networks, total, toy.seed, toy.units),
         total=Time.parse(total),
         folder=RunFolder(folder),
-        cadence=Cadence(
+        intervals=Intervals(
             logged,
             every(evaluate, total),
             every(metrics, total),

@@ -94,7 +94,7 @@ def loop(config: GPTConfig, path: Path, observer: Callable[[Loop], None] | None 
         hooks=hooks,
         total=config.total_time(),
         folder=distributed.open_folder(path),
-        cadence=config.cadence(),
+        intervals=config.intervals(),
         measure=lambda t, number: measure_run(t, config.metrics.names, 4, number),
         observer=observer or (lambda loop: None),
     )

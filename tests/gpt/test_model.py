@@ -66,7 +66,7 @@ def twin(model: GPT, sequence: Tensor) -> tuple[Tensor, list[Tensor]]:
 @torch.no_grad()
 def test_logits_and_taps_are_those_of_a_slow_twin(bias: bool, length: int, gelu: str):
     model, x = drawn(bias=bias, gelu=gelu), tokens(length=length)
-    logits, taps = model.forward_taps(x)
+    logits, taps = model.forward_activations(x)
     assert torch.equal(logits, model(x))
     assert list(taps) == ["h.0.mlp.c_fc", "h.1.mlp.c_fc"]
     for row, sequence in enumerate(x):

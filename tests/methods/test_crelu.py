@@ -115,7 +115,7 @@ def test_networks_of_agents_compute_it_and_are_drawn_anew(width: str) -> None:
         network.initialise(torch_stream(0, "init"))
     assert q.conv1.weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore
     obs = normal(5, 2, 6, 6)
-    values, taps = q.forward_taps(obs)
+    values, taps = q.forward_activations(obs)
     w = dict(q.named_parameters())
     h = naive.crelu(nn.functional.conv2d(obs, w["conv1.weight"], w["conv1.bias"]), 1)
     torch.testing.assert_close(taps["conv1"], h)

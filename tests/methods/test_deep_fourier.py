@@ -75,7 +75,7 @@ OWN: dict[str, Callable[[], Made]] = {
 def test_our_networks_give_sines_and_cosines_of_half_as_many_units(name: str) -> None:
     module, inputs = OWN[name]()
     plain: Any = copy.deepcopy(module)
-    names, found = list(dict(module.named_parameters())), plain.forward_taps(*inputs)
+    names, found = list(dict(module.named_parameters())), plain.forward_activations(*inputs)
     paths = install(module)
     assert list(dict(module.named_parameters())) == names
     seen: dict[str, Tensor] = {}
@@ -86,7 +86,7 @@ def test_our_networks_give_sines_and_cosines_of_half_as_many_units(name: str) ->
     any_module: Any = module
     for path in paths:
         module.get_submodule(path).register_forward_hook(keep)
-        taps = any_module.forward_taps(*inputs)[1]
+        taps = any_module.forward_activations(*inputs)[1]
         own = [tap for key, tap in taps.items() if key.partition("].")[2] == path or key == path]
         z, convs = seen["z"], seen["z"].ndim == 4
         for slot, tap in enumerate(own):

@@ -62,14 +62,14 @@ def test_networks_of_sac_compute_it_for_each_member_and_head(trunk: str) -> None
     obs, action = normal(6, 5), normal(6, 2, seed=1)
     values = expected(critic, "head", obs, action).squeeze(-1)
     heads = [expected(actor, head, obs) for head in ("mean", "log_std")]
-    taps = critic.forward_taps(obs, action)[1]
+    taps = critic.forward_activations(obs, action)[1]
     assert install(actor) == ["mean", "log_std"]
     assert install(critic) == ["head"]
     torch.testing.assert_close(critic(obs, action), values)
     mean, log_std = actor(obs)
     torch.testing.assert_close(mean, heads[0])
     torch.testing.assert_close(log_std, -10 + 6 * (heads[1].tanh() + 1))
-    for name, tap in critic.forward_taps(obs, action)[1].items():
+    for name, tap in critic.forward_activations(obs, action)[1].items():
         assert torch.equal(tap, taps[name]), name  # what metrics read is not scaled
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from rlplast.report import charts
+from rlplast.report.arm_styles import BASELINE, arm_styles
 from rlplast.report.charts import Curve, Firing
 from rlplast.report.drawing import png
 from rlplast.report.lines import Kind, Line, chart_of_lines
-from rlplast.report.looks import BASELINE, looks
 from rlplast.report.rows import Bar, Panel, Point, chart_of_rows
 from rlplast.report.vega import Spec
 from tests.report.drawn import svg
@@ -37,7 +37,7 @@ def points(arms: int) -> dict[int, Point]:
 @cache
 def all_charts(names: tuple[str, ...]) -> dict[str, Spec]:
     """One chart of each kind, of all arms."""
-    arms, n = looks(names, names[0]), len(names)
+    arms, n = arm_styles(names, names[0]), len(names)
     fired = {arm: [Firing(1000.0 * arm, "fire on q")] for arm in range(1, n)}
     seeds = {0: {1: curves(1)[0], 2: curves(1)[0]}}
     layers = {"weight_norm": {"": curves(n), "fc1": curves(1)}, "churn": {"": curves(n)}}
@@ -78,27 +78,27 @@ def texts(names: tuple[str, ...], kind: str) -> list[str]:
 
 
 def test_arms_differ_in_colour_or_line_and_the_baseline_is_grey():
-    arms = looks(MANY, MANY[3])
+    arms = arm_styles(MANY, MANY[3])
     assert [look.index for look in arms if look.colour == BASELINE] == [3]
     assert len({(look.colour, look.dash) for look in arms}) == len(MANY)
     assert len({(look.colour, look.shape) for look in arms}) == len(MANY)
-    assert BASELINE not in [look.colour for look in looks(MANY, None)]
+    assert BASELINE not in [look.colour for look in arm_styles(MANY, None)]
     colours = [
-        {look.name: look.colour for look in looks(names, "none")}
+        {look.name: look.colour for look in arm_styles(names, "none")}
         for names in (("none", "a", "b"), ("a", "b", "none"))
     ]
     assert colours[0] == colours[1]  # wherever the baseline stands
 
 
 def test_labels_are_printable_and_differ():
-    arms = looks(("a\x00b", "a\x01b", "a\nb"), None)
+    arms = arm_styles(("a\x00b", "a\x01b", "a\nb"), None)
     assert [look.name for look in arms] == ["a\x00b", "a\x01b", "a\nb"]
     assert [look.label for look in arms] == ["a\ufffdb", "a\ufffdb 2", "a\ufffdb 3"]
 
 
 @every_kind
 def test_every_arm_is_drawn_in_its_colour(kind: str):
-    for look in looks(NAMES, NAMES[0]):
+    for look in arm_styles(NAMES, NAMES[0]):
         assert marks(NAMES, kind, look.colour)
 
 
@@ -109,7 +109,7 @@ def test_what_is_hidden_is_not_drawn(kind: str):
     others = [own for own in spec["params"] if own["name"] != "shown"]
     only = spec | {"params": [{**shown, "value": ["fire"]}, *others]}
     text = re.sub(r'<g class="mark-group role-legend.*', "", svg(only), flags=re.DOTALL)
-    none, fire, reset = (look.colour in text for look in looks(NAMES, NAMES[0]))
+    none, fire, reset = (look.colour in text for look in arm_styles(NAMES, NAMES[0]))
     assert (none, fire, reset) == (False, True, False)
 
 
@@ -133,7 +133,7 @@ def test_curves_hold_the_numbers_given():
 
 @pytest.mark.parametrize("side", [None, np.full(len(XS), np.nan)], ids=["none", "nan"])
 def test_curve_without_an_interval_has_no_band(side: np.ndarray | None):
-    arms = looks(("none",), "none")
+    arms = arm_styles(("none",), "none")
     drawn = [
         svg(charts.curves(arms, {0: Curve(XS, XS, low, low)}, {}, ("x", "y"), [], {}))
         for low in (side, XS)
@@ -143,7 +143,9 @@ def test_curve_without_an_interval_has_no_band(side: np.ndarray | None):
 
 
 def test_no_value_is_written_as_not_a_number():
-    spec = charts.curves(looks(("a",), None), {0: Curve(XS, XS * np.nan)}, {}, ("x", "y"), [], {})
+    spec = charts.curves(
+        arm_styles(("a",), None), {0: Curve(XS, XS * np.nan)}, {}, ("x", "y"), [], {}
+    )
     assert spec["datasets"]["curves"][0]["y"] == [None] * len(XS)
 
 
@@ -154,20 +156,20 @@ def test_points_show_value_interval_and_seeds():
 
 def test_point_without_interval_has_no_line():
     alone = {0: Point(5.0, float("nan"), float("nan"))}
-    text = svg(chart_of_rows(looks(("none",), None), [Panel("a", "b", alone)]))
+    text = svg(chart_of_rows(arm_styles(("none",), None), [Panel("a", "b", alone)]))
     assert "mark-symbol" in text
     assert not re.findall(r"<line [^>]*stroke-width=\"2.4\"", text)
 
 
 def test_arm_without_a_number_has_no_row():
-    spec = chart_of_rows(looks(NAMES, "none"), [Panel("a", "b", {2: Point(1.0)})])
+    spec = chart_of_rows(arm_styles(NAMES, "none"), [Panel("a", "b", {2: Point(1.0)})])
     found = re.findall(r">([a-z_]+)</text>", svg(spec))
     assert "full_reset" in found
     assert not {"none", "fire"} & set(found)
 
 
 def ticks(panel: Panel) -> list[float]:
-    text = svg(chart_of_rows(looks(("a",), None), [panel]))
+    text = svg(chart_of_rows(arm_styles(("a",), None), [panel]))
     return [float(found) for found in re.findall(r">(-?[\d.]+)</text>", text)]
 
 
@@ -182,7 +184,7 @@ def test_shares_have_an_axis_from_0_to_1_and_times_begin_at_0():
 def test_bars_begin_at_0_and_their_shared_part_comes_first():
     (row,) = [r for r in all_charts(NAMES)["bars"]["datasets"]["panel_0"] if r["arm"] == "fire"]
     assert (row["shared"], row["end"]) == (2, 5)
-    (colour,) = [look.colour for look in looks(NAMES, "none") if look.name == "fire"]
+    (colour,) = [look.colour for look in arm_styles(NAMES, "none") if look.name == "fire"]
     paths = [own["d"] for own in marks(NAMES, "bars", colour)]
     starts = sorted(float(re.match(r"M([\d.]+)", path)[1]) for path in paths)  # type: ignore[index]
     assert starts[0] == 0
@@ -195,14 +197,14 @@ def test_a_metric_measured_of_layers_has_a_choice_of_them():
     assert layer["bind"]["options"] == ["", "fc1"]
     assert layer["bind"]["labels"] == [charts.WHOLE, "fc1"]
     assert layer["value"] == ""
-    alone = charts.panels(looks(NAMES, None), {"a": {"": curves(3)}}, "x", [])
+    alone = charts.panels(arm_styles(NAMES, None), {"a": {"": curves(3)}}, "x", [])
     assert "layer" not in [own["name"] for own in alone["params"]]
 
 
 @pytest.mark.parametrize(("value", "label"), [(0.1, "0.1"), (2.0, "2"), (1234.5, "1235")])
 def test_a_constant_is_labelled_with_its_value(value: float, label: str):
     flat = {0: Curve(XS, np.full(len(XS), value))}
-    text = svg(charts.panels(looks(("a",), None), {"m": {"": flat}}, "x", []))
+    text = svg(charts.panels(arm_styles(("a",), None), {"m": {"": flat}}, "x", []))
     assert f">{label}</text>" in text
 
 
@@ -216,14 +218,14 @@ def test_a_constant_is_labelled_with_its_value(value: float, label: str):
 )
 def test_axes_of_values_say_powers_of_ten_only_where_they_are_large(top: float, expected: set[str]):
     steep = {0: Curve(XS, np.linspace(0, top, len(XS)))}
-    text = svg(charts.panels(looks(("a",), None), {"m": {"": steep}}, "x", []))
+    text = svg(charts.panels(arm_styles(("a",), None), {"m": {"": steep}}, "x", []))
     assert expected <= set(re.findall(r">([^<>]+)</text>", text))
 
 
 @pytest.mark.parametrize("last", [0, 1, 4, 9])
 def test_axes_of_steps_have_whole_numbers(last: int):
     few = np.arange(last + 1.0)
-    arms, own = looks(("a",), None), {0: Curve(few, few + 0.25)}
+    arms, own = arm_styles(("a",), None), {0: Curve(few, few + 0.25)}
     lines = {"m": [Line(0, "end", few, few + 0.25)]}
     for spec in (
         charts.curves(arms, own, {}, ("steps", "score"), [], {}),
@@ -254,7 +256,7 @@ def test_files_repeat_byte_for_byte_and_load_nothing(kind: str):
     "name", ['a\\"b', "a'b", "{a}", "a\x00b", "x\ud800", "</script>", "__proto__", "a.b[0]"]
 )
 def test_any_name_can_be_drawn(name: str):
-    arms = looks((name, "b"), None)
+    arms = arm_styles((name, "b"), None)
     drawn = {0: Curve(XS, XS), 1: Curve(XS, XS)}
     fired = {0: [Firing(0.0, name)]}
     for spec in (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.report.compare import compare, first_difference
+from rlplast.report.two_runs import compare, first_difference
 from rlplast.run import api
 from tests.report.runs import metric_rows, receipt_row, write_run
 from tests.runs import TINY, Killed, at_step, kill

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from rlplast.report.arm_styles import arm_styles
 from rlplast.report.contents import write_report
 from rlplast.report.gather import gather
-from rlplast.report.looks import looks
 from rlplast.report.page import Details, Row, Section, Table, Text, page
 from rlplast.report.records import MOST, estimate, number
 from rlplast.report.summary import summarise
@@ -277,7 +277,7 @@ def test_names_from_files_are_escaped_everywhere(tmp_path: Path):
 
 
 def test_text_of_any_part_is_escaped():
-    arms = looks((HOSTILE, "b"), None)
+    arms = arm_styles((HOSTILE, "b"), None)
     table = Table((HOSTILE,), (Row((HOSTILE,), 0),), HOSTILE, title=HOSTILE)
     parts = (Text(HOSTILE), table, Details(HOSTILE, HOSTILE, 1))
     assert_harmless(Page(page(HOSTILE, arms, [Section("a", HOSTILE, parts)] * 2, HOSTILE)))

@@ -76,5 +76,5 @@ def test_a_run_of_a_gpu_acts_and_is_evaluated_where_there_is_none(cut: Path) -> 
 
 def test_what_goes_on_from_a_run_keeps_its_device() -> None:
     parent = read_config(TINY, {"device": "cuda:1"})
-    assert read_config(TINY, {"device": "auto"}).settled(parent).device == "cuda:1"
-    assert read_config(TINY, {"device": "cpu"}).settled(parent).device == "cpu"
+    assert read_config(TINY, {"device": "auto"}).resolved(parent).device == "cuda:1"
+    assert read_config(TINY, {"device": "cpu"}).resolved(parent).device == "cpu"

@@ -21,7 +21,7 @@ STEPS = 18
 
 def best_loop(folder: Path, best: str | None = "loss", save: str = "3 env_steps") -> Loop:
     made = loop(folder, total="12 env_steps", evaluate="1 updates", metrics=None, save=save)
-    made.cadence = dataclasses.replace(made.cadence, best=best)
+    made.intervals = dataclasses.replace(made.intervals, best=best)
     toy: Any = made.trainable
     toy.evaluate = lambda number, episodes: {"loss": SCORES[toy.clock.updates]}
     return made

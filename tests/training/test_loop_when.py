@@ -53,7 +53,7 @@ def when_loop(
     **options: Any,
 ) -> Loop:
     made = loop(folder, hooks=hooks, **options)
-    made.cadence = dataclasses.replace(made.cadence, best=best)
+    made.intervals = dataclasses.replace(made.intervals, best=best)
     net = made.trainable.networks["net"]
     made.measure = lambda t, number: {
         NORM: math.sqrt(sum(float(b.view.square().sum()) for b in net.trainable()))

@@ -92,12 +92,12 @@ def tick(network: Network) -> None:
             f"tick got a {type(network).__name__}: make a rlplast.Network of the model and its "
             "optimizer, once, and pass that"
         )
-    if "ticks" not in network.memo:
-        network.memo["ticks"] = inside_updates([network])
-    if not network.memo["ticks"]:
+    if "ticks" not in network.cache:
+        network.cache["ticks"] = inside_updates([network])
+    if not network.cache["ticks"]:
         raise ConfigError(
             "tick: the model has no layer that ticks: call rlplast.replace_layers on it first"
         )
-    count = network.memo["ticked"] = network.memo.get("ticked", 0) + 1
-    for hook in network.memo["ticks"]:
+    count = network.cache["ticked"] = network.cache.get("ticked", 0) + 1
+    for hook in network.cache["ticks"]:
         hook.after_update(Clock(updates=count), 0)

@@ -126,7 +126,7 @@ def hidden_layers(model: nn.Module, method: str) -> dict[str, list[UnitGroup]]:
     units = find_units(model, blocks_of(model))
     found: dict[str, list[UnitGroup]] = {}
     for group in units.groups:
-        if group.tap is not None:
+        if group.point is not None:
             found.setdefault(group.weight.block.path, []).append(group)
     if not found:
         reasons = "; ".join(f"{name}: {why}" for name, why in units.refused.items())

@@ -1,12 +1,12 @@
 """Network: the handle on what hooks may read and edit.
 
 A `Network` is a module together with its optimizer, its followers (target networks,
-averages), the law that initialised it and its initial weights. It presents every
+averages), the initializer that initialised it and its initial weights. It presents every
 tensor as `rlplast.core.network.blocks.Block`s.
 
 - `Network`: the handle.
 - `part_of`: a Block's part of a state dict.
-- `torch_default`: the initialisation laws of torch's own layers.
+- `torch_default`: the initializers of torch's own layers.
 """
 
 import math
@@ -32,14 +32,14 @@ _SEED_FACTOR = 6364136223846793005  # Knuth's, for a generator modulo 2^64
 
 
 def torch_default(block: Block, generator: torch.Generator) -> Tensor:
-    """Draw a Block anew by torch's law for its layer, on the CPU in float32.
+    """Draw a Block anew by torch's initializer for its layer, on the CPU in float32.
 
     Linear and conv: weight and bias U(−1/√fan_in, 1/√fan_in); the packed attention
     projection: Xavier-uniform over the whole packed matrix, attention biases zero; norm
     layers 1 and 0 with running statistics at their start; embeddings N(0, 1).
 
     Raises:
-        ConfigError: for a tensor whose law is unknown; give the network an `init`.
+        ConfigError: for a tensor whose initializer is unknown; give the network an `init`.
     """
     shape = block.view.shape
     if block.role == "buffer":
@@ -63,7 +63,7 @@ def torch_default(block: Block, generator: torch.Generator) -> Tensor:
         bound = 1 / math.sqrt(block.spec.fan_in) if block.spec.fan_in else 0.0
         return torch.empty(shape).uniform_(-bound, bound, generator=generator)
     raise ConfigError(
-        f"{block.name}: no initialisation law is known for a {type(block.module).__name__}: take "
+        f"{block.name}: no initializer is known for a {type(block.module).__name__}: take "
         "its initial weights (init='stored'), leave it out, or pass init= to its Network"
     )
 
@@ -138,7 +138,7 @@ class Network:
         check_memory(name, self.module, self.blocks)
         self.init: Init = init or getattr(self.module, "init_block", None) or torch_default
         self.order, self._given_units = order, units
-        self.memo: dict[Any, Any] = {}  # what methods found out once, such as a forward order
+        self.cache: dict[Any, Any] = {}  # what methods found out once, such as a forward order
         self.initial = self._initial(initial)
         if isinstance(followers, nn.Module):
             followers = {"target": followers}
@@ -217,9 +217,9 @@ class Network:
 
     def units(self) -> UnitMap:
         """Return which entries belong to which hidden unit; found once."""
-        if "units" not in self.memo:
-            self.memo["units"] = find_units(self.module, self.blocks, self._given_units)
-        return self.memo["units"]
+        if "units" not in self.cache:
+            self.cache["units"] = find_units(self.module, self.blocks, self._given_units)
+        return self.cache["units"]
 
     def units_of(self, blocks: Sequence[Block]) -> tuple[UnitGroup, ...]:
         """Return the groups of units with activations whose incoming weight is one of `blocks`.
@@ -227,10 +227,10 @@ class Network:
         Units of which a part is frozen are left out. There may be none.
         """
         key = ("units", *map(id, blocks))
-        if key not in self.memo:
+        if key not in self.cache:
             whole = self._with_activations(blocks)
-            self.memo[key] = tuple(g for g in whole if not _frozen_in(g))
-        return self.memo[key]
+            self.cache[key] = tuple(g for g in whole if not _frozen_in(g))
+        return self.cache[key]
 
     def units_in(self, blocks: Sequence[Block]) -> tuple[UnitGroup, ...]:
         """Return what `units_of` returns, for a method that needs units.
@@ -252,7 +252,7 @@ class Network:
     def _with_activations(self, blocks: Sequence[Block]) -> list[UnitGroup]:
         chosen = {id(b) for b in blocks}
         groups = self.units().groups
-        return [g for g in groups if g.tap is not None and id(g.weight.block) in chosen]
+        return [g for g in groups if g.point is not None and id(g.weight.block) in chosen]
 
     @property
     def installed(self) -> tuple[Any, ...]:
@@ -264,9 +264,9 @@ class Network:
         return tuple(found)
 
     def fresh(self, block: Block, generator: torch.Generator) -> Tensor:
-        """Return a new draw of a Block by this network's law, on its device; not yet rounded.
+        """Return a new draw of a Block by this network's initializer, not yet rounded.
 
-        Buffers other than a norm layer's running statistics have no law: they return to θ0. The
+        Buffers other than a norm layer's running statistics return to θ0. The
         seed of a layer's own draws moves on, so that these are other ones after a reset.
         """
         if block.kind == "lifecycle" and block.spec.tensor == "seed":

@@ -78,11 +78,11 @@ def matrices(network: Network, blocks: Sequence[Block], heads: bool = True) -> l
         heads: whether the weights of `last_layers` are among them.
     """
     key = ("matrices", tuple(blocks), heads)
-    if key not in network.memo:
+    if key not in network.cache:
         kept = frozenset() if heads else last_layers(network)
         weights = [b for b in blocks if b.role == "weight" and b.kind in ("linear", "conv")]
-        network.memo[key] = [b for b in weights if not b.aliases and b.path not in kept]
-    return network.memo[key]
+        network.cache[key] = [b for b in weights if not b.aliases and b.path not in kept]
+    return network.cache[key]
 
 
 def check_matrices(network: Network, blocks: Sequence[Block], heads: bool, method: str) -> None:

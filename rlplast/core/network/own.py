@@ -3,7 +3,7 @@
 - `is_factory`: whether a config's name of a network is one.
 - `factory_of`: the function.
 - `made`, `check_outputs`, `check_again`: what it makes, from a seed.
-- `own_law`: the initializer: draws Blocks as the function does.
+- `own_initializer`: the initializer: draws Blocks as the function does.
 """
 
 import importlib
@@ -25,7 +25,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Init, part_of, torch_default
 from rlplast.core.rng import preserve_global_rng
 
-__all__ = ["check_again", "check_outputs", "factory_of", "is_factory", "made", "own_law"]
+__all__ = ["check_again", "check_outputs", "factory_of", "is_factory", "made", "own_initializer"]
 
 Factory = Callable[..., Any]
 
@@ -202,7 +202,7 @@ def _shapes(inputs: Sequence[Tensor]) -> str:
     return " and ".join(str(tuple(each.shape)) for each in inputs)
 
 
-def own_law(make: Callable[[int], nn.Module]) -> Init:
+def own_initializer(make: Callable[[int], nn.Module]) -> Init:
     """Return an initializer that draws Blocks as a new module has them.
 
     Blocks that are asked for one after the other with one generator are of one new module, so that
@@ -212,10 +212,10 @@ def own_law(make: Callable[[int], nn.Module]) -> Init:
     Args:
         make: makes the module from a seed.
     """
-    return _Law(make)
+    return _Initializer(make)
 
 
-class _Law:
+class _Initializer:
     def __init__(self, make: Callable[[int], nn.Module]) -> None:
         self._make = make
         self._generator: torch.Generator | None = None  # whose module this is
@@ -231,5 +231,5 @@ class _Law:
         found = part_of(self._tensors, block)
         return torch_default(block, generator) if found is None else found.float()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Law":
-        return _Law(self._make)  # a generator cannot be copied
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Initializer":
+        return _Initializer(self._make)  # a generator cannot be copied

@@ -22,7 +22,7 @@ from torch.func import functional_call
 
 from rlplast.core.errors import NothingToEdit
 from rlplast.core.network.network import Network
-from rlplast.core.network.units import Tap, UnitGroup
+from rlplast.core.network.units import ActivationPoint, UnitGroup
 
 __all__ = ["Recorder", "WithWeights", "in_mode", "observe", "record"]
 
@@ -42,16 +42,16 @@ class Recorder:
     """
 
     def __init__(self, network: Network, training_only: bool = False) -> None:
-        groups = [g for g in network.units().groups if g.tap is not None]
+        groups = [g for g in network.units().groups if g.point is not None]
         if not groups:
             raise NothingToEdit(f"network {network.name!r} has no units with activations")
         self.training_only = training_only
         self.on = True
         self._found: dict[str, list[Tensor]] = {}
         self._forward: set[str] = set()  # groups that were seen outside a backward pass
-        taps: dict[Tap, list[UnitGroup]] = {}
+        taps: dict[ActivationPoint, list[UnitGroup]] = {}
         for group in groups:
-            taps.setdefault(group.tap, []).append(group)  # type: ignore[arg-type]
+            taps.setdefault(group.point, []).append(group)  # type: ignore[arg-type]
         self._handles = [
             network.module.get_submodule(tap.path).register_forward_hook(
                 partial(self._keep, tap, [g.name for g in own])
@@ -59,7 +59,9 @@ class Recorder:
             for tap, own in taps.items()
         ]
 
-    def _keep(self, tap: Tap, names: list[str], module: nn.Module, args: Any, out: Any) -> None:
+    def _keep(
+        self, tap: ActivationPoint, names: list[str], module: nn.Module, args: Any, out: Any
+    ) -> None:
         if not self.on or (self.training_only and not torch.is_grad_enabled()):
             return
         if not torch.compiler.is_compiling():

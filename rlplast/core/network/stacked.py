@@ -1,7 +1,7 @@
 """Stacked layers: the members of an ensemble in one batched computation.
 
 Source: twin critics of SAC (Haarnoja et al. 2018) as one network; torch.func.stack_module_state
-stacks parameters the same way. Every slot has its own fans: a law that sees the stacked
+stacks parameters the same way. Every slot has its own fans: an initializer that sees the stacked
 parameter as a whole would take the slots for outputs.
 """
 
@@ -60,7 +60,7 @@ class StackedLinear(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw every slot by the law of `torch.nn.Linear`: U(−1/√d_in, 1/√d_in)."""
+        """Draw every slot by the initializer of `torch.nn.Linear`: U(−1/√d_in, 1/√d_in)."""
         bound = 1 / math.sqrt(self.d_in)
         self.weight.uniform_(-bound, bound, generator=generator)
         if self.bias is not None:

@@ -14,7 +14,7 @@ from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, is_matrix, why
 from rlplast.core.network.unit_walk import Step, Walk, name_of
-from rlplast.core.network.units import Part, Tap, UnitGroup, UnitMap, UnitSpec
+from rlplast.core.network.units import ActivationPoint, Part, UnitGroup, UnitMap, UnitSpec
 
 __all__ = ["JOINED", "find_units"]
 
@@ -320,7 +320,7 @@ def _groups_of(
         heads = spec.heads > 0
         space = size if rows[0].kind == "conv" else 0
         more = found.between, found.spec.norms, found.module
-        tap = Tap(found.anchor, found.steps, space, stacked, *more)
+        tap = ActivationPoint(found.anchor, found.steps, space, stacked, *more)
         yield UnitGroup(
             name=name,
             size=size,
@@ -329,7 +329,7 @@ def _groups_of(
             outgoing=tuple(Part(b, 1, b.view.shape[1] // size) for b in columns),
             activation=None if heads else name,
             nonlinearity="heads" if heads else found.nonlinearity,
-            tap=None if heads else tap,
+            point=None if heads else tap,
         )
 
 

@@ -21,7 +21,16 @@ from torch import Tensor, nn
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.unit_walk import Step
 
-__all__ = ["NONLINEARITY", "Part", "Step", "Tap", "UnitGroup", "UnitMap", "UnitSpec", "activated"]
+__all__ = [
+    "NONLINEARITY",
+    "ActivationPoint",
+    "Part",
+    "Step",
+    "UnitGroup",
+    "UnitMap",
+    "UnitSpec",
+    "activated",
+]
 
 NONLINEARITY = "own_nonlinearity"  # attribute of layers whose nonlinearity a method replaced
 
@@ -98,7 +107,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Tap:
+class ActivationPoint:
     """Where activations can be read in anybody's module.
 
     Attributes:
@@ -145,7 +154,7 @@ class UnitGroup:
         outgoing: columns of the weights downstream, those of frozen copies (buffers) among them.
         activation: name of its activations, which are (samples, units, …); None for heads.
         nonlinearity: such as ``relu`` or ``gelu``; ``linear`` if there is none.
-        tap: where the activations can be read by a forward hook; None for heads.
+        point: where the activations can be read by a forward hook; None for heads.
     """
 
     name: str
@@ -155,7 +164,7 @@ class UnitGroup:
     outgoing: tuple[Part, ...]
     activation: str | None
     nonlinearity: str
-    tap: Tap | None
+    point: ActivationPoint | None
 
     def __repr__(self) -> str:
         """Return what it consists of, on one line."""

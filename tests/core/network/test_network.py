@@ -61,7 +61,7 @@ def test_unknown_law_is_refused_and_may_be_given() -> None:
     module = nn.Module()
     module.register_parameter("log_alpha", nn.Parameter(torch.tensor(0.5)))
     network = Network("temperature", module)
-    with pytest.raises(ConfigError, match=r"log_alpha: no initialisation law is known for a Mod"):
+    with pytest.raises(ConfigError, match=r"log_alpha: no initializer is known for a Mod"):
         network.initialise(generator())
     given = Network("temperature", module, init=lambda block, g: torch.tensor(-4.6))
     given.initialise(generator())

@@ -167,13 +167,13 @@ def test_pooling_lies_between_and_what_keeps_values_does_not() -> None:
         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3, 2),
     )  # fmt: skip
     first, second = Network("net", module).units().groups
-    assert first.tap is not None and first.tap.between == ()
-    assert second.tap is not None and len(second.tap.between) == 2
+    assert first.point is not None and first.point.between == ()
+    assert second.point is not None and len(second.point.between) == 2
 
 
 def test_what_a_trace_found_can_be_pickled() -> None:
     for step in (nn.Sequential(nn.Dropout(0.5), nn.ReLU()), lambda x: F.relu(F.dropout(x, 0.5))):
-        tap = Network("net", Form(step)).units().groups[0].tap
+        tap = Network("net", Form(step)).units().groups[0].point
         assert tap is not None and len(tap.between) == 1
         x = drawn(3, 8)
         assert torch.equal(pickle.loads(pickle.dumps(tap)).read(x)[0], tap.read(x)[0])
@@ -187,7 +187,7 @@ def test_tokens_are_samples() -> None:
         assert torch.equal(recorded(module, x)["a"], expected)
 
 
-# Our own networks say the same in forward_taps.
+# Our own networks say the same in forward_activations.
 
 
 @torch.no_grad()
@@ -195,7 +195,7 @@ def test_tokens_are_samples() -> None:
 def test_taps_of_our_networks_are_their_activations(which: str) -> None:
     module, x = own(which)
     randomise(module, 0, std=0.3)
-    found, (_, taps) = recorded(module, *x), module.forward_taps(*x)
+    found, (_, taps) = recorded(module, *x), module.forward_activations(*x)
     assert found.keys() == taps.keys()
     assert all(torch.equal(found[name], tap) for name, tap in taps.items())
 

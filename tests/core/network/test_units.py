@@ -493,7 +493,7 @@ def test_heads_are_units_without_an_activation() -> None:
 
     heads, hidden = sorted(Network("net", Block()).units().groups, key=lambda g: g.size)
     assert (heads.name, heads.size, heads.nonlinearity) == ("self_attn", 3, "heads")
-    assert heads.activation is None and heads.tap is None
+    assert heads.activation is None and heads.point is None
     assert [str(p) for p in heads.parts] == [
         *(f"self_attn.{part}.weight[4i:4i+4]" for part in "qkv"),
         *(f"self_attn.{part}.bias[4i:4i+4]" for part in "qkv"),
@@ -661,5 +661,5 @@ def test_a_group_of_a_network_is_found_in_its_follower() -> None:
     group = network.units().groups[0]
     own = group.of(names_)
     assert [p.block for p in own.parts] == [names_[p.block.name] for p in group.parts]
-    assert (own.name, own.size, own.tap) == (group.name, group.size, group.tap)
+    assert (own.name, own.size, own.point) == (group.name, group.size, group.point)
     assert isinstance(own.weight, Part) and own.weight.block.view is names_["0.weight"].view

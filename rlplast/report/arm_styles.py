@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from unicodedata import category
 
-__all__ = ["Look", "looks", "printable", "unused"]
+__all__ = ["ArmStyle", "arm_styles", "printable", "unused"]
 
 BASELINE = "#777777"
 _NO_LETTERS = ("Cc", "Cs", "Cn", "Zl", "Zp")  # control, half a letter, none, ends of lines
@@ -18,7 +18,7 @@ DASHES = (
 
 
 @dataclass(frozen=True)
-class Look:
+class ArmStyle:
     """How an arm is drawn.
 
     Attributes:
@@ -38,22 +38,22 @@ class Look:
     dash: tuple[int, ...]
 
 
-def looks(arms: Sequence[str], baseline: str | None) -> tuple[Look, ...]:
+def arm_styles(arms: Sequence[str], baseline: str | None) -> tuple[ArmStyle, ...]:
     """Return how each arm is drawn: the baseline grey, the others in the order of the scheme.
 
     From the seventh on, colours come again with dashed lines. Arms are in the order of the study.
     """
     others = [name for name in arms if name != baseline]
-    found: list[Look] = []
+    found: list[ArmStyle] = []
     for index, name in enumerate(arms):
         label = unused(printable(name), [look.label for look in found])
         if name == baseline:
-            found.append(Look(index, name, label, BASELINE, SHAPES[0], DASHES[0]))
+            found.append(ArmStyle(index, name, label, BASELINE, SHAPES[0], DASHES[0]))
             continue
         number = others.index(name)
         turn, colour = divmod(number, len(COLOURS))
         shape, dash = SHAPES[(number + 1) % len(SHAPES)], DASHES[turn % len(DASHES)]
-        found.append(Look(index, name, label, COLOURS[colour], shape, dash))
+        found.append(ArmStyle(index, name, label, COLOURS[colour], shape, dash))
     return tuple(found)
 
 
