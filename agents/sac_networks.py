@@ -2,7 +2,7 @@
 
 Source: Haarnoja et al. 2018; trunks of SimBa (Lee et al. 2025, as in FIRE's SAC) and of
 Stable-Baselines3 (fully-connected layers), of DrQ for pictures (`rlplast.agents.encoders`). Like
-`rlplast.agents.networks`, each declares its forward order and each Block's initializer, and returns its
+`rlplast.agents.networks`, each declares its forward order and initializers, and returns its
 hidden activations. Those that users bring are in `rlplast.agents.own_sac`.
 """
 
