@@ -27,7 +27,7 @@ from rlplast.supervised.downloads import IMAGE_SETS, check_images, config_keys
 __all__ = ["add_arguments", "run"]
 
 SETS: dict[str, Published] = {**IMAGE_SETS, **TEXT_SETS}
-BUILT_IN = ("digits", "bit_flipping", "curve")
+BUILT_IN = ("digits", "random", "bit_flipping", "curve")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

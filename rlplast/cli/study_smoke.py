@@ -38,4 +38,6 @@ def _show(found: smoke.Smoke) -> None:
         table.add_row(name, "-", f"the same as {other} when made small")
     if found.unmeasured:
         table.add_row("metrics", "-", f"never measured: {', '.join(found.unmeasured)}")
+    if found.untried:
+        table.add_row("not tried", "-", "; ".join(found.untried))
     show(table)

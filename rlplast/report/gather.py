@@ -19,7 +19,7 @@ __all__ = ["Gathered", "NothingDone", "gather", "walk"]
 
 DONE = "done"
 PREFIX = "prefix"
-SMOKE = "this is a smoke, runs of a moment on made data: nothing in it is a result"
+SMOKE = "this is a smoke, runs of a moment on random data: nothing in it is a result"
 
 
 class NothingDone(ConfigError):

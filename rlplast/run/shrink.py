@@ -1,6 +1,7 @@
 """A run's config made small, by rule: the same run in seconds, on two cores and without its data.
 
-- `shrunk`: config → smaller config.
+- `shrunk`: config → smaller config; `make_start`: trains the run that it starts from.
+- `sources`: what a run reads from outside, all of which a small one does without.
 
 The rules:
 
@@ -14,8 +15,9 @@ The rules:
    every half.
 4. **Sizes.** Batches, replay, probes, evaluations, contexts and episodes are cut to `CAPS`;
    networks that have a key for their width become narrow. A method's own ``params`` stay.
-5. **Data.** Sets of images, corpora and runs to start from are looked for in `folder`, where
-   `rlplast.run.made_data` makes them; images keep their size. Published weights are not fetched.
+5. **Data.** Published images become ``random`` ones, which keep their size (those of Hugging Face
+   get CIFAR-10's), and corpora in folders become ``embedded/stdlib``. A run to start from is looked
+   for in `folder`. Corrupted images and weights of others are left out.
 6. **Machine.** One thread of the CPU, nothing compiled, bf16 for fp16.
 """
 
@@ -26,17 +28,19 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rlplast import envs
 from rlplast.core.clock import Time
 from rlplast.gpt.corpus import PREFIX
+from rlplast.run import api
 from rlplast.run.config_file import read_config
 from rlplast.run.length import length
+from rlplast.supervised.data import Published
 from rlplast.supervised.models import MODELS
 from rlplast.training.config import EvaluateConfig, RunConfig
 
-__all__ = ["CAPS", "UPDATES", "shrunk"]
+__all__ = ["CAPS", "UPDATES", "make_start", "shrunk", "sources"]
 
 UPDATES, RANDOM_STEPS, EPOCHS, PHASES = 32, 24, 8, 2
 UPDATES_OF_PHASE = 8  # of a GPT
@@ -68,10 +72,8 @@ _HEAD_WIDTH = 4  # of a GPT
 _ROWS = ("hooks", "penalties")  # whose rows have schedules
 _INTERVALS = {"log": "25%", "metrics": "25%", "evaluate": "50%", "checkpoint": "50%"}
 _HELD_OUT = 0.8  # of digits, which are there
-GPT2_IDS = 50257
-PUBLISHED = ("mnist", "cifar10", "cifar100", "tiny_imagenet")
-GENERATED, EXAMPLES = ("bit_flipping", "curve"), 100  # sets that are computed
-_ANYTHING = 1e300  # every value is on one side of it
+EXAMPLES = {"bit_flipping": 100, "curve": 100, "random": 200}  # of sets that are computed
+_ANYTHING = 1e38  # every value is on one side of it, and configs allow no larger one
 
 
 def shrunk(config: RunConfig, folder: Path) -> RunConfig:
@@ -79,7 +81,7 @@ def shrunk(config: RunConfig, folder: Path) -> RunConfig:
 
     Args:
         config: a checked config.
-        folder: where what it reads from the disk is made.
+        folder: where `make_start` makes the run that it starts from, if it starts from one.
 
     Raises:
         ConfigError: if what comes out is no config.
@@ -188,33 +190,68 @@ def _shorten(data: dict[str, Any], config: Any) -> None:
 
 
 def _put_data(data: dict[str, Any], folder: Path) -> None:
-    """Name the files that are made in `folder`, by what has to be in them."""
+    """Name data that need no file."""
     if data["kind"] == "supervised":
-        images = data["data"]
-        if images["name"] == "digits":
+        images, name = data["data"], data["data"]["name"]
+        if name == "digits":
             images["test"] = max(images["test"], _HELD_OUT)
-        elif images["name"] == "huggingface":
-            in_memory = images["huggingface"]["in_memory"]
-            images["huggingface"] = {"path": str(folder / "pictures"), "in_memory": in_memory}
-        elif images["name"] in PUBLISHED:
-            images["folder"] = str(folder / images["name"])
-        if "examples" in images and images["name"] in GENERATED:
-            images["examples"] = EXAMPLES
-        if images["corrupted"] is not None:
-            images["corrupted"] = str(folder / f"{images['name']}-c")
+        elif name == "huggingface" or name in get_args(Published):
+            like = "cifar10" if name == "huggingface" else name
+            images |= {"name": "random", "like": like, "folder": None}
+        if images["name"] in EXAMPLES:
+            images["examples"] = EXAMPLES[images["name"]]
+        images["corrupted"] = None
+        if data["checkpoint"]["best"] == "mca":
+            data["checkpoint"]["best"] = "accuracy"
     elif data["kind"] == "gpt":
-        embedded = any(source.startswith(PREFIX) for source in data["corpora"].values())
-        kind = "bytes" if embedded or data["model"]["vocab_size"] < GPT2_IDS else "gpt2"
         for name, source in data["corpora"].items():
             if not source.startswith(PREFIX):
-                data["corpora"][name] = str(folder / f"{kind}-{name}")
+                data["corpora"][name] = f"{PREFIX}stdlib"
         start = data["start"]
+        start["huggingface"] = None
         if start["run"] is not None:
             key = json.dumps([data["model"], data["corpora"], data["layers"]], sort_keys=True)
             digest = hashlib.sha256(key.encode()).hexdigest()[:8]
             start["run"] = str(folder / f"start-{digest}")
             if start["checkpoint"].startswith(("step-", "best-")):
                 start["checkpoint"] = "newest"
+
+
+def make_start(config: Any) -> None:
+    """Train the run that a small one starts from for a moment, if it is not there yet.
+
+    It has a best checkpoint and a newest one.
+
+    Raises:
+        ConfigError: if it cannot be built.
+        OSError: if a folder cannot be written.
+    """
+    if config.kind != "gpt" or config.start.run is None or Path(config.start.run).exists():
+        return
+    before = dataclasses.replace(
+        config.to_resume(),
+        hooks=[],
+        penalties=[],
+        phases=[{**config.phases[0], "updates": 2}],
+        total="auto",
+        checkpoint=dataclasses.replace(config.checkpoint, best="loss"),
+    )
+    api.train(before, config.start.run)
+
+
+def sources(config: Any) -> dict[str, str]:
+    """Return what a run reads from outside, by key: folders, and names on the Hugging Face hub."""
+    found: dict[str, str | None] = {}
+    if config.kind == "supervised":
+        data = config.data
+        found = {"data.folder": data.folder, "data.corrupted": data.corrupted}
+        found["data.huggingface.path"] = data.huggingface.path
+        found["model.pretrained"] = "true" if config.model.pretrained else None
+    elif config.kind == "gpt":
+        own = {name: s for name, s in config.corpora.items() if not s.startswith(PREFIX)}
+        found = {f"corpora.{name}": source for name, source in own.items()}
+        found |= {"start.run": config.start.run, "start.huggingface": config.start.huggingface}
+    return {key: source for key, source in found.items() if source}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,6 @@ run are timed here.
 """
 
 import json
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -20,9 +19,9 @@ from typing import Any
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.run.length import env_steps_at, updates_at
-from rlplast.run.made_data import make_data
 from rlplast.run.rates import timed_here
 from rlplast.run.read import read_info, read_lines
+from rlplast.run.shrink import sources
 from rlplast.study.api import (
     build_each,
     drawn_trials,
@@ -38,8 +37,9 @@ from rlplast.training.config import RunConfig
 
 __all__ = ["StudyPlan", "estimate", "plan_study"]
 
+_OF_A_HUB = ("data.huggingface.path", "model.pretrained")  # no folders, or not for certain
 _SECONDS = 3.0  # after which no further config is timed
-_SAME_SPEED = ("seed", "total", "log", "evaluate", "metrics", "checkpoint", "tensorboard")
+_SAME_SPEED = ("seed", "total", "log", "evaluate", "metrics", "checkpoint")
 
 
 @dataclass(frozen=True)
@@ -91,15 +91,8 @@ def plan_study(
 
 def _absent(config: RunConfig) -> list[str]:
     """Return the folders that a run reads and that are not there."""
-    known: Any = config
-    named: dict[str, str | None] = {}
-    if config.kind == "supervised":
-        named = {"data.folder": known.data.folder, "data.corrupted": known.data.corrupted}
-    elif config.kind == "gpt":
-        named = {f"corpora.{name}": source for name, source in known.corpora.items()}
-        named = {k: s for k, s in named.items() if s and not s.startswith("embedded/")}
-        named["start.run"] = known.start.run
-    return [f"{s} ({key})" for key, s in named.items() if s and not Path(s).expanduser().is_dir()]
+    named = {key: s for key, s in sources(config).items() if key not in _OF_A_HUB}
+    return [f"{s} ({key})" for key, s in named.items() if not Path(s).expanduser().is_dir()]
 
 
 def _check_arms(study: StudyConfig, lacking: set[str], levels: dict[str, None]) -> None:
@@ -108,15 +101,13 @@ def _check_arms(study: StudyConfig, lacking: set[str], levels: dict[str, None]) 
     Raises:
         ConfigError: naming the arm, for what no package would mend.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        for run in smoke_runs(shrunk_study(study), Path(folder))[0]:
-            try:
-                make_data(run.config.to_resume())
-                levels |= dict.fromkeys(build_each(plan([run]), processes=study.processes))
-            except ConfigError as error:
-                if not _for_want_of_a_package(error):
-                    raise
-                lacking.add(str(error).partition(": ")[2])
+    for run in smoke_runs(shrunk_study(study), Path())[0]:
+        try:
+            levels |= dict.fromkeys(build_each(plan([run]), processes=study.processes))
+        except ConfigError as error:
+            if not _for_want_of_a_package(error):
+                raise
+            lacking.add(str(error).partition(": ")[2])
 
 
 def _for_want_of_a_package(error: BaseException | None) -> bool:

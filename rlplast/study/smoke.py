@@ -11,7 +11,6 @@ What becomes of a run's own config is `rlplast.run.shrink`.
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +18,8 @@ from typing import Any
 
 from rlplast.core.errors import ConfigError, Interrupted
 from rlplast.run.info import versions
-from rlplast.run.made_data import make_data
 from rlplast.run.read import read_lines
-from rlplast.run.shrink import shrunk
+from rlplast.run.shrink import make_start, shrunk, sources
 from rlplast.study.api import (
     build_each,
     commands_of,
@@ -52,6 +50,7 @@ class Smoke:
         cells: of each its name, the seconds it took, if it ran, and what is wrong with it.
         same: a run that was left out → the run that it equals when made small.
         unmeasured: metrics that arms list and nobody measured.
+        untried: what arms read from outside and these runs did not.
         ran: whether any cell came to its end, so that there is something to report.
     """
 
@@ -59,6 +58,7 @@ class Smoke:
     cells: list[tuple[str, float | None, list[str]]]
     same: dict[str, str]
     unmeasured: list[str]
+    untried: list[str]
     ran: bool
 
     @property
@@ -103,18 +103,14 @@ def run_smoke(
         Interrupted: after KeyboardInterrupt.
     """
     study = shrunk_study(read_study_config(source, jobs=jobs))
-    runs, same = smoke_runs(study, path / "data")
+    runs, same = smoke_runs(study, path / "start")
     cells = plan(runs)
     folder = StudyFolder(path)
     try:
         folder.open_for(versions())
-        try:
-            for run in runs:
-                make_data(run.config)
-            build_each(cells, step)
-        except ConfigError:
-            shutil.rmtree(path / "data", ignore_errors=True)
-            raise
+        build_each(cells, step)
+        for run in runs:
+            make_start(run.config)
         write_study(folder, study, cells, source, smoke=True)
         executor = make_executor("local", jobs, 1, {}, main)
         try:
@@ -126,11 +122,15 @@ def run_smoke(
             executor.close()
     finally:
         folder.close()
-    return _judged(cells, failures, path, same)
+    return _judged(cells, failures, path, same, _untried(study))
 
 
 def _judged(
-    cells: Sequence[Cell], failures: Sequence[Failure], path: Path, same: dict[str, str]
+    cells: Sequence[Cell],
+    failures: Sequence[Failure],
+    path: Path,
+    same: dict[str, str],
+    untried: list[str],
 ) -> Smoke:
     """Look at what cells have left."""
     notes = read_journal(path)
@@ -142,11 +142,20 @@ def _judged(
             wrong = _faults_of(cell, path)
         rows.append((cell.name, notes.get(cell.key, {}).get("seconds"), wrong))
     arms = [cell for cell in cells if cell.key not in reasons and cell.arm is not None]
-    return Smoke(path, rows, same, _unmeasured(arms, path), len(failures) < len(cells))
+    ran = len(failures) < len(cells)
+    return Smoke(path, rows, same, _unmeasured(arms, path), untried, ran)
 
 
-def smoke_runs(study: StudyConfig, data: Path) -> tuple[list[PlannedRun], dict[str, str]]:
+def _untried(study: StudyConfig) -> list[str]:
+    """Return what the runs of a study read from outside, which they do without when made small."""
+    read = (sources(run.config).items() for run in planned_runs(study, runs_of(study)))
+    return list(dict.fromkeys(f"{key}: {source}" for row in read for key, source in row))
+
+
+def smoke_runs(study: StudyConfig, starts: Path) -> tuple[list[PlannedRun], dict[str, str]]:
     """Return a study's runs made small, and which are left out since they are equal to another.
+
+    Runs to start from are looked for in the folder `starts`.
 
     Raises:
         ConfigError: naming the arm whose config is wrong.
@@ -155,7 +164,7 @@ def smoke_runs(study: StudyConfig, data: Path) -> tuple[list[PlannedRun], dict[s
     same: dict[str, str] = {}
     for run in planned_runs(study, runs_of(study)):
         try:
-            config = shrunk(run.config, data.resolve())
+            config = shrunk(run.config, starts.resolve())
         except ConfigError as error:
             raise ConfigError(f"arm {run.arm!r}, made small: {error}") from error
         small = PlannedRun(run.task, run.seed, run.arm, config)

@@ -17,6 +17,12 @@ from rlplast.training.config import RunConfig
 
 __all__ = ["SupervisedConfig"]
 
+_READERS = {  # keys of `data` → the sets that read them
+    "examples": ("bit_flipping", "curve", "random"),
+    "file": ("table",),
+    "like": ("random",),
+}
+
 
 @dataclass
 class SupervisedConfig(RunConfig):
@@ -86,7 +92,7 @@ class SupervisedConfig(RunConfig):
     def _check_together(self) -> None:
         """Refuse keys that the data or the stream do not read, and data that do not fit it."""
         data, stream = self.data, self.stream.name
-        for key, readers in {"examples": ("bit_flipping", "curve"), "file": ("table",)}.items():
+        for key, readers in _READERS.items():
             value = getattr(data, key)
             if value is not None and data.name not in readers:
                 raise ConfigError(

@@ -17,7 +17,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.rng import torch_stream
+from rlplast.core.rng import numpy_stream, torch_stream
 from rlplast.core.validation import Section, check_section
 from rlplast.supervised.corrupted import read_corrupted
 from rlplast.supervised.formats import (
@@ -29,6 +29,7 @@ from rlplast.supervised.formats import (
     read_mnist,
 )
 from rlplast.supervised.pictures import HuggingFaceConfig, read_huggingface, read_tiny_imagenet
+from rlplast.supervised.sizes import sizes_of
 
 __all__ = [
     "REGRESSIONS",
@@ -50,10 +51,12 @@ Name = Literal[
     "cifar100",
     "tiny_imagenet",
     "huggingface",
+    "random",
     "bit_flipping",
     "curve",
     "table",
 ]
+Published = Literal["mnist", "cifar10", "cifar100", "tiny_imagenet"]
 
 
 @dataclass
@@ -62,9 +65,10 @@ class DataConfig(Section):
 
     Attributes:
         name: images: digits (part of scikit-learn, no download), mnist, cifar10, cifar100,
-            tiny_imagenet or huggingface. Or a regression, with the squared error as loss and score:
-            bit_flipping (bits, and the output of a fixed random network), curve (points of y = 3
-            sin(3x) + x), table (a file's rows).
+            tiny_imagenet, huggingface, or random (noise around a random pattern of each class, to
+            try things out; every seed gets the same images). Or a regression, with the squared
+            error as loss and score: bit_flipping (bits, and the output of a fixed random network),
+            curve (points of y = 3 sin(3x) + x), table (a file's rows).
         folder: folder of the published files; docs/how-to/get-data.md shows each layout.
         corrupted: folder of the .npy files of CIFAR-10-C or CIFAR-100-C, for mCA; null for none.
         validation: share of each class's images held out for validation, drawn from the run's seed;
@@ -73,8 +77,9 @@ class DataConfig(Section):
         validation_of: where the validation images are taken from: train or test.
         test: share held out as test set, for digits and table, which have no published split. Every
             seed gets the same images.
+        like: for random: the set whose image size and number of classes it has; null: cifar10.
         examples: for bit_flipping: examples per task; null: 10000. For curve: number of points;
-            null: 100.
+            null: 100. For random: training images, with a fifth as many test images; null: 1000.
         file: for table: a ``.npz`` file with arrays x and y, or a ``.csv`` file of numbers without
             a header and with the target in the last column.
         huggingface: which data set, for the name huggingface.
@@ -86,6 +91,7 @@ class DataConfig(Section):
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
     validation_of: Literal["train", "test"] = "train"
     test: Annotated[float, Field(gt=0, lt=1)] = 0.25
+    like: Published | None = None
     examples: PositiveInt | None = None
     file: str | None = None
     huggingface: HuggingFaceConfig = field(default_factory=HuggingFaceConfig)
@@ -136,7 +142,7 @@ class Dataset:
 
 
 def load_data(config: DataConfig, seed: int) -> Dataset:
-    """Read a set of images from its published files.
+    """Read a set of images, or make it.
 
     Args:
         config: which set.
@@ -170,6 +176,8 @@ def _read(config: DataConfig) -> tuple[Images, Images, int]:
         return _digits(config.test)
     if config.name == "huggingface":
         return read_huggingface(config.huggingface)
+    if config.name == "random":
+        return _random(config)
     folder = _folder("folder", config.folder, config.name)
     if config.name == "tiny_imagenet":
         return read_tiny_imagenet(folder)
@@ -204,6 +212,26 @@ def _digits(share: float) -> tuple[Images, Images, int]:
     x = np.asarray(values).astype(np.uint8).reshape(-1, 1, 8, 8)
     images = checked_images(x, np.asarray(labels), 10, "scikit-learn's digits")
     return *hold_out(images, share, torch_stream(0, "data", "split"), "data.test"), 10
+
+
+def _random(config: DataConfig) -> tuple[Images, Images, int]:
+    """Return noise around a random pattern of each class, so that there is something to learn.
+
+    With fewer than 5 training images per class only some classes have any, so that each can be
+    split again.
+    """
+    sizes, _ = sizes_of(replace(config, validation=0.0))
+    rng = numpy_stream(0, "data", "random", sizes.shape)
+    patterns = rng.integers(0, 192, (sizes.classes, *sizes.shape), np.uint8)
+    there = min(sizes.classes, sizes.test)
+    labels = np.linspace(0, sizes.classes, there, endpoint=False, dtype=np.int64)
+
+    def part(count: int) -> Images:
+        y = labels[np.arange(count) % len(labels)]
+        x = patterns[y] + rng.integers(0, 64, (count, *sizes.shape), np.uint8)
+        return checked_images(x, y, sizes.classes, "random images")
+
+    return part(sizes.train), part(sizes.test), sizes.classes
 
 
 def hold_out(

@@ -34,10 +34,14 @@ def sizes_of(data: Any) -> tuple[Sizes, bool]:
         data: the section ``data`` of a config, a `rlplast.supervised.data.DataConfig`.
     """
     name = data.huggingface.path if data.name == "huggingface" else data.name
+    name = data.like or "cifar10" if name == "random" else name
     found = KNOWN.get(name, _ANY)
     if data.name == "digits":
         found = found._replace(train=round(1797 * (1 - data.test)), test=round(1797 * data.test))
-    if getattr(data, "examples", None) is not None:
+    if data.name == "random":
+        train = data.examples or 1000
+        found = found._replace(train=train, test=-(-train // 5))
+    elif data.examples is not None:
         found = found._replace(train=data.examples)
     if data.validation:
         held = round(data.validation * found.train)

@@ -1,6 +1,8 @@
 """Splits, normalisation, and what a data config is refused for."""
 
 from collections import Counter
+from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,10 +18,12 @@ from rlplast.supervised.data import (
     Dataset,
     HuggingFaceConfig,
     Images,
+    Published,
     hold_out,
     load_data,
     normaliser,
 )
+from rlplast.supervised.downloads import IMAGE_SETS
 
 
 def rows(images: Images) -> Counter[tuple[int, ...]]:
@@ -51,6 +55,36 @@ def test_test_share_holds_for_every_class(share: float):
     data = load_data(DataConfig(test=share), 0)
     test, train = data.test.y.bincount(minlength=10), data.train.y.bincount(minlength=10)
     assert ((test - share * (test + train)).abs() <= 0.5).all()
+
+
+# Random images.
+
+
+@pytest.mark.parametrize("like", get_args(Published))
+def test_random_images_have_the_shape_of_a_published_set_and_can_be_told_apart(like: str):
+    data = load_data(DataConfig(name="random", like=like), 1)
+    published = IMAGE_SETS[like]
+    assert (data.input_shape, data.num_classes) == (published.shape, published.classes)
+    assert (len(data.train), len(data.test), data.train.x.dtype) == (1000, 200, torch.uint8)
+    assert (data.train.y.bincount() >= 5).all() and len(data.train.y.unique()) == data.num_classes
+    x, test = data.train.x.flatten(1).float(), data.test.x.flatten(1).float()
+    means = torch.stack([x[data.train.y == label].mean(0) for label in range(data.num_classes)])
+    assert torch.cdist(test, means).argmin(1).equal(data.test.y)
+    again = load_data(DataConfig(name="random", like=like), 2)
+    assert again.train.x.equal(data.train.x) and again.test.x.equal(data.test.x)
+    assert not data.train.x[: len(data.test)].equal(data.test.x)
+
+
+@pytest.mark.parametrize("examples", [1, 7, 200])
+def test_few_random_images_are_of_few_classes_that_can_be_split(examples: int):
+    config = DataConfig(name="random", like="cifar100", examples=examples)
+    data = load_data(config, 1)
+    assert len(data.train) == examples
+    labels = data.train.y.unique()
+    assert labels.equal(data.test.y.unique()) and len(labels) == len(data.test)
+    if examples == 200:
+        held = load_data(replace(config, validation=0.1), 1)
+        assert held.test.y.unique().equal(labels)
 
 
 # Validation.

@@ -166,7 +166,7 @@ def test_a_task_is_the_same_whatever_came_before_it(stream: dict[str, Any]):
         ),
         (
             {"data": {"name": "digits", "examples": 9}, "stream": PIXELS},
-            "data.examples = 9: digits does not read it, only bit_flipping and curve",
+            "data.examples = 9: digits does not read it, only bit_flipping and curve and random",
         ),
         (
             {"data": {"name": "digits", "corrupted": "c"}, "stream": PIXELS},
