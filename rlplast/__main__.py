@@ -24,14 +24,17 @@ def main() -> int:
     late = threading.Timer(_LATE, os.write, (2, b"starting: PyTorch is being imported\n"))
     late.daemon = True
     late.start()
-    from rlplast.cli.main import main as run  # seconds, in which one may press Ctrl-C
+    from rlplast.cli.main import main as run
     from rlplast.cli.output import show_error
 
-    late.cancel()
     sys.excepthook = show_error
-    if interruptible:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    return run()
+
+    def imported() -> None:
+        late.cancel()
+        if interruptible:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    return run(imported=imported)
 
 
 def _open_streams() -> None:

@@ -5,7 +5,7 @@ import importlib
 import io
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from rlplast import __version__
@@ -51,11 +51,13 @@ class _Command(_Parser):
     """
 
     name: str | None = None
+    imported: Callable[[], None]
 
     def parse_known_args(self, *args: Any, **options: Any) -> Any:
         """Parse, as the base class does."""
         if self.name is not None:
             module = importlib.import_module(f"rlplast.cli.{self.name}_command")
+            self.imported()
             self.name, self.description = None, module.__doc__
             module.add_arguments(self)
             self.set_defaults(run=module.run)
@@ -73,8 +75,8 @@ class _Root(_Parser):
         super().error(message)
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+def parser(imported: Callable[[], None] = lambda: None) -> argparse.ArgumentParser:
+    """Return the parser of all commands; `imported` is called once a command's file is imported."""
     root = _Root(prog="rlplast", description="Plasticity interventions.")
     root.add_argument("--version", action="version", version=f"rlplast {__version__}")
     root.add_argument(
@@ -95,22 +97,23 @@ def parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.name = name
+        command.name, command.imported = name, imported
     return root
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, imported: Callable[[], None] = lambda: None) -> int:
     """Run one command.
 
     Args:
         argv: arguments without the program's name; default: the process's own.
+        imported: called once the command's file is imported, which takes seconds.
 
     Returns:
         The exit code.
     """
 
     def run() -> int:
-        root = parser()
+        root = parser(imported)
         arguments, rest = root.parse_known_args(argv)
         if rest and not getattr(arguments, "takes_overrides", False):
             of_study = arguments.command == "study"

@@ -163,6 +163,7 @@ ABSENT = {
     "data": ["cifar10", "--root", EVIL],
     "tokens": [EVIL, "--out", "x"],
     "units": [EVIL],
+    "schema": ["--out", f"{EVIL}/schema.json"],
     "list": [EVIL],
     "bench": [EVIL],
 }

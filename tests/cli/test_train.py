@@ -354,5 +354,7 @@ def test_an_interrupt_while_the_program_is_imported_ends_it_in_one_line():
         "from rlplast.__main__ import main\n"
         "sys.exit(main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "list"], cwd=ROOT, capture_output=True, check=False
+    )
     assert (done.returncode, done.stderr) == (130, b"rlplast: interrupted before it began\n")
