@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from rlplast.cli.output import say
+from rlplast.core.errors import ConfigError
 from rlplast.study.schema import schema_text
 from rlplast.training.files import whole
 
@@ -21,10 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print or write the schema; return the exit code."""
+    """Print or write the schema.
+
+    Raises:
+        ConfigError: for a file in a folder that is not there.
+    """
     text = schema_text()
     if args.out is None:
         say(text, end="")
+    elif not args.out.parent.is_dir():
+        raise ConfigError(f"--out {args.out}: {args.out.parent} is no folder: make it first")
     else:
         with whole(args.out) as file:
             file.write_text(text)
