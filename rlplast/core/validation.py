@@ -149,11 +149,14 @@ def _is_whole(value: Any) -> bool:
 
 def _with_whole(data: Any, path: tuple[Any, ...]) -> Any:
     """Return data with the float at a path as a whole number."""
-    if isinstance(data, float):  # what is left of the path is the member of a union
+    if isinstance(data, float):
         return int(data)
-    if isinstance(data, dict):
-        return {k: _with_whole(v, path[1:]) if k == path[0] else v for k, v in data.items()}
-    return [_with_whole(v, path[1:]) if i == path[0] else v for i, v in enumerate(data)]
+    part, rest = path[0], path[1:]
+    if isinstance(data, dict) and part in data:
+        return data | {part: _with_whole(data[part], rest)}
+    if isinstance(data, list | tuple) and isinstance(part, int):
+        return [_with_whole(v, rest) if i == part else v for i, v in enumerate(data)]
+    return _with_whole(data, rest)  # the part names the member of a union
 
 
 @cache

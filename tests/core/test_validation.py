@@ -90,6 +90,8 @@ def test_a_key_in_front_is_named() -> None:
 def test_whole_floats_are_whole_numbers() -> None:
     found = validated(Outer, {"name": "a", "sizes": [3.0, 2], "inner": {"steps": 1e6}})
     assert json.dumps([found.sizes, found.inner.steps]) == "[[3, 2], 1000000]"
+    assert check_value("k", [3.0, 2], Low | list[Low]) == [3, 2]
+    assert check_value("k", 3.0, Low | list[Low]) == 3
 
 
 @pytest.mark.parametrize(
