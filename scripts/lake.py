@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rlplast.report.gather import gather
-from rlplast.report.looks import COLOURS
+from rlplast.report.arm_styles import COLOURS
 
 SWITCH = 200  # crossings
 
