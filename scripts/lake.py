@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.report.gather import gather
 from rlplast.report.arm_styles import COLOURS
+from rlplast.report.gather import gather
 
 SWITCH = 200  # crossings
 
