@@ -54,7 +54,8 @@ def start(home: Path, number: str) -> None:
     for descriptor in (0, 1, 2):
         os.dup2(quiet, descriptor)
     environment = {**os.environ, "SLURM_JOB_ID": number}
-    command = ["bash", state(home, number)["script"]]
+    # sbatch keeps the text: submitit renames the script as soon as it has the job's number.
+    command = ["bash", "-c", state(home, number)["text"]]
     script = subprocess.Popen(command, start_new_session=True, env=environment)
     set_state(home, number, pid=script.pid, State="RUNNING")
     code = script.wait()
