@@ -12,7 +12,7 @@ DEMO ?= study/demo
 DEMO_OUT := runs/demo
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-pretend test-gpu lint format types bench docs reference clean
+.PHONY: help demo test test-slow test-device lint format types bench docs reference clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,14 +25,11 @@ demo: $(VENV)/.installed-base ## a small study of interventions and its report, 
 test: $(VENV)/.installed-dev ## all tests that are neither slow nor need a GPU
 	$(BIN)/python -m pytest -n $(WORKERS)
 
-test-slow: $(VENV)/.installed-dev test-pretend ## the slow tests, and those on a pretended device
+test-slow: $(VENV)/.installed-dev test-device ## the slow tests, and those on a pretended device
 	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not gpu"
 
-test-pretend: $(VENV)/.installed-dev ## the tests on a pretended CUDA device; needs g++
+test-device: $(VENV)/.installed-dev ## the tests on a CUDA device, or on a pretended one, which needs g++
 	$(BIN)/python -m pytest -p tests.pretend.plugin -m "" tests/pretend
-
-test-gpu: $(VENV)/.installed-dev ## the tests that need a CUDA device
-	$(BIN)/python -m pytest -m gpu
 
 lint: $(VENV)/.installed-dev ## ruff: rules and formatting
 	$(BIN)/ruff check .

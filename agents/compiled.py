@@ -15,9 +15,8 @@ import torch
 
 from rlplast.core.device import compile_options, uses_gpu
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.listing import lists_face
+from rlplast.core.method.listing import listed_method, lists_face
 from rlplast.core.network.own import is_factory
-from rlplast.core.registry import get
 
 __all__ = ["chosen", "compiled_update", "compiles_updates"]
 
@@ -27,28 +26,40 @@ LEAST_UPDATES = 15_000
 
 
 def chosen(config: Any) -> str:
-    """Return what ``accelerate: auto`` stands for in an `OffPolicyConfig`: compile or off.
+    """Return what ``accelerate: auto`` stands for in an `OffPolicyConfig`.
 
-    It is compile for runs of at least `LEAST_UPDATES` planned updates on a CPU, if all of an update
+    On a GPU it is graph, which has the bits of off, if the optimizer can be captured and network
+    and methods are ours: what a user wrote may wait for the GPU.
+
+    On a CPU it is compile for runs of at least `LEAST_UPDATES` planned updates, if all of an update
     compiles: with adam or adamw, a network of ours, and without penalties and layers that read
     gradients. Hooks do not count, so that arms of a study that differ in hooks share their prefix.
+
     It depends on the config and the machine, never on time: the same run has the same bits at any
     hour.
     """
+    own_network = is_factory(config.agent.network)  # what a user wrote may not compile
+    if uses_gpu(config.device):
+        rows = (*config.hooks, *config.layers, *config.penalties)
+        captured = config.optimizer.captures and not own_network and all(map(_is_ours, rows))
+        return "graph" if captured else "off"
     pays = (
         config.updates_planned() >= LEAST_UPDATES
         and config.optimizer.compiles
         and not config.penalties
-        and not is_factory(config.agent.network)  # what a user wrote may not compile
+        and not own_network
         and not any(_reads_gradients(row) for row in config.layers)
     )
     able = compiles_updates() and shutil.which(os.environ.get("CXX", "g++")) is not None
-    return "compile" if pays and able and not uses_gpu(config.device) else "off"
+    return "compile" if pays and able else "off"
+
+
+def _is_ours(row: Any) -> bool:
+    return str(getattr(listed_method(row), "__module__", None)).startswith("rlplast.")
 
 
 def _reads_gradients(row: Any) -> bool:
-    known = lists_face(row, "plan")
-    return known and "gradients" in getattr(get("methods", row["method"]).target, "reads", ())
+    return lists_face(row, "plan") and "gradients" in getattr(listed_method(row), "reads", ())
 
 
 @cache  # comparing versions takes 5% of a small update

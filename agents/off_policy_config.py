@@ -79,7 +79,7 @@ class OffPolicyAgentConfig(Section):
         accelerate: auto, off, compile (torch.compile) or graph (CUDA graphs, on a GPU). compile
             covers whole updates if their optimizers and hooks allow it, else the losses. graph
             launches an update as one, hooks inside it included, and gives the same bits as off.
-            auto is decided when a run starts: compile for a long run on a CPU, see
+            auto is decided when a run starts: graph on a GPU, compile for a long run on a CPU; see
             `rlplast.agents.compiled.chosen`.
     """
 

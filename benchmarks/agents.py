@@ -56,23 +56,23 @@ SMALL = {
 }
 
 
-def dqn(threads: int, rounds: int) -> Iterator[Row]:
-    return rows(DQN, threads, rounds)
+def dqn(threads: int, rounds: int, device: str = "cpu") -> Iterator[Row]:
+    return rows(DQN, threads, rounds, device)
 
 
-def sac(threads: int, rounds: int) -> Iterator[Row]:
-    return rows(SAC, threads, rounds)
+def sac(threads: int, rounds: int, device: str = "cpu") -> Iterator[Row]:
+    return rows(SAC, threads, rounds, device)
 
 
-def small(threads: int, rounds: int) -> Iterator[Row]:
-    return rows(SMALL, threads, rounds)
+def small(threads: int, rounds: int, device: str = "cpu") -> Iterator[Row]:
+    return rows(SMALL, threads, rounds, device)
 
 
-def rows(tasks: dict[str, Task], threads: int, rounds: int) -> Iterator[Row]:
+def rows(tasks: dict[str, Task], threads: int, rounds: int, device: str) -> Iterator[Row]:
     """Yield env_steps per second of each side, and ours over the others'."""
     for name, task in tasks.items():
         with on_cores(threads):
-            sides, n = sides_of(task, threads)
+            sides, n = sides_of(task, threads, device)
             seconds = paced(sides, rounds)
         median = medians(seconds)
         for side, value in median.items():
@@ -82,13 +82,13 @@ def rows(tasks: dict[str, Task], threads: int, rounds: int) -> Iterator[Row]:
                 yield row(f"{name}, {side} over {other}", median[other] / median[side], "x")
 
 
-def sides_of(task: Task, threads: int) -> tuple[dict[str, Steps], int]:
+def sides_of(task: Task, threads: int, device: str = "cpu") -> tuple[dict[str, Steps], int]:
     """Return the training of a task by each side, and how many environments a step is of."""
-    keys = {"device": "cpu", "threads": threads, "total": "400k env_steps"} | task.changes
+    keys = {"device": device, "threads": threads, "total": "400k env_steps"} | task.changes
     agents, config = {}, None
     for precision in task.precisions:
         config = read_config(task.config, keys | {"agent.precision": precision})
-        for how in ("off", "compile"):
+        for how in ("off", "compile" if device == "cpu" else "graph"):
             agents[f"ours {precision}, {how}"] = ready(config, how)[0]
     sides, agent = {}, next(iter(agents.values()))
     for other in task.peers:

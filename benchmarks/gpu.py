@@ -14,6 +14,7 @@ a killed run resumes equally.
 """
 
 import argparse
+import gc
 import itertools
 import json
 import statistics
@@ -21,8 +22,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -232,20 +235,51 @@ class Notes:
         print(what, *key, said, sep=" | ", flush=True)
         self.path.write_text(json.dumps(self.found, indent=1))
 
+    def found_by(self, measure: Callable[..., Any], what: str, *key: str, of: Any) -> None:
+        """Note what a function returns, or its problem."""
+        with self.problems_of(*key):
+            self(what, *key, value=measure(*of))
 
-def ways(network: str, inside: str, pretend: bool) -> list[str]:
-    """Return how a network's updates are measured with a method inside them."""
-    found = ["off", "graph"]
-    if inside == "nothing":
-        found += [] if pretend else ["compile", "compile in graph"]
-        found += ["graph, frames on the device"] if network.startswith("dqn") else []
-    return found
+    @contextmanager
+    def problems_of(self, *key: str) -> Iterator[None]:
+        """Note an error in place of a value: the other figures matter too."""
+        import torch
+
+        gc.collect()  # the memory of trainers and their graphs is needed again
+        torch.cuda.empty_cache()
+        try:
+            yield
+        except Exception as error:  # whatever a GPU of somebody else does
+            traceback.print_exc()
+            self("problems", *key, value=f"{type(error).__name__}: {error}"[:300])
+
+
+def ways(network: str, inside: str) -> list[str]:
+    """Return how a network's updates are measured with a method inside them, but for compile."""
+    pictures = network.startswith("dqn") and inside == "nothing"
+    return ["off", "graph"] + (["graph, frames on the device"] if pictures else [])
 
 
 def measure(note: Notes, turn: int, compared: int, pretend: bool) -> None:
-    """Measure everything."""
-    measure_agents(note, turn, compared, pretend)
-    measure_trainers(note, max(2, turn // 10), pretend)
+    """Measure everything, what takes long last."""
+    few = max(2, turn // 40)
+    for network, inside in itertools.product(NETWORKS, INSIDE):
+        for how in ways(network, inside):
+            measure_agent(note, turn, pretend, network, inside, how)
+    for name, precision, how in itertools.product(TRAINERS, PRECISIONS, ("off", "graph")):
+        measure_trainer(note, few, pretend, name, precision, how)
+    for number in () if pretend else (1, 2, 4, 8):
+        note.found_by(processes, "updates/s together", f"{number} processes", of=(number, turn))
+    for network, how in itertools.product(("dqn nature 32", "sac 2 × 256"), ("off", "graph")):
+        note.found_by(resumed, "kill and resume", network, how, of=(network, how))
+    for network, inside in itertools.product(NETWORKS, INSIDE):
+        note.found_by(equal, "graph and off", network, inside, of=(network, inside, compared))
+    if pretend:
+        return  # which no code is compiled for
+    for network, how in itertools.product(NETWORKS, ("compile", "compile in graph")):
+        measure_agent(note, turn, pretend, network, "nothing", how)
+    for name, precision in itertools.product(TRAINERS, PRECISIONS):
+        measure_trainer(note, few, pretend, name, precision, "compile")
 
 
 def measure_updates(
@@ -260,13 +294,13 @@ def measure_updates(
         note("launches", *key, value=launches(run, 4))
 
 
-def measure_trainers(note: Notes, turn: int, pretend: bool) -> None:
-    """Measure classifiers and GPTs, and of convolutions both orders of weights in memory."""
+def measure_trainer(note: Notes, turn: int, pretend: bool, *key: str) -> None:
+    """Measure a classifier or a GPT, and of convolutions both orders of weights in memory."""
     import torch
 
-    ways = ["off", "graph"] if pretend else ["off", "compile", "graph"]
-    for name, precision, how in itertools.product(TRAINERS, PRECISIONS, ways):
-        for first in (False, True) if name.startswith("supervised") and how == "off" else (False,):
+    name, precision, how = key
+    for first in (False, True) if name.startswith("supervised") and how == "off" else (False,):
+        with note.problems_of(*key):
             trainer = trainer_of(name, precision, how, pretend)
             if first:
                 trainer.model.to(memory_format=torch.contiguous_format)
@@ -275,22 +309,16 @@ def measure_trainers(note: Notes, turn: int, pretend: bool) -> None:
             trainer.close()
 
 
-def measure_agents(note: Notes, turn: int, compared: int, pretend: bool) -> None:
-    """Measure DQN and SAC."""
+def measure_agent(note: Notes, turn: int, pretend: bool, *key: str) -> None:
+    """Measure a DQN or a SAC."""
     from rlplast.run.timing import updates
 
-    for network, inside in itertools.product(NETWORKS, INSIDE):
-        for how in ways(network, inside, pretend):
-            agent = agent_of(network, inside, how)
-            measure_updates(note, updates(agent), turn, pretend, network, inside, how)
-            if not pretend:  # where tests/pretend/test_waits.py counts them
-                note("waits", network, inside, how, value=waits(agent, 20))
-            agent.close()
-        note("graph and off", network, inside, value=equal(network, inside, compared))
-    for network, how in itertools.product(("dqn nature 32", "sac 2 × 256"), ("off", "graph")):
-        note("kill and resume", network, how, value=resumed(network, how))
-    for number in () if pretend else (1, 2, 4, 8):
-        note("updates/s together", f"{number} processes", value=processes(number, turn))
+    with note.problems_of(*key):
+        agent = agent_of(*key)
+        measure_updates(note, updates(agent), turn, pretend, *key)
+        if not pretend:  # where tests/pretend/test_waits.py counts them
+            note("waits", *key, value=waits(agent, 20))
+        agent.close()
 
 
 def main() -> None:

@@ -121,6 +121,11 @@ class OptimizerConfig(Section):
         """Whether its step compiles with the rest of an update: of adam and adamw it does."""
         return self.name in ("adam", "adamw")
 
+    @property
+    def captures(self) -> bool:
+        """Whether its step can be part of a CUDA graph: of PyTorch's optimizers it can."""
+        return self.name in ("adam", "adamw", "rmsprop", "sgd")
+
     def own_params(self) -> dict[str, Any]:
         """Return the optimizer's own parameters, checked; keys it does not have are left out.
 

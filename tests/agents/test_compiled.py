@@ -211,15 +211,16 @@ LONG = {"total": "900k env_steps", "device": "cpu"}
         ({"layers": [{"method": "layer_norm"}]}, "compile"),
         ({"layers": [{"method": "rigl"}]}, "off"),
         ({"hooks": [{"method": "persistent", "at": "50%"}]}, "compile"),
-        ({"device": "cuda"}, "off"),
+        ({"device": "cuda"}, "graph"),
+        ({"device": "cuda", "total": "30k env_steps"}, "graph"),
+        ({"device": "cuda", "optimizer.name": "rmsprop", "penalties": [{"method": "l2"}]}, "graph"),
+        ({"device": "cuda", "optimizer.name": "trac"}, "off"),
         ({"agent.accelerate": "off"}, "off"),
         ({"total": "30k env_steps", "agent.accelerate": "compile"}, "compile"),
     ],
 )
 @pytest.mark.parametrize("config", ["dqn/minatar_breakout", "sac/pendulum"])
-def test_auto_compiles_long_runs_whose_whole_update_compiles(
-    config: str, keys: dict[str, Any], choice: str
-):
+def test_auto_is_what_pays_for_a_run_on_its_device(config: str, keys: dict[str, Any], choice: str):
     assert resolved(config, LONG | keys) == choice
 
 

@@ -119,7 +119,9 @@ def known(line: str) -> bool:
             return all((ROOT / file).exists() for file in tests)
         case ["python", "-m", "benchmarks", *words]:
             text = (ROOT / "benchmarks" / "__main__.py").read_text()
-            return all(f'"{word}"' in text for word in words if not word.isdigit())
+            return all(
+                f'"{word}"' in text for word in words if word != "cuda" and not word.isdigit()
+            )
         case ["python", "-m", module, *options] if module.startswith("benchmarks."):
             text = (ROOT / f"{module.replace('.', '/')}.py").read_text()
             return all(f'"{o}"' in text for o in options if o.startswith("--"))

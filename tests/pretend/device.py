@@ -6,7 +6,7 @@ nothing runs and nothing may wait. So tests of code for a GPU need none.
 
 - `load`: build the library once, load it before torch, and patch ``torch.cuda``.
 - `loaded`, `reason`: whether it is there, and why not.
-- `counted`, `counts`, `Counts`: launches, waits, copies.
+- `counted`, `counts`, `Counts`: launches, waits, copies; of a real GPU waits and graphs alone.
 - `Event`, `Stream`, `CUDAGraph`, `Graph`: what ``torch.cuda`` has instead of its own.
 
 What it does not pretend: time, the numbers of CUDA's kernels and generators (they are the CPU's),
@@ -22,6 +22,8 @@ import subprocess
 import sys
 import sysconfig
 import time
+import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,7 +45,7 @@ SOURCE = Path(__file__).with_name("device.cpp")
 CACHE = Path(__file__).parents[2] / "build" / "pretend"
 
 _library: Any = None
-_reason = "not asked for: see the target test-pretend of the Makefile"
+_reason = "not asked for: see the target test-device of the Makefile"
 
 
 class Unavailable(RuntimeError):
@@ -184,12 +186,45 @@ def counts() -> Counts:
 @contextmanager
 def counted() -> Iterator[Counts]:
     """Yield counts, which are filled in at the end with what happened inside."""
+    if not loaded():
+        with _counted_really() as seen:
+            yield seen
+        return
     counts()
     seen = Counts()
     try:
         yield seen
     finally:
         vars(seen).update(vars(counts()))
+
+
+@contextmanager
+def _counted_really() -> Iterator[Counts]:
+    """Yield counts of a real GPU: waits, of which torch warns, and replays of graphs."""
+    import torch
+
+    seen, replay = Counts(), torch.cuda.CUDAGraph.replay
+
+    def counting(graph: torch.cuda.CUDAGraph) -> None:
+        seen.graphs += 1
+        replay(graph)
+
+    torch.cuda.CUDAGraph.replay = counting  # type: ignore[method-assign]
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            yield seen
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.CUDAGraph.replay = replay  # type: ignore[method-assign]
+    waits = Counter[str]()
+    for one in said:
+        if "synchronizing CUDA operation" in str(one.message):
+            waits[f"{one.filename}:{one.lineno}"] += 1
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    seen.waits = dict(waits)
 
 
 def _checked(message: bytes | None) -> None:

@@ -1,7 +1,8 @@
-"""A pytest plugin that pretends a CUDA device in the whole process: `make test-pretend`.
+"""A pytest plugin that gives the whole process a CUDA device: `make test-device`.
 
-It has to be loaded before torch is imported, hence ``-p tests.pretend.plugin``. Where no device
-can be pretended, all tests are skipped and say why.
+With a CUDA build of torch it is the real one, and tests marked ``pretended`` are skipped. With a
+CPU build it is a pretended one. That has to be loaded before torch is imported, hence
+``-p tests.pretend.plugin``. Where there is neither, all tests are skipped and say why.
 """
 
 import contextlib
@@ -17,6 +18,10 @@ with contextlib.suppress(device.Unavailable):
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if device.loaded():
         return
-    skip = pytest.mark.skip(reason=f"no CUDA device can be pretended: {device.reason()}")
+    import torch
+
+    real = torch.cuda.is_available()
+    why = "counts what only a pretended device counts" if real else device.reason()
     for item in items:
-        item.add_marker(skip)
+        if not real or item.get_closest_marker("pretended"):
+            item.add_marker(pytest.mark.skip(reason=why))

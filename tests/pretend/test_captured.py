@@ -27,6 +27,7 @@ from tests.every_kind import KINDS, small_run
 from tests.marks import optimizers
 from tests.methods import penalty_cases
 from tests.pretend.device import counted
+from tests.pretend.test_every_kind import DEVICE
 from tests.runs import Killed, at_step, final, kill
 from tests.test_every_kind import LAYERS, OWN, QUIET, REFUSED_LAYERS
 
@@ -99,7 +100,7 @@ def least(kind: str, keys: int = 1) -> int:
 
 def check(kind: str, what: str, replayed: int, corpora: dict[str, str], **changes: Any) -> None:
     """Check that graphs change no bit, and that at least so many updates were replays."""
-    plain: dict[str, Any] = {"hooks": [], "penalties": [], "device": "cuda", **QUIET, **LONG[kind]}
+    plain: dict[str, Any] = {"hooks": [], "penalties": [], **DEVICE[kind], **QUIET, **LONG[kind]}
     plain |= {"optimizer": {"schedule": "linear", "warmup": 0.001}}
     own = changes.pop("agent", {})
     config = small_run(kind, corpora, **(plain | changes))
@@ -243,7 +244,7 @@ def test_a_run_that_was_killed_goes_on_as_the_eager_one(
     kind: str, corpora: dict[str, str], tmp_path: Path
 ) -> None:
     total = {"total": "60 env_steps"} if kind in AGENTS else {}
-    config = small_run(kind, corpora, device="cuda", **(QUIET | total))
+    config = small_run(kind, corpora, **(QUIET | total | DEVICE[kind]))
     api.train(accelerated(config, "off"), tmp_path / "eager")
     graph = accelerated(config, "graph")
     with pytest.raises(Killed):

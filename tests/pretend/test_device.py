@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from tests.pretend.device import counted
 
+pytestmark = pytest.mark.pretended
+
 X = torch.arange(12.0).reshape(3, 4)
 
 

@@ -41,6 +41,7 @@ def test_batches_are_those_of_the_host(
         assert all(map(torch.equal, host.sample(), again.sample()))
 
 
+@pytest.mark.pretended
 def test_no_pictures_are_sent_and_nothing_waits() -> None:
     keys: dict[str, Any] = {"obs_shape": (8, 8), "obs_dtype": "uint8", "frame_stack": 4}
     memory = make(**keys, device="cuda", frames_on_device=True)

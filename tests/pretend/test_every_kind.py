@@ -10,21 +10,25 @@ from rlplast.run.timing import built
 from tests.every_kind import KINDS, small_run
 from tests.test_every_kind import FAST, accepted, check_hooks, check_layer
 
+DEVICE: dict[str, dict[str, Any]] = {kind: {"device": "cuda"} for kind in KINDS}
+DEVICE["gpt"]["deterministic"] = True  # a GPU sums the gradients of attention in any order
+
 pytestmark = pytest.mark.usefixtures("no_disk_sync")
 
 
+@pytest.mark.filterwarnings("ignore:agent.accelerate = 'graph'.*distill")  # eager from then on
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_interventions_in_one_run_wait_and_resume(
     kind: str, corpora: dict[str, str], tmp_path: Path
 ) -> None:
-    check_hooks(kind, accepted(kind), corpora, tmp_path, device="cuda")
+    check_hooks(kind, accepted(kind), corpora, tmp_path, **DEVICE[kind])
 
 
 @pytest.mark.parametrize(
     ("kind", "layer"), [(kind, layer) for layer in FAST for kind in FAST[layer]]
 )
 def test_layers_resume(kind: str, layer: str, corpora: dict[str, str], tmp_path: Path) -> None:
-    check_layer(kind, layer, corpora, tmp_path, device="cuda")
+    check_layer(kind, layer, corpora, tmp_path, **DEVICE[kind])
 
 
 @pytest.mark.parametrize("keys", [{"matmul": "high"}, {"precision": "bf16"}], ids=str)

@@ -12,6 +12,8 @@ from rlplast.run.config_file import read_config
 from rlplast.run.timing import ready, updates
 from tests.pretend.device import Counts, counted
 
+pytestmark = pytest.mark.pretended
+
 COUNTED = 4  # updates
 
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -1,7 +1,7 @@
 """Rows of a config: one parser for the keys hooks, layers and penalties.
 
 - `Row`: one entry, checked.
-- `lists_face`: whether an entry's method has a face.
+- `listed_method`: the method of an entry; `lists_face`: whether it has a face.
 - `parse_row`: from what a config says.
 """
 
@@ -15,7 +15,7 @@ from rlplast.core.method.schedule import KEYS
 from rlplast.core.registry import LISTS, build, get, rows
 from rlplast.core.validation import Names, check_value
 
-__all__ = ["ROW_KEYS", "Row", "lists_face", "method_of", "parse_row"]
+__all__ = ["ROW_KEYS", "Row", "listed_method", "lists_face", "method_of", "parse_row"]
 
 # What an entry of each list may say.
 ROW_KEYS = {
@@ -84,11 +84,17 @@ def _check_elsewhere(label: str, name: Any) -> None:
             )
 
 
-def lists_face(config: Any, face: str) -> bool:
-    """Say whether an entry's method has a face; what is wrong with an entry its parser says."""
+def listed_method(config: Any) -> type[Method] | None:
+    """Return the method that an entry lists; None if it is wrong, which its parser says."""
     name: Any = config.get("method") if isinstance(config, Mapping) else None
     known = any(name == info.name for info in rows("methods"))
-    return known and has_face(get("methods", name).target, face)
+    return cast(type[Method], get("methods", name).target) if known else None
+
+
+def lists_face(config: Any, face: str) -> bool:
+    """Say whether an entry's method has a face; what is wrong with an entry its parser says."""
+    found = listed_method(config)
+    return found is not None and has_face(found, face)
 
 
 def parse_row(label: str, config: Any, key: str, networks: Mapping[str, Any]) -> Row:
