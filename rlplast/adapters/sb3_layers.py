@@ -79,8 +79,10 @@ def _check_heads(hooks: Sequence[Mapping[str, Any]], networks: Mapping[str, Netw
         row = parse_row(f"hooks[{i}]", hook, "hooks", networks)
         for name in row.networks if lists_face(hook, "install") else ():
             order: Any = networks[name].order
-            slots = {block.spec.slot for block in networks[name].blocks}
-            if name != "temperature" and (not order or isinstance(order[-1], tuple) or slots > {0}):
+            members = {block.spec.member for block in networks[name].blocks}
+            if name != "temperature" and (
+                not order or isinstance(order[-1], tuple) or members > {0}
+            ):
                 raise ConfigError(
                     f"{row.label} needs a network of one chain of layers that ends in one head, "
                     f"which {name!r} of this algorithm is not: allowed are networks such as q of a "

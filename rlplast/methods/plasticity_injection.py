@@ -282,5 +282,5 @@ def _weights(network: Network, path: str) -> list[Block]:
 def _copy_name(block: Block, path: str, kind: str, index: int) -> str:
     """Return the name of the frozen copy of a Block."""
     stacked = block.name.startswith("[")  # chains beside one another have their own names
-    slot = f"[{block.spec.slot}]." if stacked else ""
-    return f"{slot}{path}.{kind}.{index}.{block.spec.tensor}"
+    prefix = f"[{block.spec.member}]." if stacked else ""
+    return f"{prefix}{path}.{kind}.{index}.{block.spec.tensor}"

@@ -22,6 +22,7 @@ from rlplast.core.network.segments import segments
 from rlplast.methods.rescaling import (
     Layer,
     Order,
+    blocks_by_member,
     chain_of,
     chains_of,
     check_followed,
@@ -29,7 +30,6 @@ from rlplast.methods.rescaling import (
     order_of,
     place_of,
     rescaled,
-    slots_of,
     weight_of,
 )
 
@@ -198,10 +198,11 @@ def _branches(
     """
     chosen = set(blocks)
     statistics = [b for b in network.blocks if b.kind == "norm" and b.role == "buffer"]
-    slots = slots_of(network, [*blocks, *(b for b in statistics if b not in chosen)], "swr")
-    if set(slots) != {None}:
+    wanted = [*blocks, *(b for b in statistics if b not in chosen)]
+    by_member = blocks_by_member(network, wanted, "swr")
+    if set(by_member) != {None}:
         raise error
-    layers = slots[None]
+    layers = by_member[None]
     for block in network.blocks:
         if block.role in ("bias", "shift") and block not in chosen:
             if weight_of(layers.get(place_of(block), {})) is not None:

@@ -272,8 +272,8 @@ def _problem(
             names = [b.name for own in by_path.values() for b in own if weight in b.aliases]
             what = f"is tied to {names[0]}" if names else "has no weight with a column per unit"
             return f"{other}, which reads it, {what}"
-        members = {b.spec.slot for b in own}
-        if len(members) > 1 and members != {b.spec.slot for b in weights}:
+        members = {b.spec.member for b in own}
+        if len(members) > 1 and members != {b.spec.member for b in weights}:
             return f"{other}, which reads it, is shared by its members"
         reading += weights
         columns = weights[0].view.shape[1]
@@ -308,15 +308,15 @@ def _groups_of(
     for reader in spec.downstream:  # a reader says which frozen layers read what it reads
         beside = getattr(module.get_submodule(reader), "beside", ())
         reading += [b for p in beside for b in by_path[p] if b.spec.tensor == "weight"]
-    slots = list(dict.fromkeys(b.spec.slot for b in own))
-    stacked = len(slots) if hasattr(module.get_submodule(path), "slots") else 0
-    for slot in slots:
-        rows = [b for b in own if b.spec.slot == slot]
+    members = list(dict.fromkeys(b.spec.member for b in own))
+    stacked = len(members) if hasattr(module.get_submodule(path), "members") else 0
+    for member in members:
+        rows = [b for b in own if b.spec.member == member]
         rows.sort(key=lambda b: b.role != "weight")
         size = spec.heads or rows[0].view.shape[0]
-        between = [b for b in norms if b.spec.slot in (slot, None) and _per_unit(b, size)]
-        columns = [b for b in reading if slot is None or b.spec.slot == slot]
-        name = path if slot is None or not stacked else f"[{slot}].{path}"
+        between = [b for b in norms if b.spec.member in (member, None) and _per_unit(b, size)]
+        columns = [b for b in reading if member is None or b.spec.member == member]
+        name = path if member is None or not stacked else f"[{member}].{path}"
         heads = spec.heads > 0
         space = size if rows[0].kind == "conv" else 0
         more = found.between, found.spec.norms, found.module
