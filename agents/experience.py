@@ -99,8 +99,8 @@ class Experience:
                 f"agent.replay = 'device' on device {device}: allowed here are auto and host"
             )
         row = math.prod(self.spec.obs_shape) * np.dtype(self.spec.obs_dtype).itemsize
-        pays = len(self.spec.obs_shape) > 1 and fits(agent.buffer_size * row, device)
-        return agent.replay == "device" or (agent.replay == "auto" and pays)
+        worthwhile = len(self.spec.obs_shape) > 1 and fits(agent.buffer_size * row, device)
+        return agent.replay == "device" or (agent.replay == "auto" and worthwhile)
 
     def _make(self, phase: int) -> envs.VectorEnv | envs.TaskVector:
         of_phase = ("phase", phase) if phase else ()

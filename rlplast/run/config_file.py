@@ -69,9 +69,9 @@ def _over(data: Mapping[str, Any], default: Any) -> dict[str, Any]:
     merged = dict(data)
     for field in dataclasses.fields(default):
         own = getattr(default, field.name)
-        said = data.get(field.name, {})
-        if dataclasses.is_dataclass(own) and isinstance(said, Mapping):
-            merged[field.name] = _over(said, own)
+        given = data.get(field.name, {})
+        if dataclasses.is_dataclass(own) and isinstance(given, Mapping):
+            merged[field.name] = _over(given, own)
         elif field.name not in data:
             merged[field.name] = own
     return merged

@@ -166,9 +166,9 @@ def disk_used(folder: Path) -> int:
 
 def status_of(folder: Path, info: Mapping[str, Any]) -> str:
     """Return a run's status, given its run.json; ``stopped`` if it runs no more, unknown to it."""
-    said = status_in(info)
+    status = status_in(info)
     here = info.get("host") == socket.gethostname()
-    return "stopped" if said == "running" and here and not is_locked(folder / ".lock") else said
+    return "stopped" if status == "running" and here and not is_locked(folder / ".lock") else status
 
 
 def _since(folder: Path) -> str | None:

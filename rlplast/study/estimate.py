@@ -142,8 +142,8 @@ def estimate(cells: Sequence[Cell], folder: Path) -> tuple[dict[str, Counter[str
             elif not rates or time.perf_counter() < until:
                 rates[key] = timed_here(own[0].config)
         except Exception as error:  # environments and networks of users may raise anything
-            said = str(error) if isinstance(error, RlplastError) else repr(error)
-            problem = problem or shorten(said, 300)
+            message = str(error) if isinstance(error, RlplastError) else repr(error)
+            problem = problem or shorten(message, 300)
     first = next(iter(rates.values()), {})
     found = {
         c.key: _of_cell(c, rates.get(key, first), ran) for key, own in alike.items() for c in own

@@ -69,7 +69,7 @@ class Backend:
         raise NotImplementedError
 
     def news(self) -> str:
-        """Return what people should know of the cluster and were not told yet, or nothing."""
+        """Return news of the cluster that was not reported yet, or nothing."""
         return ""
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class Executor:
         return self._look(seconds, lambda: bool(self._ended))
 
     def news(self) -> str:
-        """Return what people should know of the cluster and were not told yet, or nothing."""
+        """Return news of the cluster that was not reported yet, or nothing."""
         return self._backend.news()
 
     def end(self, job: Job) -> None:

@@ -242,8 +242,8 @@ class Hook:
             optimizer=self.optimizer,
             followers=self.followers,
         )
-        said = [replace(r, layers=self.scope.layers) for r in receipts]
-        return [replace(r, deviation=d) for r, d in zip(said, moved, strict=True)]
+        scoped = [replace(r, layers=self.scope.layers) for r in receipts]
+        return [replace(r, deviation=d) for r, d in zip(scoped, moved, strict=True)]
 
     def _deviation(self, network: Network, edits: Sequence[Edit], clock: Clock) -> float | None:
         """Return how far a plan moves a network's outputs, if the method wants that measured."""

@@ -1,6 +1,6 @@
 """Hooks: all hooks of a run; fires those that are due and returns receipts.
 
-- `Hooks`: parses a config's hook list, and is told where the run is.
+- `Hooks`: parses a config's hook list, and fires what is due as the clock moves.
 """
 
 import numbers
@@ -95,14 +95,14 @@ class Hooks:
         self.horizon = horizon or Clock(**{self.total.unit: int(self.total.value)})
         self.ends = [(unit, end) for unit, end in asdict(self.horizon).items() if end > 0]
         self.clock: Clock | None = None
-        self.counted: set[str] = set()  # units that `step` was told
+        self.counted: set[str] = set()  # units that `step` was called with
         own = None
         if source is None and probe is not None:
             source = own = OwnSource(networks, probe, loss, seed)
         self.networks, self.source = dict(networks), source
         if penalties is not None and not isinstance(penalties, Penalties):
-            said = {"total": self.total, "units": units, "horizon": self.horizon, "seed": seed}
-            penalties = Penalties(penalties, networks, source, **said)
+            settings = {"total": self.total, "units": units, "horizon": self.horizon, "seed": seed}
+            penalties = Penalties(penalties, networks, source, **settings)
         self.penalties = penalties
         terms = () if penalties is None else penalties.terms
         self.hooks = inside_updates(networks.values(), terms)
@@ -201,7 +201,7 @@ class Hooks:
         return torch.stack(terms).sum() if terms else torch.zeros((), device=device)
 
     def measure(self) -> dict[str, float]:
-        """Return ``metric/<name>/<network>[/<tensor>]`` values of now; `observe` can be told them.
+        """Return ``metric/<name>/<network>[/<tensor>]`` values of now; `observe` takes them.
 
         They are read from weights and from a batch of the probe, drawn in a stream of its own. The
         training stays as it is. A network without hidden units has no metrics of features.

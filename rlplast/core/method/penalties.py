@@ -297,14 +297,14 @@ def _window(
     horizon: Clock | None,
 ) -> Schedule | None:
     """Return the schedule of a row's ``from`` and ``until``; None if it says neither."""
-    said = {key: config[key] for key in ("from", "until") if config.get(key) is not None}
-    if not said:
+    bounds = {key: config[key] for key in ("from", "until") if config.get(key) is not None}
+    if not bounds:
         return None
     if total is None:
         raise ConfigError(f"{label}: from and until need the run's length: Penalties(..., total=)")
     label = f"{label} ({config['method']})"
     every = {"every": "1 updates"}
-    window = Schedule.parse(every | said, Time.parse(total, "total"), label, horizon)
+    window = Schedule.parse(every | bounds, Time.parse(total, "total"), label, horizon)
     window.check_units(window.units() if units is None else units, label)
     until = window.until
     if until is not None and until.value == 0 and until.unit not in ("epochs", "phase"):

@@ -13,7 +13,7 @@ from torch import nn
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, is_matrix, why
-from rlplast.core.network.unit_walk import Step, Walk, name_of
+from rlplast.core.network.unit_walk import ReaderSearch, Step, name_of
 from rlplast.core.network.units import ActivationPoint, Part, UnitGroup, UnitMap, UnitSpec
 
 __all__ = ["JOINED", "find_units"]
@@ -201,30 +201,31 @@ def _traced(
         path = str(node.target)
         if isinstance(modules[path], nn.MultiheadAttention):
             continue
-        walk = Walk(modules, path, prefix)
+        search = ReaderSearch(modules, path, prefix)
         if calls.count(path) > 1:
-            walk.problem = "it is used more than once in a forward pass"
+            search.problem = "it is used more than once in a forward pass"
         elif path in direct:
-            walk.problem = "its weight is used outside of it too"
+            search.problem = "its weight is used outside of it too"
         else:
-            walk.problem = _gives_twice(modules[path])
-            walk.follow(node, [])  # which stops at a problem
-        for other in (*walk.downstream, *walk.norms):
-            if walk.problem is None and (calls.count(other) > 1 or other in direct):
-                walk.problem = f"{_join(prefix, other)}, which reads it, reads something else too"
-        if walk.problem is None and not walk.downstream:
-            walk.problem = "nothing reads its outputs"
-        if walk.problem is not None:
-            refused[_join(prefix, path)] = walk.problem
+            search.problem = _gives_twice(modules[path])
+            search.follow(node, [])  # which stops at a problem
+        for other in (*search.downstream, *search.norms):
+            if search.problem is None and (calls.count(other) > 1 or other in direct):
+                search.problem = f"{_join(prefix, other)}, which reads it, reads something else too"
+        if search.problem is None and not search.downstream:
+            search.problem = "nothing reads its outputs"
+        if search.problem is not None:
+            refused[_join(prefix, path)] = search.problem
             continue
-        downstream, norms = tuple(dict.fromkeys(walk.downstream)), tuple(dict.fromkeys(walk.norms))
+        downstream = tuple(dict.fromkeys(search.downstream))
+        norms = tuple(dict.fromkeys(search.norms))
         yield _Found(
             _whole(UnitSpec(path, downstream, norms), prefix),
-            _join(prefix, walk.anchor),
-            tuple(walk.steps),
-            walk.nonlinearity or "linear",
-            tuple(walk.between),
-            _join(prefix, walk.module) if calls.count(walk.module) == 1 else None,
+            _join(prefix, search.anchor),
+            tuple(search.steps),
+            search.nonlinearity or "linear",
+            tuple(search.between),
+            _join(prefix, search.module) if calls.count(search.module) == 1 else None,
         )
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from rlplast.core.errors import RlplastError
 from rlplast.core.rng import preserve_global_rng
 from rlplast.run.differences import leaves
-from rlplast.run.info import telling_end
+from rlplast.run.info import reporting_outcome
 from rlplast.run.read import read_lines
 from rlplast.training import distributed
 from rlplast.training.config import RunConfig
@@ -129,7 +129,7 @@ def logged(folder: RunFolder, config: RunConfig, info: Mapping[str, Any]) -> Ite
         for each in listeners.values():
             each.attempt(lambda logger: logger.close(ended))
 
-    with telling_end(close):
+    with reporting_outcome(close):
         for name in names:
             listeners[name] = _started(name, about, folder.lost)
         folder.listener = lambda lines: [each.take(lines) for each in listeners.values()]
