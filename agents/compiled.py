@@ -15,7 +15,7 @@ import torch
 
 from rlplast.core.device import compile_options, uses_gpu
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.listing import listed_method, lists_face
+from rlplast.core.method.listing import listed_method, row_implements
 from rlplast.core.network.own import is_factory
 
 __all__ = ["chosen", "compiled_update", "compiles_updates"]
@@ -59,7 +59,7 @@ def _is_ours(row: Any) -> bool:
 
 
 def _reads_gradients(row: Any) -> bool:
-    return lists_face(row, "plan") and "gradients" in getattr(listed_method(row), "reads", ())
+    return row_implements(row, "plan") and "gradients" in getattr(listed_method(row), "reads", ())
 
 
 @cache  # comparing versions takes 5% of a small update

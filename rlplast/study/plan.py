@@ -18,7 +18,7 @@ from typing import Any
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, shortened
 from rlplast.core.method.hooks import hook_identity
-from rlplast.core.method.listing import lists_face
+from rlplast.core.method.listing import row_implements
 from rlplast.core.method.schedule import KEYS, Schedule
 from rlplast.run.length import updates_at
 from rlplast.training.config import RunConfig
@@ -106,7 +106,7 @@ def _installed(config: RunConfig) -> Rows:
     Runs that differ in them share no prefix: it would have other tensors than they, or a hook that
     is not theirs.
     """
-    return tuple(_canonical(row) for row in config.hooks if lists_face(row, "install"))
+    return tuple(_canonical(row) for row in config.hooks if row_implements(row, "install"))
 
 
 def _cells(group: Sequence[PlannedRun]) -> list[Cell]:
@@ -218,7 +218,7 @@ def _schedule(row: str, place: int, run: PlannedRun) -> Schedule:
 
 def _acts_from(row: str, schedule: Schedule) -> list[Time]:
     """Return the times up to which a run with a hook equals one without."""
-    if lists_face(json.loads(row), "follow"):  # its state follows every update
+    if row_implements(json.loads(row), "follow"):  # its state follows every update
         return [Time(0, "updates")]
     return schedule.earliest()
 
@@ -226,7 +226,7 @@ def _acts_from(row: str, schedule: Schedule) -> list[Time]:
 def _is_added_from(place: int, run: PlannedRun) -> list[Time]:
     """Return the times up to which a run with its penalty number `place` equals one without."""
     row, config = run.config.penalties[place], run.config
-    acts = any(lists_face(row, face) for face in ("install", "plan"))  # at every update
+    acts = any(row_implements(row, name) for name in ("install", "plan"))  # at every update
     if acts or not config.adds_penalties_apart() or not isinstance(row, dict):
         return [Time(0, "updates")]
     keys = {key: row.get(key) for key in ("from", "until")}
@@ -250,7 +250,7 @@ def _shared_config(config: RunConfig, own: Rows) -> RunConfig:
     hooks = []
     for hook in config.hooks:
         row = _canonical(hook)
-        if row in left and not lists_face(
+        if row in left and not row_implements(
             hook, "install"
         ):  # those are in order with other hooks later
             left.remove(row)

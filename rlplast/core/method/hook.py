@@ -17,7 +17,7 @@ from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
 from rlplast.core.method.context import Activations, Context, Source
 from rlplast.core.method.deviation import deviation
 from rlplast.core.method.firing import Planned, carry_out
-from rlplast.core.method.method import Method, State, has_face, readable
+from rlplast.core.method.method import Method, State, implements, readable
 from rlplast.core.method.readings import Inside, Probe
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.schedule import Schedule
@@ -106,7 +106,7 @@ class Hook:
                 f"{self.label} reads batches of data, which an update has no time for: allowed are "
                 "schedules such as at: 50%, every: 1000 updates, on: phase_start"
             )
-        if inside and self.method.key == "hooks" and has_face(self.method, "term"):
+        if inside and self.method.key == "hooks" and implements(self.method, "term"):
             raise ConfigError(
                 f"{self.label} adds a term to the updates between its firings: allowed are "
                 "schedules such as every: 10000 updates, on: phase_start"
@@ -179,7 +179,7 @@ class Hook:
     @property
     def follows(self) -> bool:
         """Whether the method's state follows every update, besides its schedule."""
-        return has_face(self.method, "follow")
+        return implements(self.method, "follow")
 
     def fires_inside(self, clock: Clock) -> bool:
         """Whether this fires inside the update that brings the run to `clock`."""

@@ -19,7 +19,7 @@ from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.hook import Hook
 from rlplast.core.method.hook_rows import HookList, hook_identity, hook_of
 from rlplast.core.method.inner import hook_terms, inside_updates
-from rlplast.core.method.method import has_face
+from rlplast.core.method.method import implements
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
@@ -456,7 +456,7 @@ def _check_evaluation(hooks: Iterable[Hook]) -> None:
     """Refuse two hooks that name the weights that evaluations of one network use."""
     found: dict[str, str] = {}
     for hook in hooks:
-        for network in hook.networks if has_face(hook.method, "evaluation") else ():
+        for network in hook.networks if implements(hook.method, "evaluation") else ():
             if network.name in found:
                 raise ConfigError(
                     f"{hook.label} and {found[network.name]} both name the weights that "

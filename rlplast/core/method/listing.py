@@ -1,7 +1,7 @@
 """Rows of a config: one parser for the keys hooks, layers and penalties.
 
 - `Row`: one entry, checked.
-- `listed_method`: the method of an entry; `lists_face`: whether it has a face.
+- `listed_method`: the method of an entry; `row_implements`: whether it has a function.
 - `parse_row`: from what a config says.
 """
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from rlplast.core.errors import ConfigError, check_known, did_you_mean, shortened
-from rlplast.core.method.method import Method, has_face
+from rlplast.core.method.method import Method, implements
 from rlplast.core.method.schedule import KEYS
 from rlplast.core.registry import LISTS, build, get, rows
 from rlplast.core.validation import Names, check_value
 
-__all__ = ["ROW_KEYS", "Row", "listed_method", "lists_face", "method_of", "parse_row"]
+__all__ = ["ROW_KEYS", "Row", "listed_method", "method_of", "parse_row", "row_implements"]
 
 # What an entry of each list may say.
 ROW_KEYS = {
@@ -91,10 +91,10 @@ def listed_method(config: Any) -> type[Method] | None:
     return cast(type[Method], get("methods", name).target) if known else None
 
 
-def lists_face(config: Any, face: str) -> bool:
-    """Say whether an entry's method has a face; what is wrong with an entry its parser says."""
+def row_implements(config: Any, function: str) -> bool:
+    """Say whether an entry's method implements a function; a wrong entry's does not."""
     found = listed_method(config)
-    return found is not None and has_face(found, face)
+    return found is not None and implements(found, function)
 
 
 def parse_row(label: str, config: Any, key: str, networks: Mapping[str, Any]) -> Row:

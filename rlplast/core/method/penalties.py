@@ -16,7 +16,7 @@ from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.context import Context, Source
 from rlplast.core.method.layer_names import check_layers, in_layers
 from rlplast.core.method.listing import parse_row
-from rlplast.core.method.method import Method, State, has_face, readable
+from rlplast.core.method.method import Method, State, implements, readable
 from rlplast.core.method.readings import OwnSource, Probe
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.blocks import Block
@@ -254,7 +254,7 @@ def _installed(network: Network) -> list[Term]:
     """Return the terms of methods whose modules the network has."""
     found = []
     for i, method in enumerate(network.installed):
-        blocks = _blocks(network, method, None) if has_face(method, "term") else ()
+        blocks = _blocks(network, method, None) if implements(method, "term") else ()
         if blocks:
             key = f"installed[{i}]/{network.name}"
             found.append(Term(key, method, network, blocks, method.setup(network, blocks)))
