@@ -89,11 +89,7 @@ class Experience:
             cleanup.pop_all()  # it answered: it stays
 
     def _frames_on_device(self, agent: Any, device: torch.device) -> bool:
-        """Say whether the device has the frames too, as ``agent.replay`` asks or as pays.
-
-        Raises:
-            ConfigError: if it should and is no GPU.
-        """
+        """Say whether the device has the frames too, as ``agent.replay`` asks or as pays."""
         if agent.replay == "device" and device.type != "cuda":
             raise ConfigError(
                 f"agent.replay = 'device' on device {device}: allowed here are auto and host"

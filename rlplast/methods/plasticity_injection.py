@@ -243,11 +243,7 @@ def _inject(model: nn.Module, network: Network, chain: list[str]) -> list[str]:
 
 
 def _between(network: Network, path: str, group: UnitGroup | None) -> tuple[Step, ...]:
-    """Return the steps from a layer's output to the input of the next one.
-
-    Raises:
-        ConfigError: if they are not known, or more than a nonlinearity.
-    """
+    """Return the steps from a layer's output to the input of the next one."""
     if group is None or group.point is None:
         reason = network.units().refused.get(path, "it has no units")
     elif group.norms or group.point.between:

@@ -189,13 +189,7 @@ class Swr(Method):
 def _branches(
     network: Network, blocks: Sequence[Block], error: ConfigError, approximate: bool
 ) -> Order:
-    """Return the pieces of a network that branches, each of which can be scaled by itself.
-
-    Raises:
-        ConfigError: for members of a stacked network, for a bias that cannot follow its weight,
-            and for layers whose scale changes what the network computes, unless `approximate`.
-            They say why there is no forward order.
-    """
+    """Return the pieces of a network that branches, each of which can be scaled by itself."""
     chosen = set(blocks)
     statistics = [b for b in network.blocks if b.kind == "norm" and b.role == "buffer"]
     wanted = [*blocks, *(b for b in statistics if b not in chosen)]

@@ -246,11 +246,7 @@ def _report_notes(loop: Loop, report: Callable[[str], None]) -> None:
 
 
 def _check_new(path: Path) -> None:
-    """Check that a run's folder is none yet.
-
-    Raises:
-        ConfigError: if there is something in it, saying what to do.
-    """
+    """Check that a run's folder is none yet."""
     if path.exists() and not (path.is_dir() and all(map(_is_nothing, path.iterdir()))):
         if (path / "run.json").exists():
             remedy = f"`rlplast resume {path}` continues it"
@@ -350,11 +346,7 @@ def _here(config: RunConfig) -> RunConfig:
 def _report_device(
     config: RunConfig, path: Path, info: Mapping[str, Any], report: Callable[[str], None]
 ) -> None:
-    """Say if a run goes on on another device than before.
-
-    Raises:
-        ConfigError: if its device is not there.
-    """
+    """Say if a run goes on on another device than before."""
     before = (info.get("devices") or [None])[-1]
     try:
         now = device_info(choose_device(config.device))

@@ -290,11 +290,7 @@ def _open_trials(
     folder: StudyFolder,
     write: Callable[[Sequence[Cell]], object],
 ) -> "Trials | None":
-    """Return the trials of a study, which write themselves into its plan; None without a search.
-
-    Raises:
-        ConfigError: if Optuna is not installed, or an arm that is searched is never evaluated.
-    """
+    """Return the trials of a study, which write themselves into its plan; None without a search."""
     if study.search is None:
         return None
     from rlplast.study.search import open_searches  # imports Optuna

@@ -96,11 +96,7 @@ def _absent(config: RunConfig) -> list[str]:
 
 
 def _check_arms(study: StudyConfig, lacking: set[str], levels: dict[str, None]) -> None:
-    """Build every arm, made small, so that no data are needed; note what is not installed.
-
-    Raises:
-        ConfigError: naming the arm, for what no package would mend.
-    """
+    """Build every arm, made small, so that no data are needed; note what is not installed."""
     for run in smoke_runs(shrunk_study(study), Path())[0]:
         try:
             levels |= dict.fromkeys(build_each(plan([run]), processes=study.processes))

@@ -236,11 +236,7 @@ def cpus() -> int:
 def _local(
     threads: int, options: Mapping[str, Any], main: Main, processes: int
 ) -> "tuple[Backend, int]":
-    """Return a backend for this machine, and how many jobs it has room for; see `make_executor`.
-
-    Raises:
-        ConfigError: if there are no devices for jobs that need one, or too few for a job.
-    """
+    """Return a backend for this machine, and how many jobs it has room for; see `make_executor`."""
     gpus, none = gpus_of(options, processes), options.get("gpus") == 0
     seen = 0 if none else torch.cuda.device_count()  # asks NVML: a context would hold memory
     devices = options.get("devices", seen)

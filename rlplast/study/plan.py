@@ -198,11 +198,7 @@ def _before(row: str, rows: Rows) -> list[list[str]]:
 
 
 def _schedule(row: str, place: int, run: PlannedRun) -> Schedule:
-    """Return the schedule of a run's hook row number `place`.
-
-    Raises:
-        ConfigError: naming the arm, for one that the run cannot have.
-    """
+    """Return the schedule of a run's hook row number `place`."""
     hook, config = json.loads(row), run.config
     label = f"arm {run.arm!r}: hooks[{place}]"
     if not isinstance(hook, dict) or not isinstance(hook.get("method"), str):

@@ -150,11 +150,7 @@ class Hook:
                 refuse_low_precision(network, block)
 
     def _check_layers(self, network: Network) -> None:
-        """Refuse layers that the method, or the optimizer policy, cannot keep to.
-
-        Raises:
-            ConfigError: naming what would be changed outside of them.
-        """
+        """Refuse layers that the method, or the optimizer policy, cannot keep to."""
         if self.scope.layers is None:
             return
         left = self.scope.left(network)
