@@ -15,7 +15,7 @@ import torch
 
 from rlplast.core.device import compile_options, uses_gpu
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.listing import listed_method, lists_face
+from rlplast.core.method.listing import listed_method, row_implements
 from rlplast.core.network.own import is_factory
 
 __all__ = ["chosen", "compiled_update", "compiles_updates"]
@@ -43,7 +43,7 @@ def chosen(config: Any) -> str:
         rows = (*config.hooks, *config.layers, *config.penalties)
         captured = config.optimizer.captures and not own_network and all(map(_is_ours, rows))
         return "graph" if captured else "off"
-    pays = (
+    worthwhile = (
         config.updates_planned() >= LEAST_UPDATES
         and config.optimizer.compiles
         and not config.penalties
@@ -51,7 +51,7 @@ def chosen(config: Any) -> str:
         and not any(_reads_gradients(row) for row in config.layers)
     )
     able = compiles_updates() and shutil.which(os.environ.get("CXX", "g++")) is not None
-    return "compile" if pays and able else "off"
+    return "compile" if worthwhile and able else "off"
 
 
 def _is_ours(row: Any) -> bool:
@@ -59,7 +59,7 @@ def _is_ours(row: Any) -> bool:
 
 
 def _reads_gradients(row: Any) -> bool:
-    return lists_face(row, "plan") and "gradients" in getattr(listed_method(row), "reads", ())
+    return row_implements(row, "plan") and "gradients" in getattr(listed_method(row), "reads", ())
 
 
 @cache  # comparing versions takes 5% of a small update
@@ -69,14 +69,14 @@ def compiles_updates() -> bool:
 
 
 def compiled_update(
-    learn: Callable[..., Any], device: torch.device, told: Callable[[float], None]
+    learn: Callable[..., Any], device: torch.device, on_compile: Callable[[float], None]
 ) -> Callable[..., Any]:
     """Return a function that takes gradients and writes weights as one compiled graph.
 
     Args:
         learn: the function.
         device: where it runs.
-        told: called with the seconds of the first call, which compiles.
+        on_compile: called with the seconds of the first call, which compiles.
 
     Raises:
         ConfigError: at its first call, if it cannot be compiled here.
@@ -106,7 +106,7 @@ def compiled_update(
             ) from error
         if first:
             first = False
-            told(time.perf_counter() - started)
+            on_compile(time.perf_counter() - started)
         return found
 
     return call

@@ -89,18 +89,14 @@ class Experience:
             cleanup.pop_all()  # it answered: it stays
 
     def _frames_on_device(self, agent: Any, device: torch.device) -> bool:
-        """Say whether the device has the frames too, as ``agent.replay`` asks or as pays.
-
-        Raises:
-            ConfigError: if it should and is no GPU.
-        """
+        """Say whether the device has the frames too, as ``agent.replay`` asks or as pays."""
         if agent.replay == "device" and device.type != "cuda":
             raise ConfigError(
                 f"agent.replay = 'device' on device {device}: allowed here are auto and host"
             )
         row = math.prod(self.spec.obs_shape) * np.dtype(self.spec.obs_dtype).itemsize
-        pays = len(self.spec.obs_shape) > 1 and fits(agent.buffer_size * row, device)
-        return agent.replay == "device" or (agent.replay == "auto" and pays)
+        worthwhile = len(self.spec.obs_shape) > 1 and fits(agent.buffer_size * row, device)
+        return agent.replay == "device" or (agent.replay == "auto" and worthwhile)
 
     def _make(self, phase: int) -> envs.VectorEnv | envs.TaskVector:
         of_phase = ("phase", phase) if phase else ()

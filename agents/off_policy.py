@@ -92,11 +92,7 @@ class OffPolicyAgent(ABC):
         self.updates_summed = 0
 
     def _check_constant(self, what: str) -> None:
-        """Refuse to evaluate in an environment that changes.
-
-        Raises:
-            ConfigError: naming what asks for it.
-        """
+        """Refuse to evaluate in an environment that changes."""
         if self.spec.changes:
             raise ConfigError(
                 f"{what}: env '{self.spec.id}' changes as its episodes pass, and an evaluation "

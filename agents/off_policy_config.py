@@ -275,11 +275,7 @@ class OffPolicyConfig(RunConfig):
         return self.update_plan().env_steps_of(int(total.value))
 
     def _longest_episode(self) -> int:
-        """Return the most env_steps of an episode.
-
-        Raises:
-            ConfigError: if the environment has no limit.
-        """
+        """Return the most env_steps of an episode."""
         limit = spec_of(self.env.id, self.env.options).max_episode_steps
         if limit is None:
             raise ConfigError(

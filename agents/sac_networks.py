@@ -91,9 +91,9 @@ class TrunkSpec:
 _STACKED = (StackedLinear, StackedLayerNorm)
 
 
-def _computed(layer: nn.Module, x: Tensor, slot: int | None) -> Tensor:
+def _computed(layer: nn.Module, x: Tensor, member: int | None) -> Tensor:
     """Return a layer's output, or that of one member of a stacked layer."""
-    return layer(x) if slot is None else cast(StackedLinear, layer).member(x, slot)
+    return layer(x) if member is None else cast(StackedLinear, layer).member(x, member)
 
 
 def _is_plain(layer: nn.Module) -> bool:
@@ -109,15 +109,15 @@ class _ResidualBlock(nn.Module):
         super().__init__()
         self.norm, self.fc1, self.fc2, self.nonlinearity = norm, fc1, fc2, nonlinearity
 
-    def forward(self, x: Tensor, slot: int | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, member: int | None = None) -> tuple[Tensor, Tensor]:
         """Return the sum and the activations after the nonlinearity."""
-        z = _computed(self.fc1, _computed(self.norm, x, slot), slot)
+        z = _computed(self.fc1, _computed(self.norm, x, member), member)
         inner = activated(self.fc1, z, self.nonlinearity)
-        return x + _computed(self.fc2, inner, slot), inner
+        return x + _computed(self.fc2, inner, member), inner
 
 
 class _TrunkNetwork(nn.Module):
-    """A trunk with linear heads side by side; in `slots` copies if that is not None.
+    """A trunk with linear heads side by side; in `members` copies if that is not None.
 
     ``simba``: input linear, residual blocks x + fc2(relu(fc1(norm(x)))) with 4·width units
     inside, a last norm. Others: fc1, fc2, … Residual networks are not
@@ -126,10 +126,10 @@ class _TrunkNetwork(nn.Module):
     """
 
     def __init__(
-        self, d_in: int, trunk: TrunkSpec, heads: dict[str, int], slots: int | None = None
+        self, d_in: int, trunk: TrunkSpec, heads: dict[str, int], members: int | None = None
     ) -> None:
         super().__init__()
-        self.trunk, self.slots = trunk, slots
+        self.trunk, self.members = trunk, members
         self.heads: tuple[str, ...] = tuple(heads)
         self.activation = ACTIVATIONS[trunk.activation]
         width = trunk.width
@@ -145,14 +145,14 @@ class _TrunkNetwork(nn.Module):
             self.add_module(name, self._linear(width, d_out))
 
     def _linear(self, d_in: int, d_out: int) -> nn.Module:
-        if self.slots is None:
+        if self.members is None:
             return nn.Linear(d_in, d_out)
-        return StackedLinear(self.slots, d_in, d_out)
+        return StackedLinear(self.members, d_in, d_out)
 
     def _norm(self, dim: int) -> nn.Module:
-        if self.slots is None:
+        if self.members is None:
             return nn.LayerNorm(dim, eps=NORM_EPS)
-        return StackedLayerNorm(self.slots, dim, eps=NORM_EPS)
+        return StackedLayerNorm(self.members, dim, eps=NORM_EPS)
 
     def _block(self, width: int) -> "_ResidualBlock":
         norm, inner = self._norm(width), EXPANSION * width
@@ -211,18 +211,18 @@ class _TrunkNetwork(nn.Module):
             return nn.init.trunc_normal_(value, 0, std, -2 * std, 2 * std, generator=generator)
         return nn.init.orthogonal_(value, generator=generator)
 
-    def _hidden(self, x: Tensor, slot: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return what the heads read, and the activations of each layer; of one slot or all."""
+    def _hidden(self, x: Tensor, member: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what the heads read, and the activations of each layer; of one member or all."""
         taps: dict[str, Tensor] = {}
         if self.trunk.kind != "simba":
             for name in self._trunk_order():
                 layer = self.get_submodule(name)
-                x = taps[name] = activated(layer, _computed(layer, x, slot), self.activation[1])
+                x = taps[name] = activated(layer, _computed(layer, x, member), self.activation[1])
             return x, taps
-        x = _computed(self.input, x, slot)
+        x = _computed(self.input, x, member)
         for i, block in enumerate(self.blocks):
-            x, taps[f"blocks.{i}.fc1"] = block(x, slot)
-        return _computed(self.norm, x, slot), taps
+            x, taps[f"blocks.{i}.fc1"] = block(x, member)
+        return _computed(self.norm, x, member), taps
 
 
 class Actor(_TrunkNetwork):
@@ -282,7 +282,7 @@ class Critic(_TrunkNetwork):
         obs_dim: entries of an observation; of ``drq`` the features of its encoder.
         action_dim: entries of an action.
         trunk: what comes before the linear head `head`.
-        slots: number of members.
+        members: how many.
         encoder: of ``drq``: what it reads pictures with.
     """
 
@@ -291,13 +291,13 @@ class Critic(_TrunkNetwork):
         obs_dim: int,
         action_dim: int,
         trunk: TrunkSpec,
-        slots: int = 2,
+        members: int = 2,
         encoder: Encoder | None = None,
     ) -> None:
         drq = trunk.kind == "drq"
         d_in = trunk.features if drq else obs_dim
-        super().__init__(d_in + action_dim, trunk, {"head": 1}, slots)
-        self.members, self.encoder = slots, encoder
+        super().__init__(d_in + action_dim, trunk, {"head": 1}, members)
+        self.members, self.encoder = members, encoder
         self.projection = Projection(obs_dim, d_in) if drq else None
 
     def _before_trunk(self) -> list[str]:
@@ -313,7 +313,7 @@ class Critic(_TrunkNetwork):
         return [*convs, *super().unit_specs()]
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Return values, (slots, batch), at least float32.
+        """Return values, (members, batch), at least float32.
 
         They are of observations (batch, *obs_shape), or of features (batch, features), and actions
         (batch, action_dim) in [−1, 1].
@@ -327,13 +327,13 @@ class Critic(_TrunkNetwork):
         """
         values, taps, split = self._values(obs, action)
         for name, tap in taps.items():
-            split |= {f"[{slot}].{name}": own for slot, own in enumerate(tap)}
+            split |= {f"[{member}].{name}": own for member, own in enumerate(tap)}
         return values, split
 
     def _values(
         self, obs: Tensor, action: Tensor
     ) -> tuple[Tensor, Mapping[str, Iterable[Tensor]], dict[str, Tensor]]:
-        """Return values, (slots, batch), and activations: those of each member, and shared ones."""
+        """Return values, (members, batch), and activations: each member's own, and shared ones."""
         shared: dict[str, Tensor] = {}
         if self.encoder is not None and obs.ndim > 2:
             obs, shared = self.encoder(obs)
@@ -341,7 +341,7 @@ class Critic(_TrunkNetwork):
             obs = self.projection(obs)
         x, head = torch.cat([obs, action], dim=-1), self.get_submodule("head")
         if self._one_by_one(x):
-            members = [self._hidden(x, slot) for slot in range(self.members)]
+            members = [self._hidden(x, i) for i in range(self.members)]
             heads = [_computed(head, hidden, i) for i, (hidden, _) in enumerate(members)]
             taps = {name: [taps[name] for _, taps in members] for name in members[0][1]}
             return torch.stack(heads).squeeze(-1), taps, shared

@@ -124,7 +124,7 @@ class TaskSequence:
                 f"env.tasks = {env.tasks} with env.sequence: its length is their number; leave "
                 "tasks out"
             )
-        entries = [_entry(i, said, env.options) for i, said in enumerate(env.sequence)]
+        entries = [_entry(i, entry, env.options) for i, entry in enumerate(env.sequence)]
         keys = [json.dumps(entry, sort_keys=True) for entry in entries]
         distinct = list(dict.fromkeys(keys))
         names: list[str] = []
@@ -168,15 +168,15 @@ class TaskSequence:
         return full * max(0, self.each - initial) + max(0, rest - initial)
 
 
-def shift_of(said: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def shift_of(value: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return what ``env.shift`` says: a name, and the values of all parameters.
 
     Raises:
         ConfigError: for another name, parameter or value.
     """
-    given = dict(said) if isinstance(said, Mapping) else {"name": said}
+    given = dict(value) if isinstance(value, Mapping) else {"name": value}
     name = given.pop("name", None)
-    check_choice("env.shift" if isinstance(said, str) else "env.shift.name", name, envs.SHIFTS)
+    check_choice("env.shift" if isinstance(value, str) else "env.shift.name", name, envs.SHIFTS)
     known = envs.SHIFTS[str(name)]
     check_known("env.shift", given, ["name", *known])
     params = {
@@ -203,12 +203,12 @@ def spec_of(env_id: str, options: Mapping[str, Any]) -> envs.EnvSpec:
 
 
 def _steps(env: EnvConfig) -> int:
-    said = env.steps_per_task
-    if said is None:
+    steps = env.steps_per_task
+    if steps is None:
         raise ConfigError(
             "env.steps_per_task = null: a sequence of tasks needs the env_steps of each, as 100k"
         )
-    text = str(said)
+    text = str(steps)
     plain = text.strip()[-1:] in "0123456789kMB"
     near = 100_000 * env.num_envs
     with suppress(ConfigError):
@@ -218,22 +218,22 @@ def _steps(env: EnvConfig) -> int:
                 return int(time.value)
             near = max(1, round(time.value / env.num_envs)) * env.num_envs
     raise ConfigError(
-        f"env.steps_per_task = {shortened(said)}: allowed is a multiple of env.num_envs = "
+        f"env.steps_per_task = {shortened(steps)}: allowed is a multiple of env.num_envs = "
         f"{env.num_envs} in env_steps, at most 1e18, such as {near}"
     )
 
 
-def _entry(place: int, said: Any, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _entry(place: int, entry: Any, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return id and options of one entry of ``env.sequence``."""
     where = f"env.sequence[{place}]"
-    if isinstance(said, str):
-        return said, options
-    if not isinstance(said, Mapping) or not isinstance(said.get("id"), str):
+    if isinstance(entry, str):
+        return entry, options
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("id"), str):
         raise ConfigError(
-            f"{where} = {said!r}: allowed is an environment's id, or a mapping with id and options"
+            f"{where} = {entry!r}: allowed is an environment's id, or a mapping with id and options"
         )
-    check_known(where, said, ["id", "options"])
-    own = said.get("options", {})
+    check_known(where, entry, ["id", "options"])
+    own = entry.get("options", {})
     if not isinstance(own, Mapping):
         raise ConfigError(f"{where}.options = {own!r}: allowed is a mapping of options")
-    return str(said["id"]), options | dict(own)
+    return str(entry["id"]), options | dict(own)

@@ -51,13 +51,13 @@ PRESETS = {
 }
 
 
-def switch_of(said: str | Mapping[str, Any]) -> Switch:
+def switch_of(value: str | Mapping[str, Any]) -> Switch:
     """Return what ``env.switch`` says: the name of a preset, or a choice for some of the parts.
 
     Raises:
         ConfigError: for another name, part or choice.
     """
-    if not isinstance(said, Mapping):
-        check_choice("env.switch", said, PRESETS)
-        return PRESETS[said]
-    return validated(Switch, said, "env.switch")
+    if not isinstance(value, Mapping):
+        check_choice("env.switch", value, PRESETS)
+        return PRESETS[value]
+    return validated(Switch, value, "env.switch")

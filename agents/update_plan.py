@@ -22,11 +22,11 @@ __all__ = ["Ratio", "UpdatePlan", "ratios_of"]
 Ratio = Annotated[float, Field(gt=0, le=1_000_000)]
 
 
-def ratios_of(said: Any, total: Time) -> tuple[tuple[int, float], ...]:
+def ratios_of(value: Any, total: Time) -> tuple[tuple[int, float], ...]:
     """Return the env_steps from which each replay ratio holds, ascending from 0, and the ratios.
 
     Args:
-        said: a number, or a list of ``{from: TIME, value: X}``, the first one from 0.
+        value: a number, or a list of ``{from: TIME, value: X}``, the first one from 0.
         total: what percentages refer to.
 
     Raises:
@@ -38,18 +38,18 @@ def ratios_of(said: Any, total: Time) -> tuple[tuple[int, float], ...]:
         >>> ratios_of([{"value": 1}, {"from": "50%", "value": 8}], Time(100, "env_steps"))
         ((0, 1.0), (50, 8.0))
     """
-    if not isinstance(said, list):
-        return ((0, check_value("replay_ratio", said, Ratio, 1.0)),)
+    if not isinstance(value, list):
+        return ((0, check_value("replay_ratio", value, Ratio, 1.0)),)
     found: list[tuple[int, float]] = []
-    for number, row in enumerate(said):
+    for number, row in enumerate(value):
         key = f"replay_ratio[{number}]"
         start, ratio = _row(row, total, key)
         if not found and start:
             raise ConfigError(f"{key}.from = {row['from']!r}: the first one begins at 0%")
         if found and start <= found[-1][0]:
-            said_from = repr(row["from"]) if "from" in row else "null"
+            quoted = repr(row["from"]) if "from" in row else "null"
             raise ConfigError(
-                f"{key}.from = {said_from}: allowed is later than the one before, "
+                f"{key}.from = {quoted}: allowed is later than the one before, "
                 f"{found[-1][0]} env_steps"
             )
         found.append((start, ratio))

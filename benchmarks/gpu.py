@@ -231,8 +231,8 @@ class Notes:
     def __call__(self, what: str, *key: str, value: Any) -> None:
         """Note one value."""
         self.found.setdefault(what, {})[", ".join(key)] = value
-        said = value if isinstance(value, str) else f"{value:,.0f}"
-        print(what, *key, said, sep=" | ", flush=True)
+        shown = value if isinstance(value, str) else f"{value:,.0f}"
+        print(what, *key, shown, sep=" | ", flush=True)
         self.path.write_text(json.dumps(self.found, indent=1))
 
     def found_by(self, measure: Callable[..., Any], what: str, *key: str, of: Any) -> None:

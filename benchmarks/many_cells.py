@@ -52,7 +52,7 @@ def main(cells: int) -> None:
         config.write_text(yaml.safe_dump(study | {"arms": arms}))
         started = time.perf_counter()
 
-        def said(what: str) -> None:
+        def log(what: str) -> None:
             nonlocal started
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             print(f"{what}: {time.perf_counter() - started:.1f} s, at most {memory:.0f} MiB")
@@ -60,15 +60,15 @@ def main(cells: int) -> None:
 
         parsed = read_study_config(str(config))
         found = study_cells(parsed)
-        said(f"plan of {len(found)} cells")
+        log(f"plan of {len(found)} cells")
         folder = StudyFolder(root)
         folder.open_for(versions())
         write_study(folder, parsed, found, str(config))
-        said("plan written")
+        log("plan written")
         left = pending(found, root)
-        said(f"{len(left)} cells found to be left")
+        log(f"{len(left)} cells found to be left")
         failures = run_cells(found, folder, Executor(Nothing(), SLOTS), lambda cell: ("true",))
-        said(f"scheduled, {len(failures)} failed")
+        log(f"scheduled, {len(failures)} failed")
         folder.close()
 
 

@@ -163,10 +163,10 @@ class CustomTask:
             self._episode = Episode(layers.pop(), rng, longest)
         # A wrapper passes on what it has not itself, so ask its class.
         own = [hasattr(type(layer), "state_dict") for layer in layers]
-        self._telling = [layer for layer, tells in zip(layers, own, strict=True) if tells]
-        self._silent = [layer for layer, tells in zip(layers, own, strict=True) if not tells]
-        # What an environment tells leaves out the generator that Gymnasium gives it.
-        self._tells_all_but = self._env.unwrapped in self._telling
+        self._stateful = [layer for layer, yes in zip(layers, own, strict=True) if yes]
+        self._stateless = [layer for layer, yes in zip(layers, own, strict=True) if not yes]
+        # An environment's own state leaves out the generator that Gymnasium gives it.
+        self._omits_rng = self._env.unwrapped in self._stateful
 
     def reset(self) -> np.ndarray:
         """Start an episode and return its first observation.
@@ -243,15 +243,15 @@ class CustomTask:
         """Return the state of the environment and its wrappers.
 
         Raises:
-            CannotContinue: if it cannot be told; without words if that is its level.
+            CannotContinue: if it cannot be saved; without words if that is its level.
         """
         if self._level == LEVELS[-1]:
             raise CannotContinue
         episode = None if self._episode is None else self._episode.state_dict()
-        told = [layer.state_dict() for layer in self._telling]
-        names = [f"{type(layer).__name__}.state_dict()" for layer in self._telling]
+        states = [layer.state_dict() for layer in self._stateful]
+        names = [f"{type(layer).__name__}.state_dict()" for layer in self._stateful]
         try:
-            layers = [plain(*pair) for pair in zip(told, names, strict=True)]
+            layers = [plain(*pair) for pair in zip(states, names, strict=True)]
         except TypeError as error:
             raise CannotContinue(str(error)) from error
         try:
@@ -261,12 +261,12 @@ class CustomTask:
         return {"episode": episode, "layers": layers, "attributes": taken}
 
     def _rest(self) -> tuple[list[Any], list[Any]]:
-        """Return what has a state besides what is told, and what that refers to."""
+        """Return what has a state outside of `state_dict`, and what that refers to."""
         inside = self._env.unwrapped
         rng = getattr(inside, "np_random", None)
-        if self._tells_all_but:
-            return [*self._silent, SimpleNamespace(np_random=rng)], [inside, *self._telling]
-        return self._silent, [inside, *([] if self._episode is None else [rng]), *self._telling]
+        if self._omits_rng:
+            return [*self._stateless, SimpleNamespace(np_random=rng)], [inside, *self._stateful]
+        return self._stateless, [inside, *([] if self._episode is None else [rng]), *self._stateful]
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state` was taken.
@@ -280,7 +280,7 @@ class CustomTask:
             raise CannotContinue(
                 f"env '{self._id}' was {saved} when its state was saved, and is {self._level} now"
             )
-        if len(state["layers"]) != len(self._telling):
+        if len(state["layers"]) != len(self._stateful):
             raise CannotContinue(f"the state of env '{self._id}' is of one with other wrappers")
         try:
             self._continue(state)
@@ -294,11 +294,11 @@ class CustomTask:
     def _continue(self, state: State) -> None:
         if self._episode is not None:
             self._episode.load_state_dict(state["episode"])
-        for layer, told in zip(self._telling, state["layers"], strict=True):
-            layer.load_state_dict(plain(told))
+        for layer, saved in zip(self._stateful, state["layers"], strict=True):
+            layer.load_state_dict(plain(saved))
         roots, outside = self._rest()
         snapshot.put(state["attributes"], roots, outside)
-        if self._tells_all_but:
+        if self._omits_rng:
             with suppress(AttributeError):  # of one that shows its own, read only
                 self._env.unwrapped.np_random = roots[-1].np_random
 

@@ -123,7 +123,7 @@ class TaskVector:
         return np.pad(obs, [(0, 0), (0, missing), *[(0, 0)] * (obs.ndim - 2)])
 
     def _done(self, actions: np.ndarray) -> np.ndarray:
-        """Return what the environments are told."""
+        """Return the actions that the environments get."""
         own = self._env.spec
         if own.num_actions is None:
             actions = actions[:, : own.action_dim] * np.float32(self._shift.scale)

@@ -102,12 +102,12 @@ def find_level(build: Callable[[str, np.random.Generator], Resumable]) -> Level:
         if moved:
             problem = f"it draws from the global generator of {' and '.join(moved)}"
         if not problem:
-            return Level(name, _said(reasons))
+            return Level(name, _reason_text(reasons))
         reasons.setdefault(problem, []).append(name)
-    return Level(LEVELS[-1], _said(reasons))
+    return Level(LEVELS[-1], _reason_text(reasons))
 
 
-def _said(reasons: Mapping[str, Sequence[str]]) -> str:
+def _reason_text(reasons: Mapping[str, Sequence[str]]) -> str:
     """Say what keeps an environment from which levels."""
     return "; ".join(f"not {' or '.join(names)}: {why}" for why, names in reasons.items())
 

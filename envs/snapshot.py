@@ -245,8 +245,8 @@ def checksum(values: Mapping[str, Any]) -> int:
         value = values[name]
         if isinstance(value, bool | int | float | str | np.generic | np.ndarray):
             array = np.asarray(value)
-            told = repr(value).encode() if array.dtype.hasobject else array.tobytes()
-            found = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode() + told, found)
+            data = repr(value).encode() if array.dtype.hasobject else array.tobytes()
+            found = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode() + data, found)
     return found
 
 

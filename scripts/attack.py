@@ -275,21 +275,22 @@ def attack_checkpoint(number: int, seed: int, runs: Path, folder: Path) -> tuple
     sealed = target in inside and target.name != "COMPLETE" and draw.random() < 0.5
     if sealed:
         reseal(newest)
-    said: list[str] = []
+    messages: list[str] = []
 
     def go() -> str:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            api.resume(run, "90 env_steps" if "dqn" in source.name else None, report=said.append)
-        from_damaged = any(f"from {newest.name}" in text for text in said)
+            total = "90 env_steps" if "dqn" in source.name else None
+            api.resume(run, total, report=messages.append)
+        from_damaged = any(f"from {newest.name}" in text for text in messages)
         guarded = target in inside and target.name != "COMPLETE" and changed and not sealed
         if guarded and from_damaged:
             return "altered state loaded"
-        if guarded and not any(newest.name in t for t in said):
+        if guarded and not any(newest.name in t for t in messages):
             return "passed over without a word"
         return "resumed, manifest matching" if sealed else "resumed"
 
     ended, text = judged(go, [run.name, target.name, newest.name])
-    return ended, f"{name} {way}{', manifest matching' if sealed else ''}: {text or said}"
+    return ended, f"{name} {way}{', manifest matching' if sealed else ''}: {text or messages}"
 
 
 # --- the child and its keeper ----------------------------------------------------------------

@@ -83,13 +83,13 @@ def compare(path: Path, picture: Path, study: str) -> None:
         points = {p.env_steps: p for p in theirs[key].points} if key in theirs else {}
         for moment, values in sorted(found.items()):
             mean, error = statistics.mean(values), _error(values)
-            said = "| | |"
+            cells = "| | |"
             if moment in points:
                 point, (low, high) = points[moment], points[moment].band
                 where = "above" if mean > high else "below" if mean < low else "inside"
-                said = f"{point.mean:.0f} ({low:.0f} to {high:.0f}) | {point.seeds} | {where} |"
+                cells = f"{point.mean:.0f} ({low:.0f} to {high:.0f}) | {point.seeds} | {where} |"
             own = f"{len(values)} | {mean:.0f} ± {error:.0f}"
-            print(f"| {' | '.join(key)} | {moment:,} | {own} | {said}")
+            print(f"| {' | '.join(key)} | {moment:,} | {own} | {cells}")
     draw(ours, theirs, picture)
 
 

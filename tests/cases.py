@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import rlplast
 from rlplast.core.method import readings
 from rlplast.core.method.hooks import Hooks
-from rlplast.core.method.method import has_face
+from rlplast.core.method.method import implements
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.network import Network
@@ -148,7 +148,7 @@ def method_of(name: str) -> Any:
 
 def install(method: str, module: nn.Module) -> None:
     """Put a method's modules into a model; of a method without any nothing happens."""
-    if has_face(method_of(method), "install"):
+    if implements(method_of(method), "install"):
         rlplast.replace_layers(module, method, **dict(CASES[method].params))
 
 

@@ -262,14 +262,14 @@ def hash_law(
     return (units - entries + number).to(dtype) / 9
 
 
-def separate(method: str, made: Subject, slot: int, make: str) -> Subject:
-    """Return member `slot` of a stacked pair as a network of its own, in the same state."""
+def separate(method: str, made: Subject, index: int, make: str) -> Subject:
+    """Return member `member` of a stacked pair as a network of its own, in the same state."""
 
     def member(stacked: torch.nn.Module) -> Critic:
         critic = Critic()
         install(method, critic)
         tensors = stacked.state_dict().items()
-        critic.load_state_dict({n: t[slot] if t.ndim else t for n, t in tensors})
+        critic.load_state_dict({n: t[index] if t.ndim else t for n, t in tensors})
         return critic
 
     own, target = member(made.module), member(made.follower).requires_grad_(False)
@@ -277,16 +277,16 @@ def separate(method: str, made: Subject, slot: int, make: str) -> Subject:
     for name, param in made.module.named_parameters():
         state = made.optimizer.state[param]
         optimizer.state[own.get_parameter(name)] = {
-            key: (value if value.ndim == 0 else value[slot]).detach().clone()
+            key: (value if value.ndim == 0 else value[index]).detach().clone()
             for key, value in state.items()
         }
-    prefix = f"[{slot}]."
+    prefix = f"[{index}]."
     initial = {
         n.removeprefix(prefix): t for n, t in made.network.initial.items() if n.startswith(prefix)
     }
     initial |= {n: t for n, t in made.network.initial.items() if not n.startswith("[")}
     network = Network("net", own, optimizer, {"target": target}, init=law, initial=initial)
-    return Subject(own, network, optimizer, made.x, made.y[slot])
+    return Subject(own, network, optimizer, made.x, made.y[index])
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_stacked_critics_equal_separate_critics(
     stacked = ready(method, "stacked", optimizer)
     stacked.network.init = law
     monkeypatch.setattr(recycling, "symmetric", hash_law)
-    members = [separate(method, stacked, slot, optimizer) for slot in range(2)]
+    members = [separate(method, stacked, index, optimizer) for index in range(2)]
     receipts = [fire(method, made.network) for made in (stacked, *members)]
     shared = CASES[method].shared  # counted once, or once in each
     sfe = receipts[1].sfe + receipts[2].sfe - shared
@@ -308,9 +308,9 @@ def test_stacked_critics_equal_separate_critics(
     for made in (stacked, *members):
         made.update(2)
     both = stacked.snapshot()
-    for slot, made in enumerate(members):
+    for index, made in enumerate(members):
         for name, tensor in made.snapshot().items():
-            of_pair = both[name] if tensor.ndim == 0 else both[name][slot]
+            of_pair = both[name] if tensor.ndim == 0 else both[name][index]
             torch.testing.assert_close(of_pair, tensor, rtol=1e-6, atol=1e-6, msg=name)
 
 

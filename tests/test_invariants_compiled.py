@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlplast.core.clock import Clock
-from rlplast.core.method.method import has_face
+from rlplast.core.method.method import implements
 from rlplast.core.network.record import observe
 from tests.cases import ACCEPTED, CASES, fire, hooks, method_of, ready
 from tests.marks import slow, slow_but
@@ -17,7 +17,7 @@ EVERY_UPDATE = [
     for m, f in ACCEPTED
     if CASES[m].made_for_every_update
 ]
-BRINGING = [m for m in CASES if has_face(method_of(m), "install")]  # modules of their own
+BRINGING = [m for m in CASES if implements(method_of(m), "install")]  # modules of their own
 # Methods that can be compiled with one model, one after the other.
 TOGETHER = [[m for m in CASES if m not in BRINGING], *([m] for m in BRINGING)]
 

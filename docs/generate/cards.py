@@ -8,7 +8,7 @@ import torch
 
 from docs.generate.markdown import choices, code, table, yaml_code
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.method import has_face
+from rlplast.core.method.method import implements
 from rlplast.core.network.network import Network
 from rlplast.core.registry import Info, rows
 
@@ -104,7 +104,7 @@ def _state(method: Any) -> str:
     model = torch.nn.Sequential(*layers, torch.nn.Linear(8, 2))
     before = set(model.state_dict())
     try:
-        if has_face(method, "install"):
+        if implements(method, "install"):
             method().install(model, 0)
         network = Network("net", model)
         names = set(method().setup(network, network.blocks)) | (set(model.state_dict()) - before)

@@ -48,7 +48,7 @@ class DriverCallback:
 
     def start_phase(self) -> None:
         """Count a new phase (task, data set), and fire what is due ``on: phase_start``."""
-        self.driver.tell(phase=self.driver.clock.phase + 1)
+        self.driver.advance(phase=self.driver.clock.phase + 1)
 
     def save(self, path: str | Path) -> None:
         """Save θ0, the hooks' state and counters as a folder; one that is there is replaced."""

@@ -79,7 +79,7 @@ class Driver:
         penalties: the penalties of a run's config; None where the trainer takes none.
         layers: the layers of a run's config, which the callback puts in.
         metrics: what is measured, see `MetricsRow`; None for nothing.
-        observes: whether the trainer tells what it measures, so that hooks may wait for it.
+        observes: whether the trainer reports what it measures, so that hooks may wait for it.
 
     Attributes:
         receipts: the receipts of this process, in order.
@@ -135,7 +135,7 @@ class Driver:
 
     @property
     def clock(self) -> Clock:
-        """How far the hooks have been told the run is."""
+        """The clock up to which hooks have acted."""
         clock = None if self._hooks is None else self._hooks.clock
         return clock or Clock()
 
@@ -210,7 +210,7 @@ class Driver:
         self._hooks, self.loaded, self._training = hooks, None, training
         self._read(source if reads else None, (state or {}).get("probe", {}))
         self._attach(steps)
-        self.tell(**counts)
+        self.advance(**counts)
 
     def _parse(
         self, total: Time | str | None, horizon: Clock, source: TrainerSource | None
@@ -311,7 +311,7 @@ class Driver:
 
     def _end_update(self) -> None:
         recorded = None if self._recording is None else self._recording.end_update()
-        self.tell(recorded, updates=self.clock.updates + 1)
+        self.advance(recorded, updates=self.clock.updates + 1)
 
     def _paused(self) -> AbstractContextManager[None]:
         return nullcontext() if self._recording is None else self._recording.paused()
@@ -321,8 +321,10 @@ class Driver:
         if self._recording is not None:
             self._recording.drop()
 
-    def tell(self, activations: Mapping[str, Activations] | None = None, /, **counts: int) -> None:
-        """Say where the trainer is, in the units that have moved, and fire what is due.
+    def advance(
+        self, activations: Mapping[str, Activations] | None = None, /, **counts: int
+    ) -> None:
+        """Advance the clock in the units that have moved, and fire what is due.
 
         Args:
             activations: of the training passes of an update that has just ended, by network.
@@ -397,7 +399,7 @@ class Driver:
                     file.write(json.dumps(row, allow_nan=False) + "\n")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return θ0, the hooks' state and counters, and what tells the run from another.
+        """Return θ0, the hooks' state and counters, and what identifies the run.
 
         That is the hook list, the seed and a checksum of the weights as they are now; and the
         length of the file of receipts, and the batch that scheduled hooks read.

@@ -99,7 +99,7 @@ class HookCallback(DriverCallback, TrainerCallback):
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Count the epochs that are done, and fire what is due by them."""
         if "epochs" in self.driver.units:
-            self.driver.tell(epochs=int(state.epoch))
+            self.driver.advance(epochs=int(state.epoch))
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Forget the passes of a step that was skipped; after one that was made there are none."""

@@ -93,7 +93,7 @@ class HookCallback(DriverCallback, Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count the epochs that are done, and fire what is due by them."""
-        self.driver.tell(epochs=trainer.current_epoch)
+        self.driver.advance(epochs=trainer.current_epoch)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -207,7 +207,7 @@ def check_conditions(hooks: Hooks, measuring: Measuring | None) -> None:
 
 
 def refuse_conditions(hooks: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse hooks that wait for a value, in a trainer that tells none.
+    """Refuse hooks that wait for a value, in a trainer that reports none.
 
     Raises:
         ConfigError: naming the hook.

@@ -30,8 +30,8 @@ __all__ = ["LastBatch", "Recording", "TrainerSource", "check_readings"]
 class Recording:
     """Records the training passes of some networks, update by update.
 
-    What counts are passes that gradients flow through, from the end of the last update to the step
-    of the network's own optimizer (its last one, if it has several).
+    It takes passes with gradients, from the end of the last update to the step of the network's
+    optimizer (of the last one, if it has several).
     """
 
     def __init__(self, networks: Sequence[Network]) -> None:
@@ -56,13 +56,13 @@ class Recording:
         self._taken[name], recorder.on = found, False
 
     def end_update(self) -> dict[str, Activations]:
-        """Return an update's activations by network, empty for those that did not step."""
+        """Return an update's activations by network; empty for networks that did not step."""
         found = {name: self._taken.get(name, {}) for name in self.recorders}
         self.drop()
         return found
 
     def drop(self) -> None:
-        """Forget the passes since the last update, which has not been and will not be one's."""
+        """Forget the passes since the last update: no update will use them."""
         self._taken.clear()
         for recorder in self.recorders.values():
             recorder.take()
@@ -70,7 +70,7 @@ class Recording:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Take no pass in a ``with`` block for a training pass."""
+        """Ignore the passes in a ``with`` block."""
         were = {name: recorder.on for name, recorder in self.recorders.items()}
         for recorder in self.recorders.values():
             recorder.on = False
@@ -92,7 +92,7 @@ class TrainerSource(Source, Protocol):
     """Where scheduled hooks read, if the user gives no probe."""
 
     def start(self) -> Sequence[Any]:
-        """Begin to keep what is read, if a hook reads; return handles that end it."""
+        """Begin to keep batches for hooks; return handles that end it."""
         ...
 
     def has_loss(self, network: str) -> bool:
@@ -139,7 +139,7 @@ class LastBatch:
         return network in self.with_loss
 
     def has_outputs(self, network: str) -> bool:
-        """Return that there are no batches but the last."""
+        """Return False: only the last batch is known."""
         return False
 
     def sample(self, size: int, number: int) -> Mapping[str, Any]:
@@ -248,9 +248,9 @@ def _device(network: Network) -> torch.device:
 def check_readings(
     hooks: Hooks, source: TrainerSource | None, probe: Any, loss: Any, shards: int
 ) -> bool:
-    """Refuse hooks that would have nothing to read, or that each process would read otherwise.
+    """Refuse hooks that have nothing to read, or would read other values in each process.
 
-    The probe and the loss are the user's own; a batch is spread over `shards` devices.
+    `probe` and `loss` are the user's; a batch is split over `shards` devices.
 
     Returns:
         Whether a hook reads from the trainer's own source.

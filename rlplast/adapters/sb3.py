@@ -171,9 +171,9 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         """The lines measured so far, as in ``metrics.jsonl``: counters, then values."""
         return [] if self.driver.measuring is None else self.driver.measuring.lines
 
-    def _tell(self) -> None:
-        """Tell the hooks where the run is, and what was logged since."""
-        self.driver.tell(env_steps=self.model.num_timesteps)
+    def _advance(self) -> None:
+        """Advance the hooks to where the run is, with what was logged since."""
+        self.driver.advance(env_steps=self.model.num_timesteps)
         unread, self._log_point.unread = self._log_point.unread, {}
         if unread:
             self.driver.observe(unread)
@@ -196,11 +196,11 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         if isinstance(model, OnPolicyAlgorithm):
             length = model.n_steps * model.n_envs
             self._at_steps = model.num_timesteps + length >= model._total_timesteps
-            self._tell()
+            self._advance()
 
     def _on_step(self) -> bool:
         if self._at_steps:
-            self._tell()
+            self._advance()
         return True
 
     def _on_rollout_end(self) -> None:

@@ -10,7 +10,7 @@ from rlplast.adapters.sb3_networks import find_networks
 from rlplast.adapters.sb3_parts import Part
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.install import install_rows
-from rlplast.core.method.listing import lists_face, parse_row
+from rlplast.core.method.listing import parse_row, row_implements
 from rlplast.core.network.network import Network
 
 __all__ = ["install_layers"]
@@ -38,7 +38,7 @@ def install_layers(
         ConfigError: for a row that fits no network, or parameters of new modules in a model that
             has been trained already.
     """
-    if not layers and not any(lists_face(hook, "install") for hook in hooks):
+    if not layers and not any(row_implements(hook, "install") for hook in hooks):
         return
     networks = find_networks(model, named)
     if _are_in(layers, hooks, networks):
@@ -63,7 +63,7 @@ def _are_in(
     networks: Mapping[str, Network],
 ) -> bool:
     """Return whether every method of the lists is in a network already."""
-    lists = [("layers", layers), ("hooks", [h for h in hooks if lists_face(h, "install")])]
+    lists = [("layers", layers), ("hooks", [h for h in hooks if row_implements(h, "install")])]
     methods = [
         parse_row(f"{key}[{i}]", row, key, networks).method
         for key, rows in lists
@@ -77,10 +77,12 @@ def _check_heads(hooks: Sequence[Mapping[str, Any]], networks: Mapping[str, Netw
     """Refuse to give a second life to the one head of several that would be found."""
     for i, hook in enumerate(hooks):
         row = parse_row(f"hooks[{i}]", hook, "hooks", networks)
-        for name in row.networks if lists_face(hook, "install") else ():
+        for name in row.networks if row_implements(hook, "install") else ():
             order: Any = networks[name].order
-            slots = {block.spec.slot for block in networks[name].blocks}
-            if name != "temperature" and (not order or isinstance(order[-1], tuple) or slots > {0}):
+            members = {block.spec.member for block in networks[name].blocks}
+            if name != "temperature" and (
+                not order or isinstance(order[-1], tuple) or members > {0}
+            ):
                 raise ConfigError(
                     f"{row.label} needs a network of one chain of layers that ends in one head, "
                     f"which {name!r} of this algorithm is not: allowed are networks such as q of a "

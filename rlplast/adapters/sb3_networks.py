@@ -172,7 +172,7 @@ def _network(
 
     A chain lists the parts that are run through one after the other, from the features extractor
     on if that is `shared`; the `heads` read its end, side by side. Several chains run beside one
-    another, as twin critics do, and become slots, as those of one stacked network do.
+    another, as twin critics do, and become members, as in one stacked network.
     """
     module = unwrap(module)
     order: Any = None  # of type Order
@@ -196,7 +196,7 @@ def _network(
     )
     if len(chains) > 1:
         for member in (network, *network.followers.values()):
-            member.blocks = tuple(_in_slot(block, chains) for block in member.blocks)
+            member.blocks = tuple(_as_member(block, chains) for block in member.blocks)
     return network
 
 
@@ -248,10 +248,10 @@ def _computing(module: nn.Module, chain: Sequence[str]) -> Iterator[tuple[str, n
                 yield name, layer
 
 
-def _in_slot(block: Block, chains: Chains) -> Block:
+def _as_member(block: Block, chains: Chains) -> Block:
     for i, chain in enumerate(chains):
         if any(f"{block.name}.".startswith(f"{part}.") for part in chain):
-            return dataclasses.replace(block, spec=dataclasses.replace(block.spec, slot=i))
+            return dataclasses.replace(block, spec=dataclasses.replace(block.spec, member=i))
     return block
 
 

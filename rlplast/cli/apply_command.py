@@ -18,7 +18,7 @@ from rlplast.cli.tables import figure, show
 from rlplast.cli.train_command import overrides
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.method import Method, has_face
+from rlplast.core.method.method import Method, implements
 from rlplast.core.method.once import apply
 from rlplast.core.method.scope import SCOPES, scope
 from rlplast.run.state_file import SUFFIXES, network_of, read, write
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     kind: Any = registry.get("methods", args.method).target
     needs = [f"reads {what}" for what in kind.reads]
-    if any(has_face(kind, face) for face in ("install", "term", "follow")):
+    if any(implements(kind, name) for name in ("install", "term", "follow")):
         needs.append("needs a network that trains")
     if needs:
         raise ConfigError(

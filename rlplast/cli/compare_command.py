@@ -97,11 +97,11 @@ def _first(first: Mapping[str, Any]) -> str:
     if first["key"] == "the line":
         only = "A" if first["values"][0] == "there" else "B"
         return f"line {first['line']}, at {clock_words(first['clock'])}, is only in {only}"
-    one, other = _told_apart(first["values"])
+    one, other = _distinct_texts(first["values"])
     return f"first differ at {clock_words(first['clock'])}: {first['key']} {one} in A, {other} in B"
 
 
-def _told_apart(values: Sequence[Any]) -> list[str]:
+def _distinct_texts(values: Sequence[Any]) -> list[str]:
     """Return two values in four digits, or in all where those are equal."""
     short = [figure(v) if isinstance(v, float) else str(v) for v in values]
     return short if short[0] != short[1] else [str(v) for v in values]

@@ -92,11 +92,7 @@ def _say_source(own: Published) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Print what a folder has.
-
-    Raises:
-        ConfigError: if a run cannot use it, with the remedies.
-    """
+    """Print what a folder has."""
     name, root = args.name, args.root.expanduser()
     if args.download:
         root.mkdir(parents=True, exist_ok=True)

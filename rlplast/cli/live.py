@@ -63,12 +63,12 @@ class _Names(ProgressColumn):
 
 
 class _Figures(ProgressColumn):
-    def __init__(self, said: Callable[[Task], str]) -> None:
+    def __init__(self, figure: Callable[[Task], str]) -> None:
         super().__init__(Column(no_wrap=True, justify="right"))
-        self.said = said
+        self.figure = figure
 
     def render(self, task: Task) -> Text:
-        return Text(self.said(task))
+        return Text(self.figure(task))
 
 
 class Rows(Progress):
@@ -147,7 +147,7 @@ class Rows(Progress):
         self.look()
         parts = []
         for task in self.tasks[:_NAMED]:
-            words = [word for said in (_share, _rate, _left) if (word := said(task))]
+            words = [word for figure in (_share, _rate, _left) if (word := figure(task))]
             words += self.details if not parts else []
             parts.append(": ".join([task.description, *([", ".join(words)] if words else [])]))
         more = len(self.tasks) - _NAMED
@@ -176,15 +176,15 @@ class Rows(Progress):
                 with suppress(OSError):
                     self.stop()
             return
-        said, ended = False, threading.Event()
+        spoken, ended = False, threading.Event()
 
         def speak() -> None:
-            nonlocal said
+            nonlocal spoken
             due, before = self.get_time() + FIRST, ""
             while not ended.wait(_BEAT):
                 line, now, urgent = self.plain(), self.get_time(), self.urgent
                 if now >= due or urgent not in ("", before):
-                    due, said = now + EVERY, True
+                    due, spoken = now + EVERY, True
                     self.say(line)
                 before = urgent
 
@@ -195,7 +195,7 @@ class Rows(Progress):
         finally:
             ended.set()
             thread.join()
-        if said and self._stays:
+        if spoken and self._stays:
             self.say(self.plain())
 
 

@@ -43,12 +43,12 @@ def report(folders: Sequence[Path], out: Path | None = None) -> None:
     """Write a report, and print its numbers and where it is."""
     from rlplast.report import contents  # statistics and charts are slow to import
 
-    written = contents.report(*folders, out=out, told=_told)
+    written = contents.report(*folders, out=out, warn=_warn)
     show(_table(written.summary))
     _say(written)
 
 
-def _told(line: str) -> None:
+def _warn(line: str) -> None:
     warn(f"rlplast: {line}")
 
 
@@ -61,7 +61,7 @@ def _serve(args: argparse.Namespace) -> int:
 
     def write() -> None:
         try:
-            contents.report(*args.folders, out=out, told=_told)
+            contents.report(*args.folders, out=out, warn=_warn)
         except NothingDone as error:
             contents.write_waiting(str(error), out)
 
@@ -69,7 +69,7 @@ def _serve(args: argparse.Namespace) -> int:
         say(f"report: {address}   Ctrl-C ends it")
 
     try:
-        serve(args.folders, write, out, args.port, started, _told)
+        serve(args.folders, write, out, args.port, started, _warn)
     except KeyboardInterrupt:
         return 0
     return 0

@@ -39,10 +39,10 @@ def run(args: argparse.Namespace) -> int:
             "compare it with shorter runs: copy the folder to another place first, or raise total "
             "in the study's config"
         )
-    said: list[str] = []
+    messages: list[str] = []
 
     def report(text: str) -> None:
-        said.append(text)
+        messages.append(text)
         if rank() == 0:
             warn(text)
 
@@ -50,6 +50,6 @@ def run(args: argparse.Namespace) -> int:
         finished = api.resume(
             args.folder, args.total, observer=observer, report=report, device=args.device
         )
-    if rank() == 0 and not any("nothing to resume" in text for text in said):
+    if rank() == 0 and not any("nothing to resume" in text for text in messages):
         finish(finished)
     return 0

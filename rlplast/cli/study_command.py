@@ -16,7 +16,7 @@ from rich.console import Console
 from rlplast.cli.live import step_shown
 from rlplast.cli.output import new_console, say
 from rlplast.cli.signals import stoppable
-from rlplast.cli.study_plan import said_of_search, show_best, show_tree
+from rlplast.cli.study_plan import search_lines, show_best, show_tree
 from rlplast.cli.study_progress import study_progress
 from rlplast.cli.tables import counted
 from rlplast.study.api import study, study_folder
@@ -61,10 +61,10 @@ def run(args: argparse.Namespace) -> int:
     def planned(config: StudyConfig, cells: Sequence[Cell]) -> None:
         if cells:
             show_tree(console, cells)
-        for line in said_of_search(config):
+        for line in search_lines(config):
             say(line)
 
-    with shown(study_folder(args.config, args.out)) as tell:
+    with shown(study_folder(args.config, args.out)) as callbacks:
         found = study(
             args.config,
             args.out,
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
             jobs=args.jobs,
             report=say,
             planned=planned,
-            **tell,
+            **callbacks,
         )
     path, trials = found.folder, found.trials
     if not found.began:
@@ -121,6 +121,6 @@ def _show_failures(console: Console, failures: Sequence[Failure], trials: set[st
         - of_trials: "failed; all others are done. The same command tries them again.",
         of_trials: "of trials failed. Such a trial counts, and is not tried again.",
     }
-    for count, said in words.items():
+    for count, text in words.items():
         if count:
-            console.print(f"{counted(count, 'cell')} {said}", soft_wrap=True)
+            console.print(f"{counted(count, 'cell')} {text}", soft_wrap=True)

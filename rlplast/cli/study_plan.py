@@ -2,7 +2,7 @@
 
 - `run_plan`: `rlplast study NAME --plan`.
 - `show_tree`: the cells of the first task and seed, with what they take if that is known.
-- `said_of_search`, `show_best`: what is searched, and how; the best values that were found.
+- `search_lines`, `show_best`: what is searched, and how; the best values that were found.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from rlplast.study.spec import StudyConfig
 if TYPE_CHECKING:
     from rlplast.study.search import Search
 
-__all__ = ["run_plan", "said_of_search", "show_best", "show_tree"]
+__all__ = ["run_plan", "search_lines", "show_best", "show_tree"]
 
 
 def run_plan(args: argparse.Namespace) -> int:
@@ -39,14 +39,15 @@ def run_plan(args: argparse.Namespace) -> int:
 
     found = plan_study(args.config, args.out, args.executor, args.jobs)
     show_tree(new_console(), found.cells, found.takes)
-    for line in said_of_search(found.config):
+    for line in search_lines(found.config):
         say(line)
-    say(f"estimate: {_said(sum(found.takes.values(), Counter()))}, one cell after the other")
+    whole = sum(found.takes.values(), Counter())
+    say(f"estimate: {_estimate_text(whole)}, one cell after the other")
     by_task: dict[str, Counter[str]] = defaultdict(Counter)
     for cell in found.cells:
         by_task[cell.task] += found.takes[cell.key]
     if len(by_task) > 1:
-        say("; ".join(f"{task} {_said(own)}" for task, own in by_task.items()))
+        say("; ".join(f"{task} {_estimate_text(own)}" for task, own in by_task.items()))
     say(found.basis)
     for folder in found.absent:
         say(f"not there yet: {folder}")
@@ -73,7 +74,7 @@ def show_tree(
     for cell in own:
         label = Text(visible(cell.arm if cell.arm is not None else cell.name.split("/")[-1]))
         if estimates is not None and cell.key in estimates:
-            label.append(f"  {_said(estimates[cell.key])}", "dim")
+            label.append(f"  {_estimate_text(estimates[cell.key])}", "dim")
         branches[cell.key] = branches[cell.parent].add(label, highlight=False)
     console.print(root)
     trees = len({(c.task, c.seed) for c in cells})
@@ -88,14 +89,14 @@ def show_tree(
     )
 
 
-def _said(found: Mapping[str, float]) -> str:
+def _estimate_text(found: Mapping[str, float]) -> str:
     """Return in words what a cell takes, as `rlplast.study.estimate` says."""
     words = [f"{found[u]:,.0f} {u}" for u in ("env_steps", "updates") if found.get(u)]
     words += [duration(found["seconds"])] if "seconds" in found else []
     return ", ".join([*words, *([size(found["disk"])] if "disk" in found else [])])
 
 
-def said_of_search(study: StudyConfig) -> Iterator[str]:
+def search_lines(study: StudyConfig) -> Iterator[str]:
     """Yield a line for each arm that is searched."""
     search = study.search_config()
     if search is None:

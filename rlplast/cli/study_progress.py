@@ -23,7 +23,7 @@ _WITH_RATES = 80  # columns: narrower, names have more need of them
 
 
 class StudyProgress(Rows):
-    """The rows of a study; `observe` is told where it is.
+    """The rows of a study; `observe` gets its progress.
 
     Args:
         root: the study's folder.

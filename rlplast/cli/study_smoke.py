@@ -16,8 +16,8 @@ __all__ = ["run_smoke"]
 def run_smoke(args: argparse.Namespace) -> int:
     """Try a study out; returns 1 if a cell failed, a hook did not fire, a metric is missing."""
     began, path = time.monotonic(), smoke.smoke_folder(args.config, args.out)
-    with study_command.shown(path) as tell:
-        found = smoke.run_smoke(args.config, path, args.jobs, **tell)
+    with study_command.shown(path) as callbacks:
+        found = smoke.run_smoke(args.config, path, args.jobs, **callbacks)
     _show(found)
     if found.ran:
         report_command.report([path])

@@ -39,11 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _validation(text: str) -> float | Path:
-    """Return a share, or a path to text.
-
-    Raises:
-        ConfigError: if it is neither.
-    """
+    """Return a share, or a path to text."""
     try:
         return float(text)
     except ValueError:

@@ -96,7 +96,7 @@ class Time:
         """
         if isinstance(text, Time):
             return text
-        said = shortened(text)
+        quoted = shortened(text)
         try:
             words = str(text).strip()
         except ValueError:  # Python writes no whole number of thousands of digits
@@ -107,21 +107,21 @@ class Time:
         unit = words[match.end() :].strip() if match else ""
         if match is None or unit == "":
             raise ConfigError(
-                f"{key} = {said}: allowed is a number with a unit, such as '50%' or "
+                f"{key} = {quoted}: allowed is a number with a unit, such as '50%' or "
                 f"'250k env_steps' (units: %, {', '.join(UNITS)})"
             )
         if unit + "s" in UNITS:
             unit += "s"  # "1 update"
         if unit not in (*UNITS, "%"):
             near = did_you_mean(unit, UNITS)
-            raise ConfigError(f"{key} = {said}: unit {shortened(unit)}: {near}")
+            raise ConfigError(f"{key} = {quoted}: unit {shortened(unit)}: {near}")
         value = Decimal(match[1]) * _MULTIPLIERS[match[2]]  # exact: 1.001 * 1000 is no whole float
         if value > _MOST:
-            raise ConfigError(f"{key} = {said}: allowed is at most {_MOST:.0e}".replace("+", ""))
+            raise ConfigError(f"{key} = {quoted}: allowed is at most {_MOST:.0e}".replace("+", ""))
         if unit == "%":
             return cls(float(value), unit)
         if value != int(value):
-            raise ConfigError(f"{key} = {said}: allowed is a whole number of {unit}")
+            raise ConfigError(f"{key} = {quoted}: allowed is a whole number of {unit}")
         return cls(int(value), unit)
 
     def resolve(self, total: "Time") -> "Time":

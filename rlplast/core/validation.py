@@ -187,7 +187,7 @@ def _message(error: Any, place: _Place) -> str:
         return f"{where.rstrip('.')} has an unknown key {shortened(path[0])}: {near}"
     if error["type"] == "missing" and _is_section(section):
         return f"{place.key or 'config'} has no {path[0]}, which it needs"
-    return f"{place.key or 'config'} = {_said(place.value)}{_remedy(error, place)}"
+    return f"{place.key or 'config'} = {_shown(place.value)}{_remedy(error, place)}"
 
 
 def _inside(place: _Place, part: Any) -> _Place | None:
@@ -241,7 +241,7 @@ def _example(place: _Place) -> str:
     return f", such as {place.default!r}" if plain and place.default else ""
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     return "null" if value is None else shortened(value, 120)
 
 

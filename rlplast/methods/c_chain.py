@@ -105,7 +105,7 @@ class CChain(Method):
             reference[name] = torch.where(kept, state[f"previous/{name}"], live)
         with torch.no_grad():
             before = context.outputs(batch, WithWeights(context.network.module, reference))
-        members = len({block.spec.slot for block in context.blocks})
+        members = len({block.spec.member for block in context.blocks})
         moved = members * (context.outputs(batch) - before).square().mean()
         return self._strength(context, state, moved.detach()) * moved
 

@@ -107,7 +107,7 @@ class Distill(Method):
         with torch.no_grad():
             before = context.outputs(batch, WithWeights(context.network.module, past))
         error = (context.outputs(batch) - before).square().mean()
-        members = len({block.spec.slot for block in context.blocks})
+        members = len({block.spec.member for block in context.blocks})
         return self.coef * (1 - (done - fired) / self.updates) * members * error
 
 

@@ -4,7 +4,7 @@ A mask is a hash of the layer's seed, of how many updates it has seen, and of th
 moves no other stream, waits for no host, and a resumed run draws what it would have drawn. How
 many updates there were is a buffer of the layer and the state of the method at once.
 
-- `Dropping`: the faces such a method shares.
+- `Dropping`: the functions that methods that drop share.
 - `readers`: the layers that read hidden units.
 - `stays`, `dropped`: which entries stay; a tensor with some of its entries dropped.
 """

@@ -196,7 +196,8 @@ def _matrices(blocks: Sequence[Block]) -> list[_Matrix]:
     found: dict[tuple[str, str, int | None], _Matrix] = {}
     for block in blocks:
         part = block.spec.part.partition(".")[0]
-        found.setdefault((block.path, part or block.spec.tensor, block.spec.slot), []).append(block)
+        key = block.path, part or block.spec.tensor, block.spec.member
+        found.setdefault(key, []).append(block)
     return list(found.values())
 
 

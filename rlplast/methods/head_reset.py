@@ -78,7 +78,7 @@ class HeadReset(Method):
 def head_blocks(
     network: Network, blocks: Sequence[Block], layers: int | None, method: str = "head_reset"
 ) -> list[Block]:
-    """Return the Blocks of the head; of every slot in a stacked network.
+    """Return the Blocks of the head; of every member in a stacked network.
 
     Args:
         network: the network.
@@ -92,16 +92,16 @@ def head_blocks(
     """
     place = {path: i for i, (path, _) in enumerate(network.module.named_modules())}
     side_by_side = heads(network)
-    by_slot: dict[int | None, dict[str, list[Block]]] = {}
+    by_member: dict[int | None, dict[str, list[Block]]] = {}
     for block in blocks:
         tied = block.role == "embedding" and bool(block.aliases)
         if block.kind == "linear" or tied:  # a head tied to an embedding is where the head is
             path = block.aliases[0].rpartition(".")[0] if tied else block.path
             # Heads that read the same input are one layer of several outputs.
             path = side_by_side[-1] if path in side_by_side else path
-            by_slot.setdefault(block.spec.slot, {}).setdefault(path, []).append(block)
+            by_member.setdefault(block.spec.member, {}).setdefault(path, []).append(block)
     chosen: list[Block] = []
-    for linears in by_slot.values():
+    for linears in by_member.values():
         convs = any(b.kind == "conv" for b in network.blocks)
         attends = any(b.layer.rpartition(".")[2] in QUERY_KEY for b in network.blocks)
         count = layers or (len(linears) if convs and not attends else 1)

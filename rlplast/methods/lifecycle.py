@@ -171,7 +171,7 @@ def _place(network: Network, path: str, layer: LifecycleUnits) -> InstalledLayer
         layer,
         tuple(f.module.get_submodule(path) for f in network.followers.values()),
         lambda parameter: masters.get(id(parameter), parameter),
-        tuple((p.block.spec.slot or 0, p) for p in parts),
+        tuple((p.block.spec.member or 0, p) for p in parts),
     )
 
 

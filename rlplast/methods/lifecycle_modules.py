@@ -44,8 +44,8 @@ def draw_durations(rule: Rule, seed: Tensor, revivals: Tensor) -> tuple[Tensor, 
 
     Args:
         rule: the method, for its ranges.
-        seed: shape () or (slots,).
-        revivals: shape (units,) or (slots, units).
+        seed: shape () or (members,).
+        revivals: shape (units,) or (members, units).
 
     Returns:
         Two int64 tensors of the shape of `revivals`.
@@ -72,7 +72,7 @@ class LifecycleUnits(nn.Module):
         life_max: ticks of a whole life.
         recovery_max: ticks of a whole sleep.
         revivals: how often it has woken up.
-        seed: what its draws come from; one per slot of a stacked layer.
+        seed: what its draws come from; one per member of a stacked layer.
         memories: parameter name → name of the buffer that remembers its rows.
         lifecycle: the method with its parameters.
         follows: whether the layer belongs to a follower (target, average) of a
@@ -146,7 +146,7 @@ class LifecycleUnits(nn.Module):
         return ("weight", "bias")
 
     def seeds(self, seed: int) -> Any:
-        """Return the layer's seed, or one per slot."""
+        """Return the layer's seed, or one per member."""
         return seed
 
     def rows(self, tensor: Tensor) -> Tensor:
@@ -217,30 +217,30 @@ class StackedLifecycleLinear(LifecycleUnits, StackedLinear):
     """The members of an ensemble, each with units and draws of its own."""
 
     def unit_shape(self) -> tuple[int, ...]:
-        """Return (slots, d_out)."""
-        return (self.slots, self.d_out)
+        """Return (members, d_out)."""
+        return (self.members, self.d_out)
 
     def seeds(self, seed: int) -> list[int]:
-        """Return a seed per slot."""
-        return [derive_seed(seed, slot) for slot in range(self.slots)]
+        """Return a seed per member."""
+        return [derive_seed(seed, member) for member in range(self.members)]
 
     def rows(self, tensor: Tensor) -> Tensor:
-        """Return (slots · d_out, ...)."""
-        return tensor.detach().view(self.slots * self.d_out, *tensor.shape[2:])
+        """Return (members · d_out, ...)."""
+        return tensor.detach().view(self.members * self.d_out, *tensor.shape[2:])
 
     def block_specs(self) -> list[BlockSpec]:
-        """Return the Blocks of each slot, buffers included."""
+        """Return the Blocks of each member, buffers included."""
         return [
             *super().block_specs(),
             *(
-                BlockSpec(name, "buffer", "lifecycle", slot=i, index=(i,))
-                for i in range(self.slots)
+                BlockSpec(name, "buffer", "lifecycle", member=i, index=(i,))
+                for i in range(self.members)
                 for name in self._buffers
             ),
         ]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return every member's output, masked, shape (slots, batch, d_out)."""
+        """Return every member's output, masked, shape (members, batch, d_out)."""
         y = super().forward(x)
         d = self.mask()
         return y if d is None else y * d.to(y.dtype).unsqueeze(1)

@@ -142,7 +142,7 @@ def tick(place: InstalledLayer, context: Context) -> list[Edit]:
 class _Drawn:
     """New rows of a parameter: U(±√(6/fan_in)) for He, U(±√(6/(fan_in + fan_out))) for Xavier.
 
-    Biases are 0. A row's draw depends on its slot's seed, the parameter, how often its unit has
+    Biases are 0. A row's draw depends on its member's seed, the parameter, how often its unit has
     woken up, and its place.
     """
 
@@ -176,7 +176,7 @@ def _cleared(place: InstalledLayer, context: Context, revived: Tensor) -> list[E
             "lifecycle.clear_moments needs the optimizer: make a rlplast.Network of the model and "
             "its optimizer, and pass it to rlplast.tick or rlplast.Hooks"
         )
-    slots = revived.view(-1, revived.shape[-1])
+    rows = revived.view(-1, revived.shape[-1])
     return [
-        edit for slot, part in place.parts for edit in clear_moments(context, part, slots[slot])
+        edit for member, part in place.parts for edit in clear_moments(context, part, rows[member])
     ]

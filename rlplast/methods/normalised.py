@@ -98,7 +98,7 @@ def _norm(layer: Any, affine: bool, eps: float) -> nn.Module:
     """Return the LayerNorm of a layer's output."""
     device, dtype = layer.weight.device, layer.weight.dtype
     if isinstance(layer, StackedLinear):
-        stacked = layer.slots, layer.d_out
+        stacked = layer.members, layer.d_out
         norm = StackedLayerNorm(*stacked, eps) if affine else _StackedPlainNorm(eps)
     elif isinstance(layer, nn.Conv2d):
         norm = nn.GroupNorm(1, layer.out_channels, eps, affine)

@@ -29,12 +29,12 @@ __all__ = ["PlasticityInjection"]
 
 
 class _Features:
-    """What the first layer of a head read in the forward pass under way."""
+    """The input of a head's first layer, kept until its last layer has run."""
 
     x: Tensor | None = None
 
     def take(self) -> Tensor:
-        """Return it, and keep it no longer: a module can be copied between its passes."""
+        """Return the input and forget it, so that the module can be copied between passes."""
         x, self.x = self.x, None
         if x is None:
             raise RuntimeError("the last layer of an injected head was called before its first")
@@ -42,11 +42,11 @@ class _Features:
 
 
 class _Remembering(nn.Module):
-    """The first layer of a head with several: it remembers what it reads.
+    """The first layer of a head with several layers: it stores its input.
 
     Attributes:
-        features: where it leaves that.
-        beside: paths of the frozen layers that read it too: their columns go with those here.
+        features: where it stores that.
+        beside: paths of the frozen layers with the same input: their columns go with those here.
     """
 
     features: _Features
@@ -75,10 +75,10 @@ class Injected(nn.Module):
         old: the head as it was at the injection; buffers.
         new: the fresh head as it was at the injection; buffers.
         gate: whether it has been injected, 0 or 1.
-        features: where the first layer leaves what it read; None if this layer is the first.
+        features: where the first layer stores its input; None if this layer is the first.
         steps: the nonlinearity after each layer of the head but the last.
         paths: of the head's layers, in their network.
-        beside: of the frozen layers that read what this one reads, if this one is the first.
+        beside: of the frozen layers with the same input, if this layer is the first.
     """
 
     old: nn.ModuleList
@@ -121,11 +121,10 @@ _SWAPS: dict[type[nn.Module], tuple[type[nn.Module], type[nn.Module]]] = {
 class PlasticityInjection(Method):
     """Freeze the head and learn changes with a fresh one: f_old(x) + (f_new(x) − f_new0(x)).
 
-    Until it fires the network computes what it would without. Then the head's weights become a
-    fresh draw, which trains on; the old head and the draw as it was are kept beside it as
-    buffers, so that no output changes at that moment. What is below the head trains on. The
-    optimizer forgets the head's entries and keeps all else, followers become copies. A second
-    injection is refused, and so is a tied head.
+    Until it fires the network computes as without it. Then the head is drawn anew and trains on.
+    The old head and a copy of the draw are kept as frozen buffers, so that no output changes at
+    that moment. Layers below the head train on. The optimizer forgets the head's entries and keeps
+    all else, followers become copies. A second injection is refused, and so is a tied head.
 
     Attributes:
         layers: how many linear layers the head has, counted from the last; null for all of them
@@ -171,7 +170,7 @@ class PlasticityInjection(Method):
     def check_layers(
         self, network: Network, blocks: Sequence[Block], left: Sequence[Block]
     ) -> None:
-        """Refuse any: the head is what `layers` of the parameters says."""
+        """Refuse the hook's key layers: the parameter `layers` says what the head is."""
         raise ConfigError(
             "plasticity_injection injects the head as it was installed: leave out the hook's key "
             "layers; params: {layers: 1} sets how many layers the head has"
@@ -203,7 +202,7 @@ class PlasticityInjection(Method):
         """Plan the injection.
 
         Raises:
-            ConfigError: if there has been one.
+            ConfigError: if the head has been injected before.
         """
         network, generator = context.network, context.stream()
         named = {b.name: b for b in network.blocks}
@@ -244,11 +243,7 @@ def _inject(model: nn.Module, network: Network, chain: list[str]) -> list[str]:
 
 
 def _between(network: Network, path: str, group: UnitGroup | None) -> tuple[Step, ...]:
-    """Return what is applied to a layer's output before the next one reads it.
-
-    Raises:
-        ConfigError: if that is not known, or more than a nonlinearity.
-    """
+    """Return the steps from a layer's output to the input of the next one."""
     if group is None or group.point is None:
         reason = network.units().refused.get(path, "it has no units")
     elif group.norms or group.point.between:
@@ -262,7 +257,7 @@ def _between(network: Network, path: str, group: UnitGroup | None) -> tuple[Step
 
 
 def _frozen(layer: nn.Module) -> nn.Module:
-    """Return a layer of zeros whose weights are buffers."""
+    """Return a copy of a layer with zero weights, which are buffers."""
     frozen = copy.deepcopy(layer)
     for name, parameter in list(frozen.named_parameters()):
         del frozen._parameters[name]
@@ -282,5 +277,5 @@ def _weights(network: Network, path: str) -> list[Block]:
 def _copy_name(block: Block, path: str, kind: str, index: int) -> str:
     """Return the name of the frozen copy of a Block."""
     stacked = block.name.startswith("[")  # chains beside one another have their own names
-    slot = f"[{block.spec.slot}]." if stacked else ""
-    return f"{slot}{path}.{kind}.{index}.{block.spec.tensor}"
+    prefix = f"[{block.spec.member}]." if stacked else ""
+    return f"{prefix}{path}.{kind}.{index}.{block.spec.tensor}"

@@ -2,7 +2,7 @@
 
 - `Layer`, `Order`: the places of a network's forward order, and what is multiplied there.
 - `chains_of`: the order of a network that is a chain, or that says in which order its layers come.
-- `slots_of`, `chain_of`, `order_of`: its steps, for pieces of a network.
+- `blocks_by_member`, `chain_of`, `order_of`: its steps, for pieces of a network.
 - `check_followed`: refuses layers that those after them could not follow.
 - `rescaled`: the edits of one chain, from a factor per weight.
 """
@@ -23,6 +23,7 @@ __all__ = [
     "NORMALISED_INPUT",
     "Layer",
     "Order",
+    "blocks_by_member",
     "chain_of",
     "chains_of",
     "check_followed",
@@ -30,7 +31,6 @@ __all__ = [
     "order_of",
     "place_of",
     "rescaled",
-    "slots_of",
     "weight_of",
 ]
 
@@ -63,7 +63,7 @@ class Order:
     """The forward order of one network.
 
     Attributes:
-        chains: layers in forward order; one chain per slot of a stacked network.
+        chains: layers in forward order; one chain per member of a stacked network.
         weights: every W, chain by chain.
         classifier: per W, 1 if it belongs to the fully-connected classifier, else 0.
         pairs: indices of two W each whose product alone matters, (pairs, 2); None if there is none.
@@ -81,10 +81,10 @@ def norms_of(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack(torch._foreach_norm(wide))
 
 
-def slots_of(
+def blocks_by_member(
     network: Network, blocks: Sequence[Block], method: str
 ) -> dict[int | None, dict[str, dict[str, Block]]]:
-    """Return the Blocks with a place in the order: by slot, by layer, by role.
+    """Return the Blocks with a place in the order: by member, by layer, by role.
 
     Raises:
         ConfigError: for a tied tensor; it names `method`, which asks.
@@ -98,7 +98,7 @@ def slots_of(
             )
         if block.kind in ("linear", "conv", "norm"):
             role = block.spec.tensor if block.role == "buffer" else block.role
-            found.setdefault(block.spec.slot, {}).setdefault(place_of(block), {})[role] = block
+            found.setdefault(block.spec.member, {}).setdefault(place_of(block), {})[role] = block
     return found
 
 
@@ -114,7 +114,7 @@ def chains_of(network: Network, blocks: Sequence[Block], method: str) -> Order:
         NothingToEdit: if there is no weight.
         ConfigError: if the network has no such order, or a Block no place in it.
     """
-    found = slots_of(network, blocks, method)
+    found = blocks_by_member(network, blocks, method)
     part = next((b for b in blocks if b.spec.part), None)
     if part is not None:
         raise ConfigError(
@@ -184,7 +184,7 @@ def check_followed(
         if bias.role not in ("bias", "shift") or bias.path not in place:
             continue
         end = place[bias.path]
-        before = [place[b.path] for b in inner if b.spec.slot == bias.spec.slot]
+        before = [place[b.path] for b in inner if b.spec.member == bias.spec.member]
         start = max((i for i in before if i < end), default=end)
         if start < end and not any(start < norm <= end for norm in norms):
             raise ConfigError(

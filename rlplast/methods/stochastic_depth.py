@@ -35,7 +35,7 @@ class BranchDrop:
         updates = self.method.seen(layer)
         if updates is None:
             return added * (1 - self.p)
-        samples = 2 if hasattr(layer, "slots") else 1  # members of an ensemble come first
+        samples = 2 if hasattr(layer, "members") else 1  # members of an ensemble come first
         shape = [n if i < samples else 1 for i, n in enumerate(added.shape)]
         return added * stays(shape, self.p, updates, self.seed)
 

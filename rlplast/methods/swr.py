@@ -22,6 +22,7 @@ from rlplast.core.network.segments import segments
 from rlplast.methods.rescaling import (
     Layer,
     Order,
+    blocks_by_member,
     chain_of,
     chains_of,
     check_followed,
@@ -29,7 +30,6 @@ from rlplast.methods.rescaling import (
     order_of,
     place_of,
     rescaled,
-    slots_of,
     weight_of,
 )
 
@@ -189,19 +189,14 @@ class Swr(Method):
 def _branches(
     network: Network, blocks: Sequence[Block], error: ConfigError, approximate: bool
 ) -> Order:
-    """Return the pieces of a network that branches, each of which can be scaled by itself.
-
-    Raises:
-        ConfigError: for members of a stacked network, for a bias that cannot follow its weight,
-            and for layers whose scale changes what the network computes, unless `approximate`.
-            They say why there is no forward order.
-    """
+    """Return the pieces of a network that branches, each of which can be scaled by itself."""
     chosen = set(blocks)
     statistics = [b for b in network.blocks if b.kind == "norm" and b.role == "buffer"]
-    slots = slots_of(network, [*blocks, *(b for b in statistics if b not in chosen)], "swr")
-    if set(slots) != {None}:
+    wanted = [*blocks, *(b for b in statistics if b not in chosen)]
+    by_member = blocks_by_member(network, wanted, "swr")
+    if set(by_member) != {None}:
         raise error
-    layers = slots[None]
+    layers = by_member[None]
     for block in network.blocks:
         if block.role in ("bias", "shift") and block not in chosen:
             if weight_of(layers.get(place_of(block), {})) is not None:

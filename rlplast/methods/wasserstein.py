@@ -26,7 +26,7 @@ class Wasserstein(Method):
 
     coef · Σ_l r·Σ_i (sort(θ_l)_i − sort(θ0_l)_i)², a squared 2-Wasserstein distance: a tensor
     whose entries are those of its start, in any order, costs nothing. Every trainable tensor
-    counts, a stacked critic's slots apart; buffers never.
+    counts, a stacked critic's members apart; buffers never.
 
     Attributes:
         coef: strength λ.

@@ -69,15 +69,15 @@ def measure_outputs(
             then = trainable.outputs(network.name, batch, other)
         values |= {name: metric(now, then) for name, metric in churns.items()}
     kernels = {name: metric for name, metric in asked.items() if name in OF_KERNELS}
-    for slot, columns in _members(network):
+    for member, columns in _members(network):
         if kernels:
             value = partial(_sum, trainable, network.name, columns)
             rows = _rows(trainable, network, number, value)
-            values |= {name + slot: metric(rows) for name, metric in kernels.items()}
+            values |= {name + member: metric(rows) for name, metric in kernels.items()}
         if "lipschitz_estimate" in asked:
             slopes = _slopes(trainable, network, number, columns)
             if slopes is not None:
-                values[f"lipschitz_estimate{slot}"] = asked["lipschitz_estimate"](slopes)
+                values[f"lipschitz_estimate{member}"] = asked["lipschitz_estimate"](slopes)
     if "trainability" in asked:
         found = asked["trainability"](
             network,
@@ -103,10 +103,10 @@ def _rows(
 
 def _members(network: Network) -> list[tuple[str, slice]]:
     """Return the members of an ensemble, as names end, with their columns of the outputs."""
-    slots = dict.fromkeys(block.spec.slot for block in network.trainable())
+    members = dict.fromkeys(block.spec.member for block in network.trainable())
     return [
-        ("", slice(None)) if slot is None else (f"/[{slot}]", slice(slot, slot + 1))
-        for slot in slots
+        ("", slice(None)) if member is None else (f"/[{member}]", slice(member, member + 1))
+        for member in members
     ]
 
 

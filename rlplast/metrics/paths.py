@@ -70,13 +70,13 @@ def longest_path(
     ends = [t.grad_fn for t in _tensors(watched.outputs) if t.grad_fn is not None]
     steps = _steps(ends, {id(leaf) for leaf in watched.inputs})
     found: dict[tuple[str, ...], LongestPath] = {}
-    for slot in dict.fromkeys(block.spec.slot for block in matrices):
+    for member in dict.fromkeys(block.spec.member for block in matrices):
         own: dict[int, list[Block]] = {}
-        for block in (b for b in matrices if b.spec.slot in (slot, None)):
+        for block in (b for b in matrices if b.spec.member in (member, None)):
             own.setdefault(leaf_of[id(_held(block))], []).append(block)
         path = _largest(steps, ends, own)
         if path is not None:
-            found[() if slot is None else (f"[{slot}]",)] = path
+            found[() if member is None else (f"[{member}]",)] = path
     return found
 
 

@@ -221,11 +221,11 @@ def _weights(network: Network, names: list[str]) -> dict[str, Tensor | float]:
 def _chains(network: Network, names: list[str]) -> dict[str, Tensor | float]:
     values: dict[str, Tensor | float] = {}
     for name in names:
-        for slot, layers in _layers(network).items() if name in OF_CHAINS else ():
+        for member, layers in _layers(network).items() if name in OF_CHAINS else ():
             metric = get("metrics", name).target
             weights = [layer["weight"] for layer in layers]
             views, biases = [b.view for b in weights], [layer.get("bias") for layer in layers]
-            own = "/".join([name, *slot])
+            own = "/".join([name, *member])
             if name == "lipschitz_bound":
                 values[own] = metric(views)
             elif name == "balancedness":
@@ -244,11 +244,11 @@ def _longest_path(trainable: Trainable, network: Network, number: int) -> dict[s
     if one is None:
         return {}
     paths = longest_path(network, lambda module: trainable.outputs(network.name, one, module))
-    return {"/".join(["lipschitz_bound", *slot]): path.bound for slot, path in paths.items()}
+    return {"/".join(["lipschitz_bound", *member]): path.bound for member, path in paths.items()}
 
 
 def _layers(network: Network) -> dict[tuple[str, ...], list[dict[str, Block]]]:
-    """Return the layers of a chain in forward order, per slot, by role; none if it is no chain."""
+    """Return the layers of a chain in forward order, by member and role; none if it is no chain."""
     key = ("metrics", "chain")
     if key not in network.cache:
         found: dict[tuple[str, ...], dict[str, dict[str, Block]]] = {}
@@ -257,15 +257,15 @@ def _layers(network: Network) -> dict[tuple[str, ...], list[dict[str, Block]]]:
         except ConfigError:
             paths = []  # it branches
         for block in network.trainable():
-            slot = () if block.spec.slot is None else (f"[{block.spec.slot}]",)
-            found.setdefault(slot, {}).setdefault(block.path, {})[block.role] = block
+            member = () if block.spec.member is None else (f"[{block.spec.member}]",)
+            found.setdefault(member, {}).setdefault(block.path, {})[block.role] = block
         plain = all(
             path in layers and layers[path].keys() <= {"weight", "bias"}
             for layers in found.values()
             for path in paths
         )
         chains = {s: [layers[p] for p in paths] for s, layers in found.items()} if plain else {}
-        network.cache[key] = {slot: layers for slot, layers in chains.items() if layers}
+        network.cache[key] = {member: layers for member, layers in chains.items() if layers}
     return network.cache[key]
 
 
@@ -293,17 +293,17 @@ def _features(taps: Activations, names: list[str]) -> dict[str, Tensor | float]:
             if name in BY_LAYER:
                 values |= {f"{name}/{layer}": metric({layer: tap}) for layer, tap in taps.items()}
         elif name in OF_FEATURES:
-            for slot, own in _by_slot(taps).items():
-                values["/".join([name, *slot])] = metric(last_features(own))
+            for member, own in _by_member(taps).items():
+                values["/".join([name, *member])] = metric(last_features(own))
     return values
 
 
-def _by_slot(taps: Activations) -> dict[tuple[str, ...], dict[str, Tensor]]:
+def _by_member(taps: Activations) -> dict[tuple[str, ...], dict[str, Tensor]]:
     """Split the activations of a stacked network by member: ``[0].fc1`` belongs to ``[0]``."""
     found: dict[tuple[str, ...], dict[str, Tensor]] = {}
     for name, tap in taps.items():
-        slot = (name.partition(".")[0],) if name.startswith("[") else ()
-        found.setdefault(slot, {})[name] = tap
+        member = (name.partition(".")[0],) if name.startswith("[") else ()
+        found.setdefault(member, {})[name] = tap
     return found
 
 

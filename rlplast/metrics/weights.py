@@ -9,7 +9,7 @@
 A linear weight is ``[d_out, d_in]``, a conv weight ``[C_out, C_in, *kernel]`` with one to
 three kernel dimensions. A grouped conv weight is ``[C_out, C_in / groups, *kernel]``; the
 tensor does not tell its groups, so functions whose value depends on them take `groups`, and
-the others measure its slices as they are stored. A stacked parameter must be passed one slot
+the others measure its slices as they are stored. A stacked parameter must be passed one member
 at a time.
 
 All metrics are 0-d float64 tensors, without branches on values and without host

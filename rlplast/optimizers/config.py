@@ -135,13 +135,13 @@ class OptimizerConfig(Section):
         """
         known = get("optimizers", self.name).params
         shared = {"betas": self.betas, "eps": self.eps, "momentum": self.momentum}
-        said = {k: v for k, v in shared.items() if k in known and v is not None}
-        for key in said.keys() & self.params.keys():
+        given = {k: v for k, v in shared.items() if k in known and v is not None}
+        for key in given.keys() & self.params.keys():
             raise ConfigError(
-                f"optimizer.{key} = {said[key]} and optimizer.params.{key} = {self.params[key]!r}: "
-                "they are one parameter, give it once"
+                f"optimizer.{key} = {given[key]} and optimizer.params.{key} = "
+                f"{self.params[key]!r}: they are one parameter, give it once"
             )
-        return said | checked("optimizers", self.name, self.params)
+        return given | checked("optimizers", self.name, self.params)
 
 
 def lr_at(config: OptimizerConfig, done: int, length: int) -> float:

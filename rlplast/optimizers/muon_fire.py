@@ -119,11 +119,7 @@ def muon_fire(
 
 
 def _of_head(network: Network, head: Sequence[str] | None) -> set[Tensor]:
-    """Return the parameters of the head.
-
-    Raises:
-        ConfigError: for a name or glob that matches no layer.
-    """
+    """Return the parameters of the head."""
     layers = dict.fromkeys(block.path for block in network.blocks)
     for glob in head or ():
         if not any(fnmatchcase(layer, glob) for layer in layers):

@@ -122,8 +122,10 @@ def curves(
     layers += _lines_across(x, branches)
     chart = alt.layer(*layers).properties(width=660, height=300 + strip)
     if bands:  # so that a picture alone says what its bands are
-        said = [f"{arms[band.arm].label}, dotted: published by {band.words}" for band in bands]
-        own = alt.Title(said, orient="bottom", anchor="start", frame="group", fontSize=10, offset=8)
+        captions = [f"{arms[band.arm].label}, dotted: published by {band.words}" for band in bands]
+        own = alt.Title(
+            captions, orient="bottom", anchor="start", frame="group", fontSize=10, offset=8
+        )
         chart = chart.properties(title=own)
     data = {
         "curves": [_curve_row(arms[index], curve) for index, curve in drawn.items()],

@@ -54,7 +54,7 @@ class Written:
 def report(
     *folders: str | Path,
     out: str | Path | None = None,
-    told: Callable[[str], object] = warnings.warn,
+    warn: Callable[[str], object] = warnings.warn,
 ) -> Written:
     """Write a report of studies and runs, as `rlplast report` does.
 
@@ -62,7 +62,7 @@ def report(
         *folders: of studies, of runs, or with such folders somewhere in them.
         out: the folder to write, in which pictures and ``summary.csv`` lie beside the page;
             default: ``report`` in the first one.
-        told: told in a line of a chart that could not be drawn as a picture.
+        warn: called with a line for a chart that could not be drawn as a picture.
 
     Raises:
         ConfigError: if no run is done, or the runs cannot be compared; or if `out` is a file.
@@ -75,7 +75,7 @@ def report(
     gathered = gather(paths)
     summary = summarise(gathered)
     footer = f"rlplast {versions().get('rlplast', '')}"
-    return Written(write_report(gathered, summary, where, footer, told), gathered, summary)
+    return Written(write_report(gathered, summary, where, footer, warn), gathered, summary)
 
 
 def write_report(
@@ -83,12 +83,12 @@ def write_report(
     summary: Summary,
     out: Path,
     footer: str = "",
-    told: Callable[[str], object] = warnings.warn,
+    warn: Callable[[str], object] = warnings.warn,
 ) -> Path:
     """Write a report's files, each whole at any moment, and return its page.
 
     The folder is made if it is not there; what is in it of other names stays. A chart that cannot
-    be drawn has no picture, and is on the page all the same; `told` is told of it in a line.
+    be drawn has no picture, and is on the page all the same; `warn` gets a line.
 
     Raises:
         RlplastError: if a file cannot be written.
@@ -97,7 +97,7 @@ def write_report(
     contents = sections(report)
     parts = [part for section in contents for part in section.parts]
     specs = {part.name: part.spec for part in parts if isinstance(part, Chart)}
-    drawn = vega.draw(specs, told)
+    drawn = vega.draw(specs, warn)
     files: dict[str, bytes | None] = {}
     for name in specs:
         svg, png = drawn.get(name, (None, None))

@@ -124,9 +124,9 @@ def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 def _of_study(study: Path) -> Gathered:
     """Read a study's finished cells; others are named with what the journal says last."""
-    said, events = read_study(study), read_journal(study)
+    plan, events = read_study(study), read_journal(study)
     runs, prefixes, missing = [], [], []
-    for cell in said["cells"]:
+    for cell in plan["cells"]:
         folder, task, seed = study / cell["folder"], cell["task"], cell["seed"]
         arm = cell["arm"] if cell["kind"] == "arm" else PREFIX
         status = status_in(read_info(folder))
@@ -137,24 +137,24 @@ def _of_study(study: Path) -> Gathered:
         else:
             name = "/".join(part for part in (task, f"seed-{seed}", arm) if part)
             missing.append(f"{name}: {_in_words(status, last)}")
-    tasks = [task for task in said["tasks"] if task] + [run.task for run in runs]
+    tasks = [task for task in plan["tasks"] if task] + [run.task for run in runs]
     return Gathered(
-        name=said["name"] or study.resolve().name,
-        arms=tuple(said["arms"]),
+        name=plan["name"] or study.resolve().name,
+        arms=tuple(plan["arms"]),
         tasks=tuple(dict.fromkeys(tasks)),
-        baseline=said["baseline"],
+        baseline=plan["baseline"],
         runs=tuple(runs),
         missing=tuple(missing),
         prefixes=tuple(prefixes),
-        notes=(SMOKE,) if said.get("smoke") else (),
-        published=tuple(map(_published, said.get("published", ()))),
+        notes=(SMOKE,) if plan.get("smoke") else (),
+        published=tuple(map(_published, plan.get("published", ()))),
     )
 
 
-def _published(said: Mapping[str, Any]) -> PublishedCurve:
+def _published(row: Mapping[str, Any]) -> PublishedCurve:
     """Return a curve as study.json has it."""
-    points = tuple(PublishedPoint(**point) for point in said["points"])
-    return PublishedCurve(**{**said, "points": points})
+    points = tuple(PublishedPoint(**point) for point in row["points"])
+    return PublishedCurve(**{**row, "points": points})
 
 
 def _pruned(event: Mapping[str, Any] | None) -> bool:

@@ -79,14 +79,14 @@ def _firings(report: Report, task: str) -> dict[int, list[Firing]]:
     """Return index of an arm → where its hooks fired; not those that fire after every update."""
     found = {}
     for look in report.arms:
-        said: dict[float, dict[str, None]] = {}
+        causes: dict[float, dict[str, None]] = {}
         for run in report.of(task, look.name):
             for row in run.receipts:
                 if row.get("norm_after") is not None:
                     x = row["clock"][run.unit] / report.axis(task)[1]
-                    said.setdefault(x, {})[f"{row.get('method')} on {row.get('network')}"] = None
-        if said:
-            found[look.index] = [Firing(x, ", ".join(said[x])) for x in sorted(said)]
+                    causes.setdefault(x, {})[f"{row.get('method')} on {row.get('network')}"] = None
+        if causes:
+            found[look.index] = [Firing(x, ", ".join(causes[x])) for x in sorted(causes)]
     return found
 
 

@@ -159,12 +159,12 @@ def _in_words(rows: Sequence[Compared]) -> str:
         verdict: [_moment(row.env_steps) for row in rows if row.verdict == verdict]
         for verdict in ("inside", "above", "below")
     }
-    said = "; ".join(f"{verdict} at {', '.join(at)}" for verdict, at in where.items() if at)
+    parts = "; ".join(f"{verdict} at {', '.join(at)}" for verdict, at in where.items() if at)
     first = rows[0]
     theirs = f"{first.source}, {_seeds(row.published_seeds for row in rows)}"
     ours = _seeds(row.seeds for row in rows).replace("1 seeds", "1 seed")
     return (
-        f"{first.task}, {first.arm} ({ours}) and the published band ({theirs}): {said} env_steps."
+        f"{first.task}, {first.arm} ({ours}) and the published band ({theirs}): {parts} env_steps."
     )
 
 

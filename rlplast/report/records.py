@@ -154,7 +154,7 @@ def _distinct(words: Iterable[str]) -> str:
 def configs(report: Report) -> tuple[Part, ...]:
     """Return what differs between arms, a table of all runs, and each arm's whole config."""
     runs = report.gathered.runs
-    settings = [{k: _said(v) for k, v in leaves(run.config)} for run in runs]
+    settings = [{k: _yaml_text(v) for k, v in leaves(run.config)} for run in runs]
     keys = [key for key in dict.fromkeys(k for own in settings for k in own) if key != "seed"]
     arms: dict[str, dict[str, str]] = {}
     for run, own in zip(runs, settings, strict=True):
@@ -201,7 +201,7 @@ def _runs(report: Report, settings: Sequence[Mapping[str, str]], arms: Mapping) 
     return without_empty_columns(table)
 
 
-def _said(value: Any) -> str:
+def _yaml_text(value: Any) -> str:
     text = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False)
     return text.removesuffix("...\n").strip()
 
@@ -214,16 +214,16 @@ def versions(runs: Sequence[RunData]) -> tuple[Part, ...]:
     """Return which versions, revisions, hosts and threads the runs say; differences plainly."""
     found: dict[str, Counter[str]] = {}
     for run in runs:
-        said = {str(k): v for k, v in (run.info.get("versions") or {}).items()}
+        own = {str(k): v for k, v in (run.info.get("versions") or {}).items()}
         for key in ("git_revision", "host", "threads", "processes"):
             if run.info.get(key) is not None:
-                said[key.replace("_", " ")] = run.info[key]
+                own[key.replace("_", " ")] = run.info[key]
         if run.info.get("devices"):
-            said["device"] = ", then ".join(map(device_words, run.info["devices"]))
+            own["device"] = ", then ".join(map(device_words, run.info["devices"]))
         if run.info.get("environment"):
             begun = ", with new episodes at a resume" if run.info.get("new_episodes") else ""
-            said["resume of environments"] = run.info["environment"]["resume"] + begun
-        for key, value in said.items():
+            own["resume of environments"] = run.info["environment"]["resume"] + begun
+        for key, value in own.items():
             found.setdefault(key, Counter())[str(value)] += 1
     rows = []
     for key, values in found.items():

@@ -48,8 +48,8 @@ def serve(
         write: writes ``report.html`` into `out`.
         out: the folder to show.
         port: 0 for any that is free.
-        started: is told the page's address.
-        failed: is told in a line why the report could not be written again.
+        started: called with the page's address.
+        failed: called with a line that says why the report could not be written again.
         every: seconds between two looks at the runs.
 
     Raises:

@@ -46,11 +46,11 @@ def coverage_words(count: int, kinds: Sequence[Kind] = ("final score",)) -> str:
     if count < FEWEST:
         return f"With fewer than {FEWEST} seeds there are no intervals."
     seeds = max(own for own in COVERAGE["final score"] if own <= count)
-    said = []
+    ranges = []
     for kind in kinds:
         low, high = COVERAGE[kind][seeds]
-        said.append(f"of a {_NAMES.get(kind, kind)} in {low} to {high}")
-    words = ", ".join(said[:-1]) + (" and " if said[1:] else "") + said[-1]
+        ranges.append(f"of a {_NAMES.get(kind, kind)} in {low} to {high}")
+    words = ", ".join(ranges[:-1]) + (" and " if ranges[1:] else "") + ranges[-1]
     return (
         f"How far to trust 95% intervals: of 100 simulated studies with {seeds} seeds, they held "
         f"the true value {words}."
@@ -90,7 +90,7 @@ def verdict(row: SummaryRow, sense: int) -> Verdict:
     return "better" if gain > 0 else "worse"
 
 
-_SAID: Mapping[Verdict, str] = {
+_SENTENCES: Mapping[Verdict, str] = {
     "better": "Better than {}: {}.",
     "worse": "Worse than {}: {}.",
     "mixed": "Mixed against {}: {}. The mean and most pairs of runs disagree: look at the points.",
@@ -114,10 +114,10 @@ def verdict_words(summary: Summary) -> list[str]:
         return ["There is no baseline to compare with, so no arm is tested."]
     tasks = list(summary.starts)
     pooled = [row for row in summary.aggregates if row.p_value is not None]
-    said = []
+    sentences = []
     if pooled:
         words = _paragraph(pooled, summary.aggregates, baseline, 1)
-        said.append(f"Mean over these {len(tasks)} tasks: {words}")
+        sentences.append(f"Mean over these {len(tasks)} tasks: {words}")
     over_all = {row.arm for row in pooled}
     for task in tasks:
         rows = [row for row in summary.rows if row.task == task]
@@ -126,8 +126,8 @@ def verdict_words(summary: Summary) -> list[str]:
         if silent:
             words.append(f"Without a score: {', '.join(sorted(silent))}.")
         if words:
-            said.append((f"{task}: " if len(tasks) > 1 else "") + " ".join(words))
-    return said
+            sentences.append((f"{task}: " if len(tasks) > 1 else "") + " ".join(words))
+    return sentences
 
 
 def _of_task(rows: Sequence[SummaryRow], over_all: Set[str], baseline: str) -> list[str]:
@@ -154,18 +154,18 @@ def _paragraph(
         if row.seeds < most and own != "too few seeds":
             notes.append(f"{row.seeds} runs with a score, where others have {most}")
         found.setdefault(own, []).append(row.arm + (f" ({', '.join(notes)})" if notes else ""))
-    said = []
-    for own, words in _SAID.items():
+    sentences = []
+    for own, words in _SENTENCES.items():
         arms = found.get(own, [])
         if arms:
             rest = f" and {len(arms) - NAMED} more" if len(arms) > NAMED else ""
-            said.append(words.format(baseline, ", ".join(arms[:NAMED]) + rest, FEWEST))
+            sentences.append(words.format(baseline, ", ".join(arms[:NAMED]) + rest, FEWEST))
     if {"better", "worse", "mixed"} & found.keys():
-        said.append("p is corrected by Holm's method for the number of arms.")
+        sentences.append("p is corrected by Holm's method for the number of arms.")
     left = next((row.seeds for row in everyone if row.arm == baseline), most)
     if left < most:
-        said.append(f"{baseline} has {left} runs with a score, where others have {most}.")
-    return " ".join(said)
+        sentences.append(f"{baseline} has {left} runs with a score, where others have {most}.")
+    return " ".join(sentences)
 
 
 def p_words(p_value: float) -> str:

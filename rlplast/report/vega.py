@@ -222,12 +222,12 @@ def _printable(value: Any) -> Any:
     return value
 
 
-def draw(specs: Mapping[str, Spec], told: Callable[[str], object]) -> dict[str, Picture]:
+def draw(specs: Mapping[str, Spec], warn: Callable[[str], object]) -> dict[str, Picture]:
     """Return the pictures of charts, all drawn by one other process.
 
     Args:
         specs: name of a picture → its chart.
-        told: is told in a line which pictures could not be drawn, and why.
+        warn: called with a line that names the pictures that could not be drawn, and why.
     """
     if not specs:
         return {}
@@ -236,13 +236,13 @@ def draw(specs: Mapping[str, Spec], told: Callable[[str], object]) -> dict[str, 
     found: dict[str, Picture] = {}
     for name, answer in zip(specs, answers, strict=False):  # fewer, if the process was ended
         if "error" in answer:
-            told(f"picture {name} is not drawn: {answer['error']}")
+            warn(f"picture {name} is not drawn: {answer['error']}")
         else:
             found[name] = Picture(answer["svg"], base64.b64decode(answer["png"]))
     rest = list(specs)[len(answers) :]
     if rest:
         others = f" and {len(rest) - 1} after it are" if len(rest) > 1 else " is"
-        told(f"picture {rest[0]}{others} not drawn: {why}")
+        warn(f"picture {rest[0]}{others} not drawn: {why}")
     return found
 
 
@@ -259,21 +259,21 @@ def _answers(request: bytes, seconds: float) -> tuple[list[dict[str, str]], str]
             timeout=seconds,
             check=False,
         )
-        said, why = done.stdout, _reason(done.returncode, done.stderr.decode(errors="replace"))
+        output, why = done.stdout, _reason(done.returncode, done.stderr.decode(errors="replace"))
     except subprocess.TimeoutExpired as error:
-        said, why = error.stdout or b"", f"it took longer than {seconds:g} s"
+        output, why = error.stdout or b"", f"it took longer than {seconds:g} s"
     except OSError as error:
-        said, why = b"", f"no process can be started ({error})"
-    lines = said.splitlines(keepends=True)
+        output, why = b"", f"no process can be started ({error})"
+    lines = output.splitlines(keepends=True)
     return [json.loads(line) for line in lines if line.endswith(b"\n")], why
 
 
-def _reason(code: int, said: str) -> str:
+def _reason(code: int, stderr: str) -> str:
     """Return why a process ended, from its exit code and what it said on stderr."""
     _, killed = exit_of(code)
     if not killed:
-        return (said.strip().splitlines() or [f"its process ended with exit code {code}"])[-1]
-    fatal = re.search(r"^# (Fatal .*?)\.?$", said, re.MULTILINE)
+        return (stderr.strip().splitlines() or [f"its process ended with exit code {code}"])[-1]
+    fatal = re.search(r"^# (Fatal .*?)\.?$", stderr, re.MULTILINE)
     why = f"its process was {killed}" + (f" ({fatal[1]})" if fatal else "")
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:

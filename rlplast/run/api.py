@@ -86,7 +86,7 @@ class Run:
         path: its folder.
         config: its config.
         checkpoint: which checkpoint `agent` loads: newest, best or its name.
-        report: function that is told of damaged checkpoints that `agent` skips.
+        report: called with a message for each damaged checkpoint that `agent` skips.
     """
 
     path: Path
@@ -201,7 +201,7 @@ def train(
 ) -> Run:
     """Run a config to its end, or to `until` as `Loop` says; see `rlplast.train`.
 
-    `study` is what run.json says of the study that the run is a cell of. `report` is told if the
+    `study` is what run.json says of the study that the run is a cell of. `report` is called if the
     run cannot be resumed exactly.
 
     Raises:
@@ -220,8 +220,8 @@ def train(
     loop = _loop(config, path, info, observer, until)
     info |= resume_info(loop.trainable)
     try:
-        _tell_level(info, report)
-        _tell_notes(loop, report)
+        _report_level(info, report)
+        _report_notes(loop, report)
         if distributed.rank() == 0:
             _check_new(path)  # once more, now that it is locked
             write_text(path / "config.yaml", dump_config(config))
@@ -233,24 +233,20 @@ def train(
     return Run(path, config)
 
 
-def _tell_level(info: Mapping[str, Any], report: Callable[[str], None]) -> None:
+def _report_level(info: Mapping[str, Any], report: Callable[[str], None]) -> None:
     """Say if an interruption changes a run."""
     if info.get("environment", {}).get("resume", "exact") != "exact":
         report(f"after an interruption: {resume_words(info)}")
 
 
-def _tell_notes(loop: Loop, report: Callable[[str], None]) -> None:
+def _report_notes(loop: Loop, report: Callable[[str], None]) -> None:
     """Say what a trainer wants to be known before it begins."""
     for note in loop.trainable.notes:
         report(note)
 
 
 def _check_new(path: Path) -> None:
-    """Check that a run's folder is none yet.
-
-    Raises:
-        ConfigError: if there is something in it, saying what to do.
-    """
+    """Check that a run's folder is none yet."""
     if path.exists() and not (path.is_dir() and all(map(_is_nothing, path.iterdir()))):
         if (path / "run.json").exists():
             remedy = f"`rlplast resume {path}` continues it"
@@ -294,7 +290,7 @@ def resume(
         total: a new, longer total; percentages keep referring to the old one.
         device: another device to go on on; default: that of the run.
         observer: called after every step.
-        report: told what was found, such as a damaged checkpoint passed over.
+        report: called with messages, such as of a damaged checkpoint passed over.
         until: where to stop early, as `Loop` says.
 
     Raises:
@@ -312,13 +308,13 @@ def resume(
     elif done:
         report(f"{path} is done: nothing to resume (a longer run: --total)")
         return opened
-    _tell_device(config, path, info, report)
+    _report_device(config, path, info, report)
     begun = _has_checkpoint(path)  # else it starts where it did, be it from another run
     loop = _loop(config.to_resume() if begun else config, path, info, observer, until)
     info = (info or first_info(config)) | resume_info(loop.trainable)
     try:
-        _tell_level(info, report)
-        _tell_notes(loop, report)
+        _report_level(info, report)
+        _report_notes(loop, report)
         try:
             _continue(loop, report)
         except DamagedFile as error:
@@ -347,14 +343,10 @@ def _here(config: RunConfig) -> RunConfig:
     return config
 
 
-def _tell_device(
+def _report_device(
     config: RunConfig, path: Path, info: Mapping[str, Any], report: Callable[[str], None]
 ) -> None:
-    """Say if a run goes on on another device than before.
-
-    Raises:
-        ConfigError: if its device is not there.
-    """
+    """Say if a run goes on on another device than before."""
     before = (info.get("devices") or [None])[-1]
     try:
         now = device_info(choose_device(config.device))
@@ -455,7 +447,7 @@ def load(
     Args:
         run: the folder.
         checkpoint: which checkpoint its agent has: newest, best or a name such as ``step-800``.
-        report: told of newer checkpoints that are passed over because they are damaged.
+        report: called with a message for each newer checkpoint that is damaged and passed over.
 
     Raises:
         ConfigError: if it is none, a module that it was begun with is not there, or another version

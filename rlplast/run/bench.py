@@ -38,8 +38,8 @@ class Side:
         return self.setup + updates * statistics.median(self.times)
 
 
-def measure(config: Any, tell: Callable[[str], None]) -> dict[str, Side]:
-    """Return what updates take with each value of `accelerate`; `tell` hears of each part.
+def measure(config: Any, report: Callable[[str], None]) -> dict[str, Side]:
+    """Return what updates take with each value of `accelerate`; `report` gets each part's name.
 
     Raises:
         RlplastError: for what the config asks that is not there.
@@ -51,7 +51,7 @@ def measure(config: Any, tell: Callable[[str], None]) -> dict[str, Side]:
         cache = stack.enter_context(folder)
         stack.enter_context(patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=cache))
         for choice in ("off", "compile", "graph")[: 3 if gpu else 2]:
-            tell(f"{choice}: first updates")
+            report(f"{choice}: first updates")
             try:
                 trainable, _ = ready(config, choice)
                 stack.callback(trainable.close)
@@ -61,7 +61,7 @@ def measure(config: Any, tell: Callable[[str], None]) -> dict[str, Side]:
                 if choice == "off":
                     raise
                 sides[choice] = Side([], problem=shorten(str(error), 160))
-        tell("updates in turn")
+        report("updates in turn")
         for choice, times in paced(runs, ROUNDS).items():
             setup = first[choice] - FIRST * statistics.median(times)
             sides[choice] = Side(times, max(0.0, setup))

@@ -69,9 +69,9 @@ def _over(data: Mapping[str, Any], default: Any) -> dict[str, Any]:
     merged = dict(data)
     for field in dataclasses.fields(default):
         own = getattr(default, field.name)
-        said = data.get(field.name, {})
-        if dataclasses.is_dataclass(own) and isinstance(said, Mapping):
-            merged[field.name] = _over(said, own)
+        given = data.get(field.name, {})
+        if dataclasses.is_dataclass(own) and isinstance(given, Mapping):
+            merged[field.name] = _over(given, own)
         elif field.name not in data:
             merged[field.name] = own
     return merged
@@ -99,11 +99,7 @@ def _plain(data: Any, where: str) -> Any:
 
 
 def _refuse_endless(data: Any, where: str, *path: str) -> None:
-    """Refuse whole numbers of which no float can be made, as text too, and endless text.
-
-    Raises:
-        ConfigError: naming the first one's key.
-    """
+    """Refuse whole numbers of which no float can be made, as text too, and endless text."""
     key = f"{where}: {'.'.join(path)}" if path else where
     if isinstance(data, str) and len(data) > _LONGEST:
         raise ConfigError(f"{key} = {shortened(data)}: allowed is text of {_LONGEST} characters")
@@ -143,11 +139,7 @@ def _index(items: list[Any], key: str, dotted: str) -> int:
 
 
 def _list_in_file(key: str, name: str) -> Any:
-    """Return what the YAML file of a list of hooks or layers holds.
-
-    Raises:
-        ConfigError: if there is no such file, or it holds no list.
-    """
+    """Return what the YAML file of a list of hooks or layers holds."""
     shipped = config_folder() / f"{name.removesuffix('.yaml')}.yaml"
     path = Path(name) if os.path.isfile(name) else shipped
     if not os.path.isfile(path):

@@ -7,7 +7,7 @@
 - `resume_info`, `resume_words`: how exactly its environment can be resumed; `restart_info`: where
   it could not be.
 - `command`: the command that runs.
-- `telling_end`: how a block ended, told to somebody.
+- `reporting_outcome`: reports how a block ended.
 """
 
 import platform
@@ -34,13 +34,13 @@ __all__ = [
     "command",
     "device_words",
     "first_info",
+    "reporting_outcome",
     "restart_info",
     "resume_info",
     "resume_words",
     "resumed_info",
     "run_ids",
     "status",
-    "telling_end",
     "versions",
 ]
 
@@ -73,13 +73,13 @@ def status(path: Path, info: dict[str, Any]) -> Iterator[None]:
             if ended == "done":  # else the first error is the one to report
                 raise
 
-    with telling_end(write):
+    with reporting_outcome(write):
         yield
 
 
 @contextmanager
-def telling_end(tell: Callable[[str], None]) -> Iterator[None]:
-    """Tell how a block ended: done, interrupted or failed."""
+def reporting_outcome(report: Callable[[str], None]) -> Iterator[None]:
+    """Report how a block ended: done, interrupted or failed."""
     ended = "failed"
     try:
         yield
@@ -88,7 +88,7 @@ def telling_end(tell: Callable[[str], None]) -> Iterator[None]:
         ended = "interrupted"
         raise
     finally:
-        tell(ended)
+        report(ended)
 
 
 def command() -> list[str]:

@@ -113,11 +113,11 @@ def _ahead(
 
 
 def share_done(row: Mapping[str, Any], starts: Sequence[Time], stops: Sequence[Time]) -> float:
-    """Return how much lies behind a clock, in [0, 1], of a way that ends at whichever comes first.
+    """Return the share that is done, in [0, 1], of training that ends at the first of `stops`.
 
     Args:
-        row: counts by unit, such as a line of metrics.
-        starts: where the way began; units that are not there began at 0.
+        row: counts by unit now, such as a line of metrics.
+        starts: where the training began; other units began at 0.
         stops: where it may end; at least one.
 
     Examples:
@@ -152,7 +152,7 @@ def next_firing(config: RunConfig, clock: Mapping[str, int]) -> tuple[str, Time]
 
 
 def disk_used(folder: Path) -> int:
-    """Return the bytes of all files in a folder; one that has several names counts once."""
+    """Return the bytes of all files in a folder; hard links count once."""
     sizes = {}
     for root, _, names in os.walk(folder):
         for name in names:
@@ -165,10 +165,10 @@ def disk_used(folder: Path) -> int:
 
 
 def status_of(folder: Path, info: Mapping[str, Any]) -> str:
-    """Return a run's status, given its run.json; ``stopped`` if it runs no more, unknown to it."""
-    said = status_in(info)
+    """Return a run's status; ``stopped`` if run.json says running, but no process has it."""
+    status = status_in(info)
     here = info.get("host") == socket.gethostname()
-    return "stopped" if said == "running" and here and not is_locked(folder / ".lock") else said
+    return "stopped" if status == "running" and here and not is_locked(folder / ".lock") else status
 
 
 def _since(folder: Path) -> str | None:
@@ -181,7 +181,7 @@ def _since(folder: Path) -> str | None:
 
 
 def _newest(rows: Sequence[dict[str, Any]], start: str) -> dict[str, Any] | None:
-    """Return the newest line with such values: those, and its clock."""
+    """Return the newest line that has keys with this start: those, and its clock."""
     for row in reversed(rows):
         values = {key: value for key, value in row.items() if key.startswith(start)}
         if values:
@@ -190,7 +190,7 @@ def _newest(rows: Sequence[dict[str, Any]], start: str) -> dict[str, Any] | None
 
 
 def _newest_of_each(receipts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the newest receipts of each method, in their order."""
+    """Return the newest receipts of each method, oldest first."""
     after = Counter[str]()
     found = []
     for row in reversed(receipts):
@@ -207,7 +207,7 @@ def _newest_clock(
 
 
 def _speed(rows: Sequence[Mapping[str, Any]], unit: str) -> tuple[float | None, float | None]:
-    """Return what was done per second in the later half of the time, and the seconds so far."""
+    """Return the rate per second in the later half of the time, and the seconds so far."""
     points = [(r["time/seconds"], r.get(unit, 0)) for r in rows if r.get("time/seconds")]
     if not points:
         return None, None

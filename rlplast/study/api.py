@@ -98,10 +98,10 @@ def study(
         out: the study's folder; default: ``runs/study-NAME``.
         executor: local, ray or slurm; default: the config's.
         jobs: runs at the same time; default: the config's, else as many as there is room for.
-        observer: told at once, of every event, and about twice a second, how far the study is.
-        report: told of each environment that cannot be resumed exactly.
-        step: told what is done before the first cell runs.
-        planned: told the study's keys and cells, before anything is done.
+        observer: called with the progress at every event, and about twice a second.
+        report: called with a line for each environment that cannot be resumed exactly.
+        step: called with each step of what is done before the first cell runs.
+        planned: called with the study's config and cells, before anything is done.
 
     Returns:
         The folder, and what has become of each cell. A cell that fails raises nothing.
@@ -213,13 +213,13 @@ def drawn_trials(study: StudyConfig, count: int | None = None) -> list[Cell]:
 
 
 def build_each(
-    left: Sequence[Cell], told: Callable[[str], object] = lambda text: None, processes: int = 1
+    left: Sequence[Cell], report: Callable[[str], object] = lambda text: None, processes: int = 1
 ) -> tuple[str, ...]:
     """Build each arm of each task once, before hours are spent on what it goes on from.
 
     Args:
         left: the cells.
-        told: called with what is built next.
+        report: called with what is built next.
         processes: that train each together.
 
     Returns:
@@ -234,7 +234,7 @@ def build_each(
         if cell.arm is None or (cell.task, cell.arm) in seen:
             continue
         seen.add((cell.task, cell.arm))
-        told(f"checking that every arm can be built: {cell.name}")
+        report(f"checking that every arm can be built: {cell.name}")
         try:
             check_loggers(cell.config)
             trainable, hooks = build(cell.config.to_resume())
@@ -290,11 +290,7 @@ def _open_trials(
     folder: StudyFolder,
     write: Callable[[Sequence[Cell]], object],
 ) -> "Trials | None":
-    """Return the trials of a study, which write themselves into its plan; None without a search.
-
-    Raises:
-        ConfigError: if Optuna is not installed, or an arm that is searched is never evaluated.
-    """
+    """Return the trials of a study, which write themselves into its plan; None without a search."""
     if study.search is None:
         return None
     from rlplast.study.search import open_searches  # imports Optuna
@@ -332,9 +328,9 @@ def _run(
     try:
         return run_cells(cells, folder, executor, command, study.retries, observer, trials)
     except Stopped as stopped:
-        said = f"{stopped.cells} running cell{'' if stopped.cells == 1 else 's'} stopped"
+        message = f"{stopped.cells} running cell{'' if stopped.cells == 1 else 's'} stopped"
         raise Interrupted(
-            f"{said}: the same command goes on with {folder.path} from their newest checkpoints"
+            f"{message}: the same command goes on with {folder.path} from their newest checkpoints"
         ) from stopped
 
 

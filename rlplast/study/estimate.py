@@ -96,11 +96,7 @@ def _absent(config: RunConfig) -> list[str]:
 
 
 def _check_arms(study: StudyConfig, lacking: set[str], levels: dict[str, None]) -> None:
-    """Build every arm, made small, so that no data are needed; note what is not installed.
-
-    Raises:
-        ConfigError: naming the arm, for what no package would mend.
-    """
+    """Build every arm, made small, so that no data are needed; note what is not installed."""
     for run in smoke_runs(shrunk_study(study), Path())[0]:
         try:
             levels |= dict.fromkeys(build_each(plan([run]), processes=study.processes))
@@ -142,8 +138,8 @@ def estimate(cells: Sequence[Cell], folder: Path) -> tuple[dict[str, Counter[str
             elif not rates or time.perf_counter() < until:
                 rates[key] = timed_here(own[0].config)
         except Exception as error:  # environments and networks of users may raise anything
-            said = str(error) if isinstance(error, RlplastError) else repr(error)
-            problem = problem or shorten(said, 300)
+            message = str(error) if isinstance(error, RlplastError) else repr(error)
+            problem = problem or shorten(message, 300)
     first = next(iter(rates.values()), {})
     found = {
         c.key: _of_cell(c, rates.get(key, first), ran) for key, own in alike.items() for c in own

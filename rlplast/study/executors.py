@@ -69,7 +69,7 @@ class Backend:
         raise NotImplementedError
 
     def news(self) -> str:
-        """Return what people should know of the cluster and were not told yet, or nothing."""
+        """Return news of the cluster that was not reported yet, or nothing."""
         return ""
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class Executor:
         return self._look(seconds, lambda: bool(self._ended))
 
     def news(self) -> str:
-        """Return what people should know of the cluster and were not told yet, or nothing."""
+        """Return news of the cluster that was not reported yet, or nothing."""
         return self._backend.news()
 
     def end(self, job: Job) -> None:
@@ -236,11 +236,7 @@ def cpus() -> int:
 def _local(
     threads: int, options: Mapping[str, Any], main: Main, processes: int
 ) -> "tuple[Backend, int]":
-    """Return a backend for this machine, and how many jobs it has room for; see `make_executor`.
-
-    Raises:
-        ConfigError: if there are no devices for jobs that need one, or too few for a job.
-    """
+    """Return a backend for this machine, and how many jobs it has room for; see `make_executor`."""
     gpus, none = gpus_of(options, processes), options.get("gpus") == 0
     seen = 0 if none else torch.cuda.device_count()  # asks NVML: a context would hold memory
     devices = options.get("devices", seen)

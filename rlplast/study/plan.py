@@ -1,9 +1,9 @@
 """From runs to a prefix tree: what arms have in common is trained once.
 
-Two runs of one task and seed are the same up to the first moment at which a hook may fire, or a
-penalty may be added, that only one of them has; any other difference begins at the start. `plan`
-finds these moments from the configs alone, and makes a cell of every piece: prefixes, which end
-where runs part, and one arm per run, which ends where the run does.
+An arm that resets at 50% and one that resets at 75% train the first half as one prefix. Two runs of
+one task and seed share a prefix if only hooks and penalties differ; it ends when one that only one
+of them has may act first. `plan` finds these moments from the configs alone. It makes a cell of
+every prefix, and one of the rest of each run.
 """
 
 import dataclasses
@@ -18,17 +18,17 @@ from typing import Any
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, shortened
 from rlplast.core.method.hooks import hook_identity
-from rlplast.core.method.listing import lists_face
+from rlplast.core.method.listing import row_implements
 from rlplast.core.method.schedule import KEYS, Schedule
 from rlplast.run.length import updates_at
 from rlplast.training.config import RunConfig
 
 __all__ = ["Cell", "PlannedRun", "cost", "plan", "weights"]
 
-# Of a run, as canonical JSON: each hook; and each penalty as the list that ends with it, since the
-# state of a penalty is named by its place.
+# A run's hooks and penalties as canonical JSON. The row of a penalty is the list that ends with it,
+# since its place in the list names its state.
 Rows = tuple[str, ...]
-_LONGEST = 80  # characters: of a task and an arm together a log is called
+_LONGEST = 80  # characters of a task or an arm in a file name; the name of a log has both
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Cell:
         arm: the arm's name; None for a prefix.
         config: the run's config; a prefix's has the hooks that fire in it, and its penalties.
         parent: key of the prefix it goes on from; None for the start of training.
-        starts: where that prefix ended, at whichever comes first; empty for the start.
-        stops: where a prefix ends, at whichever comes first; empty for an arm.
+        starts: where that prefix ended, at the first of these; empty for the start.
+        stops: where a prefix ends, at the first of these; empty for an arm.
     """
 
     key: str
@@ -103,10 +103,9 @@ def plan(runs: Iterable[PlannedRun]) -> list[Cell]:
 def _installed(config: RunConfig) -> Rows:
     """Return the hooks whose modules are in the network from the start.
 
-    Runs that differ in them share no prefix: it would have other tensors than they, or a hook that
-    is not theirs.
+    Runs that differ in them share no prefix, since their networks have other tensors.
     """
-    return tuple(_canonical(row) for row in config.hooks if lists_face(row, "install"))
+    return tuple(_canonical(row) for row in config.hooks if row_implements(row, "install"))
 
 
 def _cells(group: Sequence[PlannedRun]) -> list[Cell]:
@@ -123,7 +122,7 @@ def _cells(group: Sequence[PlannedRun]) -> list[Cell]:
         for i, row in enumerate(rows[hooks:]):
             identities[row], earliest[row] = row, _is_added_from(i, run)
     cells: list[Cell] = []
-    # What is the same up to a moment, as numbers of runs; the prefix that ends there, and when.
+    # Runs that are still together, by index; the prefix that they go on from, and where it ended.
     todo: list[tuple[list[int], str | None, tuple[Time, ...]]] = [
         (list(range(len(group))), None, ())
     ]
@@ -155,7 +154,7 @@ def _cells(group: Sequence[PlannedRun]) -> list[Cell]:
 
 
 def _alike(same: list[int], due: Mapping[int, Rows], lists: Sequence[Rows]) -> list[list[int]]:
-    """Return which runs have the same rows due, in one order with what else they share."""
+    """Return which runs stay together: they have the same rows due, in the same order."""
     parts: list[list[int]] = []
     for i in same:
         for part in parts:
@@ -170,11 +169,11 @@ def _alike(same: list[int], due: Mapping[int, Rows], lists: Sequence[Rows]) -> l
 
 
 def _own_rows(lists: Sequence[Rows], identities: Mapping[str, str]) -> list[Rows]:
-    """Return of each hook list the rows that not all of them have.
+    """Return the rows of each list that the lists do not share.
 
-    What all have in another order is each one's own too: hooks of one moment fire in list order.
-    And so are all rows of one method and schedule, if one of them is: their random streams and
-    their state are told apart by their number in the list.
+    Rows in another order are not shared: hooks of one moment fire in list order. Rows of one method
+    and schedule are shared all or none: their number in the list names their random streams and
+    state.
     """
     own: set[str] = set()
     for rows in lists[1:]:
@@ -187,7 +186,7 @@ def _own_rows(lists: Sequence[Rows], identities: Mapping[str, str]) -> list[Rows
 
 
 def _agree(one: Rows, other: Rows, due: Rows) -> bool:
-    """Return whether two hook lists have `due` and what else is in both in one order."""
+    """Return whether two lists have the rows `due` in one order with the rows of both."""
     ours = tuple(row for row in one if row in other)
     theirs = tuple(row for row in other if row in one)
     return all(_before(row, ours) == _before(row, theirs) for row in due)
@@ -199,11 +198,7 @@ def _before(row: str, rows: Rows) -> list[list[str]]:
 
 
 def _schedule(row: str, place: int, run: PlannedRun) -> Schedule:
-    """Return the schedule of a run's hook row number `place`.
-
-    Raises:
-        ConfigError: naming the arm, for one that the run cannot have.
-    """
+    """Return the schedule of a run's hook row number `place`."""
     hook, config = json.loads(row), run.config
     label = f"arm {run.arm!r}: hooks[{place}]"
     if not isinstance(hook, dict) or not isinstance(hook.get("method"), str):
@@ -218,7 +213,7 @@ def _schedule(row: str, place: int, run: PlannedRun) -> Schedule:
 
 def _acts_from(row: str, schedule: Schedule) -> list[Time]:
     """Return the times up to which a run with a hook equals one without."""
-    if lists_face(json.loads(row), "follow"):  # its state follows every update
+    if row_implements(json.loads(row), "follow"):  # its state follows every update
         return [Time(0, "updates")]
     return schedule.earliest()
 
@@ -226,7 +221,7 @@ def _acts_from(row: str, schedule: Schedule) -> list[Time]:
 def _is_added_from(place: int, run: PlannedRun) -> list[Time]:
     """Return the times up to which a run with its penalty number `place` equals one without."""
     row, config = run.config.penalties[place], run.config
-    acts = any(lists_face(row, face) for face in ("install", "plan"))  # at every update
+    acts = any(row_implements(row, name) for name in ("install", "plan"))  # at every update
     if acts or not config.adds_penalties_apart() or not isinstance(row, dict):
         return [Time(0, "updates")]
     keys = {key: row.get(key) for key in ("from", "until")}
@@ -245,18 +240,17 @@ def _earliest(times: Iterable[Time]) -> tuple[Time, ...]:
 
 
 def _shared_config(config: RunConfig, own: Rows) -> RunConfig:
-    """Return a config with what all runs of a group have, and all hooks that bring modules."""
+    """Return a config with the rows that all runs share, and all hooks that install modules."""
     left = list(own)
     hooks = []
     for hook in config.hooks:
         row = _canonical(hook)
-        if row in left and not lists_face(
-            hook, "install"
-        ):  # those are in order with other hooks later
+        # Hooks that install modules stay: later hooks are in one order with them.
+        if row in left and not row_implements(hook, "install"):
             left.remove(row)
         else:
             hooks.append(hook)
-    # After a penalty that is not shared none is.
+    # The shared ones come first: a row holds all penalties before it.
     shared = sum(row not in own for row in _penalty_rows(config))
     return dataclasses.replace(config, hooks=hooks, penalties=config.penalties[:shared])
 
@@ -275,7 +269,7 @@ def _without_rows(config: RunConfig) -> str:
 
 def _key(config: RunConfig, stops: tuple[Time, ...], processes: int) -> str:
     content = {"config": dataclasses.asdict(config), "stops": [str(time) for time in stops]}
-    content |= {"processes": processes} if processes > 1 else {}  # whose sums round otherwise
+    content |= {"processes": processes} if processes > 1 else {}  # their sums round differently
     return hashlib.sha256(_canonical(content).encode()).hexdigest()[:16]
 
 
@@ -295,8 +289,8 @@ def _file_name(text: str) -> str:
 def cost(cells: Sequence[Cell]) -> tuple[float, int]:
     """Return what the cells cost in whole runs, and how many runs they stand for.
 
-    A run's parts count by the clock of its total. A prefix whose length is not known in advance
-    counts as nothing, and what goes on from it as whole: the saving is never overstated.
+    A prefix of unknown length counts as nothing, and the arms after it as whole runs: so the saving
+    is never overstated.
     """
     return sum(weights(cells).values()), sum(cell.arm is not None for cell in cells)
 
@@ -308,7 +302,7 @@ def weights(cells: Sequence[Cell]) -> dict[str, float]:
 
 
 def _length(cell: Cell) -> float:
-    """Return how much of its run lies before a cell's end, in [0, 1]; 0 where not known."""
+    """Return the share of its run at which a cell ends, in [0, 1]; 0 if not known."""
     if cell.arm is not None:
         return 1.0
     shares = [_share(cell.config, time) for time in cell.stops]
@@ -316,9 +310,9 @@ def _length(cell: Cell) -> float:
 
 
 def _share(config: RunConfig, time: Time) -> float:
-    """Return how much of a run lies before a time; 0 where not known."""
+    """Return the share of a run that lies before a time; 0 if not known."""
     end = config.horizon()[time.unit]
     phased = config.kind in ("supervised", "gpt")
-    if phased and (time.unit == "phase" or end == 0):  # not all phases are as long
+    if phased and (time.unit == "phase" or end == 0):  # phases differ in length
         return updates_at(config, time) / updates_at(config, config.total_time())
     return time.value / end if end > 0 else 0.0

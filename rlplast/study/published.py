@@ -76,27 +76,27 @@ def published_curves(study: StudyConfig) -> list[PublishedCurve]:
     Raises:
         ConfigError: naming the key or the line, its value, what is allowed and the remedy.
     """
-    said = study.published
-    if said is None:
+    given = study.published
+    if given is None:
         return []
-    if not isinstance(said, Mapping) or not said.get("file") or not said.get("arms"):
-        raise ConfigError(f"published = {said!r}: allowed is a mapping of file, a CSV, and arms")
-    check_known("published", said, ("file", "arms"))
-    if not isinstance(said["arms"], Mapping):
+    if not isinstance(given, Mapping) or not given.get("file") or not given.get("arms"):
+        raise ConfigError(f"published = {given!r}: allowed is a mapping of file, a CSV, and arms")
+    check_known("published", given, ("file", "arms"))
+    if not isinstance(given["arms"], Mapping):
         raise ConfigError(
-            f"published.arms = {said['arms']!r}: allowed is a mapping of an arm's name to columns "
+            f"published.arms = {given['arms']!r}: allowed is a mapping of an arm's name to columns "
             "and their values"
         )
-    check_known("published.arms", map(str, said["arms"]), [arm for arm, _ in study.expanded()])
-    rows = _rows(str(said["file"]))
-    found = {str(arm): _picked(str(arm), wanted, rows) for arm, wanted in said["arms"].items()}
+    check_known("published.arms", map(str, given["arms"]), [arm for arm, _ in study.expanded()])
+    rows = _rows(str(given["file"]))
+    found = {str(arm): _picked(str(arm), wanted, rows) for arm, wanted in given["arms"].items()}
     curves = []
     for arm, own in found.items():
         tasks = [task for task in study.task_list() if any(row["task"] == task for row in own)]
         if not tasks:
             there = dict.fromkeys(row["task"] for row in own)
             raise ConfigError(
-                f"published.arms.{arm} = {said['arms'][arm]!r}: its rows are of no task of the "
+                f"published.arms.{arm} = {given['arms'][arm]!r}: its rows are of no task of the "
                 f"study, {', '.join(map(repr, study.task_list()))}; allowed are "
                 f"{', '.join(there)}: call a task so, or leave the arm out"
             )

@@ -98,8 +98,8 @@ class RayBackend(Backend):
         except self._ray.exceptions.TaskCancelledError:
             return child.STOPPED, "stopped before it began"
         except self._ray.exceptions.RayError as error:  # its node died, or its memory was full
-            said = str(error).strip().splitlines()
-            return child.KILLED, f"Ray: {said[0] if said else type(error).__name__}"
+            lines = str(error).strip().splitlines()
+            return child.KILLED, f"Ray: {lines[0] if lines else type(error).__name__}"
 
     def end(self, handle: Any, force: bool) -> None:
         """Interrupt the task, or kill its worker; the command saves and ends either way."""

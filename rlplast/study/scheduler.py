@@ -42,7 +42,7 @@ class Stopped(Exception):
 
 @dataclass
 class Progress:
-    """Where a study is; told to an observer about twice a second.
+    """How far a study is; observers get it about twice a second.
 
     Attributes:
         cells: all of them.
@@ -108,7 +108,7 @@ def run_cells(
         executor: runs commands.
         command: the command that runs a cell, and goes on with it if it was begun.
         retries: how often a cell that failed is started again.
-        observer: told at once, of every event, and about twice a second.
+        observer: called with the progress at every event, and about twice a second.
         supply: adds cells; those it adds are done or not, but never need a prefix.
 
     Returns:
@@ -121,7 +121,7 @@ def run_cells(
     progress = Progress(cells, {c.key for c in cells} - {c.key for c in waiting})
     run = _Run(folder, executor, command, retries, observer, supply, waiting, progress)
     try:
-        run.tell()
+        run.notify()
         run.refill()
         while run.waiting or progress.running:
             ready = [c for c in run.waiting if c.parent is None or c.parent in progress.done]
@@ -131,7 +131,7 @@ def run_cells(
             for outcome in executor.wait(0.5):
                 run.end(outcome)
             run.refill()
-            run.tell(executor.news())
+            run.notify(executor.news())
     except KeyboardInterrupt as interruption:
         stopped = executor.stop()
         for outcome in stopped:
@@ -156,7 +156,7 @@ class _Run:
     attempts: Counter[str] = field(default_factory=Counter)
     jobs: dict[Job, Cell] = field(default_factory=dict)
 
-    def tell(self, event: str = "") -> None:
+    def notify(self, event: str = "") -> None:
         self.progress.event = event
         self.observer(self.progress)
 
@@ -179,20 +179,20 @@ class _Run:
             event = "pruned" if pruned else "done"
             self.folder.note(cell, event, **about)
             progress.done.add(cell.key)
-            self.tell(f"{event}: {cell.name}")
+            self.notify(f"{event}: {cell.name}")
             return
         about["reason"] = reason = outcome.reason or _reason(outcome.exit, outcome.job.log)
         if outcome.exit != CONFIG_ERROR and attempt <= self.retries:
             self.folder.note(cell, "retried", **about)
             self.waiting.insert(0, cell)
-            self.tell(f"failed, trying again: {cell.name} ({reason})")
+            self.notify(f"failed, trying again: {cell.name} ({reason})")
             return
         self.folder.note(cell, "failed", **about)
         progress.failures.append(Failure(cell, reason, outcome.job.log))
         if self.supply is not None:
             self.supply.lost(cell)
-        self.tell(f"failed: {cell.name} ({reason})")
-        _drop_heirs(cell, self.waiting, progress, self.folder)
+        self.notify(f"failed: {cell.name} ({reason})")
+        _drop_dependents(cell, self.waiting, progress, self.folder)
 
     def refill(self) -> None:
         """Take what the supply adds, and stop what it does not want any more."""
@@ -222,14 +222,16 @@ class _Run:
 def _reason(code: int, log: Path) -> str:
     """Return why a cell failed: its own message, or its exit code and the last line it said."""
     text = log.read_text(errors="replace") if log.exists() else ""
-    said = ([line.strip() for line in text.splitlines() if line.strip()] or [""])[-1]
-    if said.startswith(MESSAGE):
-        return said.removeprefix(MESSAGE)
-    silent = not said or said.startswith("=== attempt ")
-    return f"exit code {code}" + ("" if silent else f", after {said!r}")
+    last = ([line.strip() for line in text.splitlines() if line.strip()] or [""])[-1]
+    if last.startswith(MESSAGE):
+        return last.removeprefix(MESSAGE)
+    silent = not last or last.startswith("=== attempt ")
+    return f"exit code {code}" + ("" if silent else f", after {last!r}")
 
 
-def _drop_heirs(failed: Cell, waiting: list[Cell], progress: Progress, folder: StudyFolder) -> None:
+def _drop_dependents(
+    failed: Cell, waiting: list[Cell], progress: Progress, folder: StudyFolder
+) -> None:
     """Give up the cells that go on from a prefix that failed, and those that go on from them."""
     lost = {failed.key}
     for cell in list(waiting):

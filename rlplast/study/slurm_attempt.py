@@ -2,7 +2,7 @@
 
 - `PackedJob`: a cell's job, and its files.
 - `Attempt`: starts the commands, sees them through, writes how each ended.
-- `said`: how a job ended, by its own word.
+- `read_outcome`: how a job ended, as it wrote itself.
 - `SIGNALLED`: exit codes that say that a command was only interrupted.
 
 A cell's folder has the file ``stop``, which asks its command to save and end. Of a cell in a pack
@@ -23,7 +23,7 @@ from rlplast.study import child
 from rlplast.study.child import Job
 from rlplast.training.run_folder import write_json
 
-__all__ = ["SIGNALLED", "Attempt", "PackedJob", "said"]
+__all__ = ["SIGNALLED", "Attempt", "PackedJob", "read_outcome"]
 
 SIGNALLED = (130, 143)  # exit codes: saved after SIGTERM; ended by it
 
@@ -108,7 +108,7 @@ class Attempt:
         """Whether a cell is to be run: not if it ended in an earlier start of its pack."""
         if self.pack is None:
             return True
-        ended = said(cell.result("", self.pack))
+        ended = read_outcome(cell.result("", self.pack))
         return cell.in_pack() == self.pack and (ended is None or ended[0] in SIGNALLED)
 
     def _look(self, left: dict[PackedJob, Path]) -> bool:
@@ -162,7 +162,7 @@ class Attempt:
         return submitit.helpers.DelayedSubmission(Attempt(self.cells, self.pack))
 
 
-def said(result: Path) -> tuple[int, str] | None:
+def read_outcome(result: Path) -> tuple[int, str] | None:
     """Return exit code and reason that a job has written; None if there is no such file."""
     try:
         found = json.loads(result.read_bytes())

@@ -32,7 +32,7 @@ from rlplast.core.optional import import_optional
 from rlplast.study import child, slurm_attempt
 from rlplast.study.child import Job
 from rlplast.study.executors import Backend
-from rlplast.study.slurm_attempt import SIGNALLED, Attempt, PackedJob, said
+from rlplast.study.slurm_attempt import SIGNALLED, Attempt, PackedJob, read_outcome
 from rlplast.study.slurm_options import check_cells, check_parameters
 from rlplast.study.slurm_queue import OVER, Listed, Queue, last_state
 from rlplast.training.run_folder import numbered, write_text
@@ -95,9 +95,9 @@ class _Submitted:
     before: str = "cannot be started: "  # why it is to be submitted, should Slurm refuse it
     refused: tuple[int, str] | None = None  # its outcome, if Slurm did
 
-    def said(self) -> tuple[int, str] | None:
+    def written_outcome(self) -> tuple[int, str] | None:
         """Return exit code and reason that the Slurm job has written, or None."""
-        return said(self.cell.result(self.queued.job_id, self.pack))
+        return read_outcome(self.cell.result(self.queued.job_id, self.pack))
 
 
 class SlurmBackend(Backend):
@@ -176,7 +176,7 @@ class SlurmBackend(Backend):
     def _find(self, handle: _Submitted, jobs: Mapping[str, Listed]) -> bool:
         """Find a cell's job in the queue, unless the cell has ended in a pack that runs on."""
         pack = handle.cell.in_pack()
-        ended = said(handle.cell.result("", pack)) if pack else None
+        ended = read_outcome(handle.cell.result("", pack)) if pack else None
         if ended is not None and ended[0] not in SIGNALLED:
             return False
         folder = pack or handle.cell.folder
@@ -236,12 +236,12 @@ class SlurmBackend(Backend):
         stopping = handle.cell.stop.exists()
         if handle.queued is None:
             return self._unplaced(handle, stopping)
-        said = handle.said()
-        if handle.pack and said is not None and (stopping or said[0] not in SIGNALLED):
-            return said
-        near = stopping or said is not None or handle.missed is not None
+        written = handle.written_outcome()
+        if handle.pack and written is not None and (stopping or written[0] not in SIGNALLED):
+            return written
+        near = stopping or written is not None or handle.missed is not None
         # An answer from before it was submitted does not list it, though it may still run.
-        unknown = said is not None and self._queue.asked < handle.placed
+        unknown = written is not None and self._queue.asked < handle.placed
         jobs = self._queue.jobs(0 if unknown else _SOON if near else _FRESH)
         if jobs is None:
             return None
@@ -252,14 +252,14 @@ class SlurmBackend(Backend):
             # Others of its pack may wait on: once that starts, it sees the file that says stop.
             waits = stopping and handle.pack is not None and state == "PENDING"
             return _UNBEGUN if waits else None
-        if said is None and state not in _BY_SLURM:
+        if written is None and state not in _BY_SLURM:
             handle.missed = handle.missed or time.monotonic()
             folder.chmod(folder.stat().st_mode)  # NFS then forgets which files it saw
             # A job submitted since Slurm was asked is not listed either.
             if min(self._queue.asked, time.monotonic() - _SLOW) < handle.missed:
                 return None
             state = state or last_state(handle.queued.job_id)
-        code, reason = said or _unsaid(handle.queued, state)
+        code, reason = written or _outcome_of_slurm(handle.queued, state)
         if code not in SIGNALLED or stopping or state == "CANCELLED" or not handle.again:
             return code, reason
         handle.again -= 1
@@ -305,11 +305,11 @@ def _cancel(job: str, *words: str) -> None:
     subprocess.run(["scancel", *words, job], capture_output=True, check=False)
 
 
-def _unsaid(queued: Any, state: str) -> tuple[int, str]:
+def _outcome_of_slurm(queued: Any, state: str) -> tuple[int, str]:
     """Return the outcome of a job that has written none."""
     if state in _BY_SLURM:
         return 143, f"Slurm ended it, its state is {state}"
-    said = (queued.stderr() or "").strip().splitlines() or ["without a word"]
-    why = next((line for line in reversed(said) if "Error: " in line), f"ended: {said[-1]}")
+    lines = (queued.stderr() or "").strip().splitlines() or ["without a word"]
+    why = next((line for line in reversed(lines) if "Error: " in line), f"ended: {lines[-1]}")
     known = f"Slurm's state is {state}" if state else "Slurm knows it no more"
     return child.KILLED, f"{why}, {known}, see {queued.paths.stderr}"

@@ -78,11 +78,7 @@ def check_parameters(given: Any, names: Collection[str]) -> dict[str, Any]:
 
 
 def _check_time(minutes: Any, warning: int) -> None:
-    """Check that a job may work for a while before it is told to save.
-
-    Raises:
-        ConfigError: with the numbers.
-    """
+    """Check that a job may work for a while before it is told to save."""
     if type(minutes) is not int or minutes < 1:
         raise ConfigError(
             f"executor slurm: slurm.time is {minutes!r}: give the jobs' time limit in whole "
@@ -99,11 +95,7 @@ def _check_time(minutes: Any, warning: int) -> None:
 
 
 def _check_more(more: Any) -> None:
-    """Check that parameters under sbatch's own names do not undo the others.
-
-    Raises:
-        ConfigError: naming the parameter.
-    """
+    """Check that parameters under sbatch's own names do not undo the others."""
     if more is None:
         return
     where = "executor slurm: slurm.additional_parameters"

@@ -96,5 +96,5 @@ def _ask(*command: str) -> tuple[str, str]:
         return "", str(error)
     if done.returncode == 0:
         return done.stdout, ""
-    said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-    return "", f"{command[0]}: {said[-1]}"
+    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    return "", f"{command[0]}: {lines[-1]}"

@@ -95,8 +95,8 @@ def run_smoke(
         source: a file or a shipped name.
         path: as of `smoke_folder`.
         jobs: cells at the same time, at most.
-        observer: told of every event, and about twice a second.
-        step: told what is done before the first cell runs.
+        observer: called with the progress at every event, and about twice a second.
+        step: called with each step of what is done before the first cell runs.
 
     Raises:
         ConfigError: naming the arm that cannot be built.
@@ -116,8 +116,8 @@ def run_smoke(
         try:
             failures = run_cells(cells, folder, executor, commands_of(folder), 0, observer)
         except Stopped as stopped:
-            said = f"stopped; nothing of {path} is of use: delete it"
-            raise Interrupted(said) from stopped
+            message = f"stopped; nothing of {path} is of use: delete it"
+            raise Interrupted(message) from stopped
         finally:
             executor.close()
     finally:

@@ -291,7 +291,7 @@ def _expanded(
         check_size(f"arms.{name}.grid", math.prod(len(v) for v in grid.values()))
         for combination in itertools.product(*grid.values()):
             chosen = dict(zip(grid, combination, strict=True))
-            words = " ".join(f"{labels[key]}={_said(value)}" for key, value in chosen.items())
+            words = " ".join(f"{labels[key]}={_value_text(value)}" for key, value in chosen.items())
             yield f"{name} {words}", (*values, chosen)
     elif sample:
         for number, chosen in enumerate(_samples(name, sample), start=1):
@@ -342,7 +342,7 @@ def _short(keys: list[str]) -> dict[str, str]:
     return short
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     """Return a value as people write it, and no two alike."""
     short = f"{value:g}" if isinstance(value, float) else str(value)
     return repr(value) if isinstance(value, float) and float(short) != value else short

@@ -39,7 +39,7 @@ class Trials:
         root: the study's folder.
         cells: of the study's other arms; a trial that is equal to one, or to an earlier trial, is
             that one.
-        announce: told all cells of trials so far, before the last of them run.
+        announce: called with all cells of trials so far, before the last of them run.
     """
 
     searches: Sequence[Search]
@@ -116,7 +116,7 @@ class Trials:
         return {cell.key for cell in (*self.cells, *(c for o in others for c in o.cells))}
 
     def _over(self, trial: _Trial) -> bool:
-        """Whether a trial is over, which is then told to its search."""
+        """Whether a trial is over; its search gets the result."""
         state, value = self._judged(trial)
         if state is None:
             return False

@@ -159,8 +159,8 @@ def _archive(download: Download, root: Path, unread: tuple[str, ...]) -> Finding
         unpack(root / download.name, download.unpacked)
         return Finding(finding.what, f"{finding.state}; unpacked as {download.unpacked}")
     found = [n for n in unread if (root / n).exists()] if not (root / finding.what).exists() else []
-    said = f"; {found[0]} is the python version, a pickle, which is never read" if found else ""
-    return Finding(finding.what, f"{finding.state}{said}", finding.remedy)
+    hint = f"; {found[0]} is the python version, a pickle, which is never read" if found else ""
+    return Finding(finding.what, f"{finding.state}{hint}", finding.remedy)
 
 
 def _read(name: str, root: Path) -> Finding:

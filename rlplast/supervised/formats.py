@@ -86,8 +86,8 @@ class Images:
         """Whether the pictures are decoded by batch."""
         return isinstance(self.x, StoredPictures)
 
-    def told_apart_by(self) -> list[Tensor]:
-        """Return the tensors that a fingerprint is made of; of stored pictures it reads a few."""
+    def fingerprinted(self) -> list[Tensor]:
+        """Return the tensors that identify the images: labels, and pictures (a few, if stored)."""
         return [self.x.sample() if isinstance(self.x, StoredPictures) else self.x, self.y]
 
     def to(self, device: torch.device | str) -> "Images":

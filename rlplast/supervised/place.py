@@ -1,8 +1,8 @@
-"""Where in its stream of phases a run is, and where it ends.
+"""How far a run is in its stream of phases, and where it ends.
 
-- `Position`, `position`: the place in a phase.
+- `Position`, `position`: epochs and batches done in a phase.
 - `batches_per_epoch`, `updates_before`: how long epochs and phases are.
-- `end_of_run`, `check_total`: what a total comes to.
+- `end_of_run`, `check_total`: the clock at the end of a run; a total that is too long.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Position(NamedTuple):
-    """Where in its phase a run is, counted from the phase's start."""
+    """How far a run is in its phase."""
 
     epoch: int  # whole epochs done
     batch: int  # batches done of the epoch that has begun
@@ -34,29 +34,28 @@ class Position(NamedTuple):
 def batches_per_epoch(phase: Phase, batch_size: int) -> int:
     """Return the updates of one epoch.
 
-    The last batch holds what is left, and is no batch of its own if that is a single image, of
-    which BatchNorm knows no variance: it joins the one before.
+    The last batch holds the images that are left. A single one joins the batch before: BatchNorm
+    finds no variance in one image.
     """
     full, left = divmod(len(phase.train), batch_size)
     return max(1, full + (left > 1))
 
 
 def position(phase: Phase, batch_size: int, updates: int) -> Position:
-    """Return the place in a phase after so many updates of it."""
+    """Return the position after so many updates of a phase."""
     batches = batches_per_epoch(phase, batch_size)
     return Position(updates // batches, updates % batches, batches, updates)
 
 
 def updates_before(stream: Sequence[Phase], batch_size: int, number: int) -> int:
-    """Return the updates of all phases before one."""
+    """Return the updates of all phases before phase `number`."""
     return sum(p.epochs * batches_per_epoch(p, batch_size) for p in stream[:number])
 
 
 def end_of_run(stream: Sequence[Phase], batch_size: int, total: Time) -> Clock:
     """Return the clock at the end of a run; its phase is the number of phases begun.
 
-    An epoch that the end cuts short counts, so that the end of the one before it does not
-    pass for the run's.
+    An epoch that the end cuts short counts: else the run would seem to end with the one before.
     """
     end = Clock()
     for phase in stream:

@@ -69,7 +69,7 @@ class Supervised(Trainable):
         self.data = load(config.data, seed).to(device)
         self.objective = REGRESSION if regression else classification(config.label_smoothing)
         parts = {"data.train": self.data.train, "data.test": self.data.test}
-        self.fingerprints = {name: fingerprint(i.told_apart_by()) for name, i in parts.items()}
+        self.fingerprints = {name: fingerprint(i.fingerprinted()) for name, i in parts.items()}
         self.normaliser: Tensor | None = None  # factor and offset, once they are needed
         self.stream = phases(
             config.stream, self.data.train.y, self.data.test.y, self.data.num_classes, seed

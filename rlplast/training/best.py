@@ -134,7 +134,7 @@ def find_checkpoint(
         run: the run's folder.
         name: newest, best, or the checkpoint's own name such as ``step-30000``.
         key: what error messages call `name`.
-        report: told of newer checkpoints that are passed over because they are damaged.
+        report: called with a message for each newer checkpoint that is damaged and passed over.
 
     Raises:
         ConfigError: if the run has none of that name.

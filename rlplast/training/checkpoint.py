@@ -2,16 +2,16 @@
 
 A checkpoint is written beside its final place, fsynced, sealed with a manifest of sizes
 and checksums (``COMPLETE``), and renamed. Tensors go to safetensors, the rest to JSON;
-nothing is ever unpickled. A damaged one is refused with its reason. What does not change any
-more (initial weights, rows of a replay) is written once and hard-linked by the next one.
+nothing is ever unpickled. A damaged one is refused with its reason. Files that never change again
+(initial weights, rows of a replay) are written once; the next checkpoints are hard-linked to them.
 
-- `Snapshot`, `snapshot`, `write`: first the moment is held fast, in memory; then it is written,
-  maybe in another thread while training goes on. `save` does both.
+- `snapshot` copies the state into memory, a `Snapshot`. `write` writes that, maybe in another
+  thread while training goes on. `save` does both.
 - `check`, `check_run`, `load`, `fitting`: one checkpoint's folder.
 - `newest`, `unseal_newer`, `prune`: the folder of a run's checkpoints: ``step-N`` was due,
   ``best-N`` was saved for an evaluation that was the best so far (`rlplast.training.best`),
   ``branch-N`` is where a study's prefix stopped, before what was due there.
-- `network_tensors`, `load_network_tensors`: a Network by Block names, optimizer included.
+- `network_tensors`, `load_network_tensors`: a Network's tensors by name, out of it and into one.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ KINDS = ("step", "best", "branch")
 
 
 def _copy(tensor: Tensor, memory: Tensor | None = None) -> Tensor:
-    """Return a copy on the CPU, contiguous, in `memory` if it fits: pages are there already."""
+    """Return a contiguous copy on the CPU; in `memory` if it fits, which needs no new pages."""
     if memory is not None and memory.shape == tensor.shape and memory.dtype == tensor.dtype:
         return memory.copy_(tensor.detach())
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
@@ -102,7 +102,7 @@ def _join(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
 class Snapshot:
     """A moment of a run, ready to be written; nothing in it is touched by training.
 
-    What is not said here is as in `snapshot`.
+    The other attributes are arguments of `snapshot`.
 
     Attributes:
         tensors: copies of the tensors by name.
@@ -140,7 +140,7 @@ def snapshot(
     written: Snapshot | None = None,
     run: str | None = None,
 ) -> Snapshot:
-    """Copy everything that training will change, so that `write` can take its time.
+    """Copy all that training will change, so that `write` may run meanwhile.
 
     Args:
         folder: final folder; its parent is created, and what is there already replaced.
@@ -148,11 +148,11 @@ def snapshot(
         tensors: tensors by name, on any device. Those whose names end with `INITIAL` never
             change: they go to a file of their own, shared with `previous`.
         state: nested mappings and lists of tensors, arrays and JSON values.
-        save_files: returns what writes further files, given `previous`; that is called first,
-            so it may have something wait for it.
+        save_files: called with `previous`; returns the function that writes further files, which
+            `write` calls first.
         previous: an undamaged checkpoint of this run that files may be hard links to.
-        stays: whether `prune` leaves it alone for ever.
-        written: an earlier snapshot that nobody needs any more, whose memory the copies take.
+        stays: whether `prune` never deletes it.
+        written: an earlier snapshot that is no longer needed; the copies take its memory.
         run: id of the run, which the checkpoint carries.
 
     Raises:
@@ -219,7 +219,7 @@ def write(taken: Snapshot) -> None:
 
 
 def _whole(folder: Path, name: str) -> tuple[Path, ...]:
-    """Return a file of a sealed checkpoint if it is as long as it was."""
+    """Return a file of a sealed checkpoint, unless its length has changed."""
     with suppress(DamagedFile, OSError):
         written = check_seal(folder)["files"].get(name)
         if written is not None and (folder / name).stat().st_size == written[0]:
@@ -267,7 +267,7 @@ def load(folder: Path) -> tuple[dict[str, Tensor], Any]:
 
 
 def check_run(folder: Path, runs: Collection[str]) -> None:
-    """Check that a checkpoint is of a run, or of one that it was branched from.
+    """Check that a checkpoint is of this run, or of one that this run was branched from.
 
     Args:
         folder: the checkpoint.
@@ -284,7 +284,7 @@ def check_run(folder: Path, runs: Collection[str]) -> None:
         )
 
 
-# What a state of another shape makes of code that takes it for its own.
+# What loading a state of another shape may raise.
 _MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -353,10 +353,9 @@ def newest(root: Path) -> tuple[Path, list[str]]:
 
 
 def unseal_newer(root: Path, path: Path) -> None:
-    """Unseal the checkpoints after `path`, which a run that goes on from there writes anew.
+    """Unseal the checkpoints after `path`; the run that resumes from `path` writes them again.
 
-    They were passed over as damaged; and once lines are cut back to `path`, they count lines
-    that are no longer there.
+    They count lines of the run's files that the resume cuts off.
     """
     for other in complete(root):
         if other == path:
@@ -367,8 +366,8 @@ def unseal_newer(root: Path, path: Path) -> None:
 def prune(root: Path, keep: int, best: str | None = None) -> None:
     """Delete all but the newest `keep` due checkpoints, those that stay, and the one called `best`.
 
-    The one in which a run stopped early stays until there is a newer one. Leftovers of interrupted
-    writing go too.
+    A ``branch`` checkpoint, where a run stopped early, stays while it is the newest. Leftovers of
+    interrupted writing go too.
     """
     sealed = _sealed(root)
     due = [(path, seal) for path, seal in sealed if path.name.startswith("step-")]

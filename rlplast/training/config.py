@@ -60,11 +60,7 @@ _MOST_NODES = 100_000  # of a config, whatever its aliases stand for written out
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return how many nodes there are, those behind aliases counted as often as they are named.
-
-    Raises:
-        ConfigError: if there are too many, or an alias names what it is inside of.
-    """
+    """Return how many nodes there are, those behind aliases counted as often as they are named."""
     if id(node) in sizes:
         found = sizes[id(node)]
     else:

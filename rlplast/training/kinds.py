@@ -45,7 +45,7 @@ class Kind:
         """
         found = self._import(self.config)
         if not (isinstance(found, type) and issubclass(found, RunConfig)):
-            raise ConfigError(f"{self._said(self.config)} is no class derived from RunConfig")
+            raise ConfigError(f"{self._quoted(self.config)} is no class derived from RunConfig")
         return found
 
     def trainable_class(self) -> Callable[[Any, torch.device], Trainable]:
@@ -64,12 +64,14 @@ class Kind:
             if module.startswith("rlplast."):
                 raise
             cause = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ConfigError(f"{self._said(path)} cannot be imported ({cause}): fix it") from error
+            raise ConfigError(
+                f"{self._quoted(path)} cannot be imported ({cause}): fix it"
+            ) from error
         if not callable(found):
-            raise ConfigError(f"{self._said(path)} is no class")
+            raise ConfigError(f"{self._quoted(path)} is no class")
         return found
 
-    def _said(self, path: str) -> str:
+    def _quoted(self, path: str) -> str:
         return f"kind {self.name!r} from {self.origin}: {path}"
 
 

@@ -47,7 +47,7 @@ def manifest(
 def _known(folder: Path) -> dict[tuple[Any, ...], list[int]]:
     """Return ``{file: [bytes, checksum]}`` of the files of a sealed checkpoint.
 
-    A file is told by ``(device, inode)``, and its copy by ``(name, bytes, time of writing)``.
+    A file is identified by ``(device, inode)``, and its copy by ``(name, bytes, time of writing)``.
     """
     try:
         files = check_seal(folder)["files"]

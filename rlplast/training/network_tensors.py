@@ -1,9 +1,9 @@
 """A network's tensors by name, as checkpoints store them, optimizer and followers included.
 
-- `network_tensors`, `load_network_tensors`: out of a Network and into one.
-- `first_not_finite`: what has diverged.
+- `network_tensors`, `load_network_tensors`: read them from a Network; copy them into one.
+- `first_not_finite`: the first Block that has diverged.
 - `aliases`: the other names of its tied tensors.
-- `INITIAL`: what the names of initial weights end with.
+- `INITIAL`: the end of the names of initial weights.
 """
 
 import torch

@@ -72,7 +72,7 @@ class RunFolder:
         lost: by file, how many lines `cut` has cut off, which the run writes anew.
         altered: by file, the first and last line between which `cut` has found something else
             than was written.
-        listener: told of lines once they are in the files: of each the file (metrics or receipts),
+        listener: called with each line once it is in its file: with the file (metrics or receipts),
             the clock's counters, and the values or the receipt.
 
     Raises:
@@ -107,12 +107,12 @@ class RunFolder:
     def metrics(self, clock: Mapping[str, int], values: Mapping[str, float]) -> None:
         """Append one flat line: the clock's counters and the values; not-a-number is null."""
         self._append("metrics.jsonl", {**clock, **values})
-        self._tell("metrics", clock, values)
+        self._notify("metrics", clock, values)
 
     def receipt(self, row: Mapping[str, Any]) -> None:
         """Append one receipt."""
         self._append("receipts.jsonl", row)
-        self._tell("receipts", row.get("clock", {}), row)
+        self._notify("receipts", row.get("clock", {}), row)
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         finite = {
@@ -123,7 +123,7 @@ class RunFolder:
             self._files[name].write(line)
         self._written[name] = _after(self._written[name], line)
 
-    def _tell(self, *line: Any) -> None:
+    def _notify(self, *line: Any) -> None:
         if self.listener is not None:
             self._unheard.append(line)
 

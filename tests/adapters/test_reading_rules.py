@@ -176,16 +176,16 @@ class Skips(torch.optim.Adam):
 
 
 def rows_of_updates(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Samples of the activations of each update, as a driver is told them."""
+    """Samples of the activations of each update, as a driver gets them."""
     seen: list[int] = []
-    tell = Driver.tell
+    advance = Driver.advance
 
     def look(driver: Driver, activations: Any = None, **counts: int) -> None:
         for found in (activations or {}).values():
             seen.append(len(next(iter(found.values()))))
-        tell(driver, activations, **counts)
+        advance(driver, activations, **counts)
 
-    monkeypatch.setattr(Driver, "tell", look)
+    monkeypatch.setattr(Driver, "advance", look)
     return seen
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from rlplast.agents import off_policy
 from rlplast.agents.compiled import LEAST_UPDATES
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.listing import lists_face
+from rlplast.core.method.listing import row_implements
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.registry import rows
 from rlplast.run.config_file import dump_config, read_config
@@ -112,7 +112,7 @@ def test_an_update_compiles_as_a_whole_and_does_what_eager_code_does(
     torch.testing.assert_close(compiled.sums, eager.sums, rtol=1e-4, atol=1e-5)
 
 
-LAYERS = [i.name for i in rows("methods") if lists_face({"method": i.name}, "install")]
+LAYERS = [i.name for i in rows("methods") if row_implements({"method": i.name}, "install")]
 
 
 @pytest.mark.usefixtures("aot_eager")

@@ -56,12 +56,15 @@ def test_it_learns_as_our_networks_of_the_same_weights_do() -> None:
     own, _ = build(read_config(config("mlp")))
     for mine, theirs in ((ours.critic, own.critic), (ours.target, own.target)):
         with torch.no_grad():
-            for slot in range(2):
-                pairs = [(mine.fc1, theirs.nets[slot].layers[0])]
-                pairs += [(mine.fc2, theirs.nets[slot].layers[2]), (mine.head, theirs.heads[slot])]
+            for member in range(2):
+                pairs = [(mine.fc1, theirs.nets[member].layers[0])]
+                pairs += [
+                    (mine.fc2, theirs.nets[member].layers[2]),
+                    (mine.head, theirs.heads[member]),
+                ]
                 for stacked, layer in pairs:
-                    layer.weight.copy_(stacked.weight[slot])
-                    layer.bias.copy_(stacked.bias[slot])
+                    layer.weight.copy_(stacked.weight[member])
+                    layer.bias.copy_(stacked.bias[member])
     names = {"net.0": "fc1", "net.2": "fc2", "mean": "mean", "log_std": "log_std"}
     for theirs, mine in names.items():
         state = ours.actor.get_submodule(mine).state_dict()
@@ -72,8 +75,8 @@ def test_it_learns_as_our_networks_of_the_same_weights_do() -> None:
     for theirs, mine in names.items():
         a, b = ours.actor.get_submodule(mine).weight, own.actor.get_submodule(theirs).weight
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
-    for slot in range(2):
-        a, b = ours.critic.fc2.weight[slot], own.critic.nets[slot].layers[2].weight
+    for member in range(2):
+        a, b = ours.critic.fc2.weight[member], own.critic.nets[member].layers[2].weight
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
     batch = own.sample(8, 0)
     found = own.activations("critic", batch)

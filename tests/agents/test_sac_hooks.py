@@ -96,7 +96,7 @@ METHODS = {
 }
 
 
-# The words of the table: each checks one network's Blocks, a stacked critic's slot by slot.
+# The words of the table: each checks one network's Blocks, a stacked critic's member by member.
 
 State = Mapping[str, Tensor]
 Rule = Callable[[list[Block], State, State, State], None]
@@ -275,11 +275,11 @@ def weights(network: Network) -> State:
     return {block.name: block.view.clone() for block in network.blocks}
 
 
-def by_slot(network: Network) -> list[list[Block]]:
+def by_member(network: Network) -> list[list[Block]]:
     """The Blocks of each member; what members share is in each."""
-    slots = sorted({b.spec.slot for b in network.blocks if b.spec.slot is not None})
-    shared = [b for b in network.blocks if b.spec.slot is None]
-    members = [[b for b in network.blocks if b.spec.slot == slot] for slot in slots]
+    members = sorted({b.spec.member for b in network.blocks if b.spec.member is not None})
+    shared = [b for b in network.blocks if b.spec.member is None]
+    members = [[b for b in network.blocks if b.spec.member == member] for member in members]
     return [own + shared for own in members or [[]]]
 
 
@@ -292,7 +292,7 @@ def check_row(row: Row, configs: list[dict[str, Any]], **options: Any) -> None:
     receipts = hooks.fire(None, agent.clock)
     after = everything(agent)
     for name, network in agent.networks.items():
-        members = by_slot(network)
+        members = by_member(network)
         assert len(members) == (2 if name == "critic" else 1)
         for blocks in members:
             RULES[getattr(row, name)](blocks, seen[name], weights(network), network.initial)

@@ -34,9 +34,9 @@ def inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     return normal(BATCH, OBS, dtype=dtype), normal(BATCH, ACTION, seed=1, dtype=dtype).tanh()
 
 
-def slot_of(module: nn.Module, slot: int | None) -> dict[str, Tensor]:
+def member_of(module: nn.Module, member: int | None) -> dict[str, Tensor]:
     weights = {name: tensor.detach() for name, tensor in module.named_parameters()}
-    return weights if slot is None else {name: t[slot] for name, t in weights.items()}
+    return weights if member is None else {name: t[member] for name, t in weights.items()}
 
 
 def hidden_of(trunk: TrunkSpec, weight: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ def test_actor_computes_the_published_formulas(trunk: str, law: str) -> None:
     actor = randomise(Actor(OBS, ACTION, TRUNKS[trunk], -1.5, 0.5, log_std=law), 0)
     obs, _ = inputs()
     mean, log_std = actor(obs)
-    weight = slot_of(actor, None)
+    weight = member_of(actor, None)
     hidden = hidden_of(TRUNKS[trunk], weight, obs)
     raw = F.linear(hidden, weight["log_std.weight"], weight["log_std.bias"])
     expected = F.linear(hidden, weight["mean.weight"], weight["mean.bias"])
@@ -82,18 +82,18 @@ def test_actor_computes_the_published_formulas(trunk: str, law: str) -> None:
     assert mean.dtype == log_std.dtype == torch.float32
 
 
-@pytest.mark.parametrize("slots", [1, 2, 3])
+@pytest.mark.parametrize("members", [1, 2, 3])
 @pytest.mark.parametrize("trunk", TRUNKS)
-def test_critic_computes_every_member_by_the_published_formulas(trunk: str, slots: int) -> None:
-    critic = randomise(Critic(OBS, ACTION, TRUNKS[trunk], slots), 0)
+def test_critic_computes_every_member_by_the_published_formulas(trunk: str, members: int) -> None:
+    critic = randomise(Critic(OBS, ACTION, TRUNKS[trunk], members), 0)
     obs, action = inputs()
     values = critic(obs, action)
-    assert values.shape == (slots, BATCH) and values.dtype == torch.float32
-    for slot in range(slots):
-        weight = slot_of(critic, slot)
+    assert values.shape == (members, BATCH) and values.dtype == torch.float32
+    for member in range(members):
+        weight = member_of(critic, member)
         hidden = hidden_of(TRUNKS[trunk], weight, torch.cat([obs, action], 1))
         expected = F.linear(hidden, weight["head.weight"], weight["head.bias"])[:, 0]
-        torch.testing.assert_close(values[slot], expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(values[member], expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("trunk", slow_but(list(TRUNKS)[:1], TRUNKS))
@@ -145,11 +145,13 @@ def test_default_log_std_is_squashed_between_minus_ten_and_two() -> None:
 
 
 @pytest.mark.parametrize("trunk", TRUNKS)
-@pytest.mark.parametrize("slots", [None, 2])
-def test_taps_are_the_activations_after_each_relu(trunk: str, slots: int | None) -> None:
+@pytest.mark.parametrize("members", [None, 2])
+def test_taps_are_the_activations_after_each_relu(trunk: str, members: int | None) -> None:
     spec, (obs, action) = TRUNKS[trunk], inputs()
-    module: Any = Actor(OBS, ACTION, spec) if slots is None else Critic(OBS, ACTION, spec, slots)
-    given = (obs,) if slots is None else (obs, action)
+    module: Any = (
+        Actor(OBS, ACTION, spec) if members is None else Critic(OBS, ACTION, spec, members)
+    )
+    given = (obs,) if members is None else (obs, action)
     layers = [name for name in forward_order(network(module)) if ".fc1" in name]
     layers = layers or [f"fc{i + 1}" for i in range(spec.blocks)]
     seen: dict[str, Tensor] = {}
@@ -159,7 +161,7 @@ def test_taps_are_the_activations_after_each_relu(trunk: str, slots: int | None)
             lambda module, given, out, layer=layer: seen.update({layer: out.clone()})
         )
     out, taps = module.forward_activations(*given)
-    if slots is None:
+    if members is None:
         expected = {layer: seen[layer].relu() for layer in layers}
     else:
         expected = {f"[{s}].{layer}": seen[layer][s].relu() for layer in layers for s in range(2)}
@@ -193,14 +195,14 @@ def test_declared_order_is_the_order_of_execution(trunk: str) -> None:
 
 
 def test_simba_is_drawn_by_its_laws() -> None:
-    for module, slots in (
+    for module, members in (
         (Actor(30, 9, TrunkSpec("simba", 64, 1)), [None]),
         (Critic(21, 9, TrunkSpec("simba", 64, 2)), [0, 1]),
     ):
         randomise(module, 9)
         network(module)
-        for slot in slots:
-            weights = slot_of(module, slot)
+        for member in members:
+            weights = member_of(module, member)
             for name, weight in weights.items():
                 if name.endswith("norm.weight"):
                     assert (weight == 1).all()
@@ -234,7 +236,7 @@ def test_mlp_is_drawn_by_torchs_own_law() -> None:
 
 
 @pytest.mark.parametrize("trunk", TRUNKS)
-def test_init_repeats_with_its_stream_and_differs_between_slots(trunk: str) -> None:
+def test_init_repeats_with_its_stream_and_differs_between_members(trunk: str) -> None:
     def weights(seed: int) -> dict[str, Tensor]:
         made = network(Critic(OBS, ACTION, TRUNKS[trunk]), seed)
         return {b.name: b.view.clone() for b in made.blocks if b.role == "weight"}
@@ -315,19 +317,19 @@ def test_swr_gives_each_simba_head_the_factor_of_the_last_norm_and_its_own(rule:
 @torch.no_grad()
 def test_methods_on_stacked_critics_equal_those_on_separate_ones(method: str, trunk: str) -> None:
     critic = randomise(Critic(OBS, ACTION, TRUNKS[trunk]), 0)
-    start = [slot_of(critic, slot) for slot in range(2)]
+    start = [member_of(critic, member) for member in range(2)]
     start = [{name: t.clone() for name, t in weights.items()} for weights in start]
     made = Network("critic", critic)
     randomise(critic, 1, std=2.0)
-    for slot in range(2):
+    for member in range(2):
         alone = _TrunkNetwork(OBS + ACTION, TRUNKS[trunk], {"head": 1})
-        alone.load_state_dict(slot_of(critic, slot))
-        getattr(rlplast, method)(Network("q", alone, initial=start[slot]))
-        start[slot] = slot_of(alone, None)
+        alone.load_state_dict(member_of(critic, member))
+        getattr(rlplast, method)(Network("q", alone, initial=start[member]))
+        start[member] = member_of(alone, None)
     getattr(rlplast, method)(made)
-    for slot in range(2):
-        for name, weight in slot_of(critic, slot).items():
-            torch.testing.assert_close(weight, start[slot][name], rtol=1e-6, atol=1e-6)
+    for member in range(2):
+        for name, weight in member_of(critic, member).items():
+            torch.testing.assert_close(weight, start[member][name], rtol=1e-6, atol=1e-6)
 
 
 # --- temperature ------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ def copies(batch: SACBatch) -> SACBatch:
 def critic_weights(agent: SAC, module: torch.nn.Module) -> list[dict[str, torch.Tensor]]:
     """The members of a stacked critic, one dictionary each."""
     state = module.state_dict()
-    slots = agent.config.agent.critics
-    return [{name: tensor[i] for name, tensor in state.items()} for i in range(slots)]
+    members = agent.config.agent.critics
+    return [{name: tensor[i] for name, tensor in state.items()} for i in range(members)]
 
 
 def twin_of(agent: SAC) -> SACTwin:

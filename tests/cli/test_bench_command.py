@@ -109,7 +109,7 @@ def test_a_choice_is_right_if_the_run_takes_no_longer(choice: str, count: int, s
 def test_the_table_says_when_compiling_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     slower = Side([0.005], setup=1.0)
     measured = SIDES | {"graph": slower}
-    monkeypatch.setattr("rlplast.cli.bench_command.measure", lambda config, tell: measured)
+    monkeypatch.setattr("rlplast.cli.bench_command.measure", lambda config, report: measured)
     rows = table(command("bench", small_file("dqn", tmp_path)))
     assert [row[-1] for row in rows.values()] == ["", "20,000 updates", "never"]
     assert [row[1] for row in rows.values()] == ["0.0", "20.0", "1.0"]

@@ -100,19 +100,19 @@ def test_the_reference_is_a_copy_made_one_update_before(family: str) -> None:
 def test_stacked_critics_equal_two_separate_ones() -> None:
     pair, (x, _) = build("stacked"), data("stacked")
     members = [Critic() for _ in range(2)]
-    for slot, member in enumerate(members):
-        member.load_state_dict({n: t[slot] for n, t in pair.state_dict().items()})
+    for index, member in enumerate(members):
+        member.load_state_dict({n: t[index] for n, t in pair.state_dict().items()})
     loops = [Loop(module, x) for module in (pair, *members)]
     with torch.no_grad():
         for name, parameter in pair.named_parameters():
             parameter.add_(0.1 * parameter.flip(0))
-            for slot, member in enumerate(members):
-                member.get_parameter(name).copy_(parameter[slot])
+            for index, member in enumerate(members):
+                member.get_parameter(name).copy_(parameter[index])
     for loop in loops:
         loop.hooks.step(updates=1)
     torch.testing.assert_close(loops[0].term(), loops[1].term() + loops[2].term())
-    for slot, alone in enumerate(loops[1:]):
-        own = [gradient[slot] for gradient in loops[0].gradients()]
+    for index, alone in enumerate(loops[1:]):
+        own = [gradient[index] for gradient in loops[0].gradients()]
         torch.testing.assert_close(own, alone.gradients(), rtol=1e-5, atol=1e-7)
 
 

@@ -47,7 +47,7 @@ def neurons(module: nn.Module, read: Callable[[Tensor], Any] = lambda p: p) -> d
             found |= {f"{path}.{n}": read(p) for n, p in layer.named_parameters()}
         elif isinstance(layer, StackedLinear):
             for name, p in layer.named_parameters():
-                found |= {f"{path}.{name}[{slot}]": read(p)[slot] for slot in range(len(p))}
+                found |= {f"{path}.{name}[{member}]": read(p)[member] for member in range(len(p))}
     return found
 
 

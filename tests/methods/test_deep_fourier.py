@@ -89,8 +89,8 @@ def test_our_networks_give_sines_and_cosines_of_half_as_many_units(name: str) ->
         taps = any_module.forward_activations(*inputs)[1]
         own = [tap for key, tap in taps.items() if key.partition("].")[2] == path or key == path]
         z, convs = seen["z"], seen["z"].ndim == 4
-        for slot, tap in enumerate(own):
-            mine = z[slot] if len(own) > 1 else z.flatten(0, 1) if name == "gpt" else z
+        for member, tap in enumerate(own):
+            mine = z[member] if len(own) > 1 else z.flatten(0, 1) if name == "gpt" else z
             units = tap.mT if name == "vit" else tap
             torch.testing.assert_close(units, naive.fourier(mine, 1 if convs else -1))
             one, two = units.chunk(2, 1 if convs else -1)

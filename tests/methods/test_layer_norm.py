@@ -35,7 +35,7 @@ def test_outputs_are_normalised_before_nonlinearities(net: str, affine: bool) ->
 
         def normed(layer: nn.Module, args: Any, out: Tensor) -> Tensor:
             if net == "stacked":
-                members = [[None if t is None else t[slot] for t in pair] for slot in range(2)]
+                members = [[None if t is None else t[member] for t in pair] for member in range(2)]
                 return torch.stack(
                     [layer_norm(z, *own, eps=1e-3) for z, own in zip(out, members, strict=True)]
                 )

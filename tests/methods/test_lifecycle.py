@@ -249,9 +249,9 @@ def test_unbatched_channels_last_and_grouped_convs_are_masked_by_channel() -> No
 def test_stacked_layer_is_two_separate_ones(params: dict[str, Any]) -> None:
     pair, members = StackedPair(), [Critic(), Critic()]
     rlplast.replace_layers(pair, **SHORT, **params)
-    for slot, member in enumerate(members):
+    for index, member in enumerate(members):
         rlplast.replace_layers(member, **SHORT, **params)
-        state = {name: t[slot] for name, t in pair.state_dict().items()}
+        state = {name: t[index] for name, t in pair.state_dict().items()}
         member.load_state_dict(state)
     modules: list[nn.Module] = [pair, *members]
     optimizers = [torch.optim.Adam(m.parameters(), lr=0.05) for m in modules]
@@ -265,9 +265,9 @@ def test_stacked_layer_is_two_separate_ones(params: dict[str, Any]) -> None:
             optimizer.step()
             rlplast.tick(networks[i])
         for name, tensor in pair.state_dict().items():
-            for slot, member in enumerate(members):
+            for index, member in enumerate(members):
                 other = member.state_dict()[name]
-                torch.testing.assert_close(tensor[slot], other, rtol=1e-4, atol=1e-5, msg=name)
+                torch.testing.assert_close(tensor[index], other, rtol=1e-4, atol=1e-5, msg=name)
     assert int(layers_of(pair)["fc2"].revivals.min()) >= 3
     assert not torch.equal(*layers_of(pair)["fc2"].life_max)
 
@@ -308,12 +308,12 @@ def test_buffers_are_in_the_state_dict_and_in_blocks_of_kind_lifecycle() -> None
         blocks = [b for b in blocks_of(module) if b.path == prefix[:-1]]
         kinds = {b.spec.tensor: (b.role, b.kind) for b in blocks if b.role == "buffer"}
         assert kinds == dict.fromkeys(["seed", *counters, *memories], ("buffer", "lifecycle"))
-        slots = 2 if prefix == "fc1." else 1
-        assert len(blocks) == slots * len(own)
+        copies = 2 if prefix == "fc1." else 1
+        assert len(blocks) == copies * len(own)
         weights, memories_ = (
             [b for b in blocks if b.spec.tensor == tensor] for tensor in ("weight", "memory_weight")
         )
-        for block, memory in zip(weights, memories_, strict=True):  # slot by slot
+        for block, memory in zip(weights, memories_, strict=True):  # member by member
             assert block.memory is not None
             assert block.memory.data_ptr() == memory.view.data_ptr()
             assert block.memory.shape == block.view.shape
@@ -346,7 +346,7 @@ def test_durations_come_from_the_seed_the_place_and_the_range() -> None:
     assert all(torch.equal(first[n], again[n]) for n in first)
     assert not all(torch.equal(first[n], other[n]) for n in first)
     recoveries = torch.cat([t.flatten() for n, t in first.items() if "recovery" in n])
-    assert len(recoveries.unique()) > 20  # 24 units in two layers of two slots
+    assert len(recoveries.unique()) > 20  # 24 units in two layers of two members
     assert recoveries.min() >= 1000 and recoveries.max() <= 9000
     lives = torch.cat([t.flatten() for n, t in first.items() if "life" in n])
     assert set(lives.tolist()) == {10, 11, 12}

@@ -143,11 +143,11 @@ def test_a_convs_norm_spans_channels_and_pixels_and_a_members_its_own_units() ->
         push(pair.module)
         layer = pair.module.get_submodule("fc1")
         x = normal(4, 5, seed=2)
-        for slot in range(2):
+        for member in range(2):
             norm = layer.norm
-            affine = (norm.weight[slot], norm.bias[slot]) if rule == "project" else ()
-            wanted = naive.layer_norm(x @ layer.weight[slot].T, *affine)  # type: ignore[index]
-            torch.testing.assert_close(layer(x)[slot], wanted, rtol=1e-4, atol=1e-5)
+            affine = (norm.weight[member], norm.bias[member]) if rule == "project" else ()
+            wanted = naive.layer_norm(x @ layer.weight[member].T, *affine)  # type: ignore[index]
+            torch.testing.assert_close(layer(x)[member], wanted, rtol=1e-4, atol=1e-5)
 
 
 # --- the projection -----------------------------------------------------------------------

@@ -138,10 +138,10 @@ def test_members_of_a_stack_meet_the_same_member() -> None:
     driven = Driven(network, coef=0.3)
     driven.remember(old)
     expected = 0.0
-    for slot in range(2):
+    for member in range(2):
         critic, first = Critic(), Critic()
-        critic.load_state_dict({n: t[slot] for n, t in network.module.state_dict().items()})
-        first.load_state_dict({n: t[slot] for n, t in old.state_dict().items()})
+        critic.load_state_dict({n: t[member] for n, t in network.module.state_dict().items()})
+        first.load_state_dict({n: t[member] for n, t in old.state_dict().items()})
         alone = Driven(Network("net", critic), coef=0.3)
         alone.remember(first)
         expected += alone.value()

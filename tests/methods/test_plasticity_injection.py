@@ -253,51 +253,51 @@ def test_in_low_precision_no_output_changes_either() -> None:
 # --- against the twin ---------------------------------------------------------------------
 
 
-def heads_of(module: nn.Module, paths: list[str], slot: int | None) -> naive.Head:
+def heads_of(module: nn.Module, paths: list[str], member: int | None) -> naive.Head:
     layers = [module.get_submodule(path) for path in paths]
     pairs = [(layer.weight.detach(), layer.bias.detach()) for layer in layers]  # type: ignore
-    return [(w, b) if slot is None else (w[slot], b[slot]) for w, b in pairs]
+    return [(w, b) if member is None else (w[member], b[member]) for w, b in pairs]
 
 
-@pytest.mark.parametrize("slot", [None, 0, 1])
+@pytest.mark.parametrize("member", [None, 0, 1])
 @pytest.mark.parametrize("depth", [1, 2])
-def test_values_gradients_and_sgd_steps_are_the_twins(depth: int, slot: int | None) -> None:
-    net = "mlp" if slot is None else "stacked"
+def test_values_gradients_and_sgd_steps_are_the_twins(depth: int, member: int | None) -> None:
+    net = "mlp" if member is None else "stacked"
     with preserve_global_rng():
         torch.manual_seed(0)
         module = NETS[net].make().double()
-    layers = ["2", "4"] if slot is None else ["fc2", "head"]
-    encoder = ["0", "2"] if slot is None else ["fc1", "fc2"]
+    layers = ["2", "4"] if member is None else ["fc2", "head"]
+    encoder = ["0", "2"] if member is None else ["fc1", "fc2"]
     paths, encoder = layers[-depth:], encoder[: 3 - depth]
     rlplast.replace_layers(module, "plasticity_injection", layers=depth)
     network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
-    old = naive.copied(heads_of(module, paths, slot))
+    old = naive.copied(heads_of(module, paths, member))
     rlplast.apply("plasticity_injection", network)
-    twin = naive.inject(old, heads_of(module, paths, slot))
+    twin = naive.inject(old, heads_of(module, paths, member))
     for step in range(4):
         raw = normal(6, 5, seed=step).double()
         out = module(raw)
-        x = raw if slot is None else raw.expand(2, -1, -1)
+        x = raw if member is None else raw.expand(2, -1, -1)
         for path in encoder:
             x = torch.relu(module.get_submodule(path)(x))
         x = x.detach().requires_grad_()
-        below = x if slot is None else x[slot]
+        below = x if member is None else x[member]
         values = naive.forward(twin, below.detach())
-        ours = out if slot is None else out[slot]
+        ours = out if member is None else out[member]
         torch.testing.assert_close(ours.detach(), values, rtol=1e-12, atol=1e-14)
         upstream = normal(*values.shape, seed=50 + step).double()
         y, steps = x, [module.get_submodule(path) for path in paths]
         for i, layer in enumerate(steps):
             y = layer(torch.relu(y) if i else y)
-        whole = y if slot is None else y[slot]
+        whole = y if member is None else y[member]
         parameters = [p for layer in steps for p in (layer.weight, layer.bias)]
         *grads, to_encoder = torch.autograd.grad((whole * upstream).sum(), [*parameters, x])
         theirs, from_head = naive.backward(twin, below.detach(), upstream)
         flat = [t for layer in theirs for t in layer]
         for mine, wanted in zip(grads, flat, strict=True):
-            mine = mine if slot is None else mine[slot]
+            mine = mine if member is None else mine[member]
             torch.testing.assert_close(mine, wanted, rtol=1e-10, atol=1e-13)
-        mine = to_encoder if slot is None else to_encoder[slot]
+        mine = to_encoder if member is None else to_encoder[member]
         torch.testing.assert_close(mine, from_head, rtol=1e-10, atol=1e-13)
         twin = naive.sgd_step(twin, below.detach(), upstream, lr=0.05)
         with torch.no_grad():

@@ -27,10 +27,10 @@ def gradients(made: Trained, x: Tensor, scale: float = 1.0) -> dict[str, Tensor]
     (module(x).square().mean() * scale).backward()
     found = {}
     for name in made.groups:
-        slot, _, path = name.rpartition("].")
+        member, _, path = name.rpartition("].")
         gradient = module.get_parameter(f"{path}.weight").grad
         assert gradient is not None
-        found[name] = gradient[int(slot[1:])] if slot else gradient
+        found[name] = gradient[int(member[1:])] if member else gradient
     return found
 
 

@@ -40,7 +40,7 @@ def weights_of(net: str) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for name, p in NETS[net].module().named_parameters():
         if net == "stacked":
-            members = {f"[{slot}].{name}": tuple(p.shape[1:]) for slot in range(2)}
+            members = {f"[{member}].{name}": tuple(p.shape[1:]) for member in range(2)}
             found |= members if name.endswith("weight") else {}
         elif p.ndim > 1:
             found[name] = tuple(p.shape)
@@ -193,9 +193,9 @@ def test_dropped_weights_that_have_the_largest_gradient_come_back_as_they_were()
 def test_a_stack_of_two_is_two_networks(optimizer: str) -> None:
     stack, (x, y) = build("stacked"), data("stacked")
     members: list[nn.Module] = []
-    for slot in range(2):
+    for index in range(2):
         member = Critic()
-        member.load_state_dict({n: t[slot].clone() for n, t in stack.state_dict().items()})
+        member.load_state_dict({n: t[index].clone() for n, t in stack.state_dict().items()})
         members.append(member)
     losses = [lambda: loss_of(stack, x, y)]
     losses += [lambda m=m, i=i: F.mse_loss(m(x), y[i]) for i, m in enumerate(members)]
@@ -210,14 +210,14 @@ def test_a_stack_of_two_is_two_networks(optimizer: str) -> None:
             loss().backward()
             by.step()
             hooks.step(updates=update)
-    for slot, member in enumerate(members):
-        masks = masks_of(driven[1 + slot][1])
+    for index, member in enumerate(members):
+        masks = masks_of(driven[1 + index][1])
         assert masks
         for name, mask in masks.items():
-            assert torch.equal(masks_of(driven[0][1])[f"[{slot}].{name}"], mask)
+            assert torch.equal(masks_of(driven[0][1])[f"[{index}].{name}"], mask)
         for name, tensor in member.named_parameters():
             torch.testing.assert_close(
-                stack.get_parameter(name)[slot], tensor, rtol=1e-5, atol=1e-6
+                stack.get_parameter(name)[index], tensor, rtol=1e-5, atol=1e-6
             )
 
 

@@ -120,7 +120,7 @@ def test_a_target_edited_alike_follows_the_declared_order() -> None:
 
 
 @pytest.mark.parametrize("rule", ["exact", "printed"])
-def test_each_slot_of_a_stacked_network_is_a_chain_of_its_own(rule: str) -> None:
+def test_each_member_of_a_stacked_network_is_a_chain_of_its_own(rule: str) -> None:
     def stacked() -> nn.Sequential:
         return nn.Sequential(StackedLinear(2, 4, 6), nn.ReLU(), StackedLinear(2, 6, 3))
 
@@ -131,16 +131,18 @@ def test_each_slot_of_a_stacked_network_is_a_chain_of_its_own(rule: str) -> None
     before = snapshot(module)
     rlplast.swr(network, coef=0.3, rule=rule)
     after = snapshot(module)
-    for slot in range(2):
+    for member in range(2):
         layers = [
-            SwrLayer("head", before[f"{i}.weight"][slot].numpy(), before[f"{i}.bias"][slot].numpy())
+            SwrLayer(
+                "head", before[f"{i}.weight"][member].numpy(), before[f"{i}.bias"][member].numpy()
+            )
             for i in (0, 2)
         ]
-        anchors = [float(start[f"{i}.weight"][slot].norm()) for i in (0, 2)]
+        anchors = [float(start[f"{i}.weight"][member].norm()) for i in (0, 2)]
         for i, layer in zip((0, 2), swr_twin(layers, anchors, 0.3, 0.3, rule)[0], strict=True):
             assert layer.weight is not None and layer.bias is not None
-            np.testing.assert_allclose(after[f"{i}.weight"][slot], layer.weight, rtol=1e-12)
-            np.testing.assert_allclose(after[f"{i}.bias"][slot], layer.bias, rtol=1e-12)
+            np.testing.assert_allclose(after[f"{i}.weight"][member], layer.weight, rtol=1e-12)
+            np.testing.assert_allclose(after[f"{i}.bias"][member], layer.bias, rtol=1e-12)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -60,21 +60,21 @@ def test_value_and_gradient_are_those_of_a_loop_over_matrices(method: str, famil
 def test_stacked_critics_equal_two_separate_ones(method: str) -> None:
     network, start = moved("stacked")
     members = []
-    for slot in range(2):
+    for index in range(2):
         critic, first = Critic(), Critic()
-        critic.load_state_dict({n: t[slot] for n, t in network.module.state_dict().items()})
-        first.load_state_dict({n: t[slot] for n, t in start.state_dict().items()})
+        critic.load_state_dict({n: t[index] for n, t in network.module.state_dict().items()})
+        first.load_state_dict({n: t[index] for n, t in start.state_dict().items()})
         members.append(Network("net", critic, initial=first.state_dict()))
     terms = [term(method, made) for made in (network, *members)]
     for made in terms:
         made.backward()
     torch.testing.assert_close(terms[0], terms[1] + terms[2], rtol=1e-6, atol=0)
-    for slot, member in enumerate(members):
+    for index, member in enumerate(members):
         alone = gradients(member.module)
         for name, grad in gradients(network.module).items():
             assert (grad is None) == (alone[name] is None)
             if grad is not None:
-                torch.testing.assert_close(grad[slot], alone[name], rtol=1e-6, atol=1e-7)
+                torch.testing.assert_close(grad[index], alone[name], rtol=1e-6, atol=1e-7)
 
 
 @every_method
@@ -215,7 +215,7 @@ def test_terms_do_not_move_weights() -> None:
         assert_same(before, dict(network.module.state_dict()))
 
 
-def test_stacked_pair_has_one_block_per_slot() -> None:
+def test_stacked_pair_has_one_block_per_member() -> None:
     network = Network("net", StackedPair())
     assert [b.live().shape for b in network.blocks[:2]] == [(6, 5), (6,)]
     assert all(b.live().requires_grad and not b.view.requires_grad for b in network.blocks)

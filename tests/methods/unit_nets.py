@@ -102,17 +102,17 @@ def _of_residual(module: nn.Module) -> Chains:
 def _of_stacked(module: nn.Module) -> Chains:
     """A list of layers of its own for each member."""
 
-    def member(slot: int, first: str, second: str) -> Layer:
+    def member(member: int, first: str, second: str) -> Layer:
         one, two = module.get_submodule(first), module.get_submodule(second)
-        tensors = [t.detach()[slot] for t in (one.weight, one.bias, two.weight, two.bias)]  # type: ignore
+        tensors = [t.detach()[member] for t in (one.weight, one.bias, two.weight, two.bias)]  # type: ignore
         return Layer(tensors[0], tensors[1], tensors[2], False, b_next=tensors[3])
 
     return [
         {
-            f"[{slot}].{first}": member(slot, first, second)
+            f"[{member}].{first}": member(member, first, second)
             for first, second in (("fc1", "fc2"), ("fc2", "head"))
         }
-        for slot in range(2)
+        for member in range(2)
     ]
 
 
@@ -188,12 +188,12 @@ def entries(module: nn.Module, net: str, masks: dict[str, list[bool]]) -> dict[s
 
 
 def _place(whole: Tensor, part: Tensor) -> tuple[int, ...] | None:
-    """Where in `whole` a part lies: everywhere, or in a slot."""
+    """Where in `whole` a part lies: everywhere, or in a member."""
     if whole.shape == part.shape:
         return () if whole.data_ptr() == part.data_ptr() else None
     if whole.ndim > 0 and whole.shape[1:] == part.shape:
-        slots = [s for s in range(len(whole)) if whole[s].data_ptr() == part.data_ptr()]
-        return (slots[0],) if slots else None
+        members = [s for s in range(len(whole)) if whole[s].data_ptr() == part.data_ptr()]
+        return (members[0],) if members else None
     return None
 
 

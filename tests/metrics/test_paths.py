@@ -181,8 +181,8 @@ def test_an_actor_takes_its_larger_head_and_critics_have_a_path_each(trunk: str)
         critic.head.weight[1] *= 3
     found = longest_path(Network("critic", critic), lambda module: module(obs, action))
     assert list(found) == [("[0]",), ("[1]",)]
-    for slot, path in enumerate(found.values()):
-        expected = product(critic, lambda m, i=slot: norm(m.weight[i]), [critic.head])
+    for member, path in enumerate(found.values()):
+        expected = product(critic, lambda m, i=member: norm(m.weight[i]), [critic.head])
         assert float(path.bound) == pytest.approx(expected, rel=1e-5)
 
 

@@ -217,8 +217,8 @@ def test_grama_share_counts_the_units_of_all_members_whose_weights_get_no_gradie
     assert all(p.grad is None for p in module.parameters())
     module(x).square().mean().backward()
     masks = [
-        naive.inactive(gradient[slot], 0.01)
-        for slot in range(2)
+        naive.inactive(gradient[member], 0.01)
+        for member in range(2)
         for name in ("fc1", "fc2")
         if (gradient := module.get_parameter(f"{name}.weight").grad) is not None
     ]

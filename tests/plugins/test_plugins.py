@@ -102,7 +102,7 @@ BROKEN: Mapping[str, tuple[str, str, str]] = {
     "syntax": (plugins.METHODS, "def f(:\n", "SyntaxError: invalid syntax"),
     "exit": (plugins.METHODS, "import sys\nsys.exit('no\\nlicence')\n", "SystemExit: no licence"),
     "method": (plugins.METHODS, method_called("fire"), "already has a 'fire', from rlplast"),
-    "face": (
+    "function": (
         plugins.METHODS,
         "import rlplast\nrlplast.method('x', source='')(type('X', (rlplast.Method,), {}))\n",
         "'x' is listed under 'layers' and has no install()",

@@ -15,6 +15,6 @@ def svg(spec: Spec) -> str:
     return drawing.svg(json.loads(json.dumps(_printable(spec))), VERSION, PAPER)
 
 
-def undrawn(specs: Mapping[str, Spec], told: Any) -> dict[str, Picture]:
+def undrawn(specs: Mapping[str, Spec], warn: Any) -> dict[str, Picture]:
     """Empty pictures."""
     return dict.fromkeys(specs, Picture("<svg ></svg>", b""))

@@ -113,7 +113,7 @@ def test_a_report_is_written_without_pictures_and_older_ones_are_gone(
     out.mkdir()
     (out / "curve-asterix.svg").write_text("older")
     (out / "score-asterix.svg").write_text("older")
-    page = write_report(found, summarise(found), out, told=told.append)
+    page = write_report(found, summarise(found), out, warn=told.append)
     assert "curve-asterix" in page.read_text()
     names = {path.name for path in out.iterdir()}
     assert names == {"report.html", "summary.csv", "curve-asterix.svg", "curve-asterix.png"}

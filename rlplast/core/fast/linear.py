@@ -150,7 +150,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class _StackedAffine(torch.autograd.Function):
-    """x Wᵀ + b per slot, with the weight's gradient laid out as the weight.
+    """x Wᵀ + b per member, with the weight's gradient laid out as the weight.
 
     Left to autograd it is the transpose of a product, and turning it over for the optimizer cost
     35 ms of a 200 ms update of SimBa's twin critics.
@@ -185,12 +185,12 @@ def stacked_affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x Wᵀ + b of every member of a stack.
 
     Args:
-        x: shape (slots, batch, d_in).
-        weight: shape (slots, d_out, d_in).
-        bias: shape (slots, d_out), or None.
+        x: shape (members, batch, d_in).
+        weight: shape (members, d_out, d_in).
+        bias: shape (members, d_out), or None.
 
     Returns:
-        Shape (slots, batch, d_out).
+        Shape (members, batch, d_out).
     """
     if x.dtype == torch.float32 and uses_onednn(x.shape[1], weight):  # member by member
         biases = [None] * len(weight) if bias is None else bias.unbind()

@@ -85,7 +85,7 @@ def _outputs(network: Network, source: Source, batch: Any) -> list[Tensor]:
 def _tensors(module: nn.Module, output: Any) -> list[Tensor]:
     """Return the tensors of an output, each member's of a stacked layer."""
     if isinstance(output, Tensor):
-        return list(output) if hasattr(module, "slots") else [output]
+        return list(output) if hasattr(module, "members") else [output]
     found = output.values() if isinstance(output, dict) else output
     found = found if isinstance(output, dict | list | tuple) else ()
     return [t for t in found if isinstance(t, Tensor) and t.is_floating_point()]

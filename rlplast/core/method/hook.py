@@ -17,7 +17,7 @@ from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
 from rlplast.core.method.context import Activations, Context, Source
 from rlplast.core.method.deviation import deviation
 from rlplast.core.method.firing import Planned, carry_out
-from rlplast.core.method.method import Method, State, has_face, readable
+from rlplast.core.method.method import Method, State, implements, readable
 from rlplast.core.method.readings import Inside, Probe
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.schedule import Schedule
@@ -106,7 +106,7 @@ class Hook:
                 f"{self.label} reads batches of data, which an update has no time for: allowed are "
                 "schedules such as at: 50%, every: 1000 updates, on: phase_start"
             )
-        if inside and self.method.key == "hooks" and has_face(self.method, "term"):
+        if inside and self.method.key == "hooks" and implements(self.method, "term"):
             raise ConfigError(
                 f"{self.label} adds a term to the updates between its firings: allowed are "
                 "schedules such as every: 10000 updates, on: phase_start"
@@ -150,11 +150,7 @@ class Hook:
                 refuse_low_precision(network, block)
 
     def _check_layers(self, network: Network) -> None:
-        """Refuse layers that the method, or the optimizer policy, cannot keep to.
-
-        Raises:
-            ConfigError: naming what would be changed outside of them.
-        """
+        """Refuse layers that the method, or the optimizer policy, cannot keep to."""
         if self.scope.layers is None:
             return
         left = self.scope.left(network)
@@ -179,7 +175,7 @@ class Hook:
     @property
     def follows(self) -> bool:
         """Whether the method's state follows every update, besides its schedule."""
-        return has_face(self.method, "follow")
+        return implements(self.method, "follow")
 
     def fires_inside(self, clock: Clock) -> bool:
         """Whether this fires inside the update that brings the run to `clock`."""
@@ -242,8 +238,8 @@ class Hook:
             optimizer=self.optimizer,
             followers=self.followers,
         )
-        said = [replace(r, layers=self.scope.layers) for r in receipts]
-        return [replace(r, deviation=d) for r, d in zip(said, moved, strict=True)]
+        scoped = [replace(r, layers=self.scope.layers) for r in receipts]
+        return [replace(r, deviation=d) for r, d in zip(scoped, moved, strict=True)]
 
     def _deviation(self, network: Network, edits: Sequence[Edit], clock: Clock) -> float | None:
         """Return how far a plan moves a network's outputs, if the method wants that measured."""

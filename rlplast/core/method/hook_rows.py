@@ -58,15 +58,15 @@ def hook_of(label: str, config: Mapping[str, Any], about: HookList, seen: Iterab
         ConfigError: naming the key and what is allowed.
     """
     row = parse_row(label, config, "hooks", about.networks)
-    said = {key: config.get(key) for key in KEYS}
-    schedule = Schedule.parse(said, about.total, row.label, about.horizon)
+    timing = {key: config.get(key) for key in KEYS}
+    schedule = Schedule.parse(timing, about.total, row.label, about.horizon)
     schedule.check_units(schedule.units() if about.units is None else about.units, row.label)
     _check_once(row, schedule)
     if schedule.when is not None and about.measured is not None:
         schedule.when.check(about.measured, about.networks, f"{row.label}.when")
     optimizer, followers = _policies(row.label, config, row.method, schedule.every_update)
     chosen = {name: about.networks[name] for name in row.networks}
-    named = scope(_said(config, "scope", "all"), f"{row.label}.scope")
+    named = scope(_value_or(config, "scope", "all"), f"{row.label}.scope")
     identity = hook_identity(config, schedule)
     alike = sum(key == identity or key.startswith(f"{identity} #") for key in seen)
     return Hook(
@@ -110,8 +110,8 @@ def _policies(
     label: str, config: Mapping[str, Any], method: Method, every: bool
 ) -> tuple[str, str]:
     optimizer, followers = ("keep", "leave") if every else method.policies
-    optimizer = _said(config, "optimizer", optimizer)
-    followers = _said(config, "followers", followers)
+    optimizer = _value_or(config, "optimizer", optimizer)
+    followers = _value_or(config, "followers", followers)
     check_policy(optimizer, followers, label)
     if every and (optimizer, followers) != ("keep", "leave"):
         raise ConfigError(
@@ -121,6 +121,6 @@ def _policies(
     return optimizer, followers
 
 
-def _said(config: Mapping[str, Any], key: str, default: str) -> Any:
+def _value_or(config: Mapping[str, Any], key: str, default: str) -> Any:
     """Return what an entry says under a key; the default for null too."""
     return default if config.get(key) is None else config[key]

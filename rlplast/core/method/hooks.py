@@ -1,6 +1,6 @@
 """Hooks: all hooks of a run; fires those that are due and returns receipts.
 
-- `Hooks`: parses a config's hook list, and is told where the run is.
+- `Hooks`: parses a config's hook list, and fires what is due as the clock moves.
 """
 
 import numbers
@@ -19,7 +19,7 @@ from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.hook import Hook
 from rlplast.core.method.hook_rows import HookList, hook_identity, hook_of
 from rlplast.core.method.inner import hook_terms, inside_updates
-from rlplast.core.method.method import has_face
+from rlplast.core.method.method import implements
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
@@ -95,14 +95,14 @@ class Hooks:
         self.horizon = horizon or Clock(**{self.total.unit: int(self.total.value)})
         self.ends = [(unit, end) for unit, end in asdict(self.horizon).items() if end > 0]
         self.clock: Clock | None = None
-        self.counted: set[str] = set()  # units that `step` was told
+        self.counted: set[str] = set()  # units that `step` was called with
         own = None
         if source is None and probe is not None:
             source = own = OwnSource(networks, probe, loss, seed)
         self.networks, self.source = dict(networks), source
         if penalties is not None and not isinstance(penalties, Penalties):
-            said = {"total": self.total, "units": units, "horizon": self.horizon, "seed": seed}
-            penalties = Penalties(penalties, networks, source, **said)
+            settings = {"total": self.total, "units": units, "horizon": self.horizon, "seed": seed}
+            penalties = Penalties(penalties, networks, source, **settings)
         self.penalties = penalties
         terms = () if penalties is None else penalties.terms
         self.hooks = inside_updates(networks.values(), terms)
@@ -124,7 +124,7 @@ class Hooks:
         self.scheduled = [h for h in plain if not h.schedule.every_update]
         self.every_update = [h for h in self.hooks if h.schedule.every_update]
         inside = [h for h in self.hooks if h.schedule.every_update or h.follows]
-        # What penalties remember of an update's weights is what it leaves behind.
+        # Penalties come last: they remember the weights at the end of an update.
         self.inside = sorted(inside, key=lambda h: h.method.key == "penalties")
         _check_evaluation(self.hooks)
 
@@ -140,8 +140,8 @@ class Hooks:
     def fire(self, previous: Clock | None, clock: Clock) -> list[Receipt]:
         """Fire the hooks due after `previous` and at or before `clock`, in list order.
 
-        Nothing is due at the very end of a run, just as ``at: 100%`` is refused: a reset
-        there could only spoil what the run leaves behind.
+        Nothing fires at the end of a run: a reset there could only spoil the final weights. So
+        ``at: 100%`` is refused.
         """
         receipts: list[Receipt] = []
         if not self.scheduled:
@@ -154,7 +154,7 @@ class Hooks:
         return receipts
 
     def observe(self, values: Mapping[str, float], clock: Clock | None = None) -> list[Receipt]:
-        """Tell the hooks what was measured, and fire those whose condition holds, in order.
+        """Take measured values, and fire the hooks whose condition holds, in list order.
 
         Each value is read once. A condition whose value is not given does not fire. Nothing fires
         at the end of a run.
@@ -201,7 +201,7 @@ class Hooks:
         return torch.stack(terms).sum() if terms else torch.zeros((), device=device)
 
     def measure(self) -> dict[str, float]:
-        """Return ``metric/<name>/<network>[/<tensor>]`` values of now; `observe` can be told them.
+        """Return ``metric/<name>/<network>[/<tensor>]`` values of now; `observe` takes them.
 
         They are read from weights and from a batch of the probe, drawn in a stream of its own. The
         training stays as it is. A network without hidden units has no metrics of features.
@@ -223,10 +223,10 @@ class Hooks:
         return sorted({condition.key(name) for condition, name in pairs if condition is not None})
 
     def check_found(self, values: Mapping[str, float]) -> None:
-        """Check that what conditions read is among what was measured at one moment.
+        """Check that the values of one measurement include those that conditions read.
 
         Raises:
-            ConfigError: if a value that a condition reads is not there and its like is.
+            ConfigError: if a condition reads a value that is not there, and others like it are.
         """
         for hook in self.conditional:
             if hook.schedule.when is not None:
@@ -234,7 +234,9 @@ class Hooks:
                 hook.schedule.when.check_found(values, names, f"{hook.label}.when")
 
     def held_back(self, state: Mapping[str, Any], clock: Clock) -> Clock | None:
-        """Return up to where a run that ended at `clock` has fired, if this one goes on.
+        """Return the clock up to which a run that ended at `clock` has fired.
+
+        It fired nothing at its end. None if this run has nothing to catch up on.
 
         Args:
             state: what `state_dict` returned at the end of the shorter run.
@@ -264,9 +266,9 @@ class Hooks:
     def after_update(
         self, clock: Clock, activations: Mapping[str, Activations] | None = None
     ) -> None:
-        """Fire the every-update hooks, those of layers first and of penalties last.
+        """Fire the every-update hooks: layers first, hooks in list order, penalties last.
 
-        States that follow every update do so, in the order of the list.
+        Methods with a `follow` update their state in the same pass.
 
         Args:
             clock: the clock, which counts the update.
@@ -279,14 +281,14 @@ class Hooks:
                 hook.after_update(clock, self.seed, activations)
 
     def inside_key(self, clock: Clock) -> Hashable:
-        """Return what of a clock `after_update` depends on: part of a captured update's key."""
+        """Return a key that is equal for clocks at which `after_update` does the same."""
         return tuple(
             (hook.method.captured_key(clock),) if hook.follows or hook.fires_inside(clock) else ()
             for hook in self.inside
         )
 
     def evaluation(self) -> dict[Block, Tensor]:
-        """Return what evaluations put in place of weights, as optimizers and methods say."""
+        """Return the weights that evaluations use instead, from optimizers and methods."""
         found: dict[Block, Tensor] = {}
         for network in self.networks.values():
             found.update(averages(network))
@@ -456,7 +458,7 @@ def _check_evaluation(hooks: Iterable[Hook]) -> None:
     """Refuse two hooks that name the weights that evaluations of one network use."""
     found: dict[str, str] = {}
     for hook in hooks:
-        for network in hook.networks if has_face(hook.method, "evaluation") else ():
+        for network in hook.networks if implements(hook.method, "evaluation") else ():
             if network.name in found:
                 raise ConfigError(
                     f"{hook.label} and {found[network.name]} both name the weights that "

@@ -11,7 +11,7 @@ from functools import partial
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.hook import Hook
-from rlplast.core.method.method import Method, State, has_face
+from rlplast.core.method.method import Method, State, implements
 from rlplast.core.method.penalties import Term
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.network import Network
@@ -31,10 +31,10 @@ def inside_updates(networks: Iterable[Network], terms: Iterable[Term] = ()) -> l
     hooks = [
         _hook(m, n, f"layers/{i} {m.name}", states.get((m, n)))
         for i, (m, n) in enumerate(rows)
-        if has_face(m, "plan")
+        if implements(m, "plan")
     ]
     for term in terms:
-        if term.method.key == "penalties" and has_face(term.method, "plan"):
+        if term.method.key == "penalties" and implements(term.method, "plan"):
             # Outside its window too: what it remembers of weights is fresh when that opens.
             key = f"{term.key} {term.method.name}"
             hooks.append(_hook(term.method, term.network, key, term.state))
@@ -50,7 +50,7 @@ def hook_terms(hook: Hook, within: Callable[[Clock], Clock]) -> list[Term]:
         within: what a clock is to schedules: at the run's very end nothing is due.
     """
     method = hook.method
-    if not has_face(method, "term") or has_face(method, "install"):  # that one is the network's
+    if not implements(method, "term") or implements(method, "install"):  # that one is the network's
         return []
     terms = []
     for network in hook.networks:

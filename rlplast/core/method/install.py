@@ -18,8 +18,8 @@ from torch import nn
 from rlplast.core.errors import ConfigError, NothingToEdit, did_you_mean
 from rlplast.core.fast.linear import Linear, use_fast_linear
 from rlplast.core.method.layer_names import stands_for
-from rlplast.core.method.listing import Row, lists_face, parse_row
-from rlplast.core.method.method import Method, has_face
+from rlplast.core.method.listing import Row, parse_row, row_implements
+from rlplast.core.method.method import Method, implements
 from rlplast.core.network.blocks import blocks_of, unwrap
 from rlplast.core.network.network import INSTALLED
 from rlplast.core.network.unit_search import find_units
@@ -80,7 +80,7 @@ def install_rows(
         parse_row(f"{key}[{i}]", config, key, networks)
         for key, configs in (("layers", layers), ("hooks", hooks))
         for i, config in enumerate(configs)
-        if key == "layers" or lists_face(config, "install")
+        if key == "layers" or row_implements(config, "install")
     ]
     replaced: dict[str, list[str]] = {}
     for row in listed:
@@ -219,7 +219,7 @@ def replace_layers(
         ['0']
     """
     found: Method = build("methods", method, params)
-    if not has_face(found, "install"):
+    if not implements(found, "install"):
         raise ConfigError(
             f"replace_layers: {method!r} brings no modules: it belongs under the key "
             f"{found.key!r} of a config; for here see `rlplast list layers`"

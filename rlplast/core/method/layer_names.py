@@ -30,7 +30,7 @@ def stands_for(glob: str, name: str) -> bool:
 
 
 def _names(block: Block) -> set[str]:
-    """Return what a config may call a Block's layer: with slot and part, without, and by tie."""
+    """Return what a config may call a Block's layer: with member and part, without, and by tie."""
     return {block.layer, block.path, *(alias.rpartition(".")[0] for alias in block.aliases)}
 
 

@@ -1,7 +1,7 @@
 """Rows of a config: one parser for the keys hooks, layers and penalties.
 
 - `Row`: one entry, checked.
-- `listed_method`: the method of an entry; `lists_face`: whether it has a face.
+- `listed_method`: the method of an entry; `row_implements`: whether it has a function.
 - `parse_row`: from what a config says.
 """
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from rlplast.core.errors import ConfigError, check_known, did_you_mean, shortened
-from rlplast.core.method.method import Method, has_face
+from rlplast.core.method.method import Method, implements
 from rlplast.core.method.schedule import KEYS
 from rlplast.core.registry import LISTS, build, get, rows
 from rlplast.core.validation import Names, check_value
 
-__all__ = ["ROW_KEYS", "Row", "listed_method", "lists_face", "method_of", "parse_row"]
+__all__ = ["ROW_KEYS", "Row", "listed_method", "method_of", "parse_row", "row_implements"]
 
 # What an entry of each list may say.
 ROW_KEYS = {
@@ -23,7 +23,7 @@ ROW_KEYS = {
     "layers": ("method", "networks", "params"),
     "penalties": ("method", "from", "until", "networks", "layers", "params"),
 }
-# What people may take for a method, by family, and what sets it.
+# What may be taken for a method, by family, and the setting to use instead.
 _ELSEWHERE = {
     "optimizers": "optimizer: {{name: {0}}}",
     "replay": "agent: {{sampling: {{method: {0}}}}}",
@@ -67,7 +67,7 @@ def method_of(label: str, config: Any, key: str) -> str:
     if "method" in config:
         _check_elsewhere(label, config["method"])
         found = cast(type[Method], get("methods", config["method"]).target).key
-        if found != key:  # said first: the other keys may be those of the right list
+        if found != key:  # checked first: the other keys may be right in the other list
             raise ConfigError(f"{label}.method = {config['method']!r}: {_ADVICE[found]}")
     check_known(label, config, ROW_KEYS[key])
     if "method" not in config:
@@ -85,16 +85,16 @@ def _check_elsewhere(label: str, name: Any) -> None:
 
 
 def listed_method(config: Any) -> type[Method] | None:
-    """Return the method that an entry lists; None if it is wrong, which its parser says."""
+    """Return an entry's method; None for a wrong entry, which `parse_row` refuses."""
     name: Any = config.get("method") if isinstance(config, Mapping) else None
     known = any(name == info.name for info in rows("methods"))
     return cast(type[Method], get("methods", name).target) if known else None
 
 
-def lists_face(config: Any, face: str) -> bool:
-    """Say whether an entry's method has a face; what is wrong with an entry its parser says."""
+def row_implements(config: Any, function: str) -> bool:
+    """Say whether an entry's method implements a function; False for a wrong entry."""
     found = listed_method(config)
-    return found is not None and has_face(found, face)
+    return found is not None and implements(found, function)
 
 
 def parse_row(label: str, config: Any, key: str, networks: Mapping[str, Any]) -> Row:
@@ -131,7 +131,7 @@ def parse_row(label: str, config: Any, key: str, networks: Mapping[str, Any]) ->
 
 
 def _follower(name: str, networks: Mapping[str, Any]) -> str:
-    """Say of whom `name` is a follower, if it is one's."""
+    """Say which network `name` follows, if it follows one."""
     for owner, network in networks.items():
         if name in list(getattr(network, "followers", ())):
             return f"; {name!r} follows {owner!r} as the key `followers` says"

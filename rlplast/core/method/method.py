@@ -1,8 +1,8 @@
-"""Method: one thing with up to four faces.
+"""Method: a dataclass with up to four functions.
 
-- `Method`: the base class; a method implements the faces it needs.
+- `Method`: the base class; a method implements the functions it needs.
 - `method`: registers one by name.
-- `has_face`: whether a method has a face.
+- `implements`: whether a method has a function.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -20,17 +20,17 @@ from rlplast.core.network.edits import Edit
 from rlplast.core.network.network import Network
 from rlplast.core.registry import LISTS, register
 
-__all__ = ["FACES", "Method", "State", "has_face", "method", "readable"]
+__all__ = ["FUNCTIONS", "Method", "State", "implements", "method", "readable"]
 
 State = dict[str, Tensor]
-FACES = ("install", "setup", "plan", "term")
+FUNCTIONS = ("install", "setup", "plan", "term")
 _NEEDS = {"hooks": "plan", "layers": "install", "penalties": "term"}
 
 
 class Method:
     """A method: a frozen dataclass whose fields are its parameters.
 
-    It implements one or more of four faces: `install`, `setup`, `plan` and `term`. All its faces
+    It implements one or more of four functions: `install`, `setup`, `plan` and `term`. They
     share one state. Register it with `method`; see docs/how-to/add-a-method.md.
 
     Attributes:
@@ -163,17 +163,17 @@ class _Hidden(Clock):
 
 def readable(clock: Clock, method: Method, label: str) -> Clock:
     """Return a clock as a method may read it: in a captured update only by `captured_key`."""
-    if not capturing() or has_face(method, "captured_key"):
+    if not capturing() or implements(method, "captured_key"):
         return clock
     hidden = _Hidden(**asdict(clock))
     object.__setattr__(hidden, "label", label)
     return hidden
 
 
-def has_face(kind: Any, face: str) -> bool:
-    """Return whether a method, or its class, implements a face."""
+def implements(kind: Any, function: str) -> bool:
+    """Return whether a method, or its class, implements a function of `Method`."""
     kind = kind if isinstance(kind, type) else type(kind)
-    return getattr(kind, face) is not getattr(Method, face)
+    return getattr(kind, function) is not getattr(Method, function)
 
 
 def method(name: str, *, source: str, key: str | None = None) -> Callable[[Any], Any]:
@@ -186,15 +186,15 @@ def method(name: str, *, source: str, key: str | None = None) -> Callable[[Any],
             hooks for one with a plan, else layers.
 
     Raises:
-        ConfigError: for a name that is taken, or a method without the face its key needs.
+        ConfigError: for a name that is taken, or a method without the function its key needs.
     """
 
     def add(cls: Any) -> Any:
-        own = next((k for k in ("penalties", "hooks") if has_face(cls, _NEEDS[k])), "layers")
+        own = next((k for k in ("penalties", "hooks") if implements(cls, _NEEDS[k])), "layers")
         cls.name, cls.key = name, key or own
         if cls.key not in _NEEDS:
             raise ConfigError(f"method {name!r}: key {key!r}: {did_you_mean(cls.key, _NEEDS)}")
-        if not has_face(cls, _NEEDS[cls.key]):
+        if not implements(cls, _NEEDS[cls.key]):
             raise ConfigError(
                 f"method {name!r} is listed under {cls.key!r} and has no {_NEEDS[cls.key]}(): "
                 "implement it, or give another key"

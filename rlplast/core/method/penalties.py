@@ -16,7 +16,7 @@ from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.context import Context, Source
 from rlplast.core.method.layer_names import check_layers, in_layers
 from rlplast.core.method.listing import parse_row
-from rlplast.core.method.method import Method, State, has_face, readable
+from rlplast.core.method.method import Method, State, implements, readable
 from rlplast.core.method.readings import OwnSource, Probe
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.blocks import Block
@@ -254,7 +254,7 @@ def _installed(network: Network) -> list[Term]:
     """Return the terms of methods whose modules the network has."""
     found = []
     for i, method in enumerate(network.installed):
-        blocks = _blocks(network, method, None) if has_face(method, "term") else ()
+        blocks = _blocks(network, method, None) if implements(method, "term") else ()
         if blocks:
             key = f"installed[{i}]/{network.name}"
             found.append(Term(key, method, network, blocks, method.setup(network, blocks)))
@@ -297,14 +297,14 @@ def _window(
     horizon: Clock | None,
 ) -> Schedule | None:
     """Return the schedule of a row's ``from`` and ``until``; None if it says neither."""
-    said = {key: config[key] for key in ("from", "until") if config.get(key) is not None}
-    if not said:
+    bounds = {key: config[key] for key in ("from", "until") if config.get(key) is not None}
+    if not bounds:
         return None
     if total is None:
         raise ConfigError(f"{label}: from and until need the run's length: Penalties(..., total=)")
     label = f"{label} ({config['method']})"
     every = {"every": "1 updates"}
-    window = Schedule.parse(every | said, Time.parse(total, "total"), label, horizon)
+    window = Schedule.parse(every | bounds, Time.parse(total, "total"), label, horizon)
     window.check_units(window.units() if units is None else units, label)
     until = window.until
     if until is not None and until.value == 0 and until.unit not in ("epochs", "phase"):

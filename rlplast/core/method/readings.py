@@ -115,11 +115,7 @@ class Probe:
 
 
 def _check_loss(loss: Any, label: str) -> None:
-    """Check that gradients of a loss can be taken.
-
-    Raises:
-        ConfigError: if it is no tensor of one entry, or hangs on no parameter.
-    """
+    """Check that gradients of a loss can be taken."""
     wrong = None
     if not isinstance(loss, Tensor):
         wrong = f"a {type(loss).__name__}"

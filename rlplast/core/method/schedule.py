@@ -1,11 +1,11 @@
 """Schedules: when a hook, an evaluation or a checkpoint is due.
 
-A schedule is data. `count(clock)` says how often it has been due since the run began,
-and `crossings(previous, clock)` how often between two clocks: both are pure, so there
-is no counter to save and none that a resumed run could get wrong. A jump over several
-due points (several environments, say) is one firing that knows how many it stands for.
-A condition (`when`) has no due points: it is looked at when its value is measured, see
-`rlplast.core.method.hooks.Hooks.observe`; the schedule only says between which clocks it may fire.
+A schedule has no counter, so a resume has nothing to restore. With ``every: 100 updates``, `count`
+is 2 at update 250, and `crossings` from there to update 450 is 2: one firing, which knows that it
+stands for two due points.
+
+A condition (`when`) has no due points. `rlplast.core.method.hooks.Hooks.observe` checks it when its
+value is measured; the schedule only says between which clocks it may fire.
 """
 
 import math
@@ -30,10 +30,10 @@ class Schedule:
 
     Attributes:
         at: points in time, ascending.
-        every: a period; due at its multiples, or from `first` on at such distances.
+        every: a period; due at its multiples, or at `first` and each period after it.
         on: an event, ``phase_start``.
         when: a condition on a measured value.
-        first: first due point of `every`, at most one period; None for one period.
+        first: first due point of `every`; None for one period, which is the most.
         start: first clock at which `every`, `on` or `when` may be due (config key ``from``).
         until: last clock at which they may be due.
     """
@@ -165,10 +165,9 @@ class Schedule:
             )
 
     def count(self, clock: Clock | None) -> int:
-        """Return how many due points lie at or before `clock`; None is before the run.
+        """Return how many due points lie at or before `clock`.
 
-        `at 0%` is due at the first clock of a run, hence between None and that clock. A
-        condition has none.
+        None stands for the time before the run: ``at: 0%`` lies between None and the first clock.
         """
         if clock is None or self.when is not None:
             return 0
@@ -194,16 +193,15 @@ class Schedule:
     def crossings(self, previous: Clock | None, clock: Clock) -> int:
         """Return how many due points lie after `previous` and at or before `clock`.
 
-        `from` and `until` in another unit than the period open and close a gate that is
-        read at `clock`.
+        Zero if `is_open` is false at `clock`, wherever `previous` is.
         """
         return (self.count(clock) - self.count(previous)) if self.is_open(clock) else 0
 
     def is_open(self, clock: Clock) -> bool:
         """Say whether `clock` lies between `from` and `until`."""
         after = self.start is None or clock[self.start.unit] >= self.start.value
-        # In the period's own unit `count` has already stopped at `until`, and a jump over
-        # `until` must still deliver what was due before it.
+        # An `until` in the period's unit is left to `count`: a step that jumps past it must still
+        # fire what was due before it.
         until = self.until
         counted = self.when is None and until is not None and until.unit == self._period()[1]
         return after and (until is None or counted or clock[until.unit] <= until.value)
@@ -233,11 +231,11 @@ class Schedule:
         return Time(following, unit)
 
     def ahead(self, clock: Clock, end: Clock) -> Time | None:
-        """Return the next due point, where one is before the end; else None.
+        """Return the next due point before the end of the run, or None.
 
         Args:
             clock: now.
-            end: counts at the end of the run; 0 for what is not known.
+            end: counts at the end of the run; 0 if not known.
         """
         due, start = self.next_due(clock), self.start
         if due is None or 0 < end[due.unit] <= due.value:
@@ -246,13 +244,10 @@ class Schedule:
         return start if shut else due
 
     def earliest(self) -> list[Time]:
-        """Return times up to which a run with this schedule equals one without.
+        """Return the times, one per unit, up to which a run with this schedule equals one without.
 
-        Nothing is due before a step at which one of them is reached.
-
-        One per unit. What is due at a time is due after the step that reaches it; but what is
-        due at every update fires inside it, before that update is counted anywhere else, so
-        its time is the last one that is surely before.
+        ``at: 50%`` fires after the step that reaches 50%: both runs share that step. What is due at
+        every update fires inside an update: its time is one update earlier.
 
         Examples:
             >>> total = Time(1000, "updates")
@@ -300,13 +295,15 @@ def next_due(
     end: Clock,
     lengths: Callable[[], Mapping[str, float]] | None = None,
 ) -> tuple[str, Time] | None:
-    """Return the name and time of what is due next; times of two units by their share of the run.
+    """Return the name and time of what is due next.
+
+    Times in different units are compared by their share of the run.
 
     Args:
-        schedules: by name; what is due at every update is passed over.
+        schedules: by name; those due at every update are skipped.
         now: the clock.
-        end: counts at the end of the run; 0 for what is not known.
-        lengths: returns more of these, by unit. A unit that is not known comes last.
+        end: counts at the end of the run; 0 if not known.
+        lengths: returns such counts by unit, with more of them known. Unknown units come last.
     """
     plain = [(name, schedule) for name, schedule in schedules if not schedule.every_update]
     found = [(name, due) for name, own in plain if (due := own.ahead(now, end)) is not None]

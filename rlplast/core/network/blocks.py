@@ -1,6 +1,6 @@
 """Blocks: the views of a module's tensors that methods may read and edit.
 
-A stacked parameter gives one Block per slot, a packed q/k/v projection one per part, a tied
+A stacked parameter gives one Block per member, a packed q/k/v projection one per part, a tied
 tensor only one, so that no method has to look twice.
 
 - `Block`, `BlockSpec`: a view with its role; what a module declares about itself.
@@ -41,7 +41,7 @@ class BlockSpec:
             the buffers of a layer whose units sleep.
         part: name of the view inside a packed tensor, such as ``q``, or ``q.0`` of the first
             head; empty if none; ``packed`` for a whole one whose parts are not known.
-        slot: index of the member of a stacked (ensemble) parameter; None if not stacked.
+        member: index of the member of a stacked (ensemble) parameter; None if not stacked.
         index: what selects the view from the tensor.
         fan_in: inputs feeding one output unit of the layer.
         fan_out: outputs fed by one input unit of the layer.
@@ -53,7 +53,7 @@ class BlockSpec:
     role: str
     kind: str
     part: str = ""
-    slot: int | None = None
+    member: int | None = None
     index: tuple[Any, ...] = ()
     fan_in: int = 0
     fan_out: int = 0
@@ -68,7 +68,7 @@ class Block:
     Attributes:
         name: unique in its network, such as ``fc1.weight`` or ``[0].fc1.weight``.
         layer: name without its last part; weight and bias of one layer share it.
-        path: path of the module in the network, without slot and part.
+        path: path of the module in the network, without member and part.
         spec: what the module declared.
         param: the tensor the optimizer holds (the fp32 master where there is one).
         view: `param` at `spec.index`, detached; in torch's (d_out, d_in, ...) layout.
@@ -220,7 +220,7 @@ def _buffer_specs(module: nn.Module, kind: str) -> list[BlockSpec]:
 
 def _name(path: str, spec: BlockSpec) -> str:
     part = "" if spec.part == UNKNOWN else spec.part
-    parts = [f"[{spec.slot}]" if spec.slot is not None else "", path, part]
+    parts = [f"[{spec.member}]" if spec.member is not None else "", path, part]
     suffix = spec.role if part else spec.tensor
     return ".".join([p for p in parts if p] + [suffix])
 

@@ -1,8 +1,8 @@
 """Stacked layers: the members of an ensemble in one batched computation.
 
 Source: twin critics of SAC (Haarnoja et al. 2018) as one network; torch.func.stack_module_state
-stacks parameters the same way. Every slot has its own fans: an initializer that sees the stacked
-parameter as a whole would take the slots for outputs.
+stacks parameters the same way. Every member has its own fans: an initializer that sees the stacked
+parameter as a whole would take the members for outputs.
 """
 
 import math
@@ -20,14 +20,14 @@ __all__ = ["StackedLayerNorm", "StackedLinear"]
 class StackedLinear(nn.Module):
     """Several linear layers of one shape, computed together.
 
-    Hooks see one Block per slot, named ``[0].fc1.weight``, never the stacked parameter.
+    Hooks see one Block per member, named ``[0].fc1.weight``, never the stacked parameter.
 
     Attributes:
-        weight: shape (slots, d_out, d_in).
-        bias: shape (slots, d_out), or None.
+        weight: shape (members, d_out, d_in).
+        bias: shape (members, d_out), or None.
 
     Args:
-        slots: number of members.
+        members: how many.
         d_in: inputs of each member.
         d_out: outputs of each member.
         bias: whether there is a bias.
@@ -35,7 +35,7 @@ class StackedLinear(nn.Module):
             in torch's own layers.
 
     Raises:
-        ValueError: if `slots`, `d_in` or `d_out` is less than 1.
+        ValueError: if `members`, `d_in` or `d_out` is less than 1.
     """
 
     weight: nn.Parameter
@@ -43,36 +43,36 @@ class StackedLinear(nn.Module):
 
     def __init__(
         self,
-        slots: int,
+        members: int,
         d_in: int,
         d_out: int,
         bias: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        for name, value in (("slots", slots), ("d_in", d_in), ("d_out", d_out)):
+        for name, value in (("members", members), ("d_in", d_in), ("d_out", d_out)):
             if value < 1:
                 raise ValueError(f"StackedLinear {name} = {value}: allowed is at least 1")
-        self.slots, self.d_in, self.d_out = slots, d_in, d_out
-        self.weight = nn.Parameter(torch.empty(slots, d_out, d_in))
-        self.bias = nn.Parameter(torch.empty(slots, d_out)) if bias else None
+        self.members, self.d_in, self.d_out = members, d_in, d_out
+        self.weight = nn.Parameter(torch.empty(members, d_out, d_in))
+        self.bias = nn.Parameter(torch.empty(members, d_out)) if bias else None
         self.reset_parameters(generator)
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw every slot by the initializer of `torch.nn.Linear`: U(−1/√d_in, 1/√d_in)."""
+        """Draw every member by the initializer of `torch.nn.Linear`: U(−1/√d_in, 1/√d_in)."""
         bound = 1 / math.sqrt(self.d_in)
         self.weight.uniform_(-bound, bound, generator=generator)
         if self.bias is not None:
             self.bias.uniform_(-bound, bound, generator=generator)
 
     def block_specs(self) -> list[BlockSpec]:
-        """Return one weight and one bias Block per slot, with the fans of the slot."""
+        """Return one weight and one bias Block per member, with the fans of the member."""
         return [
             BlockSpec(
-                role, role, "linear", slot=i, index=(i,), fan_in=self.d_in, fan_out=self.d_out
+                role, role, "linear", member=i, index=(i,), fan_in=self.d_in, fan_out=self.d_out
             )
-            for i in range(self.slots)
+            for i in range(self.members)
             for role in ("weight", "bias")
         ]
 
@@ -80,67 +80,67 @@ class StackedLinear(nn.Module):
         """Return every member's output.
 
         Args:
-            x: shape (slots, batch, d_in), or (batch, d_in), which every member gets.
+            x: shape (members, batch, d_in), or (batch, d_in), which every member gets.
 
         Returns:
-            Shape (slots, batch, d_out).
+            Shape (members, batch, d_out).
 
         Raises:
-            ValueError: for another number of slots or dimensions.
+            ValueError: for another number of members or dimensions.
         """
-        if x.ndim not in (2, 3) or (x.ndim == 3 and x.shape[0] != self.slots):
+        if x.ndim not in (2, 3) or (x.ndim == 3 and x.shape[0] != self.members):
             raise ValueError(
                 f"StackedLinear got input of shape {tuple(x.shape)}: allowed is "
-                f"({self.slots}, batch, {self.d_in}) or (batch, {self.d_in})"
+                f"({self.members}, batch, {self.d_in}) or (batch, {self.d_in})"
             )
-        return self.affine(x.expand(self.slots, *x.shape[-2:]), self.weight)
+        return self.affine(x.expand(self.members, *x.shape[-2:]), self.weight)
 
-    def member(self, x: Tensor, slot: int) -> Tensor:
+    def member(self, x: Tensor, index: int) -> Tensor:
         """Return the output of one member, (batch, d_out), of (batch, d_in)."""
-        return affine(x, self.weight[slot], None if self.bias is None else self.bias[slot])
+        return affine(x, self.weight[index], None if self.bias is None else self.bias[index])
 
     def affine(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return x Wᵀ + b of every member, of (slots, batch, d_in), for a weight in its place."""
+        """Return x Wᵀ + b of every member, of (members, batch, d_in), for a weight in its place."""
         return stacked_affine(x, weight, self.bias)
 
     def extra_repr(self) -> str:
         """Return the sizes, for `print`."""
-        return f"{self.slots}, {self.d_in}, {self.d_out}, bias={self.bias is not None}"
+        return f"{self.members}, {self.d_in}, {self.d_out}, bias={self.bias is not None}"
 
 
 class StackedLayerNorm(nn.Module):
     """Several layer norms over the last dimension, one per member, computed together.
 
-    Source: Ba et al. 2016. Hooks see a scale and a shift Block per slot, named
+    Source: Ba et al. 2016. Hooks see a scale and a shift Block per member, named
     ``[0].norm.weight`` and ``[0].norm.bias``.
 
     Attributes:
-        weight: scales, shape (slots, dim).
-        bias: shifts, shape (slots, dim).
+        weight: scales, shape (members, dim).
+        bias: shifts, shape (members, dim).
 
     Args:
-        slots: number of members.
+        members: how many.
         dim: units of each member.
         eps: added to the variance.
 
     Raises:
-        ValueError: if `slots` or `dim` is less than 1.
+        ValueError: if `members` or `dim` is less than 1.
     """
 
-    def __init__(self, slots: int, dim: int, eps: float = 1e-6) -> None:
+    def __init__(self, members: int, dim: int, eps: float = 1e-6) -> None:
         super().__init__()
-        for name, value in (("slots", slots), ("dim", dim)):
+        for name, value in (("members", members), ("dim", dim)):
             if value < 1:
                 raise ValueError(f"StackedLayerNorm {name} = {value}: allowed is at least 1")
-        self.slots, self.dim, self.eps = slots, dim, eps
-        self.weight = nn.Parameter(torch.ones(slots, dim))
-        self.bias = nn.Parameter(torch.zeros(slots, dim))
+        self.members, self.dim, self.eps = members, dim, eps
+        self.weight = nn.Parameter(torch.ones(members, dim))
+        self.bias = nn.Parameter(torch.zeros(members, dim))
 
     def block_specs(self) -> list[BlockSpec]:
-        """Return one scale and one shift Block per slot."""
+        """Return one scale and one shift Block per member."""
         return [
-            BlockSpec(tensor, role, "norm", slot=i, index=(i,))
-            for i in range(self.slots)
+            BlockSpec(tensor, role, "norm", member=i, index=(i,))
+            for i in range(self.members)
             for tensor, role in (("weight", "scale"), ("bias", "shift"))
         ]
 
@@ -150,27 +150,27 @@ class StackedLayerNorm(nn.Module):
         Half precision is widened to float32 first and rounded once, at the end.
 
         Args:
-            x: shape (slots, batch, dim).
+            x: shape (members, batch, dim).
 
         Returns:
             Shape and type of `x`.
 
         Raises:
-            ValueError: for another number of slots or dimensions.
+            ValueError: for another number of members or dimensions.
         """
-        if x.ndim != 3 or x.shape[0] != self.slots:
+        if x.ndim != 3 or x.shape[0] != self.members:
             raise ValueError(
                 f"StackedLayerNorm got input of shape {tuple(x.shape)}: allowed is "
-                f"({self.slots}, batch, {self.dim})"
+                f"({self.members}, batch, {self.dim})"
             )
         wide = x if x.dtype == torch.float64 else x.float()
         normed = F.layer_norm(wide, (self.dim,), eps=self.eps)
         return torch.addcmul(self.bias[:, None], normed, self.weight[:, None]).to(x.dtype)
 
-    def member(self, x: Tensor, slot: int) -> Tensor:
+    def member(self, x: Tensor, index: int) -> Tensor:
         """Return the output of one member, (batch, dim), of float32 (batch, dim)."""
-        return F.layer_norm(x, (self.dim,), self.weight[slot], self.bias[slot], self.eps)
+        return F.layer_norm(x, (self.dim,), self.weight[index], self.bias[index], self.eps)
 
     def extra_repr(self) -> str:
         """Return the sizes, for `print`."""
-        return f"{self.slots}, {self.dim}, eps={self.eps}"
+        return f"{self.members}, {self.dim}, eps={self.eps}"

@@ -13,7 +13,7 @@ from torch import nn
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, is_matrix, why
-from rlplast.core.network.unit_walk import Step, Walk, name_of
+from rlplast.core.network.unit_walk import ReaderSearch, Step, name_of
 from rlplast.core.network.units import ActivationPoint, Part, UnitGroup, UnitMap, UnitSpec
 
 __all__ = ["JOINED", "find_units"]
@@ -201,30 +201,31 @@ def _traced(
         path = str(node.target)
         if isinstance(modules[path], nn.MultiheadAttention):
             continue
-        walk = Walk(modules, path, prefix)
+        search = ReaderSearch(modules, path, prefix)
         if calls.count(path) > 1:
-            walk.problem = "it is used more than once in a forward pass"
+            search.problem = "it is used more than once in a forward pass"
         elif path in direct:
-            walk.problem = "its weight is used outside of it too"
+            search.problem = "its weight is used outside of it too"
         else:
-            walk.problem = _gives_twice(modules[path])
-            walk.follow(node, [])  # which stops at a problem
-        for other in (*walk.downstream, *walk.norms):
-            if walk.problem is None and (calls.count(other) > 1 or other in direct):
-                walk.problem = f"{_join(prefix, other)}, which reads it, reads something else too"
-        if walk.problem is None and not walk.downstream:
-            walk.problem = "nothing reads its outputs"
-        if walk.problem is not None:
-            refused[_join(prefix, path)] = walk.problem
+            search.problem = _gives_twice(modules[path])
+            search.follow(node, [])  # which stops at a problem
+        for other in (*search.downstream, *search.norms):
+            if search.problem is None and (calls.count(other) > 1 or other in direct):
+                search.problem = f"{_join(prefix, other)}, which reads it, reads something else too"
+        if search.problem is None and not search.downstream:
+            search.problem = "nothing reads its outputs"
+        if search.problem is not None:
+            refused[_join(prefix, path)] = search.problem
             continue
-        downstream, norms = tuple(dict.fromkeys(walk.downstream)), tuple(dict.fromkeys(walk.norms))
+        downstream = tuple(dict.fromkeys(search.downstream))
+        norms = tuple(dict.fromkeys(search.norms))
         yield _Found(
             _whole(UnitSpec(path, downstream, norms), prefix),
-            _join(prefix, walk.anchor),
-            tuple(walk.steps),
-            walk.nonlinearity or "linear",
-            tuple(walk.between),
-            _join(prefix, walk.module) if calls.count(walk.module) == 1 else None,
+            _join(prefix, search.anchor),
+            tuple(search.steps),
+            search.nonlinearity or "linear",
+            tuple(search.between),
+            _join(prefix, search.module) if calls.count(search.module) == 1 else None,
         )
 
 
@@ -272,8 +273,8 @@ def _problem(
             names = [b.name for own in by_path.values() for b in own if weight in b.aliases]
             what = f"is tied to {names[0]}" if names else "has no weight with a column per unit"
             return f"{other}, which reads it, {what}"
-        members = {b.spec.slot for b in own}
-        if len(members) > 1 and members != {b.spec.slot for b in weights}:
+        members = {b.spec.member for b in own}
+        if len(members) > 1 and members != {b.spec.member for b in weights}:
             return f"{other}, which reads it, is shared by its members"
         reading += weights
         columns = weights[0].view.shape[1]
@@ -308,15 +309,15 @@ def _groups_of(
     for reader in spec.downstream:  # a reader says which frozen layers read what it reads
         beside = getattr(module.get_submodule(reader), "beside", ())
         reading += [b for p in beside for b in by_path[p] if b.spec.tensor == "weight"]
-    slots = list(dict.fromkeys(b.spec.slot for b in own))
-    stacked = len(slots) if hasattr(module.get_submodule(path), "slots") else 0
-    for slot in slots:
-        rows = [b for b in own if b.spec.slot == slot]
+    members = list(dict.fromkeys(b.spec.member for b in own))
+    stacked = len(members) if hasattr(module.get_submodule(path), "members") else 0
+    for member in members:
+        rows = [b for b in own if b.spec.member == member]
         rows.sort(key=lambda b: b.role != "weight")
         size = spec.heads or rows[0].view.shape[0]
-        between = [b for b in norms if b.spec.slot in (slot, None) and _per_unit(b, size)]
-        columns = [b for b in reading if slot is None or b.spec.slot == slot]
-        name = path if slot is None or not stacked else f"[{slot}].{path}"
+        between = [b for b in norms if b.spec.member in (member, None) and _per_unit(b, size)]
+        columns = [b for b in reading if member is None or b.spec.member == member]
+        name = path if member is None or not stacked else f"[{member}].{path}"
         heads = spec.heads > 0
         space = size if rows[0].kind == "conv" else 0
         more = found.between, found.spec.norms, found.module

@@ -1,6 +1,6 @@
 """From a layer's output to the layers that read it, in a traced module.
 
-- `Walk`: follows the graph as long as every node acts on each unit alone.
+- `ReaderSearch`: follows the graph as long as every node acts on each unit alone.
 - `alone`: an activation that does nothing but compute.
 - `name_of`: what a nonlinearity is called.
 """
@@ -20,12 +20,12 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from rlplast.core.network.trace import asks_shape, is_activation, is_matrix, is_norm
 
-__all__ = ["Step", "Walk", "alone", "name_of"]
+__all__ = ["ReaderSearch", "Step", "alone", "name_of"]
 
 Step = Callable[[Tensor], Tensor]
 
 
-class Walk:
+class ReaderSearch:
     """Follows a layer's output to the layers that read it."""
 
     def __init__(self, modules: Mapping[str, nn.Module], path: str, prefix: str) -> None:

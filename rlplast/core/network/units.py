@@ -116,7 +116,7 @@ class ActivationPoint:
             flattening are left out.
         units: number of units of a conv, whose flattened channels a norm in between may have put
             side by side; 0 for linear layers, whose units are the last dimension.
-        slots: members of a stacked layer, which come first in its output; 0 for others.
+        members: how many a stacked layer has: the first dimension of its output; 0 for others.
         between: what else, such as dropout or pooling, lies between the layer and its readers.
         norms: paths of the norm layers in between, in forward order.
         nonlinearity: path of the module that is the nonlinearity, which nothing else uses; empty
@@ -126,7 +126,7 @@ class ActivationPoint:
     path: str
     steps: tuple[Step, ...]
     units: int = 0
-    slots: int = 0
+    members: int = 0
     between: tuple[str, ...] = ()
     norms: tuple[str, ...] = ()
     nonlinearity: str | None = None
@@ -138,7 +138,7 @@ class ActivationPoint:
             value = step(value)
         if self.units and value.ndim == 2:
             value = value.unflatten(1, (self.units, -1))
-        members = list(value) if self.slots else [value]
+        members = list(value) if self.members else [value]
         return [m.flatten(0, -2) if m.ndim > 2 and not self.units else m for m in members]
 
 

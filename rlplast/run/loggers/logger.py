@@ -1,11 +1,11 @@
-"""Loggers: who else is given a run's lines, while it runs.
+"""Loggers: services such as W&B that get a run's lines while it runs.
 
-- `Logger`: what each of them is; `About`: what it is told of the run.
+- `Logger`: the interface of each; `About`: what a logger knows of the run.
 - `check_loggers`: whether their packages are there.
 - `logged`: a run's loggers, from before its first step to its end.
 
-What the run's files hold comes first: a logger gets lines that are in them already. One that fails
-is let go with a warning, and the run goes on without it. None moves a random generator.
+A line goes to the run's files first, then to loggers. One that fails is dropped with a warning, and
+the run goes on. Loggers leave random generators alone.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ import numpy as np
 from rlplast.core.errors import RlplastError
 from rlplast.core.rng import preserve_global_rng
 from rlplast.run.differences import leaves
-from rlplast.run.info import telling_end
+from rlplast.run.info import reporting_outcome
 from rlplast.run.read import read_lines
 from rlplast.training import distributed
 from rlplast.training.config import RunConfig
@@ -35,7 +35,7 @@ __all__ = ["About", "Logger", "check_loggers", "logged", "receipt_values"]
 
 @dataclass(frozen=True)
 class About:
-    """What a logger is told of a run.
+    """What a logger knows of a run.
 
     Attributes:
         folder: the run's.
@@ -66,8 +66,8 @@ class Logger(Protocol):
     """Shows a run somewhere.
 
     Attributes:
-        resumed: whether it holds what the run's files held before this process; None for one that
-            hides by itself what is written anew.
+        resumed: whether it has the lines of earlier processes already; None for one that hides
+            repeated lines by itself.
     """
 
     resumed: bool | None
@@ -82,7 +82,7 @@ class Logger(Protocol):
         """Show what was taken."""
 
     def close(self, status: str) -> None:
-        """Let go of a run that is done, interrupted or failed."""
+        """End the log of a run that is done, interrupted or failed."""
 
 
 def check_loggers(config: RunConfig) -> None:
@@ -101,7 +101,7 @@ def _module(name: str) -> Any:
 
 @contextmanager
 def logged(folder: RunFolder, config: RunConfig, info: Mapping[str, Any]) -> Iterator[None]:
-    """Start a run's loggers, give them its lines, and tell them how it ended.
+    """Start a run's loggers, give them its lines, and close them with its outcome.
 
     Args:
         folder: the run's, cut back to where it goes on.
@@ -123,13 +123,13 @@ def logged(folder: RunFolder, config: RunConfig, info: Mapping[str, Any]) -> Ite
     listeners: dict[str, _Listener] = {}
 
     def close(ended: str) -> None:
-        with suppress(RlplastError):  # the disk is full: whoever filled it says so
+        with suppress(RlplastError):  # the disk is full: another error reports it
             folder.flush()
         folder.listener = None
         for each in listeners.values():
             each.attempt(lambda logger: logger.close(ended))
 
-    with telling_end(close):
+    with reporting_outcome(close):
         for name in names:
             listeners[name] = _started(name, about, folder.lost)
         folder.listener = lambda lines: [each.take(lines) for each in listeners.values()]
@@ -179,8 +179,8 @@ class _Listener:
     Attributes:
         name: of the logger.
         logger: None once it has failed.
-        held: by file, how many of the next lines the logger holds already: lines after the
-            checkpoint that a killed process went on from. The run writes them anew.
+        held: by file, how many of the next lines to skip: a killed process logged them after its
+            last checkpoint, and the resumed run writes them again.
     """
 
     name: str
@@ -199,7 +199,7 @@ class _Listener:
             self.attempt(lambda logger: logger.flush())
 
     def attempt(self, act: Callable[[Logger], None]) -> None:
-        """Do something with the logger; let go of one that fails."""
+        """Do something with the logger; drop one that fails."""
         if self.logger is None:
             return
         try:

@@ -152,8 +152,8 @@ def test_gradients_come_in_the_layout_of_blocks_once_per_tie_and_of_what_trains(
     weight = made.module.get_parameter("fc2.weight")
     [expected] = torch.autograd.grad(loss_of(made.module, made.x, made.y), [weight])
     assert seen[0].keys() == {b.name for b in made.network.trainable()}
-    for slot in (0, 1):
-        assert torch.equal(seen[0][f"[{slot}].fc2.weight"], expected[slot])
+    for member in (0, 1):
+        assert torch.equal(seen[0][f"[{member}].fc2.weight"], expected[member])
     tied = subject("tied")
     fired(name, tied.network, probe=tied.x, loss=lambda x: loss_of(tied.module, x, tied.y))
     assert seen[1].keys() == {"embed.weight", "fc.weight", "fc.bias"}
@@ -229,13 +229,13 @@ def test_moments_are_the_optimizers_own_tensors_in_the_layout_of_blocks() -> Non
     assert not any(seen[0].values())  # before the first update
     made.update()
     fired(name, made.network)
-    for slot in (0, 1):
-        found = seen[1][f"[{slot}].fc1.weight"]
+    for member in (0, 1):
+        found = seen[1][f"[{member}].fc1.weight"]
         assert found.keys() == {"exp_avg", "exp_avg_sq"}
         for key, tensor in found.items():
             own = made.optimizer.state[made.module.get_parameter("fc1.weight")][key]
-            assert torch.equal(tensor, own[slot])
-            assert tensor.data_ptr() == own[slot].data_ptr()
+            assert torch.equal(tensor, own[member])
+            assert tensor.data_ptr() == own[member].data_ptr()
 
 
 def test_moments_may_be_edited_and_a_networks_without_an_optimizer_has_none() -> None:

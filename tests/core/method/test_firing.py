@@ -82,9 +82,9 @@ def test_masked_edit_changes_exactly_the_mask(family: str, form: str) -> None:
     check_mask(made, made.network.trainable())
 
 
-def test_masked_edit_of_one_slot_leaves_the_other_alone() -> None:
+def test_masked_edit_of_one_member_leaves_the_other_alone() -> None:
     made = subject("stacked")
-    blocks = made.network.select(lambda b: b.spec.slot == 1)
+    blocks = made.network.select(lambda b: b.spec.member == 1)
     param = made.module.get_parameter("fc1.weight")
     before, moment = param[0].clone(), made.optimizer.state[param]["exp_avg"][0].clone()
     apply(made.network, plan_of(blocks), method="toy", optimizer="touched")

@@ -53,7 +53,7 @@ def test_networks_may_be_named_and_parameters_given() -> None:
     assert install_methods([], [], built, 0) == {}
 
 
-def test_draws_depend_on_seed_network_layer_and_slot() -> None:
+def test_draws_depend_on_seed_network_layer_and_member() -> None:
     def draws(seed: int) -> list[list[int]]:
         networks = {name: (build("stacked"),) for name in ("a", "b")}
         install_methods([LIFECYCLE], [], networks, seed)

@@ -1,4 +1,4 @@
-"""A method's faces, and what registering one checks."""
+"""A method's functions, and what registering one checks."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ import rlplast
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Context
-from rlplast.core.method.method import FACES, Method, State, has_face, method
+from rlplast.core.method.method import FUNCTIONS, Method, State, implements, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Edit
 from rlplast.core.network.network import Network
@@ -37,16 +37,16 @@ class Terms:
         return torch.zeros(())
 
 
-def made(*faces: type, name: str = "toy", key: str | None = None, **fields: Any) -> type[Method]:
-    """Register a method with some faces."""
+def made(*bases: type, name: str = "toy", key: str | None = None, **fields: Any) -> type[Method]:
+    """Register a method with the functions of some bases."""
     own = {"__doc__": "Do something.", **fields}
     return method(name, source="a test", key=key)(
-        dataclass(frozen=True)(type("Toy", (*faces, Method), own))
+        dataclass(frozen=True)(type("Toy", (*bases, Method), own))
     )
 
 
 @pytest.mark.parametrize(
-    ("faces", "key", "family"),
+    ("bases", "key", "family"),
     [
         ((Plans,), "hooks", "interventions"),
         ((Terms,), "penalties", "penalties"),
@@ -57,21 +57,21 @@ def made(*faces: type, name: str = "toy", key: str | None = None, **fields: Any)
         ((Installs, Plans, Terms), "penalties", "penalties"),
     ],
 )
-def test_a_method_is_listed_by_the_face_that_needs_a_list(
-    faces: tuple[type, ...], key: str, family: str
+def test_a_method_is_listed_by_the_function_that_needs_a_list(
+    bases: tuple[type, ...], key: str, family: str
 ) -> None:
-    toy = made(*faces)
+    toy = made(*bases)
     assert (toy.name, toy.key) == ("toy", key)
     info = get("methods", "toy")
     assert (info.family, info.source, info.summary) == (family, "a test", "Do something.")
     assert get(family, "toy") is info
     assert build("methods", "toy") == toy()
     own = {Installs: "install", Plans: "plan", Terms: "term"}
-    assert {f for f in FACES if has_face(toy, f)} == {own[face] for face in faces}
-    assert all(has_face(toy(), f) == has_face(toy, f) for f in FACES)
+    assert {f for f in FUNCTIONS if implements(toy, f)} == {own[base] for base in bases}
+    assert all(implements(toy(), f) == implements(toy, f) for f in FUNCTIONS)
 
 
-def test_another_key_may_be_given_if_the_method_has_its_face() -> None:
+def test_another_key_may_be_given_if_the_method_has_its_function() -> None:
     assert made(Installs, Plans, key="layers").key == "layers"
     with pytest.raises(
         ConfigError, match=r"'other' is listed under 'penalties' and has no term\(\)"
@@ -87,9 +87,9 @@ def test_another_key_may_be_given_if_the_method_has_its_face() -> None:
 
 
 def test_names_are_shared_by_all_lists() -> None:
-    for faces in ((Plans,), (Terms,), (Installs,)):
+    for bases in ((Plans,), (Terms,), (Installs,)):
         with pytest.raises(ConfigError, match="methods already has a 'fire', from rlplast: choose"):
-            made(*faces, name="fire")
+            made(*bases, name="fire")
     assert get("methods", "fire").target.__name__ == "Fire"
 
 
@@ -100,13 +100,13 @@ def test_the_base_plans_nothing_and_needs_nothing() -> None:
     assert base.covers(network.blocks[0]) and not base.uses_initial
     assert (base.reads, base.policies, base.fires_once) == ((), ("network", "copy"), False)
     context = Context(network, network.blocks)
-    for face in (
+    for call in (
         lambda: base.plan(context, {}),
         lambda: base.term(context, {}),
         lambda: base.install(network.module, 0),
     ):
         with pytest.raises(NotImplementedError):
-            face()
+            call()
 
 
 def test_a_users_method_needs_the_public_names_alone() -> None:
@@ -134,9 +134,9 @@ def test_a_users_method_needs_the_public_names_alone() -> None:
 
 
 def test_every_registered_method_is_of_the_base_and_has_the_face_of_its_list() -> None:
-    faces = {"hooks": "plan", "layers": "install", "penalties": "term"}
+    needed = {"hooks": "plan", "layers": "install", "penalties": "term"}
     for info in registry.rows("methods"):
         kind: Any = info.target
         assert issubclass(kind, Method) and kind.name == info.name
         assert registry.LISTS[kind.key] == info.family
-        assert has_face(kind, faces[kind.key])
+        assert implements(kind, needed[kind.key])

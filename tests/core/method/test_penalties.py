@@ -95,7 +95,7 @@ def test_networks_and_layers_choose_tensors(
     assert reached([keys]) == expected
 
 
-def test_one_slot_of_a_stack_is_named_as_it_is() -> None:
+def test_one_member_of_a_stack_is_named_as_it_is() -> None:
     run = networks()
     term = Penalties([{"method": "l2", "layers": ["[1].fc1"]}], run).of("critic")
     assert term is not None

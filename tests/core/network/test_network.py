@@ -202,7 +202,7 @@ def test_meta_tensors_are_named() -> None:
 
 def test_layers_group_blocks_by_role() -> None:
     network = Network("critic", build("stacked"))
-    grouped: dict[str, Any] = network.layers(network.select(lambda b: b.spec.slot == 0))
+    grouped: dict[str, Any] = network.layers(network.select(lambda b: b.spec.member == 0))
     assert list(grouped) == ["[0].fc1", "[0].fc2", "[0].head"]
     assert grouped["[0].fc1"]["weight"].view.shape == (6, 5)
     assert len(network.trainable()) == 12

@@ -150,7 +150,7 @@ def test_families_give_what_a_hand_written_pass_gives(family: str) -> None:
     if family == "stacked":
         for name in ("fc1", "fc2"):
             h = module.get_submodule(name)(h).relu()
-            expected |= {f"[{slot}].{name}": h[slot] for slot in (0, 1)}
+            expected |= {f"[{member}].{name}": h[member] for member in (0, 1)}
     else:
         for name, layer in module.named_children():
             h = layer(h)

@@ -14,23 +14,23 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("own_input", [True, False], ids=["input_per_slot", "one_input"])
+@pytest.mark.parametrize("own_input", [True, False], ids=["input_per_member", "one_input"])
 def test_output_equals_that_of_separate_linears(bias: bool, own_input: bool) -> None:
     layer = StackedLinear(3, 5, 4, bias=bias, generator=generator())
     shape = (3, 7, 5) if own_input else (7, 5)
     x = torch.randn(shape, generator=generator(1))
     out = layer(x)
     assert out.shape == (3, 7, 4)
-    for slot in range(3):
+    for index in range(3):
         member = nn.functional.linear(
-            x[slot] if own_input else x,
-            layer.weight[slot],
-            None if layer.bias is None else layer.bias[slot],
+            x[index] if own_input else x,
+            layer.weight[index],
+            None if layer.bias is None else layer.bias[index],
         )
-        torch.testing.assert_close(out[slot], member)
+        torch.testing.assert_close(out[index], member)
 
 
-def test_gradient_of_a_slot_is_that_of_its_own_linear() -> None:
+def test_gradient_of_a_member_is_that_of_its_own_linear() -> None:
     layer = StackedLinear(2, 5, 4, generator=generator())
     x = torch.randn(7, 5, generator=generator(1))
     layer(x)[1].square().sum().backward()
@@ -46,20 +46,20 @@ def test_gradient_of_a_slot_is_that_of_its_own_linear() -> None:
     assert layer.weight.grad[0].abs().max() == 0
 
 
-def test_each_slot_is_a_block_with_its_own_fans() -> None:
+def test_each_member_is_a_block_with_its_own_fans() -> None:
     module = nn.Sequential()
     module.add_module("fc1", StackedLinear(2, 6, 4))
     blocks = {b.name: b for b in Network("critic", module).blocks}
     assert list(blocks) == ["[0].fc1.weight", "[0].fc1.bias", "[1].fc1.weight", "[1].fc1.bias"]
     weight = blocks["[1].fc1.weight"]
     assert weight.view.shape == (4, 6)
-    assert (weight.spec.fan_in, weight.spec.fan_out, weight.spec.slot) == (6, 4, 1)
+    assert (weight.spec.fan_in, weight.spec.fan_out, weight.spec.member) == (6, 4, 1)
     assert weight.view.data_ptr() == module.get_parameter("fc1.weight")[1].data_ptr()
     assert Network("critic", module).qualified(weight) == "critic[1].fc1.weight"
 
 
 @pytest.mark.parametrize("redraw", [False, True], ids=["constructor", "fresh"])
-def test_init_has_the_spread_of_one_slots_fans(redraw: bool) -> None:
+def test_init_has_the_spread_of_one_members_fans(redraw: bool) -> None:
     # trap: over the stacked shape (2, 300, 400) fans are 120000 and the bound 0.003
     layer = StackedLinear(2, 400, 300, generator=generator())
     network = Network("critic", layer)
@@ -86,21 +86,21 @@ def test_same_generator_gives_the_same_layer_and_leaves_the_global_stream() -> N
 # --- layer norms ------------------------------------------------------------------------------
 
 
-def stacked_norm(slots: int = 2, dim: int = 6, eps: float = 1e-6) -> StackedLayerNorm:
-    """Return a norm that scales and shifts every unit of every slot differently."""
-    layer = StackedLayerNorm(slots, dim, eps)
+def stacked_norm(members: int = 2, dim: int = 6, eps: float = 1e-6) -> StackedLayerNorm:
+    """Return a norm that scales and shifts every unit of every member differently."""
+    layer = StackedLayerNorm(members, dim, eps)
     with torch.no_grad():
         for i, parameter in enumerate(layer.parameters()):
-            parameter.copy_(torch.randn(slots, dim, generator=generator(i)))
+            parameter.copy_(torch.randn(members, dim, generator=generator(i)))
     return layer
 
 
 def members_of(layer: StackedLayerNorm) -> list[nn.LayerNorm]:
-    members = [nn.LayerNorm(layer.dim, eps=layer.eps) for _ in range(layer.slots)]
+    members = [nn.LayerNorm(layer.dim, eps=layer.eps) for _ in range(layer.members)]
     with torch.no_grad():
-        for slot, member in enumerate(members):
-            member.weight.copy_(layer.weight[slot])
-            member.bias.copy_(layer.bias[slot])
+        for index, member in enumerate(members):
+            member.weight.copy_(layer.weight[index])
+            member.bias.copy_(layer.bias[index])
     return members
 
 
@@ -112,14 +112,14 @@ def test_norm_equals_separate_layer_norms_forward_and_backward(eps: float) -> No
     out = layer(x)
     (out * weights).sum().backward()
     assert x.grad is not None and layer.weight.grad is not None and layer.bias.grad is not None
-    for slot, member in enumerate(members_of(layer)):
-        own = x[slot].detach().requires_grad_()
+    for index, member in enumerate(members_of(layer)):
+        own = x[index].detach().requires_grad_()
         expected = member(own)
-        (expected * weights[slot]).sum().backward()
-        torch.testing.assert_close(out[slot], expected, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(x.grad[slot], own.grad, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(layer.weight.grad[slot], member.weight.grad)
-        torch.testing.assert_close(layer.bias.grad[slot], member.bias.grad)
+        (expected * weights[index]).sum().backward()
+        torch.testing.assert_close(out[index], expected, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(x.grad[index], own.grad, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(layer.weight.grad[index], member.weight.grad)
+        torch.testing.assert_close(layer.bias.grad[index], member.bias.grad)
 
 
 def test_a_new_norm_scales_by_one_and_shifts_by_zero() -> None:
@@ -153,11 +153,11 @@ def test_norm_compiles_to_one_graph() -> None:
     torch.testing.assert_close(compiled(x), layer(x))
 
 
-def test_each_slot_of_a_norm_is_a_scale_and_a_shift() -> None:
+def test_each_member_of_a_norm_is_a_scale_and_a_shift() -> None:
     module = nn.Sequential()
     module.add_module("norm", stacked_norm())
     network = Network("critic", module)
-    found = {b.name: (b.role, b.kind, b.spec.slot) for b in network.blocks}
+    found = {b.name: (b.role, b.kind, b.spec.member) for b in network.blocks}
     assert found == {
         "[0].norm.weight": ("scale", "norm", 0),
         "[0].norm.bias": ("shift", "norm", 0),

@@ -57,12 +57,12 @@ BY_HAND: dict[str, list[Row]] = {
     "residual": [],
     "tied": [],
     "stacked": [
-        (f"{slot}.{name}", 6, "relu", [f"{slot}.{part}" for part in parts])
+        (f"{member}.{name}", 6, "relu", [f"{member}.{part}" for part in parts])
         for name, parts in (
             ("fc1", ("fc1.weight[i]", "fc1.bias[i]", "fc2.weight[:, i]")),
             ("fc2", ("fc2.weight[i]", "fc2.bias[i]", "head.weight[:, i]")),
         )
-        for slot in ("[0]", "[1]")
+        for member in ("[0]", "[1]")
     ],
 }
 LAST = "its outputs are those of the network"
@@ -532,7 +532,7 @@ def test_sac_networks_have_units_in_their_hidden_layers(kind: str) -> None:
     layers = ["fc1", "fc2"] if kind == "mlp" else ["blocks.0.fc1", "blocks.1.fc1"]
     actor, critic = own(f"actor {kind}")[0], own(f"critic {kind}")[0]
     assert names(actor) == layers
-    assert names(critic) == [f"[{slot}].{layer}" for layer in layers for slot in (0, 1)]
+    assert names(critic) == [f"[{member}].{layer}" for layer in layers for member in (0, 1)]
     after = [str(p) for p in Network("actor", actor).units().groups[-1].outgoing]
     heads = ["mean.weight[:, i]", "log_std.weight[:, i]"]
     assert after == (heads if kind == "mlp" else ["blocks.1.fc2.weight[:, i]"])
