@@ -17,6 +17,7 @@ from rlplast.core.device import compile_options, uses_gpu
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.listing import listed_method, row_implements
 from rlplast.core.network.own import is_factory
+from rlplast.training.kinds import get_kind
 
 __all__ = ["chosen", "compiled_update", "compiles_updates"]
 
@@ -28,8 +29,8 @@ LEAST_UPDATES = 15_000
 def chosen(config: Any) -> str:
     """Return what ``accelerate: auto`` stands for in an `OffPolicyConfig`.
 
-    On a GPU it is graph, which has the bits of off, if the optimizer can be captured and network
-    and methods are ours: what a user wrote may wait for the GPU.
+    On a GPU it is graph, which has the bits of off, if the optimizer can be captured, and kind of run,
+    network and methods are ours: what a user wrote may wait for the GPU.
 
     On a CPU it is compile for runs of at least `LEAST_UPDATES` planned updates, if all of an update
     compiles: with adam or adamw, a network of ours, and without penalties and layers that read
@@ -41,8 +42,8 @@ def chosen(config: Any) -> str:
     own_network = is_factory(config.agent.network)  # what a user wrote may not compile
     if uses_gpu(config.device):
         rows = (*config.hooks, *config.layers, *config.penalties)
-        captured = config.optimizer.captures and not own_network and all(map(_is_ours, rows))
-        return "graph" if captured else "off"
+        ours = get_kind(config.kind).origin == "rlplast" and all(map(_is_ours, rows))
+        return "graph" if ours and not own_network and config.optimizer.captures else "off"
     worthwhile = (
         config.updates_planned() >= LEAST_UPDATES
         and config.optimizer.compiles

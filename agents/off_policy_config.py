@@ -244,7 +244,10 @@ class OffPolicyConfig(RunConfig):
         found: Any = super().resolved(parent)
         if self.agent.accelerate != "auto":
             return found
-        choice = parent.agent.accelerate if isinstance(parent, OffPolicyConfig) else chosen(found)
+        choice = chosen(found)
+        if isinstance(parent, OffPolicyConfig):  # whose bits it keeps; off and graph have the same
+            before = parent.agent.accelerate
+            choice = choice if {choice, before} == {"off", "graph"} else before
         return replace(found, agent=replace(self.agent, accelerate=choice))
 
     def without_graphs(self) -> "OffPolicyConfig":

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from rlplast.core.registry import build, register
 from rlplast.core.validation import Section
@@ -32,7 +32,7 @@ class SampleWeightDecay:
         min: the smallest weight.
     """
 
-    decay: PositiveInt = 80_000
+    decay: Annotated[int, Field(ge=1, le=1_000_000_000_000)] = 80_000
     min: Annotated[float, Field(gt=0, le=1)] = 0.1
 
     def totals(self, rows: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.float64]:

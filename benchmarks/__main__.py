@@ -15,6 +15,8 @@ import torch
 
 from benchmarks import agents, fire, replay, trainers
 from benchmarks.tools import Row, machine
+from rlplast.core.device import choose_device
+from rlplast.core.errors import ConfigError
 
 AGENTS: dict[str, Callable[..., Iterator[Row]]] = {
     "dqn": agents.dqn,
@@ -42,6 +44,10 @@ def main() -> None:
     names = args.names or list(BENCHES if args.device == "cpu" else AGENTS)
     if args.device != "cpu" and (others := set(names) - set(AGENTS)):
         parser.error(f"on a CPU alone: {', '.join(sorted(others))}")
+    try:
+        choose_device(args.device)
+    except ConfigError as error:
+        parser.error(str(error))
     torch.set_num_threads(args.threads)
     print(json.dumps(machine()))
     for name in names:

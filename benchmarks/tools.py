@@ -4,19 +4,17 @@ What `rlplast bench` times too is in `rlplast.run.timing`.
 """
 
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from rlplast.core.device import choose_device
 from rlplast.run import timing
-from rlplast.run.info import versions
+from rlplast.run.info import processor, versions
 from rlplast.run.timing import Steps
 
 Times = dict[str, list[float]]
@@ -110,13 +108,9 @@ def on_cores(count: int) -> Iterator[None]:
 
 def machine(device: str = "cpu") -> dict[str, Any]:
     """Return what figures depend on: processor, cores, threads, device, versions."""
-    cpu, info = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
-    if info.exists():
-        models = [x for x in info.read_text().splitlines() if x.startswith("model name")]
-        cpu = f"{models[0].split(':')[1].strip()} x {len(models)}" if models else cpu
     chosen = choose_device(device)
     return {
-        "cpu": cpu,
+        "cpu": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else "cpu",

@@ -9,15 +9,18 @@
 - `units`, `record`: get the hidden units of a model, and their activations.
 - `Method`, `method`, `Assign`, `Scale`: write a method of your own.
 - `optimizer`, `register_kind`: add an optimizer or a kind of run of your own.
+- `RlplastError`: what these raise; `ConfigError` and `Interrupted` (Ctrl-C) are of it.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from rlplast.core.clock import Clock, Time
+    from rlplast.core.errors import ConfigError, Interrupted, RlplastError
     from rlplast.core.method.context import Context
     from rlplast.core.method.hooks import Hooks
     from rlplast.core.method.inner import tick
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
 # Loaded when first used: an environment's process imports this package and needs no torch.
 _HOMES = {
     "rlplast.core.clock": ("Clock", "Time"),
+    "rlplast.core.errors": ("ConfigError", "Interrupted", "RlplastError"),
     "rlplast.core.method.context": ("Context",),
     "rlplast.core.method.hooks": ("Hooks",),
     "rlplast.core.method.inner": ("tick",),
@@ -84,8 +88,10 @@ __all__ = [
     "L2",
     "Assign",
     "Clock",
+    "ConfigError",
     "Context",
     "Hooks",
+    "Interrupted",
     "L2Init",
     "Lifecycle",
     "Method",
@@ -93,6 +99,7 @@ __all__ = [
     "Parseval",
     "Penalties",
     "Receipt",
+    "RlplastError",
     "Scale",
     "Time",
     "UnitSpec",
@@ -161,15 +168,18 @@ def resume(run: "str | Path", total: str | None = None) -> "Run":
 
 
 def plan(
-    config: "str | Path", out: "str | Path | None" = None, executor: str | None = None
+    config: "str | Path | Mapping[str, Any]",
+    out: "str | Path | None" = None,
+    executor: str | None = None,
 ) -> "StudyPlan":
     """Return what a study will take, as `rlplast study CONFIG --plan` says.
 
     No cell is started, and nothing is kept.
 
     Args:
-        config: a path, or a shipped name such as ``study/demo``.
-        out: the study's folder, in which some cells may have run; default: ``runs/study-NAME``.
+        config: a path, a shipped name such as ``study/demo``, or a mapping of keys.
+        out: the study's folder, in which some cells may have run; default: ``runs/study-NAME``. A
+            mapping needs one.
         executor: local, ray or slurm; default: the config's.
     """
     from rlplast.study.estimate import plan_study

@@ -16,8 +16,10 @@ from rlplast.cli.output import say, warn
 from rlplast.cli.signals import stoppable
 from rlplast.cli.tables import duration
 from rlplast.cli.train_command import overrides
+from rlplast.core.device import choose_device, device_info
 from rlplast.run.bench import Side, measure
 from rlplast.run.config_file import read_config
+from rlplast.run.info import device_words, processor, versions
 from rlplast.run.length import length
 
 __all__ = ["add_arguments", "conclusion", "run"]
@@ -43,7 +45,11 @@ def run(args: argparse.Namespace) -> int:
     say("|---|---|---|---|---|")
     for name, side in sides.items():
         say(f"| {name} | {_cells(side, sides['off'], count)} |")
-    say(f"\n{conclusion(getattr(resolved, 'agent', resolved).accelerate, sides, count)}")
+    key = "agent.accelerate" if hasattr(resolved, "agent") else "accelerate"
+    say(f"\n{conclusion(key, getattr(resolved, 'agent', resolved).accelerate, sides, count)}")
+    device = device_words(device_info(choose_device(resolved.device)))
+    libraries = ", ".join(f"{name} {value}" for name, value in versions().items())
+    say(f"Measured on {device} ({processor()}), {resolved.threads} threads; {libraries}.")
     return 0
 
 
@@ -57,14 +63,15 @@ def _cells(side: Side, eager: Side, count: int) -> str:
     return f"{times} | {duration(side.seconds(count))} | {'' if side is eager else pays}"
 
 
-def conclusion(choice: str, sides: Mapping[str, Side], count: int) -> str:
-    """Say whether a choice is right for so many updates, by what was measured."""
+def conclusion(key: str, choice: str, sides: Mapping[str, Side], count: int) -> str:
+    """Say whether a choice of a key is right for so many updates, by what was measured."""
     seconds = {name: side.seconds(count) for name, side in sides.items() if side.times}
     best = min(seconds, key=lambda name: seconds[name])
     if choice not in seconds:
-        found = f"which does not run here: set it to `{best}`"
+        found = f"which does not run here: set `--{key} {best}`"
     elif seconds[choice] <= SAME * seconds[best]:
         found = "which is right here"
     else:
-        found = f"but `{best}` would save {duration(seconds[choice] - seconds[best])} here"
-    return f"This config runs its {count:,} updates with `accelerate: {choice}`, {found}."
+        saved = duration(seconds[choice] - seconds[best])
+        found = f"but `--{key} {best}` would save {saved} here"
+    return f"This config runs its {count:,} updates with `{key}: {choice}`, {found}."

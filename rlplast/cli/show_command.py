@@ -72,6 +72,7 @@ def _cost(folder: Path) -> dict[str, Any]:
 
 def _run_text(console: Console, found: Mapping[str, Any]) -> None:
     receipts, following = found["receipts"], found["next"]
+    nothing = "not known" if found["progress"] is None else "none"
     rows = [
         ("run", f"{found['folder']} ({found['kind']})"),
         ("status", _since(found)),
@@ -81,7 +82,7 @@ def _run_text(console: Console, found: Mapping[str, Any]) -> None:
         ("progress", _progress(found)),
         ("training", _measured(found["train"], "train/")),
         ("evaluation", _measured(found["eval"], "eval/")),
-        ("next firing", f"{following['method']} at {following['at']}" if following else "none"),
+        ("next firing", f"{following['method']} at {following['at']}" if following else nothing),
         ("receipts", ", ".join(f"{n:,} of {m}" for m, n in receipts["of"].items()) or "none"),
     ]
     show_rows(console, rows)

@@ -113,7 +113,7 @@ class Time:
         if unit + "s" in UNITS:
             unit += "s"  # "1 update"
         if unit not in (*UNITS, "%"):
-            near = did_you_mean(unit, UNITS)
+            near = did_you_mean(unit, (*UNITS, "%"))
             raise ConfigError(f"{key} = {quoted}: unit {shortened(unit)}: {near}")
         value = Decimal(match[1]) * _MULTIPLIERS[match[2]]  # exact: 1.001 * 1000 is no whole float
         if value > _MOST:

@@ -93,6 +93,8 @@ def shortened(value: object, most: int = 60) -> str:
         text = repr(value)
     except ValueError:  # Python writes no whole number of thousands of digits
         text = "a number of thousands of digits"
+    except RecursionError:
+        text = "something nested very deeply"
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

@@ -1,14 +1,18 @@
-"""Optional libraries: imported where they are needed, with word of what to install.
+"""What is imported when it is first used.
 
-- `import_optional`: import a library of one of the package's extras.
+- `import_optional`: a library of one of the package's extras, with word of what to install.
+- `callable_package`: a package that is a function too.
 """
 
 import importlib
+import inspect
+import sys
 from types import ModuleType
+from typing import Any
 
 from rlplast.core.errors import ConfigError
 
-__all__ = ["import_optional"]
+__all__ = ["callable_package", "import_optional"]
 
 
 def import_optional(name: str, extra: str) -> ModuleType:
@@ -27,3 +31,25 @@ def import_optional(name: str, extra: str) -> ModuleType:
         raise ConfigError(
             f'{name} cannot be imported ({error}): pip install "rlplast[{extra}]"'
         ) from error
+
+
+def callable_package(package: str, module: str) -> None:
+    """Let a package be called as the function of its name in one of its modules is.
+
+    Args:
+        package: such as ``rlplast.study``.
+        module: the name of the module, which is imported at the first call.
+    """
+
+    def function() -> Any:
+        return getattr(importlib.import_module(f"{package}.{module}"), package.split(".")[-1])
+
+    class Callable(ModuleType):
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            return function()(*args, **options)
+
+        @property
+        def __signature__(self) -> inspect.Signature:
+            return inspect.signature(function())
+
+    sys.modules[package].__class__ = Callable

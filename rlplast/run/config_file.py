@@ -132,10 +132,12 @@ def _set(data: Any, dotted: str, value: Any) -> None:
 
 
 def _index(items: list[Any], key: str, dotted: str) -> int:
-    if key.isdecimal() and int(key) < len(items):
+    if key in map(str, range(len(items))):
         return int(key)
     allowed = f"a position from 0 to {len(items) - 1}" if items else "nothing: the list is empty"
-    raise ConfigError(f"--{dotted}: {key!r} is no position in the list: allowed is {allowed}")
+    raise ConfigError(
+        f"--{dotted}: {shortened(key)} is no position in the list: allowed is {allowed}"
+    )
 
 
 def _list_in_file(key: str, name: str) -> Any:

@@ -3,13 +3,14 @@
 - `status`: keeps it true while a run runs.
 - `first_info`, `resumed_info`: its contents.
 - `run_ids`: whose checkpoints the run may go on from.
-- `versions`: of the packages that results depend on.
+- `versions`: of the packages that results depend on; `processor`: this machine's.
 - `resume_info`, `resume_words`: how exactly its environment can be resumed; `restart_info`: where
   it could not be.
 - `command`: the command that runs.
 - `reporting_outcome`: reports how a block ended.
 """
 
+import os
 import platform
 import socket
 import subprocess
@@ -107,6 +108,15 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def processor() -> str:
+    """Return the name of this machine's processor, and how many it has."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name} × {len(names) or os.cpu_count()}"
 
 
 def first_info(config: RunConfig, study: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.method.schedule import KEYS, Schedule, next_due
 from rlplast.run.config_file import read_config
+from rlplast.run.imports import import_again
 from rlplast.run.info import device_words, resume_words
 from rlplast.run.length import length
 from rlplast.run.read import check_is_run, read_best, read_info, read_lines, status_in, unaltered
@@ -82,14 +83,19 @@ def show_run(folder: Path) -> dict[str, Any]:
             "bytes": disk_used(folder),
             "files": {k: str(folder / p) for k, p in _FILES.items() if (folder / p).exists()},
         }
-        return found | _ahead(folder, metrics, clock, status)
+        return found | _ahead(folder, info, metrics, clock, status)
 
 
 def _ahead(
-    folder: Path, metrics: Sequence[Mapping[str, Any]], clock: dict[str, int], status: str
+    folder: Path,
+    info: Mapping[str, Any],
+    metrics: Sequence[Mapping[str, Any]],
+    clock: dict[str, int],
+    status: str,
 ) -> dict[str, Any]:
     """Return how far the run is of its total, and what fires next."""
     try:
+        import_again(info, folder)
         config = read_config(folder / "config.yaml")
         total, following = config.total_time(), next_firing(config, clock)
     except ConfigError as error:

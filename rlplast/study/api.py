@@ -8,10 +8,12 @@
 import copy
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from rlplast.core.errors import ConfigError, Interrupted, RlplastError
 from rlplast.run.build import build, check_hooks_of_processes, check_processes
@@ -81,7 +83,7 @@ class StudyResult:
 
 
 def study(
-    config: str | Path,
+    config: str | Path | Mapping[str, Any],
     out: str | Path | None = None,
     *,
     executor: str | None = None,
@@ -94,8 +96,8 @@ def study(
     """Run a study, or go on with it, as `rlplast study` does.
 
     Args:
-        config: a path, or a shipped name such as ``study/demo``.
-        out: the study's folder; default: ``runs/study-NAME``.
+        config: a path, a shipped name such as ``study/demo``, or a mapping of keys.
+        out: the study's folder; default: ``runs/study-NAME``. A mapping needs one.
         executor: local, ray or slurm; default: the config's.
         jobs: runs at the same time; default: the config's, else as many as there is room for.
         observer: called with the progress at every event, and about twice a second.
@@ -142,13 +144,23 @@ def study(
     return StudyResult(folder.path, states, failures, trials, began)
 
 
-def study_folder(source: str | Path, out: str | Path | None) -> Path:
-    """Return where a study goes."""
-    return Path("runs") / f"study-{Path(source).stem}" if out is None else Path(out)
+def study_folder(source: str | Path | Mapping[str, Any], out: str | Path | None) -> Path:
+    """Return where a study goes.
+
+    Raises:
+        ConfigError: for a mapping, which has no name, without a folder.
+    """
+    if out is not None:
+        return Path(out)
+    if isinstance(source, Mapping):
+        raise ConfigError("out = None: a study that is a mapping has no name; say out=FOLDER")
+    return Path("runs") / f"study-{Path(source).stem}"
 
 
 def read_study_config(
-    source: str | Path, executor: str | None = None, jobs: int | None = None
+    source: str | Path | Mapping[str, Any],
+    executor: str | None = None,
+    jobs: int | None = None,
 ) -> StudyConfig:
     """Return a study's checked config; arguments as of `study`.
 
@@ -157,7 +169,8 @@ def read_study_config(
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs {jobs}: allowed is at least 1")
-    study = StudyConfig.parse(read_yaml(find_config(str(source))))
+    mapped = isinstance(source, Mapping)
+    study = StudyConfig.parse(dict(source) if mapped else read_yaml(find_config(str(source))))
     published_curves(study)
     if executor is not None and executor != study.executor.get("kind", "local"):
         study = dataclasses.replace(study, executor={"kind": executor})  # options are another's
@@ -255,11 +268,15 @@ def write_study(
     folder: StudyFolder,
     study: StudyConfig,
     cells: Sequence[Cell],
-    source: str | Path,
+    source: str | Path | Mapping[str, Any],
     smoke: bool = False,
 ) -> None:
     """Write the plan: configs before study.json, which names them, and says if it is a smoke."""
-    write_text(folder.path / "study.yaml", find_config(str(source)).read_text())
+    if isinstance(source, Mapping):
+        name, text = folder.path.name, yaml.safe_dump(dict(source), sort_keys=False)
+    else:
+        name, text = Path(source).stem, find_config(str(source)).read_text()
+    write_text(folder.path / "study.yaml", text)
     (folder.path / "configs").mkdir(exist_ok=True)
     for cell in cells:
         path = config_path(folder.path, cell.key)
@@ -269,7 +286,7 @@ def write_study(
     trials = (cell.arm for cell in cells if cell.arm is not None)
     arms = list(dict.fromkeys([*(run.arm for run in runs_of(study)), *trials]))
     about: dict[str, Any] = {
-        "name": Path(source).stem,
+        "name": name,
         "command": command(),
         "versions": versions(),
         "baseline": study.baseline or ("none" if "none" in arms else None),
@@ -331,7 +348,7 @@ def _run(
         message = f"{stopped.cells} running cell{'' if stopped.cells == 1 else 's'} stopped"
         raise Interrupted(
             f"{message}: the same command goes on with {folder.path} from their newest checkpoints"
-        ) from stopped
+        ) from None
 
 
 def commands_of(

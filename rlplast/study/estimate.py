@@ -68,7 +68,7 @@ class StudyPlan:
 
 
 def plan_study(
-    source: str | Path,
+    source: str | Path | Mapping[str, Any],
     out: str | Path | None = None,
     executor: str | None = None,
     jobs: int | None = None,

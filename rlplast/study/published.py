@@ -108,9 +108,9 @@ def published_curves(study: StudyConfig) -> list[PublishedCurve]:
 def _rows(name: str) -> list[_Row]:
     """Read a CSV from the current folder or the shipped ones, and check every row."""
     path = Path(name) if os.path.isfile(name) else config_folder() / name
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ConfigError(
-            f"published.file = {name!r} is neither a file nor a shipped one: allowed is a CSV such "
+            f"published.file = {shortened(name)} is neither a file nor a shipped one: allowed is a CSV such "
             "as study/replay_ratio/dmc_curves.csv; correct the path"
         )
     try:

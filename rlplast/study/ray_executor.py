@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, shortened
 from rlplast.core.optional import import_optional
 from rlplast.study import child
 from rlplast.study.executors import Backend, Job, cpus, gpus_of, room_for
@@ -36,9 +36,15 @@ def make(threads: int, options: Mapping[str, Any], processes: int) -> "tuple[Ray
     Raises:
         ConfigError: if Ray is missing, nobody answers at the address, or a job fits on no node.
     """
+    address = options.get("address") or os.environ.get("RAY_ADDRESS") or "local"
+    if not isinstance(address, str):
+        raise ConfigError(
+            f"executor.address = {shortened(address)}: allowed is text, such as 'auto' or "
+            "'ray://head:10001'"
+        )
     gpus = gpus_of(options, processes)
     ray = import_optional("ray", "ray")
-    _connect(ray, options.get("address") or os.environ.get("RAY_ADDRESS") or "local")
+    _connect(ray, address)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     room = sum(
         room_for(threads, gpus, has.get("CPU", 0), has.get("GPU", 0), processes) for has in nodes

@@ -12,11 +12,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from rlplast.core.clock import UNITS
 from rlplast.core.method.listing import ROW_KEYS
-from rlplast.core.registry import LISTS, rows
+from rlplast.core.method.schedule import RULES
+from rlplast.core.registry import LISTS, Info, rows
 from rlplast.core.validation import hints_of
+from rlplast.study.search_config import SearchConfig
 from rlplast.study.spec import StudyConfig
-from rlplast.study.spec_checks import Arm
+from rlplast.study.spec_checks import Arm, Sample
 from rlplast.training.kinds import get_kind, kinds
 
 __all__ = ["config_schema", "meanings", "schema_text"]
@@ -40,7 +43,8 @@ def config_schema() -> Schema:
     Hooks, penalties and layers are those that are registered, plug-ins included.
     """
     definitions: dict[str, Schema] = {key: _row(key, family) for key, family in LISTS.items()}
-    of_kinds = []
+    _schedule(definitions["hooks"])
+    of_kinds: list[Schema] = [{"properties": {"kind": {"enum": list(kinds())}}}]
     for name in kinds():
         cls = get_kind(name).config_class()
         _define(cls, definitions)
@@ -48,9 +52,19 @@ def config_schema() -> Schema:
         if name != "dqn":  # which a config is that names no kind
             given["required"] = ["kind"]
         of_kinds.append({"if": given, "then": {"$ref": f"#/$defs/{cls.__name__}"}})
+    named = [{"const": info.name, "description": info.summary} for info in rows("optimizers")]
+    definitions["OptimizerConfig"]["properties"]["name"]["oneOf"] = named
+    definitions["OptimizerConfig"]["allOf"] = _cases(rows("optimizers"), "name")
     study = _define(StudyConfig, definitions)
-    arms = study["properties"]["arms"]
-    arms["additionalProperties"] = {"anyOf": [_ref(_define(Arm, definitions)), {"type": "null"}]}
+    keys, arm = study["properties"], _define(Arm, definitions)
+    sample = _define(Sample, definitions)
+    sample["required"].remove("count")  # which a search says
+    arm["properties"]["sample"] = _or_null(_ref(sample))
+    keys["search"] = _ref(_define(SearchConfig, definitions))
+    for key in keys.keys() - {"base", "arms"}:
+        keys[key] = _or_null(keys[key])
+    keys["baseline"]["anyOf"].append({"type": "number"})  # as the names of arms may be
+    keys["arms"]["additionalProperties"] = _or_null(_ref(arm))
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "A config of rlplast",
@@ -65,6 +79,12 @@ def config_schema() -> Schema:
 def schema_text() -> str:
     """Return the schema as a file holds it."""
     return json.dumps(config_schema(), indent=1) + "\n"
+
+
+def _or_null(own: Schema) -> Schema:
+    """Return a schema that null keeps to as well."""
+    about = {"description": own.pop("description")} if "description" in own else {}
+    return about | {"anyOf": [own, {"type": "null"}]}
 
 
 def _ref(definition: Schema) -> Schema:
@@ -102,19 +122,35 @@ def _sections(cls: type) -> list[type]:
 
 def _row(key: str, family: str) -> Schema:
     """Return the definition of an entry of a list: its keys, its methods and their parameters."""
-    methods, cases = [], []
-    for info in rows(family):
-        methods.append({"const": info.name, "description": info.summary})
-        hints = hints_of(info.target)
-        given = {n: TypeAdapter(hints.get(n, Any)).json_schema() for n in info.params}
-        params = {"type": "object", "properties": given, "additionalProperties": False}
-        params = {"anyOf": [params, {"type": "null"}]}
-        name = {"properties": {"method": {"const": info.name}}}
-        cases.append({"if": name, "then": {"properties": {"params": params}}})
+    methods = [{"const": info.name, "description": info.summary} for info in rows(family)]
     return {
         "type": "object",
         "properties": {n: {} for n in ROW_KEYS[key]} | {"method": {"oneOf": methods}},
         "required": ["method"],
         "additionalProperties": False,
-        "allOf": cases,
+        "allOf": _cases(rows(family), "method"),
     }
+
+
+def _cases(infos: list[Info], key: str) -> list[Schema]:
+    """Return the parameters of each of some registered things that a key names."""
+    cases = []
+    for info in infos:
+        hints = hints_of(info.target)
+        given = {n: TypeAdapter(hints.get(n, Any)).json_schema() for n in info.params}
+        params = {"type": "object", "properties": given, "additionalProperties": False}
+        params = {"anyOf": [params, {"type": "null"}]}
+        named = {"properties": {key: {"const": info.name}}, "required": [key]}
+        cases.append({"if": named, "then": {"properties": {"params": params}}})
+    return cases
+
+
+def _schedule(hook: Schema) -> None:
+    """Add to a hook what its schedule may say: times with units, and exactly one rule."""
+    units = "|".join(f"{unit.removesuffix('s')}s?" for unit in UNITS)
+    time = {"type": "string", "pattern": rf"(%|{units})\s*$|^\s*phase\s"}
+    null = {"type": "null"}
+    times = {key: {"anyOf": [time, null]} for key in ("every", "first", "from", "until")}
+    many = {"type": "array", "items": time}
+    hook["properties"] |= times | {"at": {"anyOf": [time, many, null]}}
+    hook["oneOf"] = [{"required": [k], "properties": {k: {"not": null}}} for k in RULES]

@@ -115,9 +115,9 @@ def run_smoke(
         executor = make_executor("local", jobs, 1, {}, main)
         try:
             failures = run_cells(cells, folder, executor, commands_of(folder), 0, observer)
-        except Stopped as stopped:
+        except Stopped:
             message = f"stopped; nothing of {path} is of use: delete it"
-            raise Interrupted(message) from stopped
+            raise Interrupted(message) from None
         finally:
             executor.close()
     finally:

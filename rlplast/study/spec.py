@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from rlplast.core.errors import ConfigError, check_choice
+from rlplast.core.errors import ConfigError, check_choice, check_known
 from rlplast.core.rng import numpy_stream
 from rlplast.core.validation import Section, validated
 from rlplast.study.search_config import SearchConfig
@@ -93,6 +93,7 @@ class StudyConfig(Section):
         for key in ("base", "arms"):
             if not data.get(key):
                 raise ConfigError(f"study has no {key}: it needs base, a run's config, and arms")
+        check_known("study", data, [field.name for field in dataclasses.fields(cls)])
         given = {str(key): value for key, value in data.items() if value is not None}
         if isinstance(given["arms"], Mapping):
             names = [str(name) for name in given["arms"]]
@@ -302,9 +303,10 @@ def _expanded(
 
 def _samples(name: str, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield so many draws, all different; more of them begin with the same ones."""
-    check_size(f"arms.{name}.sample.count", sample["count"])
+    count = int(sample["count"])  # 1e1 is a float in YAML
+    check_size(f"arms.{name}.sample.count", count)
     seen: list[dict[str, Any]] = []
-    for number in range(sample["count"]):
+    for number in range(count):
         rng = numpy_stream(sample.get("seed", 0), "sample", name, number)
         for _ in range(_DRAWS):
             chosen = {key: _drawn(rng, choice) for key, choice in sample["keys"].items()}

@@ -58,7 +58,8 @@ def test_every_kind_of_run_is_measured_and_leaves_nothing(kind: str, tmp_path: P
     for cells in rows.values():
         middle, least, most = map(float, re.findall(r"[\d.e+-]+", cells[0]))
         assert 0 < least <= middle <= most
-    assert re.search(r"`accelerate: \w+`, .* here", outcome.out)
+    assert re.search(r"`(agent\.)?accelerate: \w+`, .* here", outcome.out)
+    assert f"{torch.__version__}" in outcome.out.splitlines()[-1]
     assert "updates in turn" in outcome.err and "in turn" not in outcome.out
     assert not list(quick.iterdir())
     assert dict(os.environ) == before
@@ -71,7 +72,7 @@ def test_what_does_not_compile_is_said(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(torch, "compile", no_compiler)
     outcome = command("bench", small_file("supervised", tmp_path), "--accelerate", "compile")
     assert table(outcome)["compile"] == ["no C++ compiler / found", "", "", ""]
-    assert "does not run here: set it to `off`" in outcome.out
+    assert "does not run here: set `--accelerate off`" in outcome.out
 
 
 @pytest.mark.parametrize(
@@ -94,16 +95,16 @@ SIDES = {"off": Side([0.004]), "compile": Side([0.003], setup=20.0)}  # equal at
     ("choice", "count", "said"),
     [
         ("off", 1000, "is right"),
-        ("compile", 1000, "but `off` would save 19 s"),
-        ("off", 100_000, "but `compile` would save 80 s"),
+        ("compile", 1000, "but `--agent.accelerate off` would save 19 s"),
+        ("off", 100_000, "but `--agent.accelerate compile` would save 80 s"),
         ("compile", 100_000, "is right"),
         ("compile", 19_990, "is right"),  # next to it
         ("off", 20_010, "is right"),
-        ("graph", 20_010, "does not run here: set it to `compile`"),
+        ("graph", 20_010, "does not run here: set `--agent.accelerate compile`"),
     ],
 )
 def test_a_choice_is_right_if_the_run_takes_no_longer(choice: str, count: int, said: str):
-    assert said in conclusion(choice, SIDES, count)
+    assert said in conclusion("agent.accelerate", choice, SIDES, count)
 
 
 def test_the_table_says_when_compiling_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -10,6 +10,7 @@ import pytest
 
 import rlplast
 from rlplast.core.errors import ConfigError, Interrupted
+from rlplast.training.config import read_yaml
 from tests.cli.commands import command
 from tests.cli.studies import ALL, ARMS, TINY, folder_of, results
 from tests.study.inline import inline, journal, run_study, write_study
@@ -46,6 +47,17 @@ def test_study_is_that_of_the_command_and_goes_on(
     }
     assert sorted(filter(None, seen)) == sorted(f"done: {name}" for name in ALL)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_mapping_is_a_study_too(by_command: Path, tmp_path: Path) -> None:
+    keys = read_yaml(write_study(tmp_path, TINY, ARMS))
+    with inline():
+        rlplast.study(keys, tmp_path / "study")
+        again = rlplast.study(tmp_path / "study" / "study.yaml", tmp_path / "study")
+    assert results(tmp_path / "study") == results(by_command)
+    assert not again.began
+    with pytest.raises(ConfigError, match="say out=FOLDER"):
+        rlplast.study(keys)
 
 
 def test_cells_that_fail_are_told_and_raise_nothing(tmp_path: Path) -> None:

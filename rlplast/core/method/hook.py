@@ -120,12 +120,12 @@ class Hook:
         if self.method.measures_deviation and self.source is None:
             raise ConfigError(
                 f"{self.label} measures how far outputs move: pass probe= to rlplast.Hooks, or "
-                "inputs= to a single firing: inputs of the model"
+                "inputs= to rlplast.apply: inputs of the model"
             )
         if needed and not inside and self.source is None:
             raise ConfigError(
-                f"{self.label} reads {', '.join(needed)}: pass probe= to rlplast.Hooks, a function "
-                "(size, generator) that returns inputs of the model"
+                f"{self.label} reads {', '.join(needed)}: pass probe= to rlplast.Hooks, or inputs= "
+                "to rlplast.apply: inputs of the model, or a function (size, generator) → inputs"
             )
 
     def _set_up(self, network: Network) -> None:

@@ -207,7 +207,7 @@ class OwnSource:
             ConfigError: without a count: how long a pass is, is not known here.
         """
         if count is None:
-            raise ConfigError("batches = None: a probe has no end; give a number of batches")
+            raise ConfigError("batches = None: a probe has no end; say how many, such as 4")
         return (self.sample(size, derive_seed(number, i)) for i in range(count))
 
     def activations(self, network: str, batch: Any) -> Activations:

@@ -95,7 +95,8 @@ def _rule(optimizer: Optimizer) -> StateRule:
         allowed = ", ".join(sorted(o.__name__ for o in RULES))
         raise UnsupportedOptimizer(
             f"optimizer {type(optimizer).__name__} has no state rule: allowed are {allowed}; "
-            "use the optimizer policy 'keep', or register it with `rlplast.optimizer`"
+            "use the optimizer policy 'keep', or say what state it has with "
+            f"`@rlplast.optimizer(…, state={{{type(optimizer).__name__}: {{…}}}})`"
         )
     base = getattr(optimizer, "base", None)  # of an optimizer that wraps another
     return rule if base is None else {**_rule(base), **rule}

@@ -193,7 +193,7 @@ def test_batches_are_as_many_as_asked_for_and_of_the_firings_stream() -> None:
     assert all(torch.equal(a[""], b[""]) for a, b in zip(first, again, strict=True))
     assert len({tuple(b[""].flatten().tolist()) for b in first}) == 3
     name, _ = spy(lambda context: list(context.batches()), "batches")
-    with pytest.raises(ConfigError, match="batches = None: a probe has no end; give a number"):
+    with pytest.raises(ConfigError, match="batches = None: a probe has no end; say how many"):
         fired(name, subject("mlp").network, probe=inputs)
 
 
@@ -319,7 +319,7 @@ def test_gradients_inside_an_update_are_the_ones_it_used() -> None:
 @pytest.mark.parametrize("what", ["activations", "gradients", "batches"])
 def test_scheduled_readers_ask_for_a_probe_when_the_hooks_are_made(what: str) -> None:
     name, _ = spy(lambda context: None, what)
-    message = rf"hooks\[0\] \({name}\) reads {what}: pass probe= to rlplast\.Hooks, a function"
+    message = rf"hooks\[0\] \({name}\) reads {what}: pass probe= to rlplast\.Hooks, or inputs= "
     with pytest.raises(ConfigError, match=message):
         hooks_of(name, subject("mlp").network)
     hooks_of(name, subject("mlp").network, probe=inputs, loss=torch.sum)
