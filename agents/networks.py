@@ -97,7 +97,7 @@ def architecture(name: str, obs_shape: Sequence[int]) -> Architecture:
 
 
 def architecture_of(agent: Any, obs_shape: Sequence[int]) -> Architecture:
-    """Return the architecture that a DQN's config says.
+    """Return the architecture of a DQN's config.
 
     Args:
         agent: its section ``agent``.
@@ -184,7 +184,7 @@ def q_network(
     obs_scale: float = 1.0,
     seed: int = 0,
 ) -> nn.Module:
-    """Return the network that a DQN's config says.
+    """Return the network of a DQN's config.
 
     Args:
         agent: its section ``agent``.
