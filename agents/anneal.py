@@ -74,9 +74,6 @@ def anneal_of(config: AnnealConfig | None, n_step: int, gamma: float) -> Anneal 
         config: the key's value.
         n_step: n at the end of a cycle, ``agent.n_step``.
         gamma: γ at the end of a cycle, ``agent.gamma``.
-
-    Raises:
-        ConfigError: naming the value that is not allowed.
     """
     if config is None:
         return None

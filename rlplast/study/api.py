@@ -150,11 +150,7 @@ def study_folder(source: str | Path, out: str | Path | None) -> Path:
 def read_study_config(
     source: str | Path, executor: str | None = None, jobs: int | None = None
 ) -> StudyConfig:
-    """Return a study's checked config; arguments as of `study`.
-
-    Raises:
-        ConfigError: naming the key, its value and what is allowed.
-    """
+    """Return a study's checked config; arguments as of `study`."""
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs {jobs}: allowed is at least 1")
     study = StudyConfig.parse(read_yaml(find_config(str(source))))

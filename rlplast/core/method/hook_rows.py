@@ -53,9 +53,6 @@ def hook_of(label: str, config: Mapping[str, Any], about: HookList, seen: Iterab
         config: the row.
         about: what it shares with others.
         seen: the keys of the hooks before it; a repeated identity gets a number.
-
-    Raises:
-        ConfigError: naming the key and what is allowed.
     """
     row = parse_row(label, config, "hooks", about.networks)
     timing = {key: config.get(key) for key in KEYS}

@@ -114,8 +114,7 @@ class Method:
     def follow(self, context: Context, state: State) -> list[Edit]:
         """Return edits of the method's own state, planned inside every update.
 
-        An example is a moving average that `plan` copies at its schedule.
-        It waits for no device.
+        It waits for no device. An example is a moving average that `plan` copies at its schedule.
         """
         return []
 
