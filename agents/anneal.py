@@ -26,7 +26,7 @@ class AnnealConfig(Section):
 
     Attributes:
         every: updates from the beginning of a cycle to that of the next.
-        updates: from the beginning of a cycle on, in which n and γ move.
+        updates: how many, from the beginning of a cycle, in which n and γ move.
         n_step: n at the beginning of a cycle; null: it stays.
         gamma: γ at the beginning of a cycle; null: it stays.
     """
@@ -43,7 +43,7 @@ class Anneal:
 
     Attributes:
         every: updates from the beginning of a cycle to that of the next; the first begins at 0.
-        updates: from the beginning of a cycle on, in which n and γ move.
+        updates: how many, from the beginning of a cycle, in which n and γ move.
         n_step: n at the beginning of a cycle, and at its end.
         gamma: the same of γ.
     """
@@ -74,9 +74,6 @@ def anneal_of(config: AnnealConfig | None, n_step: int, gamma: float) -> Anneal 
         config: the key's value.
         n_step: n at the end of a cycle, ``agent.n_step``.
         gamma: γ at the end of a cycle, ``agent.gamma``.
-
-    Raises:
-        ConfigError: naming the value that is not allowed.
     """
     if config is None:
         return None

@@ -80,11 +80,7 @@ class DQNConfig(OffPolicyConfig):
     )
 
     def check(self) -> None:
-        """Check values; see `OffPolicyConfig`.
-
-        Raises:
-            ConfigError: naming key, value and what is allowed.
-        """
+        """Check values; see `OffPolicyConfig`."""
         super().check()
         agent, usual = self.agent, DQNAgentConfig()
         if not is_factory(agent.network):

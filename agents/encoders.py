@@ -1,4 +1,4 @@
-"""What SAC reads pictures with: convolutions that the critics share, and random shifts of pictures.
+"""SAC's encoder of pictures: convolutions that the critics share, and random shifts.
 
 Source: DrQ (Kostrikov et al. 2021, arXiv:2004.13649) and DrQ-v2 (Yarats et al. 2022,
 arXiv:2107.09645). The encoder is a part of the critic, and only its loss trains it. Actor and

@@ -89,7 +89,7 @@ class Experience:
             cleanup.pop_all()  # it answered: it stays
 
     def _frames_on_device(self, agent: Any, device: torch.device) -> bool:
-        """Say whether the device has the frames too, as ``agent.replay`` asks or as pays."""
+        """Say whether the device has the frames too: ``agent.replay`` asks for it, or they fit."""
         if agent.replay == "device" and device.type != "cuda":
             raise ConfigError(
                 f"agent.replay = 'device' on device {device}: allowed here are auto and host"

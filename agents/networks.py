@@ -97,14 +97,11 @@ def architecture(name: str, obs_shape: Sequence[int]) -> Architecture:
 
 
 def architecture_of(agent: Any, obs_shape: Sequence[int]) -> Architecture:
-    """Return the architecture that a DQN's config says.
+    """Return the architecture of a DQN's config.
 
     Args:
         agent: its section ``agent``.
         obs_shape: shape of one (stacked) observation.
-
-    Raises:
-        ConfigError: as `architecture` says.
     """
     named = architecture(agent.network, obs_shape)
     convs = named.convs if agent.convs is None else convs_of(agent.convs)
@@ -119,11 +116,7 @@ def architecture_of(agent: Any, obs_shape: Sequence[int]) -> Architecture:
 
 
 def convs_of(rows: Sequence[Sequence[int]]) -> Convs:
-    """Return what ``agent.convs`` says: [channels, kernel, stride] of each layer.
-
-    Raises:
-        ConfigError: for anything else.
-    """
+    """Return what ``agent.convs`` says: [channels, kernel, stride] of each layer."""
     for number, row in enumerate(rows):
         whole = isinstance(row, Sequence) and all(type(size) is int and size > 0 for size in row)
         if not whole or len(row) != 3:
@@ -144,9 +137,6 @@ class OwnQNetwork(nn.Module):
         num_actions: number of discrete actions.
         obs_scale: factor on observations, 1/255 for frames.
         seed: that its buffers are drawn from.
-
-    Raises:
-        ConfigError: as `rlplast.core.network.own` says, or for outputs of another shape.
     """
 
     of_user = True
@@ -184,7 +174,7 @@ def q_network(
     obs_scale: float = 1.0,
     seed: int = 0,
 ) -> nn.Module:
-    """Return the network that a DQN's config says.
+    """Return the network of a DQN's config.
 
     Args:
         agent: its section ``agent``.
@@ -192,9 +182,6 @@ def q_network(
         num_actions: number of discrete actions.
         obs_scale: factor on observations.
         seed: that buffers of a user's network are drawn from.
-
-    Raises:
-        ConfigError: as `architecture` and `OwnQNetwork` say.
     """
     if is_factory(agent.network):
         return OwnQNetwork(agent.network, obs_shape, num_actions, obs_scale, seed)

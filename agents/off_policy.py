@@ -207,7 +207,7 @@ class OffPolicyAgent(ABC):
             updater.set_lr(*self._lr_place())
 
     def _on_device(self, part: str, after: Clock, work: Callable[[], None]) -> None:
-        """Do what of an update is all on the device: as a CUDA graph, if the config says so.
+        """Do the part of an update that is on the device; as a CUDA graph, if so configured.
 
         Args:
             part: what it computes; part of the graph's key.
@@ -220,7 +220,7 @@ class OffPolicyAgent(ABC):
             self._graphs((part, self.inside_key(after), self.penalties.captured_key(after)), work)
 
     def _hooks(self, found: tuple[Tensor, dict[str, Activations]], after: Clock) -> None:
-        """Sum up what `learn` found, and run the hooks inside the update."""
+        """Add up the values of `learn`, and run the hooks inside the update."""
         values, activations = found
         self.sums += values
         self.after_update(after, activations)

@@ -97,11 +97,7 @@ class OffPolicyAgentConfig(Section):
     accelerate: Literal["auto", "off", "compile", "graph"] = "auto"
 
     def annealed(self) -> Anneal | None:
-        """Return how n and γ move; None if they stay.
-
-        Raises:
-            ConfigError: naming the value of ``agent.anneal`` that is not allowed.
-        """
+        """Return how n and γ move; None if they stay."""
         return anneal_of(self.anneal, self.n_step, self.gamma)
 
     def longest_return(self) -> int:
@@ -135,11 +131,7 @@ class OffPolicyConfig(RunConfig):
     agent: OffPolicyAgentConfig = field(default_factory=OffPolicyAgentConfig)
 
     def check(self) -> None:
-        """Check values against their ranges and against each other; write out what is auto.
-
-        Raises:
-            ConfigError: naming key, value and what is allowed.
-        """
+        """Check values against their ranges and against each other; write out what is auto."""
         super().check()
         agent, num_envs = self.agent, self.env.num_envs
         self._check_sequence()
@@ -299,11 +291,7 @@ class OffPolicyConfig(RunConfig):
         return self.update_plan().updates_at(env_steps)
 
     def update_plan(self) -> UpdatePlan:
-        """Return how many updates the run owes for its env_steps.
-
-        Raises:
-            ConfigError: for a ``replay_ratio`` that is not allowed.
-        """
+        """Return how many updates the run owes for its env_steps."""
         agent = self.agent
         ratios = ratios_of(self.replay_ratio, self.reference_time())
         return UpdatePlan(ratios, agent.initial_steps, agent.initial_updates, self.sequence())

@@ -63,9 +63,6 @@ class OwnActor(nn.Module):
         log_std_max: upper bound.
         log_std: how it gets between them.
         seed: that buffers are drawn from.
-
-    Raises:
-        ConfigError: as `rlplast.core.network.own` says.
     """
 
     of_user = True
@@ -103,9 +100,6 @@ class OwnCritic(nn.Module):
         action_dim: entries of an action.
         members: how many critics.
         seed: that buffers are drawn from.
-
-    Raises:
-        ConfigError: as `rlplast.core.network.own` says.
     """
 
     of_user = True

@@ -99,11 +99,7 @@ class SACConfig(OffPolicyConfig):
     )
 
     def check(self) -> None:
-        """Check values against their ranges and against each other.
-
-        Raises:
-            ConfigError: naming key, value and what is allowed.
-        """
+        """Check values against their ranges and against each other."""
         super().check()
         agent = self.agent
         if agent.log_std_min >= agent.log_std_max:

@@ -396,7 +396,7 @@ def critic_of(
     obs_scale: float = 1 / 255,
     seed: int = 0,
 ) -> Critic | OwnCritic:
-    """Return the critics that a SAC's config says.
+    """Return the critics of a SAC's config.
 
     Args:
         agent: its section ``agent``.
@@ -433,7 +433,7 @@ def actor_of(
     critic: Critic | OwnCritic,
     seed: int = 0,
 ) -> Actor | OwnActor:
-    """Return the actor that a SAC's config says; of pictures it reads what `critic` makes of them.
+    """Return the actor of a SAC's config; of pictures it reads the critics' features.
 
     Args:
         agent: its section ``agent``.

@@ -79,9 +79,5 @@ class SamplingConfig(Section):
 
 
 def sampling_of(config: SamplingConfig | None) -> SampleWeightDecay | None:
-    """Return what ``agent.sampling`` of a config asks for; None for uniform draws.
-
-    Raises:
-        ConfigError: naming what is wrong and what is allowed.
-    """
+    """Return what ``agent.sampling`` of a config asks for; None for uniform draws."""
     return None if config is None else build("replay", config.method, config.params)

@@ -169,11 +169,7 @@ class TaskSequence:
 
 
 def shift_of(value: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return what ``env.shift`` says: a name, and the values of all parameters.
-
-    Raises:
-        ConfigError: for another name, parameter or value.
-    """
+    """Return what ``env.shift`` says: a name, and the values of all parameters."""
     given = dict(value) if isinstance(value, Mapping) else {"name": value}
     name = given.pop("name", None)
     check_choice("env.shift" if isinstance(value, str) else "env.shift.name", name, envs.SHIFTS)

@@ -52,11 +52,7 @@ PRESETS = {
 
 
 def switch_of(value: str | Mapping[str, Any]) -> Switch:
-    """Return what ``env.switch`` says: the name of a preset, or a choice for some of the parts.
-
-    Raises:
-        ConfigError: for another name, part or choice.
-    """
+    """Return what ``env.switch`` says: the name of a preset, or a choice for some of the parts."""
     if not isinstance(value, Mapping):
         check_choice("env.switch", value, PRESETS)
         return PRESETS[value]

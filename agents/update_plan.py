@@ -29,9 +29,6 @@ def ratios_of(value: Any, total: Time) -> tuple[tuple[int, float], ...]:
         value: a number, or a list of ``{from: TIME, value: X}``, the first one from 0.
         total: what percentages refer to.
 
-    Raises:
-        ConfigError: naming the value that is not allowed.
-
     Examples:
         >>> ratios_of(2, Time(100, "env_steps"))
         ((0, 2.0),)

@@ -66,10 +66,12 @@ FAST = ("FrozenLake", "MiniGrid", "LunarLanderContinuous")
 def test_killed_and_resumed_equals(name: str, tmp_path: Path) -> None:
     pytest.importorskip("Box2D")
     keys, level = ENVS[name]
-    said: list[str] = []
-    whole = api.train(keys, tmp_path / "whole", report=said.append)
+    messages: list[str] = []
+    whole = api.train(keys, tmp_path / "whole", report=messages.append)
     assert whole.info["environment"]["resume"] == level
-    assert [text.split(":")[1].strip() for text in said] == ([level] if level != "exact" else [])
+    assert [text.split(":")[1].strip() for text in messages] == (
+        [level] if level != "exact" else []
+    )
     with pytest.raises(Killed):
         api.train(keys, tmp_path / "run", observer=at_step(50, kill))
     api.resume(tmp_path / "run")
@@ -145,11 +147,11 @@ def test_a_restart_loses_doubles_and_joins_nothing(
     keys = config(numbered, num_envs=num_envs) | {"hooks": [], "evaluate": {"every": None}}
     keys["agent"] = DQN["agent"] | {"n_step": n_step}
     loops: list[Any] = []
-    said: list[str] = []
+    messages: list[str] = []
     with pytest.raises(Killed):
         api.train(keys, tmp_path / "run", observer=at_step(60, kill))
-    api.resume(tmp_path / "run", observer=loops.append, report=said.append)
-    assert "restarted: new episodes begin" in said[0]
+    api.resume(tmp_path / "run", observer=loops.append, report=messages.append)
+    assert "restarted: new episodes begin" in messages[0]
     replay = loops[0].trainable.experience.replay
     (batch,) = replay.batches(None, 10_000, np.random.default_rng(0))
     (number, episode), (number_next, episode_next) = batch.obs.numpy().T, batch.obs_next.numpy().T
@@ -208,8 +210,8 @@ def test_a_resume_at_another_level_begins_new_episodes(
     another_machine(monkeypatch, level=after)
     saved = json.loads((checkpoint.newest(run / "checkpoints")[0] / "state.json").read_text())
     loops: list[Any] = []
-    said: list[str] = []
-    info = api.resume(run, observer=loops.append, report=said.append).info
+    messages: list[str] = []
+    info = api.resume(run, observer=loops.append, report=messages.append).info
     check_replay(loops[0], 3, 2)
     assert info["environment"]["resume"] == after
     if before == "restarted":  # then it was to begin new ones anyway
@@ -217,7 +219,7 @@ def test_a_resume_at_another_level_begins_new_episodes(
         return
     why = f"env 'gym/Fickle-v0' was {before} when its state was saved, and is {after} now"
     assert info["new_episodes"] == [{"env_steps": saved["clock"]["env_steps"], "reason": why}]
-    assert f"new episodes begin: {why}" in said
+    assert f"new episodes begin: {why}" in messages
     assert resume_words(info).endswith(f"({why})")
 
 

@@ -205,8 +205,8 @@ def test_a_broken_plugin_is_one_line(installed: Installed, tmp_path: Path) -> No
     text = "import no_such_package\n"
     installed.install(package(tmp_path / "b", "broken-plugin", "broken_plugin", text, points))
     for words in (["list"], ["train", "dqn/demo", "--out", "broken_run"]):
-        said = installed("rlplast", *words, code=2)
-        assert said.count("\n") == 1 and "of broken-plugin 1.0 cannot be loaded" in said
+        output = installed("rlplast", *words, code=2)
+        assert output.count("\n") == 1 and "of broken-plugin 1.0 cannot be loaded" in output
     assert not (installed.folder / "broken_run").exists()
     installed.uninstall("broken-plugin")
     assert installed.rows("kinds")

@@ -98,8 +98,8 @@ def test_killed_and_resumed_equals(
 
 
 def test_counts_of_a_run_are_those_of_its_config(through: tuple[dict[str, Any], Path]) -> None:
-    said, folder = through
-    config: Any = read_config(said)
+    config_file, folder = through
+    config: Any = read_config(config_file)
     last = lines(folder, "metrics")[-1]
     if config.total_time().unit == "episodes":
         assert 90 <= last["episodes"] < 90 + 2  # both environments may end one at once
@@ -196,6 +196,6 @@ def test_lines_without_an_update_of_the_actor_say_nothing_of_it(tmp_path: Path) 
     config = small_sac(agent=REDQ | {"actor_every": 20}, log={"every": "4 env_steps"})
     api.train(config, tmp_path / "run")
     rows = [row for row in lines(tmp_path / "run", "metrics") if "train/loss" in row]
-    said = [row["updates"] for row in rows if "train/loss_actor" in row]
-    assert [count // 20 for count in said] == [1, 2]
+    counts = [row["updates"] for row in rows if "train/loss_actor" in row]
+    assert [count // 20 for count in counts] == [1, 2]
     assert len(rows) > 10

@@ -141,10 +141,10 @@ def test_killed_before_the_first_checkpoint_starts_from_the_beginning(
         api.train(TINY, run)
     (run / "run.json").unlink()  # killed even before this was written
     (run / "metrics.jsonl").write_text('{"updates": 3')
-    said: list[str] = []
-    api.resume(run, report=said.append)
-    assert said[0] == f"{run} has no checkpoint yet: starting from the beginning"
-    assert said[1:] == [f"what it had written before is kept in {run / 'metrics.jsonl.1'}"]
+    messages: list[str] = []
+    api.resume(run, report=messages.append)
+    assert messages[0] == f"{run} has no checkpoint yet: starting from the beginning"
+    assert messages[1:] == [f"what it had written before is kept in {run / 'metrics.jsonl.1'}"]
     assert (run / "metrics.jsonl.1").read_text() == '{"updates": 3'
     assert final(run) == expected
     assert status(run) == "done"
@@ -277,8 +277,8 @@ def test_resume_of_a_run_that_is_done_says_so_in_one_line(through: Path) -> None
     before = {p: p.stat().st_mtime_ns for p in through.rglob("*")}
     outcome = command("resume", through)
     assert outcome.code == 0
-    said = (outcome.out + outcome.err).splitlines()
-    assert said == [f"{through} is done: nothing to resume (a longer run: --total)"]
+    output = (outcome.out + outcome.err).splitlines()
+    assert output == [f"{through} is done: nothing to resume (a longer run: --total)"]
     assert {p: p.stat().st_mtime_ns for p in through.rglob("*")} == before
 
 
@@ -332,18 +332,18 @@ def tensors_of(run: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("total", "said"),
+    ("total", "message"),
     [
         ("120 env_steps", "--total 120 env_steps: allowed is more than the run's total, 120"),
         ("500 updates", "--total 500 updates: allowed is the unit of the run, env_steps"),
         ("soon", "--total = 'soon': allowed is a number with a unit"),
     ],
 )
-def test_total_that_does_not_extend_is_refused(total: str, said: str, through: Path) -> None:
+def test_total_that_does_not_extend_is_refused(total: str, message: str, through: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in (through / "checkpoints").rglob("*")}
     outcome = command("resume", through, "--total", total)
     assert outcome.code == 2
-    assert said in outcome.err
+    assert message in outcome.err
     assert {p: p.stat().st_mtime_ns for p in (through / "checkpoints").rglob("*")} == before
     assert status(through) == "done"
 

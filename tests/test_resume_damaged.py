@@ -67,11 +67,11 @@ def test_damaged_checkpoint_is_passed_over_with_its_reason(
     damage: Callable[[Path], None], reason: str, halfway: Path, expected: dict[str, Any]
 ) -> None:
     damage(halfway / "checkpoints" / "step-60")
-    said: list[str] = []
-    api.resume(halfway, report=said.append)
-    assert len(said) == 2
-    assert said[0].startswith("passed over: ") and reason in said[0]
-    assert said[1] == f"resuming {halfway} from step-48"
+    messages: list[str] = []
+    api.resume(halfway, report=messages.append)
+    assert len(messages) == 2
+    assert messages[0].startswith("passed over: ") and reason in messages[0]
+    assert messages[1] == f"resuming {halfway} from step-48"
     assert final(halfway) == expected
     checkpoint.check(halfway / "checkpoints" / "step-60")  # written anew
 
@@ -159,10 +159,10 @@ def test_line_altered_before_the_checkpoint_is_named_and_the_run_goes_on(
     place = text.index(b'"train/loss": ') + len(b'"train/loss": ')
     digit = next(i for i in range(place, len(text)) if chr(text[i]).isdigit())
     path.write_bytes(text[:digit] + bytes([text[digit] ^ 1]) + text[digit + 1 :])
-    said: list[str] = []
-    run = api.resume(halfway, report=said.append)
+    messages: list[str] = []
+    run = api.resume(halfway, report=messages.append)
     line = text[:digit].count(b"\n")
-    found = re.search(r"metrics\.jsonl was altered in lines (\d+) to (\d+) since", said[0])
+    found = re.search(r"metrics\.jsonl was altered in lines (\d+) to (\d+) since", messages[0])
     assert found is not None and int(found[1]) <= line + 1 <= int(found[2])
     assert run.info["altered"] == {"metrics.jsonl": [int(found[1]), int(found[2])]}
     pairs = zip(lines(halfway, "metrics"), expected["metrics"], strict=True)

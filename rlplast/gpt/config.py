@@ -57,11 +57,7 @@ class StartConfig(Section):
     huggingface: str | None = None
 
     def check(self) -> None:
-        """Check the values together.
-
-        Raises:
-            ConfigError: naming the key, its value and what is allowed.
-        """
+        """Check the values together."""
         if self.run is not None and self.huggingface is not None:
             raise ConfigError(
                 f"start.run = {self.run!r} and start.huggingface = {self.huggingface!r}: allowed "
@@ -146,11 +142,7 @@ class GPTConfig(RunConfig):
     metrics: MetricsConfig = field(default_factory=lambda: MetricsConfig(batch_size=8))
 
     def check(self) -> None:
-        """Check values against their ranges and against each other.
-
-        Raises:
-            ConfigError: naming key, value and what is allowed.
-        """
+        """Check values against their ranges and against each other."""
         super().check()
         self.model.check()
         self.optimizer.check()
@@ -187,11 +179,7 @@ class GPTConfig(RunConfig):
         self.phase_list()
 
     def phase_list(self) -> list[Phase]:
-        """Return the phases, checked.
-
-        Raises:
-            ConfigError: naming the phase, the key, its value and what is allowed.
-        """
+        """Return the phases, checked."""
         if not self.phases:
             raise ConfigError(
                 "phases = []: allowed is a list of mappings, such as "

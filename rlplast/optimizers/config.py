@@ -69,11 +69,7 @@ class OptimizerConfig(Section):
     first_phase: str | None = None
 
     def check(self) -> None:
-        """Check values against their ranges and against each other.
-
-        Raises:
-            ConfigError: naming key, value and what is allowed.
-        """
+        """Check values against their ranges and against each other."""
         known = get("optimizers", self.name).params
         own = {name: p["default"] for name, p in known.items()} | self.own_params()
         if own.get("nesterov") and own.get("momentum") == 0:

@@ -162,11 +162,7 @@ def read_study_config(
     executor: str | None = None,
     jobs: int | None = None,
 ) -> StudyConfig:
-    """Return a study's checked config; arguments as of `study`.
-
-    Raises:
-        ConfigError: naming the key, its value and what is allowed.
-    """
+    """Return a study's checked config; arguments as of `study`."""
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs {jobs}: allowed is at least 1")
     mapped = isinstance(source, Mapping)
@@ -211,7 +207,7 @@ def planned_runs(study: StudyConfig, arm_runs: Sequence[ArmRun]) -> list[Planned
 
 
 def drawn_trials(study: StudyConfig, count: int | None = None) -> list[Cell]:
-    """Return cells that stand for trials before any is chosen, of values drawn at random.
+    """Return cells of trials with values drawn at random, to plan a search.
 
     Args:
         study: the study.
@@ -228,7 +224,7 @@ def drawn_trials(study: StudyConfig, count: int | None = None) -> list[Cell]:
 def build_each(
     left: Sequence[Cell], report: Callable[[str], object] = lambda text: None, processes: int = 1
 ) -> tuple[str, ...]:
-    """Build each arm of each task once, before hours are spent on what it goes on from.
+    """Build each arm of each task once, so that errors show before hours of training.
 
     Args:
         left: the cells.
@@ -354,7 +350,7 @@ def _run(
 def commands_of(
     folder: StudyFolder, program: Sequence[str] = (), processes: int = 1
 ) -> Callable[[Cell], tuple[str, ...]]:
-    """Return what makes a cell's command: a program, and the words that `cell.main` reads."""
+    """Return a function that gives a cell's command: a program and arguments of `cell.main`."""
     imports = [word for module in imported() for word in ("--import", module)]
     several = ["--processes", str(processes)] if processes > 1 else []
     where = str(folder.path.resolve())

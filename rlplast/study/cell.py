@@ -47,7 +47,7 @@ def run_cell(
         key: of the cell.
         others: the command of other processes that train it together with this one.
         processes: how many there are, with this one.
-        how: of such another one: train or resume.
+        how: of another process: train or resume.
 
     Raises:
         ConfigError: if the study has no such cell.
@@ -102,7 +102,7 @@ def _branch(study: Path, parent: Any, folder: Path, config: Any, about: Any) -> 
 
 
 def _set_aside(folder: Path) -> None:
-    """Make room for a run; what somebody may still want to have keeps another name."""
+    """Make room for a run: rename what somebody may still want."""
     held = (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 0)
     if all(path.name in ("config.yaml", ".config.yaml.tmp") for path in held):
         shutil.rmtree(folder, ignore_errors=True)

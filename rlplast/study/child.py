@@ -81,7 +81,7 @@ def die_with_parent(number: int = signal.SIGTERM) -> None:
 
 
 def start(job: Job, gpu: str | None = None) -> subprocess.Popen[bytes]:
-    """Start a job in a session of its own, so that the terminal's Ctrl-C passes it by.
+    """Start a job in a session of its own, which the terminal's Ctrl-C does not reach.
 
     Args:
         job: its log gets a line with attempt, time and machine, then the output.
@@ -145,7 +145,7 @@ def least_loaded(gpus: Sequence[str], held: Iterable[str | None], count: int = 1
 
 
 def threads(number: int) -> dict[str, str]:
-    """Return the environment variables that libraries read how many threads to use from."""
+    """Return the environment variables that set how many threads libraries use."""
     return {"OMP_NUM_THREADS": str(number), "MKL_NUM_THREADS": str(number)}
 
 
@@ -185,7 +185,7 @@ def _header(job: Job, before: bytes) -> bytes:
 
 
 def run(job: Job) -> tuple[int, str]:
-    """Start a job and wait for its end, which a KeyboardInterrupt asks for; as of `exit_of`."""
+    """Start a job and wait; a KeyboardInterrupt ends it. Returns as `exit_of`."""
     try:
         child = start(job)
     except OSError as error:

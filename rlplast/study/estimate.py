@@ -157,7 +157,7 @@ def estimate(cells: Sequence[Cell], folder: Path) -> tuple[dict[str, Counter[str
 
 
 def _speed_key(config: Any) -> str:
-    """Return what the speed of a run depends on, of its hooks those inside updates."""
+    """Return the keys that decide a run's speed; of hooks only those inside updates."""
     keys = {k: v for k, v in vars(config).items() if k not in _SAME_SPEED}
     keys["hooks"] = [row for row in config.hooks if row.get("every") == "1 updates"]
     return json.dumps(keys, default=vars, sort_keys=True)

@@ -88,7 +88,7 @@ class Executor:
 
     Args:
         backend: starts jobs and tells how they ended.
-        slots: how many jobs may run at once; keeping to it is the caller's affair.
+        slots: how many jobs may run at once; the caller keeps to it.
         processes: of each job.
     """
 
@@ -312,9 +312,9 @@ class LocalBackend(Backend):
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """Start a process that does not run the file that this one began with.
+    """Start a process that does not import this one's main file.
 
-    It would, to find what that defines. A script that runs a study would run it there again.
+    A script that runs a study would run it there again.
     """
     before = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")

@@ -72,9 +72,6 @@ def published_curves(study: StudyConfig) -> list[PublishedCurve]:
     """Return the curves that a study's key ``published`` names, in the order of tasks and arms.
 
     An arm has none in a task that its rows do not name.
-
-    Raises:
-        ConfigError: naming the key or the line, its value, what is allowed and the remedy.
     """
     given = study.published
     if given is None:

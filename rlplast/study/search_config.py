@@ -54,9 +54,6 @@ class SearchConfig(Section):
         Args:
             data: the mapping.
             sampled: names of the arms that have a sample.
-
-        Raises:
-            ConfigError: naming the key, its value and what is allowed.
         """
         given = data
         if isinstance(data, Mapping):

@@ -112,7 +112,7 @@ class Attempt:
         return cell.in_pack() == self.pack and (ended is None or ended[0] in SIGNALLED)
 
     def _look(self, left: dict[PackedJob, Path]) -> bool:
-        """Start, stop and take leave of commands; whether any is left.
+        """Start, stop and remove commands; whether any is left.
 
         Slurm's warning waits meanwhile: what it interrupts is a sleep.
         """

@@ -143,7 +143,7 @@ class SlurmBackend(Backend):
         return handle
 
     def _place(self, least: int) -> None:
-        """Find or submit what is to be submitted, in packs of so many or more.
+        """Find or submit waiting jobs, in packs of so many or more.
 
         While Slurm does not answer, nothing happens.
         """
@@ -270,7 +270,7 @@ class SlurmBackend(Backend):
         return handle.refused
 
     def _unplaced(self, handle: _Submitted, stopping: bool) -> tuple[int, str] | None:
-        """Submit a job that is not yet, with those that wait for others; its outcome, if any."""
+        """Submit a waiting job, with others that wait; return its outcome, if any."""
         if stopping:
             for waiting in (self._new, self._open):
                 if handle in waiting:
@@ -301,7 +301,7 @@ class SlurmBackend(Backend):
 
 
 def _cancel(job: str, *words: str) -> None:
-    """Cancel a job; Slurm's complaint about one that is over is of no use to anybody."""
+    """Cancel a job; errors about one that is over are ignored."""
     subprocess.run(["scancel", *words, job], capture_output=True, check=False)
 
 

@@ -52,9 +52,6 @@ def check_parameters(given: Any, names: Collection[str]) -> dict[str, Any]:
     Args:
         given: what the study's config says under ``slurm``.
         names: of all parameters that submitit takes.
-
-    Raises:
-        ConfigError: naming the parameter, its value and what is allowed.
     """
     if not isinstance(given, Mapping):
         raise ConfigError(f"executor slurm: slurm is {given!r}, not a mapping of sbatch parameters")

@@ -1,4 +1,4 @@
-"""A study tried out: the same arms, each for a moment, on data of no meaning.
+"""A short trial of a study: the same arms, a few steps each, on meaningless data.
 
 Nothing that comes out is a result. It shows that each arm runs: that packages are there, hooks
 fire and metrics are measured.
@@ -63,12 +63,12 @@ class Smoke:
 
     @property
     def faults(self) -> int:
-        """How much is wrong."""
+        """How many faults there are."""
         return sum(len(wrong) for _, _, wrong in self.cells) + len(self.unmeasured)
 
 
 def smoke_folder(source: str | Path, out: str | Path | None) -> Path:
-    """Return where a smoke goes: a new folder, since what is there may be of other code.
+    """Return the folder of a smoke: a new one, since an old one may be of other code.
 
     Raises:
         ConfigError: if `out` is not empty.
@@ -147,7 +147,7 @@ def _judged(
 
 
 def _untried(study: StudyConfig) -> list[str]:
-    """Return what the runs of a study read from outside, which they do without when made small."""
+    """Return what the runs of a study read from outside, and small ones do not."""
     read = (sources(run.config).items() for run in planned_runs(study, runs_of(study)))
     return list(dict.fromkeys(f"{key}: {source}" for row in read for key, source in row))
 

@@ -78,11 +78,7 @@ class StudyConfig(Section):
 
     @classmethod
     def parse(cls, data: Any) -> "StudyConfig":
-        """Check a study's mapping.
-
-        Raises:
-            ConfigError: naming the key, its value and what is allowed.
-        """
+        """Check a study's mapping."""
         if not isinstance(data, Mapping):
             raise ConfigError(f"a study is a mapping, not {data!r}: it needs base and arms")
         if not {"base", "arms"} & set(data) and {"kind", "total", "env", "agent"} & set(data):
@@ -135,11 +131,7 @@ class StudyConfig(Section):
             check_choice("baseline", self.baseline, arms)
 
     def search_config(self) -> SearchConfig | None:
-        """Return what the key search says; None without it.
-
-        Raises:
-            ConfigError: naming the key, its value and what is allowed.
-        """
+        """Return what the key search says; None without it."""
         if self.search is None:
             return None
         sampled = [str(name) for name, arm in self.arms.items() if (arm or {}).get("sample")]

@@ -50,11 +50,7 @@ class Range(Section):
 
 
 def check_arm(name: str, arm: Any, search: bool = False) -> None:
-    """Check an arm; the sample of one that may be searched needs no count.
-
-    Raises:
-        ConfigError: naming key and value.
-    """
+    """Check an arm; the sample of one that may be searched needs no count."""
     if not re.search(r"[A-Za-z0-9]", name):
         raise ConfigError(f"arm {name!r}: allowed is a name with a letter or a digit")
     if arm is None:
@@ -75,11 +71,7 @@ def check_arm(name: str, arm: Any, search: bool = False) -> None:
 
 
 def check_tasks(where: str, given: Any, tasks: Sequence[str]) -> None:
-    """Check what an arm has in single tasks.
-
-    Raises:
-        ConfigError: naming key and value.
-    """
+    """Check what an arm has in single tasks."""
     if not isinstance(given, Mapping):
         raise ConfigError(f"{where} = {given!r}: allowed is a mapping by names of tasks")
     check_known(where, map(str, given), tasks)
@@ -116,11 +108,7 @@ def _check_range(where: str, choice: Range) -> None:
 
 
 def check_size(key: str, count: int) -> None:
-    """Refuse what nobody could run, before it is written out.
-
-    Raises:
-        ConfigError: naming the key and the limit.
-    """
+    """Refuse what nobody could run, before it is written out."""
     if count > _MOST:
         raise ConfigError(f"{key}: {shortened(count)} of them: allowed are at most {_MOST}")
 

@@ -88,7 +88,7 @@ class Trials:
         return self._unwanted
 
     def lost(self, cell: Cell) -> None:
-        """Hear that a cell has failed for good."""
+        """Note that a cell has failed for good."""
         self._lost.add(cell.key)
 
     def _ask(self) -> list[Cell] | None:

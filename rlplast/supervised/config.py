@@ -59,11 +59,7 @@ class SupervisedConfig(RunConfig):
     accelerate: Literal["off", "compile", "graph"] = "off"
 
     def check(self) -> None:
-        """Check values against their ranges and against each other.
-
-        Raises:
-            ConfigError: naming key, value and what is allowed.
-        """
+        """Check values against their ranges and against each other."""
         super().check()
         if len(set(self.augment)) < len(self.augment):
             raise ConfigError(f"augment = {self.augment!r}: allowed is each name once")

@@ -107,11 +107,7 @@ class ModelConfig(Section):
     freeze: list[str] = field(default_factory=list)
 
     def check(self) -> None:
-        """Check values, and that the model reads those that were given.
-
-        Raises:
-            ConfigError: naming key, value and what is allowed.
-        """
+        """Check values, and that the model reads those that were given."""
         if not is_factory(self.name):
             check_choice("model.name", self.name, MODELS)
         for key in (f.name for f in fields(self)[1:] if f.name not in ("freeze", "init_std")):

@@ -1,1 +1,1 @@
-"""What drives a run, and what lasts of it."""
+"""What drives a run, and what is kept of it on disk."""

@@ -1,4 +1,4 @@
-"""How often a run does what does not change its training.
+"""How often a run logs, evaluates, measures and saves.
 
 - `Intervals`: the schedules of log lines, evaluations, metrics and checkpoints.
 - `is_due`: whether a schedule is due between two clocks.
@@ -14,7 +14,7 @@ __all__ = ["Intervals", "is_due"]
 
 @dataclass(frozen=True)
 class Intervals:
-    """How often a run does what does not change its training.
+    """How often a run logs, evaluates, measures and saves.
 
     Attributes:
         log: one line of training metrics.

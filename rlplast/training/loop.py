@@ -56,8 +56,8 @@ class Loop:
         observer: called after every step, for progress bars. If it has a method `begins`, that is
             called before the first one.
         until: where to stop early, at whichever comes first: after that step, before anything
-            that is due there. What goes on from the checkpoint begins with what is due, so
-            runs whose hooks differ from there on can share this one (a study's prefix).
+            that is due there. A run that goes on from the checkpoint fires that first. So runs
+            whose hooks differ from there on can share this one (a study's prefix).
         runs: the run's id, then those of the runs it was branched from; none if not known.
         doing: what it does at the moment, in a word, for progress bars.
     """
@@ -177,7 +177,7 @@ class Loop:
         self._fired(self.hooks.fire(previous, clock))
 
     def _observe(self, clock: Clock) -> None:
-        """Let hooks read what was just measured, which none reads again."""
+        """Give hooks the values just measured, once."""
         values, self._unread = self._unread, {}
         if self.hooks.conditional:
             self.hooks.check_found(values)

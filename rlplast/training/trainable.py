@@ -24,7 +24,7 @@ def no_hooks(clock: Clock, activations: Mapping[str, Activations]) -> None:
 
 
 def no_key(clock: Clock) -> Hashable:
-    """Return what nothing inside an update depends on."""
+    """Return a constant key: nothing inside an update reads the clock."""
     return None
 
 
@@ -59,8 +59,7 @@ def penalties_of(trainable: Any) -> Penalties:
 class Trainable(Source, Protocol):
     """Something that trains, one step at a time, and the source of what its hooks read.
 
-    A class derived from this one has what it need not say: no update owed, no phase whose end is
-    measured, no files, nothing to close.
+    The defaults: no update owed, no phase whose end is measured, no files, nothing to close.
 
     One that knows its end better than its config does, once its data are there, says it in a
     method ``horizon() -> Clock``. One whose phases have optimizers of their own gives its networks
@@ -105,7 +104,7 @@ class Trainable(Source, Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is said as a run begins, such as the memory that it takes on a GPU."""
+        """Messages for the beginning of a run, such as the memory that it takes on a GPU."""
         return ()
 
     def phase_over(self) -> bool:

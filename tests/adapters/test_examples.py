@@ -34,5 +34,5 @@ def test_example_runs(
     monkeypatch.setattr("tempfile.mkdtemp", lambda: str(tmp_path))
     with torch.random.fork_rng():
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
-    said = capsys.readouterr().out
-    assert all(words in said for words in promised), said
+    output = capsys.readouterr().out
+    assert all(words in output for words in promised), output

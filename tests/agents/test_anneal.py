@@ -93,7 +93,7 @@ def test_an_agent_learns_from_the_windows_of_its_next_update():
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("value", "words"),
     [
         (5, "agent.anneal = 5: allowed is a mapping of AnnealConfig's keys or null"),
         ({"every": 5, "updates": 2}, "needed is one of them, as in {every: 40000"),
@@ -110,9 +110,9 @@ def test_an_agent_learns_from_the_windows_of_its_next_update():
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused_by_name(said: Any, words: str):
+def test_what_makes_no_sense_is_refused_by_name(value: Any, words: str):
     with pytest.raises(ConfigError, match=words):
-        read_config({"agent": {"anneal": said}})
+        read_config({"agent": {"anneal": value}})
 
 
 def test_a_discount_cannot_move_to_1():

@@ -206,11 +206,11 @@ def test_a_draw_that_never_succeeds_ends_and_names_what_the_replay_holds(
     monkeypatch.setattr(replay, "_windows", none)
     with pytest.raises(RlplastError) as caught:
         replay.sample()
-    said = str(caught.value)
-    assert re.search(r"drew \d+ times and still misses 16 of 16 transitions", said)
-    assert re.search(r"\d+ of its 24 rows", said)
-    assert "capacity 40, 2 environments, frame_stack 3 and n_step 2" in said
-    assert "13 to 13 rows were written, and of them 0 to 0 cleared" in said
+    message = str(caught.value)
+    assert re.search(r"drew \d+ times and still misses 16 of 16 transitions", message)
+    assert re.search(r"\d+ of its 24 rows", message)
+    assert "capacity 40, 2 environments, frame_stack 3 and n_step 2" in message
+    assert "13 to 13 rows were written, and of them 0 to 0 cleared" in message
 
 
 # --- batches --------------------------------------------------------------------------------

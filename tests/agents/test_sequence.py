@@ -156,7 +156,8 @@ def test_a_part_that_is_not_said_is_the_default():
 def test_presets_are_those_of_the_table_in_the_guide():
     guide = Path(__file__).parents[2] / "docs" / "how-to" / "train-on-a-sequence.md"
     row = re.compile(r"^\| `(\w+)` " + r"\| (\w+) " * 5 + r"\|", re.MULTILINE)
-    told = {
-        name: dict(zip(PARTS, said, strict=True)) for name, *said in row.findall(guide.read_text())
+    table = {
+        name: dict(zip(PARTS, parts, strict=True))
+        for name, *parts in row.findall(guide.read_text())
     }
-    assert {name: vars(switch) for name, switch in PRESETS.items()} == told
+    assert {name: vars(switch) for name, switch in PRESETS.items()} == table

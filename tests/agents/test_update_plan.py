@@ -107,9 +107,9 @@ def test_initial_updates_come_before_the_next_env_step(
 def test_a_changed_ratio_holds_for_the_env_steps_after_its_time(
     num_envs: int, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ):
-    said = [{"value": 0.25}, {"from": "40 env_steps", "value": 3}, {"from": "50%", "value": 1}]
+    ratios = [{"value": 0.25}, {"from": "40 env_steps", "value": 3}, {"from": "50%", "value": 1}]
     rows = [(0, Fraction(1, 4)), (40, Fraction(3)), (200, Fraction(1))]
-    agent = make(num_envs, said, initial_steps=25)
+    agent = make(num_envs, ratios, initial_steps=25)
     counting(agent, monkeypatch)
     while agent.clock.env_steps < 330 or agent.owes():
         agent.step()
@@ -124,7 +124,7 @@ def test_a_list_of_one_ratio_is_that_ratio():
 
 
 @pytest.mark.parametrize(
-    ("said", "says"),
+    ("value", "says"),
     [
         ([], r"replay_ratio = \[\]: allowed is a number, or a list of at least one row"),
         ([{}], r"replay_ratio\[0\] = \{\}: allowed is a mapping such as"),
@@ -158,12 +158,12 @@ def test_a_list_of_one_ratio_is_that_ratio():
         ([{"value": 1}, {"from": "soon", "value": 2}], r"replay_ratio\[1\]\.from = 'soon'"),
     ],
 )
-def test_rows_that_are_not_allowed_are_named(said: Any, says: str):
+def test_rows_that_are_not_allowed_are_named(value: Any, says: str):
     with pytest.raises(ConfigError, match=says):
-        read_config(TINY | {"replay_ratio": said})
+        read_config(TINY | {"replay_ratio": value})
 
 
 def test_percentages_need_a_total_in_env_steps():
-    said = {"total": "100 updates", "replay_ratio": [{"value": 1}, {"from": "50%", "value": 2}]}
+    keys = {"total": "100 updates", "replay_ratio": [{"value": 1}, {"from": "50%", "value": 2}]}
     with pytest.raises(ConfigError, match=r"replay_ratio\[1\]\.from = '50%': allowed are env_step"):
-        read_config(TINY | said)
+        read_config(TINY | keys)

@@ -92,7 +92,7 @@ SIDES = {"off": Side([0.004]), "compile": Side([0.003], setup=20.0)}  # equal at
 
 
 @pytest.mark.parametrize(
-    ("choice", "count", "said"),
+    ("choice", "count", "message"),
     [
         ("off", 1000, "is right"),
         ("compile", 1000, "but `--agent.accelerate off` would save 19 s"),
@@ -103,8 +103,8 @@ SIDES = {"off": Side([0.004]), "compile": Side([0.003], setup=20.0)}  # equal at
         ("graph", 20_010, "does not run here: set `--agent.accelerate compile`"),
     ],
 )
-def test_a_choice_is_right_if_the_run_takes_no_longer(choice: str, count: int, said: str):
-    assert said in conclusion("agent.accelerate", choice, SIDES, count)
+def test_a_choice_is_right_if_the_run_takes_no_longer(choice: str, count: int, message: str):
+    assert message in conclusion("agent.accelerate", choice, SIDES, count)
 
 
 def test_the_table_says_when_compiling_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

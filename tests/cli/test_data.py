@@ -109,9 +109,9 @@ def test_a_cut_archive_is_named_with_both_sizes(published: tuple[str, Path]):
     path = root / SETS[name].downloads[-1].name
     whole = path.stat().st_size
     path.write_bytes(path.read_bytes()[: whole // 2])
-    said = not_ready(command("data", name, "--root", root))
-    assert f"{path.name} has {whole // 2:,} of {whole:,} bytes: the download was cut" in said
-    assert SETS[name].downloads[-1].url in said
+    output = not_ready(command("data", name, "--root", root))
+    assert f"{path.name} has {whole // 2:,} of {whole:,} bytes: the download was cut" in output
+    assert SETS[name].downloads[-1].url in output
     assert not (root / SETS[name].downloads[-1].unpacked).exists()
 
 
@@ -121,8 +121,8 @@ def test_an_altered_archive_is_named_by_its_checksum(published: tuple[str, Path]
     data = bytearray((root / download.name).read_bytes())
     data[len(data) // 2] ^= 1
     (root / download.name).write_bytes(data)
-    said = not_ready(command("data", name, "--root", root))
-    assert f"published is {download.md5}: it is damaged" in said
+    output = not_ready(command("data", name, "--root", root))
+    assert f"published is {download.md5}: it is damaged" in output
     assert not (root / download.unpacked).exists()
 
 
@@ -130,19 +130,19 @@ def test_a_missing_archive_is_named_with_the_command_that_fetches_it(published: 
     name, root = published
     download = SETS[name].downloads[-1]
     (root / download.name).unlink()
-    said = not_ready(command("data", name, "--root", root))
-    assert f"{download.name} is not there; remedy: curl" in said
-    assert download.url in said
+    output = not_ready(command("data", name, "--root", root))
+    assert f"{download.name} is not there; remedy: curl" in output
+    assert download.url in output
 
 
 def test_another_number_of_images_is_named(published: tuple[str, Path]):
     name, root = published
     own = downloads.IMAGE_SETS[name]
     downloads.IMAGE_SETS[name] = replace(own, test=own.test + 1)  # the fixture puts it back
-    said = not_ready(command("data", name, "--root", root))
-    assert f"and {own.test:,} test images" in said
-    assert f"and {own.test + 1:,} test images" in said
-    assert "delete" in said
+    output = not_ready(command("data", name, "--root", root))
+    assert f"and {own.test:,} test images" in output
+    assert f"and {own.test + 1:,} test images" in output
+    assert "delete" in output
 
 
 def test_an_unpacked_set_with_a_cut_file_is_named(published: tuple[str, Path]):
@@ -152,9 +152,9 @@ def test_an_unpacked_set_with_a_cut_file_is_named(published: tuple[str, Path]):
     files = [unpacked] if unpacked.is_file() else sorted(unpacked.rglob("*.*"))
     path = next(p for p in reversed(files) if p.suffix in ("", ".bin", ".JPEG", ".npy"))
     path.write_bytes(path.read_bytes()[:-1])
-    said = not_ready(command("data", name, "--root", root))
-    assert "cannot be used: " in said
-    assert f"delete {unpacked}" in said
+    output = not_ready(command("data", name, "--root", root))
+    assert "cannot be used: " in output
+    assert f"delete {unpacked}" in output
 
 
 def test_a_link_that_leads_nowhere_is_neither_replaced_nor_taken_for_nothing(
@@ -172,8 +172,8 @@ def test_a_link_that_leads_nowhere_is_neither_replaced_nor_taken_for_nothing(
     assert f"remedy: delete {unpacked}" in outcome.out
     unpacked.unlink()
     archive.symlink_to("an unmounted disk")
-    said = not_ready(command("data", name, "--root", root))
-    assert f"{archive.name} is no file; remedy: delete it, then curl" in said
+    output = not_ready(command("data", name, "--root", root))
+    assert f"{archive.name} is no file; remedy: delete it, then curl" in output
 
 
 @pytest.mark.parametrize("published", IMAGES[:4], indirect=True)
@@ -196,9 +196,9 @@ def test_what_may_not_be_read_is_not_to_be_deleted(
         return whole(self, *how, **more)
 
     monkeypatch.setattr(Path, "open", denied)
-    said = not_ready(command("data", name, "--root", root))
-    assert f"{path} may not be read or written; remedy: fix permissions" in said
-    assert "delete" not in said
+    output = not_ready(command("data", name, "--root", root))
+    assert f"{path} may not be read or written; remedy: fix permissions" in output
+    assert "delete" not in output
 
 
 @pytest.mark.parametrize("name", ["cifar10", "tiny_imagenet"])
@@ -225,15 +225,15 @@ def test_missing_corruptions_are_named(published: tuple[str, Path]):
 
 def test_the_python_version_of_cifar_is_named(tmp_path: Path):
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"")
-    said = not_ready(command("data", "cifar10", "--root", tmp_path))
-    assert "cifar-10-python.tar.gz is the python version, a pickle, which is never read" in said
+    output = not_ready(command("data", "cifar10", "--root", tmp_path))
+    assert "cifar-10-python.tar.gz is the python version, a pickle, which is never read" in output
 
 
 def test_bad_usage_is_named(tmp_path: Path):
     assert "did you mean 'cifar10'?" in refused(command("data", "cifar_10"))
     assert "allowed with --root are mnist" in refused(command("data", "--root", tmp_path))
-    said = refused(command("data", "mnist", "--root", tmp_path, "--download"))
-    assert "--download: mnist is not fetched" in said
+    output = refused(command("data", "mnist", "--root", tmp_path, "--download"))
+    assert "--download: mnist is not fetched" in output
     outcome = command("data", "mnist", "--root", __file__)
     assert (outcome.code, "is a file: allowed is" in outcome.err) == (2, True)
 

@@ -108,9 +108,9 @@ def test_lines_of_a_running_text_are_one_document(tmp_path: Path, hub: Hub):
 
 def test_nothing_is_fetched_unless_asked_for(tmp_path: Path, hub: Hub):
     hub.rows["wikimedia/wikipedia", "20231101.en", "train"] = TEXTS
-    said = not_ready(data("wikipedia", "--root", tmp_path))
-    assert "neither corpus.json nor a .parquet file" in said
-    assert "give --download" in said
+    output = not_ready(data("wikipedia", "--root", tmp_path))
+    assert "neither corpus.json nor a .parquet file" in output
+    assert "give --download" in output
     assert not hub.asked
     assert data("wikipedia", "--root", tmp_path / "new", "--download").code == 0
     assert hub.asked == [("wikimedia/wikipedia", "20231101.en", "train")]
@@ -120,22 +120,22 @@ def test_nothing_is_fetched_unless_asked_for(tmp_path: Path, hub: Hub):
 
 
 def test_a_hub_that_cannot_be_reached_is_named_and_leaves_nothing(tmp_path: Path, hub: Hub):
-    said = not_ready(data("wikitext103", "--root", tmp_path, "--download"))
-    assert "Salesforce/wikitext could not be turned into tokens (ConnectionError" in said
-    assert "check the network" in said
+    output = not_ready(data("wikitext103", "--root", tmp_path, "--download"))
+    assert "Salesforce/wikitext could not be turned into tokens (ConnectionError" in output
+    assert "check the network" in output
     assert not list(tmp_path.iterdir())
 
 
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    said = not_ready(data("wikitext103", "--root", tmp_path, "--download"))
-    assert 'pip install "rlplast[tokens]"' in said
+    output = not_ready(data("wikitext103", "--root", tmp_path, "--download"))
+    assert 'pip install "rlplast[tokens]"' in output
 
 
 def test_damaged_and_missing_shards_are_named(tmp_path: Path, hub: Hub):
     shard(tmp_path, "train-00001-of-00003", TEXTS)
-    said = not_ready(data("openwebtext", "--root", tmp_path))
-    assert "train-00000-of-00003.parquet and 1 more not there, of 3 of train" in said
+    output = not_ready(data("openwebtext", "--root", tmp_path))
+    assert "train-00000-of-00003.parquet and 1 more not there, of 3 of train" in output
     path = shard(tmp_path, "train-00000-of-00003", TEXTS)
     path.write_bytes(path.read_bytes()[:-9])
     assert "is no whole parquet file" in not_ready(data("openwebtext", "--root", tmp_path))
@@ -161,13 +161,13 @@ def test_altered_tokens_are_named(tmp_path: Path, hub: Hub):
         data("openwebtext", "--root", tmp_path)
     )
     (tmp_path / "corpus.json").unlink()
-    said = not_ready(data("openwebtext", "--root", tmp_path))
-    assert "train.bin is there without corpus.json" in said
+    output = not_ready(data("openwebtext", "--root", tmp_path))
+    assert "train.bin is there without corpus.json" in output
 
 
 def test_shards_of_another_set_are_named(tmp_path: Path, hub: Hub):
     shard(tmp_path, "train-00000-of-00001", TEXTS)
     hub.load_dataset = lambda *words, **options: [{"question": "?", "answer": "!"}]  # type: ignore[assignment]
-    said = not_ready(data("openwebtext", "--root", tmp_path))
-    assert "a row has no column 'text', but question, answer" in said
+    output = not_ready(data("openwebtext", "--root", tmp_path))
+    assert "a row has no column 'text', but question, answer" in output
     assert [path.name for path in tmp_path.iterdir()] == ["train-00000-of-00001.parquet"]

@@ -56,8 +56,8 @@ def test_the_command_that_an_interrupted_run_prints_goes_on_with_it(
     stopped = afresh(*train, "run")
     monkeypatch.delenv("STOP_IN")
     assert stopped.code == 130, stopped
-    (told,) = re.findall(r"`rlplast (resume .*)`", stopped.err)
-    resumed = afresh(*shlex.split(told))
+    (command_line,) = re.findall(r"`rlplast (resume .*)`", stopped.err)
+    resumed = afresh(*shlex.split(command_line))
     assert resumed.code == 0, resumed
     assert json.loads(Path("run/run.json").read_text())["imports"] == ["stops_of_mine"]
     assert afresh("evaluate", "run", "--episodes", 2).code == 0

@@ -81,8 +81,8 @@ def test_a_run_is_shown(run: Path):
 
 
 def test_a_status_is_shown(run: Path):
-    said = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(said | {"status": EVIL}))
+    stored = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(stored | {"status": EVIL}))
     assert SHOWN in flat(harmless("show", run))
 
 
@@ -97,7 +97,7 @@ def test_runs_are_compared(run: Path, tmp_path: Path):
 def test_a_study_is_shown_and_reported(
     study: Path, run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.setattr("rlplast.report.vega.draw", lambda specs, told: told(f"{EVIL}") or {})
+    monkeypatch.setattr("rlplast.report.vega.draw", lambda specs, warn: warn(f"{EVIL}") or {})
     assert flat(harmless("show", study)).count(SHOWN) >= 3
     harmless("show", study, "--json")
     done = harmless("report", study, run, "--out", tmp_path / EVIL)
@@ -215,8 +215,8 @@ def test_warnings_and_tracebacks_are_harmless(capsys: pytest.CaptureFixture[str]
         raise ValueError(EVIL)
     except ValueError as error:
         output.show_error(type(error), error, error.__traceback__)
-    said = capsys.readouterr().err
-    assert f"ValueError: {SHOWN}" in said and not OBEYED.findall(said)
+    printed = capsys.readouterr().err
+    assert f"ValueError: {SHOWN}" in printed and not OBEYED.findall(printed)
 
 
 def test_letters_that_are_only_foreign_stay_as_they_are(tmp_path: Path):

@@ -257,12 +257,12 @@ def test_a_run_says_how_far_it_is_and_what_fires_next(tmp_path: Path):
 
 def test_a_run_says_that_it_evaluates_and_measures(tmp_path: Path):
     made = toy.loop(tmp_path / "run")
-    watched, said = RunProgress(), []
+    watched, states = RunProgress(), []
     evaluate, measure = made.trainable.evaluate, made.measure
 
     def note(call: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*args: Any) -> Any:
-            said.append(watched.plain().split(":")[0])
+            states.append(watched.plain().split(":")[0])
             return call(*args)
 
         return noted
@@ -270,7 +270,7 @@ def test_a_run_says_that_it_evaluates_and_measures(tmp_path: Path):
     made.trainable.evaluate = note(evaluate)
     made.measure = note(measure)
     found = observed(made, watched, Seconds())
-    assert set(said) == {"evaluating", "measuring"}
+    assert set(states) == {"evaluating", "measuring"}
     assert {line.split(":")[0] for line in found} == {"training"}
 
 
@@ -309,7 +309,7 @@ class Beats(Rows):
     """Rows that are looked at once a second, and note when something is said."""
 
     def __init__(self, urgent: Sequence[str]) -> None:
-        self.seconds, self.said = Seconds(), list[float]()
+        self.seconds, self.spoken_at = Seconds(), list[float]()
         super().__init__(self.seconds)
         self.moments = iter(urgent)
         self.over = False
@@ -322,24 +322,24 @@ class Beats(Rows):
 
     def say(self, text: str) -> None:
         if not self.over:
-            self.said.append(self.seconds.now)
+            self.spoken_at.append(self.seconds.now)
 
 
-def said_at(urgent: Sequence[str], patch: pytest.MonkeyPatch) -> list[float]:
+def times_spoken(urgent: Sequence[str], patch: pytest.MonkeyPatch) -> list[float]:
     """Return the seconds at which a plain line is said."""
     patch.setattr(live, "_BEAT", 0.0001)
     beats = Beats(urgent)
     with beats.shown():
         until(lambda: beats.over, 20)
-    return beats.said
+    return beats.spoken_at
 
 
 def test_plain_lines_are_due_after_4_s_and_every_30_s(monkeypatch: pytest.MonkeyPatch):
-    assert said_at([""] * 70, monkeypatch) == [4, 34, 64]
+    assert times_spoken([""] * 70, monkeypatch) == [4, 34, 64]
 
 
 def test_a_long_compilation_is_said_at_once_and_once(monkeypatch: pytest.MonkeyPatch):
-    assert said_at(["", "compiling", "compiling", *[""] * 40], monkeypatch) == [2, 32]
+    assert times_spoken(["", "compiling", "compiling", *[""] * 40], monkeypatch) == [2, 32]
 
 
 def test_a_plain_line_says_what_a_terminal_shows():
@@ -349,7 +349,7 @@ def test_a_plain_line_says_what_a_terminal_shows():
     )
 
 
-def said_meanwhile(lines: int, monkeypatch: pytest.MonkeyPatch, now: Any) -> list[str]:
+def lines_meanwhile(lines: int, monkeypatch: pytest.MonkeyPatch, now: Any) -> list[str]:
     """Return what is said on stderr, no terminal, until there are so many lines, and after."""
     monkeypatch.setattr(live, "_BEAT", 0.001)
     with contextlib.redirect_stderr(io.StringIO()) as err:
@@ -361,13 +361,13 @@ def said_meanwhile(lines: int, monkeypatch: pytest.MonkeyPatch, now: Any) -> lis
 def test_without_a_terminal_lines_are_said_meanwhile_and_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    found = said_meanwhile(2, monkeypatch, Clockwork())
+    found = lines_meanwhile(2, monkeypatch, Clockwork())
     assert len(found) >= 3
     assert all(line.startswith("starting, ") for line in found)
 
 
 def test_a_short_run_without_a_terminal_is_silent(monkeypatch: pytest.MonkeyPatch):
-    assert said_meanwhile(0, monkeypatch, lambda: 0.0) == []
+    assert lines_meanwhile(0, monkeypatch, lambda: 0.0) == []
 
 
 def test_ranks_but_the_first_are_silent(monkeypatch: pytest.MonkeyPatch):

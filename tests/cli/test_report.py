@@ -45,8 +45,8 @@ def test_table_has_a_line_per_arm_with_score_and_comparison(tmp_path: Path):
 
 def test_which_arms_differ_is_said_in_words(tmp_path: Path):
     study = write_study(tmp_path, arms=ARMS, seeds=range(5))
-    said = " ".join(command("report", study).out.split())
-    assert "Better than none: fire (p < 0.001), full_reset (p < 0.001)." in said
+    message = " ".join(command("report", study).out.split())
+    assert "Better than none: fire (p < 0.001), full_reset (p < 0.001)." in message
 
 
 def test_report_of_a_report_folders_parent_finds_the_same_runs_again(tmp_path: Path):
@@ -97,8 +97,8 @@ def test_out_that_is_a_file_is_refused(tmp_path: Path):
 def test_out_that_cannot_be_made_is_one_line_and_exit_1(tmp_path: Path):
     study = write_study(tmp_path, seeds=(1,))
     (tmp_path / "file").write_text("mine")
-    said = refused(command("report", study, "--out", tmp_path / "file" / "below"), code=1)
-    assert "could not be written" in said
+    output = refused(command("report", study, "--out", tmp_path / "file" / "below"), code=1)
+    assert "could not be written" in output
 
 
 def test_report_without_a_folder_is_bad_usage():

@@ -218,8 +218,8 @@ def test_cells_of_a_method_of_ones_own_know_it(tmp_path: Path, monkeypatch: pyte
         out = tmp_path / "study"
         assert command("--import", "study_of_mine", "study", config, "--out", out).code == 0
     assert commands[0][-2:] == ("--import", "study_of_mine")
-    said = [json.loads(path.read_text())["imports"] for path in out.rglob("run.json")]
-    assert said == [["study_of_mine"]]
+    stored = [json.loads(path.read_text())["imports"] for path in out.rglob("run.json")]
+    assert stored == [["study_of_mine"]]
     sys.modules.pop("study_of_mine")
     sys.path.remove(str(tmp_path))
 

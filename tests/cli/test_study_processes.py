@@ -63,12 +63,12 @@ def test_study_that_is_stopped_by_a_signal_goes_on(number: signal.Signals, tmp_p
     if number == signal.SIGHUP:  # as a terminal that closes: to all processes it started, twice
         os.killpg(process.pid, number)
     process.send_signal(number)
-    said, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=120)
     if number == signal.SIGKILL:
         until(lambda: not cells_alive(out), 20)  # they save, and do not outlive it by long
     else:
-        assert process.returncode == 130, said
-        assert f"stopped: the same command goes on with {out}" in said
+        assert process.returncode == 130, output
+        assert f"stopped: the same command goes on with {out}" in output
         assert cells_alive(out) == []
     assert {status(path.parent) for path in out.glob("cells/**/run.json")} <= {
         "interrupted",
@@ -76,8 +76,8 @@ def test_study_that_is_stopped_by_a_signal_goes_on(number: signal.Signals, tmp_p
     }
 
     process = start(config, out)
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, said
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
     assert "resuming" in "".join(path.read_text() for path in (out / "logs").iterdir())
     assert results(out) == results(through)
 
@@ -100,8 +100,8 @@ def test_restarted_study_waits_for_a_cell_that_still_runs(tmp_path: Path):
     time.sleep(8)  # more than it takes to start
     assert process.poll() is None
     os.kill(cell, signal.SIGCONT)
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, said
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
     assert results(out) == results(through)
 
 

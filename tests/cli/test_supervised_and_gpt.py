@@ -45,10 +45,10 @@ def test_a_classifiers_end_is_told_and_drawn(classifier):
 
 def test_evaluate_prints_the_scores_on_data_held_out(classifier):
     run, out = classifier
-    told = out.split("accuracy ")[1].split(",")[0]
+    accuracy = out.split("accuracy ")[1].split(",")[0]
     found = command("evaluate", run)
     assert found.code == 0
-    assert told in found.out
+    assert accuracy in found.out
     assert "ece" in found.out
 
 

@@ -305,8 +305,8 @@ def test_program_trains_in_worker_processes_without_a_warning(tmp_path: Path):
     words += ["--out", str(tmp_path / "one"), "--env.workers", "1", "--log.to", "[tensorboard]"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     progress = ("starting, ", "training: ", "measuring: ", "saving: ", "done in ")  # of a slow one
-    said = [line for line in done.stderr.splitlines() if not line.startswith(progress)]
-    assert (done.returncode, said) == (0, [])
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(progress)]
+    assert (done.returncode, lines) == (0, [])
     assert command("train", config, "--out", tmp_path / "two").code == 0
     rows = [untimed(jsonl(tmp_path / name / "metrics.jsonl")) for name in ("one", "two")]
     assert rows[0] == rows[1]

@@ -108,14 +108,14 @@ def test_a_download_is_compared_with_what_was_published(tmp_path: Path):
     assert find_download(path, own).state == "is not there"
     (tmp_path / "set.zip.part").write_bytes(b"pub")
     assert find_download(path, own).state == "is not there, set.zip.part is: half a download?"
-    for content, said in (
+    for content, message in (
         (data[:4], "has 4 of 9 bytes: the download was cut"),
         (data + b"!", "has 10 bytes, the published file 9: it is another file"),
         (b"pub1ished", "published is " + md5),
     ):
         path.write_bytes(content)
         found = find_download(path, own)
-        assert said in found.state
+        assert message in found.state
         assert fetch in found.remedy
     path.write_bytes(data)
     found = find_download(path, own)

@@ -86,8 +86,8 @@ def test_action_that_a_task_lacks_is_action_0():
     wide.reset()
     plain.reset()
     for step in range(8):
-        told, known = np.array([2, step % 2]), np.array([0, step % 2])
-        assert np.array_equal(wide.step(told).obs[:, :4], plain.step(known).obs)
+        padded, known = np.array([2, step % 2]), np.array([0, step % 2])
+        assert np.array_equal(wide.step(padded).obs[:, :4], plain.step(known).obs)
 
 
 def test_entries_of_a_vector_that_a_task_lacks_are_ignored():
@@ -98,8 +98,8 @@ def test_entries_of_a_vector_that_a_task_lacks_are_ignored():
     wide.reset()
     plain.reset()
     for entry in (0.5, -1.0, 0.2):
-        told = np.array([[entry, 0.9, -0.3]], np.float32)
-        assert np.array_equal(wide.step(told).obs, plain.step(told[:, :1]).obs)
+        padded = np.array([[entry, 0.9, -0.3]], np.float32)
+        assert np.array_equal(wide.step(padded).obs, plain.step(padded[:, :1]).obs)
 
 
 def test_bar_of_success_is_the_tasks_own():

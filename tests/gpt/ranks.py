@@ -73,19 +73,19 @@ def out_of_step(config: GPTConfig, path: Path) -> str:
 def main(root: Path) -> None:
     warnings.simplefilter("error")
     corpora = json.loads((root / "corpora.json").read_text())
-    said: dict[str, Any] = {"digests": []}
+    results: dict[str, Any] = {"digests": []}
     plain = config_of(corpora)
     dropout = config_of(corpora, model=MODEL | {"dropout": 0.2}, micro_batch=2)
-    trained = run(plain, root / "plain", lambda loop: said["digests"].append(digest(loop)))
-    said["scores"] = trained.evaluate(0, 0)
+    trained = run(plain, root / "plain", lambda loop: results["digests"].append(digest(loop)))
+    results["scores"] = trained.evaluate(0, 0)
     run(dropout, root / "dropout")
-    said["dropout"] = torch.get_rng_state().sum().item()
-    said["interrupted"] = interrupted(dropout, root / "interrupted")
+    results["dropout"] = torch.get_rng_state().sum().item()
+    results["interrupted"] = interrupted(dropout, root / "interrupted")
     rarely = config_of(corpora, checkpoint={"every": "20 updates"})
-    said["out_of_step"] = out_of_step(rarely, root / "out_of_step")
+    results["out_of_step"] = out_of_step(rarely, root / "out_of_step")
     run(conditional(corpora), root / "conditional")
     interrupted(conditional(corpora), root / "conditional interrupted")
-    (root / f"rank{distributed.rank()}.json").write_text(json.dumps(said))
+    (root / f"rank{distributed.rank()}.json").write_text(json.dumps(results))
     distributed.leave()
 
 

@@ -49,7 +49,7 @@ def fired(folder: Path) -> list[tuple[str, int]]:
     return [(r["method"], r["clock"]["updates"]) for r in final(folder)["receipts"]]
 
 
-def said(two: Path, rank: int) -> dict[str, Any]:
+def results_of(two: Path, rank: int) -> dict[str, Any]:
     return json.loads((two / f"rank{rank}.json").read_text())
 
 
@@ -78,28 +78,28 @@ def test_weights_end_where_those_of_one_process_do(
 
 
 def test_ranks_hold_identical_weights_after_every_step(two: Path) -> None:
-    first, second = (said(two, rank)["digests"] for rank in (0, 1))
+    first, second = (results_of(two, rank)["digests"] for rank in (0, 1))
     assert first == second
     assert len(set(first)) == len(first) == 21  # 20 updates, and the start of a phase
 
 
 def test_ranks_know_the_scores_of_all(two: Path) -> None:
-    assert said(two, 0)["scores"] == said(two, 1)["scores"]
+    assert results_of(two, 0)["scores"] == results_of(two, 1)["scores"]
 
 
 def test_signal_to_one_process_stops_all_and_resume_equals_with_dropout(two: Path) -> None:
     for rank in (0, 1):
-        assert "stopped by SIGTERM; checkpoint saved" in said(two, rank)["interrupted"]
+        assert "stopped by SIGTERM; checkpoint saved" in results_of(two, rank)["interrupted"]
     assert final(two / "interrupted") == final(two / "dropout")
 
 
 def test_ranks_drop_out_other_entries(two: Path) -> None:
-    assert said(two, 0)["dropout"] != said(two, 1)["dropout"]
+    assert results_of(two, 0)["dropout"] != results_of(two, 1)["dropout"]
 
 
 def test_ranks_out_of_step_stop_at_the_next_hook_naming_the_tensor(two: Path) -> None:
     for rank in (0, 1):
-        assert said(two, rank)["out_of_step"].startswith("gpt.wte.weight: 1 of ")
+        assert results_of(two, rank)["out_of_step"].startswith("gpt.wte.weight: 1 of ")
     assert rows(two / "out_of_step", "train/loss")[-1][0] == 10  # and then the phase starts
     assert "fire" not in [method for method, _ in fired(two / "out_of_step")]
 

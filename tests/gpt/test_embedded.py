@@ -37,7 +37,9 @@ class Named:
 def bare():
     return X
 '''
-SAID = "Say what this is.\n\nIndented.\n\nA class.\n\nA method.\n\nInside.\n\nIn a handler: ä.\n\n"
+DOCSTRINGS = (
+    "Say what this is.\n\nIndented.\n\nA class.\n\nA method.\n\nInside.\n\nIn a handler: ä.\n\n"
+)
 
 
 @pytest.fixture
@@ -81,7 +83,7 @@ def test_source_stops_before_the_limit(library, monkeypatch: pytest.MonkeyPatch)
 def test_docstrings_are_those_of_the_same_files_in_order(library):
     library({"a.py": MODULE, "b.py": "x = 1\n", "c.py": '"""Last."""\n'})
     train, validation = embedded.embedded_text("docstrings")
-    assert train == SAID.encode() + b"\0"  # b.py says nothing
+    assert train == DOCSTRINGS.encode() + b"\0"  # b.py says nothing
     assert validation == b"Last.\n\n\0"
 
 

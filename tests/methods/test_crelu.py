@@ -132,15 +132,15 @@ def test_networks_of_agents_compute_it_and_are_drawn_anew(width: str) -> None:
 def test_methods_that_act_on_units_find_none_and_say_why(width: str, other: str) -> None:
     net = even_conv()
     rlplast.replace_layers(net, "crelu", width=width)
-    said = "3: crelu gives its readers two entries per output"
+    message = "3: crelu gives its readers two entries per output"
     if other != "redo":
-        with pytest.raises(NothingToEdit, match=said):
+        with pytest.raises(NothingToEdit, match=message):
             rlplast.replace_layers(net, other)
         return
     network = Network("net", net, torch.optim.Adam(net.parameters()))
     assert network.units().groups == ()
     row = {"method": "redo", "every": "2 updates"}
-    with pytest.raises(NothingToEdit, match=said):
+    with pytest.raises(NothingToEdit, match=message):
         rlplast.Hooks([row], network, "10 updates", probe=normal(4, 2, 4, 4))
 
 

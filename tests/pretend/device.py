@@ -212,14 +212,14 @@ def _counted_really() -> Iterator[Counts]:
     torch.cuda.CUDAGraph.replay = counting  # type: ignore[method-assign]
     torch.cuda.set_sync_debug_mode("warn")
     try:
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             yield seen
     finally:
         torch.cuda.set_sync_debug_mode("default")
         torch.cuda.CUDAGraph.replay = replay  # type: ignore[method-assign]
     waits = Counter[str]()
-    for one in said:
+    for one in warned:
         if "synchronizing CUDA operation" in str(one.message):
             waits[f"{one.filename}:{one.lineno}"] += 1
         else:

@@ -107,16 +107,16 @@ def check(kind: str, what: str, replayed: int, corpora: dict[str, str], **change
     if kind in AGENTS:
         config["agent"] = config.get("agent", {}) | own
     eager, _, _ = trained(config, "off")
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         graphs, _, replays = trained(config, "graph")
     assert graphs.keys() == eager.keys()
     assert [name for name in eager if not torch.equal(eager[name], graphs[name])] == []
     if what in EAGER_BECAUSE:
         assert replays < least(kind)
-        assert EAGER_BECAUSE[what] in "".join(str(w.message) for w in said)
+        assert EAGER_BECAUSE[what] in "".join(str(w.message) for w in warned)
     else:
-        assert [str(w.message) for w in said] == []
+        assert [str(w.message) for w in warned] == []
         assert replays >= replayed
 
 

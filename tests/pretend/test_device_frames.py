@@ -66,9 +66,9 @@ def test_a_run_has_the_bits_of_one_with_frames_on_the_host(tmp_path: Path) -> No
                 api.train(copy.deepcopy(config), tmp_path / where, observer=at_step(30, kill))
             api.resume(tmp_path / where)
         else:
-            said: list[str] = []
-            api.train(config, tmp_path / where, report=said.append)
-            assert any("GiB of cuda's memory" in text for text in said) == (where == "auto")
+            messages: list[str] = []
+            api.train(config, tmp_path / where, report=messages.append)
+            assert any("GiB of cuda's memory" in text for text in messages) == (where == "auto")
     assert final(tmp_path / "device") == final(tmp_path / "host") == final(tmp_path / "auto")
 
 

@@ -75,10 +75,10 @@ def write_run(
         "layers": [],
     }
     whole |= config or {}
-    said = {"command": ["rlplast", "train"], "seed": whole["seed"], "status": "done"}
-    said |= {"versions": {"rlplast": "0.4.0"}, "git_revision": "abc1234", "host": "here"}
+    info_row = {"command": ["rlplast", "train"], "seed": whole["seed"], "status": "done"}
+    info_row |= {"versions": {"rlplast": "0.4.0"}, "git_revision": "abc1234", "host": "here"}
     (folder / "config.yaml").write_text(yaml.safe_dump(whole))
-    (folder / "run.json").write_text(json.dumps(said | dict(info or {})))
+    (folder / "run.json").write_text(json.dumps(info_row | dict(info or {})))
     for name, lines in (("metrics", rows), ("receipts", receipts)):
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (folder / f"{name}.jsonl").write_text(text)
@@ -155,8 +155,8 @@ def write_study(
             event = status if status in ("done", "failed") else "started"
             line = {"cell": cells[-1]["key"], "name": f"{task}/seed-{seed}/{arm}", "event": event}
             journal.append(line | {"attempt": 1, "exit": int(event == "failed")})
-    said = {"format": 1, "versions": {}, "name": name, "baseline": baseline, "arms": list(arms)}
-    said |= {"tasks": list(tasks), "seeds": list(seeds), "cells": cells}
-    (study / "study.json").write_text(json.dumps(said))
+    plan = {"format": 1, "versions": {}, "name": name, "baseline": baseline, "arms": list(arms)}
+    plan |= {"tasks": list(tasks), "seeds": list(seeds), "cells": cells}
+    (study / "study.json").write_text(json.dumps(plan))
     (study / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in journal))
     return study

@@ -164,11 +164,11 @@ def test_a_point_under_the_mouse_says_its_arm_value_and_interval(opened: Browser
     opened.move(x, y)
     tip = "document.querySelector('#vg-tooltip-element.visible')"
     opened.wait_for(f"{tip} !== null")
-    said = opened.value(f"{tip}.innerText")
-    assert "fire" in said
-    assert "5,000" in said
-    assert f"{value:.4g}" in said
-    assert "interval from" in said
+    text = opened.value(f"{tip}.innerText")
+    assert "fire" in text
+    assert "5,000" in text
+    assert f"{value:.4g}" in text
+    assert "interval from" in text
 
 
 def test_the_wheel_with_ctrl_zooms_and_a_double_click_resets(opened: Browser):

@@ -71,15 +71,15 @@ def test_one_process_draws_them_all_but_what_cannot_be_drawn(monkeypatch: pytest
     started: list[Any] = []
     start = subprocess.run
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: (started.append(a), start(*a, **k))[1])
-    told: list[str] = []
-    found = vega.draw({"a": GOOD, "b": {"mark": "nothing of the kind"}, "c": GOOD}, told.append)
+    messages: list[str] = []
+    found = vega.draw({"a": GOOD, "b": {"mark": "nothing of the kind"}, "c": GOOD}, messages.append)
     assert list(found) == ["a", "c"]
     assert found["a"] == found["c"]
     assert found["a"].png.startswith(b"\x89PNG") and found["a"].svg.startswith("<svg")
-    (line,) = told
+    (line,) = messages
     assert line.startswith("picture b is not drawn: ") and "\n" not in line
     assert len(started) == 1
-    assert vega.draw({}, told.append) == {} and len(started) == 1
+    assert vega.draw({}, messages.append) == {} and len(started) == 1
 
 
 @pytest.mark.parametrize(
@@ -98,25 +98,25 @@ def test_what_was_drawn_before_the_process_ended_is_kept(
     monkeypatch.setattr(vega, "_START", 3.0)
     monkeypatch.setattr(vega, "_EACH", 0.0)
     ending(monkeypatch, tmp_path, end)
-    told: list[str] = []
-    assert list(vega.draw(dict.fromkeys("abc", GOOD), told.append)) == ["a"]
-    assert told == [f"picture b and 1 after it are not drawn: {why}"]
-    assert list(vega.draw(dict.fromkeys("ab", GOOD), told.append)) == ["a"]
-    assert told[1:] == [f"picture b is not drawn: {why}"]
+    messages: list[str] = []
+    assert list(vega.draw(dict.fromkeys("abc", GOOD), messages.append)) == ["a"]
+    assert messages == [f"picture b and 1 after it are not drawn: {why}"]
+    assert list(vega.draw(dict.fromkeys("ab", GOOD), messages.append)) == ["a"]
+    assert messages[1:] == [f"picture b is not drawn: {why}"]
 
 
 def test_a_report_is_written_without_pictures_and_older_ones_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    found, out, told = gather([write_study(tmp_path, seeds=(1,))]), tmp_path / "out", []
+    found, out, lines = gather([write_study(tmp_path, seeds=(1,))]), tmp_path / "out", []
     ending(monkeypatch, tmp_path, "os.kill(os.getpid(), 9)")
     out.mkdir()
     (out / "curve-asterix.svg").write_text("older")
     (out / "score-asterix.svg").write_text("older")
-    page = write_report(found, summarise(found), out, warn=told.append)
+    page = write_report(found, summarise(found), out, warn=lines.append)
     assert "curve-asterix" in page.read_text()
     names = {path.name for path in out.iterdir()}
     assert names == {"report.html", "summary.csv", "curve-asterix.svg", "curve-asterix.png"}
     assert (out / "curve-asterix.svg").read_text() == "<svg/>"
-    (line,) = told
+    (line,) = lines
     assert "after it are not drawn: its process was killed by SIGKILL" in line

@@ -70,10 +70,10 @@ def test_cells_that_are_not_done_are_named_and_left_out(tmp_path: Path) -> None:
 
 def test_a_study_without_tasks_is_named_by_what_it_trains_on(tmp_path: Path) -> None:
     study = write_study(tmp_path, arms=("none",), seeds=(1,))
-    said = json.loads((study / "study.json").read_text())
-    for cell in said["cells"]:
+    stored = json.loads((study / "study.json").read_text())
+    for cell in stored["cells"]:
         cell["task"] = ""
-    (study / "study.json").write_text(json.dumps(said | {"tasks": [""]}))
+    (study / "study.json").write_text(json.dumps(stored | {"tasks": [""]}))
     found = gather([study])
     assert found.tasks == ("atari/Asterix",)
     assert found.runs[0].task == "atari/Asterix"

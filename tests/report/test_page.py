@@ -175,9 +175,9 @@ def test_scores_say_where_each_run_was_at_its_best(
 
 def test_cost_counts_each_prefix_once(plain: tuple[Path, str]):
     # a run takes 60 s, 30 s of which are its prefix's; 5 seeds of 3 arms
-    said = next(text for _, text in Page(plain[1]).paragraphs if "prefixes" in text)
-    assert "would have taken 900 s" in said
-    assert "it took 600 s, 33% less" in said
+    text = next(text for _, text in Page(plain[1]).paragraphs if "prefixes" in text)
+    assert "would have taken 900 s" in text
+    assert "it took 600 s, 33% less" in text
     row = Page(plain[1]).table("after the branch", "shared prefix")["fire"]
     assert [row[k] for k in ("seconds", "after the branch", "shared prefix")] == ["60", "30", "30"]
 
@@ -229,11 +229,11 @@ def test_every_arm_has_a_box_and_can_be_told_in_tables_and_charts(plain: tuple[P
         r'<script type="application/json" id="data">(.*?)</script>', plain[1], re.DOTALL
     )
     assert data is not None
-    said = json.loads(data[1])
-    assert said["arms"] == ["none", "fire", "full_reset"]
-    for spec in said["charts"].values():
+    stored = json.loads(data[1])
+    assert stored["arms"] == ["none", "fire", "full_reset"]
+    for spec in stored["charts"].values():
         (shown,) = [own["value"] for own in spec["params"] if own["name"] == "shown"]
-        assert shown == said["arms"]
+        assert shown == stored["arms"]
 
 
 def test_a_report_repeats_byte_for_byte_and_replaces_no_other_files(
@@ -266,8 +266,8 @@ def test_names_from_files_are_escaped_everywhere(tmp_path: Path):
         text = text.replace(f'"{name}"', json.dumps(HOSTILE))
     (study / "study.json").write_text(text)
     (run,) = study.glob("cells/asterix/seed-1/fire-*")
-    said = json.loads((run / "run.json").read_text()) | {"versions": {HOSTILE: HOSTILE}}
-    (run / "run.json").write_text(json.dumps(said))
+    stored = json.loads((run / "run.json").read_text()) | {"versions": {HOSTILE: HOSTILE}}
+    (run / "run.json").write_text(json.dumps(stored))
     row = receipt_row(HOSTILE, 3000, network=HOSTILE) | {"followers": {HOSTILE: HOSTILE}}
     (run / "receipts.jsonl").write_text(json.dumps(row) + "\n")
     found = Page(written(study, tmp_path / "out"))
@@ -306,7 +306,7 @@ def test_missing_runs_are_said_plainly(tmp_path: Path, quick: None):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said", "not_said"),
+    ("changes", "message", "absent"),
     [
         ({"arms": ("none",), "seeds": (1,)}, "fewer than 5 seeds", "P(improvement)"),
         ({"baseline": None}, "There is no baseline", "P(improvement)"),
@@ -315,11 +315,11 @@ def test_missing_runs_are_said_plainly(tmp_path: Path, quick: None):
     ],
 )
 def test_page_says_what_is_so_and_nothing_else(
-    changes: dict[str, Any], said: str, not_said: str, tmp_path: Path, quick: None
+    changes: dict[str, Any], message: str, absent: str, tmp_path: Path, quick: None
 ):
     found = reported(tmp_path, **({"seeds": (1, 2)} | changes))
-    assert said in found.text
-    assert not_said not in found.text
+    assert message in found.text
+    assert absent not in found.text
     if "arms" in changes:  # one run: no intervals, no boxes
         cells = [cell for _, rows in found.tables for row in rows for cell in row]
         assert not [cell for cell in cells if re.search(r"\d \[", cell)]

@@ -49,8 +49,8 @@ def made(folder: Path, curves: Any = CURVES, name: str = "demo", **keys: Any) ->
     own: dict[str, Any] = {"score": score, "total": 50_000, "every": 10_000, "branch": 30_000}
     arms = ("none", "fire", "swr")
     study = write_study(folder, arms, (1, 3), ("hop",), name=name, **own | keys)
-    said = json.loads((study / "study.json").read_text())
-    (study / "study.json").write_text(json.dumps(said | {"published": curves}))
+    stored = json.loads((study / "study.json").read_text())
+    (study / "study.json").write_text(json.dumps(stored | {"published": curves}))
     return study
 
 

@@ -104,8 +104,8 @@ def answer(port: int, path: str = "/", *hosts: str, method: str = "GET") -> tupl
     head = "".join(f"Host: {host}\r\n" for host in hosts)
     with socket.create_connection(("127.0.0.1", port), SECONDS) as client:
         client.sendall(f"{method} {path} HTTP/1.0\r\n{head}\r\n".encode())
-        said = b"".join(iter(lambda: client.recv(65536), b"")).decode()
-    lines, _, body = said.partition("\r\n\r\n")
+        output = b"".join(iter(lambda: client.recv(65536), b"")).decode()
+    lines, _, body = output.partition("\r\n\r\n")
     return int(lines.split()[1]), body
 
 

@@ -43,8 +43,8 @@ def test_words_are_of_the_simulated_number_of_seeds_below() -> None:
     kinds: tuple[Kind, ...] = ("final score", "difference", "improvement")
     words = [coverage_words(count, kinds) for count in (10, 14)]
     assert words[0] == words[1]
-    said = re.findall(r"\d+", words[0].partition("held")[2])
-    assert said == [str(share) for kind in kinds for share in COVERAGE[kind][10]]
+    shares = re.findall(r"\d+", words[0].partition("held")[2])
+    assert shares == [str(share) for kind in kinds for share in COVERAGE[kind][10]]
     low, high = COVERAGE["all tasks"][10]
     assert f"of a mean over tasks in {low} to {high}" in coverage_words(10, ["all tasks"])
     assert "with 20 seeds" in coverage_words(1000)
@@ -94,7 +94,7 @@ def test_few_seeds_have_no_verdict_and_neither_has_the_baseline(
         verdict(rows["none"], 1)
 
 
-def said(tmp_path: Path, scores: dict[str, float], seeds: int = 6, **changes: Any) -> str:
+def verdict_text(tmp_path: Path, scores: dict[str, float], seeds: int = 6, **changes: Any) -> str:
     """The words on arms whose seeds score that much more or less, on average, than the baseline."""
 
     def score(task: str, arm: str, seed: int, x: int) -> float:
@@ -107,22 +107,22 @@ def said(tmp_path: Path, scores: dict[str, float], seeds: int = 6, **changes: An
 
 
 def test_words_name_what_is_better_worse_and_unclear(tmp_path: Path):
-    words = said(tmp_path, {"high": 9.0, "low": -9.0, "same": 0.0})
+    words = verdict_text(tmp_path, {"high": 9.0, "low": -9.0, "same": 0.0})
     assert "Better than none: high (p < 0.001)." in words
     assert "Worse than none: low (p < 0.001)." in words
     assert "No clear difference from none: same. This does not show that they are equal." in words
 
 
 def test_words_of_losses_are_turned_round(tmp_path: Path):
-    words = said(tmp_path, {"high": 9.0, "low": -9.0}, key="eval/loss")
+    words = verdict_text(tmp_path, {"high": 9.0, "low": -9.0}, key="eval/loss")
     assert "Worse than none: high" in words
     assert "Better than none: low" in words
 
 
 def test_few_seeds_and_no_baseline_are_said(tmp_path: Path):
-    words = said(tmp_path / "a", {"high": 9.0}, seeds=4)
+    words = verdict_text(tmp_path / "a", {"high": 9.0}, seeds=4)
     assert words.startswith("Too few seeds to judge high: the arm and none each need 5")
-    assert "no baseline" in said(tmp_path / "b", {"high": 9.0}, baseline=None)
+    assert "no baseline" in verdict_text(tmp_path / "b", {"high": 9.0}, baseline=None)
 
 
 def by_task(tmp_path: Path, scores: dict[str, float], **changes: Any) -> list[str]:
@@ -165,12 +165,12 @@ def test_an_arm_that_is_not_on_all_tasks_is_compared_on_its_own(tmp_path: Path):
 
 def test_an_arm_that_lost_seeds_says_how_many_are_left(tmp_path: Path):
     failed = {("asterix", "high", seed): "failed" for seed in range(5)}
-    words = said(tmp_path, {"high": 9.0}, seeds=10, statuses=failed)
+    words = verdict_text(tmp_path, {"high": 9.0}, seeds=10, statuses=failed)
     assert "high (p < 0.001, 5 runs with a score, where others have 10)" in words
 
 
 def test_tasks_without_a_common_scale_have_a_sentence_each(tmp_path: Path):
-    words = said(tmp_path, {"high": 9.0}, tasks=("asterix", "mini"))
+    words = verdict_text(tmp_path, {"high": 9.0}, tasks=("asterix", "mini"))
     assert "asterix: Better than none: high" in words
     assert "mini: Better than none: high" in words
     assert "all tasks" not in words

@@ -55,12 +55,12 @@ def test_a_resume_without_the_gpu_of_a_run_is_refused(cut: Path) -> None:
 def test_with_device_it_moves_and_says_so(cut: Path) -> None:
     began_on_a_gpu(cut, accelerate="graph")
     assert read_config(cut / "config.yaml", {}).agent.accelerate == "graph"
-    said: list[str] = []
-    moved: Any = api.resume(cut, report=said.append, device="cpu").config
+    messages: list[str] = []
+    moved: Any = api.resume(cut, report=messages.append, device="cpu").config
     assert (
         f"{cut} goes on on cpu, it was on NVIDIA H100: numbers may round otherwise, so it is not "
         "the uninterrupted run bit for bit"
-    ) in said
+    ) in messages
     assert info(cut)["devices"] == [GPU, {"type": "cpu"}]
     kept: Any = read_config(cut / "config.yaml", {})
     assert kept.device == moved.device == "cpu"

@@ -159,14 +159,14 @@ def test_wandb_run_has_name_group_tags_and_config_and_stays_one_run(logged: Path
     last = runs[-1]
     assert (last.display_name, last.run_group, last.job_type) == ("logged", "trial", "fire")
     assert list(last.tags) == ["arm:fire", "task:digits", "seed:3"]
-    told = {
+    stored = {
         item.key: json.loads(item.value_json)
         for record in records
         if record.WhichOneof("record_type") == "config"
         for item in record.config.update
     }
-    assert told["optimizer"]["lr"] == 3e-3 and told["hooks"][0]["method"] == "fire"
-    assert told["study"] == STUDY
+    assert stored["optimizer"]["lr"] == 3e-3 and stored["hooks"][0]["method"] == "fire"
+    assert stored["study"] == STUDY
 
 
 def test_wandb_draws_lines_over_the_clock(logged: Path) -> None:
@@ -325,9 +325,9 @@ def test_logger_that_fails_is_let_go_with_one_warning(
     monkeypatch.setattr(loggers, "_module", lambda name: module)
     with pytest.warns(
         RuntimeWarning, match=r"wandb takes no more lines .*the network is down"
-    ) as said:
+    ) as warned:
         api.train(config("wandb"), tmp_path / "run")
-    assert len(said) == 1 and failing.calls.count(method) == 1
+    assert len(warned) == 1 and failing.calls.count(method) == 1
     assert final(tmp_path / "run") == final(plain)
 
 
@@ -341,8 +341,10 @@ def test_logger_that_cannot_be_started_stops_the_run_and_resume_begins_it(
     with monkeypatch.context() as patch:
         module = SimpleNamespace(check=lambda: None, start=start, REMEDY="plug it in")
         patch.setattr(loggers, "_module", lambda name: module)
-        said = r"log\.to: mlflow could not be started \(no such host\): plug it in, then `rlplast "
-        with pytest.raises(RlplastError, match=said):
+        message = (
+            r"log\.to: mlflow could not be started \(no such host\): plug it in, then `rlplast "
+        )
+        with pytest.raises(RlplastError, match=message):
             api.train(config("mlflow"), tmp_path / "run", observer=steps.append)
     assert steps == []
     assert api.resume(tmp_path / "run").info["status"] == "done"

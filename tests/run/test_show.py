@@ -153,13 +153,13 @@ PHASES = {
 @pytest.mark.parametrize("tiny", [TINY, PHASES], ids=["agent", "classifier"])
 def test_next_firing_is_the_loops_own(tiny: dict[str, Any], tmp_path: Path):
     config = read_config(tiny)
-    told: list[tuple[Any, Any]] = []
+    pairs: list[tuple[Any, Any]] = []
 
     def observe(loop: Any) -> None:
         clock = loop.trainable.clock
         counts: Callable[[str], int] = clock.__getitem__
         units = {unit: counts(unit) for unit in config.units}
-        told.append((loop.hooks.next_due(clock), next_firing(config, units)))
+        pairs.append((loop.hooks.next_due(clock), next_firing(config, units)))
 
     api.train(tiny, tmp_path / "run", observer=observe)
-    assert len(told) > 30 and all(ours == theirs for ours, theirs in told)
+    assert len(pairs) > 30 and all(ours == theirs for ours, theirs in pairs)

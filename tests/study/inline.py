@@ -36,12 +36,12 @@ class InlineBackend(Backend):
         code = self.fault(job.name, self.started.count(job.name))
         if code is not None:
             return code, ""
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             code = cell.main(job.command)
         job.log.parent.mkdir(parents=True, exist_ok=True)
         with job.log.open("a") as log:
-            log.write(f"=== attempt {len(self.started)}\n{said.getvalue()}")
+            log.write(f"=== attempt {len(self.started)}\n{output.getvalue()}")
         return code, ""
 
     def ended(self, handle: tuple[int, str]) -> tuple[int, str]:

@@ -58,11 +58,11 @@ def test_every_job_comes_back_with_exit_code_reason_and_log(make, kind, tmp_path
     executor.submit(job(tmp_path, "killed", "os.kill(os.getpid(), 9)"))
     executor.submit(Job("missing", (str(tmp_path / "no program"),), tmp_path / "missing.log"))
     found = outcomes(executor, 4)
-    said = {name: (outcome.exit, outcome.reason) for name, outcome in found.items()}
-    said.pop("missing")
+    ends = {name: (outcome.exit, outcome.reason) for name, outcome in found.items()}
+    ends.pop("missing")
     assert "no program" in found["missing"].reason + found["missing"].job.log.read_text()
     assert found["missing"].exit == 127
-    assert said == {"echo": (0, ""), "failed": (3, ""), "killed": (137, "killed by SIGKILL")}
+    assert ends == {"echo": (0, ""), "failed": (3, ""), "killed": (137, "killed by SIGKILL")}
     executor.submit(echo)
     again = outcomes(executor, 1)["echo"]
     assert (again.exit, again.reason) == (0, "")

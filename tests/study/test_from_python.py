@@ -85,11 +85,11 @@ def test_an_interruption_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> N
 
 def test_plan_is_what_the_command_prints(tmp_path: Path) -> None:
     config = write_study(tmp_path, TINY, ARMS)
-    found, said = rlplast.plan(config, tmp_path / "study"), command("study", config, "--plan").out
-    assert f"{len(found.cells)} cells" in said
+    found, output = rlplast.plan(config, tmp_path / "study"), command("study", config, "--plan").out
+    assert f"{len(found.cells)} cells" in output
     steps = sum(own["env_steps"] for own in found.takes.values())
-    assert f"estimate: {steps:,.0f} env_steps" in said
-    assert found.basis.partition(";")[0] in said
+    assert f"estimate: {steps:,.0f} env_steps" in output
+    assert found.basis.partition(";")[0] in output
     assert (found.absent, found.not_installed, found.problem) == ((), (), None)
     assert not (tmp_path / "study").exists()
 

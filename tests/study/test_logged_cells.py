@@ -24,9 +24,9 @@ def test_cells_that_begin_at_once_share_a_store_and_say_where_they_belong(
     outcome = command("study", config, "--out", tmp_path / "study")
     assert outcome.code == 0, outcome
     runs = mlflow_runs(uri)
-    told = {(r.data.tags["arm"], r.data.tags["seed"], r.info.status) for _, r in runs}
-    arms_told = {(arm, seed, "FINISHED") for arm in ("none", "late", "prefix") for seed in "12"}
-    assert told == arms_told and len(runs) == 6
+    logged = {(r.data.tags["arm"], r.data.tags["seed"], r.info.status) for _, r in runs}
+    expected = {(arm, seed, "FINISHED") for arm in ("none", "late", "prefix") for seed in "12"}
+    assert logged == expected and len(runs) == 6
     assert {client.get_experiment(r.info.experiment_id).name for client, r in runs} == {"study"}
     for name, folder in arm_folders(tmp_path / "study").items():
         history = wandb_files.history(folder)

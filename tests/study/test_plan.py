@@ -220,22 +220,22 @@ def test_every_run_is_one_arm_and_prefixes_have_the_hooks_that_are_shared(lists)
         f"arm{i}" for i in range(len(lists))
     ]
     assert len({c.key for c in cells}) == len({c.folder for c in cells}) == len(cells)
-    heirs: dict[str, list[list[Hook]]] = {}
+    followers: dict[str, list[list[Hook]]] = {}
     for i, rows in enumerate(lists):
         *prefixes, arm = chain(f"arm{i}", cells)
         assert arm.config.hooks == rows
         assert arm.stops == ()
         for cell, after in itertools.pairwise([*prefixes, arm]):
             assert after.starts == cell.stops
-            heirs.setdefault(cell.key, []).append(rows)
+            followers.setdefault(cell.key, []).append(rows)
     for cell in cells:
         if cell.parent is not None:
             assert [c.key for c in cells].index(cell.parent) < cells.index(cell)
         else:
             assert cell.starts == ()
         if cell.arm is None:
-            assert len(heirs[cell.key]) > 1
-            rows = heirs[cell.key]
+            assert len(followers[cell.key]) > 1
+            rows = followers[cell.key]
             assert cell.config.hooks == [r for r in rows[0] if all(r in other for other in rows)]
 
 

@@ -34,13 +34,13 @@ def written(folder: Path, *rows: str, head: str = HEAD) -> str:
 
 
 def study(file: Any, arms: Any, **keys: Any) -> StudyConfig:
-    said = {
+    keys_of_study = {
         "base": "dqn/demo",
         "tasks": {"walk": {}, "run": {}, "swim": {}},
         "arms": {"none": {}, "fire": {"grid": {"seeds": [1, 2]}}},
         "published": {"file": file, "arms": arms},
     }
-    return StudyConfig.parse(said | keys)
+    return StudyConfig.parse(keys_of_study | keys)
 
 
 def test_an_arm_has_the_rows_with_its_values_in_the_tasks_they_name(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ BAD_KEYS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", BAD_KEYS)
 def test_bad_keys_are_refused(name: str) -> None:
-    said, words = BAD_KEYS[name]
+    value, words = BAD_KEYS[name]
     with pytest.raises(ConfigError) as found:
-        published_curves(study("x", {}, published=said))
+        published_curves(study("x", {}, published=value))
     assert words in str(found.value) and "\n" not in str(found.value)
 
 

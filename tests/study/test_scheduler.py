@@ -92,12 +92,12 @@ def test_two_prefixes_of_one_name_end_each_as_itself(folder: StudyFolder):
     cells = cells_of()
     bad, good = sorted((c for c in cells if c.name == LATE), key=lambda c: c.config.hooks == [A])
     _, failures = run(cells, folder, lambda cell, attempt: int(cell is bad), slots=50)
-    heirs = {
+    dependents = {
         c.key: (None, f"not run: its prefix {LATE} failed") for c in cells if c.parent == bad.key
     }
-    said = {f.cell.key: (f.log, f.reason) for f in failures}
-    assert said == {bad.key: (folder.log(bad), "exit code 1"), **heirs}
-    assert [r["cell"] for r in rows(folder) if r["event"] == "skipped"] == list(heirs)
+    reasons = {f.cell.key: (f.log, f.reason) for f in failures}
+    assert reasons == {bad.key: (folder.log(bad), "exit code 1"), **dependents}
+    assert [r["cell"] for r in rows(folder) if r["event"] == "skipped"] == list(dependents)
     done = {c.arm for c in cells if is_done(folder.path / c.folder)}
     assert done == {None, "none", "a", "ac"}
     assert is_done(folder.path / good.folder)
@@ -179,23 +179,23 @@ def test_reason_is_what_the_last_attempt_said(
 
 
 def test_observer_is_told_every_event_and_where_the_study_is(folder: StudyFolder):
-    cells, told = cells_of(), []
+    cells, seen = cells_of(), []
 
     def observe(progress: Progress) -> None:
-        told.append((progress.event, len(progress.done), len(progress.running)))
+        seen.append((progress.event, len(progress.done), len(progress.running)))
 
     run(cells, folder, lambda c, attempt: int(c.arm == "a"), observer=observe)
-    events = [event for event, *_ in told if event]
+    events = [event for event, *_ in seen if event]
     assert events.count("failed, trying again: seed-1/a (exit code 1)") == 1
     assert events.count("failed: seed-1/a (exit code 1)") == 1
     assert sum(event.startswith("done: ") for event in events) == len(cells) - 1
-    assert [n for _, n, _ in told] == sorted(n for _, n, _ in told)
-    assert told[-1] == ("", len(cells) - 1, 0)
-    assert max(n for *_, n in told) == 1  # one of the two had just ended
+    assert [n for _, n, _ in seen] == sorted(n for _, n, _ in seen)
+    assert seen[-1] == ("", len(cells) - 1, 0)
+    assert max(n for *_, n in seen) == 1  # one of the two had just ended
 
 
 def test_news_of_the_cluster_are_told_once(folder: StudyFolder, monkeypatch: pytest.MonkeyPatch):
-    said, told = ["", "Slurm does not answer", ""], []
-    monkeypatch.setattr(InlineBackend, "news", lambda self: said.pop(0) if said else "")
-    run(cells_of(), folder, slots=1, observer=lambda progress: told.append(progress.event))
-    assert told.count("Slurm does not answer") == 1
+    news, seen = ["", "Slurm does not answer", ""], []
+    monkeypatch.setattr(InlineBackend, "news", lambda self: news.pop(0) if news else "")
+    run(cells_of(), folder, slots=1, observer=lambda progress: seen.append(progress.event))
+    assert seen.count("Slurm does not answer") == 1

@@ -73,7 +73,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("search")
     outcome, _ = run_study(search_study(folder), folder / "study")
     assert outcome.code == 0, outcome
-    (folder / "said").write_text(outcome.out)
+    (folder / "output").write_text(outcome.out)
     return folder / "study"
 
 
@@ -96,16 +96,16 @@ def test_trial_is_a_cell_whose_config_has_its_values(searched: Path) -> None:
         assert config["optimizer"]["lr"] == params["optimizer.lr"]
         assert config["model"]["hidden"] == json.loads(params["model.hidden"])
         assert KEYS["optimizer.lr"]["low"] <= config["optimizer"]["lr"] <= 0.1
-    said = json.loads((searched / "study.json").read_text())
-    assert said["arms"] == ["none", *(f"tuned #{n}" for n in range(1, 9))]
+    stored = json.loads((searched / "study.json").read_text())
+    assert stored["arms"] == ["none", *(f"tuned #{n}" for n in range(1, 9))]
 
 
 def test_best_trial_is_printed_as_a_command_that_runs(searched: Path, tmp_path: Path) -> None:
     done = {n: value for n, (state, value, _, _) in trials(searched).items() if state == "COMPLETE"}
     best = max(done, key=done.__getitem__)
-    said = (searched.parent / "said").read_text()
-    assert f"best is #{best} with eval/accuracy = {done[best]:g}:" in said
-    line = next(line for line in said.splitlines() if "rlplast train" in line)
+    output = (searched.parent / "output").read_text()
+    assert f"best is #{best} with eval/accuracy = {done[best]:g}:" in output
+    line = next(line for line in output.splitlines() if "rlplast train" in line)
     words = shlex.split(line)[1:]
     assert command(*words, "--out", tmp_path / "run").code == 0
     cell = arm_folders(searched)[f"seed-1/tuned #{best}"]
@@ -328,7 +328,7 @@ def test_smoke_tries_one_draw_of_what_is_searched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"metric": None}, r"search\.metric = null: allowed is text"),
         ({"metric": "train/loss"}, r"search\.metric = 'train/loss': allowed"),
@@ -343,18 +343,18 @@ def test_smoke_tries_one_draw_of_what_is_searched(tmp_path: Path) -> None:
         ({"trails": 3}, r"unknown key 'trails'"),
     ],
 )
-def test_bad_value_is_named_with_what_is_allowed(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_bad_value_is_named_with_what_is_allowed(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         StudyConfig.parse({"base": BASE, "arms": ARMS, "search": SEARCH | changes})
 
 
 def test_what_is_needed_is_named() -> None:
-    for search, said in (
+    for search, message in (
         ([], "search = \\[\\]: allowed is a mapping"),
         ({"trials": 3}, "search has no metric"),
         ({"metric": "eval/loss"}, "search has no trials"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             StudyConfig.parse({"base": BASE, "arms": ARMS, "search": search})
     with pytest.raises(ConfigError, match="search: no arm has a sample"):
         StudyConfig.parse({"base": BASE, "arms": {"none": {"hooks": []}}, "search": SEARCH})

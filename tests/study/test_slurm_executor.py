@@ -221,9 +221,9 @@ def test_slurm_that_does_not_answer_is_waited_for_and_said_once(make, slurm, tmp
     assert executor.wait(0.5) == []
     executor.submit(job(tmp_path, "new", ""))
     assert executor.wait(0.5) == []
-    said = [executor.news() for _ in range(3)]
-    assert said[0].startswith("Slurm does not answer (squeue: slurm_load_jobs error: Connection")
-    assert said[1:] == ["", ""]
+    news = [executor.news() for _ in range(3)]
+    assert news[0].startswith("Slurm does not answer (squeue: slurm_load_jobs error: Connection")
+    assert news[1:] == ["", ""]
     (slurm / "down").unlink()
     (tmp_path / "go").touch()
     assert {name: out.exit for name, out in outcomes(executor, 2).items()} == {

@@ -102,13 +102,13 @@ def test_draws_are_the_same_on_every_device():
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         (["crop", "flp"], r"'flp': did you mean 'flip'\?"),
         (["rotate"], "'rotate': allowed: crop, flip"),
         (["crop", "crop"], "allowed is each name once"),
     ],
 )
-def test_unknown_and_repeated_names_are_refused(names: list[str], said: str):
-    with pytest.raises(ConfigError, match=said):
+def test_unknown_and_repeated_names_are_refused(names: list[str], message: str):
+    with pytest.raises(ConfigError, match=message):
         read_config({"kind": "supervised", "augment": names})

@@ -73,7 +73,7 @@ def test_missing_files_are_named_with_their_source(tmp_path: Path, fog: Path, go
 
 
 @pytest.mark.parametrize(
-    ("file", "array", "said"),
+    ("file", "array", "message"),
     [
         ("fog", np.zeros((19, 32, 32, 3), np.uint8), r"shape \(19, 32, 32, 3\); needed .*\(20, 32"),
         ("fog", np.zeros((20, 3, 32, 32), np.uint8), r"shape \(20, 3, 32, 32\); needed is uint8"),
@@ -88,10 +88,10 @@ def test_missing_files_are_named_with_their_source(tmp_path: Path, fog: Path, go
     ],
 )
 def test_array_that_does_not_fit_is_refused(
-    tmp_path: Path, fog: Path, file: str, array: np.ndarray, said: str
+    tmp_path: Path, fog: Path, file: str, array: np.ndarray, message: str
 ):
     np.save(fog / f"{file}.npy", array)
-    with pytest.raises(DamagedFile, match=f"{file}.npy.*{said}"):
+    with pytest.raises(DamagedFile, match=f"{file}.npy.*{message}"):
         load(tmp_path)
 
 

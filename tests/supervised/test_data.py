@@ -197,7 +197,7 @@ def test_normaliser_is_the_same_on_every_device():
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         (DataConfig(name="cifar"), r"data.name = 'cifar': did you mean 'cifar10'\?"),
         (DataConfig(name="mnist"), r"data.folder is not set: give the folder .* of mnist"),
@@ -213,6 +213,6 @@ def test_normaliser_is_the_same_on_every_device():
         (DataConfig(name="huggingface", huggingface=HuggingFaceConfig()), "path is not set"),
     ],
 )
-def test_bad_configs_are_refused(config: DataConfig, said: str):
-    with pytest.raises(ConfigError, match=said):
+def test_bad_configs_are_refused(config: DataConfig, message: str):
+    with pytest.raises(ConfigError, match=message):
         load_data(config, 0)

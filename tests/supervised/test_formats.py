@@ -86,13 +86,13 @@ def test_gzip_that_is_cut_is_refused(tmp_path: Path):
     write_mnist(tmp_path, packed=True)
     path = tmp_path / f"{TRAIN_IMAGES}.gz"
     path.write_bytes(path.read_bytes()[:-20])
-    said = f"{path.name} cannot be read, {path.stat().st_size} .*`rlplast data` says from where"
-    with pytest.raises(DamagedFile, match=said):
+    message = f"{path.name} cannot be read, {path.stat().st_size} .*`rlplast data` says from where"
+    with pytest.raises(DamagedFile, match=message):
         load("mnist", tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("train", "labels", "said"),
+    ("train", "labels", "message"),
     [
         (20, np.zeros(19, np.uint8), "20 images and 19 labels"),
         (20, np.full(20, 10, np.uint8), "image 0 has label 10; allowed is 0 to 9"),
@@ -100,11 +100,11 @@ def test_gzip_that_is_cut_is_refused(tmp_path: Path):
     ],
 )
 def test_labels_that_do_not_fit_are_refused(
-    tmp_path: Path, train: int, labels: np.ndarray, said: str
+    tmp_path: Path, train: int, labels: np.ndarray, message: str
 ):
     write_mnist(tmp_path, train=train)
     (tmp_path / TRAIN_LABELS).write_bytes(idx(labels))
-    with pytest.raises(DamagedFile, match=said):
+    with pytest.raises(DamagedFile, match=message):
         load("mnist", tmp_path)
 
 

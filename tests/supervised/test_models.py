@@ -404,20 +404,20 @@ def test_a_missing_library_is_named_with_what_to_install(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (FileNotFoundError("offline"), r"pretrained = True: .* resnet10t could not be loaded"),
         (RuntimeError("Unknown model (resnet10t)"), r"timm cannot build resnet10t: Unknown model"),
     ],
 )
 def test_weights_are_blamed_only_if_they_are_missing(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+    monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
 ) -> None:
     def create_model(name: str, **options: Any) -> nn.Module:
         raise error
 
     monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=create_model))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         build_model(ModelConfig("timm", timm="resnet10t", pretrained=True), (3, 32, 32), 10)
 
 

@@ -77,7 +77,7 @@ def test_picture_of_another_size_is_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("ids", "said"),
+    ("ids", "message"),
     [
         ("", "is empty"),
         ("\n \n", "is empty"),
@@ -86,10 +86,10 @@ def test_picture_of_another_size_is_refused(tmp_path: Path):
         ("/\n", "has '/'"),
     ],
 )
-def test_list_of_classes_that_is_wrong_is_refused(tmp_path: Path, ids: str, said: str):
+def test_list_of_classes_that_is_wrong_is_refused(tmp_path: Path, ids: str, message: str):
     write_tiny_imagenet(tmp_path)
     (tmp_path / "wnids.txt").write_text(ids)
-    with pytest.raises(DamagedFile, match=f"wnids.txt {said}"):
+    with pytest.raises(DamagedFile, match=f"wnids.txt {message}"):
         tiny(tmp_path)
 
 
@@ -97,7 +97,7 @@ def test_annotations_that_do_not_fit_the_pictures_are_refused(tmp_path: Path):
     write_tiny_imagenet(tmp_path, val=4)
     path = tmp_path / "val" / "val_annotations.txt"
     lines = path.read_text().splitlines(keepends=True)
-    for kept, said in (
+    for kept, message in (
         (lines[:-1], r"val_3.JPEG is there and 0 times in val_annotations.txt"),
         ([*lines, lines[0]], r"val_0.JPEG is there and 2 times"),
         ([*lines, lines[0].replace("val_0", "val_9")], r"val_9.JPEG is not there and 1 times"),
@@ -105,7 +105,7 @@ def test_annotations_that_do_not_fit_the_pictures_are_refused(tmp_path: Path):
         ([*lines, "val_0.JPEG\tn99\t0\t0\t1\t1\n"], "line 5: class 'n99'"),
     ):
         path.write_text("".join(kept))
-        with pytest.raises(DamagedFile, match=said):
+        with pytest.raises(DamagedFile, match=message):
             tiny(tmp_path)
 
 
@@ -165,7 +165,7 @@ def test_pictures_that_would_lose_their_values_are_refused(mode: str):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"picture": None}, "column 'picture' has NoneType; allowed are pictures"),
         ({"picture": np.zeros((6, 7, 3), np.uint8)}, "column 'picture' has ndarray"),
@@ -175,10 +175,10 @@ def test_pictures_that_would_lose_their_values_are_refused(mode: str):
         ({"picture": Image.new("RGB", (9, 9))}, r"2 sizes, such as \(7, 6\) and \(9, 9\)"),
     ],
 )
-def test_rows_that_are_no_classification_set_are_refused(change: dict[str, Any], said: str):
+def test_rows_that_are_no_classification_set_are_refused(change: dict[str, Any], message: str):
     table = rows(pictures(3, 6, 7, 3))
     table[1] |= change
-    with pytest.raises(ConfigError, match=f"some/set.*{said}"):
+    with pytest.raises(ConfigError, match=f"some/set.*{message}"):
         images_of_rows(table, CONFIG)
 
 
@@ -198,11 +198,11 @@ def test_missing_column_is_named_with_those_there_are():
 
 
 @pytest.mark.parametrize(
-    ("table", "said"), [([], "at least one image"), ([{"digit": -1}], "label -1")]
+    ("table", "message"), [([], "at least one image"), ([{"digit": -1}], "label -1")]
 )
-def test_no_rows_and_negative_labels_are_refused(table: list[dict[str, Any]], said: str):
+def test_no_rows_and_negative_labels_are_refused(table: list[dict[str, Any]], message: str):
     table = [rows(pictures(1, 6, 7, 3))[0] | row for row in table]
-    with pytest.raises(DamagedFile, match=said):
+    with pytest.raises(DamagedFile, match=message):
         images_of_rows(table, CONFIG)
 
 

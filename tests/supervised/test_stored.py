@@ -201,17 +201,17 @@ def test_sizes_that_differ_are_refused_by_the_batch_that_has_them(folder: Path):
 
 
 @pytest.mark.parametrize(
-    ("paths", "change", "error", "said"),
+    ("paths", "change", "error", "message"),
     [
         (0, {}, DamagedFile, "no image; needed is at least one"),
         (3, {"label": "digit"}, ConfigError, "no column 'digit'; there are image, label"),
     ],
 )
 def test_tables_that_are_no_classification_set_are_refused(
-    folder: Path, paths: int, change: dict[str, Any], error: type[Exception], said: str
+    folder: Path, paths: int, change: dict[str, Any], error: type[Exception], message: str
 ):
     rows = Table(table(folder, "train").paths[:paths])
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         stored_rows(rows, HuggingFaceConfig("made", **change))
 
 

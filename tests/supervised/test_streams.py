@@ -163,7 +163,7 @@ def test_one_number_of_epochs_is_for_all_phases_and_a_list_for_each(name: str):
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         (StreamConfig("warmstart"), r"stream.name = 'warmstart': did you mean 'warm_start'\?"),
         (StreamConfig("continual_full", phases=0), r"stream.phases = 0: allowed is \[1, 10000\]"),
@@ -187,13 +187,13 @@ def test_one_number_of_epochs_is_for_all_phases_and_a_list_for_each(name: str):
         (StreamConfig("flipped_bits", flip="two"), "stream.flip = 'two': allowed is all | one"),
     ],
 )
-def test_bad_configs_are_refused_without_data(config: StreamConfig, said: str):
-    with pytest.raises(ConfigError, match=said):
+def test_bad_configs_are_refused_without_data(config: StreamConfig, message: str):
+    with pytest.raises(ConfigError, match=message):
         config.epochs_of_phases()
 
 
 @pytest.mark.parametrize(
-    ("config", "n", "said"),
+    ("config", "n", "message"),
     [
         (StreamConfig("class_incremental", phases=4), 60, "phases = 4 does not divide the 6 class"),
         (StreamConfig("continual_full", phases=10), 9, "phase 0 of 10 has 0 training"),
@@ -204,8 +204,8 @@ def test_bad_configs_are_refused_without_data(config: StreamConfig, said: str):
         (StreamConfig("random_labels", images=10), 9, "images = 10: allowed is at most the 9 trai"),
     ],
 )
-def test_streams_with_empty_phases_are_refused(config: StreamConfig, n: int, said: str):
-    with pytest.raises(ConfigError, match=said):
+def test_streams_with_empty_phases_are_refused(config: StreamConfig, n: int, message: str):
+    with pytest.raises(ConfigError, match=message):
         make(config, n)
 
 

@@ -66,8 +66,8 @@ def test_scheduled_hooks_come_before_what_is_measured_and_saved_at_their_time(
     made.measure = lambda t, number: {"metric/moved": difference(toy.module, initial)}
     run(made)
     rows = final(tmp_path)["metrics"]
-    told = [list(r)[-1] for r in rows if r["updates"] == 4]
-    assert told == ["metric/moved", "eval/moved", "train/loss"]
+    last_keys = [list(r)[-1] for r in rows if r["updates"] == 4]
+    assert last_keys == ["metric/moved", "eval/moved", "train/loss"]
     for key in ("metric/moved", "eval/moved"):
         moved = {r["updates"]: r[key] for r in rows if key in r}
         assert [count for count, value in moved.items() if value == 0] == [4, 8]
@@ -133,20 +133,20 @@ def spoil(toy: Toy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("diverge", "log", "last", "said"),
+    ("diverge", "log", "last", "message"),
     [
         (explode, "3 env_steps", [None], r"train/loss = .* training diverged"),
         (spoil, "16 env_steps", [], r"net\.0\.weight is not finite .* training diverged"),
     ],
 )
 def test_what_is_not_finite_ends_the_run_and_is_never_saved(
-    diverge: Callable[[Toy], None], log: str, last: list[None], said: str, tmp_path: Path
+    diverge: Callable[[Toy], None], log: str, last: list[None], message: str, tmp_path: Path
 ) -> None:
     made = loop(tmp_path, hooks=(), evaluate=None, metrics=None, log=log)
     toy = made.trainable
     assert isinstance(toy, Toy)
     made.observer = at_step(14, lambda: diverge(toy))
-    with pytest.raises(RlplastError, match=said):
+    with pytest.raises(RlplastError, match=message):
         run(made)
     assert [row["train/loss"] for row in lines(tmp_path, "metrics")][-1:] == last
     tensors, _ = checkpoint.load(checkpoint.newest(tmp_path / "checkpoints")[0])

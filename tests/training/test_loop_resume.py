@@ -160,9 +160,9 @@ def test_disk_full_at_any_write_is_an_error_that_leaves_a_run_to_resume(tmp_path
             try:
                 run(made)
             except RlplastError as error:
-                told = str(error)
-                assert "could not be written ([Errno 28] No space left on device)" in told
-                assert "checkpoints are intact" in told and "rlplast resume" in told
+                message = str(error)
+                assert "could not be written ([Errno 28] No space left on device)" in message
+                assert "checkpoints are intact" in message and "rlplast resume" in message
             reached = failed()
         assert not list((folder / "checkpoints").glob(".*"))  # half of one takes space too
         run(loop(folder, **SHORT))

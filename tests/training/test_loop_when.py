@@ -128,8 +128,8 @@ def test_scheduled_hooks_come_first_then_what_is_measured_then_conditions_then_t
     for name in ("metrics", "receipt"):
         note(made.folder, name, events)
     run(made)  # ends at 8 updates, where nothing fires
-    told = ["metric", "eval", "swr", "train"]  # swr: the summary up to the log line
-    assert events == ["fire", *told, "head_reset", "shrink_perturb", "full_reset", *told]
+    lines = ["metric", "eval", "swr", "train"]  # swr: the summary up to the log line
+    assert events == ["fire", *lines, "head_reset", "shrink_perturb", "full_reset", *lines]
     tensors, state = checkpoint.load(tmp_path / "checkpoints" / "step-8")
     assert state["clock"]["updates"] == 4
     assert torch.equal(tensors["net.0.weight"], tensors["net.0.weight@initial"])

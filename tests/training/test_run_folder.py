@@ -201,8 +201,8 @@ def test_a_long_run_keeps_few_checksums_spread_over_all_lines(folder: RunFolder)
 def test_lines_that_do_not_fit_are_an_error_and_cutting_back_works(folder: RunFolder) -> None:
     fill(folder, 0, 5)
     lengths = folder.lengths()
-    said = r"metrics\.jsonl could not be written .*free space"
-    with files_up_to(8192), pytest.raises(RlplastError, match=said):
+    stored = r"metrics\.jsonl could not be written .*free space"
+    with files_up_to(8192), pytest.raises(RlplastError, match=stored):
         for count in range(100):
             folder.metrics({"updates": count}, {"words" * 20: 1.0})
             folder.flush()
@@ -228,8 +228,8 @@ def test_error_of_the_disk_says_what_to_do(
         patch.setattr(os, "fsync", full)
         if method == "flush":
             patch.setitem(folder._files, "metrics.jsonl", Full())
-        said = r"metrics\.jsonl could not be written .*No space left"
-        with pytest.raises(RlplastError, match=said):
+        stored = r"metrics\.jsonl could not be written .*No space left"
+        with pytest.raises(RlplastError, match=stored):
             getattr(folder, method)()
         folder.close()
     RunFolder(folder.path).close()  # unlocked in spite of it

@@ -116,7 +116,7 @@ class Condition:
         return f"{{metric: {self.metric}, {side}: {self.threshold!r}{rest}}}"
 
     def holds(self, value: float | None) -> bool:
-        """Say whether a value is on the right side; none and not-a-number never are."""
+        """Say whether a value is beyond the threshold; None and NaN never are."""
         if value is None:
             return False
         return value > self.threshold if self.above else value < self.threshold

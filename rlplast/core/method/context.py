@@ -58,7 +58,7 @@ class Source(Protocol):
         ...
 
     def outputs(self, network: str, batch: Any, module: nn.Module | None = None) -> Tensor | None:
-        """Return what a network says of a batch, (samples, outputs…).
+        """Return a network's outputs on a batch, (samples, outputs…).
 
         Differentiable, and in evaluation mode; call it outside autocast, which would round what
         an update changes. None of a network that reads no sample.
@@ -130,9 +130,9 @@ class Context:
         return self._readings("gradients").gradients
 
     def moments(self, block: Block) -> dict[str, Tensor]:
-        """Return what the optimizer remembers of a Block, in its layout; targets of edits too.
+        """Return the optimizer's state of a Block, in the Block's layout; edits may write it.
 
-        ``step`` and what else all entries of a tensor share is left out. Empty before the first
+        State of a tensor as a whole, such as ``step``, is left out. Empty before the first
         update.
         """
         self._check("moments")
@@ -158,7 +158,7 @@ class Context:
         return self._readings("batches").gradients_on(batch, train)
 
     def outputs(self, batch: Any, module: nn.Module | None = None) -> Tensor:
-        """Return what the network says of a batch, (samples, outputs…); see `Source.outputs`.
+        """Return the network's outputs on a batch, (samples, outputs…); see `Source.outputs`.
 
         Args:
             batch: one of `batches`.

@@ -63,7 +63,7 @@ def _rest(before: Tensor, after: Tensor) -> float:
 
 
 def _outputs(network: Network, source: Source, batch: Any) -> list[Tensor]:
-    """Return what the network gives on a batch; of one whose layers are called, what these give."""
+    """Return a network's outputs on a batch; its layers' outputs if only these are called."""
     modules = dict(network.module.named_modules())
     matrices = [n for n, m in modules.items() if is_matrix(m)]
     last = [n for n in matrices if n in last_layers(network)] or matrices[-1:]

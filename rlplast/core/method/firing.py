@@ -79,7 +79,7 @@ class Planned:
         return [edit.target for edit in self.edits if isinstance(edit.target, Block)]
 
     def reached(self) -> list[Block]:
-        """Return the Blocks that policies are about: those within the layers, and edited ones."""
+        """Return the Blocks that policies apply to: those of the layers, and edited ones."""
         within = self.network.blocks if self.within is None else self.within
         return [*within, *self.edited()]
 

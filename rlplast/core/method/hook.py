@@ -42,7 +42,7 @@ class Hook:
         schedule: when it fires.
         networks: the networks it fires on.
         key: name of its random streams and of its entry in checkpoints.
-        scope: which layers. What it names of layers, the policies keep to too.
+        scope: which layers it edits. Policies keep to the layers that it names.
         optimizer: optimizer policy of each firing.
         followers: follower policy of each firing.
         label: what messages call it.
@@ -188,7 +188,7 @@ class Hook:
             write(self.method.follow(context, self.states[network.name]))
 
     def counters(self, network: Network) -> dict[str, Tensor]:
-        """Return the method's own counters in a network, by the name receipts give them."""
+        """Return the method's own counters in a network, by their names in receipts."""
         state = self.states[network.name]
         return {k.removeprefix(_COUNT): t for k, t in state.items() if k.startswith(_COUNT)}
 
@@ -201,7 +201,7 @@ class Hook:
         return edits + [Assign(b, owner.initial[b.name]) for b in restored]
 
     def observe(self, values: Mapping[str, float], clock: Clock, seed: int) -> list[Receipt]:
-        """Fire on the networks whose condition one of the values just measured fulfils."""
+        """Fire on the networks where a value just measured fulfils the condition."""
         condition = self.schedule.when
         if condition is None or not self.schedule.is_open(clock):
             return []

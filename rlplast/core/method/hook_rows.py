@@ -1,4 +1,4 @@
-"""Rows of a hook list: from what a config says to a hook that is ready to fire.
+"""Rows of a hook list: from a config's mapping to a hook that is ready to fire.
 
 - `HookList`: what all rows of a list share.
 - `hook_of`: one row's hook.
@@ -52,10 +52,7 @@ def hook_of(label: str, config: Mapping[str, Any], about: HookList, seen: Iterab
         label: what messages call the row, such as ``hooks[0]``.
         config: the row.
         about: what it shares with others.
-        seen: the keys of the hooks before it. Of one identity the later ones are numbered.
-
-    Raises:
-        ConfigError: naming the key and what is allowed.
+        seen: the keys of the hooks before it; a repeated identity gets a number.
     """
     row = parse_row(label, config, "hooks", about.networks)
     timing = {key: config.get(key) for key in KEYS}
@@ -84,9 +81,9 @@ def hook_of(label: str, config: Mapping[str, Any], about: HookList, seen: Iterab
 
 
 def hook_identity(config: Mapping[str, Any], schedule: Schedule) -> str:
-    """Return what names a hook's random streams and its state in checkpoints.
+    """Return the name of a hook's random streams and of its state in checkpoints.
 
-    It says when the hook fires, not its place in the list: another row beside it moves no draw.
+    It has the method and the schedule, not the place in the list: another row changes no draw.
     Of several hooks with one identity the later ones are numbered.
 
     Args:
@@ -99,7 +96,7 @@ def hook_identity(config: Mapping[str, Any], schedule: Schedule) -> str:
 
 
 def _check_once(row: Row, schedule: Schedule) -> None:
-    """Refuse several moments for what fires once."""
+    """Refuse several moments for a method that fires once."""
     if row.method.fires_once and len(schedule.at) != 1:
         raise ConfigError(
             f"{row.label} fires once in a run: allowed is one moment, such as at: 50%"
@@ -122,5 +119,5 @@ def _policies(
 
 
 def _value_or(config: Mapping[str, Any], key: str, default: str) -> Any:
-    """Return what an entry says under a key; the default for null too."""
+    """Return an entry's value; the default if it is absent or null."""
     return default if config.get(key) is None else config[key]

@@ -105,9 +105,6 @@ def parse_row(label: str, config: Any, key: str, networks: Mapping[str, Any]) ->
         config: the entry.
         key: the list's key: hooks, layers or penalties.
         networks: the run's networks by name.
-
-    Raises:
-        ConfigError: naming what is wrong, what is allowed and where it belongs.
     """
     name = method_of(label, config, key)
     label = f"{label} ({name})"

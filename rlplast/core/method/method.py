@@ -114,13 +114,12 @@ class Method:
     def follow(self, context: Context, state: State) -> list[Edit]:
         """Return edits of the method's own state, planned inside every update.
 
-        Beside `plan`, which keeps its schedule, as a slow copy's average does beside the copy.
-        It waits for no device.
+        It waits for no device. An example is a moving average that `plan` copies at its schedule.
         """
         return []
 
     def captured_key(self, clock: Clock) -> Hashable:
-        """Return what of a clock `plan`, `follow` and `term` inside an update depend on.
+        """Return a key, equal for clocks at which `plan`, `follow` and `term` do the same.
 
         An update that was captured as a CUDA graph is repeated while this stays equal. A method
         without it that reads the clock inside updates is not captured.
@@ -131,14 +130,14 @@ class Method:
         return None
 
     def evaluation(self, network: Network, state: State) -> Mapping[Block, Tensor]:
-        """Return what evaluations put in place of a network's weights; default: nothing."""
+        """Return the weights that evaluations use instead of a network's; default: none."""
         return {}
 
     def metrics(self, state: State) -> Mapping[str, Tensor]:
-        """Return what the method can tell of itself in one network: 0-d tensors by name.
+        """Return the method's own measurements in one network: 0-d tensors by name.
 
-        A run measures those of its ``metrics.names``. A name is a metric's, or the metric's, a
-        slash and what of it.
+        A run measures those of its ``metrics.names``. A name is a metric's, maybe with a slash and
+        a part.
         """
         return {}
 
@@ -152,7 +151,7 @@ class Method:
 
 
 class _Hidden(Clock):
-    """The clock of a captured update for a method that does not say what it reads of it."""
+    """The clock of a captured update for a method without `captured_key`."""
 
     label = ""
 

@@ -145,7 +145,7 @@ class Penalties:
         return torch.stack(terms).sum() if terms else None
 
     def captured_key(self, clock: Clock) -> Hashable:
-        """Return what of a clock the terms depend on: part of a captured update's key.
+        """Return a key, equal for clocks with the same terms: part of a captured update's.
 
         Args:
             clock: the clock that counts the update.
@@ -218,8 +218,8 @@ class Penalties:
     def metrics(self, updates: int) -> dict[str, float]:
         """Return ``train/penalty``, the mean per update of all networks' terms; {} if none.
 
-        Terms of hooks that have not fired yet are none, and so are those before their ``from``: so
-        the lines of a run whose penalties begin later are, till then, those of a run without.
+        A term counts from its ``from`` on, a hook's from its first firing on. Until then the lines
+        of a run equal those of a run without.
 
         Args:
             updates: updates since the last call.

@@ -89,7 +89,7 @@ class Probe:
             yield batch
 
     def outputs(self, batch: Any, module: nn.Module | None) -> Tensor:
-        """Return what the network says of a batch.
+        """Return the network's outputs on a batch.
 
         Raises:
             ConfigError: if it reads no sample.
@@ -216,7 +216,7 @@ class OwnSource:
         return observe(handle, lambda: _call(handle.module, own))
 
     def outputs(self, network: str, batch: Any, module: nn.Module | None = None) -> Tensor | None:
-        """Return what the model returns of a batch, in evaluation mode."""
+        """Return the model's outputs on a batch, in evaluation mode."""
         module = self.networks[network].module if module is None else module
         with in_mode(module, train=False):
             return output_of(_call(module, self._own(batch, network)), network)

@@ -19,7 +19,7 @@ __all__ = ["check_memory", "check_module"]
 
 
 def check_module(name: str, module: Any, optimizers: Sequence[Any]) -> None:
-    """Refuse what is no module with weights of its own, and what is no optimizer.
+    """Refuse a module without weights of its own, and anything else than an optimizer.
 
     Args:
         name: of the network.

@@ -1,4 +1,4 @@
-"""What an optimizer remembers of a parameter: found by identity, made as new in place.
+"""The optimizer's state of a parameter: found by identity, reset in place.
 
 State is never popped or replaced, so captured graphs, fused optimizers and other
 holders of the tensors stay valid. An optimizer without a row in `RULES` raises.

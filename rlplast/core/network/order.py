@@ -25,7 +25,7 @@ Order = Sequence[str | tuple[str, ...]]
 def forward_order(network: Network) -> list[str]:
     """Return the paths of the modules that hold parameters or normalise, in forward order.
 
-    Heads side by side follow one another at the end; `heads` tells them.
+    Heads side by side follow one another at the end; `heads` names them.
 
     Raises:
         ConfigError: if the order is not declared and tracing finds branches, a reused

@@ -34,7 +34,7 @@ _ACTIVATIONS = ("relu", "gelu", "silu", "swish", "tanh", "sigmoid", "elu", "mish
 
 
 class Tracer(torch.fx.Tracer):
-    """Keeps layers, norms, activations, and what declares Blocks, memories or units, whole."""
+    """Does not look into layers, norms, activations, or modules that declare Blocks or units."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Return whether a module is one node of the graph."""

@@ -41,7 +41,7 @@ def find_units(
     Args:
         module: the raw module.
         blocks: its Blocks.
-        given: what the user says about it, instead of its own word and of tracing.
+        given: the user's own units, instead of declared and traced ones.
 
     Raises:
         ConfigError: for declared units of a layer that does not exist or is declared twice, and

@@ -151,7 +151,7 @@ _ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.truediv)
 
 
 def _asked_first(size: Any) -> Any:
-    """Return the node whose first size a node is; None if it is nothing of the kind."""
+    """Return the node of which a node is the first size; None if it is no such size."""
     if not isinstance(size, torch.fx.Node):
         return None
     if size.op == "call_method" and size.target == "size":

@@ -198,7 +198,7 @@ class UnitMap:
     Attributes:
         groups: the groups, in forward order as far as it is known.
         refused: layer → why its outputs are no units.
-        untraced: those of them of which that is unknown, because their module cannot be traced.
+        untraced: those whose module cannot be traced: they may have units.
         heads: layers from which the network's outputs come without another layer in between, as
             far as the network can be traced.
     """

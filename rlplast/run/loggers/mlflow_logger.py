@@ -26,11 +26,7 @@ _FOREIGN = re.compile(r"[^\w\-. :/]", re.ASCII)  # characters that no name may h
 
 
 def check() -> None:
-    """Check that the package is there.
-
-    Raises:
-        ConfigError: naming what to install.
-    """
+    """Check that the package is there."""
     import_optional("mlflow.tracking", "mlflow")
 
 

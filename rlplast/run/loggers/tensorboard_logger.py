@@ -12,11 +12,7 @@ REMEDY = "look at what it says"
 
 
 def check() -> None:
-    """Check that the package is there.
-
-    Raises:
-        ConfigError: naming what to install.
-    """
+    """Check that the package is there."""
     import_optional("tensorboard.summary", "")
 
 

@@ -16,11 +16,7 @@ _EXIT = {"done": 0, "interrupted": 130}
 
 
 def check() -> None:
-    """Check that the package is there.
-
-    Raises:
-        ConfigError: naming what to install.
-    """
+    """Check that the package is there."""
     import_optional("wandb.sdk", "wandb")  # a folder wandb may lie about: it has no such module
 
 

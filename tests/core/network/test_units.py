@@ -377,10 +377,10 @@ REFUSED: dict[str, list[Code]] = {
 }
 
 
-@pytest.mark.parametrize("said", REFUSED)
-def test_layers_without_units_of_their_own_are_refused_with_the_reason(said: str) -> None:
-    layer, _, reason = said.partition(": ")
-    for code in REFUSED[said]:
+@pytest.mark.parametrize("message", REFUSED)
+def test_layers_without_units_of_their_own_are_refused_with_the_reason(message: str) -> None:
+    layer, _, reason = message.partition(": ")
+    for code in REFUSED[message]:
         assert refused(Coded(code))[layer].startswith(reason)
 
 
