@@ -29,8 +29,8 @@ LEAST_UPDATES = 15_000
 def chosen(config: Any) -> str:
     """Return what ``accelerate: auto`` stands for in an `OffPolicyConfig`.
 
-    On a GPU it is graph, which has the bits of off, if the optimizer can be captured, and kind of run,
-    network and methods are ours: what a user wrote may wait for the GPU.
+    On a GPU it is graph, which has the bits of off, if the optimizer can be captured, and kind of
+    run, network and methods are ours: what a user wrote may wait for the GPU.
 
     On a CPU it is compile for runs of at least `LEAST_UPDATES` planned updates, if all of an update
     compiles: with adam or adamw, a network of ours, and without penalties and layers that read

@@ -28,7 +28,7 @@ import numpy as np
 import rlplast
 from benchmarks.tools import AGENTS, alternate, built, machine, medians
 from rlplast.core.errors import RlplastError
-from rlplast.core.method.method import has_face
+from rlplast.core.method.method import implements
 from rlplast.core.registry import LISTS, Info, rows
 from rlplast.metrics.probe import measure_run
 from rlplast.run import api
@@ -125,9 +125,9 @@ def cost(info: Info, model: Model, plain: Callable[[], Any], seconds: float, thr
     row["params"] = PARAMS.get(info.name, {})
     if method.key == "hooks":
         inside = (
-            {"every": "100000 updates"} if has_face(method, "follow") else {"every": "1 updates"}
+            {"every": "100000 updates"} if implements(method, "follow") else {"every": "1 updates"}
         )
-        fires = "0%" if has_face(method, "term") else "50%"  # a term counts from there on
+        fires = "0%" if implements(method, "term") else "50%"  # a term counts from there on
         row |= inside if in_updates(info) else {"at": fires}
     trainable, hooks = model.build(threads, **{method.key: [row]})
     try:
@@ -145,7 +145,7 @@ def cost(info: Info, model: Model, plain: Callable[[], Any], seconds: float, thr
 
 def _stays(method: Any) -> bool:
     """Say whether updates after a firing cost more than those before."""
-    return has_face(method, "install") or has_face(method, "term")
+    return implements(method, "install") or implements(method, "term")
 
 
 def _rounds(seconds: float) -> int:

@@ -107,8 +107,8 @@ def _rows(name: str) -> list[_Row]:
     path = Path(name) if os.path.isfile(name) else config_folder() / name
     if not os.path.isfile(path):
         raise ConfigError(
-            f"published.file = {shortened(name)} is neither a file nor a shipped one: allowed is a CSV such "
-            "as study/replay_ratio/dmc_curves.csv; correct the path"
+            f"published.file = {shortened(name)} is neither a file nor a shipped one: allowed is a "
+            "CSV such as study/replay_ratio/dmc_curves.csv; correct the path"
         )
     try:
         with path.open(encoding="utf-8", newline="") as file:
