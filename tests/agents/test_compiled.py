@@ -14,7 +14,6 @@ from torch import Tensor
 from rlplast.agents import off_policy
 from rlplast.agents.compiled import LEAST_UPDATES
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.listing import lists_face
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.registry import rows
 from rlplast.run.config_file import dump_config, read_config
@@ -110,8 +109,8 @@ def test_an_update_compiles_as_a_whole_and_does_what_eager_code_does(
     torch.testing.assert_close(compiled.sums, eager.sums, rtol=1e-4, atol=1e-5)
 
 
-TRUNKS = (SIMBA, MLP)
-LAYERS = [i.name for i in rows("methods") if lists_face({"method": i.name}, "install")]
+TRUNKS = (MLP, SIMBA)  # in turn
+LAYERS = [info.name for info in rows("layers")]
 
 
 @pytest.mark.usefixtures("aot_eager")
