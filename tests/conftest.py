@@ -21,6 +21,7 @@ from rlplast.run import api
 from tests.runs import MANY, TINY, final
 
 torch.set_num_threads(1)
+os.fsync = lambda fd: None  # waiting for the disk would take most of the time
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
@@ -57,12 +58,6 @@ def through(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def expected(through: Path) -> dict[str, Any]:
     return final(through)
-
-
-@pytest.fixture
-def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no file wait for the disk, which would take most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture

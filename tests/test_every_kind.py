@@ -41,19 +41,20 @@ LAYERS: dict[str, dict[str, Any]] = {
     "rigl": {"sparsity": 0.5, "every": 3, "until": 20},
     "unit_features": {},
 }
-# In which kind of run a layer resumes in `make test`; the other kinds are for `make test-slow`.
-FAST = {
-    "lifecycle": ("dqn", "supervised", "gpt"),
-    "normalize_project": ("sac",),
-    "dropout": ("dqn",),
-    "dropconnect": ("supervised",),
-    "scheduled_drop": ("gpt",),
-    "layer_norm": (),
-    "crelu": ("sac",),
+# In which kinds of run a layer resumes: the first one in `make test`, the others in
+# `make test-slow`.
+RESUMES = {
+    "lifecycle": ("dqn", "supervised", "gpt", "sac"),
+    "normalize_project": ("sac", "gpt"),
+    "dropout": ("dqn", "sac"),
+    "dropconnect": ("supervised", "gpt"),
+    "scheduled_drop": ("gpt", "dqn"),
+    "layer_norm": ("supervised",),
+    "crelu": ("sac", "supervised"),
     "deep_fourier": ("gpt",),
-    "stochastic_depth": ("gpt",),
-    "rigl": ("sac",),
-    "unit_features": ("sac",),
+    "stochastic_depth": ("gpt", "sac"),
+    "rigl": ("sac", "dqn"),
+    "unit_features": ("sac", "dqn"),
 }
 REFUSED_LAYERS = {
     ("gpt", "crelu"): "h.0.mlp.c_fc has the nonlinearity gelu: allowed is relu",
@@ -69,9 +70,6 @@ OWN = {"snr": {"eps": 0.1}, "swr": {"coef": 1e-3, "coef_head": 1e-3}}
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return write_corpora(tmp_path_factory.mktemp("corpora"))
-
-
-pytestmark = pytest.mark.usefixtures("no_disk_sync")
 
 
 def short_run(kind: str, corpora: dict[str, str], **changes: Any) -> dict[str, Any]:
@@ -161,8 +159,15 @@ def test_all_interventions_in_one_run_wait_and_resume(
     check_hooks(kind, accepted(kind), corpora, tmp_path)
 
 
+# Each method in one kind of run: all kinds have their turn. All methods together are in each kind.
+ALONE = [
+    next((k, m) for k in (KINDS * 2)[i % len(KINDS) :] if m in accepted(k))
+    for i, m in enumerate(CASES)
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "method"), [(k, m) for k in KINDS for m in accepted(k)])
+@pytest.mark.parametrize(("kind", "method"), ALONE)
 def test_each_intervention_alone_waits_and_resumes(
     kind: str, method: str, corpora: dict[str, str], tmp_path: Path
 ) -> None:
@@ -170,16 +175,15 @@ def test_each_intervention_alone_waits_and_resumes(
 
 
 def test_every_layer_has_parameters_for_a_short_run() -> None:
-    assert {info.name for info in rows("layers")} == LAYERS.keys()
+    assert {info.name for info in rows("layers")} == LAYERS.keys() == RESUMES.keys()
 
 
 @pytest.mark.parametrize(
     ("kind", "layer"),
     [
-        (kind, layer) if kind in FAST[layer] else slow(kind, layer)
-        for kind in KINDS
-        for layer in LAYERS
-        if (kind, layer) not in REFUSED_LAYERS
+        (kind, layer) if kind == kinds[0] else slow(kind, layer)
+        for layer, kinds in RESUMES.items()
+        for kind in kinds
     ],
 )
 def test_layers_resume(kind: str, layer: str, corpora: dict[str, str], tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from tests.cases import ACCEPTED, CASES, fire, hooks, method_of, ready
 from tests.marks import slow, slow_but
 from tests.models import FAMILIES, Subject, loss_of
 
-EVERY_UPDATE = [
-    (m, f) if (m, f) == ("swr", "mlp") else slow(m, f)  # compiling takes seconds
-    for m, f in ACCEPTED
-    if CASES[m].made_for_every_update
-]
+EVERY_UPDATE = [(m, f) for m, f in ACCEPTED if CASES[m].made_for_every_update]
+# Compiling takes seconds: each method on another family.
+COMPILED = [("swr", "mlp"), slow("swr", "stacked"), slow("cbp", "stacked")]
+COMPILED += [slow("hypersphere_project", "tied"), slow("snr", "conv_batchnorm")]
+COMPILED += [slow("weight_clip", "residual")]
 BRINGING = [m for m in CASES if implements(method_of(m), "install")]  # modules of their own
 # Methods that can be compiled with one model, one after the other.
 TOGETHER = [[m for m in CASES if m not in BRINGING], *([m] for m in BRINGING)]
@@ -61,7 +61,12 @@ def test_updates_with_hooks_agree_eager_and_compiled(
             torch.testing.assert_close(tensor, right[name], rtol=1e-5, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize(("method", "family"), EVERY_UPDATE)
+def test_every_method_for_updates_is_compiled() -> None:
+    cases = [getattr(case, "values", case) for case in COMPILED]
+    assert set(cases) <= set(EVERY_UPDATE) and {m for m, _ in cases} == {m for m, _ in EVERY_UPDATE}
+
+
+@pytest.mark.parametrize(("method", "family"), COMPILED)
 def test_every_update_edit_agrees_eager_and_compiled(
     method: str, family: str, aot_eager: Any
 ) -> None:

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from torch import Tensor
 from rlplast.agents import off_policy
 from rlplast.agents.compiled import LEAST_UPDATES
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.listing import row_implements
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.registry import rows
 from rlplast.run.config_file import dump_config, read_config
@@ -54,11 +54,8 @@ def gradients(agent: Any, network: str, loss: Tensor) -> list[Tensor]:
     ("network", "options"),
     [
         slow("q", CARTPOLE),
-        slow("q", BREAKOUT),
-        slow("actor", SIMBA),
         ("critic", SIMBA),
         slow("actor", MLP),
-        slow("critic", MLP),
     ],
 )
 def test_loss_and_gradients_agree_eager_and_compiled(
@@ -112,25 +109,21 @@ def test_an_update_compiles_as_a_whole_and_does_what_eager_code_does(
     torch.testing.assert_close(compiled.sums, eager.sums, rtol=1e-4, atol=1e-5)
 
 
-LAYERS = [i.name for i in rows("methods") if row_implements({"method": i.name}, "install")]
+TRUNKS = (MLP, SIMBA)  # in turn
+LAYERS = [info.name for info in rows("layers")]
 
 
 @pytest.mark.usefixtures("aot_eager")
 @pytest.mark.parametrize(
     ("method", "trunk"),
-    [slow(method, trunk) for method in LAYERS for trunk in (MLP, SIMBA)],
+    [slow(method, trunk) for method, trunk in zip(LAYERS, cycle(TRUNKS), strict=False)],
 )
 def test_layers_of_methods_in_critics_do_in_compiled_updates_what_they_do_in_eager_ones(
     method: str, trunk: dict[str, Any], agent: Callable[..., Any]
 ):
     layers = [{"method": method, "networks": ["critic"]}]
-    try:
-        eager = agent(6, accelerate="off", layers=layers, **trunk)
-    except ConfigError as error:
-        pytest.skip(f"refused: {error}")
     expected, found = (
-        everything(eager),
-        everything(agent(6, accelerate="compile", layers=layers, **trunk)),
+        everything(agent(6, accelerate=how, layers=layers, **trunk)) for how in ("off", "compile")
     )
     expected.pop("rest"), found.pop("rest")
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
@@ -317,12 +310,10 @@ def test_bf16_trains_with_fp32_weights_and_finite_sums(
 @pytest.mark.parametrize(
     ("options", "tolerance"),
     [
-        (CARTPOLE, {"atol": 1e-5, "rtol": 1e-4}),
-        (SIMBA, {"atol": 1e-4, "rtol": 1e-3}),
-        (SIMBA | {"precision": "bf16"}, {"atol": 0.02, "rtol": 0.1}),
+        (CARTPOLE | {"precision": "bf16"}, {"atol": 0.02, "rtol": 0.1}),
         (MLP | LARGE, {"atol": 1e-4, "rtol": 1e-3}),
     ],
-    ids=["dqn", "sac", "sac bf16", "sac by oneDNN"],
+    ids=["dqn bf16", "sac by oneDNN"],
 )
 def test_inductor_trains_like_eager(
     options: dict[str, Any],

@@ -24,24 +24,24 @@ def trained(**overrides: Any) -> DQN:
 
 
 def test_minatar_breakout_reaches_five_times_random_play():
-    agent = trained(seed=1, total="30k env_steps", agent__initial_steps=2000)
+    agent = trained(seed=1, total="6k env_steps", agent__initial_steps=1000)
     random = agent.config.agent
     learnt = agent.play(0, 30).returns.mean()
     random.epsilon_eval = 1.0
     baseline = agent.play(0, 100).returns.mean()
     assert 0.3 < baseline < 0.8
     assert learnt >= 5 * baseline
-    assert learnt >= 2.5
+    assert learnt >= 2
 
 
 def test_cartpole_balances():
     agent = trained(
         seed=1,
-        total="15k env_steps",
+        total="5k env_steps",
         env={"id": "gym/CartPole-v1", "num_envs": 4},
         agent__network="mlp",
         optimizer__lr=1e-3,
         agent__initial_steps=500,
         agent__target_every=200,
     )
-    assert agent.play(0, 10).returns.mean() >= 150  # random play: about 22
+    assert agent.play(0, 10).returns.mean() >= 100  # random play: about 22

@@ -38,12 +38,6 @@ def restored(folder: Path, state: dict[str, Any], **options: Any) -> Replay:
     return replay
 
 
-@pytest.fixture(autouse=True)
-def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for the disk would take most of the time; one test looks at what is synced."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
 @pytest.mark.parametrize("seed", slow_but(range(4), range(12)))
 def test_restored_replay_goes_on_like_the_uninterrupted_one(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)

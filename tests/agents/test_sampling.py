@@ -146,7 +146,7 @@ def test_draws_go_on_after_saving_and_loading(tmp_path: Path) -> None:
 ROW = {"method": "sample_weight_decay", "params": {"decay": 40, "min": 0.2}}
 
 
-def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, no_disk_sync: None) -> None:
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path) -> None:
     config = TINY | {"hooks": [], "agent": TINY["agent"] | {"sampling": ROW}}
     left = check_resumes(config, tmp_path)
     api.train(TINY | {"hooks": []}, tmp_path / "uniform")

@@ -1,6 +1,5 @@
-"""What the tests of the command line share: no waiting for the disk, and one finished study."""
+"""What the tests of the command line share: no pictures, and one finished study."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -8,12 +7,6 @@ import pytest
 
 from tests.cli.studies import ALL, ARMS, TINY
 from tests.study.inline import run_study, write_study
-
-
-@pytest.fixture(autouse=True)
-def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for the disk would take most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture

@@ -58,9 +58,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def reader(
-    shared: Path, own_methods: None, no_disk_sync: None, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
+def reader(shared: Path, own_methods: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Be in the folder; leave no method, kind, environment, module or draw behind."""
     monkeypatch.chdir(shared)
     monkeypatch.syspath_prepend(shared)

@@ -65,10 +65,13 @@ def assert_same_steps(steps: Sequence[Step], expected: Sequence[Step]) -> None:
 
 def assert_continues_after_restore(
     env_id: str, before: int, after: int, min_ends: int, used: bool = False, **options: Any
-) -> None:
+) -> envs.Env:
     """A state taken after `before` steps continues alike in another instance for `after` steps.
 
     The other instance has another seed; when `used`, it stands at the end of an episode.
+
+    Returns:
+        That instance.
     """
     env = envs.make(env_id, generator(1), **options)
     env.reset()
@@ -85,6 +88,7 @@ def assert_continues_after_restore(
     assert_same_steps(play(other, actions), expected)
     assert ends(expected) >= min_ends
     assert_same_states(other.state_dict(), env.state_dict())
+    return other
 
 
 def assert_same_states(ours: Any, theirs: Any) -> None:

@@ -69,6 +69,7 @@ def test_every_optimizer_goes_on_as_if_it_had_not_been_stopped(
     name: str, corpora: dict[str, str], tmp_path: Path
 ) -> None:
     config = ALL | {"optimizer": {"name": name, "lr": 1e-2, "decay": "matrices", "clip_norm": 1.0}}
+    config |= {"hooks": [], "penalties": [], "metrics": {"every": None}}
     run(tiny(corpora, **config), tmp_path / "through")
     with pytest.raises(Killed):
         run(tiny(corpora, **config), tmp_path / "run", at_step(14, kill))

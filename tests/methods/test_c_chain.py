@@ -289,7 +289,6 @@ def test_a_temperature_has_no_term(corpora: dict[str, str]) -> None:
         Penalties(rows, made.networks, made)  # type: ignore[arg-type]
 
 
-@pytest.mark.usefixtures("no_disk_sync")
 @pytest.mark.parametrize("kind", [slow(k) if k == "sac" else k for k in KINDS])
 def test_resumed_run_equals_an_uninterrupted_one(
     kind: str, corpora: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

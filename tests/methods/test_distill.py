@@ -149,8 +149,6 @@ def test_what_cannot_be_imitated_is_named() -> None:
 
 # Runs.
 
-no_disk_sync = pytest.mark.usefixtures("no_disk_sync")
-
 
 def config(kind: str, **changes: Any) -> dict[str, Any]:
     row = {"method": "distill", "at": "40%", "params": {"updates": 9, "batch": 8}} | changes
@@ -158,7 +156,6 @@ def config(kind: str, **changes: Any) -> dict[str, Any]:
     return small_run(kind, {}, hooks=[row], metrics={"every": None}, **none)
 
 
-@no_disk_sync
 @pytest.mark.parametrize("kind", ["dqn", slow("sac"), "supervised"])
 def test_killed_during_a_distillation_and_resumed_equals_through(kind: str, tmp_path: Path) -> None:
     steps = 0
@@ -182,7 +179,6 @@ def test_killed_during_a_distillation_and_resumed_equals_through(kind: str, tmp_
     assert final(tmp_path / "killed") == final(tmp_path / "through")
 
 
-@no_disk_sync
 def test_a_temperature_has_nothing_to_imitate(tmp_path: Path) -> None:
     api.train(config("sac"), tmp_path / "run")
     receipts = lines(tmp_path / "run", "receipts")

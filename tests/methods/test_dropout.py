@@ -1,5 +1,6 @@
 """Dropout, constant and scheduled, against a slow twin and the plain network."""
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +156,8 @@ def test_layers_that_read_the_same_units_drop_the_same() -> None:
     assert torch.equal(mean, log_std)
 
 
-@every_method
 @pytest.mark.slow
-@every_net
+@pytest.mark.parametrize(("net", "method"), [*zip(NETS, cycle(METHODS), strict=False)])
 def test_compiled_updates_drop_as_eager_ones(net: str, method: str) -> None:
     torch._dynamo.reset()
     eager, compiled = made(net, method), made(net, method)
@@ -173,12 +173,10 @@ def test_compiled_updates_drop_as_eager_ones(net: str, method: str) -> None:
     torch._dynamo.reset()
 
 
-@every_method
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_disk_sync")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own import
-def test_a_run_compiled_to_machine_code_drops_as_an_eager_one(method: str, tmp_path: Path) -> None:
-    layers, found = [{"method": method, "params": {"p": 0.3}}], []
+def test_a_run_compiled_to_machine_code_drops_as_an_eager_one(tmp_path: Path) -> None:
+    layers, found = [{"method": "scheduled_drop", "params": {"p": 0.3}}], []
     for accelerate in ("off", "compile"):
         config = small_supervised(
             layers=layers, hooks=[], accelerate=accelerate, total="20 updates"

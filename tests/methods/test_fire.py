@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 import numpy as np
@@ -203,27 +203,38 @@ def deviation(weight: Tensor, iterations: int, polynomial: str) -> float:
     return torch.linalg.matrix_norm(found[0] - expected[0], 2).item()
 
 
-@pytest.fixture(params=[True, False], ids=["oneDNN", "MKL"])
-def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What computes large products, on every CPU."""
-    monkeypatch.setattr("rlplast.core.fast.linear._WIDE", request.param)
+# What computes large products, on every CPU.
+LIBRARIES = {"oneDNN": True, "MKL": False}
+library = pytest.mark.parametrize("library", LIBRARIES)
 
 
-@pytest.mark.usefixtures("library")
+def use(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlplast.core.fast.linear._WIDE", LIBRARIES[library])
+
+
+@library
 @pytest.mark.parametrize("kind", HARD)
-def test_float32_ends_where_float64_does(kind: str) -> None:
+def test_float32_ends_where_float64_does(
+    kind: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(library, monkeypatch)
     for n, polynomial in product((3, 64, 160), ("cubic", "quintic")):  # the largest in oneDNN
         for iterations in (5, 10, 20):
             assert deviation(HARD[kind](n), iterations, polynomial) <= 1e-5 / 3
 
 
+# Each kind with both polynomials; numbers of iterations and libraries take turns.
+LARGE = [*zip(product(HARD, ("cubic", "quintic")), cycle((5, 9, 10, 11, 20)), strict=False)]
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("iterations", [5, 9, 10, 11, 20])
-@pytest.mark.parametrize("polynomial", ["cubic", "quintic"])
-@pytest.mark.parametrize("kind", HARD)
-def test_large_float32_ends_where_float64_does(kind: str, polynomial: str, iterations: int) -> None:
-    for n in (256, 520):
+@pytest.mark.parametrize(("case", "iterations"), LARGE)
+def test_large_float32_ends_where_float64_does(
+    case: tuple[str, str], iterations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, polynomial = case
+    for library, n in zip(LIBRARIES, (256, 520) if iterations % 2 else (520, 256), strict=True):
+        use(library, monkeypatch)
         assert deviation(HARD[kind](n), iterations, polynomial) <= 1e-5 / 2
 
 

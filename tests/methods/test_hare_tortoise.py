@@ -291,7 +291,7 @@ def _number(path: Path) -> int:
 
 
 def test_a_run_is_evaluated_with_its_slow_copy_while_it_trains_and_later(
-    tmp_path: Path, no_disk_sync: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rlplast.agents.dqn import DQN
 

@@ -221,7 +221,6 @@ def test_refusals_say_what_is_needed() -> None:
 
 # Runs.
 
-no_disk_sync = pytest.mark.usefixtures("no_disk_sync")
 ROW = {"method": "persistent", "on": "phase_start", "params": {"coef": 0.05, "solutions": 3}}
 REPEATED: dict[str, Any] = {
     "stream": {"name": "repeated", "phases": 3, "epochs": 1},
@@ -236,7 +235,6 @@ def weights(folder: Path, checkpoint: str = "newest") -> dict[str, Tensor]:
     return dict(api.load(folder, checkpoint).agent().networks["model"].module.state_dict())
 
 
-@no_disk_sync
 def test_the_first_iteration_is_a_plain_run_and_the_others_begin_where_it_did(
     tmp_path: Path,
 ) -> None:
@@ -262,7 +260,6 @@ def test_the_first_iteration_is_a_plain_run_and_the_others_begin_where_it_did(
     assert [r["clock"]["phase"] for r in receipts] == [1, 2]
 
 
-@no_disk_sync
 @pytest.mark.parametrize(  # before, at and after a restart, and later
     ("layers", "step"), [slow("all", 14), ("one", 15), slow("one", 16), slow("all", 37)]
 )
@@ -276,7 +273,6 @@ def test_killed_and_resumed_equals_through(layers: str, step: int, tmp_path: Pat
     assert final(tmp_path / "run") == final(tmp_path / "through")
 
 
-@no_disk_sync
 def test_the_best_checkpoint_says_which_iteration_is_the_champion(tmp_path: Path) -> None:
     config = small_supervised(**REPEATED, hooks=[ROW])
     config["checkpoint"] = {"every": "100%", "best": "accuracy"}

@@ -183,7 +183,7 @@ def test_a_rate_of_zero_is_the_plain_network() -> None:
 
 
 @pytest.mark.slow
-@every_net
+@pytest.mark.parametrize("name", ["actor", "resnet18"])
 def test_compiled_outputs_are_eager_ones_and_resume(name: str) -> None:
     torch._dynamo.reset()
     module, _, hooks = made(name, p=0.6)

@@ -95,7 +95,6 @@ def test_samples_are_drawn_one_by_one(
     assert found["ntk_effective_rank"] == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.usefixtures("no_disk_sync")
 @pytest.mark.parametrize("kind", ["dqn", "supervised"])
 def test_what_churn_compares_with_is_in_checkpoints(
     kind: str, corpora: dict[str, str], tmp_path: Path

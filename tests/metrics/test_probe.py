@@ -43,7 +43,6 @@ CHAINS = {"dqn": ["q"], "sac mlp": CRITICS, "supervised": ["model"]}
 CHAINS |= {"sac": [], "supervised batchnorm": [], "gpt": []}  # norms, branches
 PATHS = {"dqn": ["q"], "sac": ["actor", *CRITICS], "sac mlp": ["actor", *CRITICS], "gpt": ["gpt"]}
 PATHS |= {"supervised": ["model"], "supervised batchnorm": ["model"]}
-pytestmark = pytest.mark.usefixtures("no_disk_sync")
 
 
 @pytest.fixture(scope="module")

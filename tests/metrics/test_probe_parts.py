@@ -13,7 +13,6 @@ from rlplast.metrics.sketch import weight_sketch
 from tests.metrics.test_probe import config, trained
 
 NAMES = ["weight_sketch", "activation_histogram", "hessian_density", "saturation_percentile"]
-pytestmark = pytest.mark.usefixtures("no_disk_sync")
 
 
 def test_a_run_logs_every_number_of_a_sketch_a_density_and_each_layer(tmp_path: Path) -> None:

@@ -237,7 +237,6 @@ def test_optimizers(kind: str, name: str, corpora: dict[str, str]) -> None:
     check(kind, name, least(kind), corpora, optimizer=keys)
 
 
-@pytest.mark.usefixtures("no_disk_sync")
 @pytest.mark.filterwarnings("ignore:accelerate = 'graph'.*shrink_perturb")  # a GPT's, late
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_was_killed_goes_on_as_the_eager_one(

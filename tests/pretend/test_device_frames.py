@@ -56,7 +56,6 @@ def test_no_pictures_are_sent_and_nothing_waits() -> None:
     assert seen.copies == 3 + 2 * 2  # actions, rewards and discounts; rows and blanks of two stacks
 
 
-@pytest.mark.usefixtures("no_disk_sync")
 def test_a_run_has_the_bits_of_one_with_frames_on_the_host(tmp_path: Path) -> None:
     for where in ("host", "device", "auto"):
         config = small_run("dqn", {}, device="cuda", **(QUIET | {"total": "60 env_steps"}))

@@ -8,12 +8,10 @@ import torch
 
 from rlplast.run.timing import built
 from tests.every_kind import KINDS, small_run
-from tests.test_every_kind import FAST, accepted, check_hooks, check_layer
+from tests.test_every_kind import RESUMES, accepted, check_hooks, check_layer
 
 DEVICE: dict[str, dict[str, Any]] = {kind: {"device": "cuda"} for kind in KINDS}
 DEVICE["gpt"]["deterministic"] = True  # a GPU sums the gradients of attention in any order
-
-pytestmark = pytest.mark.usefixtures("no_disk_sync")
 
 
 @pytest.mark.filterwarnings("ignore:agent.accelerate = 'graph'.*distill")  # eager from then on
@@ -24,9 +22,7 @@ def test_all_interventions_in_one_run_wait_and_resume(
     check_hooks(kind, accepted(kind), corpora, tmp_path, **DEVICE[kind])
 
 
-@pytest.mark.parametrize(
-    ("kind", "layer"), [(kind, layer) for layer in FAST for kind in FAST[layer]]
-)
+@pytest.mark.parametrize(("kind", "layer"), [(kinds[0], layer) for layer, kinds in RESUMES.items()])
 def test_layers_resume(kind: str, layer: str, corpora: dict[str, str], tmp_path: Path) -> None:
     check_layer(kind, layer, corpora, tmp_path, **DEVICE[kind])
 

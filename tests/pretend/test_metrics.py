@@ -16,7 +16,7 @@ ELSEWHERE |= {"churn", "churn_argmax", "churn_size"}
 
 
 @pytest.mark.parametrize("of", ["dqn", "sac mlp", "supervised batchnorm", "gpt"])
-@pytest.mark.usefixtures("no_disk_sync", "few_steps")
+@pytest.mark.usefixtures("few_steps")
 def test_every_metric_of_a_run_is_measured(
     of: str, corpora: dict[str, str], tmp_path: Path
 ) -> None:

@@ -11,7 +11,6 @@ from rlplast.run import api
 from rlplast.run.config_file import read_config
 from tests.runs import TINY, Killed, at_step, kill
 
-pytestmark = pytest.mark.usefixtures("no_disk_sync")
 GPU = {"type": "cuda", "name": "NVIDIA H100", "driver": "580.1", "cuda": "13.0", "cudnn": 91000}
 
 

@@ -1,7 +1,6 @@
 """Every arm of a study is, bit for bit, the run it stands for."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,6 @@ SWR = {"method": "swr", "every": "1 updates", "params": {"coef": 1e-2}}
 QUIET = {"metrics": {"every": None}, "evaluate": {"every": "40%", "episodes": 1}}
 WHEN = {"when": {"metric": "train/loss", "above": 0, "cooldown": "20 env_steps"}, "from": "50%"}
 EVERY = {"method": "head_reset", "every": "13 updates", "params": {"init": "fresh"}}
-
-
-@pytest.fixture(autouse=True)
-def no_disk_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for the disk would take most of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def assert_equal_to_plain_runs(folder: Path, base: Any, arms: Any, **keys: Any) -> Path:

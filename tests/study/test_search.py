@@ -39,10 +39,6 @@ ARMS = {"none": {"hooks": []}, "tuned": {"sample": {"keys": KEYS}}}
 SEARCH = {"metric": "eval/accuracy", "trials": 8, "startup_trials": 3}
 
 
-@pytest.fixture(autouse=True)
-def fast(no_disk_sync: None) -> None: ...
-
-
 def search_study(folder: Path, arms: Any = ARMS, base: Any = BASE, **search: Any) -> Path:
     folder.mkdir(exist_ok=True)
     return write_study(folder, base, arms, seeds=[1, 2], search=SEARCH | search)

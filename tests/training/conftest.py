@@ -10,11 +10,6 @@ from tests.core.toy import loop, run
 from tests.runs import final
 
 
-@pytest.fixture(autouse=True)
-def _fast(no_disk_sync: None) -> None:
-    pass
-
-
 @pytest.fixture(scope="session")
 def through(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a run leaves that nobody interrupted."""

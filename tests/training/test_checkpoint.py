@@ -20,8 +20,6 @@ from rlplast.training.files import link
 from tests.models import FAMILIES, OPTIMIZERS, assert_same, subject
 from tests.runs import flip
 
-pytestmark = pytest.mark.usefixtures("no_disk_sync")
-
 
 def save(folder: Path, position: int = 0, content: Any = None, **options: Any) -> Path:
     """Write a small checkpoint with a file; `content` tells it from others."""

@@ -1,6 +1,6 @@
 """Attack configs and checkpoints: nothing may end in a traceback, hang, or load what was altered.
 
-    python scripts/attack.py [--configs 5000] [--corruptions 1000] [--seed 1]
+    python -m tests.crash.attack [--configs 5000] [--corruptions 1000] [--seed 1]
 
 Configs: a run's or a study's config of every kind gets one to three hostile changes (values, types,
 keys, numbers without end, text, damage to the YAML itself) and goes the way of `rlplast train`: it
@@ -328,7 +328,7 @@ def keep(kind: str, count: int, seed: int, runs: Path) -> tuple[Counter[str], di
     while at_ < count:
         words = [kind, str(at_), str(count), str(seed), str(runs)]
         process = subprocess.Popen(
-            [sys.executable, __file__, "--child", *words],
+            [sys.executable, "-m", "tests.crash.attack", "--child", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

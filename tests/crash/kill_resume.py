@@ -1,6 +1,6 @@
 """Kill a run at random moments, resume it each time, and compare it with one that ran through.
 
-    python scripts/kill_resume.py --config dqn/minatar_breakout --kills 20
+    python -m tests.crash.kill_resume --config dqn/minatar_breakout --kills 20
 
 The config is shortened and given a hook of every kind (`--own` keeps its own), run once to its end,
 and once more in processes of its own that get SIGKILL, with all their workers: while training and
@@ -23,7 +23,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ import safetensors.numpy
 from rlplast.core.errors import DamagedFile
 from rlplast.run.config_file import dump_config, read_config
 from rlplast.training import checkpoint
+from tests.runs import final
 
 HOOKS: list[dict[str, Any]] = [
     {"method": "fire", "at": "50%", "scope": "dqn"},
@@ -323,63 +323,42 @@ def _scene(run: Path) -> str:
     return f"{', '.join(words)}: goes on from {path.name} at {at}"
 
 
-def _rows(path: Path) -> list[str]:
-    """Return the lines of a .jsonl file without their wall-clock keys."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [json.dumps({k: v for k, v in r.items() if not k.startswith("time/")}) for r in rows]
-
-
 def first_difference(through: Path, killed: Path) -> str | None:
     """Return where two finished runs differ first, or None."""
-    for name in ("metrics.jsonl", "receipts.jsonl"):
-        ours, theirs = _rows(through / name), _rows(killed / name)
-        for number, (a, b) in enumerate(zip_longest(ours, theirs), start=1):
-            if a != b:
-                return f"{name}, line {number}:\n  {a}\n  {b}"
     if _unfinished(killed):
         return f"left over: {', '.join(map(str, _unfinished(killed)))}"
-    a, b = (checkpoint.newest(run / "checkpoints")[0] for run in (through, killed))
-    tensors, others = (_tensors(path) for path in (a, b))
-    for name in sorted(tensors.keys() | others.keys()):
-        if name not in tensors or name not in others:
-            return f"tensor {name} is in one of the two only"
-        same_kind = tensors[name].dtype == others[name].dtype
-        if not same_kind or tensors[name].tobytes() != others[name].tobytes():
-            return f"tensor {name}:\n  {tensors[name]}\n  {others[name]}"
-    state, other = (json.loads((p / "state.json").read_text()) for p in (a, b))
-    for key in sorted(state.keys() | other.keys()):
-        # Lengths and checksums see the digits of wall-clock values.
-        if key not in ("time/seconds", "lengths", "checksums") and state.get(key) != other.get(key):
-            return f"state {key}:\n  {state.get(key)}\n  {other.get(key)}"
-    mine, theirs = (_replay(x / "replay", state) for x in (a, b))
-    for name in sorted(mine.keys() | theirs.keys()):
-        if mine.get(name) != theirs.get(name):
-            return f"replay, {name}"
+    ours, theirs = _left(through), _left(killed)
+    for name in sorted(ours.keys() | theirs.keys()):
+        if name not in ours or name not in theirs:
+            return f"{name} is in one of the two only"
+        (a, shown), (b, other) = ours[name], theirs[name]
+        if a != b:
+            return f"{name}:\n  {shown}\n  {other}"
     return None
 
 
-def _tensors(path: Path) -> dict[str, np.ndarray]:
-    files = [path / f"{name}.safetensors" for name in ("tensors", "initial")]
-    return {k: v for file in files for k, v in safetensors.numpy.load_file(file).items()}
-
-
-def _replay(folder: Path, state: dict[str, Any]) -> dict[str, bytes]:
-    """Return the rows in memory: which file holds which depends on when checkpoints were made."""
-    found: dict[str, bytes] = {}
-    for file in sorted(folder.glob("*.npy")):
-        env, kind, first, _ = file.stem.split("-")
-        about = state["trainable"]["experience"]["replay"]
-        oldest = about["rows_written"][int(env[3:])] - about["layout"]["rows_per_env"]
-        rows = np.load(file)[max(oldest - int(first), 0) :]
-        found[f"{env}-{kind}"] = found.get(f"{env}-{kind}", b"") + rows.tobytes()
+def _left(run: Path) -> dict[str, tuple[Any, Any]]:
+    """Return what a finished run left, by line, key and tensor: to be compared, and to be shown."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for name, value in final(run).items():
+        if isinstance(value, list):
+            found |= {f"{name}, line {i:6}": (row, row) for i, row in enumerate(value, start=1)}
+        elif isinstance(value, dict):
+            found |= {f"{name}, {key}": (part, part) for key, part in value.items()}
+        elif name.endswith(".safetensors"):
+            tensors = safetensors.numpy.load(value).items()
+            found |= {f"{name}, {key}": ((t.dtype, t.tobytes()), t) for key, t in tensors}
+        else:
+            found[name] = value, f"{len(value)} bytes"
     return found
 
 
 def _amount(run: Path) -> str:
-    path, _ = checkpoint.newest(run / "checkpoints")
-    rows = ", ".join(f"{len(_rows(run / n))} {n}" for n in ("metrics.jsonl", "receipts.jsonl"))
-    tensors = len(_tensors(path))
-    return f"{rows}, {tensors} tensors, state and files of {path.name}"
+    left = final(run)
+    files = [value for name, value in left.items() if name.endswith(".safetensors")]
+    tensors = sum(len(safetensors.numpy.load(file)) for file in files)
+    rows = ", ".join(f"{len(left[name])} {name}" for name in ("metrics", "receipts"))
+    return f"{rows}, {tensors} tensors, state and files of its last checkpoint"
 
 
 if __name__ == "__main__":

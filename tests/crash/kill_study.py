@@ -1,6 +1,6 @@
 """Kill a study and its cells at random moments, go on each time, and compare the results.
 
-    python scripts/kill_study.py study/minatar_when --kills 10 --seed 1
+    python -m tests.crash.kill_study study/minatar_when --kills 10 --seed 1
 
 The study is shortened and run once to its end, and once more with SIGKILL at random moments: to
 the study alone, whose cells have to end by themselves, or to one of its cells, which the study has
@@ -25,12 +25,12 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from kill_resume import SHORT, SHORT_OF, first_difference
 
 from rlplast.run.config_file import read_config
 from rlplast.run.shipped import find_config
 from rlplast.study.api import read_study_config
 from rlplast.study.spec import runs_of
+from tests.crash.kill_resume import SHORT, SHORT_OF, first_difference
 
 HOOK_KEYS = ("hooks", "layers", "penalties")  # what a study is about stays as it is
 START_SECONDS = 8.0  # imports, plan and building, before the first cell trains
