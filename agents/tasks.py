@@ -81,7 +81,7 @@ class Tasks:
         env_id, options = self.of(number)
         try:
             made = envs.make_vector(env_id, rngs, workers, self.env.timeout, **options)
-        except (ValueError, ImportError) as error:
+        except (ValueError, ImportError, envs.WorkerDied) as error:
             raise ConfigError(f"env: {error}") from error
         shift = self._shifts[number]
         plain = made.spec == self.spec and shift is envs.NO_SHIFT

@@ -17,7 +17,6 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from rlplast.core.errors import RlplastError
 from rlplast.envs.base import EnvFailed, MissingPackage, NotFinite, UnknownEnv
 
 __all__ = ["TIMEOUT", "WorkerDied", "WorkerGroups", "check_portable"]
@@ -33,7 +32,7 @@ _JOIN_SECONDS = 5.0
 _SLICE = 1.0  # seconds of a wait
 
 
-class WorkerDied(RlplastError, RuntimeError):
+class WorkerDied(RuntimeError):
     """Raised when a worker process ended on its own, killed or crashed, or does not answer."""
 
 

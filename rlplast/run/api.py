@@ -7,8 +7,8 @@
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,8 @@ class Run:
                 tensors, state = checkpoint.load(path)
                 checkpoint.check_run(path, run_ids(self.info))
                 with ExitStack() as cleanup, checkpoint.fitting(path):
-                    trainable, hooks = build(_here(self.config.to_resume()))
+                    with _naming_version(self.info):
+                        trainable, hooks = build(_here(self.config.to_resume()))
                     cleanup.callback(trainable.close)
                     go_to(trainable, Clock.saved(state["clock"]))
                     for network in trainable.networks.values():
@@ -310,15 +311,14 @@ def resume(
         return opened
     _report_device(config, path, info, report)
     begun = _has_checkpoint(path)  # else it starts where it did, be it from another run
-    loop = _loop(config.to_resume() if begun else config, path, info, observer, until)
+    with _naming_version(info):
+        loop = _loop(config.to_resume() if begun else config, path, info, observer, until)
     info = (info or first_info(config)) | resume_info(loop.trainable)
     try:
         _report_level(info, report)
         _report_notes(loop, report)
-        try:
+        with _naming_version(info):
             _continue(loop, report)
-        except DamagedFile as error:
-            raise DamagedFile(f"{error}{_by_another(info)}") from error
         if restarted := restart_info(info, loop.trainable):
             info |= restarted
             report(f"new episodes begin: {restarted['new_episodes'][-1]['reason']}")
@@ -391,14 +391,21 @@ def branch(
     return Run(Path(out), config)
 
 
-def _by_another(info: dict[str, Any]) -> str:
-    """Say which version began a run, if it is another one."""
+@contextmanager
+def _naming_version(info: Mapping[str, Any]) -> Iterator[None]:
+    """Let an error say which version began a run, if it is another one."""
     now = versions()["rlplast"]
     found = info.get("versions")
     began = found.get("rlplast", now) if isinstance(found, dict) else now
-    if began == now:
-        return ""
-    return f"; the run was begun with rlplast {began}, this is {now}: go on with {began}"
+    try:
+        yield
+    except (ConfigError, DamagedFile) as error:
+        if began == now:
+            raise
+        kind = ConfigError if isinstance(error, ConfigError) else DamagedFile
+        raise kind(
+            f"{error}; the run was begun with rlplast {began}, this is {now}: go on with {began}"
+        ) from error
 
 
 def _has_checkpoint(path: Path) -> bool:
@@ -457,8 +464,6 @@ def load(
     check_is_run(path)
     info = read_info(path)
     import_again(info, path)
-    try:
+    with _naming_version(info):
         config = read_config(path / "config.yaml")
-    except ConfigError as error:
-        raise ConfigError(f"{error}{_by_another(info)}") from error
     return Run(path, config, checkpoint, report)

@@ -5,13 +5,14 @@ import dataclasses
 from collections.abc import Callable
 from functools import partial
 from itertools import cycle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from rlplast.agents import off_policy
+from rlplast.agents import compiled, off_policy
 from rlplast.agents.compiled import LEAST_UPDATES
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.penalties import Penalties
@@ -20,6 +21,7 @@ from rlplast.run.config_file import dump_config, read_config
 from rlplast.training.config import parse_yaml
 from tests.agents.toy_control import sac, use_slide
 from tests.agents.toy_env import advanced, dqn, everything, same
+from tests.core.method.spies import spy
 from tests.marks import slow
 
 AGENTS = ["compile"] * 3
@@ -227,6 +229,19 @@ def test_what_auto_chose_holds_for_a_longer_total_and_for_runs_that_go_on_from_i
     again = read_config(parse_yaml(dump_config(first)), {"total": "900k env_steps"})
     branch: Any = read_config("sac/pendulum", LONG).resolved(first)
     assert first.agent.accelerate == again.agent.accelerate == branch.agent.accelerate == "off"
+
+
+@pytest.mark.usefixtures("own_methods")
+def test_on_a_gpu_what_a_user_wrote_runs_eagerly_after_a_prefix_of_graphs_too(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    name, _ = spy(lambda context: None)
+    own = {"hooks": [{"method": name, "every": "1 updates", "from": "50%"}]}
+    prefix, arm = (read_config("sac/pendulum", {"device": "cuda"} | keys) for keys in ({}, own))
+    found: list[Any] = [arm.resolved(), prefix.resolved(), arm.resolved(prefix.resolved())]
+    assert [config.agent.accelerate for config in found] == ["off", "graph", "off"]
+    monkeypatch.setattr(compiled, "get_kind", lambda kind: SimpleNamespace(origin="a package"))
+    assert resolved("sac/pendulum", {"device": "cuda"}) == "off"
 
 
 def test_a_config_says_auto_until_its_run_starts():
