@@ -23,13 +23,13 @@ demo: $(VENV)/.installed-base ## a small study of interventions and its report, 
 	$(BIN)/rlplast report $(DEMO_OUT)
 
 test: $(VENV)/.installed-dev ## all tests that are neither slow nor need a GPU
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-slow: $(VENV)/.installed-dev test-device ## the slow tests, and those on a pretended device
-	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not gpu"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not gpu"
 
 test-device: $(VENV)/.installed-dev ## the tests on a CUDA device, or on a pretended one, which needs g++
-	$(BIN)/python -m pytest -p tests.pretend.plugin -m "" tests/pretend
+	$(BIN)/python -m pytest -n $(WORKERS) -p tests.pretend.plugin -m "" tests/pretend
 
 lint: $(VENV)/.installed-dev ## ruff: rules and formatting
 	$(BIN)/ruff check .

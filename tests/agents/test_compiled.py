@@ -97,7 +97,7 @@ LIFECYCLE = {"layers": [{"method": "lifecycle", "params": {"life": [3, 6], "reco
         slow(CARTPOLE | {"clip_norm": 0.1}),
         slow(BREAKOUT | {"name": "adamw", "weight_decay": 0.1}),
         slow(SIMBA),
-        MLP | {"clip_norm": 0.5} | LIFECYCLE,
+        slow(MLP | {"clip_norm": 0.5} | LIFECYCLE),
     ],
 )
 def test_an_update_compiles_as_a_whole_and_does_what_eager_code_does(
@@ -131,6 +131,7 @@ def test_layers_of_methods_in_critics_do_in_compiled_updates_what_they_do_in_eag
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("aot_eager")
 def test_a_learning_rate_that_falls_compiles_nothing_anew_for_any_number_of_agents(
     agent: Callable[..., Any],

@@ -109,6 +109,7 @@ def test_members_are_drawn_apart_and_from_our_stream() -> None:
     first.close(), second.close()
 
 
+@pytest.mark.slow
 def test_it_compiles_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     keys = config("mlp", total="40 env_steps")

@@ -11,6 +11,7 @@ from benchmarks.__main__ import BENCHES
 from benchmarks.agents import CARTPOLE, Task
 from rlplast.run import timing
 from rlplast.run.config_file import read_config
+from tests.marks import slow_but
 
 SMALL = {"device": "cpu", "agent.batch_size": 8, "agent.buffer_size": 500}
 DQN = SMALL | {"env.num_envs": 2, "agent.network": "mlp_small", "replay_ratio": 0.1}
@@ -49,7 +50,7 @@ def count(module: torch.nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-@pytest.mark.parametrize("name", BENCHES)
+@pytest.mark.parametrize("name", slow_but(["sac", "replay", "fire", "supervised"], BENCHES))
 def test_each_of_the_standard_set_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("stable_baselines3")
     monkeypatch.setattr(timing, "TURN", 0.01)

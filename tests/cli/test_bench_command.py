@@ -19,6 +19,7 @@ from tests.cli.commands import Outcome, command
 from tests.cli.runs import refused
 from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora
+from tests.marks import slow_but
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,7 @@ def table(outcome: Outcome) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in cells[2:]}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["supervised"], KINDS))
 def test_every_kind_of_run_is_measured_and_leaves_nothing(kind: str, tmp_path: Path, quick: Path):
     before = dict(os.environ)
     outcome = command("bench", small_file(kind, tmp_path))
@@ -132,5 +133,5 @@ def test_an_interruption_leaves_nothing(
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own code
 def test_with_a_real_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()
-    cells = table(command("bench", small_file("sac", tmp_path)))["compile"]
+    cells = table(command("bench", small_file("supervised", tmp_path)))["compile"]
     assert float(cells[1]) > 1

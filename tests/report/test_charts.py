@@ -14,12 +14,15 @@ from rlplast.report.drawing import png
 from rlplast.report.lines import Kind, Line, chart_of_lines
 from rlplast.report.rows import Bar, Panel, Point, chart_of_rows
 from rlplast.report.vega import Spec
+from tests.marks import slow_but
 from tests.report.drawn import svg
 
 NAMES = ("none", "fire", "full_reset")
 MANY = tuple(f"an arm with quite a long name {number}" for number in range(12))
 XS = np.arange(0.0, 6000.0, 500.0)
 KINDS: tuple[Kind, ...] = ("plain", "density", "log density", "plane")  # of lines
+DRAWN = slow_but(["curves", "bars", "density"], ["curves", "panels", "points", "bars", *KINDS])
+every_drawing = pytest.mark.parametrize("kind", DRAWN)
 every_kind = pytest.mark.parametrize("kind", ["curves", "panels", "points", "bars", *KINDS])
 
 
@@ -113,7 +116,7 @@ def test_what_is_hidden_is_not_drawn(kind: str):
     assert (none, fire, reset) == (False, True, False)
 
 
-@every_kind
+@every_drawing
 def test_files_name_every_arm_in_full(kind: str):
     assert set(MANY) <= set(texts(MANY, kind))
 
@@ -238,7 +241,7 @@ def test_axes_of_steps_have_whole_numbers(last: int):
         assert found and all(label.isdigit() for label in found), found
 
 
-@every_kind
+@every_drawing
 def test_files_repeat_byte_for_byte_and_load_nothing(kind: str):
     spec = all_charts(NAMES)[kind]
     text = svg(spec)
