@@ -7,7 +7,8 @@
     STUDY/logs/…          a log per cell
     STUDY/cells/…         a run's folder per cell
 
-A cell's folder is named by its content, so a changed arm gets another one and the others stay.
+A cell's folder is named by its arm and a hash of its config. So a changed or renamed arm gets
+another one, and the others stay.
 """
 
 import json

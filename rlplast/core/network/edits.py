@@ -1,7 +1,7 @@
 """Edits, and the one function that writes them.
 
-A method plans: it returns `Assign` and `Scale` edits and writes nothing. Nothing but `write`
-writes weights or optimizer state outside training itself.
+A method plans: it returns `Assign` and `Scale` edits and writes nothing. Outside training, `write`
+alone writes weights (`swapped` for a while). `optim_state` resets the state of optimizers.
 
 - `Assign`, `Scale`: an edit of a Block or of a state tensor.
 - `check`: whether a plan is complete, fits and is finite.
