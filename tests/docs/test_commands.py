@@ -122,7 +122,7 @@ def known(line: str) -> bool:
             return all(
                 f'"{word}"' in text for word in words if word != "cuda" and not word.isdigit()
             )
-        case ["python", "-m", module, *options] if module.startswith("benchmarks."):
+        case ["python", "-m", module, *options] if module.startswith(("benchmarks.", "tests.")):
             text = (ROOT / f"{module.replace('.', '/')}.py").read_text()
             return all(f'"{o}"' in text for o in options if o.startswith("--"))
         case ["python" | "bash", script, *options]:
