@@ -28,7 +28,7 @@ print("loaded")
     ("env_id", "backend"),
     [
         ("dmc/cartpole-balance", None),
-        ("gym/Reacher-v5", "egl"),
+        slow("gym/Reacher-v5", "egl"),
         slow("gym/gymnasium:Pusher-v5", None),
     ],
 )

@@ -75,6 +75,7 @@ def test_page_waits_for_the_first_run_and_is_written_again_when_one_ends(tmp_pat
             page(f"{address}.missing")
 
 
+@pytest.mark.slow
 def test_only_files_of_the_report_are_shown(tmp_path: Path):
     with served(write_study(tmp_path, arms=("none",), seeds=(1,))) as address:
         root = address.removesuffix("report.html")

@@ -116,6 +116,7 @@ def test_report_is_that_of_the_command(by_command: Path, tmp_path: Path) -> None
         assert (tmp_path / "report" / name).read_bytes() == theirs
 
 
+@pytest.mark.slow
 def test_a_script_needs_no_guard(tmp_path: Path) -> None:
     """Its cells are processes of their own, which do not run the script."""
     write_study(tmp_path, TINY, {"none": {}, "fire": ARMS["fire"]})
