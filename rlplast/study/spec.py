@@ -89,7 +89,7 @@ class StudyConfig(Section):
         for key in ("base", "arms"):
             if not data.get(key):
                 raise ConfigError(f"study has no {key}: it needs base, a run's config, and arms")
-        check_known("study", data, [field.name for field in dataclasses.fields(cls)])
+        check_known("study", map(str, data), [field.name for field in dataclasses.fields(cls)])
         given = {str(key): value for key, value in data.items() if value is not None}
         if isinstance(given["arms"], Mapping):
             names = [str(name) for name in given["arms"]]

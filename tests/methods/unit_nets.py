@@ -102,14 +102,14 @@ def _of_residual(module: nn.Module) -> Chains:
 def _of_stacked(module: nn.Module) -> Chains:
     """A list of layers of its own for each member."""
 
-    def member(member: int, first: str, second: str) -> Layer:
+    def layer(member: int, first: str, second: str) -> Layer:
         one, two = module.get_submodule(first), module.get_submodule(second)
         tensors = [t.detach()[member] for t in (one.weight, one.bias, two.weight, two.bias)]  # type: ignore
         return Layer(tensors[0], tensors[1], tensors[2], False, b_next=tensors[3])
 
     return [
         {
-            f"[{member}].{first}": member(member, first, second)
+            f"[{member}].{first}": layer(member, first, second)
             for first, second in (("fc1", "fc2"), ("fc2", "head"))
         }
         for member in range(2)
