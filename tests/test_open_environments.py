@@ -16,7 +16,7 @@ from rlplast.envs import custom
 from rlplast.run import api
 from rlplast.run.info import resume_words
 from rlplast.training import checkpoint
-from tests.marks import slow_but
+from tests.marks import slow, slow_but
 from tests.runs import TINY, Killed, at_step, final, kill
 
 DQN: dict[str, Any] = TINY | {
@@ -199,7 +199,9 @@ def check_replay(loop: Any, num_envs: int, n_step: int) -> None:
 CHANGES = [("exact", "restarted", 0), ("replayed", "exact", 0), ("restarted", "replayed", 0)]
 
 
-@pytest.mark.parametrize(("before", "after", "workers"), [*CHANGES, ("exact", "replayed", 2)])
+@pytest.mark.parametrize(
+    ("before", "after", "workers"), [slow(*CHANGES[0]), *CHANGES[1:], slow("exact", "replayed", 2)]
+)
 def test_a_resume_at_another_level_begins_new_episodes(
     before: str, after: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

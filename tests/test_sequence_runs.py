@@ -13,6 +13,7 @@ from rlplast.run.config_file import read_config
 from rlplast.run.tasks import tasks_of
 from rlplast.training import checkpoint
 from rlplast.training.loop import Loop
+from tests.marks import slow_but
 from tests.runs import Killed, final, kill, lines
 from tests.sequences import EACH, dqn_tasks, sac_tasks
 
@@ -92,7 +93,7 @@ SWITCH = [
 ]
 
 
-@pytest.mark.parametrize("when", SWITCH)
+@pytest.mark.parametrize("when", slow_but(SWITCH[::2], SWITCH))
 def test_killed_around_a_switch_and_resumed_equals(
     when: Callable[[Clock], bool], tmp_path: Path, uninterrupted: dict[str, Any]
 ):

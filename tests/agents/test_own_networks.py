@@ -10,6 +10,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
+from tests.marks import slow_but
 from tests.runs import TINY, check_resumes
 
 NETS = "tests.agents.own_nets"
@@ -38,7 +39,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", slow_but(["transformer", "noisy"], RUNS))
 def test_killed_and_resumed_equals(name: str, tmp_path: Path) -> None:
     keys = RUNS[name]
     if name in ("noisy", "transformer"):

@@ -50,7 +50,7 @@ def count(module: torch.nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-@pytest.mark.parametrize("name", slow_but(["sac", "replay", "fire", "supervised"], BENCHES))
+@pytest.mark.parametrize("name", slow_but(["replay", "fire", "supervised"], BENCHES))
 def test_each_of_the_standard_set_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("stable_baselines3")
     monkeypatch.setattr(timing, "TURN", 0.01)

@@ -13,6 +13,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.study.search_config import SearchConfig
 from rlplast.study.spec import StudyConfig
 from tests.cli.commands import command, printed
+from tests.marks import slow
 from tests.runs import killed_at_rename
 from tests.study.inline import arm_folders, inline, journal, run_study, write_study
 
@@ -111,7 +112,9 @@ def test_best_trial_is_printed_as_a_command_that_runs(searched: Path, tmp_path: 
 # Interruptions.
 
 
-@pytest.mark.parametrize("at", ["seed-1/tuned #2", "seed-1/tuned #5", "seed-1/tuned #8"])
+@pytest.mark.parametrize(
+    "at", [slow("seed-1/tuned #2"), "seed-1/tuned #5", slow("seed-1/tuned #8")]
+)
 def test_interrupted_search_goes_on_as_if_it_had_not_been(
     at: str, searched: Path, tmp_path: Path
 ) -> None:
