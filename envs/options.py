@@ -99,6 +99,7 @@ def resolve_options(
             raise ValueError(f"option '{name}' of env '{env_id}' is unknown: {hint}")
         if not options[name].allowed(value):
             raise ValueError(
-                f"option '{name}' of env '{env_id}' is {value!r}: allowed is {options[name].range}"
+                f"option '{name}' of env '{env_id}' is {repr(value)[:80]}: allowed is "
+                f"{options[name].range}"
             )
     return {name: given.get(name, option.default) for name, option in options.items()}

@@ -148,8 +148,8 @@ def _list_in_file(key: str, name: str) -> Any:
         files = config_folder().glob("*/hooks/*.yaml")
         lists = [f"{file.parent.parent.name}/hooks/{file.stem}" for file in files]
         raise ConfigError(
-            f"{key} = {name!r}: there is no such file; allowed is a list of mappings, a file that "
-            f"holds one, or a shipped one ({did_you_mean(name, lists)})"
+            f"{key} = {shortened(name)}: there is no such file; allowed is a list of mappings, a "
+            f"file that holds one, or a shipped one ({did_you_mean(name, lists)})"
         )
     found = _plain(read_yaml(path), f"{key} = {name!r}")
     if not isinstance(found, list):

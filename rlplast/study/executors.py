@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from rlplast.core.errors import ConfigError, RlplastError, check_choice, check_known
+from rlplast.core.errors import ConfigError, RlplastError, check_choice, check_known, shortened
 from rlplast.study import child
 from rlplast.study.child import Job
 
@@ -217,11 +217,13 @@ def gpus_of(options: Mapping[str, Any], processes: int = 1) -> float:
     """
     gpus = options.get("gpus", 0)
     if type(gpus) not in (int, float) or not (gpus == 0 or 0.01 <= gpus <= 1):
-        raise ConfigError(f"executor: gpus is {gpus!r}: allowed is 0, or 0.01 to 1 for each job")
+        raise ConfigError(
+            f"executor: gpus is {shortened(gpus)}: allowed is 0, or 0.01 to 1 for each job"
+        )
     if processes > 1 and gpus not in (0, 1):
         raise ConfigError(
-            f"executor: gpus is {gpus!r} with processes = {processes}: allowed is 0 or 1 for each "
-            "process"
+            f"executor: gpus is {shortened(gpus)} with processes = {processes}: allowed is 0 or 1 "
+            "for each process"
         )
     return gpus
 
@@ -243,9 +245,9 @@ def _local(
     least = 1 if gpus else 0
     if type(devices) is not int or not least <= devices <= 1000:
         raise ConfigError(
-            f"executor local: devices is {devices!r}: allowed is how many GPUs this machine has, "
-            f"{least} to 1000 where gpus is {gpus}; default: those that PyTorch sees, {seen}; "
-            "to plan for another machine, say what that one has"
+            f"executor local: devices is {shortened(devices)}: allowed is how many GPUs this "
+            f"machine has, {least} to 1000 where gpus is {gpus}; default: those that PyTorch sees, "
+            f"{seen}; to plan for another machine, say what that one has"
         )
     if not none and 0 < devices < processes:
         raise ConfigError(

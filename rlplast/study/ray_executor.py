@@ -76,8 +76,9 @@ def _connect(ray: Any, address: str) -> None:
         )
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"executor ray: cannot connect to {address!r} ({error}): start a cluster with "
-            "`ray start --head` and give its address, or leave it out to use this machine"
+            f"executor ray: cannot connect to {shortened(address)} ({shortened(str(error), 90)}): "
+            "start a cluster with `ray start --head` and give its address, or leave it out to use this "
+            "machine"
         ) from error
 
 

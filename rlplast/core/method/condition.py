@@ -204,7 +204,7 @@ def _check_metric(metric: Any, key: str) -> None:
     names = [info.name for info in rows("metrics")]
     if "/" not in metric and metric not in names:
         raise ConfigError(
-            f"{key}.metric = {shortened(metric)} is no plasticity metric: "
+            f"{key}.metric = {shortened(metric, 40)} is no plasticity metric: "
             f"{did_you_mean(metric, names)} "
             "(`rlplast list metrics`), or a key of metrics.jsonl, which has a '/'"
         )
