@@ -77,8 +77,8 @@ def _connect(ray: Any, address: str) -> None:
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"executor ray: cannot connect to {shortened(address)} ({shortened(str(error), 90)}): "
-            "start a cluster with `ray start --head` and give its address, or leave it out to use this "
-            "machine"
+            "start a cluster with `ray start --head` and give its address, or leave it out to use "
+            "this machine"
         ) from error
 
 
