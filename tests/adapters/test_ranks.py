@@ -33,43 +33,7 @@ trainer.train()
 number = torch.distributed.get_rank()
 state = {"weight": model.net[3].weight.double().sum().item(), "receipts": len(callback.receipts)}
 (folder / f"rank{number}.json").write_text(__import__("json").dumps(state))
-distributed.leave()
 """
-
-
-def torchrun(
-    folder: Path, *arguments: str, program: str = PROGRAM
-) -> subprocess.CompletedProcess[str]:
-    (folder / "program.py").write_text(program)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    root = Path(__file__).parents[2]
-    return subprocess.run(
-        [*launch, str(folder / "program.py"), str(folder), *arguments],
-        cwd=root,
-        env={**__import__("os").environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
-@pytest.mark.slow
-def test_ranks_fire_alike_and_one_writes(tmp_path: Path):
-    done = torchrun(tmp_path)
-    assert done.returncode == 0, done.stderr
-    states = [json.loads((tmp_path / f"rank{i}.json").read_text()) for i in range(2)]
-    assert states[0] == states[1]
-    lines = (tmp_path / "receipts.jsonl").read_text().splitlines()
-    assert len(lines) == states[0]["receipts"] == 7  # 3 resets, 4 summaries
-    assert (tmp_path / "checkpoint-8" / "rlplast" / "COMPLETE").exists()
-
-
-@pytest.mark.slow
-def test_ranks_that_differ_after_a_firing_stop(tmp_path: Path):
-    done = torchrun(tmp_path, "astray")
-    assert done.returncode != 0
-    assert "tensors differ between the 2 processes" in done.stderr
 
 
 READING = """
@@ -109,16 +73,53 @@ state = {
     "weight": module[2].weight.double().sum().item(),
     "touched": sum(r.entries_touched for r in callback.receipts),
 }
-(folder / f"rank{os.environ['RANK']}.json").write_text(json.dumps(state))
-distributed.leave()
+(folder / f"reading{os.environ['RANK']}.json").write_text(json.dumps(state))
 """
 
 
-@pytest.mark.slow
-def test_rows_of_one_rank_decide_nothing_and_a_probe_is_read_by_all(tmp_path: Path):
-    done = torchrun(tmp_path, program=READING)
+def torchrun(folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "program.py").write_text(f"{program}\ndistributed.leave()\n")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    root = Path(__file__).parents[2]
+    return subprocess.run(
+        [*launch, str(folder / "program.py"), str(folder), *arguments],
+        cwd=root,
+        env={**__import__("os").environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which two ranks have run both programs."""
+    folder = tmp_path_factory.mktemp("ranks")
+    done = torchrun(folder, PROGRAM + READING)
     assert done.returncode == 0, done.stderr
-    one, other = (json.loads((tmp_path / f"rank{i}.json").read_text()) for i in range(2))
+    return folder
+
+
+@pytest.mark.slow
+def test_ranks_fire_alike_and_one_writes(done: Path):
+    states = [json.loads((done / f"rank{i}.json").read_text()) for i in range(2)]
+    assert states[0] == states[1]
+    lines = (done / "receipts.jsonl").read_text().splitlines()
+    assert len(lines) == states[0]["receipts"] == 7  # 3 resets, 4 summaries
+    assert (done / "checkpoint-8" / "rlplast" / "COMPLETE").exists()
+
+
+@pytest.mark.slow
+def test_ranks_that_differ_after_a_firing_stop(tmp_path: Path):
+    done = torchrun(tmp_path, PROGRAM, "astray")
+    assert done.returncode != 0
+    assert "tensors differ between the 2 processes" in done.stderr
+
+
+@pytest.mark.slow
+def test_rows_of_one_rank_decide_nothing_and_a_probe_is_read_by_all(done: Path):
+    one, other = (json.loads((done / f"reading{i}.json").read_text()) for i in range(2))
     assert one == other and one["touched"] > 0
     inside, scheduled = one["refused"]
     assert "(toy_least) on network 'model' reads activations of every update: each of 2" in inside

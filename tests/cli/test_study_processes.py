@@ -47,16 +47,23 @@ def cells_alive(out: Path) -> list[int]:
     return [pid for pid in found if alive(pid)]
 
 
-LONG: dict[str, Any] = TINY | {"total": "2000 env_steps", "replay_ratio": 1}
+LONG: dict[str, Any] = TINY | {"total": "1200 env_steps", "replay_ratio": 1}
+
+
+@pytest.fixture(scope="module")
+def through(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The study that nobody stopped."""
+    folder = tmp_path_factory.mktemp("through")
+    assert run_study(write_study(folder, LONG, ARMS), folder / "study")[0].code == 0
+    return folder / "study"
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_study_that_is_stopped_by_a_signal_goes_on(number: signal.Signals, tmp_path: Path):
-    config = write_study(tmp_path, LONG, ARMS)
-    through, out = tmp_path / "through", tmp_path / "study"
-    assert run_study(config, through)[0].code == 0
-
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_study_that_is_stopped_by_a_signal_goes_on(
+    number: signal.Signals, through: Path, tmp_path: Path
+):
+    config, out = write_study(tmp_path, LONG, ARMS), tmp_path / "study"
     process = start(config, out, "--jobs", 2)
     until(lambda: training(out), 120)
     assert cells_alive(out)

@@ -108,7 +108,7 @@ def follow(optimizer: str, updates: int, warmup: int, memory: str, **params: Any
     return twin
 
 
-LONG = [slow("adamw", 10_000), *(slow(o, 800) for o in OPTIMIZERS if o != "adamw")]
+LONG = [slow("adamw", 4_000), *(slow(o, 800) for o in OPTIMIZERS if o != "adamw")]
 
 
 @pytest.mark.parametrize(("optimizer", "updates"), [("adamw", 800), *LONG])

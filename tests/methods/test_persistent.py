@@ -33,7 +33,7 @@ class Driven:
         self.network, self.updates = network, 0
         self.penalties = Penalties([], network)
         row = {"method": "persistent", "every": "2 updates", "params": params}
-        total = "100000 updates"
+        total = "10000 updates"
         self.hooks = Hooks([row], network, total, seed, penalties=self.penalties)
 
     def remember(self, *solutions: nn.Module) -> None:
@@ -292,14 +292,14 @@ def test_two_dimensional_example_of_the_paper() -> None:
     point = nn.Linear(2, 1, bias=False).double()
     with torch.no_grad():
         point.weight.copy_(torch.tensor([[-0.335, -1.4]]))
-    network = rlplast.Network("net", point, torch.optim.SGD(point.parameters(), lr=0.001))
+    network = rlplast.Network("net", point, torch.optim.SGD(point.parameters(), lr=0.01))
     penalties = rlplast.Penalties([], network)
     row = {"method": "persistent", "on": "phase_start", "params": {"coef": 0.1}}
     hooks = rlplast.Hooks([row], network, "100000 updates", penalties=penalties)
     ends = []
     for phase in range(2):
-        hooks.step(updates=50_000 * phase, phase=phase)
-        for _ in range(50_000):
+        hooks.step(updates=5_000 * phase, phase=phase)
+        for _ in range(5_000):
             x, y = point.weight[0]
             loss = -torch.exp(-((x - 2) ** 2 + (y + 2) ** 2) / 5)
             loss = loss - 1.5 * torch.exp(-((x + 2) ** 2 + (y + 1) ** 2))
