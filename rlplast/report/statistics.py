@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy  # whose stats are loaded at first use: half a second
 
 __all__ = [
     "ALPHA",
@@ -125,7 +125,7 @@ def summed(
 
 def interval_of(found: Mean) -> tuple[np.ndarray, np.ndarray]:
     """Return the ends of Student's interval of level `LEVEL`."""
-    half = stats.t.ppf(0.5 + LEVEL / 2, found.freedom) * np.sqrt(found.variance)
+    half = scipy.stats.t.ppf(0.5 + LEVEL / 2, found.freedom) * np.sqrt(found.variance)
     return found.value - half, found.value + half
 
 
@@ -144,7 +144,7 @@ def stratified_interval(scores: Sequence[np.ndarray]) -> Estimate:
     count, fewest = sum(map(len, scores)), min(map(len, scores))
     if fewest >= FEWEST:
         return estimate_of(middle(scores), count)
-    value = float(stats.trim_mean(np.concatenate(scores), _TRIM)) if fewest else math.nan
+    value = float(scipy.stats.trim_mean(np.concatenate(scores), _TRIM)) if fewest else math.nan
     return Estimate(value, math.nan, math.nan, count)
 
 
@@ -190,7 +190,7 @@ def newcombe_interval(
         sizes: per task, the seeds of the one arm and of the other.
     """
     share = np.asarray(share, dtype=float)
-    quantile = stats.norm.ppf(0.5 + LEVEL / 2)
+    quantile = scipy.stats.norm.ppf(0.5 + LEVEL / 2)
 
     def error(true: np.ndarray) -> np.ndarray:
         pairs = (1 - true) / (2 - true) + true / (1 + true)
@@ -263,7 +263,7 @@ def curve_band(ys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     for count in np.unique(present[present > 0]):
         here = present == count
         scores = ordered[here, :count]
-        value[here] = stats.trim_mean(scores, _TRIM, axis=-1)
+        value[here] = scipy.stats.trim_mean(scores, _TRIM, axis=-1)
         if count >= FEWEST:
             low[here], high[here] = interval_of(middle([scores]))
     return value, low, high

@@ -79,13 +79,22 @@ def test_cells_are_the_runs_of_torchrun(tmp_path: Path) -> None:
     assert not ranks(tmp_path / "study")
 
 
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study's file; beside it, the study that went through."""
+    folder = tmp_path_factory.mktemp("longer")
+    config = GPT | {"phases": [{"updates": 400, "mixture": {"source": 1}}]}
+    study = study_of(folder, config, none={"hooks": []})
+    assert rlplast("study", study, "--out", folder / "whole").wait(300) == 0
+    return study
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["other rank", "study"])
-def test_a_cell_goes_on_after_a_process_of_it_was_killed(victim: str, tmp_path: Path) -> None:
-    longer = GPT | {"phases": [{"updates": 400, "mixture": {"source": 1}}]}
-    study, out = study_of(tmp_path, longer, none={"hooks": []}), tmp_path / "study"
-    whole = tmp_path / "whole"
-    assert rlplast("study", study, "--out", whole).wait(300) == 0
+def test_a_cell_goes_on_after_a_process_of_it_was_killed(
+    victim: str, longer: Path, tmp_path: Path
+) -> None:
+    study, whole, out = longer, longer.with_name("whole"), tmp_path / "study"
     run = rlplast("study", study, "--out", out)
     until(lambda: ranks(out) and list(out.glob("cells/seed-1/none-*/checkpoints/step-*/COMPLETE")))
     os.kill(ranks(out)[0] if victim == "other rank" else run.pid, signal.SIGKILL)
