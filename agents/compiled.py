@@ -56,7 +56,8 @@ def chosen(config: Any) -> str:
 
 
 def _is_ours(row: Any) -> bool:
-    return str(getattr(listed_method(row), "__module__", None)).startswith("rlplast.")
+    found = listed_method(row)
+    return found is not None and found.__module__.startswith("rlplast.")
 
 
 def _reads_gradients(row: Any) -> bool:

@@ -75,11 +75,11 @@ class Encoder(nn.Module):
         low = torch.is_autocast_enabled(kind)
         x = channels_last(obs).to(torch.get_autocast_dtype(kind) if low else torch.float32)
         x = x * self.obs_scale - 0.5
-        taps: dict[str, Tensor] = {}
+        activations: dict[str, Tensor] = {}
         for name in self.order:
             layer = self.get_submodule(name)
-            x = taps[f"encoder.{name}"] = activated(layer, layer(x), self.nonlinearity[1])
-        return x.flatten(1), taps
+            x = activations[f"encoder.{name}"] = activated(layer, layer(x), self.nonlinearity[1])
+        return x.flatten(1), activations
 
 
 class Projection(nn.Module):

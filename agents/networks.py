@@ -267,14 +267,14 @@ class QNetwork(nn.Module):
         x = channels_last(obs).to(torch.get_autocast_dtype(kind) if low else torch.float32)
         if self.obs_scale != 1.0:
             x = x * self.obs_scale
-        taps: dict[str, Tensor] = {}
+        activations: dict[str, Tensor] = {}
         for name in self.order[:-1]:
             layer = self.get_submodule(name)
             if isinstance(layer, nn.Linear) and x.ndim > 2:
                 x = x.flatten(1)
-            x = taps[name] = activated(layer, layer(x), self.activation[1])
+            x = activations[name] = activated(layer, layer(x), self.activation[1])
         values = self.get_submodule(self.order[-1])(x.flatten(1))
-        return (values.softmax(1) if self.output == "softmax" else values), taps
+        return (values.softmax(1) if self.output == "softmax" else values), activations
 
 
 def orthogonal(block: Block, generator: torch.Generator, gain: float) -> Tensor:

@@ -213,16 +213,18 @@ class _TrunkNetwork(nn.Module):
 
     def _hidden(self, x: Tensor, member: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return what the heads read, and the activations of each layer; of one member or all."""
-        taps: dict[str, Tensor] = {}
+        activations: dict[str, Tensor] = {}
         if self.trunk.kind != "simba":
             for name in self._trunk_order():
                 layer = self.get_submodule(name)
-                x = taps[name] = activated(layer, _computed(layer, x, member), self.activation[1])
-            return x, taps
+                x = activations[name] = activated(
+                    layer, _computed(layer, x, member), self.activation[1]
+                )
+            return x, activations
         x = _computed(self.input, x, member)
         for i, block in enumerate(self.blocks):
-            x, taps[f"blocks.{i}.fc1"] = block(x, member)
-        return _computed(self.norm, x, member), taps
+            x, activations[f"blocks.{i}.fc1"] = block(x, member)
+        return _computed(self.norm, x, member), activations
 
 
 class Actor(_TrunkNetwork):
@@ -267,9 +269,9 @@ class Actor(_TrunkNetwork):
 
     def forward_activations(self, obs: Tensor) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
         """Return what `forward` does and the activations after each ReLU, (batch, units)."""
-        hidden, taps = self._hidden(obs if self.projection is None else self.projection(obs))
+        hidden, activations = self._hidden(obs if self.projection is None else self.projection(obs))
         mean, log_std = (at_least_float32(self.get_submodule(head)(hidden)) for head in self.heads)
-        return (mean, between(log_std, self.log_std_how, *self.bounds)), taps
+        return (mean, between(log_std, self.log_std_how, *self.bounds)), activations
 
 
 class Critic(_TrunkNetwork):
@@ -325,9 +327,9 @@ class Critic(_TrunkNetwork):
 
         Each member has its own, named like its Blocks: ``[0].fc1``, ``[1].fc1``, …
         """
-        values, taps, split = self._values(obs, action)
-        for name, tap in taps.items():
-            split |= {f"[{member}].{name}": own for member, own in enumerate(tap)}
+        values, activations, split = self._values(obs, action)
+        for name, stacked in activations.items():
+            split |= {f"[{member}].{name}": own for member, own in enumerate(stacked)}
         return values, split
 
     def _values(
@@ -343,10 +345,12 @@ class Critic(_TrunkNetwork):
         if self._one_by_one(x):
             members = [self._hidden(x, i) for i in range(self.members)]
             heads = [_computed(head, hidden, i) for i, (hidden, _) in enumerate(members)]
-            taps = {name: [taps[name] for _, taps in members] for name in members[0][1]}
-            return torch.stack(heads).squeeze(-1), taps, shared
-        hidden, taps = self._hidden(x)
-        return at_least_float32(head(hidden).squeeze(-1)), taps, shared
+            activations = {
+                name: [activations[name] for _, activations in members] for name in members[0][1]
+            }
+            return torch.stack(heads).squeeze(-1), activations, shared
+        hidden, activations = self._hidden(x)
+        return at_least_float32(head(hidden).squeeze(-1)), activations, shared
 
     def _one_by_one(self, x: Tensor) -> bool:
         """Say whether members are computed one after the other.

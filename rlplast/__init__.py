@@ -9,7 +9,7 @@
 - `units`, `record`: get the hidden units of a model, and their activations.
 - `Method`, `method`, `Assign`, `Scale`: write a method of your own.
 - `optimizer`, `register_kind`: add an optimizer or a kind of run of your own.
-- `RlplastError`: what these raise; `ConfigError` and `Interrupted` (Ctrl-C) are of it.
+- `RlplastError`: base of the errors that these raise, such as `ConfigError` and `Interrupted`.
 """
 
 import importlib

@@ -58,9 +58,9 @@ def _cells(side: Side, eager: Side, count: int) -> str:
         return f"{side.problem.replace('|', '/')} | | |"
     middle, least, most = (1e3 * f(side.times) for f in (statistics.median, min, max))
     saved = statistics.median(eager.times) - middle / 1e3
-    pays = f"{side.setup / saved:,.0f} updates" if saved > 0 else "never"
+    breaks_even = f"{side.setup / saved:,.0f} updates" if saved > 0 else "never"
     times = f"{middle:.3g} ({least:.3g} to {most:.3g}) | {side.setup:.1f}"
-    return f"{times} | {duration(side.seconds(count))} | {'' if side is eager else pays}"
+    return f"{times} | {duration(side.seconds(count))} | {'' if side is eager else breaks_even}"
 
 
 def conclusion(key: str, choice: str, sides: Mapping[str, Side], count: int) -> str:

@@ -34,7 +34,7 @@ def import_optional(name: str, extra: str) -> ModuleType:
 
 
 def callable_package(package: str, module: str) -> None:
-    """Let a package be called as the function of its name in one of its modules is.
+    """Let a package be called as a function: `rlplast.study(…)` calls ``study`` of its module api.
 
     Args:
         package: such as ``rlplast.study``.

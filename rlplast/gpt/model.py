@@ -196,11 +196,11 @@ class GPT(nn.Module):
         Activations are (batch·time, 4·width) each, named ``h.0.mlp.c_fc`` and so on: every token is
         a sample.
         """
-        x, taps = self._embed(tokens), {}
+        x, activations = self._embed(tokens), {}
         for i, block in enumerate(self.h):
             x, hidden = block(x)
-            taps[f"h.{i}.mlp.c_fc"] = hidden.flatten(0, 1)
-        return self.lm_head(self.ln_f(x)), taps
+            activations[f"h.{i}.mlp.c_fc"] = hidden.flatten(0, 1)
+        return self.lm_head(self.ln_f(x)), activations
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

@@ -167,8 +167,8 @@ def measure_run(
         if batch is not None:
             of_hidden = any(name in (*OF_TAPS, *OF_FEATURES) for name in names)
             # A network of one scalar has no hidden layers.
-            if of_hidden and (taps := _with_activations(trainable, key, batch)):
-                found |= _features(taps, names)
+            if of_hidden and (activations := _with_activations(trainable, key, batch)):
+                found |= _features(activations, names)
             if network.trainable() and any(name in OF_GRADIENTS for name in names):
                 found |= _gradients(network, trainable.loss(key, batch), names)
             if network.trainable() and any(name in OF_CURVATURE for name in names):
@@ -282,28 +282,33 @@ def _units(network: Network, names: list[str]) -> dict[str, Tensor | float]:
 
 
 @torch.no_grad()
-def _features(taps: Activations, names: list[str]) -> dict[str, Tensor | float]:
+def _features(activations: Activations, names: list[str]) -> dict[str, Tensor | float]:
     values: dict[str, Tensor | float] = {}
     for name in names:
         metric = get("metrics", name).target
         if name == "activation_histogram":
-            values |= {f"{name}/{what}": value for what, value in metric(taps).logged().items()}
+            values |= {
+                f"{name}/{what}": value for what, value in metric(activations).logged().items()
+            }
         elif name in OF_TAPS:
-            values[name] = metric(taps)
+            values[name] = metric(activations)
             if name in BY_LAYER:
-                values |= {f"{name}/{layer}": metric({layer: tap}) for layer, tap in taps.items()}
+                values |= {
+                    f"{name}/{layer}": metric({layer: activation})
+                    for layer, activation in activations.items()
+                }
         elif name in OF_FEATURES:
-            for member, own in _by_member(taps).items():
+            for member, own in _by_member(activations).items():
                 values["/".join([name, *member])] = metric(last_features(own))
     return values
 
 
-def _by_member(taps: Activations) -> dict[tuple[str, ...], dict[str, Tensor]]:
+def _by_member(activations: Activations) -> dict[tuple[str, ...], dict[str, Tensor]]:
     """Split the activations of a stacked network by member: ``[0].fc1`` belongs to ``[0]``."""
     found: dict[tuple[str, ...], dict[str, Tensor]] = {}
-    for name, tap in taps.items():
+    for name, activation in activations.items():
         member = (name.partition(".")[0],) if name.startswith("[") else ()
-        found.setdefault(member, {})[name] = tap
+        found.setdefault(member, {})[name] = activation
     return found
 
 

@@ -85,13 +85,13 @@ class Chain(nn.Sequential):
 
     def forward_activations(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return logits (n, classes) and the activations after each hidden layer's nonlinearity."""
-        taps: dict[str, Tensor] = {}
+        activations: dict[str, Tensor] = {}
         for name, layer in self.named_children():
             x = layer(x)
             own, mark, kind = name.rpartition("_")
             if mark + kind in _ACTIVATIONS:
-                taps[own] = x
-        return x, taps
+                activations[own] = x
+        return x, activations
 
 
 def chain(

@@ -330,18 +330,20 @@ def model_taps(module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]
     own = getattr(module, "forward_activations", None)
     if own is not None:
         return own(x)
-    taps: dict[str, Tensor] = {}
+    activations: dict[str, Tensor] = {}
     handles = [
-        layer.register_forward_hook(partial(_keep, taps, name))
+        layer.register_forward_hook(partial(_keep, activations, name))
         for name, layer in module.named_modules()
         if isinstance(layer, ACTIVATIONS)
     ]
     try:
-        return module(x), taps
+        return module(x), activations
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _keep(taps: dict[str, Tensor], name: str, layer: nn.Module, args: Any, out: Tensor) -> None:
-    taps[name] = out.mT if out.ndim == 3 else out  # tokens come as (n, tokens, units)
+def _keep(
+    activations: dict[str, Tensor], name: str, layer: nn.Module, args: Any, out: Tensor
+) -> None:
+    activations[name] = out.mT if out.ndim == 3 else out  # tokens come as (n, tokens, units)

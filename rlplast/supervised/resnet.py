@@ -88,13 +88,13 @@ class ResNet18(nn.Module):
     def forward_activations(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return logits and the activations after each ReLU, by the conv or linear before it."""
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        taps = {"conv1": x}
+        activations = {"conv1": x}
         for i in range(1, len(_STRIDES) + 1):
             for j, block in enumerate(self.get_submodule(f"layer{i}").children()):
                 x, inside = block(x)
-                taps |= {f"layer{i}.{j}.conv1": inside, f"layer{i}.{j}.conv2": x}
+                activations |= {f"layer{i}.{j}.conv1": inside, f"layer{i}.{j}.conv2": x}
         x = torch.flatten(F.adaptive_avg_pool2d(x, 1), 1)
         for name in self.hidden:
             layer = self.get_submodule(name)
-            x = taps[name] = activated(layer, layer(x), torch.relu_)
-        return self.head(x), taps
+            x = activations[name] = activated(layer, layer(x), torch.relu_)
+        return self.head(x), activations

@@ -147,11 +147,11 @@ class ViT(nn.Module):
         """Return logits and each MLP's activation after its GELU, (n, units, tokens)."""
         x = self._tokens(x)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], 1) + self.pos_embed
-        taps: dict[str, Tensor] = {}
+        activations: dict[str, Tensor] = {}
         for i, block in enumerate(self.blocks):
             x, inside = block(x)
-            taps[f"blocks.{i}.mlp.fc1"] = inside.mT
-        return self.head(self.norm(x[:, 0])), taps
+            activations[f"blocks.{i}.mlp.fc1"] = inside.mT
+        return self.head(self.norm(x[:, 0])), activations
 
 
 class FireViT(ViT):

@@ -189,11 +189,16 @@ def _start(config: Path, run: Path) -> subprocess.Popen[bytes]:
     if not begun:  # killed before there was anything to resume
         shutil.rmtree(run, ignore_errors=True)
     words = ["resume", str(run)] if begun else ["train", str(config), "--out", str(run)]
-    with run.with_suffix(".log").open("ab") as log:
+    return started(words, run.with_suffix(".log"))
+
+
+def started(words: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a command of rlplast in a process group of its own."""
+    with log.open("ab") as out:
         return subprocess.Popen(
             [sys.executable, "-m", "rlplast.cli.main", *words],
-            stdout=log,
-            stderr=log,
+            stdout=out,
+            stderr=out,
             start_new_session=True,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )

@@ -30,7 +30,7 @@ from rlplast.run.config_file import read_config
 from rlplast.run.shipped import find_config
 from rlplast.study.api import read_study_config
 from rlplast.study.spec import runs_of
-from tests.crash.kill_resume import SHORT, SHORT_OF, first_difference
+from tests.crash.kill_resume import SHORT, SHORT_OF, first_difference, started
 
 HOOK_KEYS = ("hooks", "layers", "penalties")  # what a study is about stays as it is
 START_SECONDS = 8.0  # imports, plan and building, before the first cell trains
@@ -97,14 +97,7 @@ def _shortened(name: str, seeds: int, total: str | None) -> str:
 
 def _start(config: Path, study: Path, jobs: int) -> subprocess.Popen[bytes]:
     words = ["study", str(config), "--out", str(study), "--jobs", str(jobs)]
-    with study.with_suffix(".log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "rlplast.cli.main", *words],
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
+    return started(words, study.with_suffix(".log"))
 
 
 def _run_killed(

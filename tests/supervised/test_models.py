@@ -1,4 +1,4 @@
-"""Models: shapes, taps, laws, sizes, images and keys."""
+"""Models: shapes, activations, initializers, sizes, images and keys."""
 
 import math
 import sys

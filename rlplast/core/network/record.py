@@ -49,18 +49,18 @@ class Recorder:
         self.on = True
         self._found: dict[str, list[Tensor]] = {}
         self._forward: set[str] = set()  # groups that were seen outside a backward pass
-        taps: dict[ActivationPoint, list[UnitGroup]] = {}
+        points: dict[ActivationPoint, list[UnitGroup]] = {}
         for group in groups:
-            taps.setdefault(group.point, []).append(group)  # type: ignore[arg-type]
+            points.setdefault(group.point, []).append(group)  # type: ignore[arg-type]
         self._handles = [
-            network.module.get_submodule(tap.path).register_forward_hook(
-                partial(self._keep, tap, [g.name for g in own])
+            network.module.get_submodule(point.path).register_forward_hook(
+                partial(self._keep, point, [g.name for g in own])
             )
-            for tap, own in taps.items()
+            for point, own in points.items()
         ]
 
     def _keep(
-        self, tap: ActivationPoint, names: list[str], module: nn.Module, args: Any, out: Any
+        self, point: ActivationPoint, names: list[str], module: nn.Module, args: Any, out: Any
     ) -> None:
         if not self.on or (self.training_only and not torch.is_grad_enabled()):
             return
@@ -70,7 +70,7 @@ class Recorder:
             elif names[0] in self._forward:
                 return
         with torch.no_grad():
-            for name, value in zip(names, tap.read(out), strict=True):
+            for name, value in zip(names, point.read(out), strict=True):
                 self._found.setdefault(name, []).append(value)
 
     def take(self) -> Mapping[str, Tensor]:

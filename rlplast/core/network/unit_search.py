@@ -321,7 +321,7 @@ def _groups_of(
         heads = spec.heads > 0
         space = size if rows[0].kind == "conv" else 0
         more = found.between, found.spec.norms, found.module
-        tap = ActivationPoint(found.anchor, found.steps, space, stacked, *more)
+        point = ActivationPoint(found.anchor, found.steps, space, stacked, *more)
         yield UnitGroup(
             name=name,
             size=size,
@@ -330,7 +330,7 @@ def _groups_of(
             outgoing=tuple(Part(b, 1, b.view.shape[1] // size) for b in columns),
             activation=None if heads else name,
             nonlinearity="heads" if heads else found.nonlinearity,
-            point=None if heads else tap,
+            point=None if heads else point,
         )
 
 
