@@ -509,7 +509,7 @@ class OffPolicyAgent(ABC):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is said as a run begins."""
+        """The notes to print when a run begins."""
         return self.experience.replay.notes
 
     @property

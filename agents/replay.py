@@ -483,7 +483,7 @@ class Replay:
     def _candidates(
         self, count: int, rng: np.random.Generator, sampling: SampleWeightDecay | None
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Draw environments and rows over all rows behind the heads, uniformly or as said."""
+        """Draw environments and rows over all rows behind the heads, uniformly or by `sampling`."""
         lengths = self._written - 1 - self._oldest()
         ends = np.cumsum(lengths)
         if ends[-1] <= 0:

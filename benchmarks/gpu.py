@@ -49,13 +49,22 @@ INSIDE: dict[str, dict[str, Any]] = {
     "cbp": {"hooks": [{"method": "cbp", "every": "1 updates"}]},
     "lifecycle": {"layers": [{"method": "lifecycle"}]},
 }
+LONG = {"stream": {"name": "single_task", "epochs": 100_000}}
 TRAINERS: dict[str, dict[str, Any]] = {
-    "supervised/fire_cifar10_resnet18": {"stream": {"name": "single_task", "epochs": 100_000}},
+    "supervised/fire_cifar10_resnet18": LONG,
+    "supervised/fire_cifar100_vit": LONG,
     "gpt/fire_a42_phase1": {"batch_size": 32, "micro_batch": None},
 }
+LIKE = {"supervised/fire_cifar10_resnet18": "cifar10", "supervised/fire_cifar100_vit": "cifar100"}
 TINY: dict[str, dict[str, Any]] = {  # of a pretended device
+    "supervised/fire_cifar100_vit": {"batch_size": 16},
     "supervised/fire_cifar10_resnet18": {"model.width": 4, "model.hidden": [16]},
     "gpt/fire_a42_phase1": {"model.layers": 2, "model.width": 48, "model.context": 8},
+}
+QUIET = {
+    "evaluate": {"every": None},
+    "metrics": {"every": None},
+    "checkpoint": {"every": "10%"},
 }
 PRECISIONS: dict[str, dict[str, Any]] = {
     "fp32": {"precision": "fp32"},
@@ -101,25 +110,29 @@ def agent_of(network: str, inside: str, how: str) -> Any:
     return agent
 
 
+def trainer_keys(name: str, accelerate: str, pretend: bool) -> dict[str, Any]:
+    """Return a config's keys for a classifier or a GPT, with data that need no file."""
+    keys: dict[str, Any] = {"device": "cuda", "threads": 8, "hooks": [], "accelerate": accelerate}
+    data: Any = {"corpora": {"wikitext": "embedded/stdlib"}}
+    if name.startswith("supervised"):  # ten batches
+        data = {"data": {"name": "random", "examples": 2560, "like": LIKE[name]}}
+    return keys | TRAINERS[name] | (TINY[name] if pretend else {}) | data
+
+
 def trainer_of(name: str, precision: str, accelerate: str, pretend: bool) -> Any:
-    """Return a classifier or a GPT, with data that need no file."""
+    """Return a classifier or a GPT."""
     from rlplast.run.timing import built
 
-    keys: dict[str, Any] = {"device": "cuda", "threads": 8, "hooks": [], "accelerate": accelerate}
-    keys |= TRAINERS[name] | PRECISIONS[precision] | (TINY[name] if pretend else {})
-    data: Any = {"corpora": {"wikitext": "embedded/stdlib"}}
-    if name.startswith("supervised"):
-        data = {"data": {"name": "random", "examples": 2560}}  # ten batches
-    return built(name, keys | data)[0]
+    return built(name, trainer_keys(name, accelerate, pretend) | PRECISIONS[precision])[0]
 
 
-def steps(trainer: Any) -> Callable[[int], None]:
-    """Return what makes so many updates of a classifier or a GPT."""
+def repeated(step: Callable[[], object]) -> Callable[[int], None]:
+    """Return what makes so many updates, and waits for them."""
     import torch
 
     def run(count: int) -> None:
         for _ in range(count):
-            trainer.step()
+            step()
         torch.cuda.synchronize()
 
     return run
@@ -136,8 +149,8 @@ def rate(run: Callable[[int], object], count: int) -> float:
     return count / statistics.median(seconds)
 
 
-def launches(run: Callable[[int], object], count: int) -> float:
-    """Return the kernels and graphs that an update launches, by torch's profiler."""
+def profiled(run: Callable[[int], object], count: int) -> dict[str, float]:
+    """Return launches of kernels and graphs, and milliseconds of kernels, by torch's profiler."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -145,7 +158,24 @@ def launches(run: Callable[[int], object], count: int) -> float:
         run(count)
     torch.cuda.synchronize()
     names = ("cudaLaunchKernel", "cudaGraphLaunch", "cuLaunchKernel", "cudaLaunchKernelExC")
-    return sum(row.count for row in seen.key_averages() if row.key in names) / count
+    rows = seen.key_averages()
+    return {
+        "launches": sum(row.count for row in rows if row.key in names) / count,
+        "GPU ms": sum(row.self_device_time_total for row in rows) / count / 1000,
+    }
+
+
+def host_ms(step: Callable[[], object], count: int) -> float:
+    """Return the milliseconds until an update is launched: few, so that no queue is full."""
+    import torch
+
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(count):
+        step()
+    milliseconds = 1000 * (time.perf_counter() - started) / count
+    torch.cuda.synchronize()
+    return milliseconds
 
 
 def pretended_launches(run: Callable[[int], object], count: int) -> float:
@@ -188,24 +218,45 @@ def equal(network: str, inside: str, count: int) -> str:
     return f"{bad} of {len(found[0])} tensors differ" if bad else "equal"
 
 
-def resumed(network: str, how: str) -> str:
-    """Say whether a run that was killed ends as one that was not."""
+def agent_resumed(network: str, how: str) -> str:
+    """Say whether an agent's run that was killed ends as one that was not."""
     import dataclasses
 
+    config = dataclasses.asdict(config_of(network, "nothing", how))
+    config |= QUIET | {"total": "1200 env_steps"}
+    config["agent"] |= {"accelerate": how, "buffer_size": 2000}
+    return resumed(config, 1300)
+
+
+def trainer_resumed(name: str, how: str, pretend: bool) -> str:
+    """Say the same of a classifier's or a GPT's; `how` is off or graph, and deterministic."""
+    import dataclasses
+
+    from rlplast.run.config_file import read_config
+
+    accelerate, _, deterministic = how.partition(", ")
+    keys = trainer_keys(name, accelerate, pretend) | QUIET | {"deterministic": bool(deterministic)}
+    if name.startswith("supervised"):
+        keys |= {"stream": {"name": "single_task", "epochs": 4}}
+    else:
+        keys |= {"total": "40 updates"}
+    return resumed(dataclasses.asdict(read_config(name, keys)), 25)
+
+
+def resumed(config: Any, killed_after: int) -> str:
+    """Say whether a run that is killed after so many steps ends as one that is not."""
     from rlplast.run import api
     from tests.runs import Killed, at_step, final, kill
 
-    config = dataclasses.asdict(config_of(network, "nothing", how))
-    config |= {"total": "1200 env_steps", "evaluate": {"every": None}, "metrics": {"every": None}}
-    config["agent"] |= {"accelerate": how, "buffer_size": 2000}
-    config["checkpoint"] = {"every": "10%"}
     with tempfile.TemporaryDirectory() as folder:
         whole, cut = Path(folder, "whole"), Path(folder, "cut")
         api.train(config, whole)
         try:
-            api.train(config, cut, observer=at_step(1300, kill))
+            api.train(config, cut, observer=at_step(killed_after, kill))
         except Killed:
             api.resume(cut)
+        else:
+            return "was not killed"
         return "equal" if final(whole) == final(cut) else "differs"
 
 
@@ -271,7 +322,9 @@ def measure(note: Notes, turn: int, compared: int, pretend: bool) -> None:
     for number in () if pretend else (1, 2, 4, 8):
         note.found_by(processes, "updates/s together", f"{number} processes", of=(number, turn))
     for network, how in itertools.product(("dqn nature 32", "sac 2 × 256"), ("off", "graph")):
-        note.found_by(resumed, "kill and resume", network, how, of=(network, how))
+        note.found_by(agent_resumed, "kill and resume", network, how, of=(network, how))
+    for name, how in itertools.product(TRAINERS, ("off", "graph", "off, deterministic")):
+        note.found_by(trainer_resumed, "kill and resume", name, how, of=(name, how, pretend))
     for network, inside in itertools.product(NETWORKS, INSIDE):
         note.found_by(equal, "graph and off", network, inside, of=(network, inside, compared))
     if pretend:
@@ -283,15 +336,18 @@ def measure(note: Notes, turn: int, compared: int, pretend: bool) -> None:
 
 
 def measure_updates(
-    note: Notes, run: Callable[[int], object], turn: int, pretend: bool, *key: str
+    note: Notes, step: Callable[[], object], turn: int, pretend: bool, *key: str
 ) -> None:
-    """Measure rate and launches of updates; on a pretended device the latter alone."""
+    """Measure updates: rate, launches, time of host and GPU; on a pretended device launches."""
+    run = repeated(step)
     if pretend:
         run(8)  # which set things up
         note("launches", *key, value=pretended_launches(run, 4))
-    else:
-        note("updates/s", *key, value=rate(run, turn))
-        note("launches", *key, value=launches(run, 4))
+        return
+    note("updates/s", *key, value=rate(run, turn))
+    note("host ms", *key, value=host_ms(step, 4))
+    for what, value in profiled(run, 4).items():
+        note(what, *key, value=value)
 
 
 def measure_trainer(note: Notes, turn: int, pretend: bool, *key: str) -> None:
@@ -305,17 +361,15 @@ def measure_trainer(note: Notes, turn: int, pretend: bool, *key: str) -> None:
             if first:
                 trainer.model.to(memory_format=torch.contiguous_format)
             key = (name, precision, how + ", channels first" * first)
-            measure_updates(note, steps(trainer), turn, pretend, *key)
+            measure_updates(note, trainer.step, turn, pretend, *key)
             trainer.close()
 
 
 def measure_agent(note: Notes, turn: int, pretend: bool, *key: str) -> None:
     """Measure a DQN or a SAC."""
-    from rlplast.run.timing import updates
-
     with note.problems_of(*key):
         agent = agent_of(*key)
-        measure_updates(note, updates(agent), turn, pretend, *key)
+        measure_updates(note, agent.update, turn, pretend, *key)
         if not pretend:  # where tests/pretend/test_waits.py counts them
             note("waits", *key, value=waits(agent, 20))
         agent.close()
@@ -344,9 +398,7 @@ def main() -> None:
         parser.error("PyTorch sees no GPU here: try --pretend")
     warnings.simplefilter("ignore")
     if args.one is not None:  # one of several processes
-        from rlplast.run.timing import updates
-
-        print(rate(updates(agent_of("sac 2 × 256", "nothing", "graph")), args.one))
+        print(rate(repeated(agent_of("sac 2 × 256", "nothing", "graph").update), args.one))
         return
     measure(Notes(args.out), args.updates, args.equal, args.pretend)
 

@@ -87,7 +87,7 @@ class EnvSpec:
         success_return: return from which an episode counts as a success, where the field
             defines one.
         obs_scale: what networks multiply observations by: 1/255 for pixels.
-        clip_rewards: whether agents learn from the sign of rewards, unless they are told.
+        clip_rewards: whether agents learn from the sign of rewards, unless their config sets it.
         repeat_first: what a stack holds before an episode's start: its first observation, or
             zeros.
         changes: whether it changes as its episodes pass, so that a new one is not the one trained
@@ -208,7 +208,7 @@ class Simulator(_World, Protocol):
         """Return all that decides the future, as a copy, but for the generator.
 
         Raises:
-            CannotContinue: if it cannot be told; then a resume begins a new episode.
+            CannotContinue: if the state cannot be read; then a resume begins a new episode.
         """
         ...
 

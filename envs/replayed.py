@@ -15,7 +15,7 @@ __all__ = ["Episode", "give_generator"]
 
 
 class Episode:
-    """What the environment inside all wrappers was told since its reset, which gets a seed."""
+    """What the environment inside all wrappers was given since its reset, which gets a seed."""
 
     def __init__(self, env: Any, rng: np.random.Generator, longest: int) -> None:
         """Listen to `env`; `rng` gives seeds, and `longest` is how many actions are kept."""

@@ -12,7 +12,7 @@ from typing import Any
 
 __all__ = ["main"]
 
-_LATE = 5.0  # seconds that nothing need be said, as long as a disk is not slow
+_LATE = 5.0  # seconds without a line, as long as a disk is not slow
 
 
 def main() -> int:

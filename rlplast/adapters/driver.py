@@ -88,7 +88,7 @@ class Driver:
         measuring: the metrics; None without any.
 
     Raises:
-        ConfigError: if a list cannot be read, hooks wait for a value that they are never told,
+        ConfigError: if a list cannot be read, hooks wait for a value that never comes,
             `total` is no number with a unit, `seed` is no whole number, or there is a loss without
             a probe.
     """

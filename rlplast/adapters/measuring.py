@@ -215,7 +215,7 @@ def refuse_conditions(hooks: Sequence[Mapping[str, Any]]) -> None:
     for i, hook in enumerate(hooks):
         if hook.get("when") is not None:
             raise ConfigError(
-                f"hooks[{i}] ({hook.get('method')}).when = {hook['when']!r}: a callback is not "
-                "told what its trainer measures; allowed are at, every, on (in a loop of your own, "
-                "rlplast.Hooks.observe is told)"
+                f"hooks[{i}] ({hook.get('method')}).when = {hook['when']!r}: a callback does "
+                "not get what its trainer measures; allowed are at, every, on (or a loop of your "
+                "own, which passes values to rlplast.Hooks.observe)"
             )

@@ -1,4 +1,4 @@
-"""What is said and drawn when a run has ended."""
+"""What is printed and drawn when a run has ended."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _WIDE = 100  # columns
 def finish(run: Run) -> None:
     """Print a run's receipts and last scores, and draw ``plot.png`` into its folder.
 
-    The run has ended well, so what is wrong with its lines is said and no more.
+    The run has ended well, so what is wrong with its lines is only a warning.
     """
     try:
         _finish(run)

@@ -80,7 +80,7 @@ class Rows(Progress):
     Args:
         now: a clock, in seconds.
         bar: columns of a bar, at most.
-        stays: whether the last rows stay, or are said, after `shown`.
+        stays: whether the last rows stay, or are printed, after `shown`.
 
     Attributes:
         details: what a line under the first row says, the most important first.
@@ -120,7 +120,7 @@ class Rows(Progress):
             number: of the task.
             done: how much of `total` is done.
             total: the whole.
-            unit: what its rate is counted in; without one the rate is not said.
+            unit: what its rate is counted in; without one no rate is shown.
             scale: how many of that unit `done` has, each.
         """
         task, now = next(task for task in self.tasks if task.id == number), self.get_time()
@@ -201,7 +201,7 @@ class Rows(Progress):
 
 @contextmanager
 def counted_shown(*columns: str | ProgressColumn) -> Iterator[Callable[..., None]]:
-    """Show a count on a terminal; yields what is to be told of more, and of the whole if known."""
+    """Show a count on a terminal; yields what takes how much more is done, and the whole."""
     bar = Progress(*columns, console=new_console(stderr=True), disable=not sys.stderr.isatty())
     task = bar.add_task("", total=None)
     with bar:
@@ -210,6 +210,6 @@ def counted_shown(*columns: str | ProgressColumn) -> Iterator[Callable[..., None
 
 @contextmanager
 def step_shown() -> Iterator[Callable[[str], None]]:
-    """Show on stderr what is done while the block runs; yields what is to be told of it."""
+    """Show on stderr what is done while the block runs; yields a function that takes the text."""
     with Rows(stays=False).shown() as rows:
         yield lambda text: setattr(rows, "details", [text])

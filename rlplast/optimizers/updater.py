@@ -39,7 +39,7 @@ class Updater:
         self._lr = torch.zeros((), device=parameters[0].device if parameters else None)
         self._first = False
         self._make()
-        if config.first_phase is not None:  # what is wrong with `name` is said before it begins
+        if config.first_phase is not None:  # what is wrong with `name` is an error before it begins
             self._first = True
             self._make()
 

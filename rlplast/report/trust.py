@@ -104,7 +104,7 @@ NAMED = 12  # arms that a sentence names
 
 
 def verdict_words(summary: Summary) -> list[str]:
-    """Return in words which arms differ from the baseline, and what cannot be said.
+    """Return in words which arms differ from the baseline, and what cannot be judged.
 
     A paragraph on the mean over all tasks if there are rows of that with a test; then one per task,
     of the arms and tasks that are not in it.
@@ -131,7 +131,7 @@ def verdict_words(summary: Summary) -> list[str]:
 
 
 def _of_task(rows: Sequence[SummaryRow], over_all: Set[str], baseline: str) -> list[str]:
-    """Return what is said of a task's arms but those of which all tasks together have a test."""
+    """Return sentences on a task's arms, but for those of which all tasks together have a test."""
     own = [row for row in rows if row.arm not in {*over_all, baseline}]
     if any(row.improvement is not None for row in own):
         return [_paragraph(own, rows, baseline, 1 if higher_is_better(rows[0].score) else -1)]

@@ -269,7 +269,7 @@ def _answers(request: bytes, seconds: float) -> tuple[list[dict[str, str]], str]
 
 
 def _reason(code: int, stderr: str) -> str:
-    """Return why a process ended, from its exit code and what it said on stderr."""
+    """Return why a process ended, from its exit code and its stderr."""
     _, killed = exit_of(code)
     if not killed:
         return (stderr.strip().splitlines() or [f"its process ended with exit code {code}"])[-1]

@@ -5,7 +5,7 @@ saved.
 
 - `say`, `warn`: a line on stdout, or on stderr.
 - `visible`: a text as both print it: what a terminal would obey is shown as an escape.
-- `exit_code`: that of a block, whose error is said.
+- `exit_code`: that of a block, whose error is printed.
 """
 
 import re
@@ -52,7 +52,7 @@ def warn(text: str, file: TextIO | None = None) -> None:
 
 
 def exit_code(run: Callable[[], int]) -> int:
-    """Return what `run` returns, or the exit code of the error it ends with, which is said."""
+    """Return what `run` returns, or the exit code of the error it ends with, which is printed."""
     try:
         return run()
     except RlplastError as error:

@@ -33,7 +33,7 @@ from rlplast.training.run_folder import numbered
 
 __all__ = ["lead", "main", "run_cell"]
 
-_PATIENCE = 120.0  # seconds for a process that was told to stop to leave the run's folder
+_PATIENCE = 120.0  # seconds for a process that was asked to stop to leave the run's folder
 _NOTICED = 20.0  # seconds in which the first sees by itself that another one has failed
 
 

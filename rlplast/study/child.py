@@ -91,7 +91,7 @@ def start(job: Job, gpu: str | None = None) -> subprocess.Popen[bytes]:
         OSError: if the program or the log cannot be opened.
     """
     begin_log(job)
-    with open(Path(job.folder, job.log), "ab") as out, deaf():
+    with open(Path(job.folder, job.log), "ab") as out, signals_blocked():
         return subprocess.Popen(
             job.command,
             stdin=subprocess.DEVNULL,
@@ -120,7 +120,7 @@ def environment(job: Job, gpu: str | None = None) -> dict[str, str]:
 
 
 def visible_gpus() -> list[str]:
-    """Return the names (numbers, UUIDs) of GPUs that this process is told to see, if it is."""
+    """Return the names (numbers, UUIDs) of GPUs that this process may see, if they are named."""
     names = os.environ.get(_GPUS, "").split(",")
     return [name.strip() for name in names if name.strip()]
 
@@ -150,8 +150,8 @@ def threads(number: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def deaf() -> Iterator[None]:
-    """Start processes that pass over SIGUSR2 and SIGHUP.
+def signals_blocked() -> Iterator[None]:
+    """Start processes that ignore SIGUSR2 and SIGHUP.
 
     Slurm warns all processes of a job with the first, and a terminal that closes sends the second.
     Either would end a command: they are for the process that started it. A blocked signal is

@@ -294,7 +294,7 @@ class LocalBackend(Backend):
         """Start the server if there is none yet."""
         slow = [name for name in _SLOW if name in sys.modules]
         self._context.set_forkserver_preload([self._main.__module__, *slow])
-        with _environment_of_server(self._threads), child.deaf():
+        with _environment_of_server(self._threads), child.signals_blocked():
             forkserver.ensure_running()
 
     def ended(self, handle: Any) -> tuple[int, str] | None:

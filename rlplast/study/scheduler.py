@@ -20,7 +20,7 @@ from rlplast.study.plan import Cell
 
 __all__ = ["CellSource", "Failure", "Progress", "Stopped", "pending", "run_cells"]
 
-MESSAGE = "rlplast: "  # begins the last line of a cell that said what was wrong
+MESSAGE = "rlplast: "  # begins the last line of a cell that names what was wrong
 CONFIG_ERROR = 2  # trying again would say the same
 
 
@@ -220,7 +220,7 @@ class _Run:
 
 
 def _reason(code: int, log: Path) -> str:
-    """Return why a cell failed: its own message, or its exit code and the last line it said."""
+    """Return why a cell failed: its own message, or its exit code and the last line of its log."""
     text = log.read_text(errors="replace") if log.exists() else ""
     last = ([line.strip() for line in text.splitlines() if line.strip()] or [""])[-1]
     if last.startswith(MESSAGE):

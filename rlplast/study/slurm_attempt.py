@@ -116,7 +116,7 @@ class Attempt:
 
         Slurm's warning waits meanwhile: what it interrupts is a sleep.
         """
-        with child.deaf():
+        with child.signals_blocked():
             for cell, result in list(left.items()):
                 ended = self._see(cell)
                 if ended is not None:

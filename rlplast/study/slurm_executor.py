@@ -39,7 +39,7 @@ from rlplast.training.run_folder import numbered, write_text
 
 __all__ = ["SlurmBackend", "make"]
 
-_JOBS = 32  # at once, where nothing is said
+_JOBS = 32  # at once, by default
 _AGAIN = 10  # times that a job is queued again: by submitit at a time limit, and by this
 _FRESH = 15.0  # seconds for which Slurm's answer about all jobs holds
 _SOON = 2.0  # the same, where the end of a job is near
@@ -57,7 +57,7 @@ def make(threads: int, options: Mapping[str, Any], jobs: int | None) -> "tuple[S
         options: ``slurm``: parameters of sbatch as submitit names them (partition, account, qos,
             mem, gpus_per_node, constraint, …), of which ``time``, whole minutes, must be there;
             ``cells``: how many share a Slurm job.
-        jobs: cells at once, if that is said.
+        jobs: cells at once; None for the default.
 
     Raises:
         ConfigError: if submitit or Slurm is missing, Slurm does not answer, or a parameter is not

@@ -75,7 +75,7 @@ def check_parameters(given: Any, names: Collection[str]) -> dict[str, Any]:
 
 
 def _check_time(minutes: Any, warning: int) -> None:
-    """Check that a job may work for a while before it is told to save."""
+    """Check that a job may work for a while before it is asked to save."""
     if type(minutes) is not int or minutes < 1:
         raise ConfigError(
             f"executor slurm: slurm.time is {minutes!r}: give the jobs' time limit in whole "
@@ -84,7 +84,7 @@ def _check_time(minutes: Any, warning: int) -> None:
     least = -(-(_LEAST + _EARLY + warning) // 60)
     if minutes < least:
         raise ConfigError(
-            f"executor slurm: slurm.time is {minutes}, {60 * minutes} s: a job is told to save "
+            f"executor slurm: slurm.time is {minutes}, {60 * minutes} s: a job is asked to save "
             f"{warning} s before its end (signal_delay_s), by Slurm up to {_EARLY} s earlier, "
             f"which leaves {max(0, 60 * minutes - warning - _EARLY)} s a try: allowed is {least} "
             "minutes or more"

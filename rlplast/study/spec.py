@@ -168,7 +168,7 @@ class StudyConfig(Section):
         return list(self.seeds)
 
     def task_list(self) -> dict[str, dict[str, Any]]:
-        """Return each task's name and its values by dotted key; one without a name if none is said.
+        """Return each task's name and values by dotted key; one without a name if none is given.
 
         Raises:
             ConfigError: for values that are no mapping.

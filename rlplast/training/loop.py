@@ -79,7 +79,7 @@ class Loop:
     _taken: checkpoint.Snapshot | None = None  # the newest snapshot
     _background: Background = field(default_factory=Background)  # writes it
     _best: Best | None = None
-    _held_back: Clock | None = None  # up to where hooks fired, if the run was at its end
+    _fired_until: Clock | None = None  # up to where hooks fired, if the run was at its end
     _pending: Clock | None = None  # the clock before a step after which nothing was done yet
     _unread: dict[str, float] = field(default_factory=dict)  # measured, not yet shown to hooks
     _seconds: float = 0.0
@@ -104,9 +104,9 @@ class Loop:
                 self._checkpoint()
                 self._settle()  # one precedes the first update
                 self._fire(None, trainable.clock)
-            elif self._held_back is not None:  # what fell on the end of the run before it grew
-                self._fire(self._held_back, trainable.clock)
-                self._held_back = None
+            elif self._fired_until is not None:  # what fell on the end of the run before it grew
+                self._fire(self._fired_until, trainable.clock)
+                self._fired_until = None
             if self._unread:
                 self._observe(trainable.clock)
             while self._pending is not None or not self.done():
@@ -385,7 +385,7 @@ class Loop:
         self.trainable.load_files(path)
         self.hooks.load_state_dict(state["hooks"])
         getattr(self.measure, "load_state_dict", dict)(state.get("measured", {}))
-        self._held_back = self.hooks.held_back(state["hooks"], self.trainable.clock)
+        self._fired_until = self.hooks.fired_until(state["hooks"], self.trainable.clock)
         self.folder.cut(state["lengths"], state.get("checksums", {}))
         self._best = Best(**state["best"]) if state.get("best") else None
         if distributed.rank() == 0:

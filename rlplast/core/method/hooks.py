@@ -233,7 +233,7 @@ class Hooks:
                 names = [n.name for n in hook.networks]
                 hook.schedule.when.check_found(values, names, f"{hook.label}.when")
 
-    def held_back(self, state: Mapping[str, Any], clock: Clock) -> Clock | None:
+    def fired_until(self, state: Mapping[str, Any], clock: Clock) -> Clock | None:
         """Return the clock up to which a run that ended at `clock` has fired.
 
         It fired nothing at its end. None if this run has nothing to catch up on.

@@ -109,7 +109,7 @@ class Penalties:
     ) -> None:
         networks = {networks.name: networks} if isinstance(networks, Network) else networks
         self.source = source if probe is None else OwnSource(networks, probe, seed=seed)
-        self.clock = self.last = Clock()  # `last` is that of the last update, if it was said
+        self.clock = self.last = Clock()  # `last` is that of the last update, if it was passed
         self.seed = seed
         self.terms = [term for network in networks.values() for term in _installed(network)]
         for i, config in enumerate(configs):

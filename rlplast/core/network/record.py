@@ -3,7 +3,7 @@
 Our own trainers return activations from their update; this is for probes of other people's
 modules, hand-written loops and callbacks.
 
-- `Recorder`: records until it is told to stop.
+- `Recorder`: records until `stop`.
 - `record`: the same as a context, around a forward pass.
 - `observe`: the activations of one forward pass in evaluation mode.
 - `in_mode`: training or evaluation mode for a while.
