@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlplast.core.device import refuse_capture
 from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
-from rlplast.core.fast.linear import faster_one_by_one, product
+from rlplast.core.fast.symmetric import HALVED, symmetric_product
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, method
 from rlplast.core.method.once import plain
@@ -26,7 +26,8 @@ from rlplast.metrics.weights import dfi_scaled, fire_scale, matrix_slices
 __all__ = ["Fire", "fire", "orthogonalise"]
 
 _Matrix = list[Block]  # one matrix: one Block, or the heads of a query, key or value
-GRAM_ASPECT = 2  # from this ratio of the sides on, work on the small Gram matrix
+GRAM_ASPECT = 2  # from this ratio of the sides on, the small Gram matrix may take the work
+EIGEN_COST = 20  # columns in which the eigenvalues of a Gram matrix cost as much as one iteration
 
 
 def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic") -> Tensor:
@@ -34,12 +35,12 @@ def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic
 
     From X0 = W/‖W‖ each singular value σ goes to 1.5σ − 0.5σ³ (``cubic``, Algorithm 1) or
     2σ − 1.5σ³ + 0.5σ⁵ (``quintic``, Appendix A.2) per iteration; ``exact`` sets all to 1.
-    Wide matrices are handled as their transpose. With an aspect ratio of at least 2 the
-    same polynomial is applied to the eigenvalues of the small Gram matrix, which costs two
-    products with W whatever the number of iterations. Work is in float64, but for the last
-    `_float32_steps` of lower-precision weights on a CPU. Up to 20 iterations X is then within
-    1e-5 of float64 in spectral norm, measured 4e-6; in longer runs rounding grows in the null
-    directions of low-rank matrices, in float64 too.
+    Wide matrices are handled as their transpose. Of far from square matrices the same polynomial
+    is applied to the eigenvalues of the small Gram matrix, which costs two products with W
+    whatever the number of iterations. Lower-precision weights on a CPU are iterated in float32 in
+    short runs, and at the end of long ones; all else is in float64. Up to 20 iterations X is then
+    within 1e-5 of float64 in spectral norm, measured 5e-6; in longer runs rounding grows in the
+    null directions of low-rank matrices, in float64 too.
 
     Args:
         slices: finite, non-zero matrices, shape (batch, d_out, d_in) or (d_out, d_in).
@@ -50,29 +51,33 @@ def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic
         A new tensor of the same shape in at least float32.
     """
     with torch.autocast("cpu", enabled=False):
-        if slices.ndim == 3 and faster_one_by_one(slices):
+        if slices.ndim == 3 and min(slices.shape[-2:]) >= HALVED:  # with the bits of each alone
             return torch.stack([_orthogonalised(one, iterations, polynomial) for one in slices])
         return _orthogonalised(slices, iterations, polynomial)
 
 
 def _orthogonalised(slices: Tensor, iterations: int, polynomial: str) -> Tensor:
     wide = slices.shape[-2] < slices.shape[-1]
+    single = slices.is_cpu and slices.dtype != torch.float64 and polynomial != "exact"
+    steps = _float32_steps(iterations, polynomial) if single else 0
     # A power of two changes no digit and keeps squares of extreme weights in range.
-    largest = slices.abs().amax((-2, -1), keepdim=True).double()
-    x = slices.double() * torch.exp2(-largest.log2().floor())
+    exponent = slices.abs().amax((-2, -1), keepdim=True).double().log2().floor()
+    if steps == iterations:
+        x = slices.float() * torch.exp2(-exponent.clamp(-126, 126)).float()
+    else:
+        x = slices.double() * torch.exp2(-exponent)
     x = x.mT if wide else x
+    rows, columns = x.shape[-2:]
     if polynomial == "exact":
         u, _, vh = torch.linalg.svd(x, full_matrices=False)
         x = u @ vh
+    elif rows >= GRAM_ASPECT * columns and iterations * rows >= EIGEN_COST * columns:
+        x = _on_gram_side(x, iterations, polynomial)
     else:
-        single = slices.is_cpu and slices.dtype != torch.float64
-        steps = _float32_steps(iterations, polynomial) if single else 0
-        if steps < iterations and x.shape[-2] >= GRAM_ASPECT * x.shape[-1]:
-            x = _on_gram_side(x, iterations, polynomial)
-        else:
-            x = x / torch.linalg.matrix_norm(x, keepdim=True)
-            for i in range(iterations):
-                x = _step(x.float() if i == iterations - steps else x, polynomial)
+        norm = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True, dtype=torch.float64)
+        x = x / norm.to(x.dtype)
+        for i in range(iterations):
+            x = _step(x.float() if i == iterations - steps else x, polynomial)
     x = x if slices.dtype == torch.float64 else x.float()
     return x.mT if wide else x
 
@@ -84,21 +89,22 @@ def _float32_steps(iterations: int, polynomial: str) -> int:
     iteration. It is in proportion to ‖X‖, which is 1 at first: in a short run it stays small for
     longer than where X has converged.
     """
-    most = 4 if polynomial == "quintic" else 9 if iterations <= 10 else 7
-    return min(iterations, most)
+    short, late = (5, 4) if polynomial == "quintic" else (10, 7)
+    return min(iterations, short if iterations <= short else late)
 
 
 def _step(x: Tensor, polynomial: str) -> Tensor:
-    gram = product(x.mT, x)
+    gram = symmetric_product(x.mT, x)
     if polynomial == "cubic":
-        return product(x, gram).lerp_(x, 1.5)  # 1.5x − 0.5x·gram
-    inner = product(gram, gram).mul_(0.5).sub_(gram, alpha=1.5)
-    return product(x, inner).add_(x, alpha=2.0)
+        return (x @ gram).lerp_(x, 1.5)  # 1.5x − 0.5x·gram
+    inner = symmetric_product(gram, gram).mul_(0.5).sub_(gram, alpha=1.5)
+    return (x @ inner).add_(x, alpha=2.0)
 
 
 def _on_gram_side(x: Tensor, iterations: int, polynomial: str) -> Tensor:
     """Return X·P with P the product of all steps, a function of the Gram matrix alone."""
-    gram = x.mT @ x
+    x = x.double()
+    gram = symmetric_product(x.mT, x)
     norm = gram.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True).sqrt()  # ‖X‖: X stays unscaled
     eigenvalues, vectors = torch.linalg.eigh(gram)
     # σ² of X/‖X‖; rounding makes null directions slightly negative.

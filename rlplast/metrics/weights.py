@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from rlplast.core.errors import BadWeights, ConfigError
-from rlplast.core.fast.linear import faster_one_by_one, product
+from rlplast.core.fast.symmetric import symmetric_product
 from rlplast.core.registry import register
 from rlplast.metrics.ranks import at_least_float32, spectral_summary
 
@@ -123,10 +123,9 @@ def _difference(weight: Tensor, reference: Tensor) -> Tensor:
 def _isometry_gap(matrices: Tensor) -> Tensor:
     """Sum over slices ``[slices, n, m]`` of the smaller Gram's squared distance to I."""
     wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
-    identity = torch.eye(wide.shape[1], dtype=wide.dtype, device=wide.device)
-    if torch.is_grad_enabled() or not faster_one_by_one(wide):
-        return _squared_norm(wide @ wide.mT - identity)
-    return torch.stack([_squared_norm(product(one, one.mT) - identity) for one in wide]).sum()
+    gram = symmetric_product(wide, wide.mT)
+    gram.diagonal(dim1=-2, dim2=-1).sub_(1)
+    return _squared_norm(gram)
 
 
 @register("metrics", "weight_norm", source="root of summed squares")
@@ -246,7 +245,7 @@ def dfi_scaled(weight: Tensor, groups: int = 1) -> Tensor:
         0.0
     """
     slices = matrix_slices(at_least_float32(weight), groups)
-    return _isometry_gap(slices / fire_scale(weight.shape, groups))
+    return _isometry_gap((slices / fire_scale(weight.shape, groups)).contiguous())
 
 
 @torch.no_grad()
