@@ -4,19 +4,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
-
 from rlplast.cli.output import new_console, say, warn
-from rlplast.cli.tables import counted, figure
+from rlplast.cli.tables import counted, figure, receipt_table
 from rlplast.core.errors import DamagedFile, RlplastError
 from rlplast.report.plot import plot_run
 from rlplast.run.api import Run
 from rlplast.run.tasks import tasks_of
 
-__all__ = ["finish", "receipt_table"]
+__all__ = ["finish"]
 
 _SHOWN = 20  # receipts
-_WIDE = 100  # columns
 
 
 def finish(run: Run) -> None:
@@ -77,36 +74,3 @@ def _evaluated(row: dict[str, Any], tasks: Sequence[str]) -> str:
         )
     found = [f"{k.removeprefix('eval/')} {figure(row[k])}" for k in row if k.startswith("eval/")]
     return f"evaluation after {row['updates']:,} updates: {', '.join(found)}"
-
-
-def receipt_table(receipts: Sequence[dict[str, Any]], unit: str, width: int) -> Table:
-    """Return a table of firings.
-
-    Args:
-        receipts: rows of ``receipts.jsonl``.
-        unit: of the clock, to say when.
-        width: columns there are; seconds are left out where these are few.
-    """
-    numbers = ["sfe", "dfi_before", "dfi_after", "time/seconds"]
-    heads = ["SFE", "DfI\nbefore", "DfI\nafter", "seconds"]
-    if not any(row["dfi_after"] is not None for row in receipts):
-        numbers[1:3], heads[1:3] = [], []
-    if any(row.get("units") for row in receipts):
-        numbers.insert(1, "units")
-        heads.insert(1, "units\nreset")
-    if width < _WIDE:
-        numbers.pop()
-        heads.pop()
-    # Without lines the longest names and numbers of ours fit into 80 columns.
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("method", no_wrap=True, overflow="fold")
-    table.add_column("network", overflow="fold")
-    table.add_column("at", overflow="fold")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True, overflow="fold")
-    for row in receipts:
-        at = f"{row['clock'][unit]:,} {unit}"
-        units = None if row.get("units") is None else sum(row["units"].values())
-        values = [units if key == "units" else row[key] for key in numbers]
-        table.add_row(str(row["method"]), str(row["network"]), at, *map(figure, values))
-    return table

@@ -10,23 +10,26 @@ import inspect
 import itertools
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from rlplast import plugins
 from rlplast.cli.output import say, show_json
 from rlplast.cli.tables import counted, show
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError, check_choice
+from rlplast.run.imports import imported
 from rlplast.run.shipped import config_folder, shipped_configs
-from rlplast.training.kinds import kinds
 
-__all__ = ["add_arguments", "list_rows", "run"]
+__all__ = ["REGISTERED", "add_arguments", "list_rows", "registered_text", "run"]
 
 Row = dict[str, Any]
 
+# What this package registers, as `python -m docs.generate` found it: to import it takes seconds.
+REGISTERED = Path(__file__).with_name("registered.json")
 _PIPED_WIDTH = 160  # columns
 _SENTENCE = re.compile(r".*?\.(?=\s|$)")  # "2.5" goes on
 
@@ -54,6 +57,8 @@ def _env_rows() -> list[Row]:
 
 
 def _kind_rows() -> list[Row]:
+    from rlplast.training.kinds import kinds
+
     return [
         {
             "name": kind.name,
@@ -104,11 +109,12 @@ def _families(family: str | None) -> tuple[str, ...]:
     return METHODS if family == "methods" else (family,)
 
 
-def list_rows(family: str | None = None) -> list[Row]:
+def list_rows(family: str | None = None, known: Mapping[str, list[Row]] | None = None) -> list[Row]:
     """Return the rows of one family, or of all, as ``--json`` prints them.
 
     Args:
         family: one of `FAMILIES`.
+        known: rows of families for which nothing needs to be imported.
 
     Raises:
         ConfigError: naming the nearest family if there is no such one.
@@ -117,9 +123,20 @@ def list_rows(family: str | None = None) -> list[Row]:
         check_choice("family", family, FAMILIES)
     rows: list[Row] = []
     for name in _families(family):
-        elsewhere = _OUTSIDE_REGISTRY.get(name)
-        rows += [info.row() for info in registry.rows(name)] if elsewhere is None else elsewhere()
+        if known is not None and name in known:
+            rows += known[name]
+        elif name in _OUTSIDE_REGISTRY:
+            rows += _OUTSIDE_REGISTRY[name]()
+        else:
+            rows += [info.row() for info in registry.rows(name)]
     return [row | {"from": row.get("from", "rlplast")} for row in rows]
+
+
+def registered_text() -> str:
+    """Return what `REGISTERED` has to hold: the rows that only importing PyTorch gives."""
+    families = [name for name in registry.FAMILIES if name not in ("envs", "configs")]
+    rows = {name: [r for r in list_rows(name) if r["from"] == "rlplast"] for name in families}
+    return json.dumps(rows, indent=1) + "\n"
 
 
 def _envs_counted(rows: list[Row]) -> list[Row]:
@@ -147,7 +164,8 @@ def _described(params: dict[str, dict[str, Any]]) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    rows = list_rows(args.family)
+    more = imported() or plugins.packages()  # which may have registered rows
+    rows = list_rows(args.family, None if more else json.loads(REGISTERED.read_text()))
     if args.json:
         show_json(rows)
         return 0

@@ -13,7 +13,6 @@ import yaml
 from pydantic import Field
 
 from rlplast.core.clock import UNITS, Clock, Time
-from rlplast.core.device import choose_device
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.validation import Section
@@ -292,8 +291,11 @@ class RunConfig(Section):
         """
         if self.device != "auto":
             return self
-        found = choose_device("auto").type if parent is None else parent.device
-        return replace(self, device=found)
+        if parent is not None:
+            return replace(self, device=parent.device)
+        from rlplast.core.device import choose_device  # here, as torch takes a second
+
+        return replace(self, device=choose_device("auto").type)
 
     def moved(self, device: str) -> "RunConfig":
         """Return the config of a run that goes on on another device, without graphs on a CPU."""

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from rlplast.run import api
-from tests.cli.commands import command, printed
+from tests.cli.commands import command, printed, without_torch
 from tests.cli.runs import refused, trained
 from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora
@@ -42,6 +42,13 @@ def test_a_run_of_each_kind_is_shown(kind: str, tmp_path: Path, monkeypatch: pyt
         assert found["next firing"] == "none"
         assert "loss" in found["training"] and found["evaluation"] != "none yet"
         assert "step-" in found["checkpoints"]
+
+
+def test_a_run_is_shown_without_torch(tmp_path: Path):
+    when = {"metric": "dormant_ratio", "above": 0.9, "cooldown": "10%"}
+    hooks = [{"method": "fire", "at": "50%"}, {"method": "redo", "when": when}]
+    run = trained(tmp_path, hooks=hooks)
+    assert "1 of fire" in without_torch("show", run)
 
 
 def test_json_is_what_python_returns(tmp_path: Path):

@@ -355,6 +355,6 @@ def test_an_interrupt_while_the_program_is_imported_ends_it_in_one_line():
         "sys.exit(main())\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, "list"], cwd=ROOT, capture_output=True, check=False
+        [sys.executable, "-c", code, "measure"], cwd=ROOT, capture_output=True, check=False
     )
     assert (done.returncode, done.stderr) == (130, b"rlplast: interrupted before it began\n")
