@@ -19,7 +19,7 @@ from rlplast.cli.tables import clock_words, duration, figure, rate, receipt_tabl
 from rlplast.core.errors import ConfigError
 from rlplast.report.firings import firings
 from rlplast.report.run_data import read_run
-from rlplast.run.read import unaltered
+from rlplast.run.read import meant, unaltered
 from rlplast.run.show import show_run
 from rlplast.study.folder import log_file, study_of
 from rlplast.study.show import show_study
@@ -52,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
             cell = folder.resolve().relative_to(study.resolve())
             found["files"]["log"] = str(study / log_file(cell.as_posix()))
     else:
-        raise ConfigError(f"{folder} is no folder of a run or a study: see `rlplast train --help`")
+        why = "it has no config.yaml" if folder.is_dir() else "there is no such folder"
+        raise ConfigError(f"{folder} is no folder of a run or a study: {why}{meant(folder)}")
     if args.json:
         show_json(found)
     else:

@@ -149,3 +149,22 @@ def test_a_damaged_study_is_named(name: str, study: Path):
 def test_a_path_without_a_run_is_refused(name: str, tmp_path: Path):
     (tmp_path / "file").write_text("")
     assert "is no folder of a run or a study" in refused(command("show", tmp_path / name))
+
+
+@pytest.mark.parametrize("shown_by", ["show", "evaluate"])
+def test_what_was_meant_is_said(shown_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("fire", "plain"):
+        write_run(Path("runs") / name, metric_rows(float, [1000]))
+    ends = {
+        "runs/plian": "there is no such folder; did you mean 'runs/plain'?",
+        "plain": "there is no such folder; did you mean 'runs/plain'?",
+        "nothing": "there is no such folder; allowed: runs/fire, runs/plain",
+        "runs": "; allowed: runs/fire, runs/plain",
+        "dqn/demo": "; a config is shown by `rlplast train dqn/demo --print_config`",
+    }
+    for given, end in ends.items():
+        assert refused(command(shown_by, given)).endswith(end)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert refused(command("show", "nothing")).endswith("nothing: there is no such folder")
