@@ -2,7 +2,8 @@
 
 - `read_info`, `read_config`, `read_lines`: run.json, config.yaml, and a .jsonl file.
 - `read_json`: any JSON file that holds one object.
-- `check_is_run`: whether a folder is a run's; `meant`: which one was meant; `unaltered`: for what only an altered file can be.
+- `check_is_run`: whether a folder is a run's; `meant`: which one was meant.
+- `unaltered`: for what only an altered file can be.
 - `read_best`: its best evaluation.
 - `status`, `status_in`: how far a run came; `last_line`: the newest line of a file that is being
   written.

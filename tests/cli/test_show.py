@@ -167,4 +167,4 @@ def test_what_was_meant_is_said(shown_by: str, tmp_path: Path, monkeypatch: pyte
         assert refused(command(shown_by, given)).endswith(end)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    assert refused(command("show", "nothing")).endswith("nothing: there is no such folder")
+    assert refused(command("show", "nothing")).endswith("a study: there is no such folder")
