@@ -1,8 +1,8 @@
 """List what a config can name: methods, metrics, optimizers, environments, kinds, configs.
 
 Without a FAMILY it says only what each does, and counts environments. With one, such as `methods`,
-`metrics` or `envs`, it adds parameters and source. The column ``from`` says where a row comes from:
-rlplast, an installed package, or a module given with `--import`.
+`metrics` or `envs`, it adds parameters and source, and says ``from`` which installed package, or
+module given with `--import`, an entry comes, if not from rlplast.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import inspect
 import itertools
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from rich.table import Table
 
 from rlplast import plugins
 from rlplast.cli.output import say, show_json
-from rlplast.cli.tables import counted, show
+from rlplast.cli.tables import columns, counted, show
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError, check_choice
 from rlplast.run.imports import imported
@@ -155,11 +156,11 @@ def _envs_counted(rows: list[Row]) -> list[Row]:
     return short
 
 
-def _described(params: dict[str, dict[str, Any]]) -> str:
-    return "\n".join(
+def _described(params: dict[str, dict[str, Any]]) -> list[str]:
+    return [
         f"{name} = {json.dumps(p['default'])}" + (f"  {p['range']}" if p["range"] else "")
         for name, p in params.items()
-    )
+    ]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -171,29 +172,59 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.family is None:
         rows = _envs_counted(rows)
+    shown = _show_table if args.family is None else _show_entries
+    shown = _show_envs if args.family == "envs" else shown
     for family in _families(args.family):
-        _show_family(family, [row for row in rows if row["family"] == family], args.family is None)
+        own = [row for row in rows if row["family"] == family]
+        say(family if own else f"{family}: none")
+        if own:
+            shown(own)
     return 0
 
 
-def _show_family(family: str, rows: list[Row], short: bool) -> None:
-    """Print the table of one family, without parameters where none has any."""
-    if not rows:
-        say(f"{family}: none")
-        return
-    columns = ["summary", "params", "source", "from"]
-    if short:
-        foreign = any(row["from"] != "rlplast" for row in rows)
-        columns = ["summary", "from"] if foreign else ["summary"]
-    if not any(row["params"] for row in rows):
-        columns = [column for column in columns if column != "params"]
-    longest = max(len(row["name"]) for row in rows)
+def _show_table(rows: list[Row]) -> None:
+    """Print what each entry of a family does."""
+    foreign = any(row["from"] != "rlplast" for row in rows)
     table = Table()
+    longest = max(len(row["name"]) for row in rows)
     table.add_column("name", no_wrap=True, min_width=min(longest, 40))  # whole, to be copied
-    for column in columns:
-        table.add_column("parameters" if column == "params" else column, overflow="fold")
+    heads = ["summary", "from"] if foreign else ["summary"]
+    for head in heads:
+        table.add_column(head, overflow="fold")
     for row in rows:
-        cells = (_described(row[c]) if c == "params" else row[c] for c in ("name", *columns))
-        table.add_row(*cells)
-    say(family)
-    show(table, _PIPED_WIDTH)
+        table.add_row(row["name"], *(row[head] for head in heads))
+    show(table, columns(_PIPED_WIDTH))
+
+
+def _show_entries(rows: list[Row]) -> None:
+    """Print entries below each other, with parameters and source."""
+    for row in rows:
+        say(f"\n{row['name']}")
+        _indented([row["summary"], *_described(row["params"]), *_origin(row)])
+
+
+def _show_envs(rows: list[Row]) -> None:
+    """Print ids below each other, under the options that those of a family share."""
+    families: dict[str, list[Row]] = {}
+    for row in rows:
+        shared = [row["name"].split("/")[0], row["params"], row["source"], row["from"]]
+        families.setdefault(json.dumps(shared), []).append(row)
+    for family in families.values():
+        name = family[0]["name"].split("/")[0]
+        say(f"\n{name}/…  ({counted(len(family), 'environment')})")
+        _indented([*_described(family[0]["params"]), *_origin(family[0])])
+        longest, width = max(len(row["name"]) for row in family), columns(_PIPED_WIDTH)
+        for row in family:
+            line = f"{row['name']:<{longest}}  {row['summary']}"
+            say(line if len(line) <= width else row["name"])
+
+
+def _origin(row: Row) -> list[str]:
+    """Return where an entry is defined, and by whom if not by rlplast."""
+    found = [f"source: {row['source']}"]
+    return found if row["from"] == "rlplast" else [*found, f"from: {row['from']}"]
+
+
+def _indented(texts: Iterable[str]) -> None:
+    for text in texts:
+        say(textwrap.fill(f"    {text}", columns(_PIPED_WIDTH), subsequent_indent=" " * 6))

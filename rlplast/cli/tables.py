@@ -1,6 +1,7 @@
 """Tables, numbers and names for people.
 
 - `show`: print one table, unwrapped where the output is not a terminal.
+- `columns`: how wide the terminal is.
 - `receipt_table`: the table of firings.
 - `show_rows`: print names and values below each other.
 - `figure`: a number in a cell; `count`: one in few letters.
@@ -9,6 +10,7 @@
 - `middle`: a name shortened in its middle, where names of one list are most alike.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +24,7 @@ from rlplast.core.clock import UNITS
 
 __all__ = [
     "clock_words",
+    "columns",
     "count",
     "counted",
     "duration",
@@ -50,6 +53,12 @@ def show(table: Table, width: int = _UNWRAPPED) -> None:
     if not console.is_terminal:
         console = new_console(width=width)
     console.print(table)
+
+
+def columns(piped: int) -> int:
+    """Return how wide a terminal is, or `piped` for a file or pipe; COLUMNS is obeyed."""
+    console = new_console()
+    return console.width if console.is_terminal or os.environ.get("COLUMNS") else piped
 
 
 def show_rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:

@@ -133,6 +133,22 @@ def test_tables_in_a_pipe_stay_readable(words: list[str]):
     assert not any(line.endswith(" ") for line in lines)
 
 
+@pytest.mark.parametrize("words", [[], ["methods"], ["envs"], ["metrics"], ["configs"]])
+def test_lists_fit_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = command("list", *words).out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any(line.endswith(" ") for line in lines)
+
+
+def test_environments_stand_below_each_other_under_what_they_share():
+    lines = command("list", "envs").out.splitlines()
+    ids = {row["name"] for row in rows("envs")}
+    found = [line.split()[0] for line in lines if line and line.split()[0] in ids]
+    assert sorted(found) == sorted(ids)
+    assert sum("sticky = 0.25" in line for line in lines) == 1
+
+
 def test_first_sentence_goes_over_lines_and_decimals(tmp_path: Path):
     config = tmp_path / "own.yaml"
     config.write_text("# Two lines at 2.5 M:\n# one sentence. Another.\nkind: dqn  # no.\n")
