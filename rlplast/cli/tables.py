@@ -1,7 +1,7 @@
 """Tables, numbers and names for people.
 
 - `show`: print one table, unwrapped where the output is not a terminal.
-- `columns`: how wide the terminal is.
+- `columns`: how wide the terminal is; `wrapped`: a sentence in lines of that width.
 - `receipt_table`: the table of firings.
 - `show_rows`: print names and values below each other.
 - `figure`: a number in a cell; `count`: one in few letters.
@@ -11,6 +11,7 @@
 """
 
 import os
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ __all__ = [
     "show",
     "show_rows",
     "size",
+    "wrapped",
 ]
 
 _WIDE = 100  # columns
@@ -53,6 +55,18 @@ def show(table: Table, width: int = _UNWRAPPED) -> None:
     if not console.is_terminal:
         console = new_console(width=width)
     console.print(table)
+
+
+def wrapped(text: str) -> str:
+    """Return a sentence in lines that fit the terminal; a file or pipe gets it in one."""
+    console = new_console()
+    return textwrap.fill(
+        text,
+        console.width if console.is_terminal else _UNWRAPPED,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def columns(piped: int) -> int:

@@ -98,7 +98,7 @@ def test_plan_of_an_arm_that_cannot_be_built_has_its_cells_all_the_same(tmp_path
     arms = {"none": {}, "a": {"hooks": [{"method": "fier", "at": "50%"}]}}
     found = rlplast.plan(write_study(tmp_path, TINY, arms))
     assert len(found.cells) == 3
-    assert "method 'fier' is unknown: did you mean 'fire'?" in str(found.problem)
+    assert "hooks[0].method = 'fier': did you mean 'fire'?" in str(found.problem)
 
 
 def test_number_of_jobs_is_checked(tmp_path: Path) -> None:
