@@ -10,6 +10,7 @@ from rlplast.core.errors import DamagedFile, RlplastError
 from rlplast.report.plot import plot_run
 from rlplast.run.api import Run
 from rlplast.run.tasks import tasks_of
+from rlplast.training.run_folder import near
 
 __all__ = ["finish"]
 
@@ -25,7 +26,7 @@ def finish(run: Run) -> None:
         _finish(run)
     except DamagedFile as error:
         warn(f"rlplast: {error}")
-        say(f"run: {run.path}")
+        say(f"run: {near(run.path)}")
 
 
 def _finish(run: Run) -> None:
@@ -41,9 +42,9 @@ def _finish(run: Run) -> None:
     scores = [m for m in run.lines("metrics") if any(key.startswith("eval/") for key in m)]
     if scores:
         say(_evaluated(scores[-1], tasks_of(run.config)))
-    words = [f"run: {run.path}"]
+    words = [f"run: {near(run.path)}"]
     try:
-        words.append(f"picture: {plot_run(run.path, run.path / 'plot.png')}")
+        words.append(f"picture: {near(plot_run(run.path, run.path / 'plot.png'))}")
     except RlplastError as error:
         warn(f"rlplast: {error}")
     console.print("   ".join(words), soft_wrap=True)
