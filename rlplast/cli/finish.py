@@ -1,11 +1,11 @@
 """What is printed and drawn when a run has ended."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rlplast.cli.output import new_console, say, warn
-from rlplast.cli.tables import counted, figure, receipt_table
+from rlplast.cli.tables import counted, figure, receipt_table, wrapped
 from rlplast.core.errors import DamagedFile, RlplastError
 from rlplast.report.plot import plot_run
 from rlplast.run.api import Run
@@ -39,7 +39,10 @@ def _finish(run: Run) -> None:
         console.print(receipt_table(receipts[-_SHOWN:], unit, console.width))
     for line in _inside([r for r in rows if r["norm_after"] is None and r.get("units")]):
         say(line)
-    scores = [m for m in run.lines("metrics") if any(key.startswith("eval/") for key in m)]
+    metrics = run.lines("metrics")
+    for line in _never_fired(run.config.hooks, metrics, {str(r["method"]) for r in rows}):
+        say(wrapped(line))
+    scores = [m for m in metrics if any(key.startswith("eval/") for key in m)]
     if scores:
         say(_evaluated(scores[-1], tasks_of(run.config)))
     words = [f"run: {near(run.path)}"]
@@ -62,6 +65,46 @@ def _inside(summaries: Sequence[dict[str, Any]]) -> list[str]:
         f"{counted(units[method, network], 'unit')} reset"
         for method, network in units
     ]
+
+
+def _never_fired(
+    hooks: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[str, Any]], fired: set[str]
+) -> Iterator[str]:
+    """Say of each hook whose condition never held how often it was measured, and how near it came.
+
+    Args:
+        hooks: those of the run's config.
+        metrics: the lines of metrics.
+        fired: the methods that fired.
+    """
+    for number, hook in enumerate(hooks):
+        when = hook.get("when")
+        if when is None or hook["method"] in fired:
+            continue
+        values = [
+            value
+            for row in metrics
+            for key, value in row.items()
+            if value is not None and _is_read(key, when["metric"], hook.get("networks"))
+        ]
+        side = "above" if when.get("above") is not None else "below"
+        nearest = max if side == "above" else min
+        words = f"measured {counted(len(values), 'time')}"
+        words += f", the nearest was {figure(nearest(values))}" if values else ""
+        yield (
+            f"hooks[{number}] ({hook['method']}) never fired: {when['metric']} {side} "
+            f"{when[side]}, {words}"
+        )
+
+
+def _is_read(key: str, metric: str, networks: Sequence[str] | None) -> bool:
+    """Say whether a condition on `metric` reads a key of metrics.jsonl."""
+    if "/" in metric or key.count("/") < 2:
+        return key == metric
+    family, name, *rest = key.split("/")  # rest: the network; then one of its tensors, if any
+    return [family, name] == ["metric", metric] and (
+        len(rest) == 1 and (not networks or rest[0] in networks)
+    )
 
 
 def _evaluated(row: dict[str, Any], tasks: Sequence[str]) -> str:

@@ -37,6 +37,7 @@ from rlplast.run.info import (
 )
 from rlplast.run.loggers.logger import check_loggers, logged
 from rlplast.run.read import check_is_run, read_info, read_lines
+from rlplast.run.show import in_short
 from rlplast.training import checkpoint, distributed
 from rlplast.training.best import find_checkpoint
 from rlplast.training.branch import branch_run
@@ -78,7 +79,7 @@ def _loop(
     )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Run:
     """A run on disk: look at it, or use what it trained.
 
@@ -94,6 +95,10 @@ class Run:
     checkpoint: str = "newest"
     report: Callable[[str], object] = warnings.warn
     _trainable: Any = None
+
+    def __repr__(self) -> str:
+        """Return the run's folder and kind, and how it stands; `config` has all its keys."""
+        return f"<Run {near(self.path)}: {self.config.kind}, {in_short(self.path)}>"
 
     @property
     def info(self) -> dict[str, Any]:
