@@ -55,6 +55,19 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
+
+def _int(loader: _Loader, node: yaml.ScalarNode) -> int:
+    digits = node.value.lstrip("+-").replace("_", "")
+    if digits.isdigit() and digits[0] == "0" and digits.strip("0"):
+        raise ConfigError(  # YAML 1.1 reads an octal number, 1.2 a decimal one
+            f"{node.value}, line {node.start_mark.line + 1}: a number begins with no 0; write "
+            f"{'-' * node.value.startswith('-')}{digits.lstrip('0')}, or '{node.value}' for text"
+        )
+    return loader.construct_yaml_int(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _int)
+
 _MOST_NODES = 100_000  # of a config, whatever its aliases stand for written out
 
 
