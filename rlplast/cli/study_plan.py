@@ -103,7 +103,7 @@ def seed_lines(study: StudyConfig) -> Iterator[str]:
     seeds = len(study.seed_list())
     if seeds < FEWEST:
         yield (
-            f"with {counted(seeds, 'seed')} the report draws no intervals and makes no tests: "
+            f"with {counted(seeds, 'seed')} the report draws no intervals: "
             f"it needs {FEWEST} per task"
         )
 
