@@ -83,7 +83,7 @@ class GymTask:
             return self._task.render()
         except self._not_installed as error:
             raise MissingPackage(
-                "pictures of gym tasks need pygame: pip install 'gymnasium[classic-control]'"
+                "pictures of gym tasks need pygame: pip install 'rlplast[classic]'"
             ) from error
 
     def state_dict(self) -> State:

@@ -13,6 +13,7 @@ from typing import Any
 __all__ = ["main"]
 
 _LATE = 5.0  # seconds without a line, as long as a disk is not slow
+_LATE_FOR_PEOPLE = 1.0
 
 
 def main() -> int:
@@ -21,7 +22,8 @@ def main() -> int:
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if interruptible:  # an import that is interrupted may well make another error of it
         signal.signal(signal.SIGINT, _stop)
-    late = threading.Timer(_LATE, os.write, (2, b"starting: PyTorch is being imported\n"))
+    seconds = _LATE_FOR_PEOPLE if os.isatty(2) else _LATE
+    late = threading.Timer(seconds, os.write, (2, b"starting: packages are being imported\n"))
     late.daemon = True
     late.start()
     from rlplast.cli.main import main as run

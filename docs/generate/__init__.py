@@ -16,13 +16,14 @@ What stands between them is replaced. A test fails when it is not what the code 
 - ``tests``: on a card, the names of the method's tests.
 - ``api``: the names, signatures and first lines of what the page's ``::: NAME`` lines document.
 
-``configs/schema.json`` is written anew too.
+``configs/schema.json`` is written anew too, and what `rlplast list` reads of this package.
 """
 
 import re
 from pathlib import Path
 
 from docs.generate import cards, tables
+from rlplast.cli.list_command import REGISTERED, registered_text
 from rlplast.study.schema import schema_text
 
 __all__ = ["DOCS", "SCHEMA", "regenerated", "write"]
@@ -69,7 +70,7 @@ def _made(name: str, page: Path, text: str, now: str) -> str:
 
 
 def write() -> list[Path]:
-    """Write all pages, and the schema of configs, anew.
+    """Write all pages, the schema of configs and the list of what is registered, anew.
 
     Returns:
         Those that changed.
@@ -80,7 +81,8 @@ def write() -> list[Path]:
         if (new := regenerated(page, text)) != text:
             page.write_text(new)
             changed.append(page)
-    if SCHEMA.read_text() != (new := schema_text()):
-        SCHEMA.write_text(new)
-        changed.append(SCHEMA)
+    for file, new in ((SCHEMA, schema_text()), (REGISTERED, registered_text())):
+        if file.read_text() != new:
+            file.write_text(new)
+            changed.append(file)
     return changed

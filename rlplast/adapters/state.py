@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.listing import method_of
 from rlplast.core.network.network import Network
 from rlplast.training.config import read_yaml
 from rlplast.training.fingerprint import content
@@ -66,7 +67,7 @@ def read_list(given: HookList, key: str) -> list[Mapping[str, Any]]:
     """Return a list of hooks, penalties or layers, given as such or as the path of a YAML file.
 
     Raises:
-        ConfigError: if it is none.
+        ConfigError: if it is none, or an entry has an unknown key or method.
     """
     found = read_yaml(Path(given)) if isinstance(given, str | Path) else given
     if not isinstance(found, Sequence) or not all(isinstance(h, Mapping) for h in found):
@@ -74,6 +75,8 @@ def read_list(given: HookList, key: str) -> list[Mapping[str, Any]]:
             f"{key} = {given!r}: allowed is a list of mappings, each with a method, or the path of "
             "a YAML file that holds such a list"
         )
+    for number, row in enumerate(found):
+        method_of(f"{key}[{number}]", row, key)
     return list(found)
 
 

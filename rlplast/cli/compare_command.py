@@ -14,8 +14,16 @@ from rich.text import Text
 
 from rlplast.cli.output import new_console, show_json, visible
 from rlplast.cli.tables import clock_words, counted, figure, show_rows
+from rlplast.run.differences import ABSENT
 
 __all__ = ["add_arguments", "run"]
+
+
+_TITLES = {  # of what differs
+    "config": "settings that change training",
+    "free": "other settings, such as the seed and what is measured",
+    "made_with": "versions and machine",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,28 +43,32 @@ def run(args: argparse.Namespace) -> int:
     console = new_console()
     for name, folder in zip("AB", found["runs"], strict=True):
         _say(console, f"{name}  {folder}")
-    if found["kinds"][0] != found["kinds"][1]:
-        _say(console, f"runs of different kinds: {found['kinds'][0]} and {found['kinds'][1]}")
-    titles = {
-        "config": "config",
-        "free": "config that seeds of one arm may differ in",
-        "made_with": "versions and machine",
-    }
-    for key, title in titles.items():
-        _pairs(console, title, found[key])
-    _pairs(console, "result", _results(found), "")
+    alike = found["kinds"][0] == found["kinds"][1]
+    for key, title in _TITLES.items():
+        pairs = found[key]
+        if not alike and key != "made_with":  # others are of one of the kinds
+            pairs = {name: pair for name, pair in pairs.items() if ABSENT not in pair}
+        _pairs(console, title, pairs)
+    _pairs(console, "results", _results(found, alike), "")
     console.print()
-    show_rows(console, _verdict(found))
+    show_rows(console, _verdict(found) if alike else [("equal", _kinds(found))])
     return 0
 
 
-def _results(found: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the results in words; of the newest evaluations what either has."""
+def _kinds(found: Mapping[str, Any]) -> str:
+    one, other = found["kinds"]
+    return (
+        f"no, A is of kind {one} and B of kind {other}; keys of one of them are left out (--json)"
+    )
+
+
+def _results(found: Mapping[str, Any], alike: bool) -> dict[str, list[str]]:
+    """Return the results in words; of runs of one kind what either evaluated last, too."""
     result, rows = found["result"], {"status": [str(value) for value in found["status"]]}
     rows["score"] = [str(value or "none") for value in result["score"]]
     for key in ("final", "updates", "seconds"):
         rows[key] = [figure(v) if key != "updates" else f"{v:,}" for v in result[key]]
-    lines = [row or {} for row in result["evaluation"]]
+    lines = [row or {} for row in result["evaluation"] if alike]
     for key in dict.fromkeys(key for row in lines for key in row if key.startswith("eval/")):
         rows[f"last {key}"] = [figure(row.get(key)) for row in lines]
     return rows

@@ -1,22 +1,20 @@
 """What is printed and drawn when a run has ended."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-
 from rlplast.cli.output import new_console, say, warn
-from rlplast.cli.tables import counted, figure
+from rlplast.cli.tables import counted, figure, receipt_table, wrapped
 from rlplast.core.errors import DamagedFile, RlplastError
 from rlplast.report.plot import plot_run
 from rlplast.run.api import Run
 from rlplast.run.tasks import tasks_of
+from rlplast.training.run_folder import near
 
-__all__ = ["finish", "receipt_table"]
+__all__ = ["finish"]
 
 _SHOWN = 20  # receipts
-_WIDE = 100  # columns
 
 
 def finish(run: Run) -> None:
@@ -28,7 +26,7 @@ def finish(run: Run) -> None:
         _finish(run)
     except DamagedFile as error:
         warn(f"rlplast: {error}")
-        say(f"run: {run.path}")
+        say(f"run: {near(run.path)}")
 
 
 def _finish(run: Run) -> None:
@@ -41,12 +39,15 @@ def _finish(run: Run) -> None:
         console.print(receipt_table(receipts[-_SHOWN:], unit, console.width))
     for line in _inside([r for r in rows if r["norm_after"] is None and r.get("units")]):
         say(line)
-    scores = [m for m in run.lines("metrics") if any(key.startswith("eval/") for key in m)]
+    metrics = run.lines("metrics")
+    for line in _never_fired(run.config.hooks, metrics, {str(r["method"]) for r in rows}):
+        say(wrapped(line))
+    scores = [m for m in metrics if any(key.startswith("eval/") for key in m)]
     if scores:
         say(_evaluated(scores[-1], tasks_of(run.config)))
-    words = [f"run: {run.path}"]
+    words = [f"run: {near(run.path)}"]
     try:
-        words.append(f"picture: {plot_run(run.path, run.path / 'plot.png')}")
+        words.append(f"picture: {near(plot_run(run.path, run.path / 'plot.png'))}")
     except RlplastError as error:
         warn(f"rlplast: {error}")
     console.print("   ".join(words), soft_wrap=True)
@@ -66,6 +67,46 @@ def _inside(summaries: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
+def _never_fired(
+    hooks: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[str, Any]], fired: set[str]
+) -> Iterator[str]:
+    """Say of each hook whose condition never held how often it was measured, and how near it came.
+
+    Args:
+        hooks: those of the run's config.
+        metrics: the lines of metrics.
+        fired: the methods that fired.
+    """
+    for number, hook in enumerate(hooks):
+        when = hook.get("when")
+        if when is None or hook["method"] in fired:
+            continue
+        values = [
+            value
+            for row in metrics
+            for key, value in row.items()
+            if value is not None and _is_read(key, when["metric"], hook.get("networks"))
+        ]
+        side = "above" if when.get("above") is not None else "below"
+        nearest = max if side == "above" else min
+        words = f"measured {counted(len(values), 'time')}"
+        words += f", the nearest was {figure(nearest(values))}" if values else ""
+        yield (
+            f"hooks[{number}] ({hook['method']}) never fired: {when['metric']} {side} "
+            f"{when[side]}, {words}"
+        )
+
+
+def _is_read(key: str, metric: str, networks: Sequence[str] | None) -> bool:
+    """Say whether a condition on `metric` reads a key of metrics.jsonl."""
+    if "/" in metric or key.count("/") < 2:
+        return key == metric
+    family, name, *rest = key.split("/")  # rest: the network; then one of its tensors, if any
+    return [family, name] == ["metric", metric] and (
+        len(rest) == 1 and (not networks or rest[0] in networks)
+    )
+
+
 def _evaluated(row: dict[str, Any], tasks: Sequence[str]) -> str:
     """Say in a line what the last evaluation found, of the task of its phase."""
     if "eval/return_mean" in row:
@@ -77,36 +118,3 @@ def _evaluated(row: dict[str, Any], tasks: Sequence[str]) -> str:
         )
     found = [f"{k.removeprefix('eval/')} {figure(row[k])}" for k in row if k.startswith("eval/")]
     return f"evaluation after {row['updates']:,} updates: {', '.join(found)}"
-
-
-def receipt_table(receipts: Sequence[dict[str, Any]], unit: str, width: int) -> Table:
-    """Return a table of firings.
-
-    Args:
-        receipts: rows of ``receipts.jsonl``.
-        unit: of the clock, to say when.
-        width: columns there are; seconds are left out where these are few.
-    """
-    numbers = ["sfe", "dfi_before", "dfi_after", "time/seconds"]
-    heads = ["SFE", "DfI\nbefore", "DfI\nafter", "seconds"]
-    if not any(row["dfi_after"] is not None for row in receipts):
-        numbers[1:3], heads[1:3] = [], []
-    if any(row.get("units") for row in receipts):
-        numbers.insert(1, "units")
-        heads.insert(1, "units\nreset")
-    if width < _WIDE:
-        numbers.pop()
-        heads.pop()
-    # Without lines the longest names and numbers of ours fit into 80 columns.
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("method", no_wrap=True, overflow="fold")
-    table.add_column("network", overflow="fold")
-    table.add_column("at", overflow="fold")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True, overflow="fold")
-    for row in receipts:
-        at = f"{row['clock'][unit]:,} {unit}"
-        units = None if row.get("units") is None else sum(row["units"].values())
-        values = [units if key == "units" else row[key] for key in numbers]
-        table.add_row(str(row["method"]), str(row["network"]), at, *map(figure, values))
-    return table

@@ -1,8 +1,8 @@
 """List what a config can name: methods, metrics, optimizers, environments, kinds, configs.
 
 Without a FAMILY it says only what each does, and counts environments. With one, such as `methods`,
-`metrics` or `envs`, it adds parameters and source. The column ``from`` says where a row comes from:
-rlplast, an installed package, or a module given with `--import`.
+`metrics` or `envs`, it adds parameters and source, and says ``from`` which installed package, or
+module given with `--import`, an entry comes, if not from rlplast.
 """
 
 import argparse
@@ -10,23 +10,27 @@ import inspect
 import itertools
 import json
 import re
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from rlplast import plugins
 from rlplast.cli.output import say, show_json
-from rlplast.cli.tables import counted, show
+from rlplast.cli.tables import columns, counted, show
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError, check_choice
+from rlplast.run.imports import imported
 from rlplast.run.shipped import config_folder, shipped_configs
-from rlplast.training.kinds import kinds
 
-__all__ = ["add_arguments", "list_rows", "run"]
+__all__ = ["REGISTERED", "add_arguments", "list_rows", "registered_text", "run"]
 
 Row = dict[str, Any]
 
+# What this package registers, as `python -m docs.generate` found it: to import it takes seconds.
+REGISTERED = Path(__file__).with_name("registered.json")
 _PIPED_WIDTH = 160  # columns
 _SENTENCE = re.compile(r".*?\.(?=\s|$)")  # "2.5" goes on
 
@@ -54,6 +58,8 @@ def _env_rows() -> list[Row]:
 
 
 def _kind_rows() -> list[Row]:
+    from rlplast.training.kinds import kinds
+
     return [
         {
             "name": kind.name,
@@ -104,11 +110,12 @@ def _families(family: str | None) -> tuple[str, ...]:
     return METHODS if family == "methods" else (family,)
 
 
-def list_rows(family: str | None = None) -> list[Row]:
+def list_rows(family: str | None = None, known: Mapping[str, list[Row]] | None = None) -> list[Row]:
     """Return the rows of one family, or of all, as ``--json`` prints them.
 
     Args:
         family: one of `FAMILIES`.
+        known: rows of families for which nothing needs to be imported.
 
     Raises:
         ConfigError: naming the nearest family if there is no such one.
@@ -117,9 +124,20 @@ def list_rows(family: str | None = None) -> list[Row]:
         check_choice("family", family, FAMILIES)
     rows: list[Row] = []
     for name in _families(family):
-        elsewhere = _OUTSIDE_REGISTRY.get(name)
-        rows += [info.row() for info in registry.rows(name)] if elsewhere is None else elsewhere()
+        if known is not None and name in known:
+            rows += known[name]
+        elif name in _OUTSIDE_REGISTRY:
+            rows += _OUTSIDE_REGISTRY[name]()
+        else:
+            rows += [info.row() for info in registry.rows(name)]
     return [row | {"from": row.get("from", "rlplast")} for row in rows]
+
+
+def registered_text() -> str:
+    """Return what `REGISTERED` has to hold: the rows that only importing PyTorch gives."""
+    families = [name for name in registry.FAMILIES if name not in ("envs", "configs")]
+    rows = {name: [r for r in list_rows(name) if r["from"] == "rlplast"] for name in families}
+    return json.dumps(rows, indent=1) + "\n"
 
 
 def _envs_counted(rows: list[Row]) -> list[Row]:
@@ -138,46 +156,77 @@ def _envs_counted(rows: list[Row]) -> list[Row]:
     return short
 
 
-def _described(params: dict[str, dict[str, Any]]) -> str:
-    return "\n".join(
+def _described(params: dict[str, dict[str, Any]]) -> list[str]:
+    return [
         f"{name} = {json.dumps(p['default'])}" + (f"  {p['range']}" if p["range"] else "")
         for name, p in params.items()
-    )
+    ]
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    rows = list_rows(args.family)
+    more = imported() or plugins.packages()  # which may have registered rows
+    rows = list_rows(args.family, None if more else json.loads(REGISTERED.read_text()))
     if args.json:
         show_json(rows)
         return 0
     if args.family is None:
         rows = _envs_counted(rows)
+    shown = _show_table if args.family is None else _show_entries
+    shown = _show_envs if args.family == "envs" else shown
     for family in _families(args.family):
-        _show_family(family, [row for row in rows if row["family"] == family], args.family is None)
+        own = [row for row in rows if row["family"] == family]
+        say(family if own else f"{family}: none")
+        if own:
+            shown(own)
     if args.family == "methods":
-        say("Which one? docs/how-to/choose-a-method.md says what to begin with, and why.")
+        say("\nWhich one? docs/how-to/choose-a-method.md says what to begin with, and why.")
     return 0
 
 
-def _show_family(family: str, rows: list[Row], short: bool) -> None:
-    """Print the table of one family, without parameters where none has any."""
-    if not rows:
-        say(f"{family}: none")
-        return
-    columns = ["summary", "params", "source", "from"]
-    if short:
-        foreign = any(row["from"] != "rlplast" for row in rows)
-        columns = ["summary", "from"] if foreign else ["summary"]
-    if not any(row["params"] for row in rows):
-        columns = [column for column in columns if column != "params"]
-    longest = max(len(row["name"]) for row in rows)
+def _show_table(rows: list[Row]) -> None:
+    """Print what each entry of a family does."""
+    foreign = any(row["from"] != "rlplast" for row in rows)
     table = Table()
+    longest = max(len(row["name"]) for row in rows)
     table.add_column("name", no_wrap=True, min_width=min(longest, 40))  # whole, to be copied
-    for column in columns:
-        table.add_column("parameters" if column == "params" else column, overflow="fold")
+    heads = ["summary", "from"] if foreign else ["summary"]
+    for head in heads:
+        table.add_column(head, overflow="fold")
     for row in rows:
-        cells = (_described(row[c]) if c == "params" else row[c] for c in ("name", *columns))
-        table.add_row(*cells)
-    say(family)
-    show(table, _PIPED_WIDTH)
+        table.add_row(row["name"], *(row[head] for head in heads))
+    show(table, columns(_PIPED_WIDTH))
+
+
+def _show_entries(rows: list[Row]) -> None:
+    """Print entries below each other, with parameters and source."""
+    for row in rows:
+        say(f"\n{row['name']}")
+        _indented([row["summary"], *_described(row["params"]), *_origin(row)])
+
+
+def _show_envs(rows: list[Row]) -> None:
+    """Print ids below each other, under the options that those of a family share."""
+    families: dict[str, list[Row]] = {}
+    for row in rows:
+        shared = [row["name"].split("/")[0], row["params"], row["source"], row["from"]]
+        families.setdefault(json.dumps(shared), []).append(row)
+    for family in families.values():
+        name = family[0]["name"].split("/")[0]
+        say(f"\n{name}/…  ({counted(len(family), 'environment')})")
+        _indented([*_described(family[0]["params"]), *_origin(family[0])])
+        longest, width = max(len(row["name"]) for row in family), columns(_PIPED_WIDTH)
+        for row in family:
+            line = f"{row['name']:<{longest}}  {row['summary']}"
+            say(line if len(line) <= width else row["name"])
+
+
+def _origin(row: Row) -> list[str]:
+    """Return where an entry is defined, and by whom if not by rlplast."""
+    found = [f"source: {row['source']}"]
+    return found if row["from"] == "rlplast" else [*found, f"from: {row['from']}"]
+
+
+def _indented(texts: Iterable[str]) -> None:
+    for text in texts:
+        say(textwrap.fill(f"    {text}", columns(_PIPED_WIDTH), subsequent_indent=" " * 6))

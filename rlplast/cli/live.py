@@ -25,6 +25,7 @@ __all__ = ["Rows", "counted_shown", "step_shown"]
 FIRST, EVERY = 4.0, 30.0  # seconds until the first plain line, and from one to the next
 _BEAT = 0.5  # seconds between two looks at whether one is due
 _WINDOW = 30.0  # seconds that a rate is measured over, at least
+_ALIKE = 1.3  # two times left that are told as one, the longer one
 _NAMED = 9  # tasks in a plain line
 
 
@@ -40,8 +41,26 @@ def _rate(task: Task) -> str:
 def _left(task: Task) -> str:
     if not task.speed or not task.remaining:
         return ""
-    seconds = task.remaining / task.speed - (task.get_time() - task.fields["moved"])
-    return f"{duration(max(0.0, seconds))} left"
+    since = task.get_time() - task.fields["moved"]
+    seconds = max(0.0, task.remaining / task.speed - since)
+    done, elapsed = task.completed - task.fields["first"], (task.elapsed or 0.0) - since
+    if not task.fields["uneven"] or done <= 0 or elapsed <= 0:
+        return f"{duration(seconds)} left"
+    by_mean = max(0.0, task.remaining * elapsed / done - since)
+    return f"{_range(*sorted((seconds, by_mean)))} left"
+
+
+def _range(low: float, high: float) -> str:
+    """Return two times as one where they are alike.
+
+    Examples:
+        >>> _range(600, 700), _range(600, 2700), _range(50, 600)
+        ('12 min', '10 to 45 min', '50 s to 10 min')
+    """
+    if high <= _ALIKE * low:
+        return duration(high)
+    one, other = duration(low).split(), duration(high).split()
+    return f"{one[0] if one[1] == other[1] else ' '.join(one)} to {' '.join(other)}"
 
 
 class _Name:
@@ -110,7 +129,15 @@ class Rows(Progress):
     def look(self) -> None:
         """Bring tasks and details up to date; called by another thread."""
 
-    def move(self, number: TaskID, done: float, total: float, unit: str, scale: float = 1) -> None:
+    def move(
+        self,
+        number: TaskID,
+        done: float,
+        total: float,
+        unit: str,
+        scale: float = 1,
+        uneven: bool = False,
+    ) -> None:
         """Note how far a task is.
 
         Its rate is that of the later part of its time: what is slow at first (or fast, as an agent
@@ -122,6 +149,8 @@ class Rows(Progress):
             total: the whole.
             unit: what its rate is counted in; without one no rate is shown.
             scale: how many of that unit `done` has, each.
+            uneven: whether its rate changes so much that the time left is given as a range: by the
+                rate of late, and by that since the beginning.
         """
         task, now = next(task for task in self.tasks if task.id == number), self.get_time()
         self.speed_estimate_period = max(_WINDOW, (task.elapsed or 0.0) * 2 / 3)
@@ -129,7 +158,8 @@ class Rows(Progress):
         apart = (self.speed_estimate_period - _WINDOW) / 1000
         late = now >= task.fields.get("moved", now) + apart or done >= total
         if task.total is None or (late and done != task.completed):
-            about = {"unit": unit, "scale": scale, "moved": now}
+            first = task.fields.get("first", done)
+            about = {"unit": unit, "scale": scale, "moved": now, "first": first, "uneven": uneven}
             self.update(number, completed=done, total=total, **about)
 
     def get_renderables(self) -> Iterable[RenderableType]:

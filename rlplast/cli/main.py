@@ -5,6 +5,7 @@ import importlib
 import io
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -34,6 +35,14 @@ COMMANDS = {
     "list": "List what a config can name: methods, metrics, optimizers and so on.",
     "bench": "Say whether compiled updates pay for a config on this machine.",
 }
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help whose paragraphs fit the terminal; what is indented, such as examples, stays."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        parts = text.strip().split("\n\n")
+        return "\n\n".join(p if p.startswith(" ") else textwrap.fill(p, width) for p in parts)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -95,7 +104,7 @@ def parser(imported: Callable[[], None] = lambda: None) -> argparse.ArgumentPars
             name,
             help=summary,
             allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
         )
         command.name, command.imported = name, imported
     return root

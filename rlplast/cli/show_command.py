@@ -14,11 +14,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from rlplast.cli.finish import receipt_table
 from rlplast.cli.output import new_console, show_json
-from rlplast.cli.tables import clock_words, duration, figure, rate, show_rows, size
+from rlplast.cli.tables import clock_words, duration, figure, rate, receipt_table, show_rows, size
 from rlplast.core.errors import ConfigError
-from rlplast.run.read import unaltered
+from rlplast.report.firings import firings
+from rlplast.report.run_data import read_run
+from rlplast.run.read import meant, unaltered
 from rlplast.run.show import show_run
 from rlplast.study.folder import log_file, study_of
 from rlplast.study.show import show_study
@@ -51,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
             cell = folder.resolve().relative_to(study.resolve())
             found["files"]["log"] = str(study / log_file(cell.as_posix()))
     else:
-        raise ConfigError(f"{folder} is no folder of a run or a study: see `rlplast train --help`")
+        why = "it has no config.yaml" if folder.is_dir() else "there is no such folder"
+        raise ConfigError(f"{folder} is no folder of a run or a study: {why}{meant(folder)}")
     if args.json:
         show_json(found)
     else:
@@ -61,9 +63,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _cost(folder: Path) -> dict[str, Any]:
     """Return what each firing cost, and in what: the score's name and the unit of time."""
-    from rlplast.report.firings import firings  # which takes seconds to import
-    from rlplast.report.run_data import read_run
-
     with unaltered(folder):
         run = read_run(folder, "", "", 0)
         cost = [dataclasses.asdict(firing) for firing in firings(run)]
@@ -125,10 +124,10 @@ def _command(words: Sequence[str] | None) -> str:
 
 
 def _progress(found: Mapping[str, Any]) -> str:
-    """Say how far a run is; of one whose config cannot be read here what the clock says."""
+    """Say how far a run is; without a length in run.json what the clock says."""
     progress = found["progress"]
     if progress is None:
-        return f"{clock_words(found['clock']) or 'its beginning'} ({found['problem']})"
+        return f"{clock_words(found['clock']) or 'its beginning'} (its length is not in run.json)"
     done, total, unit = (progress[key] for key in ("done", "total", "unit"))
     words = [f"{progress['share']:.0%}", f"{done:,} of {total:,} {unit}"]
     words += [rate(progress["rate"], unit)] if progress["rate"] else []

@@ -16,9 +16,9 @@ from rich.console import Console
 from rlplast.cli.live import step_shown
 from rlplast.cli.output import new_console, say
 from rlplast.cli.signals import stoppable
-from rlplast.cli.study_plan import search_lines, show_best, show_tree
+from rlplast.cli.study_plan import search_lines, seed_lines, show_best, show_tree
 from rlplast.cli.study_progress import study_progress
-from rlplast.cli.tables import counted
+from rlplast.cli.tables import counted, wrapped
 from rlplast.study.api import study, study_folder
 from rlplast.study.plan import Cell
 from rlplast.study.scheduler import Failure, Progress
@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
     def planned(config: StudyConfig, cells: Sequence[Cell]) -> None:
         if cells:
             show_tree(console, cells)
-        for line in search_lines(config):
-            say(line)
+        for line in (*search_lines(config), *seed_lines(config)):
+            say(wrapped(line))
 
     with shown(study_folder(args.config, args.out)) as callbacks:
         found = study(

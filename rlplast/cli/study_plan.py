@@ -2,6 +2,7 @@
 
 - `run_plan`: `rlplast study NAME --plan`.
 - `show_tree`: the cells of the first task and seed, with what they take if that is known.
+- `seed_lines`: what few seeds cost.
 - `search_lines`, `show_best`: what is searched, and how; the best values that were found.
 """
 
@@ -18,7 +19,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from rlplast.cli.output import new_console, say, visible
-from rlplast.cli.tables import counted, duration, size
+from rlplast.cli.tables import counted, duration, size, wrapped
+from rlplast.report.statistics import FEWEST
 from rlplast.study.folder import config_path
 from rlplast.study.plan import Cell, cost
 from rlplast.study.spec import StudyConfig
@@ -26,7 +28,7 @@ from rlplast.study.spec import StudyConfig
 if TYPE_CHECKING:
     from rlplast.study.search import Search
 
-__all__ = ["run_plan", "search_lines", "show_best", "show_tree"]
+__all__ = ["run_plan", "search_lines", "seed_lines", "show_best", "show_tree"]
 
 
 def run_plan(args: argparse.Namespace) -> int:
@@ -39,22 +41,22 @@ def run_plan(args: argparse.Namespace) -> int:
 
     found = plan_study(args.config, args.out, args.executor, args.jobs)
     show_tree(new_console(), found.cells, found.takes)
-    for line in search_lines(found.config):
-        say(line)
+    for line in (*search_lines(found.config), *seed_lines(found.config)):
+        say(wrapped(line))
     whole = sum(found.takes.values(), Counter())
-    say(f"estimate: {_estimate_text(whole)}, one cell after the other")
+    say(wrapped(f"estimate: {_estimate_text(whole)}, one cell after the other"))
     by_task: dict[str, Counter[str]] = defaultdict(Counter)
     for cell in found.cells:
         by_task[cell.task] += found.takes[cell.key]
     if len(by_task) > 1:
-        say("; ".join(f"{task} {_estimate_text(own)}" for task, own in by_task.items()))
-    say(found.basis)
+        say(wrapped("; ".join(f"{t} {_estimate_text(own)}" for t, own in by_task.items())))
+    say(wrapped(found.basis))
     for folder in found.absent:
         say(f"not there yet: {folder}")
     for package in found.not_installed:
         say(f"not installed: {package}")
     for line in found.levels:
-        say(line)
+        say(wrapped(line))
     if found.problem is not None:
         raise found.problem
     return 0
@@ -94,6 +96,16 @@ def _estimate_text(found: Mapping[str, float]) -> str:
     words = [f"{found[u]:,.0f} {u}" for u in ("env_steps", "updates") if found.get(u)]
     words += [duration(found["seconds"])] if "seconds" in found else []
     return ", ".join([*words, *([size(found["disk"])] if "disk" in found else [])])
+
+
+def seed_lines(study: StudyConfig) -> Iterator[str]:
+    """Yield a line if a study has too few seeds for intervals; it is said before any is trained."""
+    seeds = len(study.seed_list())
+    if seeds < FEWEST:
+        yield (
+            f"with {counted(seeds, 'seed')} the report draws no intervals: "
+            f"it needs {FEWEST} per task"
+        )
 
 
 def search_lines(study: StudyConfig) -> Iterator[str]:

@@ -1,6 +1,8 @@
 """Tables, numbers and names for people.
 
 - `show`: print one table, unwrapped where the output is not a terminal.
+- `columns`: how wide the terminal is; `wrapped`: a sentence in lines of that width.
+- `receipt_table`: the table of firings.
 - `show_rows`: print names and values below each other.
 - `figure`: a number in a cell; `count`: one in few letters.
 - `counted`: a number with its noun; `clock_words`: counts with their units.
@@ -8,7 +10,9 @@
 - `middle`: a name shortened in its middle, where names of one list are most alike.
 """
 
-from collections.abc import Iterable, Mapping
+import os
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -21,17 +25,21 @@ from rlplast.core.clock import UNITS
 
 __all__ = [
     "clock_words",
+    "columns",
     "count",
     "counted",
     "duration",
     "figure",
     "middle",
     "rate",
+    "receipt_table",
     "show",
     "show_rows",
     "size",
+    "wrapped",
 ]
 
+_WIDE = 100  # columns
 _NAMES = 13  # columns of a row's name
 _UNWRAPPED = 10_000  # columns; a table only takes what it needs
 
@@ -47,6 +55,24 @@ def show(table: Table, width: int = _UNWRAPPED) -> None:
     if not console.is_terminal:
         console = new_console(width=width)
     console.print(table)
+
+
+def wrapped(text: str) -> str:
+    """Return a sentence in lines that fit the terminal; a file or pipe gets it in one."""
+    console = new_console()
+    return textwrap.fill(
+        text,
+        console.width if console.is_terminal else _UNWRAPPED,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def columns(piped: int) -> int:
+    """Return how wide a terminal is, or `piped` for a file or pipe; COLUMNS is obeyed."""
+    console = new_console()
+    return console.width if console.is_terminal or os.environ.get("COLUMNS") else piped
 
 
 def show_rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
@@ -168,3 +194,36 @@ def middle(name: str, columns: int) -> str:
     while cell_len(ending) > back:  # letters of two columns
         ending = ending[1:]
     return set_cell_size(name, front).rstrip() + "…" + ending
+
+
+def receipt_table(receipts: Sequence[dict[str, Any]], unit: str, width: int) -> Table:
+    """Return a table of firings.
+
+    Args:
+        receipts: rows of ``receipts.jsonl``.
+        unit: of the clock, to say when.
+        width: columns there are; seconds are left out where these are few.
+    """
+    numbers = ["sfe", "dfi_before", "dfi_after", "time/seconds"]
+    heads = ["SFE", "DfI\nbefore", "DfI\nafter", "seconds"]
+    if not any(row["dfi_after"] is not None for row in receipts):
+        numbers[1:3], heads[1:3] = [], []
+    if any(row.get("units") for row in receipts):
+        numbers.insert(1, "units")
+        heads.insert(1, "units\nreset")
+    if width < _WIDE:
+        numbers.pop()
+        heads.pop()
+    # Without lines the longest names and numbers of ours fit into 80 columns.
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("method", no_wrap=True, overflow="fold")
+    table.add_column("network", overflow="fold")
+    table.add_column("at", overflow="fold")
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True, overflow="fold")
+    for row in receipts:
+        at = f"{row['clock'][unit]:,} {unit}"
+        units = None if row.get("units") is None else sum(row["units"].values())
+        values = [units if key == "units" else row[key] for key in numbers]
+        table.add_row(str(row["method"]), str(row["network"]), at, *map(figure, values))
+    return table

@@ -4,9 +4,9 @@ CONFIG is a file, or a shipped name such as dqn/asterix (`rlplast list configs` 
 Set any of its keys with --dotted.key VALUE, such as --optimizer.lr 1e-4. Values are YAML.
 For hooks, penalties and layers give a list, a YAML file with the list, or a shipped list:
 
-  rlplast train dqn/demo --hooks '[{method: fire, at: 50%, params: {iterations: 10}}]'
+  rlplast train dqn/demo --hooks '[{method: fire, at: 50%}]'
   rlplast train sac/pendulum --hooks sac/hooks/fire
-  rlplast train sac/pendulum --layers '[{method: lifecycle, networks: [critic]}]'
+  rlplast train dqn/demo --layers '[{method: lifecycle, networks: [q]}]'
 
 Common keys (`rlplast train CONFIG --print_config` shows all keys with their values):
 
@@ -16,7 +16,7 @@ Common keys (`rlplast train CONFIG --print_config` shows all keys with their val
   --env.id minatar/asterix      and --env.num_envs, --env.workers
   --replay_ratio 4              updates per env_step
   --optimizer.lr 1e-4           and --optimizer.name, --optimizer.weight_decay
-  --evaluate.every 5%           and --log.every, --metrics.every, --checkpoint.every
+  --evaluate.every 5%           and --log.every, --checkpoint.every
 """
 
 import argparse

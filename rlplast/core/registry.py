@@ -176,14 +176,20 @@ def register(
     return add
 
 
-def get(family: str, name: str) -> Info:
+def get(family: str, name: str, key: str = "") -> Info:
     """Return the registry row of `name`.
+
+    Args:
+        family: methods, or one of `FAMILIES`.
+        name: the entry's name.
+        key: the key of a config that gives it, if messages are to say so.
 
     Raises:
         ConfigError: naming the nearest entry if there is no such one.
     """
     one = "penalty" if family == "penalties" else family.removesuffix("s")
-    return look_up(name, _family(family), f"{one} {shortened(name)} is unknown")
+    wrong = f"{key} = {shortened(name)}" if key else f"{one} {shortened(name)} is unknown"
+    return look_up(name, _family(family), wrong)
 
 
 def look_up(name: Any, table: Mapping[str, T], wrong: str) -> T:

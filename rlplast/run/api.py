@@ -37,13 +37,14 @@ from rlplast.run.info import (
 )
 from rlplast.run.loggers.logger import check_loggers, logged
 from rlplast.run.read import check_is_run, read_info, read_lines
+from rlplast.run.show import in_short
 from rlplast.training import checkpoint, distributed
 from rlplast.training.best import find_checkpoint
 from rlplast.training.branch import branch_run
 from rlplast.training.config import RunConfig
 from rlplast.training.kinds import get_kind
 from rlplast.training.loop import Loop
-from rlplast.training.run_folder import LINES, write_text
+from rlplast.training.run_folder import LINES, near, write_text
 from rlplast.training.trainable import go_to
 
 __all__ = ["Run", "branch", "load", "read_config", "resume", "train"]
@@ -63,7 +64,7 @@ def _loop(
     except (ConfigError, OSError) as error:
         trainable.close()
         if isinstance(error, OSError):
-            raise ConfigError(f"{path} cannot be written: {error}") from error
+            raise ConfigError(f"{near(path)} cannot be written: {error}") from error
         raise
     return Loop(
         trainable=trainable,
@@ -78,7 +79,7 @@ def _loop(
     )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Run:
     """A run on disk: look at it, or use what it trained.
 
@@ -94,6 +95,10 @@ class Run:
     checkpoint: str = "newest"
     report: Callable[[str], object] = warnings.warn
     _trainable: Any = None
+
+    def __repr__(self) -> str:
+        """Return the run's folder and kind, and how it stands; `config` has all its keys."""
+        return f"<Run {near(self.path)}: {self.config.kind}, {in_short(self.path)}>"
 
     @property
     def info(self) -> dict[str, Any]:
@@ -214,7 +219,7 @@ def train(
         keys = {key.replace("__", "."): value for key, value in overrides.items()}
         config = read_config(config, keys)
     config = config.resolved()
-    path = Path(out) if out is not None else _new_folder(config)
+    path = (Path(out) if out is not None else _new_folder(config)).absolute()
     if distributed.rank() == 0:
         _check_new(path)
     info = first_info(config, study)
@@ -250,10 +255,12 @@ def _check_new(path: Path) -> None:
     """Check that a run's folder is none yet."""
     if path.exists() and not (path.is_dir() and all(map(_is_nothing, path.iterdir()))):
         if (path / "run.json").exists():
-            remedy = f"`rlplast resume {path}` continues it"
+            remedy = f"`rlplast resume {near(path)}` continues it"
+        elif all((path / name).is_file() for name in ("config.yaml", *LINES)):
+            remedy = f"a run was stopped as it began, and `rlplast resume {near(path)}` starts it"
         else:
             remedy = "choose another --out (`rlplast resume` continues a run's folder)"
-        raise ConfigError(f"--out {path} is not empty: {remedy}")
+        raise ConfigError(f"--out {near(path)} is not empty: {remedy}")
 
 
 def _is_nothing(path: Path) -> bool:
@@ -307,7 +314,7 @@ def resume(
     if total is not None:
         config = _extended(config, total, done)
     elif done:
-        report(f"{path} is done: nothing to resume (a longer run: --total)")
+        report(f"{near(path)} is done: nothing to resume (a longer run: --total)")
         return opened
     _report_device(config, path, info, report)
     begun = _has_checkpoint(path)  # else it starts where it did, be it from another run
@@ -354,13 +361,13 @@ def _report_device(
         if before is not None and before["type"] == "cpu":
             raise
         raise ConfigError(
-            f"{error}. `rlplast resume {path} --device cpu` moves the run to another device, where "
-            "numbers round otherwise"
+            f"{error}. `rlplast resume {near(path)} --device cpu` moves the run to another "
+            "device, where numbers round otherwise"
         ) from error
     if before is not None and now != before:
         report(
-            f"{path} goes on on {device_words(now)}, it was on {device_words(before)}: numbers "
-            "may round otherwise, so it is not the uninterrupted run bit for bit"
+            f"{near(path)} goes on on {device_words(now)}, it was on {device_words(before)}: "
+            "numbers may round otherwise, so it is not the uninterrupted run bit for bit"
         )
 
 
@@ -417,19 +424,19 @@ def _continue(loop: Loop, report: Callable[[str], None]) -> None:
     """Load the newest undamaged checkpoint; a run killed before its first one starts anew."""
     folder = loop.folder
     if not _has_checkpoint(folder.path):
-        report(f"{folder.path} has no checkpoint yet: starting from the beginning")
+        report(f"{near(folder.path)} has no checkpoint yet: starting from the beginning")
         for kept in folder.set_aside():
-            report(f"what it had written before is kept in {kept}")
+            report(f"what it had written before is kept in {near(kept)}")
         return
     found = find_checkpoint(folder.path, "newest", "checkpoint", report)
     loop.load(found)
     for name, (first, last) in folder.altered.items():
         where = f"line {first}" if first == last else f"lines {first} to {last}"
         report(
-            f"{folder.path / name} was altered in {where} since {found.name} was saved: training "
-            "does not read it and goes on, with the file as it is"
+            f"{near(folder.path / name)} was altered in {where} since {found.name} was saved: "
+            "training does not read it and goes on, with the file as it is"
         )
-    report(f"resuming {folder.path} from {found.name}")
+    report(f"resuming {near(folder.path)} from {found.name}")
 
 
 def _extended(config: RunConfig, total: str, done: bool) -> RunConfig:
@@ -460,10 +467,10 @@ def load(
         ConfigError: if it is none, a module that it was begun with is not there, or another version
             began it, whose config this one does not read.
     """
-    path = Path(run)
-    check_is_run(path)
+    check_is_run(Path(run))
+    path = Path(run).absolute()  # the current folder may change while it runs
     info = read_info(path)
-    import_again(info, path)
+    import_again(info, near(path))
     with _naming_version(info):
         config = read_config(path / "config.yaml")
     return Run(path, config, checkpoint, report)

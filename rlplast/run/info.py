@@ -24,10 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from rlplast import plugins
-from rlplast.core.device import choose_device, device_info
 from rlplast.core.errors import Interrupted, RlplastError
 from rlplast.run.imports import imported
-from rlplast.training import distributed
 from rlplast.training.config import RunConfig
 from rlplast.training.run_folder import write_json
 
@@ -62,6 +60,8 @@ PACKAGES = (
 @contextmanager
 def status(path: Path, info: dict[str, Any]) -> Iterator[None]:
     """Keep run.json's status true, whatever ends the run; of several processes rank 0 does."""
+    from rlplast.training import distributed  # here, as torch takes a second
+
     if distributed.rank() > 0:
         yield
         return
@@ -129,8 +129,7 @@ def first_info(config: RunConfig, study: Mapping[str, Any] | None = None) -> dic
         "host": socket.gethostname(),
         "seed": config.seed,
         "threads": config.threads,
-        "devices": [device_info(choose_device(config.device))],
-        "processes": distributed.world(),
+        **_now(config),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         **({"imports": imported()} if imported() else {}),
         **({"study": dict(study)} if study else {}),
@@ -188,13 +187,26 @@ def device_words(device: Mapping[str, Any]) -> str:
 def resumed_info(info: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
     """Return what run.json says besides, once a run is resumed."""
     devices = list(info.get("devices", []))
-    now = device_info(choose_device(config.device))
+    now = _now(config)
     modules = list(dict.fromkeys([*info.get("imports", []), *imported()]))
     return {
         "resumed": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "processes": distributed.world(),
-        "devices": devices if devices[-1:] == [now] else [*devices, now],
+        **now,
+        "devices": devices if devices[-1:] == now["devices"] else [*devices, *now["devices"]],
         **({"imports": modules} if modules else {}),
+    }
+
+
+def _now(config: RunConfig) -> dict[str, Any]:
+    """Return what run.json says of a run that begins or goes on here: device, processes, length."""
+    from rlplast.core.device import choose_device, device_info  # here, as torch takes a second
+    from rlplast.run.length import length_info
+    from rlplast.training import distributed
+
+    return {
+        "devices": [device_info(choose_device(config.device))],
+        "processes": distributed.world(),
+        "length": length_info(config),
     }
 
 

@@ -1,24 +1,26 @@
 """How long a run is, in every unit, from its config alone.
 
-- `length`: counts at the end of a run.
+- `length`: counts at the end of a run; `length_info`: what run.json says of them.
 - `env_steps_at`, `updates_at`: env_steps and updates up to a time.
 - `phases_of`: training and test images of each phase of a classifier's stream.
 """
 
 import dataclasses
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from rlplast.agents.off_policy_config import OffPolicyConfig
 from rlplast.core.clock import Time
+from rlplast.core.errors import ConfigError
 from rlplast.supervised.config import SupervisedConfig
 from rlplast.supervised.place import batches_per_epoch, end_of_run
 from rlplast.supervised.sizes import sizes_of
 from rlplast.supervised.streams import Phase, phases
 from rlplast.training.config import RunConfig
 
-__all__ = ["env_steps_at", "length", "phases_of", "updates_at"]
+__all__ = ["env_steps_at", "length", "length_info", "phases_of", "updates_at"]
 
 
 def length(config: RunConfig) -> dict[str, float]:
@@ -34,6 +36,24 @@ def length(config: RunConfig) -> dict[str, float]:
     if isinstance(config, OffPolicyConfig) and config.total_time().unit != "episodes":
         end = dataclasses.replace(end, episodes=0)  # all that is known is that there are no more
     return {unit: float(end[unit]) for unit in config.units if end[unit] > 0}
+
+
+def length_info(config: RunConfig) -> dict[str, Any]:
+    """Return what run.json says of a run's length, so that its config need not be read for it.
+
+    Returns:
+        ``total``; ``percentages_of``, the time that percentages refer to; ``known``, the counts at
+        the end that are known in advance, by unit; ``expected``, such counts as `length` has them.
+    """
+    expected: dict[str, float] = {}
+    with suppress(ConfigError):  # the set of images is larger than it is taken for
+        expected = length(config)
+    return {
+        "total": str(config.total_time()),
+        "percentages_of": str(config.reference_time()),
+        "known": {u: n for u, n in dataclasses.asdict(config.horizon()).items() if n},
+        "expected": expected,
+    }
 
 
 def phases_of(config: SupervisedConfig) -> list[Phase]:

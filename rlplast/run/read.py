@@ -2,7 +2,8 @@
 
 - `read_info`, `read_config`, `read_lines`: run.json, config.yaml, and a .jsonl file.
 - `read_json`: any JSON file that holds one object.
-- `check_is_run`: whether a folder is a run's; `unaltered`: for what only an altered file can be.
+- `check_is_run`: whether a folder is a run's; `meant`: which one was meant.
+- `unaltered`: for what only an altered file can be.
 - `read_best`: its best evaluation.
 - `status`, `status_in`: how far a run came; `last_line`: the newest line of a file that is being
   written.
@@ -14,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
+from rlplast.core.errors import ConfigError, DamagedFile, RlplastError, did_you_mean
+from rlplast.run.shipped import shipped_configs
 from rlplast.training import best
 from rlplast.training.best import Best
 from rlplast.training.config import parse_yaml
@@ -23,6 +25,7 @@ from rlplast.training.files import read
 __all__ = [
     "check_is_run",
     "last_line",
+    "meant",
     "read_best",
     "read_config",
     "read_info",
@@ -44,7 +47,23 @@ def check_is_run(folder: Path) -> None:
     """
     started = any((folder / name).is_file() for name in ("run.json", "metrics.jsonl"))
     if not started or not (folder / "config.yaml").is_file():
-        raise ConfigError(f"{folder} is no run's folder: it has no config.yaml and run.json")
+        why = "it has no config.yaml and run.json" if folder.is_dir() else "there is no such folder"
+        raise ConfigError(f"{folder} is no run's folder: {why}{meant(folder)}")
+
+
+def meant(folder: Path) -> str:
+    """Say what may have been meant by what is no folder of a run or a study; "" if unknown."""
+    if folder.as_posix() in shipped_configs() or folder.suffix in (".yaml", ".yml"):
+        return f"; a config is shown by `rlplast train {folder} --print_config`"
+    places = [place for place in (folder, folder.parent, Path("runs")) if place.is_dir()]
+    found = {
+        str(path)
+        for place in places
+        for path in place.iterdir()
+        if (path / "run.json").is_file() or (path / "study.json").is_file()
+    }
+    given = "" if folder.is_dir() else str(folder)  # of a folder all that lie in it may be meant
+    return f"; {did_you_mean(given, found)}" if found else ""
 
 
 @contextmanager

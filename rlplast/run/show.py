@@ -1,7 +1,7 @@
 """What a run's folder says of the run: how far it is, what it measured, what fires next.
 
 - `show_run`: all of it, as data.
-- `share_done`, `next_firing`, `disk_used`: parts of it.
+- `share_done`, `next_firing`, `disk_used`: parts of it; `in_short`: a few words.
 """
 
 import os
@@ -13,20 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.core.clock import UNITS, Clock, Time
-from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.errors import DamagedFile
 from rlplast.core.method.schedule import KEYS, Schedule, next_due
-from rlplast.run.config_file import read_config
-from rlplast.run.imports import import_again
 from rlplast.run.info import device_words, resume_words
-from rlplast.run.length import length
 from rlplast.run.read import check_is_run, read_best, read_info, read_lines, status_in, unaltered
 from rlplast.run.read import read_config as read_keys
-from rlplast.training.checkpoint import KINDS
-from rlplast.training.config import RunConfig
 from rlplast.training.files import is_locked
-from rlplast.training.manifest import check_seal
+from rlplast.training.manifest import KINDS, check_seal
 
-__all__ = ["disk_used", "next_firing", "share_done", "show_run", "status_of"]
+__all__ = ["disk_used", "in_short", "next_firing", "share_done", "show_run", "status_of"]
 
 _RECEIPTS = 5  # the newest ones of a method
 _FILES = {  # what for → where, in a run's folder
@@ -46,11 +41,10 @@ def show_run(folder: Path) -> dict[str, Any]:
         process of this machine has the folder; absent: no run.json) with ``since``, ``command``,
         ``host``; ``resume``, how it goes on after an interruption; ``progress`` (``done`` of
         ``total`` in ``unit``, ``share``, ``rate`` per second, ``seconds`` so far, ``seconds_left``
-        while it runs; None where the config cannot be read here, for want of a plug-in: then
-        ``problem`` says why); ``clock``; ``train`` and ``eval``,
-        the newest lines of either; ``receipts``: their ``count``, how many ``of`` each method, and
-        the ``newest`` ones of each; ``next`` firing;
-        ``checkpoints``; ``bytes`` on disk; ``files``.
+        while it runs; None where run.json does not say how long the run is); ``clock``;
+        ``train`` and ``eval``, the newest lines of either; ``receipts``: their ``count``, how many
+        ``of`` each method, and the ``newest`` ones of each; ``next`` firing; ``checkpoints``;
+        ``bytes`` on disk; ``files``.
 
     Raises:
         ConfigError: if it is no run's folder.
@@ -83,23 +77,21 @@ def show_run(folder: Path) -> dict[str, Any]:
             "bytes": disk_used(folder),
             "files": {k: str(folder / p) for k, p in _FILES.items() if (folder / p).exists()},
         }
-        return found | _ahead(folder, info, metrics, clock, status)
+        return found | _ahead(keys, info, metrics, clock, status)
 
 
 def _ahead(
-    folder: Path,
+    keys: Mapping[str, Any],
     info: Mapping[str, Any],
     metrics: Sequence[Mapping[str, Any]],
     clock: dict[str, int],
     status: str,
 ) -> dict[str, Any]:
     """Return how far the run is of its total, and what fires next."""
-    try:
-        import_again(info, folder)
-        config = read_config(folder / "config.yaml")
-        total, following = config.total_time(), next_firing(config, clock)
-    except ConfigError as error:
-        return {"progress": None, "next": None, "problem": str(error)}
+    if info.get("length") is None:  # killed before run.json was written
+        return {"progress": None, "next": None}
+    total = Time.parse(info["length"]["total"])
+    following = next_firing(keys["hooks"], info["length"], clock)
     done, (per_second, seconds) = clock.get(total.unit, 0), _speed(metrics, total.unit)
     left = None
     if status == "running" and per_second:
@@ -116,6 +108,21 @@ def _ahead(
     if status == "done" or following is None:
         return {"progress": progress, "next": None}
     return {"progress": progress, "next": {"method": following[0], "at": str(following[1])}}
+
+
+def in_short(folder: Path) -> str:
+    """Say in a few words how a run stands: its status, how far it is, its newest score."""
+    try:
+        info = read_info(folder)
+        metrics, receipts = (read_lines(folder / f"{n}.jsonl") for n in ("metrics", "receipts"))
+        clock, scores = _newest_clock(metrics, receipts), _newest(metrics, "eval/") or {}
+    except (AttributeError, DamagedFile, LookupError, TypeError):
+        return "damaged"
+    words = [status_of(folder, info)]
+    words += [f"{clock[unit]:,} {unit}" for unit in ("env_steps", "updates") if unit in clock]
+    found = ((key, value) for key, value in scores.items() if key.startswith("eval/"))
+    words += [f"{key} {value:.4g}" for key, value in found if isinstance(value, float | int)][:1]
+    return ", ".join(words)
 
 
 def share_done(row: Mapping[str, Any], starts: Sequence[Time], stops: Sequence[Time]) -> float:
@@ -138,23 +145,28 @@ def share_done(row: Mapping[str, Any], starts: Sequence[Time], stops: Sequence[T
     return min(1.0, max(0.0, *shares))
 
 
-def next_firing(config: RunConfig, clock: Mapping[str, int]) -> tuple[str, Time] | None:
+def next_firing(
+    hooks: Sequence[Mapping[str, Any]], length: Mapping[str, Any], clock: Mapping[str, int]
+) -> tuple[str, Time] | None:
     """Return the method and time of the scheduled hook that is due next; None without one.
 
     Args:
-        config: the run's config.
+        hooks: those of the run's config.
+        length: what run.json says of the run's length.
         clock: counts by unit.
 
     Raises:
         ConfigError: for a schedule that is not allowed.
     """
-    now, end = Clock(**{unit: clock.get(unit, 0) for unit in UNITS}), config.horizon()
+    now, end = Clock(**{unit: clock.get(unit, 0) for unit in UNITS}), Clock(**length["known"])
+    reference = Time.parse(length["percentages_of"])
     schedules = []
-    for number, hook in enumerate(config.hooks):
-        keys = {key: hook.get(key) for key in KEYS}
-        schedule = Schedule.parse(keys, config.reference_time(), f"hooks[{number}]", end)
-        schedules.append((str(hook.get("method")), schedule))
-    return next_due(schedules, now, end, lambda: length(config))
+    for number, hook in enumerate(hooks):
+        if hook.get("when") is None:  # else nobody knows
+            keys = {key: hook.get(key) for key in KEYS}
+            schedule = Schedule.parse(keys, reference, f"hooks[{number}]", end)
+            schedules.append((str(hook.get("method")), schedule))
+    return next_due(schedules, now, end, lambda: length["expected"])
 
 
 def disk_used(folder: Path) -> int:

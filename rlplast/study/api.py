@@ -163,6 +163,8 @@ def read_study_config(
     jobs: int | None = None,
 ) -> StudyConfig:
     """Return a study's checked config; arguments as of `study`."""
+    if jobs is not None and type(jobs) is not int:
+        raise ConfigError(f"--jobs {jobs!r}: allowed is a whole number from 1 on")
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs {jobs}: allowed is at least 1")
     mapped = isinstance(source, Mapping)

@@ -15,13 +15,15 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.run.read import read_json, read_lines, status
-from rlplast.study.plan import Cell
 from rlplast.training.files import lock
 from rlplast.training.run_folder import write_json
+
+if TYPE_CHECKING:  # which takes a second to import
+    from rlplast.study.plan import Cell
 
 __all__ = [
     "FORMAT",
@@ -114,7 +116,7 @@ def log_file(cell_folder: str) -> str:
     return f"logs/{cell_folder.removeprefix('cells/').replace('/', '_')}.log"
 
 
-def cell_row(cell: Cell) -> dict[str, Any]:
+def cell_row(cell: "Cell") -> dict[str, Any]:
     """Return a cell as study.json lists it."""
     return {
         "key": cell.key,
@@ -189,16 +191,16 @@ class StudyFolder:
                     "version; install that one, or choose another --out"
                 )
 
-    def write_plan(self, about: Mapping[str, Any], cells: Sequence[Cell]) -> None:
+    def write_plan(self, about: Mapping[str, Any], cells: "Sequence[Cell]") -> None:
         """Write study.json."""
         rows = [cell_row(cell) for cell in cells]
         write_json(self.path / "study.json", {"format": FORMAT, **about, "cells": rows})
 
-    def log(self, cell: Cell) -> Path:
+    def log(self, cell: "Cell") -> Path:
         """Return where a cell's output goes."""
         return self.path / log_file(cell.folder)
 
-    def note(self, cell: Cell, event: str, **more: Any) -> None:
+    def note(self, cell: "Cell", event: str, **more: Any) -> None:
         """Append a line to the journal."""
         row = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "cell": cell.key, "name": cell.name}
         with (self.path / "journal.jsonl").open("ab") as file:

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.core.clock import Time
-from rlplast.core.errors import ConfigError
-from rlplast.run.config_file import read_config
 from rlplast.run.read import last_line, read_info, unaltered
 from rlplast.run.show import disk_used, share_done, status_of
 from rlplast.study.folder import log_file, read_journal, read_study
@@ -77,8 +75,9 @@ def _share(run: Path, cell: Mapping[str, Any]) -> float | None:
     """Return how much of a running cell is done; None if that is not known."""
     starts, stops = ([Time.parse(text) for text in cell[key]] for key in ("starts", "stops"))
     row = last_line(run / "metrics.jsonl")
-    try:
-        stops = stops or [read_config(run / "config.yaml").total_time()]
-    except ConfigError:  # a plug-in that is not imported here
-        return None
+    if not stops:
+        length = read_info(run).get("length")
+        if length is None:  # run.json is not written yet
+            return None
+        stops = [Time.parse(length["total"])]
     return share_done(row, starts, stops) if row else None

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlplast.core.errors import ConfigError, DamagedFile, did_you_mean
-from rlplast.training import checkpoint
 from rlplast.training.files import read
 from rlplast.training.run_folder import write_json
 
@@ -120,6 +119,8 @@ def best_checkpoint(root: Path) -> Path:
         ConfigError: if the run keeps none, or had no evaluation yet.
         DamagedFile: if it is damaged or not there any more.
     """
+    from rlplast.training import checkpoint  # here, as torch takes a second
+
     found = root / read_best(root).checkpoint
     checkpoint.check(found)
     return found
@@ -140,6 +141,8 @@ def find_checkpoint(
         ConfigError: if the run has none of that name.
         DamagedFile: if it is damaged.
     """
+    from rlplast.training import checkpoint
+
     root = run / "checkpoints"
     if not root.is_dir():
         raise ConfigError(f"{run} is no run's folder: it has no checkpoints")

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from rlplast.core.errors import DamagedFile, RlplastError, shortened
 from rlplast.training.files import fsync, link
-from rlplast.training.manifest import FORMAT, SENTINEL, check, check_seal, manifest
+from rlplast.training.manifest import FORMAT, KINDS, SENTINEL, check, check_seal, manifest
 from rlplast.training.network_tensors import (
     INITIAL,
     aliases,
@@ -62,8 +62,6 @@ __all__ = [
 ]
 
 TENSORS, INITIALS, STATE = "tensors.safetensors", "initial.safetensors", "state.json"
-
-KINDS = ("step", "best", "branch")
 
 
 def _copy(tensor: Tensor, memory: Tensor | None = None) -> Tensor:

@@ -13,7 +13,6 @@ import yaml
 from pydantic import Field
 
 from rlplast.core.clock import UNITS, Clock, Time
-from rlplast.core.device import choose_device
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.validation import Section
@@ -55,6 +54,19 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+
+
+def _int(loader: _Loader, node: yaml.ScalarNode) -> int:
+    digits = node.value.lstrip("+-").replace("_", "")
+    if digits.isdigit() and digits[0] == "0" and digits.strip("0"):
+        raise ConfigError(  # YAML 1.1 reads an octal number, 1.2 a decimal one
+            f"{node.value}, line {node.start_mark.line + 1}: a number begins with no 0; write "
+            f"{'-' * node.value.startswith('-')}{digits.lstrip('0')}, or '{node.value}' for text"
+        )
+    return loader.construct_yaml_int(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _int)
 
 _MOST_NODES = 100_000  # of a config, whatever its aliases stand for written out
 
@@ -292,8 +304,11 @@ class RunConfig(Section):
         """
         if self.device != "auto":
             return self
-        found = choose_device("auto").type if parent is None else parent.device
-        return replace(self, device=found)
+        if parent is not None:
+            return replace(self, device=parent.device)
+        from rlplast.core.device import choose_device  # here, as torch takes a second
+
+        return replace(self, device=choose_device("auto").type)
 
     def moved(self, device: str) -> "RunConfig":
         """Return the config of a run that goes on on another device, without graphs on a CPU."""

@@ -34,7 +34,7 @@ from rlplast.training import checkpoint, distributed
 from rlplast.training.background import Background
 from rlplast.training.best import Best, improved, write_best
 from rlplast.training.intervals import Intervals, is_due
-from rlplast.training.run_folder import RunFolder, clock_fields
+from rlplast.training.run_folder import RunFolder, clock_fields, near
 from rlplast.training.signals import noted_signals
 from rlplast.training.trainable import Trainable, attach, go_to
 
@@ -127,9 +127,8 @@ class Loop:
                     self._checkpoint()
                     self._settle()
                     name = signal.Signals(received).name
-                    raise Interrupted(
-                        f"stopped by {name}; checkpoint saved: `rlplast resume {self.folder.path}`"
-                    )
+                    resumes = f"`rlplast resume {near(self.folder.path)}`"
+                    raise Interrupted(f"stopped by {name}; checkpoint saved: {resumes}")
             best = False
             if self._logged != trainable.clock:  # not if resumed from the very end
                 clock, every = trainable.clock, self.intervals

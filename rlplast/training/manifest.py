@@ -13,9 +13,10 @@ from typing import Any
 from rlplast.core.errors import DamagedFile
 from rlplast.training.files import checksum, fsync, read
 
-__all__ = ["FORMAT", "SENTINEL", "check", "check_seal", "manifest"]
+__all__ = ["FORMAT", "KINDS", "SENTINEL", "check", "check_seal", "manifest"]
 
 SENTINEL = "COMPLETE"
+KINDS = ("step", "best", "branch")  # of checkpoints: what their names begin with
 FORMAT = 2
 
 

@@ -20,7 +20,7 @@ from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.training.files import check_plain, fsync, lock, whole
 
-__all__ = ["RunFolder", "numbered", "write_json", "write_text"]
+__all__ = ["RunFolder", "near", "numbered", "write_json", "write_text"]
 
 LINES = ("metrics.jsonl", "receipts.jsonl")
 _MARKS = 64  # checksums of one file that a checkpoint holds, at most
@@ -53,6 +53,12 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write JSON as `write_text` does."""
     write_text(path, json.dumps(value, indent=2, default=str) + "\n")
+
+
+def near(path: Path) -> Path:
+    """Return how a folder is called from here: relative to the current folder if it lies below."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def numbered(path: Path) -> Path:

@@ -69,7 +69,13 @@ WHEN = {"method": "fire", "when": {"metric": "train/loss", "above": 1}}
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"hooks": [{}, WHEN]}, r"hooks\[1\] \(fire\)\.when = .* allowed are at, every"),
+        (
+            {"hooks": [{"method": "fire", "at": "50%"}, WHEN]},
+            r"hooks\[1\] \(fire\)\.when = .* allowed are at, every",
+        ),
+        ({"hooks": [{"method": "fire", "att": "50%"}]}, r"hooks\[0\] .* did you mean 'at'\?"),
+        ({"hooks": [{"method": "fier"}]}, r"hooks\[0\]\.method = 'fier': did you mean 'fire'\?"),
+        ({"penalties": [{"methd": "l2"}]}, r"penalties\[0\] .* did you mean 'method'\?"),
         *[({"total": total}, "total = ") for total in ("50%", "0 updates", "many")],
         *[({"seed": seed}, f"seed = {seed!r}: allowed is a whole") for seed in ("a", True, 1.5)],
         ({"loss": lambda batch: batch}, "pass probe= too"),

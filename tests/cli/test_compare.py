@@ -34,6 +34,12 @@ def compared(one: Path, other: Path, columns: int, monkeypatch: pytest.MonkeyPat
     return outcome.out
 
 
+def _pair(out: str, key: str) -> tuple[str, ...]:
+    """Return the values of a key in both runs."""
+    (row,) = [line.split() for line in out.splitlines() if line.split()[:1] == [key]]
+    return tuple(row[1:])
+
+
 def test_equal_runs_are_said_to_be_equal(runs, monkeypatch: pytest.MonkeyPatch):
     out = compared(runs["dqn"], runs["again"], 80, monkeypatch)
     metrics, receipts = (
@@ -41,7 +47,7 @@ def test_equal_runs_are_said_to_be_equal(runs, monkeypatch: pytest.MonkeyPatch):
     )
     last = out.splitlines()[-1]
     assert last == f"equal        bit for bit: {metrics} lines of metrics, {receipts} receipts"
-    assert "config: equal" in out and "versions and machine: equal" in out
+    assert "settings that change training: equal" in out and "versions and machine: equal" in out
 
 
 @pytest.mark.parametrize("columns", [60, 80, 160])
@@ -50,8 +56,9 @@ def test_runs_of_different_kinds_are_compared(
     runs, kind: str, columns: int, monkeypatch: pytest.MonkeyPatch
 ):
     out = compared(runs["dqn"], runs[kind], columns, monkeypatch)
-    assert f"runs of different kinds: dqn and {kind}" in out
-    assert "metrics      line 1 is at " in out or "metrics      first differ at " in out
+    assert f"no, A is of kind dqn and B of kind {kind}" in " ".join(out.split())
+    assert "absent" not in out and ("kind ", "dqn", kind) == ("kind ", *_pair(out, "kind"))
+    assert len(out.splitlines()) < 60 or columns < 80
     data = printed("compare", runs["dqn"], runs[kind])
     assert data["config"]["kind"] == ["dqn", kind]
 

@@ -129,7 +129,7 @@ def test_package_that_draws_is_named_if_it_is_missing(
     monkeypatch.setitem(sys.modules, "pygame", None)
     outcome = command("evaluate", run, "--video", tmp_path / "play.gif")
     assert outcome.code == 2
-    assert outcome.err.rstrip().endswith("pip install 'gymnasium[classic-control]'")
+    assert outcome.err.rstrip().endswith("pip install 'rlplast[classic]'")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -65,7 +65,10 @@ def test_the_command_that_an_interrupted_run_prints_goes_on_with_it(
     assert final(Path("run")) == final(Path("whole"))
 
     Path("stops_of_mine.py").rename("elsewhere.py")
-    lost = afresh("evaluate", "run")
-    assert lost.code == 2
-    assert "run was begun with --import stops_of_mine: No module named" in lost.err
-    assert "in the folder where the module lies, or install it" in lost.err
+    lost = [afresh("evaluate", "run"), afresh("resume", "run", "--total", "400 env_steps")]
+    for outcome in lost:
+        assert outcome.code == 2
+        assert "run was begun with --import stops_of_mine: No module named" in outcome.err
+        assert "in the folder where the module lies, or install it" in outcome.err
+    for words in (("show", "run"), ("compare", "run", "whole"), ("report", "run", "whole")):
+        assert afresh(*words).code == 0  # they read what the runs left

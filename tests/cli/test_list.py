@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from rlplast import envs
-from rlplast.cli.list_command import _first_sentence
+from rlplast.cli.list_command import _first_sentence, list_rows
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import FAMILIES
 from rlplast.run import shipped
 from rlplast.training.config import read_yaml
-from tests.cli.commands import command, printed
+from tests.cli.commands import command, printed, without_torch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,6 +39,17 @@ def test_letters_that_the_output_does_not_have_are_replaced():
     command = [sys.executable, "-m", "rlplast", "list", "interventions"]
     done = subprocess.run(command, env=environment, capture_output=True, check=True)
     assert b"weight_clip" in done.stdout and done.stdout.isascii()
+
+
+def test_a_registered_row_is_what_the_registry_says():
+    for family in ("interventions", "metrics", "optimizers", "kinds", "replay"):
+        ours = [row for row in list_rows(family) if row["from"] == "rlplast"]
+        assert rows(family) == json.loads(json.dumps(ours))
+
+
+@pytest.mark.parametrize("words", [["list"], ["list", "methods"], ["list", "envs", "--json"]])
+def test_a_list_imports_no_torch(words: list[str]):
+    assert without_torch(*words)
 
 
 def test_all_families_together_are_the_families_one_by_one():
@@ -126,6 +137,22 @@ def test_tables_in_a_pipe_stay_readable(words: list[str]):
     lines = command("list", *words).out.splitlines()
     assert max(map(len, lines)) <= 160
     assert not any(line.endswith(" ") for line in lines)
+
+
+@pytest.mark.parametrize("words", [[], ["methods"], ["envs"], ["metrics"], ["configs"]])
+def test_lists_fit_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = command("list", *words).out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any(line.endswith(" ") for line in lines)
+
+
+def test_environments_stand_below_each_other_under_what_they_share():
+    lines = command("list", "envs").out.splitlines()
+    ids = {row["name"] for row in rows("envs")}
+    found = [line.split()[0] for line in lines if line and line.split()[0] in ids]
+    assert sorted(found) == sorted(ids)
+    assert sum("sticky = 0.25" in line for line in lines) == 1
 
 
 def test_first_sentence_goes_over_lines_and_decimals(tmp_path: Path):

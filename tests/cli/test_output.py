@@ -234,3 +234,9 @@ def test_commands_print_in_one_place_only():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in ("print", "Console"), f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_a_terminal(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, command(name, "--help").out.splitlines())) <= 80

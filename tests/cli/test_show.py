@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from rlplast.run import api
-from tests.cli.commands import command, printed
+from tests.cli.commands import command, printed, without_torch
 from tests.cli.runs import refused, trained
 from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora
@@ -42,6 +42,13 @@ def test_a_run_of_each_kind_is_shown(kind: str, tmp_path: Path, monkeypatch: pyt
         assert found["next firing"] == "none"
         assert "loss" in found["training"] and found["evaluation"] != "none yet"
         assert "step-" in found["checkpoints"]
+
+
+def test_a_run_is_shown_without_torch(tmp_path: Path):
+    when = {"metric": "dormant_ratio", "above": 0.9, "cooldown": "10%"}
+    hooks = [{"method": "fire", "at": "50%"}, {"method": "redo", "when": when}]
+    run = trained(tmp_path, hooks=hooks)
+    assert "1 of fire" in without_torch("show", run)
 
 
 def test_json_is_what_python_returns(tmp_path: Path):
@@ -142,3 +149,22 @@ def test_a_damaged_study_is_named(name: str, study: Path):
 def test_a_path_without_a_run_is_refused(name: str, tmp_path: Path):
     (tmp_path / "file").write_text("")
     assert "is no folder of a run or a study" in refused(command("show", tmp_path / name))
+
+
+@pytest.mark.parametrize("shown_by", ["show", "evaluate"])
+def test_what_was_meant_is_said(shown_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("fire", "plain"):
+        write_run(Path("runs") / name, metric_rows(float, [1000]))
+    ends = {
+        "runs/plian": "there is no such folder; did you mean 'runs/plain'?",
+        "plain": "there is no such folder; did you mean 'runs/plain'?",
+        "nothing": "there is no such folder; allowed: runs/fire, runs/plain",
+        "runs": "; allowed: runs/fire, runs/plain",
+        "dqn/demo": "; a config is shown by `rlplast train dqn/demo --print_config`",
+    }
+    for given, end in ends.items():
+        assert refused(command(shown_by, given)).endswith(end)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert refused(command("show", "nothing")).endswith("a study: there is no such folder")

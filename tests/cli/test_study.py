@@ -80,6 +80,12 @@ def test_plan_is_shown_and_nothing_is_done(tmp_path: Path):
     assert "15 cells: the training of 5.25 whole runs instead of 9, 42% saved" in outcome.out
 
 
+@pytest.mark.parametrize(("seeds", "said"), [([1, 2, 3, 4], True), (5, False)])
+def test_a_plan_says_that_few_seeds_have_no_intervals(seeds: Any, said: bool, tmp_path: Path):
+    outcome = command("study", write_study(tmp_path, TINY, ARMS, seeds=seeds), "--plan")
+    assert ("with 4 seeds the report draws no intervals" in outcome.out) == said
+
+
 def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path):
     arms = {"[bold]x[/nobody]": {"hooks": []}, "b": {"grid": {"optimizer.lr": [1, 2]}}}
     outcome = command("study", write_study(tmp_path, TINY, arms), "--plan")

@@ -43,7 +43,7 @@ def hook(**keys: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("arm", "says"),
     [
-        (hook(method="fier"), "arm 'a': method 'fier' is unknown: did you mean 'fire'?"),
+        (hook(method="fier"), "arm 'a': hooks[0].method = 'fier': did you mean 'fire'?"),
         (
             hook(method=None),
             "arm 'a': hooks[0] has no 'method' that is a name, but {'at'",
@@ -55,8 +55,8 @@ def hook(**keys: Any) -> dict[str, Any]:
         (hook(at="7 tokens"), "arm 'a': hooks[0] (fire) counts tokens: this run counts"),
         (hook(at=None), "arm 'a': hooks[0] (fire) has no rule"),
         ({"hooks": "dqn/hooks/fier"}, "a shipped one (did you mean 'dqn/hooks/fire'?)"),
-        ({"layers": [{"method": "x"}]}, "arm 'a': method 'x' is unknown"),
-        ({"penalties": [{"method": "l3"}]}, "arm 'a': method 'l3' is unknown"),
+        ({"layers": [{"method": "x"}]}, "arm 'a': layers[0].method = 'x': allowed"),
+        ({"penalties": [{"method": "l3"}]}, "arm 'a': penalties[0].method = 'l3': allowed"),
         (
             {"overrides": {"optimizer.lrr": 1}},
             "arm 'a': config.optimizer has an unknown key 'lrr': did you mean 'lr'?",

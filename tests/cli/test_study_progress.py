@@ -136,6 +136,20 @@ def test_cells_are_as_far_as_their_metrics_say(cells: dict[str, Cell], tmp_path:
     assert figures(watched)[1] == ["60%", "2.5 env_steps/s", "8 s left"]
 
 
+def test_the_time_left_of_a_study_is_a_range_where_its_rate_changed():
+    seconds = [0.0]
+    watched = StudyProgress(Path(), lambda: seconds[0])
+    for second, share in ((0, 0.1), (600, 0.2), (660, 0.3)):
+        seconds[0] = second
+        watched.move(watched.tasks[0].id, share, 1.0, "", uneven=True)
+    # 0.7 are left: of late 0.1 took a minute, on average 5.5.
+    assert watched.plain().split(", ")[1].startswith("7 to 38 min left")
+    seconds[0] = 720
+    watched.move(watched.tasks[0].id, 0.9, 1.0, "", uneven=True)
+    # 0.1 is left: 0.7 of late took two minutes, and 0.8 in all twelve.
+    assert watched.plain().split(", ")[1].startswith("17 to 90 s left")
+
+
 def test_failed_cells_are_no_longer_waited_for(cells: dict[str, Cell], tmp_path: Path):
     watched = StudyProgress(tmp_path, lambda: 0.0)
     failures = [Failure(cells["fire"], "why", None)]

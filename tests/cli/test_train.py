@@ -3,6 +3,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -335,6 +336,24 @@ def test_units_reset_inside_updates_are_counted_at_the_end(tmp_path: Path):
     assert f"cbp in {updates} updates of q: {units} units reset" in outcome.out
 
 
+@pytest.mark.parametrize(
+    ("when", "nearest"),
+    [
+        ({"metric": "dormant_ratio", "above": 2}, max),
+        ({"metric": "metric/dormant_ratio/q", "below": -1}, min),
+        ({"metric": "eval/return_mean", "above": 1e9}, max),
+    ],
+)
+def test_a_hook_whose_condition_never_held_is_named(when: dict, nearest: Callable, tmp_path: Path):
+    hooks = [{"method": "fire", "at": "50%"}, {"method": "redo", "when": when}]
+    outcome = command("train", small_config(tmp_path, hooks=hooks), "--out", tmp_path / "run")
+    key = {"dormant_ratio": "metric/dormant_ratio/q"}.get(when["metric"], when["metric"])
+    values = [row[key] for row in jsonl(tmp_path / "run" / "metrics.jsonl") if key in row]
+    (line,) = [line for line in outcome.out.splitlines() if "never fired" in line]
+    assert line.startswith(f"hooks[1] (redo) never fired: {when['metric']} ")
+    assert line.endswith(f"measured {len(values)} times, the nearest was {nearest(values):.4g}")
+
+
 def test_the_last_evaluation_of_a_sequence_is_said_to_be_of_its_task(tmp_path: Path):
     env = ("--env.tasks", "2", "--env.steps_per_task", "40", "--agent.initial_steps", "20")
     rest = ("--evaluate.episodes", "1", "--metrics.every", "null", "--log.to", "[]")
@@ -355,6 +374,6 @@ def test_an_interrupt_while_the_program_is_imported_ends_it_in_one_line():
         "sys.exit(main())\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, "list"], cwd=ROOT, capture_output=True, check=False
+        [sys.executable, "-c", code, "measure"], cwd=ROOT, capture_output=True, check=False
     )
     assert (done.returncode, done.stderr) == (130, b"rlplast: interrupted before it began\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs import generate
-from rlplast.cli.list_command import list_rows
+from rlplast.cli.list_command import REGISTERED, list_rows, registered_text
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [p for p in sorted(DOCS.rglob("*.md")) if "<!-- generated: " in p.read_text()]
@@ -24,6 +24,11 @@ def test_generated_parts_are_up_to_date(page: Path) -> None:
     # Python versions break the lines of usages differently.
     found, made = text.split(), generate.regenerated(page, text).split()
     assert found == made, f"docs/{name(page)} is out of date: run `make reference`, and commit it"
+
+
+def test_what_list_reads_is_what_is_registered() -> None:
+    wrong = f"{REGISTERED.name} is out of date: run `make reference`, and commit it"
+    assert REGISTERED.read_text() == registered_text(), wrong
 
 
 @pytest.mark.parametrize("text", ["<!-- generated: keys common -->\n", "<!-- generated: x -->\n"])

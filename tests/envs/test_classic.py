@@ -79,5 +79,5 @@ def test_a_picture_without_pygame_names_the_remedy(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "pygame", None)
     env = envs.make("gym/CartPole-v1", generator(0))
     env.reset()
-    with pytest.raises(envs.MissingPackage, match="pip install 'gymnasium"):
+    with pytest.raises(envs.MissingPackage, match=r"pip install 'rlplast\[classic\]'"):
         env.render()

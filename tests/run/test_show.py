@@ -12,6 +12,7 @@ from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.run import api
 from rlplast.run.config_file import read_config
+from rlplast.run.length import length_info
 from rlplast.run.show import disk_used, next_firing, share_done, show_run
 from rlplast.training.files import is_locked, lock
 from tests.every_kind import KINDS, small_run
@@ -114,12 +115,26 @@ def test_an_unsealed_checkpoint_is_incomplete(killed: Path):
     assert not found.pop(newest.name) and all(found.values())
 
 
-def test_a_run_of_a_plug_in_is_shown_without_what_is_ahead(killed: Path):
-    path = killed / "config.yaml"
+def test_a_run_of_a_plug_in_is_shown_without_the_plug_in(killed: Path):
+    path, before = killed / "config.yaml", show_run(killed)
     path.write_text(path.read_text().replace("kind: dqn", "kind: of_a_plug_in"))
     found = show_run(killed)
-    assert (found["progress"], found["next"]) == (None, None)
-    assert "of_a_plug_in" in found["problem"] and found["clock"]["env_steps"] > 0
+    assert (found["progress"], found["next"]) == (before["progress"], before["next"])
+    assert found["progress"]["total"] == read_config(TINY).total_time().value
+
+
+def test_a_run_without_its_length_is_shown_without_what_is_ahead(killed: Path):
+    edit(killed, length=None)
+    found = show_run(killed)
+    assert (found["progress"], found["next"]) == (None, None) and found["clock"]["env_steps"] > 0
+
+
+def test_a_longer_run_is_shown_with_its_new_length(tmp_path: Path):
+    api.train(TINY, tmp_path / "run")
+    total = read_config(TINY).total_time()
+    api.resume(tmp_path / "run", f"{2 * total.value} {total.unit}")
+    progress = show_run(tmp_path / "run")["progress"]
+    assert progress["done"] >= progress["total"] == 2 * total.value
 
 
 def test_linked_files_count_once(tmp_path: Path):
@@ -153,13 +168,14 @@ PHASES = {
 @pytest.mark.parametrize("tiny", [TINY, PHASES], ids=["agent", "classifier"])
 def test_next_firing_is_the_loops_own(tiny: dict[str, Any], tmp_path: Path):
     config = read_config(tiny)
+    expected = json.loads(json.dumps(length_info(config)))
     pairs: list[tuple[Any, Any]] = []
 
     def observe(loop: Any) -> None:
         clock = loop.trainable.clock
         counts: Callable[[str], int] = clock.__getitem__
         units = {unit: counts(unit) for unit in config.units}
-        pairs.append((loop.hooks.next_due(clock), next_firing(config, units)))
+        pairs.append((loop.hooks.next_due(clock), next_firing(config.hooks, expected, units)))
 
     api.train(tiny, tmp_path / "run", observer=observe)
     assert len(pairs) > 30 and all(ours == theirs for ours, theirs in pairs)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,12 +99,16 @@ def test_plan_of_an_arm_that_cannot_be_built_has_its_cells_all_the_same(tmp_path
     arms = {"none": {}, "a": {"hooks": [{"method": "fier", "at": "50%"}]}}
     found = rlplast.plan(write_study(tmp_path, TINY, arms))
     assert len(found.cells) == 3
-    assert "method 'fier' is unknown: did you mean 'fire'?" in str(found.problem)
+    assert "hooks[0].method = 'fier': did you mean 'fire'?" in str(found.problem)
 
 
-def test_number_of_jobs_is_checked(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="jobs 0: allowed is at least 1"):
-        rlplast.study(write_study(tmp_path, TINY, ARMS), tmp_path / "study", jobs=0)
+@pytest.mark.parametrize(
+    ("jobs", "message"),
+    [(0, "jobs 0: allowed is at least 1"), ("2", "jobs '2': allowed is a whole number from 1 on")],
+)
+def test_number_of_jobs_is_checked(jobs: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        rlplast.study(write_study(tmp_path, TINY, ARMS), tmp_path / "study", jobs=jobs)
     assert not (tmp_path / "study").exists()
 
 

@@ -66,7 +66,8 @@ def method_of(label: str, config: Any, key: str) -> str:
         raise ConfigError(f"{label} = {shortened(config)}: allowed is a mapping with a method")
     if "method" in config:
         _check_elsewhere(label, config["method"])
-        found = cast(type[Method], get("methods", config["method"]).target).key
+        info = get("methods", config["method"], f"{label}.method")
+        found = cast(type[Method], info.target).key
         if found != key:  # checked first: the other keys may be right in the other list
             raise ConfigError(f"{label}.method = {config['method']!r}: {_ADVICE[found]}")
     check_known(label, config, ROW_KEYS[key])

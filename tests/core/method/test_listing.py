@@ -73,10 +73,10 @@ BAD: dict[str, tuple[Callable[[str], Any], str]] = {
     ),
     "unknown": (
         lambda key: {"method": LISTED[key] + "x"},
-        r"method '{name}x' is unknown: did you mean '{name}'\?",
+        r"{key}\[2\]\.method = '{name}x': did you mean '{name}'\?",
     ),
-    "number": (lambda key: {"method": 3}, "method 3 is unknown"),
-    "list": (lambda key: {"method": [LISTED[key]]}, "is unknown"),
+    "number": (lambda key: {"method": 3}, r"{key}\[2\]\.method = 3: allowed: "),
+    "list": (lambda key: {"method": [LISTED[key]]}, r"{key}\[2\]\.method = \["),
     "params": (lambda key: row(key, params=[1]), r"{key}\[2\] \({name}\)\.params = \[1\]: allowed"),
     "param": (lambda key: row(key, params={"x": 1}), r"{name} has no parameter 'x'"),
     "networks": (
