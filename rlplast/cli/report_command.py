@@ -76,9 +76,10 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _table(summary: "Summary") -> Table:
-    from rlplast.report.records import estimate
+    from rlplast.report.numbers import estimate
 
-    compared = any(row.improvement is not None for row in summary.rows)
+    chances = [row.improvement for row in summary.rows if row.improvement is not None]
+    compared = any(chance.low == chance.low for chance in chances)
     columns = ["task", "arm", Column("runs", justify="right"), Column("final", justify="right")]
     columns += (
         [Column(f"P(improvement) over {summary.baseline}", justify="right")] if compared else []

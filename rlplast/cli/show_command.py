@@ -16,7 +16,8 @@ from rich.table import Table
 
 from rlplast.cli.finish import receipt_table
 from rlplast.cli.output import new_console, show_json
-from rlplast.cli.tables import clock_words, duration, figure, rate, show_rows, size
+from rlplast.cli.tables import clock_words, figure, rate, show_rows, size
+from rlplast.core.duration import duration
 from rlplast.core.errors import ConfigError
 from rlplast.run.read import unaltered
 from rlplast.run.show import show_run

@@ -18,7 +18,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from rlplast.cli.output import new_console, say, visible
-from rlplast.cli.tables import counted, duration, size
+from rlplast.cli.tables import counted, size
+from rlplast.core.duration import duration
 from rlplast.study.folder import config_path
 from rlplast.study.plan import Cell, cost
 from rlplast.study.spec import StudyConfig

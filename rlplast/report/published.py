@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, fields
 import numpy as np
 
 from rlplast.report.charts import Band, Curve
+from rlplast.report.numbers import number
 from rlplast.report.page import Part, Row, Table, Text
-from rlplast.report.records import number
 from rlplast.report.run_data import RunData, measured
 from rlplast.report.view import Report
 from rlplast.study.published import PublishedCurve

@@ -1,6 +1,7 @@
 """What the sections of a report are made from, and the words their captions share.
 
 - `Report`: runs, numbers and looks of arms, looked up by task and arm.
+- `ranked`: rows, the best first.
 - `better`, `interval_words`: a score with its sense; which intervals there are.
 """
 
@@ -11,12 +12,13 @@ from functools import cached_property
 
 from rlplast.report.arm_styles import ArmStyle, arm_styles, unused
 from rlplast.report.gather import Gathered
+from rlplast.report.numbers import judged
 from rlplast.report.run_data import Run, RunData, task_length
 from rlplast.report.statistics import FEWEST, LEVEL
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
 from rlplast.training.best import higher_is_better
 
-__all__ = ["Report", "Rows", "better", "interval_words", "slug_of"]
+__all__ = ["Report", "Rows", "better", "interval_words", "ranked", "slug_of"]
 
 LONGEST = 80  # letters of a task in a file's name
 Rows = dict[int, SummaryRow]  # index of an arm → its row
@@ -98,12 +100,23 @@ class Report:
 
 def interval_words(rows: Iterable[SummaryRow]) -> str:
     """Return in words which intervals there are."""
-    few = [row.final.low != row.final.low for row in rows]
+    few = [judged(row.final) is None and judged(row.improvement) is None for row in rows]
     if all(few):
         return f"none, as arms have fewer than {FEWEST} seeds"
     return f"{LEVEL:.0%} intervals" + (
         f" (none with fewer than {FEWEST} seeds)" if any(few) else ""
     )
+
+
+def ranked(rows: Rows) -> Rows:
+    """Return the rows of a task, or those over all, the best final score first."""
+    first = next(iter(rows.values()))
+    sign = -1 if first.task == ALL_TASKS or higher_is_better(first.score) else 1
+
+    def place(row: SummaryRow) -> tuple[bool, float]:
+        return row.final.value != row.final.value, sign * row.final.value
+
+    return dict(sorted(rows.items(), key=lambda own: place(own[1])))
 
 
 def better(key: str) -> str:
