@@ -83,6 +83,7 @@ def curves(
     branches: Sequence[float],
     firings: Mapping[int, Sequence[Firing]],
     bands: Sequence[Band] = (),
+    running: Mapping[int, Mapping[int, Curve]] | None = None,
 ) -> Spec:
     """Return a chart of a curve per arm.
 
@@ -94,6 +95,7 @@ def curves(
         branches: where arms left a shared prefix.
         firings: index of an arm → where its scheduled hooks fired.
         bands: drawn thin, behind everything else.
+        running: index of an arm → seed → the curve so far of a run that has not ended.
     """
     fired = [style for style in arms if firings.get(style.index)]
     row = min(_ROW, _STRIP / max(1, len(fired)))
@@ -107,6 +109,8 @@ def curves(
     layers = _band_layers(arms, x, scale, labels) if bands else []
     reached = _reached(seeds, bands)
     layers += _curve_layers(arms, x, scale, labels[1], seeded=any(seeds.values()), reached=reached)
+    if running:
+        layers.append(_running_layer(arms, x, scale, labels))
     if fired:
         marks = named("firings").transform_filter(SHOWN).transform_flatten(["x", "what"])
         layers.append(
@@ -131,8 +135,13 @@ def curves(
     data = {
         "curves": [_curve_row(arms[index], curve) for index, curve in drawn.items()],
         "seeds": [
-            _curve_row(arms[index], curve) | {"seed": seed}
+            _seed_row(arms[index], seed, curve)
             for index, own in seeds.items()
+            for seed, curve in own.items()
+        ],
+        "running": [
+            _seed_row(arms[index], seed, curve)
+            for index, own in (running or {}).items()
             for seed, curve in own.items()
         ],
         "firings": [
@@ -320,6 +329,22 @@ def _lines_across(x: alt.X, places: Sequence[float]) -> list[alt.Chart]:
         return []
     across = alt.Chart(alt.InlineData([{"x": place} for place in places]))
     return [across.mark_rule(clip=True, strokeDash=[4, 3], color=INK, opacity=0.7).encode(x=x)]
+
+
+def _running_layer(
+    arms: Sequence[ArmStyle], x: alt.X, scale: alt.Scale, labels: tuple[str, str]
+) -> alt.Chart:
+    """Return thin dotted lines of runs that have not ended."""
+    y = alt.Y("y:Q", title=labels[1], scale=scale, axis=value_axis())
+    lines = named("running").transform_filter(SHOWN).transform_flatten(["x", "y"])
+    return lines.mark_line(clip=True, strokeWidth=1.5, strokeDash=[2, 2]).encode(
+        x=x, y=y, color=colour_of(arms), detail="seed:N", opacity=opacity(0.9, 0.1)
+    )
+
+
+def _seed_row(style: ArmStyle, seed: int, curve: Curve) -> Spec:
+    row = _curve_row(style, curve)
+    return {key: row[key] for key in ("arm", "x", "y")} | {"seed": seed}
 
 
 def _curve_row(style: ArmStyle, curve: Curve) -> Spec:

@@ -61,6 +61,7 @@ def report(
     *folders: str | Path,
     out: str | Path | None = None,
     warn: Callable[[str], object] = warnings.warn,
+    live: bool = False,
 ) -> Written:
     """Write a report of studies and runs, as `rlplast report` does.
 
@@ -69,6 +70,8 @@ def report(
         out: the folder to write, in which pictures and ``summary.csv`` lie beside the page;
             default: ``report`` in the first one.
         warn: called with a line for a chart that could not be drawn as a picture.
+        live: whether the page is written again and again; no pictures are then drawn, and those
+            of before are deleted, until all runs have ended.
 
     Raises:
         ConfigError: if no run is done, or the runs cannot be compared; or if `out` is a file.
@@ -81,7 +84,9 @@ def report(
     gathered = gather(paths)
     summary = summarise(gathered)
     footer = f"rlplast {versions().get('rlplast', '')}"
-    return Written(write_report(gathered, summary, where, footer, warn), gathered, summary)
+    drawn = not (live and gathered.left)
+    page = write_report(gathered, summary, where, footer, warn, drawn)
+    return Written(page, gathered, summary)
 
 
 def write_report(
@@ -90,6 +95,7 @@ def write_report(
     out: Path,
     footer: str = "",
     warn: Callable[[str], object] = warnings.warn,
+    pictures: bool = True,
 ) -> Path:
     """Write a report's files, each whole at any moment, and return its page.
 
@@ -102,7 +108,7 @@ def write_report(
     report = Report(gathered, summary)
     contents = sections(report)
     specs = {chart.name: chart.spec for section in contents for chart in section.charts}
-    drawn = vega.draw(specs, warn)
+    drawn = vega.draw(specs, warn) if pictures else {}
     files: dict[str, bytes | None] = {}
     for name in specs:
         svg, png = drawn.get(name, (None, None))
@@ -117,9 +123,17 @@ def write_report(
     return out / "report.html"
 
 
-def write_waiting(words: str, out: Path) -> None:
-    """Write a page that only says that there is nothing to report yet."""
-    text = page("Nothing to report yet", (), [Section("summary", "Summary", (Text(words),))])
+def write_waiting(gathered: Gathered, out: Path) -> None:
+    """Write a page of runs of which none is done: what is left, and curves so far."""
+    report = Report(gathered, summarise(gathered))
+    cells = (("Which cells are missing, and why", gathered.missing),)
+    left = (("Left", _left(report)),) if gathered.left else ()
+    card = Card((Line("No run is done yet."),), left, folded=cells)
+    contents = [
+        Section("summary", "Summary", (card,)),
+        Section("curves", "Learning curves", tuple(_pairs(report)), open=True),
+    ]
+    text = page(gathered.name, report.arms, contents)
     _write_files({"report.html": _encoded(text)}, out)
 
 
@@ -245,11 +259,25 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     done, missing = len(gathered.runs), len(gathered.missing)
     runs = f"{done} {'run is' if done == 1 else 'runs are'} done"
     yield "Runs", runs + (f", {missing} {'is' if missing == 1 else 'are'} not" if missing else "")
+    if gathered.left:
+        yield "Left", _left(report)
     seconds, updates = summary.cost
     yield (
         "Cost",
         f"{duration(seconds)} of wall time, {short(updates)} updates, in all cells",
     )
+
+
+def _left(report: Report) -> str:
+    """Return in words what is left to run, and about how long it takes."""
+    left = report.gathered.left
+    running = sum(started for started, _ in left)
+    words = f"{running} running, {len(left) - running} to start"
+    took = [run.own_seconds for run in report.summary.runs]
+    if not took or not running:
+        return words
+    seconds = sum(share for _, share in left) * sum(took) / len(took) / running
+    return f"{words}; about {duration(seconds)} with {_counted(running, 'run')} at once"
 
 
 def _kinds(rows: Sequence[SummaryRow]) -> list[Kind]:
@@ -283,6 +311,9 @@ def _pairs(report: Report) -> Iterator[Pair]:
         found = tuple(chart for chart in charts if chart is not None)
         if found:
             yield Pair(task if several else "", found)
+    for task in dict.fromkeys(run.task for run in report.gathered.running):
+        if task not in report.groups:
+            yield Pair(task, (pictures.curves(report, task),))
 
 
 def _results(report: Report) -> Iterator[Table]:

@@ -46,7 +46,8 @@ def thinned(curve: Curve, most: int) -> Curve:
 
 def curves(report: Report, task: str) -> Chart:
     """Return the chart of the score over a task's runs."""
-    most = max(12, SEED_POINTS // len(report.gathered.runs))
+    gathered = report.gathered
+    most = max(12, SEED_POINTS // len(gathered.runs + gathered.running))
     name, step = report.axis(task)
     drawn, seeds, interpolated = {}, {}, False
     for look in report.arms:
@@ -65,6 +66,13 @@ def curves(report: Report, task: str) -> Chart:
     between = " (straight lines between a run's own)" if interpolated else ""
     words = interval_words(report.rows(task).values())
     caption = f"Interquartile mean over seeds at each point of {key}{between}. Band: {words}."
+    going: dict[int, dict[int, Curve]] = {}
+    index = {look.name: look.index for look in report.arms}
+    for run in report.running(task):
+        xs, ys = curve(run, run.score)
+        going.setdefault(index[run.arm], {})[run.seed] = thinned(Curve(xs / step, ys), most)
+    if going:
+        caption += " Thin dotted lines: runs that have not ended, which are in no number."
     if branches:
         caption += " Dashed line: where arms left a shared prefix."
     if firings:
@@ -72,7 +80,7 @@ def curves(report: Report, task: str) -> Chart:
     theirs = published.bands(report, task)
     caption += published.band_words(report, theirs)
     labels = (name, better(key))
-    spec = charts.curves(report.arms, drawn, seeds, labels, branches, firings, theirs)
+    spec = charts.curves(report.arms, drawn, seeds, labels, branches, firings, theirs, going)
     return Chart(f"curve-{report.slugs[task]}", "Learning curves", caption, spec)
 
 

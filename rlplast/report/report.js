@@ -36,7 +36,7 @@ const keep = () => {
 
 // What a reader has chosen in a chart: signals of its layer and of where it is zoomed to.
 const chosen = (view) => {
-  const state = view.getState({ data: () => false, signals: (name) => /^(layer|zoom)/.test(name) });
+  const state = view.getState({ data: () => false, signals: (name) => /^(layer|zoom(_\d+)?)$/.test(name) });
   return state.signals;
 };
 
@@ -170,11 +170,12 @@ const renew = (text) => {
 
 if (location.protocol.startsWith("http")) {
   // `rlplast report --serve` writes the page again when runs have gone on
-  let first;
+  let written = Date.parse(document.lastModified);
   setInterval(async () => {
     const answer = await fetch(location.pathname, { method: "HEAD" }).catch(() => null);
-    const now = answer?.ok ? answer.headers.get("Last-Modified") : first;
-    if (first !== undefined && now !== first) renew(await (await fetch(location.pathname)).text());
-    first = now;
+    const now = Date.parse(answer?.ok && answer.headers.get("Last-Modified"));
+    if (!now || now === written) return;
+    written = now;
+    renew(await (await fetch(location.pathname)).text());
   }, 5000);
 }

@@ -67,26 +67,37 @@ class Report:
         """Return the runs of a task, or an arm's of them."""
         return [r for r in self.gathered.runs if r.task == task and arm in (None, r.arm)]
 
+    def running(self, task: str) -> list[RunData]:
+        """Return the runs of a task that have not ended, and have its score over its x."""
+        own = [run for run in self.gathered.running if run.task == task]
+        first = self.any_of(task) if own else None
+        return [r for r in own if first and (r.unit, r.score) == (first.unit, first.score)]
+
+    def any_of(self, task: str) -> RunData:
+        """Return a run of a task, a finished one if there is one."""
+        runs = (*self.gathered.runs, *self.gathered.running)
+        return next(run for run in runs if run.task == task)
+
     def measured(self, task: str, arm: str) -> list[Run]:
         """Return the numbers of an arm's runs of a task."""
         return [run for run in self.summary.runs if (run.task, run.arm) == (task, arm)]
 
     def unit(self, task: str) -> str:
         """Return what the x of a task's curves counts, in words."""
-        return self.of(task)[0].unit.replace("_", " ")
+        return self.any_of(task).unit.replace("_", " ")
 
     def axis(self, task: str) -> tuple[str, int]:
         """Return what the x axis of a task's pictures says, and how many units one step of it is.
 
         A run whose phases are tasks of one length is drawn over the tasks done.
         """
-        run = self.of(task)[0]
+        run = self.any_of(task)
         length = task_length(run.config) if run.unit == "epochs" else None
         return ("tasks done", length) if length else (self.unit(task), 1)
 
     def score(self, task: str) -> str:
         """Return the name of a task's score."""
-        return self.of(task)[0].score
+        return self.any_of(task).score
 
     def branches(self, task: str) -> list[float]:
         """Return where in units of a task's curves runs left their prefixes."""
