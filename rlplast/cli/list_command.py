@@ -155,6 +155,8 @@ def run(args: argparse.Namespace) -> int:
         rows = _envs_counted(rows)
     for family in _families(args.family):
         _show_family(family, [row for row in rows if row["family"] == family], args.family is None)
+    if args.family == "methods":
+        say("Which one? docs/how-to/choose-a-method.md says what to begin with, and why.")
     return 0
 
 
