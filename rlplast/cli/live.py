@@ -18,7 +18,8 @@ from rich.table import Column
 from rich.text import Text
 
 from rlplast.cli.output import new_console, visible, warn
-from rlplast.cli.tables import duration, middle, rate
+from rlplast.cli.tables import middle, rate
+from rlplast.core.duration import duration
 
 __all__ = ["Rows", "counted_shown", "step_shown"]
 

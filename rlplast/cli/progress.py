@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from rlplast.cli.live import Rows
-from rlplast.cli.tables import clock_words, duration, middle
+from rlplast.cli.tables import clock_words, middle
+from rlplast.core.duration import duration
 from rlplast.run.tasks import tasks_of
 from rlplast.training.distributed import rank
 from rlplast.training.loop import Loop

@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="studies or runs")
     parser.add_argument("--out", type=Path, help="folder to write; default: DIR/report")
     parser.add_argument(
-        "--serve", action="store_true", help="show the page, and renew it as runs end, until Ctrl-C"
+        "--serve",
+        action="store_true",
+        help="show the page, and renew it as runs go on, until Ctrl-C",
     )
     parser.add_argument("--port", type=int, default=8000, help="of --serve; 0: any free one")
 
@@ -61,9 +63,9 @@ def _serve(args: argparse.Namespace) -> int:
 
     def write() -> None:
         try:
-            contents.report(*args.folders, out=out, warn=_warn)
+            contents.report(*args.folders, out=out, warn=_warn, live=True)
         except NothingDone as error:
-            contents.write_waiting(str(error), out)
+            contents.write_waiting(error.gathered, out)
 
     def started(address: str) -> None:
         say(f"report: {address}   Ctrl-C ends it")
@@ -76,9 +78,10 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _table(summary: "Summary") -> Table:
-    from rlplast.report.records import estimate
+    from rlplast.report.numbers import estimate
 
-    compared = any(row.improvement is not None for row in summary.rows)
+    chances = [row.improvement for row in summary.rows if row.improvement is not None]
+    compared = any(chance.low == chance.low for chance in chances)
     columns = ["task", "arm", Column("runs", justify="right"), Column("final", justify="right")]
     columns += (
         [Column(f"P(improvement) over {summary.baseline}", justify="right")] if compared else []

@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rlplast.cli.output import new_console, show_json
-from rlplast.cli.tables import clock_words, duration, figure, rate, receipt_table, show_rows, size
+from rlplast.cli.tables import clock_words, figure, rate, receipt_table, show_rows, size
+from rlplast.core.duration import duration
 from rlplast.core.errors import ConfigError
 from rlplast.report.firings import firings
 from rlplast.report.run_data import read_run

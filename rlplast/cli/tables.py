@@ -6,7 +6,7 @@
 - `show_rows`: print names and values below each other.
 - `figure`: a number in a cell; `count`: one in few letters.
 - `counted`: a number with its noun; `clock_words`: counts with their units.
-- `duration`, `size`, `rate`: a time, a number of bytes, and counts per time.
+- `size`, `rate`: a number of bytes, and counts per time.
 - `middle`: a name shortened in its middle, where names of one list are most alike.
 """
 
@@ -28,7 +28,6 @@ __all__ = [
     "columns",
     "count",
     "counted",
-    "duration",
     "figure",
     "middle",
     "rate",
@@ -125,20 +124,6 @@ def counted(number: int, noun: str) -> str:
         ('1 episode', '2 episodes')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def duration(seconds: float) -> str:
-    """Return a time as people say it.
-
-    Examples:
-        >>> duration(42), duration(600), duration(7200), duration(1e6)
-        ('42 s', '10 min', '2.0 h', '11.6 days')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 360_000 else f"{seconds / 86_400:.1f} days"
 
 
 def size(count: float) -> str:

@@ -8,8 +8,9 @@ __all__ = ["ArmStyle", "arm_styles", "printable", "unused"]
 
 BASELINE = "#777777"
 _NO_LETTERS = ("Cc", "Cs", "Cn", "Zl", "Zp")  # control, half a letter, none, ends of lines
-# Paul Tol's "vibrant" scheme, distinguishable by colour-blind readers, https://sronpersonalpages.nl/~pault/
-COLOURS = ("#0077bb", "#ee7733", "#009988", "#ee3377", "#33bbee", "#cc3311")
+# Paul Tol's "vibrant" scheme, moved until each has a contrast of 3 to white and to dark paper, and
+# colour-blind readers tell each pair apart (tests/report/test_palette.py).
+COLOURS = ("#0077bb", "#e3772b", "#00a5a4", "#f0015f", "#918ae2", "#c03517")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
 DASHES = (
     *((1, 0), (6, 3), (2, 2), (8, 2, 2, 2)),

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 WHOLE = "whole network"  # what the choice of layers says for the layer ""
-_ROW = 7  # pixels between the marks of firings of two arms
+_ROW, _STRIP = 7, 84  # pixels between the marks of firings of two arms, and of all at most
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ def curves(
     branches: Sequence[float],
     firings: Mapping[int, Sequence[Firing]],
     bands: Sequence[Band] = (),
+    running: Mapping[int, Mapping[int, Curve]] | None = None,
 ) -> Spec:
     """Return a chart of a curve per arm.
 
@@ -94,23 +95,27 @@ def curves(
         branches: where arms left a shared prefix.
         firings: index of an arm → where its scheduled hooks fired.
         bands: drawn thin, behind everything else.
+        running: index of an arm → seed → the curve so far of a run that has not ended.
     """
     fired = [style for style in arms if firings.get(style.index)]
-    strip = 4 + _ROW * len(fired) if fired else 0
+    row = min(_ROW, _STRIP / max(1, len(fired)))
+    strip = 4 + round(row * len(fired)) if fired else 0
     x = alt.X("x:Q", title=labels[0], axis=step_axis(7))
     scale = alt.Scale(
         zero=False,
         nice=True,
         range=[alt.expr(f"height - {strip}"), 0],
-        domain=_reached(seeds, bands) or alt.Undefined,
     )
     layers = _band_layers(arms, x, scale, labels) if bands else []
-    layers += _curve_layers(arms, x, scale, labels[1], seeded=any(seeds.values()))
+    reached = _reached(seeds, bands)
+    layers += _curve_layers(arms, x, scale, labels[1], seeded=any(seeds.values()), reached=reached)
+    if running:
+        layers.append(_running_layer(arms, x, scale, labels))
     if fired:
         marks = named("firings").transform_filter(SHOWN).transform_flatten(["x", "what"])
         layers.append(
             marks.mark_point(
-                filled=True, size=36, clip=True, y=alt.expr(f"height - 5 - {_ROW} * datum.row")
+                filled=True, size=36, clip=True, y=alt.expr(f"height - 5 - {row:g} * datum.row")
             ).encode(
                 x=x,
                 color=colour_of(arms),
@@ -130,8 +135,13 @@ def curves(
     data = {
         "curves": [_curve_row(arms[index], curve) for index, curve in drawn.items()],
         "seeds": [
-            _curve_row(arms[index], curve) | {"seed": seed}
+            _seed_row(arms[index], seed, curve)
             for index, own in seeds.items()
+            for seed, curve in own.items()
+        ],
+        "running": [
+            _seed_row(arms[index], seed, curve)
+            for index, own in (running or {}).items()
             for seed, curve in own.items()
         ],
         "firings": [
@@ -220,13 +230,19 @@ def _curve_layers(
     only: str = "true",
     zoom: str = "zoom",
     seeded: bool = False,
+    reached: tuple[float, float] | None = None,
 ) -> list[alt.Chart]:
-    """Return intervals, lines and points of curves; Ctrl + wheel and a drag move the x axis."""
+    """Return intervals, lines and points of curves; Ctrl + wheel and a drag move the x axis.
+
+    Intervals are drawn within what was `reached`.
+    """
     colour, dash = colour_of(arms), dash_of(arms)
-    y, low = (
+    y, bottom = (
         alt.Y(f"{field}:Q", title=ylabel or None, scale=scale, axis=value_axis())
-        for field in ("y", "low")
+        for field in ("y", "bottom")
     )
+    within = "clamp(datum.{}, {:.6g}, {:.6g})" if reached else "datum.{}"
+    ends = [within.format(field, *(reached or ())) for field in ("low", "high")]
     lines = (
         named("curves")
         .transform_filter(f"{SHOWN} && {only}")
@@ -245,8 +261,9 @@ def _curve_layers(
     fields = {"x": x["title"], "y": ylabel or "value", "low": "interval from", "high": "to"}
     layers = [
         lines.transform_filter("isValid(datum.low)")
+        .transform_calculate(bottom=ends[0], top=ends[1])
         .mark_area(clip=True)
-        .encode(x=x, y=low, y2="high:Q", color=colour, opacity=opacity(0.14, 0.03)),
+        .encode(x=x, y=bottom, y2="top:Q", color=colour, opacity=opacity(_of_band(arms), 0.03)),
         lines.mark_line(clip=True, strokeWidth=1.8).encode(
             x=x, y=y, color=colour, strokeDash=dash, opacity=opacity(1, 0.12)
         ),
@@ -271,6 +288,11 @@ def _curve_layers(
             ),
         )
     return layers
+
+
+def _of_band(arms: Sequence[ArmStyle]) -> float:
+    """Return how opaque a band is: of many arms less, so that lines are seen."""
+    return round(0.14 * min(1.0, 8 / max(1, len(arms))), 3)
 
 
 def _band_layers(
@@ -307,6 +329,22 @@ def _lines_across(x: alt.X, places: Sequence[float]) -> list[alt.Chart]:
         return []
     across = alt.Chart(alt.InlineData([{"x": place} for place in places]))
     return [across.mark_rule(clip=True, strokeDash=[4, 3], color=INK, opacity=0.7).encode(x=x)]
+
+
+def _running_layer(
+    arms: Sequence[ArmStyle], x: alt.X, scale: alt.Scale, labels: tuple[str, str]
+) -> alt.Chart:
+    """Return thin dotted lines of runs that have not ended."""
+    y = alt.Y("y:Q", title=labels[1], scale=scale, axis=value_axis())
+    lines = named("running").transform_filter(SHOWN).transform_flatten(["x", "y"])
+    return lines.mark_line(clip=True, strokeWidth=1.5, strokeDash=[2, 2]).encode(
+        x=x, y=y, color=colour_of(arms), detail="seed:N", opacity=opacity(0.9, 0.1)
+    )
+
+
+def _seed_row(style: ArmStyle, seed: int, curve: Curve) -> Spec:
+    row = _curve_row(style, curve)
+    return {key: row[key] for key in ("arm", "x", "y")} | {"seed": seed}
 
 
 def _curve_row(style: ArmStyle, curve: Curve) -> Spec:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rlplast.core.duration import duration
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.report import (
     closeups,
@@ -23,21 +24,26 @@ from rlplast.report import (
     vega,
 )
 from rlplast.report.ends import ends
-from rlplast.report.gather import Gathered, gather
-from rlplast.report.page import Chart, Details, Part, Row, Section, Table, Text, page
-from rlplast.report.records import estimate, number, without_empty_columns
+from rlplast.report.gather import SMOKE, Gathered, gather
+from rlplast.report.numbers import count, estimate, judged, number, short
+from rlplast.report.page import Card, Line, Pair, Part, Row, Section, Table, Text, page
+from rlplast.report.records import without_empty_columns
 from rlplast.report.stretches import has_iterations
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text, summarise
-from rlplast.report.trust import Kind, coverage_words, p_words, verdict_words
-from rlplast.report.view import Report, Rows, interval_words
+from rlplast.report.trust import Kind, coverage_words, p_words, rulings
+from rlplast.report.view import Report, Rows, better, interval_words, ranked
 from rlplast.run.info import versions
 from rlplast.training.best import higher_is_better
 from rlplast.training.files import whole
 
 __all__ = ["Written", "report", "sections", "write_report", "write_waiting"]
 
-NAMED = 8  # arms, tasks or seeds that the first sentence names
-
+NAMED = 8  # arms, tasks or seeds that the card names
+CLAIMED, LINES = 4, 8  # lines of the card, of arms that differ on a task, and of all
+HOLM = (
+    "p is corrected by Holm's method for the number of arms: of studies in which no arm differs, "
+    "at most about 5% call one better or worse. Intervals are not corrected."
+)
 
 Columns = dict[str, Callable[[SummaryRow], str]]  # head → what a row has in the column
 
@@ -55,6 +61,7 @@ def report(
     *folders: str | Path,
     out: str | Path | None = None,
     warn: Callable[[str], object] = warnings.warn,
+    live: bool = False,
 ) -> Written:
     """Write a report of studies and runs, as `rlplast report` does.
 
@@ -63,6 +70,8 @@ def report(
         out: the folder to write, in which pictures and ``summary.csv`` lie beside the page;
             default: ``report`` in the first one.
         warn: called with a line for a chart that could not be drawn as a picture.
+        live: whether the page is written again and again; no pictures are then drawn, and those
+            of before are deleted, until all runs have ended.
 
     Raises:
         ConfigError: if no run is done, or the runs cannot be compared; or if `out` is a file.
@@ -75,7 +84,9 @@ def report(
     gathered = gather(paths)
     summary = summarise(gathered)
     footer = f"rlplast {versions().get('rlplast', '')}"
-    return Written(write_report(gathered, summary, where, footer, warn), gathered, summary)
+    drawn = not (live and gathered.left)
+    page = write_report(gathered, summary, where, footer, warn, drawn)
+    return Written(page, gathered, summary)
 
 
 def write_report(
@@ -84,6 +95,7 @@ def write_report(
     out: Path,
     footer: str = "",
     warn: Callable[[str], object] = warnings.warn,
+    pictures: bool = True,
 ) -> Path:
     """Write a report's files, each whole at any moment, and return its page.
 
@@ -95,14 +107,14 @@ def write_report(
     """
     report = Report(gathered, summary)
     contents = sections(report)
-    parts = [part for section in contents for part in section.parts]
-    specs = {part.name: part.spec for part in parts if isinstance(part, Chart)}
-    drawn = vega.draw(specs, warn)
+    specs = {chart.name: chart.spec for section in contents for chart in section.charts}
+    drawn = vega.draw(specs, warn) if pictures else {}
     files: dict[str, bytes | None] = {}
     for name in specs:
         svg, png = drawn.get(name, (None, None))
         files |= {f"{name}.svg": None if svg is None else _encoded(svg), f"{name}.png": png}
-    text = page(gathered.name, report.arms, contents, footer)
+    svgs = {name: picture.svg for name, picture in drawn.items()}
+    text = page(gathered.name, report.arms, contents, footer, svgs)
     files["report.html"] = _encoded(text)
     files["summary.csv"] = _encoded(csv_text(summary))
     theirs = published.compared(report)
@@ -111,9 +123,17 @@ def write_report(
     return out / "report.html"
 
 
-def write_waiting(words: str, out: Path) -> None:
-    """Write a page that only says that there is nothing to report yet."""
-    text = page("Nothing to report yet", (), [Section("summary", "Summary", (Text(words),))])
+def write_waiting(gathered: Gathered, out: Path) -> None:
+    """Write a page of runs of which none is done: what is left, and curves so far."""
+    report = Report(gathered, summarise(gathered))
+    cells = (("Which cells are missing, and why", gathered.missing),)
+    left = (("Left", _left(report)),) if gathered.left else ()
+    card = Card((Line("No run is done yet."),), left, folded=cells)
+    contents = [
+        Section("summary", "Summary", (card,)),
+        Section("curves", "Learning curves", tuple(_pairs(report)), open=True),
+    ]
+    text = page(gathered.name, report.arms, contents)
     _write_files({"report.html": _encoded(text)}, out)
 
 
@@ -138,14 +158,14 @@ def _encoded(text: str) -> bytes:
 def sections(report: Report) -> tuple[Section, ...]:
     """Return a report's sections; those with nothing to say have no parts."""
     return (
-        Section("summary", "Summary", (*_headline(report), *_results(report, pooled=True))),
-        Section("curves", "Learning curves", tuple(pictures.curves(report))),
-        Section("published", "Published curves", tuple(published.parts(report))),
-        Section("iterations", "Iterations", tuple(iterations.parts(report))),
-        Section("sequence", "Sequence of tasks", tuple(sequence_parts.parts(report))),
-        Section("scores", "Scores", (*pictures.scores(report), *_results(report, pooled=False))),
-        Section("ends", "At the end of a run", tuple(ends(report))),
+        Section("summary", "Summary", (_card(report),)),
+        Section("curves", "Scores and learning curves", tuple(_pairs(report)), open=True),
+        Section("numbers", "Numbers", tuple(_results(report)), open=True),
+        Section("published", "Published curves", tuple(published.parts(report)), open=True),
+        Section("iterations", "Iterations", tuple(iterations.parts(report)), open=True),
+        Section("sequence", "Sequence of tasks", tuple(sequence_parts.parts(report)), open=True),
         Section("comparison", "Comparison with the baseline", tuple(pictures.comparison(report))),
+        Section("ends", "At the end of a run", tuple(ends(report))),
         Section("drops", "Drop and recovery", (*pictures.drops(report), *_drops(report))),
         Section("metrics", "Plasticity metrics", tuple(pictures.metrics(report))),
         Section("closeups", "Trajectories and densities", tuple(closeups.parts(report))),
@@ -156,30 +176,108 @@ def sections(report: Report) -> tuple[Section, ...]:
     )
 
 
-def _headline(report: Report) -> Iterator[Part]:
-    gathered = report.gathered
-    seeds = sorted({run.seed for run in gathered.runs})
-    done, missing = len(gathered.runs), len(gathered.missing)
-    yield Text(
-        f"Compared: {_listed(gathered.arms, 'arm')}, on {_listed(gathered.tasks, 'task')}, with "
-        f"{_listed([str(seed) for seed in seeds], 'seed')}."
+def _card(report: Report) -> Card:
+    """Return what a reader is to know first: who is better by how much, how sure, at what cost."""
+    lines, others = _lines(report)
+    missing = report.gathered.missing
+    notes = list(dict.fromkeys((*report.gathered.notes, *report.summary.notes)))
+    folded = {
+        "Other arms": others,
+        "How sure?": list(_sure(report)),
+        "Which cells are missing, and why": list(missing),
+        "Notes": [note for note in notes if note != SMOKE],
+    }
+    bad = [SMOKE] if SMOKE in notes else []
+    failed = sum(": failed" in words for words in missing)
+    if failed:
+        verb = "is" if len(missing) == 1 else "are"
+        cells = f"{_counted(len(missing), 'cell')} {verb} in no number below"
+        bad.append(f"{cells}; {failed} of them failed.")
+    return Card(
+        tuple(lines),
+        tuple(_facts(report)),
+        tuple(bad),
+        tuple((title, tuple(words)) for title, words in folded.items() if words),
     )
-    yield from map(Text, verdict_words(report.summary))
+
+
+def _lines(report: Report) -> tuple[list[Line], list[str]]:
+    """Return what is said of arms: the lines of the card, and paragraphs that it folds."""
+    index = {look.name: look.index for look in report.arms}
+    found = rulings(report.summary)
+    lines, folded = [], []
+    for ruling in found:
+        of = f"{ruling.about}: " if ruling.about else ""
+        claims = [
+            Line(
+                claim.words,
+                claim.certainty,
+                index.get(str(claim.arm)),
+                "" if number else ruling.about,
+            )
+            for number, claim in enumerate(ruling.claims)
+        ]
+        lines += claims[:CLAIMED]
+        folded += [f"{of}{own.words} ({own.certainty})." for own in claims[CLAIMED:]]
+        if claims and (len(found) > 1 or len(ruling.rest) > 2):
+            folded += [of + words for words in ruling.rest]
+        else:
+            about = "" if claims else ruling.about
+            lines += [Line(words, about=about) for words in ruling.rest]
+    late = [f"{own.about} {own.words} ({own.certainty}).".lstrip() for own in lines[LINES:]]
+    folded = [words.replace(" ().", "") for words in late] + folded
+    return lines[:LINES] or list(_ends(report)), folded
+
+
+def _ends(report: Report) -> Iterator[Line]:
+    """Yield how the only arm ends."""
+    several = len(report.tasks) > 1
+    for row in report.summary.rows[:LINES]:
+        words = f"{row.arm} ends at {estimate(row.final)}"
+        sure = f"{row.score}, {_counted(row.seeds, 'seed')}"
+        yield Line(words, sure, 0, row.task if several else "")
+
+
+def _sure(report: Report) -> Iterator[str]:
+    """Yield how far numbers may be trusted."""
     rows, pooled = report.summary.rows, report.summary.aggregates
-    counts = [row.final.count for row in rows if row.final.low == row.final.low]
+    if any(row.p_holm is not None for row in (*rows, *pooled)):
+        yield HOLM
+    counts = [row.final.count for row in rows if judged(row.final)]
     if counts:
-        yield Text(coverage_words(min(counts), _kinds([*rows, *pooled])))
-    yield Text(f"{done} {'run is' if done == 1 else 'runs are'} done.")
-    if missing:
-        failed = sum(": failed" in words for words in gathered.missing)
-        yield Text(
-            f"{missing} {'cell is' if missing == 1 else 'cells are'} in no number below"
-            + (f"; {failed} of them failed." if failed else "."),
-            bad=failed > 0,
-        )
-        yield Details("Which cells, and why", "\n".join(gathered.missing))
-    for note in dict.fromkeys((*gathered.notes, *report.summary.notes)):
-        yield Text(f"Note: {note}")
+        yield coverage_words(min(counts), _kinds([*rows, *pooled]))
+
+
+def _facts(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield what was compared, by which score, and what it cost."""
+    gathered, summary = report.gathered, report.summary
+    seeds = sorted({run.seed for run in gathered.runs})
+    for title, names in (("Arms", gathered.arms), ("Tasks", gathered.tasks), ("Seeds", seeds)):
+        yield title, _listed(names)
+    keys = dict.fromkeys(map(report.score, report.tasks))
+    yield "Score", ", ".join(map(better, keys))
+    done, missing = len(gathered.runs), len(gathered.missing)
+    runs = f"{done} {'run is' if done == 1 else 'runs are'} done"
+    yield "Runs", runs + (f", {missing} {'is' if missing == 1 else 'are'} not" if missing else "")
+    if gathered.left:
+        yield "Left", _left(report)
+    seconds, updates = summary.cost
+    yield (
+        "Cost",
+        f"{duration(seconds)} of wall time, {short(updates)} updates, in all cells",
+    )
+
+
+def _left(report: Report) -> str:
+    """Return in words what is left to run, and about how long it takes."""
+    left = report.gathered.left
+    running = sum(started for started, _ in left)
+    words = f"{running} running, {len(left) - running} to start"
+    took = [run.own_seconds for run in report.summary.runs]
+    if not took or not running:
+        return words
+    seconds = sum(share for _, share in left) * sum(took) / len(took) / running
+    return f"{words}; about {duration(seconds)} with {_counted(running, 'run')} at once"
 
 
 def _kinds(rows: Sequence[SummaryRow]) -> list[Kind]:
@@ -194,20 +292,38 @@ def _kinds(rows: Sequence[SummaryRow]) -> list[Kind]:
     return [kind for kind, there in found.items() if there]
 
 
-def _listed(names: tuple[str, ...] | list[str], noun: str) -> str:
-    words = f"{len(names)} {noun}" + ("" if len(names) == 1 else "s")
-    return words + (f" ({', '.join(names)})" if len(names) <= NAMED else "")
+def _listed(names: Sequence[object]) -> str:
+    """Return how many there are, and which if they are few."""
+    few = len(names) <= NAMED
+    return f"{len(names)}: {', '.join(map(str, names))}" if few else str(len(names))
 
 
-def _results(report: Report, pooled: bool) -> Iterator[Table]:
-    """Yield the table over all tasks, or, if there is none or it is asked for, one per task."""
-    overall = report.rows(ALL_TASKS)
-    if pooled and overall:
-        yield _result(report, overall)
-    elif pooled != bool(overall):  # one task's numbers are in the summary
-        yield from (
-            _result(report, rows) for task, rows in report.groups.items() if task != ALL_TASKS
-        )
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _pairs(report: Report) -> Iterator[Pair]:
+    """Yield the charts of final scores and of curves, of all tasks and of each."""
+    several = len(report.groups) > 1
+    for task in _pooled_first(report):
+        beside = pictures.chances(report) if task == ALL_TASKS else pictures.curves(report, task)
+        charts = [pictures.ranking(report, task), beside]
+        found = tuple(chart for chart in charts if chart is not None)
+        if found:
+            yield Pair(task if several else "", found)
+    for task in dict.fromkeys(run.task for run in report.gathered.running):
+        if task not in report.groups:
+            yield Pair(task, (pictures.curves(report, task),))
+
+
+def _results(report: Report) -> Iterator[Table]:
+    """Yield the table over all tasks, if there is one, then one per task."""
+    tables = (_result(report, report.groups[task]) for task in _pooled_first(report))
+    yield from (table for table in tables if len(table.head) > 2)  # more than how many runs
+
+
+def _pooled_first(report: Report) -> list[str]:
+    return sorted(report.groups, key=lambda task: task != ALL_TASKS)
 
 
 def _result(report: Report, rows: Rows) -> Table:
@@ -221,7 +337,14 @@ def _result(report: Report, rows: Rows) -> Table:
     normalised = (not pooled and first.normalised_scale) or "normalised"
     late = not pooled and report.summary.starts.get(task) is not None
     found: dict[str, tuple[Callable[[SummaryRow], str], str]] = {
-        "runs" if pooled else "seeds": (lambda row: str(row.seeds), ""),
+        "difference": (
+            lambda row: estimate(judged(row.difference)),
+            f"Difference: from {baseline}, by seed where at least 5 seeds are shared.",
+        ),
+        "p (Holm)": (
+            lambda row: number(None) if row.p_holm is None else p_words(row.p_holm),
+            "p (Holm): of no difference, corrected for the number of arms; intervals are not.",
+        ),
         "final score" + (f" ({name})" if name else ""): (
             lambda row: estimate(row.final),
             f"Final score: interquartile mean over {over} of the mean score in the last "
@@ -231,14 +354,7 @@ def _result(report: Report, rows: Rows) -> Table:
             lambda row: estimate(row.improvement),
             f"P(improvement): how likely a run ends better than one of {baseline}.",
         ),
-        "difference": (
-            lambda row: estimate(row.difference),
-            f"Difference: from {baseline}, by seed where at least 5 seeds are shared.",
-        ),
-        "p (Holm)": (
-            lambda row: number(None) if row.p_holm is None else p_words(row.p_holm),
-            "p (Holm): of no difference, corrected for the number of arms; intervals are not.",
-        ),
+        "runs" if pooled else "seeds": (lambda row: str(row.seeds), ""),
         "change since the first tasks": (
             lambda row: estimate(row.change),
             "Change: final score minus the mean in the first tenth of the run. Tasks are drawn "
@@ -261,7 +377,8 @@ def _result(report: Report, rows: Rows) -> Table:
             for head, cell in best.items()
         },
     }
-    table = without_empty_columns(_table(rows, {k: v[0] for k, v in found.items()}, "", task))
+    table = _table(ranked(rows), {head: cell for head, (cell, _) in found.items()}, "", task)
+    table = without_empty_columns(table)
     words = [found[head][1] for head in table.head if head in found and found[head][1]]
     words.append(f"In brackets: {interval_words(rows.values())}.")
     return replace(table, caption=" ".join(words))
@@ -329,7 +446,7 @@ def _costs(report: Report) -> Iterator[Part]:
         if any(row.seconds > row.own_seconds for row in rows.values()):
             columns["after the branch"] = lambda row: number(row.own_seconds)
             columns["shared prefix"] = lambda row: number(row.seconds - row.own_seconds)
-        columns["updates"] = lambda row: number(row.updates)
+        columns["updates"] = lambda row: count(row.updates)
         yield _table(rows, columns, "Means of a run, over seeds.", task)
         yield from _saving(report, task)
 

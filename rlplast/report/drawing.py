@@ -18,6 +18,9 @@ import vl_convert
 
 __all__ = ["main", "png", "svg"]
 
+_GEOMETRY = re.compile(r' (?:d|transform|x|y|x1|x2|y1|y2|width|height)="[^"<>]*"')
+_LONG = re.compile(r"-?\d+\.\d+(?![\de])")
+
 
 def svg(spec: dict[str, Any], version: str, config: dict[str, Any]) -> str:
     """Return a chart as the text of an .svg file.
@@ -31,7 +34,13 @@ def svg(spec: dict[str, Any], version: str, config: dict[str, Any]) -> str:
     # Vega counts its clips on from one drawing to the next; from 0 on, equal charts are equal files
     clips = list(dict.fromkeys(re.findall(r'<clipPath id="(\w+)"', drawing)))
     numbers = {clip: f"clip-{number}" for number, clip in enumerate(clips)}
-    return re.sub(r"\bclip\d+\b", lambda found: numbers.get(found[0], found[0]), drawing)
+    drawing = re.sub(r"\bclip\d+\b", lambda found: numbers.get(found[0], found[0]), drawing)
+    return _GEOMETRY.sub(lambda found: _LONG.sub(_rounded, found[0]), drawing)
+
+
+def _rounded(number: re.Match[str]) -> str:
+    """Return a number of pixels with one decimal."""
+    return f"{float(number[0]):.1f}".removesuffix(".0")
 
 
 def png(drawing: str) -> bytes:

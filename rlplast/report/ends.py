@@ -5,9 +5,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rlplast.report.numbers import estimate
 from rlplast.report.page import Row, Table
 from rlplast.report.plot import metric_names
-from rlplast.report.records import estimate, without_empty_columns
+from rlplast.report.records import without_empty_columns
 from rlplast.report.run_data import RunData
 from rlplast.report.statistics import Estimate, stratified_interval
 from rlplast.report.view import Report, interval_words

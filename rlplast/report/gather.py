@@ -1,29 +1,26 @@
 """Find the runs that a report is about: of studies, of runs' folders, of folders of runs."""
 
-import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.report import arms as naming
 from rlplast.report.arm_styles import unused
 from rlplast.report.run_data import EVALUATIONS, TRAINING, RunData, read_run
 from rlplast.run.read import read_config, read_info, status_in, unaltered
 from rlplast.study.folder import read_journal, read_study
 from rlplast.study.published import PublishedCurve, PublishedPoint
+from rlplast.study.show import share_of
 
 __all__ = ["Gathered", "NothingDone", "gather", "walk"]
 
 DONE = "done"
 PREFIX = "prefix"
+GOING = ("absent", "running", "interrupted")  # statuses of cells that are to end yet
 SMOKE = "this is a smoke, runs of a moment on random data: nothing in it is a result"
-
-
-class NothingDone(ConfigError):
-    """Raised when there are runs, and none of them is finished."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +37,9 @@ class Gathered:
         prefixes: the studies' prefixes, whose cost several arms share.
         notes: what a reader should know about how runs were put together.
         published: curves of others that studies hold their arms against.
+        running: runs that have measured a score and have not ended, or were killed.
+        left: of runs and prefixes that are to end yet, whether each has started, and the share
+            that is left of it.
     """
 
     name: str
@@ -51,6 +51,16 @@ class Gathered:
     prefixes: tuple[RunData, ...]
     notes: tuple[str, ...]
     published: tuple[PublishedCurve, ...] = ()
+    running: tuple[RunData, ...] = ()
+    left: tuple[tuple[bool, float], ...] = ()
+
+
+class NothingDone(ConfigError):
+    """Raised when there are runs, and none of them is finished; it has what was gathered."""
+
+    def __init__(self, gathered: Gathered) -> None:
+        super().__init__(f"no run is finished yet: {'; '.join(gathered.missing)}")
+        self.gathered = gathered
 
 
 def gather(folders: Sequence[Path]) -> Gathered:
@@ -79,11 +89,11 @@ def gather(folders: Sequence[Path]) -> Gathered:
         )
     merged = _merge(parts)
     if not merged.runs:
-        raise NothingDone(f"no run is finished yet: {'; '.join(merged.missing)}")
+        raise NothingDone(merged)
     scored = tuple(run for run in merged.runs if run.score)
     if scored:  # else the first run is named
         silent = tuple(f"{r.folder}: no score was measured" for r in merged.runs if not r.score)
-        merged = dataclasses.replace(merged, runs=scored, missing=(*merged.missing, *silent))
+        merged = replace(merged, runs=scored, missing=(*merged.missing, *silent))
     _check_comparable(merged.runs)
     return merged
 
@@ -125,7 +135,7 @@ def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 def _of_study(study: Path) -> Gathered:
     """Read a study's finished cells; others are named with what the journal says last."""
     plan, events = read_study(study), read_journal(study)
-    runs, prefixes, missing = [], [], []
+    runs, prefixes, missing, running, left = [], [], [], [], []
     for cell in plan["cells"]:
         folder, task, seed = study / cell["folder"], cell["task"], cell["seed"]
         arm = cell["arm"] if cell["kind"] == "arm" else PREFIX
@@ -137,6 +147,10 @@ def _of_study(study: Path) -> Gathered:
         else:
             name = "/".join(part for part in (task, f"seed-{seed}", arm) if part)
             missing.append(f"{name}: {_in_words(status, last)}")
+            if status in GOING and not _over(last):
+                started = status != "absent"
+                left.append((started, 1 - ((started and share_of(folder, cell)) or 0.0)))
+                running += _begun(folder, task, arm, seed) if arm != PREFIX else []
     tasks = [task for task in plan["tasks"] if task] + [run.task for run in runs]
     return Gathered(
         name=plan["name"] or study.resolve().name,
@@ -148,7 +162,20 @@ def _of_study(study: Path) -> Gathered:
         prefixes=tuple(prefixes),
         notes=(SMOKE,) if plan.get("smoke") else (),
         published=tuple(map(_published, plan.get("published", ()))),
+        running=tuple(running),
+        left=tuple(left),
     )
+
+
+def _begun(folder: Path, task: str | None, arm: str | None, seed: int) -> list[RunData]:
+    """Return a run that has not ended, if it has a score; its files may be half written."""
+    try:
+        config = read_config(folder)
+        own = naming.label_of(config) if arm is None else arm
+        run = read_run(folder, task or naming.task_of(config), own, seed)
+    except DamagedFile:
+        return []
+    return [run] if run.score else []
 
 
 def _published(row: Mapping[str, Any]) -> PublishedCurve:
@@ -160,6 +187,11 @@ def _published(row: Mapping[str, Any]) -> PublishedCurve:
 def _pruned(event: Mapping[str, Any] | None) -> bool:
     """Whether a search stopped a cell, or meant to when it had just ended."""
     return event is not None and event.get("event") == "pruned"
+
+
+def _over(event: Mapping[str, Any] | None) -> bool:
+    """Whether the journal says that a cell will not go on."""
+    return event is not None and event.get("event") in ("failed", "skipped", "pruned")
 
 
 def _in_words(status: str, event: Mapping[str, Any] | None = None) -> str:
@@ -185,6 +217,12 @@ def _of_runs(folders: Sequence[Path], name: str) -> Gathered:
         read_run(folder, task, label, int(config.get("seed", 0)))
         for folder, config, task, label in zip(done, configs, tasks, labels, strict=True)
     ]
+    running = [
+        run for own in folders if statuses[own] == "running" for run in _begun(own, None, None, 0)
+    ]
+    running = [replace(run, seed=int(run.config.get("seed", 0))) for run in running]
+    tasks += [run.task for run in running]
+    labels += [run.arm for run in running]
     baseline = naming.NO_TREATMENT if naming.NO_TREATMENT in labels else None
     arms = sorted(set(labels), key=lambda own: (own != baseline, own))
     return Gathered(
@@ -196,6 +234,10 @@ def _of_runs(folders: Sequence[Path], name: str) -> Gathered:
         missing=tuple(missing),
         prefixes=(),
         notes=tuple(notes),
+        running=tuple(running),
+        left=tuple(
+            (True, 1 - run.metrics[-1].get(run.unit, 0) / max(1, run.total)) for run in running
+        ),
     )
 
 
@@ -204,6 +246,7 @@ def _merge(parts: Sequence[Gathered]) -> Gathered:
     arms: list[str] = []
     runs: dict[tuple[str, str, int], RunData] = {}
     published: dict[tuple[str, str], PublishedCurve] = {}
+    running: list[RunData] = []
     notes = [note for part in parts for note in part.notes]
     for part in parts:
         for arm in part.arms:
@@ -216,11 +259,10 @@ def _merge(parts: Sequence[Gathered]) -> Gathered:
             arms.append(name)
             for curve in part.published:
                 if curve.arm == arm:
-                    published[curve.task, name] = dataclasses.replace(curve, arm=name)
+                    published[curve.task, name] = replace(curve, arm=name)
+            running += [replace(run, arm=name) for run in part.running if run.arm == arm]
             for run in own:
-                kept = runs.setdefault(
-                    (run.task, name, run.seed), dataclasses.replace(run, arm=name)
-                )
+                kept = runs.setdefault((run.task, name, run.seed), replace(run, arm=name))
                 if kept.folder != run.folder:
                     notes.append(
                         f"{run.folder} repeats task, arm and seed of {kept.folder}: left out"
@@ -241,6 +283,8 @@ def _merge(parts: Sequence[Gathered]) -> Gathered:
         prefixes=tuple(run for part in parts for run in part.prefixes),
         notes=tuple(notes),
         published=tuple(published.values()),
+        running=tuple(running),
+        left=tuple(share for part in parts for share in part.left),
     )
 
 

@@ -8,8 +8,9 @@ from rlplast.report import charts
 from rlplast.report.charts import Curve
 from rlplast.report.closeups import champions_words, networks_of
 from rlplast.report.lines import Line, chart_of_lines
+from rlplast.report.numbers import count, number
 from rlplast.report.page import Chart, Part, Row, Table
-from rlplast.report.records import number, without_empty_columns
+from rlplast.report.records import without_empty_columns
 from rlplast.report.run_data import RunData
 from rlplast.report.statistics import align, curve_band
 from rlplast.report.stretches import (
@@ -48,8 +49,8 @@ def _champions(report: Report, task: str) -> Table:
             first, last = found.get(0, {}), found.get(best, {}) if best is not None else {}
             cells = (
                 *(number(first.get(key)) for key in (score, test)),
-                number(best),
-                number(epoch_of(run, last) if last else None),
+                count(best),
+                count(epoch_of(run, last) if last else None),
                 *(number(last.get(key)) for key in (score, test)),
             )
             rows.append(Row((look.name, str(run.seed), *cells), look.index))

@@ -1,6 +1,7 @@
 """The charts of a report, made from its runs and numbers.
 
-- `curves`, `scores`, `comparison`, `drops`, `metrics`, `costs`: charts with their captions.
+- `curves`, `ranking`, `chances`: the first charts, with their captions.
+- `comparison`, `drops`, `metrics`, `costs`: others.
 - `thinned`: a curve with fewer points, as the page draws it.
 """
 
@@ -13,18 +14,24 @@ import numpy as np
 from rlplast.report import charts, published
 from rlplast.report.arm_styles import unused
 from rlplast.report.charts import Curve, Firing
+from rlplast.report.numbers import judged
 from rlplast.report.page import Chart
 from rlplast.report.plot import metric_names
 from rlplast.report.rows import Axis, Bar, Panel, Point, chart_of_rows
+from rlplast.report.rows import ranking as rows_of
 from rlplast.report.run_data import RunData, curve
 from rlplast.report.statistics import Estimate, align, curve_band
 from rlplast.report.summary import ALL_TASKS, SummaryRow
-from rlplast.report.view import Report, better, interval_words, slug_of
+from rlplast.report.view import Report, better, interval_words, ranked, slug_of
 
-__all__ = ["comparison", "costs", "curves", "drops", "metrics", "scores", "thinned"]
+__all__ = ["chances", "comparison", "costs", "curves", "drops", "metrics", "ranking", "thinned"]
 
 POINTS = 3000  # of all curves of a chart together, so that a page is quick
 PANEL_POINTS = 40  # of a curve of a small chart
+CHANCES = (
+    "How likely a run of the arm ends better than one of the baseline: share of all pairs of "
+    "seeds, ties half. Lines"
+)
 SEED_POINTS = 24_000  # of all seeds' curves of a page, so that it is small
 
 
@@ -37,38 +44,44 @@ def thinned(curve: Curve, most: int) -> Curve:
     return Curve(curve.xs[kept], curve.ys[kept], low, high)
 
 
-def curves(report: Report) -> Iterator[Chart]:
-    """Yield a chart of the score over a run for each task."""
-    most = max(12, SEED_POINTS // len(report.gathered.runs))
-    for task in report.tasks:
-        name, step = report.axis(task)
-        drawn, seeds, interpolated = {}, {}, False
-        for look in report.arms:
-            own = {run.seed: curve(run, run.score) for run in report.of(task, look.name)}
-            xs, ys = align(list(own.values()))
-            if not len(xs):
-                continue
-            band = Curve(xs / step, *curve_band(ys))
-            drawn[look.index] = thinned(band, max(20, POINTS // len(report.arms)))
-            interpolated |= any(not np.isin(xs, points).all() for points, _ in own.values())
-            if len(own) > 1:
-                seeds[look.index] = {
-                    seed: thinned(Curve(points / step, ys), most)
-                    for seed, (points, ys) in own.items()
-                }
-        key, firings, branches = report.score(task), _firings(report, task), _branches(report, task)
-        between = " (straight lines between a run's own)" if interpolated else ""
-        words = interval_words(report.rows(task).values())
-        caption = f"Interquartile mean over seeds at each point of {key}{between}. Band: {words}."
-        if branches:
-            caption += " Dashed line: where arms left a shared prefix."
-        if firings:
-            caption += " Marks below: where scheduled hooks fired, in any seed."
-        theirs = published.bands(report, task)
-        caption += published.band_words(report, theirs)
-        labels = (name, better(key))
-        spec = charts.curves(report.arms, drawn, seeds, labels, branches, firings, theirs)
-        yield Chart(f"curve-{report.slugs[task]}", task, caption, spec)
+def curves(report: Report, task: str) -> Chart:
+    """Return the chart of the score over a task's runs."""
+    gathered = report.gathered
+    most = max(12, SEED_POINTS // len(gathered.runs + gathered.running))
+    name, step = report.axis(task)
+    drawn, seeds, interpolated = {}, {}, False
+    for look in report.arms:
+        own = {run.seed: curve(run, run.score) for run in report.of(task, look.name)}
+        xs, ys = align(list(own.values()))
+        if not len(xs):
+            continue
+        band = Curve(xs / step, *curve_band(ys))
+        drawn[look.index] = thinned(band, max(20, POINTS // len(report.arms)))
+        interpolated |= any(not np.isin(xs, points).all() for points, _ in own.values())
+        if len(own) > 1:
+            seeds[look.index] = {
+                seed: thinned(Curve(points / step, ys), most) for seed, (points, ys) in own.items()
+            }
+    key, firings, branches = report.score(task), _firings(report, task), _branches(report, task)
+    between = " (straight lines between a run's own)" if interpolated else ""
+    words = interval_words(report.rows(task).values())
+    caption = f"Interquartile mean over seeds at each point of {key}{between}. Band: {words}."
+    going: dict[int, dict[int, Curve]] = {}
+    index = {look.name: look.index for look in report.arms}
+    for run in report.running(task):
+        xs, ys = curve(run, run.score)
+        going.setdefault(index[run.arm], {})[run.seed] = thinned(Curve(xs / step, ys), most)
+    if going:
+        caption += " Thin dotted lines: runs that have not ended, which are in no number."
+    if branches:
+        caption += " Dashed line: where arms left a shared prefix."
+    if firings:
+        caption += " Marks below: where scheduled hooks fired, in any seed."
+    theirs = published.bands(report, task)
+    caption += published.band_words(report, theirs)
+    labels = (name, better(key))
+    spec = charts.curves(report.arms, drawn, seeds, labels, branches, firings, theirs, going)
+    return Chart(f"curve-{report.slugs[task]}", "Learning curves", caption, spec)
 
 
 def _branches(report: Report, task: str) -> list[float]:
@@ -109,25 +122,41 @@ def _panel(
     return [Panel(title, xlabel, known, reference, axis)] if known else []
 
 
-def scores(report: Report) -> Iterator[Chart]:
-    """Yield a chart of the final scores and the areas for each task, and over all tasks."""
-    for task, rows in report.groups.items():
-        titles = {"final": "final score", "auc": "area under the curve"}
-        if task == ALL_TASKS:
-            label = next(iter(rows.values())).scale
-        else:
-            label = better(report.score(task))
-            if report.summary.starts.get(task) is not None:
-                titles["auc_after"] = f"area from the {report.moment(task)} on"
-        panels = []
-        for number, title in titles.items():
-            points = {}
-            for index, row in rows.items():
-                seeds = [getattr(run, number) for run in report.measured(task, row.arm)]
-                points[index] = _point(getattr(row, number), seeds)
-            panels += _panel(title, label, points)
-        if panels:
-            yield _of_panels(report, f"score-{report.slugs[task]}", task, rows.values(), panels)
+def ranking(report: Report, task: str) -> Chart | None:
+    """Return the chart of the final scores on a task, or over all, the best arm on top."""
+    rows = ranked(report.rows(task)) if report.rows(task) else {}
+    points: dict[int, Point] = {}
+    for index, row in rows.items():
+        own = _point(row.final, [run.final for run in report.measured(task, row.arm)])
+        if own is not None:
+            points[index] = own
+    if not points:
+        return None
+    first = next(iter(rows.values()))
+    label = first.scale if task == ALL_TASKS else better(first.score)
+    own = next((i for i, row in rows.items() if row.arm == report.summary.baseline), None)
+    reference = points[own].value if own in points and len(points) > 1 else None
+    spec = rows_of(report.arms, Panel("", f"final score: {label}", points, reference))
+    caption = f"Points: interquartile mean over seeds. Lines: {interval_words(rows.values())}."
+    if any(point.seeds for point in points.values()):
+        caption += " Small dots: the seeds."
+    if reference is not None:
+        caption += f" Dashed line: {report.summary.baseline}."
+    return Chart(f"score-{report.slugs[task]}", "Final score", caption, spec)
+
+
+def chances(report: Report) -> Chart | None:
+    """Return the chart of how likely each arm beats the baseline over all tasks."""
+    rows = report.rows(ALL_TASKS)
+    found = {index: _point(row.improvement) for index, row in rows.items()}
+    points = {index: point for index, point in found.items() if point is not None}
+    if not points:
+        return None
+    points = dict(sorted(points.items(), key=lambda own: -own[1].value))
+    panel = Panel("", f"P(improvement) over {report.summary.baseline}", points, 0.5, "share")
+    caption = f"{CHANCES}: {interval_words(rows.values())}."
+    spec = rows_of(report.arms, panel)
+    return Chart("improvement-all", "Probability of improvement", caption, spec)
 
 
 def _of_panels(
@@ -151,11 +180,11 @@ def comparison(report: Report) -> Iterator[Chart]:
     if baseline is None:
         return
     everyone = [row for rows in report.groups.values() for row in rows.values()]
-    chances: list[Panel] = []
+    won: list[Panel] = []
     differences: list[Panel] = []
     for task, rows in report.groups.items():
         points = {i: _point(row.improvement) for i, row in rows.items()}
-        chances += _panel(task, "probability", points, 0.5, "share")
+        won += _panel(task, "probability", points, 0.5, "share")
         first = next(iter(rows.values()))
         label = first.scale if task == ALL_TASKS else first.score
         spread = {}
@@ -163,15 +192,11 @@ def comparison(report: Report) -> Iterator[Chart]:
             theirs = {run.seed: run.final for run in report.measured(task, baseline)}
             own = report.measured(task, row.arm)
             seeds = [run.final - theirs[run.seed] for run in own if run.seed in theirs]
-            spread[index] = _point(row.difference, seeds)
+            spread[index] = _point(judged(row.difference), seeds)
         differences += _panel(task, f"difference of {label}", spread, 0.0)
-    if chances:
-        words = (
-            f"How likely a run of the arm ends better than a run of {baseline}: share of all "
-            "pairs of seeds, ties half; lines"
-        )
+    if won:
         title = f"Probability of improvement over {baseline}"
-        yield _of_panels(report, "improvement", title, everyone, chances, words)
+        yield _of_panels(report, "improvement", title, everyone, won, CHANCES)
     if differences:
         words = (
             f"Final score minus that of {baseline}, by seed where at least 5 seeds are shared. "

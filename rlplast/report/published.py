@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, fields
 import numpy as np
 
 from rlplast.report.charts import Band, Curve
+from rlplast.report.numbers import number
 from rlplast.report.page import Part, Row, Table, Text
-from rlplast.report.records import number
 from rlplast.report.run_data import RunData, measured
 from rlplast.report.view import Report
 from rlplast.study.published import PublishedCurve
@@ -106,7 +106,7 @@ def _mean_at(run: RunData, moment: int) -> float | None:
 
 def bands(report: Report, task: str) -> list[Band]:
     """Return the published bands of a task's chart, as far as ours go."""
-    if report.of(task)[0].unit != _UNIT:
+    if report.unit(task) != _UNIT.replace("_", " ") or not report.of(task):
         return []
     end = max(run.total for run in report.of(task))
     found = []

@@ -8,16 +8,17 @@ from typing import Any
 
 import yaml
 
+from rlplast.report.numbers import NOTHING, count, number
 from rlplast.report.page import Details, Part, Row, Table, Text
 from rlplast.report.run_data import RunData
-from rlplast.report.statistics import Estimate
 from rlplast.report.view import Report
 from rlplast.run.differences import leaves
 from rlplast.run.info import device_words
 
-__all__ = ["configs", "estimate", "number", "receipts", "versions", "without_empty_columns"]
+__all__ = ["configs", "receipts", "versions", "without_empty_columns"]
 
-MOST = 20  # firings of one hook that are listed
+MOST = 5  # firings of one hook that have a row each
+_COUNTS = ("firings", "entries_touched")  # keys of a receipt
 Receipt = Mapping[str, Any]
 LONGEST = 200  # letters of a config's value in a table
 
@@ -34,34 +35,6 @@ _MEANS = {  # head → key of a receipt
 }
 
 
-def number(value: float | None) -> str:
-    """Return a number for a table: four digits, a dash where there is none.
-
-    Examples:
-        >>> number(0.123456), number(1234567.0), number(1.25e42), number(None)
-        ('0.1235', '1,234,567', '1.25e+42', '–')
-    """
-    if value is None or value != value:
-        return "–"
-    if 1000 <= abs(value) < 1e9:
-        return f"{value:,.0f}"
-    return f"{value:.4g}"
-
-
-def estimate(found: Estimate | None) -> str:
-    """Return a value with its interval.
-
-    Examples:
-        >>> estimate(Estimate(1.25, 1.0, 1.5, 3)), estimate(Estimate(2.0, float("nan"), 1.0, 1))
-        ('1.25 [1, 1.5]', '2')
-    """
-    if found is None or found.value != found.value:
-        return number(None)
-    if found.low != found.low:
-        return number(found.value)
-    return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
-
-
 def receipts(report: Report) -> tuple[Part, ...]:
     """Return a table per task: what each hook did to each network, seeds averaged."""
     tables = []
@@ -74,10 +47,11 @@ def receipts(report: Report) -> tuple[Part, ...]:
         if rows:
             caption = (
                 "Means over the seeds. The n-th firing of a hook is one row, whenever a seed had "
-                "it; a hook that fires after updates has one row, with sums per seed for firings "
-                "and sfe (squared distance moved; of trainable tensors over their squared norm "
-                "before: sfe / norm²). dfi is the distance from isometry of what the "
-                "method orthogonalises; norms are of the whole network."
+                f"it. A hook that fires after updates, or more than {MOST} times, has one row: "
+                "sums per seed of firings, sfe and seconds, and the last of the others. sfe is "
+                "the squared distance moved; sfe / norm² is over the squared norm before. dfi is "
+                "the distance from isometry of what the method orthogonalises; norms are of the "
+                "whole network."
             )
             words = ("arm", "method", "network", "optimizer", "followers")
             head = (*words, f"clock ({report.unit(task)})", "seeds", *_MEANS)
@@ -91,7 +65,7 @@ def without_empty_columns(table: Table) -> Table:
     full = [
         column
         for column in range(len(table.head))
-        if any(row.cells[column] not in ("", number(None)) for row in table.rows)
+        if any(row.cells[column] not in ("", NOTHING) for row in table.rows)
     ]
     return replace(
         table,
@@ -112,18 +86,17 @@ def _firings(runs: Sequence[RunData]) -> Iterator[tuple[str, ...]]:
         sums = [[r for r in lines if r.get("norm_after") is None] for lines in seeds.values()]
         fired = [[r for r in lines if r.get("norm_after") is not None] for lines in seeds.values()]
         most = max(map(len, fired))
-        for index in range(min(most, MOST)):
+        for index in range(most if most <= MOST else 0):
             rows = [lines[index] for lines in fired if index < len(lines)]
             yield (*key, *_cells(rows, runs[0].unit))
-        if most > MOST:
-            yield (*key, "", "", f"and {most - MOST} more firings", "", *[""] * len(_MEANS))
-        if any(sums):
-            rows = [_sum(lines, runs[0].unit) for lines in sums if lines]
-            yield (*key, *_cells(rows, runs[0].unit))
+        for often in (fired if most > MOST else [], sums):
+            rows = [_sum(lines, runs[0].unit) for lines in often if lines]
+            if rows:
+                yield (*key, *_cells(rows, runs[0].unit))
 
 
 def _sum(lines: Sequence[Receipt], unit: str) -> Receipt:
-    """Return the receipts of an every-update hook as one."""
+    """Return the receipts of a hook that fires often as one."""
     keys = ("firings", "sfe", "time/seconds")
     total = {key: sum(line.get(key) or 0 for line in lines) for key in keys}
     return {**lines[-1], **total, "span": (lines[0]["clock"][unit], lines[-1]["clock"][unit])}
@@ -144,7 +117,8 @@ def _cells(rows: Sequence[Receipt], unit: str) -> tuple[str, ...]:
 
 def _mean(rows: Iterable[Receipt], key: str) -> str:
     values = [row[key] for row in rows if row.get(key) is not None]
-    return number(statistics.fmean(values) if values else None)
+    mean = statistics.fmean(values) if values else None
+    return count(mean) if key in _COUNTS else number(mean)
 
 
 def _distinct(words: Iterable[str]) -> str:
@@ -192,8 +166,8 @@ def _runs(report: Report, settings: Sequence[Mapping[str, str]], arms: Mapping) 
     rows = []
     for data, run, own in zip(report.gathered.runs, report.summary.runs, settings, strict=True):
         mixed = [f"{k}: {own[k]}" for k, v in arms[run.arm].items() if k in own and v != own[k]]
-        numbers = (run.final, run.auc, run.updates, run.seconds)
-        cells = (run.arm, run.task, _cut("; ".join(mixed)), str(run.seed), *map(number, numbers))
+        numbers = (number(run.final), number(run.auc), count(run.updates), number(run.seconds))
+        cells = (run.arm, run.task, _cut("; ".join(mixed)), str(run.seed), *numbers)
         rows.append(Row((*cells, str(data.info.get("host") or "")), index[run.arm]))
     head = ("arm", "task", "config of its own", "seed", "final score", "area", "updates", "seconds")
     caption = "Area: mean height of the curve. Config of its own: where runs of one arm differ."

@@ -1,15 +1,19 @@
-// Draws the charts when they come near the window, and hides whatever belongs to the arms whose
-// boxes are not ticked: in charts by their parameter `shown`, in tables by data-arm. The choice is
-// kept in the address: #hide=1,3
-const { config, charts, arms } = JSON.parse(document.getElementById("data").textContent);
-const boxes = [...document.querySelectorAll("input[data-toggles]")];
-const seeds = document.getElementById("show-seeds");
+// Draws the charts of open sections, one after the other, where their pictures stand, and hides
+// whatever belongs to the arms whose boxes are not ticked: in charts by their parameter `shown`, in
+// tables by data-arm. The choice is kept in the address: #hide=1,3
 const sheet = document.head.appendChild(document.createElement("style"));
 const views = new Map(); // name of a chart → its view
 window.views = views;
+let config, charts, arms; // what the page says in data
+let seeded = false; // whether each seed has its line
+let queue = Promise.resolve();
 
-const hidden = () => boxes.filter((box) => !box.checked).map((box) => box.dataset.toggles);
+const boxes = () => [...document.querySelectorAll("input[data-toggles]")];
+const hidden = () => boxes().filter((box) => !box.checked).map((box) => box.dataset.toggles);
 const shown = () => arms.filter((_, index) => !hidden().includes(String(index)));
+const figureOf = (name) => document.getElementById(`chart-${name}`);
+const nameOf = (figure) => figure.id.slice("chart-".length);
+const isOpen = (figure) => figure.closest("details:not([open])") === null;
 
 const tell = async (name, value) => {
   for (const view of views.values()) await view.signal(name, value).runAsync();
@@ -30,21 +34,36 @@ const keep = () => {
   }
 };
 
-const draw = async (figure) => {
-  const name = figure.id.slice("chart-".length);
+// What a reader has chosen in a chart: signals of its layer and of where it is zoomed to.
+const chosen = (view) => {
+  const state = view.getState({ data: () => false, signals: (name) => /^(layer|zoom(_\d+)?)$/.test(name) });
+  return state.signals;
+};
+
+const sized = (spec, width) => {
+  if (!spec.concat) {
+    spec.width = "container";
+    return;
+  }
+  spec.columns = Math.min(spec.concat.length, Math.max(1, Math.floor(width / 350)));
+  const room = Math.min(520, Math.floor(width / spec.columns) - 120); // without labels of an axis
+  for (const own of spec.concat) if (own.width !== own.height) own.width = room;
+};
+
+const draw = async (figure, before = {}) => {
+  const name = nameOf(figure);
   // the boxes above are the legend
-  const copy = JSON.stringify(charts[name]);
-  const spec = JSON.parse(copy, (key, value) => (key === "legend" ? null : value));
+  const spec = JSON.parse(JSON.stringify(charts[name]), (key, value) => {
+    if (key === "legend") return null;
+    const own = value?.name === "layer" ? before.layer : value?.select && before[value.name];
+    return own && Object.keys(own).length ? { ...value, value: own } : value;
+  });
   const place = figure.querySelector(".drawing");
-  const width = place.clientWidth;
-  if (spec.concat) spec.columns = Math.max(1, Math.floor(width / 350));
-  else spec.width = "container";
-  const before = views.get(name);
-  const layer = spec.params.find((own) => own.name === "layer");
-  if (layer && before) layer.value = before.signal("layer");
-  before?.finalize();
+  sized(spec, place.clientWidth);
+  const axis = { ...config.axis, labelLimit: place.clientWidth < 500 ? 110 : config.axis.labelLimit };
+  views.get(name)?.finalize();
   const drawn = await vegaEmbed(place, spec, {
-    config,
+    config: { ...config, axis },
     ast: true, // expressions are interpreted, so the page may forbid eval
     renderer: "svg",
     actions: false,
@@ -53,59 +72,110 @@ const draw = async (figure) => {
     tooltip: { disableDefaultStyle: true },
   });
   views.set(name, drawn.view);
-  drawn.view.signal("shown", shown()).signal("seeds", seeds?.checked ?? false).signal("hover", true);
+  drawn.view.signal("shown", shown()).signal("seeds", seeded).signal("hover", true);
   drawn.view.addEventListener("dblclick", () => draw(figure)); // back to the whole
   await drawn.view.runAsync();
 };
 
-const match = /^#hide=([\d,]+)$/.exec(location.hash);
-const asked = match ? match[1].split(",") : [];
-for (const box of boxes) {
-  box.checked = !asked.includes(box.dataset.toggles);
-  box.addEventListener("change", keep);
-}
-for (const [id, all] of [["show-all", true], ["show-none", false]]) {
-  document.getElementById(id)?.addEventListener("click", () => {
-    for (const box of boxes) box.checked = all;
-    keep();
-  });
-}
-for (const label of document.querySelectorAll("label[data-points]")) {
-  label.addEventListener("pointerenter", () => tell("focus", arms[label.dataset.points]));
-  label.addEventListener("pointerleave", () => tell("focus", null));
-}
-seeds?.addEventListener("change", () => tell("seeds", seeds.checked));
-apply();
+// Each in a task of its own, so that the page answers in between.
+const later = (work) => {
+  queue = queue.then(work).catch(console.error).then(() => new Promise((done) => setTimeout(done)));
+};
+const drawOpen = (root) => {
+  for (const figure of root.querySelectorAll("figure.chart")) {
+    const due = () => isOpen(figure) && figure.isConnected && !views.has(nameOf(figure));
+    later(() => due() && draw(figure));
+  }
+};
+const redraw = () => {
+  for (const [name, view] of views) later(() => draw(figureOf(name), chosen(view)));
+};
 
-const near = new IntersectionObserver(
-  (entries) => {
-    for (const { target, isIntersecting } of entries) {
-      if (!isIntersecting) continue;
-      near.unobserve(target);
-      draw(target);
-    }
-  },
-  { rootMargin: "600px" },
-);
-for (const figure of document.querySelectorAll("figure.chart")) near.observe(figure);
+// Makes the page answer; at the beginning, and after it was renewed.
+const begin = () => {
+  ({ config, charts, arms } = JSON.parse(document.getElementById("data").textContent));
+  const match = /^#hide=([\d,]+)$/.exec(location.hash);
+  const asked = match ? match[1].split(",") : [];
+  for (const box of boxes()) {
+    box.checked = !asked.includes(box.dataset.toggles);
+    box.addEventListener("change", keep);
+  }
+  for (const [id, all] of [["show-all", true], ["show-none", false]]) {
+    document.getElementById(id)?.addEventListener("click", () => {
+      for (const box of boxes()) box.checked = all;
+      keep();
+    });
+  }
+  for (const label of document.querySelectorAll("label[data-points]")) {
+    label.addEventListener("pointerenter", () => tell("focus", arms[label.dataset.points]));
+    label.addEventListener("pointerleave", () => tell("focus", null));
+  }
+  const seeds = document.getElementById("show-seeds");
+  if (seeds) seeds.checked = seeded;
+  seeds?.addEventListener("change", () => tell("seeds", (seeded = seeds.checked)));
+  for (const link of document.querySelectorAll("nav a[href^='#']")) {
+    link.addEventListener("click", () => (document.querySelector(link.hash).open = true));
+  }
+  apply();
+  drawOpen(document);
+};
+
+// Runs the library that draws, which the page has compressed.
+const load = async () => {
+  const packed = Uint8Array.from(atob(document.getElementById("vega").textContent), (own) => own.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const script = document.createElement("script");
+  script.textContent = await new Response(stream).text();
+  document.head.append(script);
+};
+
+later(load);
+begin();
+document.addEventListener("toggle", (event) => drawOpen(event.target), true);
 let width = innerWidth;
 addEventListener("resize", () => {
   if (innerWidth === width) return; // phones change the height as their bars come and go
   width = innerWidth;
-  for (const name of views.keys()) draw(document.getElementById(`chart-${name}`));
+  redraw();
 });
-addEventListener("beforeprint", () => document.querySelectorAll("figure.chart").forEach(draw));
+addEventListener("beforeprint", () => {
+  for (const own of document.querySelectorAll(".section, .card details")) own.open = true;
+});
+
+// Puts the parts of a newer page in place. A chart that says the same stays as it is; another one
+// stays until it is drawn again, zoomed as before.
+const renew = (text) => {
+  const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("page");
+  const page = document.getElementById("page");
+  if (!fresh) return;
+  for (const own of page.querySelectorAll("details[id]")) {
+    const same = fresh.querySelector(`#${CSS.escape(own.id)}`);
+    if (same) same.open = own.open;
+  }
+  const before = charts;
+  for (const name of views.keys()) {
+    fresh.querySelector(`#chart-${name} .drawing`)?.replaceWith(figureOf(name).querySelector(".drawing"));
+  }
+  page.replaceWith(fresh);
+  begin();
+  for (const [name, view] of views) {
+    if (!charts[name]) {
+      view.finalize();
+      views.delete(name);
+    } else if (JSON.stringify(charts[name]) !== JSON.stringify(before[name])) {
+      later(() => draw(figureOf(name), chosen(view)));
+    }
+  }
+};
 
 if (location.protocol.startsWith("http")) {
   // `rlplast report --serve` writes the page again when runs have gone on
-  const stamp = async () => {
-    const answer = await fetch(location.pathname, { method: "HEAD" });
-    return answer.ok ? answer.headers.get("Last-Modified") : first;
-  };
-  let first;
+  let written = Date.parse(document.lastModified);
   setInterval(async () => {
-    const now = await stamp().catch(() => first);
-    if (first !== undefined && now !== first) location.reload();
-    first = now;
+    const answer = await fetch(location.pathname, { method: "HEAD" }).catch(() => null);
+    const now = Date.parse(answer?.ok && answer.headers.get("Last-Modified"));
+    if (!now || now === written) return;
+    written = now;
+    renew(await (await fetch(location.pathname)).text());
   }, 5000);
 }

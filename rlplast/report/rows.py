@@ -2,6 +2,7 @@
 
 - `Panel`: numbers of arms on one axis, `Point`s or `Bar`s.
 - `chart_of_rows`: panels side by side, as a specification.
+- `ranking`: one panel, in an order of its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,9 +26,10 @@ from rlplast.report.vega import (
     tip,
 )
 
-__all__ = ["Axis", "Bar", "Panel", "Point", "chart_of_rows"]
+__all__ = ["Axis", "Bar", "Panel", "Point", "chart_of_rows", "ranking"]
 
 Axis = Literal["free", "share", "zero"]
+_LEAST, _MOST, _HEIGHT = 15, 44, 330  # pixels of a row of a ranking; of all its rows, if they fit
 
 
 @dataclass(frozen=True)
@@ -79,23 +81,43 @@ def chart_of_rows(arms: Sequence[ArmStyle], found: Sequence[Panel]) -> Spec:
     for number, panel in enumerate(found):
         source = f"panel_{number}"
         data[source] = [_number_row(arms[i], own) for i, own in panel.numbers.items()]
-        y = alt.Y("arm:N", title=None, sort=names, axis=alt.Axis(ticks=False, domain=False))
-        bars = any(isinstance(own, Bar) for own in panel.numbers.values())
-        drawn = _bar_layers(arms, source, panel, y) if bars else _points(arms, source, panel, y)
-        if panel.reference is not None:
-            across = alt.Chart(alt.InlineData([{"x": panel.reference}]))
-            drawn.append(across.mark_rule(strokeDash=[4, 3], color=INK).encode(x="x:Q"))
-        charts.append(
-            alt.layer(*drawn).properties(width=230, height=alt.Step(22), title=panel.title)
-        )
+        drawn = alt.layer(*_layers(arms, source, panel, names))
+        charts.append(drawn.properties(width=230, height=alt.Step(22), title=panel.title))
     return finished(side_by_side(charts), arms, data)
+
+
+def ranking(arms: Sequence[ArmStyle], panel: Panel) -> Spec:
+    """Return a chart of one panel, with rows in the order of its numbers.
+
+    Args:
+        arms: all arms of the report.
+        panel: what to draw, of points.
+    """
+    names = [arms[index].label for index in panel.numbers]
+    data = {"panel_0": [_number_row(arms[i], own) for i, own in panel.numbers.items()]}
+    height = len(names) * max(_LEAST, min(_MOST, _HEIGHT // max(1, len(names))))
+    drawn = alt.layer(*_layers(arms, "panel_0", panel, names)).properties(width=560, height=height)
+    return finished(drawn, arms, data)
+
+
+def _layers(
+    arms: Sequence[ArmStyle], source: str, panel: Panel, names: list[str]
+) -> list[alt.Chart]:
+    y = alt.Y("arm:N", title=None, sort=names, axis=alt.Axis(ticks=False, domain=False))
+    bars = any(isinstance(own, Bar) for own in panel.numbers.values())
+    drawn = _bar_layers(arms, source, panel, y) if bars else _points(arms, source, panel, y)
+    if panel.reference is not None:
+        across = alt.Chart(alt.InlineData([{"x": panel.reference}]))
+        drawn.append(across.mark_rule(strokeDash=[4, 3], color=INK, opacity=0.7).encode(x="x:Q"))
+    return drawn
 
 
 def _points(arms: Sequence[ArmStyle], source: str, panel: Panel, y: alt.Y) -> list[alt.Chart]:
     if panel.axis == "share":  # padded, as points at its ends are not to cover labels
         scale = alt.Scale(nice=False, domain=[0, 1], padding=6)
     else:
-        scale = alt.Scale(nice=True, zero=panel.axis == "zero")
+        zero = panel.axis == "zero"
+        scale = alt.Scale(nice=True, zero=zero, padding=alt.Undefined if zero else 8)
 
     def x(field: str) -> alt.X:
         return alt.X(field, title=panel.xlabel, scale=scale, axis=alt.Axis(tickCount=4))

@@ -4,7 +4,7 @@
 - `curve`, `measured`: a measured number over the run; the lines that have it.
 - `hook_time`, `first_after`, `between_tasks`: where the run's intervention lies on its curves.
 - `Run`, `measure`: how a run ended, how high its curve is, what its intervention did at once.
-- `prefix_seconds`: what the prefixes that runs share cost.
+- `prefix_seconds`: what the prefixes that runs share cost; `updates_done`: updates of all.
 """
 
 import math
@@ -37,6 +37,7 @@ __all__ = [
     "prefix_seconds",
     "read_run",
     "task_length",
+    "updates_done",
 ]
 
 Row = Mapping[str, Any]
@@ -319,15 +320,32 @@ def prefix_seconds(runs: Sequence[RunData], prefixes: Sequence[RunData]) -> dict
 
     The runs are those that left the prefixes.
     """
-    reached: dict[Path, float] = {}
+    left = _left(runs, prefixes)
+    seconds: dict[str, float] = {}
+    for prefix in prefixes:
+        # its last log line may be well before the point where its arms leave it
+        ends = [run.branch_seconds for run in left.get(prefix.folder.resolve(), ())]
+        end = max([_last(prefix, "time/seconds"), *ends])
+        seconds[prefix.task] = seconds.get(prefix.task, 0.0) + end - prefix.branch_seconds
+    return seconds
+
+
+def updates_done(runs: Sequence[RunData], prefixes: Sequence[RunData]) -> int:
+    """Return the optimizer updates of all runs and their prefixes, shared ones once."""
+    left, total = _left(runs, prefixes), 0
+    for run in (*runs, *prefixes):
+        ends = [own.branch["updates"] for own in left.get(run.folder.resolve(), ()) if own.branch]
+        start = run.branch["updates"] if run.branch else 0
+        total += max([int(_last(run, "updates")), *ends]) - start
+    return total
+
+
+def _left(runs: Sequence[RunData], prefixes: Sequence[RunData]) -> dict[Path, list[RunData]]:
+    """Return folder of a prefix → the runs that left it."""
+    found: dict[Path, list[RunData]] = {}
     for run in (*runs, *prefixes):
         branched = run.info.get("branched_from")
         if branched:
             prefix = (run.folder / str(branched.get("run"))).resolve()
-            reached[prefix] = max(run.branch_seconds, reached.get(prefix, 0.0))
-    seconds: dict[str, float] = {}
-    for prefix in prefixes:
-        # its last log line may be well before the point where its arms leave it
-        end = max(_last(prefix, "time/seconds"), reached.get(prefix.folder.resolve(), 0.0))
-        seconds[prefix.task] = seconds.get(prefix.task, 0.0) + end - prefix.branch_seconds
-    return seconds
+            found.setdefault(prefix, []).append(run)
+    return found

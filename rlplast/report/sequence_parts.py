@@ -8,9 +8,10 @@ import numpy as np
 
 from rlplast.report import charts
 from rlplast.report.charts import Curve
+from rlplast.report.numbers import estimate
 from rlplast.report.page import Chart, Part, Row, Table
 from rlplast.report.pictures import thinned
-from rlplast.report.records import estimate, without_empty_columns
+from rlplast.report.records import without_empty_columns
 from rlplast.report.run_data import RunData
 from rlplast.report.sequences import (
     ORACLE,

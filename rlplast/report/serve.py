@@ -29,7 +29,8 @@ TIMEOUT = 10.0  # seconds that a client may take to ask, and to take each part o
 # Any port: one on another machine may lead here, as of `ssh -L 9000:localhost:8000`.
 _OURS = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?", re.IGNORECASE)
 _REFUSED = b"This page is shown only at http://localhost and http://127.0.0.1, with its port.\n"
-_WATCHED = ("journal.jsonl", "study.json", "run.json")  # they change as runs begin and end
+_WATCHED = ("journal.jsonl", "study.json", "run.json", "metrics.jsonl")
+_REST = 10  # times as long as the page took to write, it is left as it is: runs need the cores
 
 
 def serve(
@@ -41,7 +42,7 @@ def serve(
     failed: Callable[[str], None],
     every: float = 5.0,
 ) -> None:
-    """Show a report on this machine until interrupted; its page loads itself again.
+    """Show a report on this machine until interrupted; its page renews itself.
 
     Args:
         folders: of the runs.
@@ -62,21 +63,22 @@ def serve(
         raise ConfigError(
             f"--port {port} ({error}): allowed is a free one, or 0 for any"
         ) from error
-    seen = _state(folders)
+    seen, took = _state(folders), 0.0
     write()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     started(f"http://127.0.0.1:{server.server_port}/report.html")
     try:
         while True:
-            time.sleep(every)
+            time.sleep(max(every, _REST * took))
             now = _state(folders)
             if now == seen:
                 continue
-            seen = now
+            seen, began = now, time.monotonic()
             try:
                 write()
             except (OSError, RlplastError) as error:  # a file half written, a folder that is gone
                 failed(f"the report stays as it was: {error}")
+            took = time.monotonic() - began
     finally:
         server.shutdown()
         server.server_close()

@@ -28,6 +28,7 @@ from rlplast.report.run_data import (
     hook_time,
     measure,
     prefix_seconds,
+    updates_done,
 )
 from rlplast.report.scores import RAW, Scale, reference_id, scale_of
 from rlplast.report.statistics import (
@@ -61,7 +62,8 @@ class SummaryRow:
         auc: mean height of the curve.
         auc_after: mean height from where the first arm of the task leaves the others.
         improvement: how likely a run's final score is better than one of the baseline (higher,
-            or lower for losses); None for the baseline itself.
+            or lower for losses); not-a-number with fewer than 5 seeds on a task; None for the
+            baseline itself.
         difference: final score minus that of the baseline, in the score's own sense: negative
             is better for losses; None for the baseline itself.
         paired: whether the difference is between runs of equal seeds, else that of the means of
@@ -119,6 +121,7 @@ class Summary:
         aggregates: per arm over all tasks; empty for one task, or if tasks share no scale.
         starts: per task, x of the earliest point where an arm leaves the others; None without.
         prefix_seconds: per task, wall-clock seconds of its prefixes, each counted once.
+        cost: wall-clock seconds and updates of all runs, with prefixes, each counted once.
         notes: what was left out, and why.
     """
 
@@ -128,6 +131,7 @@ class Summary:
     aggregates: tuple[SummaryRow, ...]
     starts: Mapping[str, float | None]
     prefix_seconds: Mapping[str, float]
+    cost: tuple[float, int]
     notes: tuple[str, ...]
 
 
@@ -168,13 +172,16 @@ def summarise(gathered: Gathered) -> Summary:
     aggregates: tuple[SummaryRow, ...] = ()
     if len(tasks) > 1:
         aggregates = _aggregates(tasks, gathered.arms, baseline, notes)
+    prefixes = prefix_seconds(gathered.runs, gathered.prefixes)
+    seconds = sum(run.own_seconds for run in runs) + sum(prefixes.values())
     return Summary(
         baseline,
         runs,
         tuple(rows),
         aggregates,
         starts,
-        prefix_seconds(gathered.runs, gathered.prefixes),
+        prefixes,
+        (seconds, updates_done(gathered.runs, gathered.prefixes)),
         tuple(notes),
     )
 
@@ -296,7 +303,8 @@ def _improvement(tasks: Sequence[_Task], arm: str, baseline: str) -> Estimate:
         [task.sign * np.array([run.final for run in task.arms[own]]) for task in tasks]
         for own in (arm, baseline)
     )
-    return probability_of_improvement(ours, theirs)
+    found = probability_of_improvement(ours, theirs)
+    return found if found.low == found.low else _NOTHING
 
 
 def _compared(

@@ -2,17 +2,30 @@
 
 - `COVERAGE`, `coverage_words`: how often intervals held the true value in simulated studies.
 - `verdict`: what a row says of an arm against the baseline.
-- `verdict_words`: what all rows say, in a sentence per task.
+- `rulings`, `verdict_words`: what all rows say, per task, as data and as paragraphs.
 """
 
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from rlplast.report.numbers import estimate
 from rlplast.report.statistics import ALPHA, FEWEST
-from rlplast.report.summary import Summary, SummaryRow
+from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
 from rlplast.training.best import higher_is_better
 
-__all__ = ["COVERAGE", "Kind", "Verdict", "coverage_words", "p_words", "verdict", "verdict_words"]
+__all__ = [
+    "COVERAGE",
+    "Claim",
+    "Kind",
+    "Ruling",
+    "Verdict",
+    "coverage_words",
+    "p_words",
+    "rulings",
+    "verdict",
+    "verdict_words",
+]
 
 Kind = Literal["final score", "difference", "all tasks", "improvement"]
 Verdict = Literal["better", "worse", "mixed", "unclear", "untested", "too few seeds"]
@@ -90,82 +103,167 @@ def verdict(row: SummaryRow, sense: int) -> Verdict:
     return "better" if gain > 0 else "worse"
 
 
-_SENTENCES: Mapping[Verdict, str] = {
-    "better": "Better than {}: {}.",
-    "worse": "Worse than {}: {}.",
-    "mixed": "Mixed against {}: {}. The mean and most pairs of runs disagree: look at the points.",
+@dataclass(frozen=True)
+class Claim:
+    """A sentence on an arm that differs from the baseline, and how sure that is.
+
+    One that says that no arm differs has no arm.
+    """
+
+    arm: str | None
+    words: str
+    certainty: str
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What is said of the arms on one task, or on the mean over all.
+
+    Attributes:
+        about: the task, or the mean; "" for the only task.
+        claims: of arms that differ: the best first, then those that are worse.
+        rest: sentences on the others, and on what cannot be judged.
+    """
+
+    about: str
+    claims: tuple[Claim, ...]
+    rest: tuple[str, ...]
+
+
+_CLAIMS: Mapping[Verdict, str] = {
+    "better": "{} is better than {} by {}",
+    "worse": "{} is worse than {} by {}",
+    "mixed": "{} is mixed against {}: its mean differs by {}, but most pairs of runs disagree",
+}
+_REST: Mapping[Verdict, str] = {
     "unclear": "No clear difference from {}: {}. This does not show that they are equal.",
     "untested": "Not tested against {}: {}. There is no spread between seeds.",
-    "too few seeds": (
-        "Too few seeds to judge {1}: the arm and {0} each need {2} with a score on every task."
-    ),
+    "too few seeds": "Too few seeds to judge against {}: {} ({}; at least {}).",
 }
 NAMED = 12  # arms that a sentence names
 
 
 def verdict_words(summary: Summary) -> list[str]:
-    """Return in words which arms differ from the baseline, and what cannot be judged.
+    """Return in words what `rulings` says, a paragraph each."""
+    found = []
+    for ruling in rulings(summary):
+        claims = [f"{claim.words} ({claim.certainty})." for claim in ruling.claims]
+        words = " ".join([*claims, *ruling.rest])
+        found.append(f"{ruling.about}: {words}" if ruling.about else words)
+    return found
 
-    A paragraph on the mean over all tasks if there are rows of that with a test; then one per task,
-    of the arms and tasks that are not in it.
+
+def rulings(summary: Summary) -> list[Ruling]:
+    """Return which arms differ from the baseline, and what cannot be judged.
+
+    One on the mean over all tasks if there are rows of that with a test; then one per task, of the
+    arms and tasks that are not in it.
     """
     baseline = summary.baseline
     if baseline is None:
-        return ["There is no baseline to compare with, so no arm is tested."]
+        return [Ruling("", (), ("There is no baseline to compare with, so no arm is tested.",))]
     tasks = list(summary.starts)
     pooled = [row for row in summary.aggregates if row.p_value is not None]
-    sentences = []
+    found = []
     if pooled:
-        words = _paragraph(pooled, summary.aggregates, baseline, 1)
-        sentences.append(f"Mean over these {len(tasks)} tasks: {words}")
+        about = f"Mean over these {len(tasks)} tasks"
+        found.append(_ruling(about, pooled, summary.aggregates, baseline, 1))
     over_all = {row.arm for row in pooled}
     for task in tasks:
         rows = [row for row in summary.rows if row.task == task]
-        words = _of_task(rows, over_all, baseline)
+        about = task if len(tasks) > 1 else ""
+        own = _of_task(about, rows, over_all, baseline)
         silent = {run.arm for run in summary.runs if run.task == task} - {row.arm for row in rows}
-        if silent:
-            words.append(f"Without a score: {', '.join(sorted(silent))}.")
-        if words:
-            sentences.append((f"{task}: " if len(tasks) > 1 else "") + " ".join(words))
-    return sentences
+        rest = own.rest + ((f"Without a score: {', '.join(sorted(silent))}.",) if silent else ())
+        if own.claims or rest:
+            found.append(replace(own, rest=rest))
+    return found
 
 
-def _of_task(rows: Sequence[SummaryRow], over_all: Set[str], baseline: str) -> list[str]:
-    """Return sentences on a task's arms, but for those of which all tasks together have a test."""
+def _of_task(about: str, rows: Sequence[SummaryRow], over_all: Set[str], baseline: str) -> Ruling:
+    """Return what is said of a task's arms, but for those that all tasks together test."""
     own = [row for row in rows if row.arm not in {*over_all, baseline}]
     if any(row.improvement is not None for row in own):
-        return [_paragraph(own, rows, baseline, 1 if higher_is_better(rows[0].score) else -1)]
+        sense = 1 if higher_is_better(rows[0].score) else -1
+        return _ruling(about, own, rows, baseline, sense)
     if not rows:
-        return ["No run has a score."]
-    return (
-        [f"Nothing is compared, as no run of the baseline {baseline} has a score."] if own else []
-    )
+        return Ruling(about, (), ("No run has a score.",))
+    words = f"Nothing is compared, as no run of the baseline {baseline} has a score."
+    return Ruling(about, (), (words,) if own else ())
 
 
-def _paragraph(
-    rows: Sequence[SummaryRow], everyone: Sequence[SummaryRow], baseline: str, sense: int
-) -> str:
-    most = max(row.seeds for row in everyone)
-    found: dict[Verdict, list[str]] = {}
+def _ruling(
+    about: str,
+    rows: Sequence[SummaryRow],
+    everyone: Sequence[SummaryRow],
+    baseline: str,
+    sense: int,
+) -> Ruling:
+    counts = {row.arm: row.seeds for row in everyone}
+    most = max(counts.values())
+    found: dict[Verdict, list[SummaryRow]] = {}
     for row in rows:
-        own, notes = verdict(row, sense), []
-        if own in ("better", "worse", "mixed") and row.p_holm is not None:
-            notes.append(f"p {p_words(row.p_holm)}".replace("p 0", "p = 0"))
-        if row.seeds < most and own != "too few seeds":
-            notes.append(f"{row.seeds} runs with a score, where others have {most}")
-        found.setdefault(own, []).append(row.arm + (f" ({', '.join(notes)})" if notes else ""))
-    sentences = []
-    for own, words in _SENTENCES.items():
-        arms = found.get(own, [])
-        if arms:
-            rest = f" and {len(arms) - NAMED} more" if len(arms) > NAMED else ""
-            sentences.append(words.format(baseline, ", ".join(arms[:NAMED]) + rest, FEWEST))
-    if {"better", "worse", "mixed"} & found.keys():
-        sentences.append("p is corrected by Holm's method for the number of arms.")
-    left = next((row.seeds for row in everyone if row.arm == baseline), most)
-    if left < most:
-        sentences.append(f"{baseline} has {left} runs with a score, where others have {most}.")
-    return " ".join(sentences)
+        found.setdefault(verdict(row, sense), []).append(row)
+    differing = [
+        row
+        for own in _CLAIMS
+        for row in sorted(found.get(own, []), key=lambda row: -sense * _gain(row))
+    ]
+    tested = len(differing) + len(found.get("unclear", ()))
+    shared = f"Holm, {_counted(most, 'run' if rows[0].task == ALL_TASKS else 'seed')}"
+    shared += f", {len(differing)} of {_counted(tested, 'arm')} differ"
+    claims = []
+    for row in differing:
+        own = verdict(row, sense)
+        words = _CLAIMS[own].format(row.arm, baseline, _gain_words(row, own))
+        sure = _certainty(row, most) + ("" if claims else f", {shared}")
+        claims.append(Claim(row.arm, words, sure))
+    if "unclear" in found and not claims:
+        least = min(row.p_holm for row in found["unclear"] if row.p_holm is not None)
+        sure = f"smallest {_p(least)}, {shared}"
+        claims.append(Claim(None, f"No arm clearly differs from {baseline}", sure))
+    rest = []
+    for own, words in _REST.items():
+        others = found.get(own, ())
+        names = [row.arm + ("" if own == "too few seeds" else _lost(row, most)) for row in others]
+        if names:
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            few = sorted({min(row.seeds, counts[baseline]) for row in others})
+            range_ = " to ".join(map(str, few[:: max(1, len(few) - 1)]))
+            rest.append(words.format(baseline, ", ".join(names[:NAMED]) + more, range_, FEWEST))
+    if counts[baseline] < most and found.keys() - {"too few seeds"}:
+        left = _counted(counts[baseline], "run")
+        rest.append(f"{baseline} has {left} with a score, where others have {most}.")
+    return Ruling(about, tuple(claims), tuple(rest))
+
+
+def _gain(row: SummaryRow) -> float:
+    return 0.0 if row.difference is None else row.difference.value
+
+
+def _gain_words(row: SummaryRow, own: Verdict) -> str:
+    """Return how far an arm is from the baseline; without a sign where words say it."""
+    found = row.difference
+    if found is not None and found.value < 0 and own != "mixed":
+        found = replace(found, value=-found.value, low=-found.high, high=-found.low)
+    return estimate(found)
+
+
+def _certainty(row: SummaryRow, most: int) -> str:
+    return ("" if row.p_holm is None else _p(row.p_holm)) + _lost(row, most)
+
+
+def _p(value: float) -> str:
+    return f"p = {p_words(value)}".replace("= <", "<")
+
+
+def _lost(row: SummaryRow, most: int) -> str:
+    """Return how many runs of an arm have a score, where others have more."""
+    return f", {row.seeds} runs with a score, where others have {most}" if row.seeds < most else ""
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def p_words(p_value: float) -> str:

@@ -51,6 +51,7 @@ VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])  # of Ve
 INK = "currentColor"  # that of the page's text; black in files
 CONFIG: Spec = {
     "background": "transparent",
+    "padding": {"left": 4, "top": 4, "right": 14, "bottom": 4},  # room for the last label
     "font": "DejaVu Sans, Verdana, sans-serif",
     "axis": {
         "labelColor": INK,
@@ -60,10 +61,12 @@ CONFIG: Spec = {
         "gridColor": INK,
         "gridOpacity": 0.12,
         "titleFontWeight": "normal",
+        "labelFontSize": 12,
+        "titleFontSize": 12,
         "labelLimit": 210,
     },
     "legend": {"labelColor": INK, "titleColor": INK},
-    "title": {"color": INK, "anchor": "start", "fontWeight": "normal", "fontSize": 12},
+    "title": {"color": INK, "anchor": "start", "fontWeight": "normal", "fontSize": 13},
     "view": {"stroke": None},
 }
 PAPER = CONFIG | {"background": "white"}  # in files

@@ -1,6 +1,7 @@
 """What the sections of a report are made from, and the words their captions share.
 
 - `Report`: runs, numbers and looks of arms, looked up by task and arm.
+- `ranked`: rows, the best first.
 - `better`, `interval_words`: a score with its sense; which intervals there are.
 """
 
@@ -11,12 +12,13 @@ from functools import cached_property
 
 from rlplast.report.arm_styles import ArmStyle, arm_styles, unused
 from rlplast.report.gather import Gathered
+from rlplast.report.numbers import judged
 from rlplast.report.run_data import Run, RunData, task_length
 from rlplast.report.statistics import FEWEST, LEVEL
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
 from rlplast.training.best import higher_is_better
 
-__all__ = ["Report", "Rows", "better", "interval_words", "slug_of"]
+__all__ = ["Report", "Rows", "better", "interval_words", "ranked", "slug_of"]
 
 LONGEST = 80  # letters of a task in a file's name
 Rows = dict[int, SummaryRow]  # index of an arm → its row
@@ -65,26 +67,37 @@ class Report:
         """Return the runs of a task, or an arm's of them."""
         return [r for r in self.gathered.runs if r.task == task and arm in (None, r.arm)]
 
+    def running(self, task: str) -> list[RunData]:
+        """Return the runs of a task that have not ended, and have its score over its x."""
+        own = [run for run in self.gathered.running if run.task == task]
+        first = self.any_of(task) if own else None
+        return [r for r in own if first and (r.unit, r.score) == (first.unit, first.score)]
+
+    def any_of(self, task: str) -> RunData:
+        """Return a run of a task, a finished one if there is one."""
+        runs = (*self.gathered.runs, *self.gathered.running)
+        return next(run for run in runs if run.task == task)
+
     def measured(self, task: str, arm: str) -> list[Run]:
         """Return the numbers of an arm's runs of a task."""
         return [run for run in self.summary.runs if (run.task, run.arm) == (task, arm)]
 
     def unit(self, task: str) -> str:
         """Return what the x of a task's curves counts, in words."""
-        return self.of(task)[0].unit.replace("_", " ")
+        return self.any_of(task).unit.replace("_", " ")
 
     def axis(self, task: str) -> tuple[str, int]:
         """Return what the x axis of a task's pictures says, and how many units one step of it is.
 
         A run whose phases are tasks of one length is drawn over the tasks done.
         """
-        run = self.of(task)[0]
+        run = self.any_of(task)
         length = task_length(run.config) if run.unit == "epochs" else None
         return ("tasks done", length) if length else (self.unit(task), 1)
 
     def score(self, task: str) -> str:
         """Return the name of a task's score."""
-        return self.of(task)[0].score
+        return self.any_of(task).score
 
     def branches(self, task: str) -> list[float]:
         """Return where in units of a task's curves runs left their prefixes."""
@@ -98,12 +111,23 @@ class Report:
 
 def interval_words(rows: Iterable[SummaryRow]) -> str:
     """Return in words which intervals there are."""
-    few = [row.final.low != row.final.low for row in rows]
+    few = [judged(row.final) is None and judged(row.improvement) is None for row in rows]
     if all(few):
         return f"none, as arms have fewer than {FEWEST} seeds"
     return f"{LEVEL:.0%} intervals" + (
         f" (none with fewer than {FEWEST} seeds)" if any(few) else ""
     )
+
+
+def ranked(rows: Rows) -> Rows:
+    """Return the rows of a task, or those over all, the best final score first."""
+    first = next(iter(rows.values()))
+    sign = -1 if first.task == ALL_TASKS or higher_is_better(first.score) else 1
+
+    def place(row: SummaryRow) -> tuple[bool, float]:
+        return row.final.value != row.final.value, sign * row.final.value
+
+    return dict(sorted(rows.items(), key=lambda own: place(own[1])))
 
 
 def better(key: str) -> str:

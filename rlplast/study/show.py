@@ -1,6 +1,6 @@
 """What a study's folder says: its cells by status, what runs, what failed and why.
 
-- `show_study`: all of it, as data.
+- `show_study`: all of it, as data; `share_of`: how far a cell came.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from rlplast.run.read import last_line, read_info, unaltered
 from rlplast.run.show import disk_used, share_done, status_of
 from rlplast.study.folder import log_file, read_journal, read_study
 
-__all__ = ["show_study"]
+__all__ = ["share_of", "show_study"]
 
 
 def show_study(folder: Path) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def show_study(folder: Path) -> dict[str, Any]:
             about = {"name": cell["name"], "folder": str(path)}
             about["log"] = str(log) if log.exists() else None
             if status == "running":
-                running.append(about | {"share": _share(path, cell)})
+                running.append(about | {"share": share_of(path, cell)})
             elif status in ("failed", "skipped"):
                 failures.append(about | {"reason": note.get("reason")})
         report = folder / "report" / "report.html"
@@ -71,7 +71,7 @@ def _status(run: Path, note: Mapping[str, Any]) -> str:
     return "waiting" if status == "absent" else status
 
 
-def _share(run: Path, cell: Mapping[str, Any]) -> float | None:
+def share_of(run: Path, cell: Mapping[str, Any]) -> float | None:
     """Return how much of a running cell is done; None if that is not known."""
     starts, stops = ([Time.parse(text) for text in cell[key]] for key in ("starts", "stops"))
     row = last_line(run / "metrics.jsonl")

@@ -1,12 +1,17 @@
 """The page of a report in a real browser: it draws, loads nothing else, hides, zooms, answers."""
 
 import json
+import os
+import threading
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rlplast.report import serve as serving
 from rlplast.report.charts import WHOLE
 from rlplast.report.contents import write_report
 from rlplast.report.gather import gather
@@ -31,7 +36,7 @@ ROWS = """
 [...document.querySelectorAll('tr[data-arm="{0}"]')]
     .filter((row) => row.getBoundingClientRect().height > 0).length
 """
-COLOURS = ("#777777", "#0077bb", "#ee7733")
+COLOURS = ("#777777", "#0077bb", "#e3772b")
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +54,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def draw_all(browser: Browser, address: str) -> Browser:
-    """Load the page, and wait until all of its charts are drawn."""
+    """Load the page, unfold its sections, and wait until all of its charts are drawn."""
     browser.open("about:blank")  # a changed part after # alone would not load it again
     browser.requests.clear()
     browser.complaints.clear()
     browser.open(address)
-    for chart in range(browser.value(CHARTS)):
-        browser.value(f"document.querySelectorAll('figure.chart')[{chart}].scrollIntoView()")
-        browser.wait_for(f"views.size > {chart}")
+    browser.value("document.querySelectorAll('.section').forEach((own) => (own.open = true))")
+    browser.wait_for(f"views.size === {CHARTS}")
     browser.value("window.scrollTo(0, 0)")
     return browser
 
@@ -112,7 +116,7 @@ def test_page_draws_every_chart_without_complaint_and_asks_for_nothing_else(
     opened.click("#show-1")
     opened.click("#show-all")
     assert opened.complaints == []
-    assert opened.requests == [address]
+    assert [own for own in opened.requests if not own.startswith("data:image/svg")] == [address]
 
 
 def test_complaints_and_requests_would_be_seen(opened: Browser, tmp_path: Path):
@@ -309,3 +313,76 @@ def test_dark_scheme_has_light_text_and_axes(opened: Browser):
     opened.ask("Emulation.setEmulatedMedia", features=[])
     assert colours["light"] == ["rgb(27, 30, 35)"] * 2
     assert colours["dark"] == ["rgb(230, 232, 234)"] * 2
+
+
+def test_a_served_page_is_renewed_without_losing_what_was_chosen(
+    browser: Browser, tmp_path: Path
+) -> None:
+    study = write_study(tmp_path, ARMS, range(3), statuses={("asterix", "none", 2): "running"})
+    out = tmp_path / "out"
+
+    def write() -> None:
+        found = gather([study])
+        write_report(found, summarise(found), out, pictures=False)
+
+    write()
+    with serving._Server(("127.0.0.1", 0), partial(serving._Handler, directory=str(out))) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            draw_all(browser, f"http://127.0.0.1:{server.server_port}/report.html")
+            browser.value("window.same = true")
+            browser.click("#show-2")
+            x, y = place(browser, 4000, 50)
+            browser.move(x, y)
+            browser.move(x, y, "mouseWheel", deltaX=0, deltaY=-200, modifiers=2)
+            browser.wait_for(f"views.get('{CURVES}').scale('x').domain()[0] > 0")
+            browser.value("document.getElementById('costs').open = false")
+            zoomed = domain(browser, "x")
+            browser.value(f"views.get('{CURVES}').__old = 1")
+            (run,) = study.glob("cells/asterix/seed-2/none-*/run.json")
+            run.write_text(run.read_text().replace("running", "done"))
+            write()
+            os.utime(out / "report.html", (time.time() + 5, time.time() + 5))
+            browser.wait_for(
+                "document.querySelector('.card').innerText.includes('9 runs are done')"
+            )
+            last = f"document.querySelector('#chart-{CURVES} figcaption').innerText"
+            assert "not ended" not in browser.value(last)
+            browser.wait_for(f"views.get('{CURVES}').__old === undefined")
+            assert domain(browser, "x") == zoomed
+            assert browser.value("window.same") is True
+            assert browser.value("document.getElementById('show-2').checked") is False
+            assert browser.value("document.getElementById('costs').open") is False
+            assert browser.complaints == []
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_without_scripts_pictures_stand_in_the_place_of_charts(
+    browser: Browser, address: str
+) -> None:
+    browser.ask("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open(address)
+        root = browser.ask("DOM.getDocument")["root"]["nodeId"]
+        found = browser.ask("DOM.querySelectorAll", nodeId=root, selector="#curves img")["nodeIds"]
+        assert len(found) == 2
+        for node in found:
+            box = browser.ask("DOM.getBoxModel", nodeId=node)["model"]
+            assert box["width"] > 300 and box["height"] > 100
+    finally:
+        browser.ask("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_sections_unfold_by_their_links_and_on_paper(browser: Browser, address: str) -> None:
+    browser.open("about:blank")
+    browser.open(address)
+    closed = "document.querySelectorAll('.section:not([open])').length"
+    assert browser.value(closed) > 3
+    browser.click("nav a[href='#costs']")
+    browser.wait_for("views.has('cost')")
+    assert browser.value("document.getElementById('costs').open") is True
+    browser.value("dispatchEvent(new Event('beforeprint'))")
+    assert browser.value(closed) == 0

@@ -116,7 +116,7 @@ def test_a_report_is_written_without_pictures_and_older_ones_are_gone(
     page = write_report(found, summarise(found), out, warn=lines.append)
     assert "curve-asterix" in page.read_text()
     names = {path.name for path in out.iterdir()}
-    assert names == {"report.html", "summary.csv", "curve-asterix.svg", "curve-asterix.png"}
-    assert (out / "curve-asterix.svg").read_text() == "<svg/>"
+    assert names == {"report.html", "summary.csv", "score-asterix.svg", "score-asterix.png"}
+    assert (out / "score-asterix.svg").read_text() == "<svg/>"
     (line,) = lines
     assert "after it are not drawn: its process was killed by SIGKILL" in line

@@ -410,3 +410,34 @@ def test_the_last_evaluation_of_a_phase_is_before_the_hook_of_the_next(tmp_path:
     fired = receipt_row("fire", 0) | {"clock": clocks[1] | {"phase": 1}}
     run = only(write_run(tmp_path / "a", lines, [fired], DIGITS | {"total": "4 epochs"}))
     assert (hook_time(run), first_after(run)) == (3, 2)
+
+
+def test_runs_that_go_on_have_curves_and_a_share_that_is_left(tmp_path: Path) -> None:
+    statuses = {("asterix", "fire", 1): "running", ("asterix", "fire", 2): "absent"}
+    statuses |= {("asterix", "full_reset", 1): "failed"}
+    study = write_study(tmp_path, seeds=(1, 2), statuses=statuses)
+    (folder,) = study.glob("cells/asterix/seed-1/fire-*")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    cut = [line for line in lines if json.loads(line)["env_steps"] <= 4500]
+    (folder / "metrics.jsonl").write_text("\n".join(cut) + '\n{"updates": 23')  # half a line
+    (folder / "config.yaml").write_text(
+        "{kind: dqn, env: {id: atari/Asterix}, agent: {initial_steps: 9}, total: 6000 env_steps}"
+    )
+    found = gather([study])
+    assert [(run.arm, run.seed) for run in found.running] == [("fire", 1)]
+    assert found.running[0].metrics[-1]["env_steps"] == 4500
+    assert found.left == ((True, 0.5), (False, 1.0))  # of the half after the branch; not failed
+    assert len(found.missing) == 3
+    (folder / "metrics.jsonl").write_text("[]\n[]\n")  # such a run is left out until it is whole
+    assert gather([study]).running == ()
+
+
+def test_runs_that_go_on_are_found_without_a_study(tmp_path: Path) -> None:
+    rows = [{"updates": 5, "env_steps": x, "eval/return_mean": 1.0} for x in (500, 1500)]
+    write_run(tmp_path / "a", rows)
+    write_run(tmp_path / "b", rows, config={"seed": 2}, info={"status": "running"})
+    found = gather([tmp_path])
+    assert [(run.task, run.arm, run.seed) for run in found.running] == [
+        ("atari/Asterix", "none", 2)
+    ]
+    assert found.left == ((True, 0.75),)

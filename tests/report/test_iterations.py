@@ -175,8 +175,8 @@ def test_the_page_names_the_champion_in_table_and_captions(tmp_path: Path):
     report = report_of(tmp_path)
     page = Page(write_report(report.gathered, report.summary, tmp_path / "out").read_text())
     (table,) = [rows for _, rows in page.tables if "champion: iteration" in rows[0]]
-    numbers = ["0.9", "0.8", "2", "2", "0.8", "0.7"]
-    lower = ["0.8", "0.7", "2", "2", "0.7", "0.6"]
+    numbers = ["0.900", "0.800", "2", "2", "0.800", "0.700"]
+    lower = ["0.800", "0.700", "2", "2", "0.700", "0.600"]
     arm = report.arms[1].name
     assert table[1:] == [
         ["none", "1", *numbers],

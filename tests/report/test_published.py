@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,8 +102,8 @@ def test_the_page_says_it_in_words_in_a_table_and_in_a_file(tmp_path: Path, quic
         "above at 50k; below at 40k env_steps." in page
     )
     assert "none: somebody2020, 4 to 9 seeds; fire: other2021, 4 seeds" in page
-    assert '<td>below</td><td class="number">40k</td><td class="number">37</td>' in page
-    assert "40 [38, 42]" in page
+    assert '<td>below</td><td class="number">40k</td><td class="number">37.0</td>' in page
+    assert re.search(r">40\.0</td><td [^>]*>\[38\.0,</td><td [^>]*>42\.0\]</td>", page)
     rows = list(csv.DictReader((tmp_path / "out" / "published.csv").read_text().splitlines()))
     assert [row["verdict"] for row in rows] == ["inside", "below", "above", "inside"]
     assert rows[1]["source"] == "somebody2020" and float(rows[1]["published_low"]) == 38
@@ -120,7 +121,7 @@ def test_without_published_curves_nothing_is_said_and_an_old_file_goes(
 
 def test_the_chart_has_the_bands_as_far_as_ours_go(tmp_path: Path) -> None:
     report = report_of(gather([made(tmp_path)]))
-    (chart,) = curves(report)
+    chart = curves(report, "hop")
     none, fire = chart.spec["datasets"]["bands"]
     assert (none["arm"], none["x"]) == ("none", [20_000, 40_000, 50_000])
     assert (none["low"], none["y"], none["high"]) == ([15, 38, 38], [16, 40, 40], [17, 42, 42])
@@ -130,8 +131,8 @@ def test_the_chart_has_the_bands_as_far_as_ours_go(tmp_path: Path) -> None:
 
 def test_the_band_lies_behind_the_curves_and_is_hidden_with_its_arm(tmp_path: Path) -> None:
     gathered = gather([made(tmp_path)])
-    (with_bands,), (without,) = (
-        list(curves(report_of(own))) for own in (gathered, replace(gathered, published=()))
+    with_bands, without = (
+        curves(report_of(own), "hop") for own in (gathered, replace(gathered, published=()))
     )
     dotted = 'stroke-dasharray="1,2"'
     drawing = svg(with_bands.spec)

@@ -202,7 +202,7 @@ def test_the_page_says_it_in_pictures_and_tables(games: Gathered, tmp_path: Path
     numbers = next(rows for own, rows in page.tables if own == name and "forgetting" in rows[0])
     head = ["arm", "seeds", "later visits − first", "plasticity loss"]
     assert numbers[0] == [*head, "forward transfer", "forgetting"]
-    assert numbers[1][2] == "-20 [-20, -20]"
+    assert numbers[1][2] == "-20.0 [-20.0, -20.0]"
     assert numbers[2][3:5] == ["–", "–"]
     found = page.text
     assert "a plain difference" in found
@@ -238,7 +238,7 @@ def test_equally_hard_tasks_are_compared_with_the_first(tmp_path: Path, quick: N
 
 
 def estimate_of(value: float) -> str:
-    return f"{value:.4g} [{value:.4g}, {value:.4g}]"
+    return f"{value:#.3g} [{value:#.3g}, {value:#.3g}]"
 
 
 def test_a_stream_of_tasks_has_the_section_where_there_is_an_oracle(tmp_path: Path, quick: None):
@@ -258,7 +258,7 @@ def test_a_stream_of_tasks_has_the_section_where_there_is_an_oracle(tmp_path: Pa
         text = write_report(some, summarise(some), tmp_path / "out").read_text()
         assert ("Sequence of tasks" in text) == shown
         # Continual World's form: (0.8 − 0.6) / (1 − 0.6)
-        assert ("over 1 − oracle" in text and '<td class="number">0.5</td>' in text) == shown
+        assert ("over 1 − oracle" in text and '<td class="number">0.500</td>' in text) == shown
 
 
 def test_a_run_of_one_task_has_no_such_section(tmp_path: Path, quick: None):

@@ -66,10 +66,17 @@ def test_page_waits_for_the_first_run_and_is_written_again_when_one_ends(tmp_pat
     absent = {("asterix", "none", 1): "running", ("asterix", "fire", 1): "running"}
     study = write_study(tmp_path, arms=("none", "fire"), seeds=(1,), statuses=absent)
     with served(study) as address:
-        assert "no run is finished yet" in page(address)
+        waiting = page(address)
+        assert "No run is done yet" in waiting and "2 running, 0 to start" in waiting
+        assert "chart-curve-asterix" in waiting  # of what has been measured so far
         (run,) = study.glob("cells/asterix/seed-1/none-*/run.json")
         run.write_text(json.dumps(json.loads(run.read_text()) | {"status": "done"}))
         wait_for(lambda: "1 run is done" in page(address))
+        assert "1 running, 0 to start; about" in page(address)
+        assert not list(study.glob("report/*.svg"))  # which are slow to draw
+        (run,) = study.glob("cells/asterix/seed-1/fire-*/run.json")
+        run.write_text(json.dumps(json.loads(run.read_text()) | {"status": "failed"}))
+        wait_for(lambda: (study / "report" / "curve-asterix.svg").exists())
         assert page(address.removesuffix("report.html")) == page(address)
         with pytest.raises(urllib.error.HTTPError):
             page(f"{address}.missing")

@@ -103,8 +103,14 @@ def test_rows_say_what_they_are_of(plain: Summary) -> None:
 def test_arms_are_compared_with_the_baseline(plain: Summary) -> None:
     base, fire = row(plain, "none"), row(plain, "fire")
     assert base.improvement is None and base.difference is None
-    assert fire.improvement.value == 1
+    assert math.isnan(fire.improvement.value)  # of three seeds it is not said
     assert fire.difference.value == pytest.approx(fire.final.value - base.final.value)
+
+
+def test_five_seeds_that_all_win_say_how_likely_an_arm_wins(five: Summary) -> None:
+    assert row(five, "none").improvement is None
+    assert row(five, "fire").improvement.value == 1
+    assert row(five, "fire", ALL_TASKS).improvement.value == 1
 
 
 def test_a_difference_by_seed_is_surer_than_the_scores(five: Summary) -> None:
@@ -156,6 +162,7 @@ def test_a_lower_loss_is_an_improvement(tmp_path: Path) -> None:
     summary = summary_of(
         tmp_path,
         key="eval/loss",
+        seeds=FIVE,
         score=lambda task, arm, seed, x: (2.0 if arm == "none" else 1.0) + seed / 10 + (x == 3000),
     )
     fire = row(summary, "fire")
@@ -254,7 +261,6 @@ def test_scores_over_tasks_are_human_normalised(games: Summary) -> None:
     assert found.final.value == pytest.approx(np.mean(middle))
     assert (found.scale, found.seeds) == ("human-normalised", 6)
     assert found.normalised == found.final
-    assert found.improvement.value == 1
     assert found.difference.count == 6
     assert games.notes == ()
 
@@ -275,7 +281,7 @@ def test_a_drop_over_tasks_is_a_difference_on_their_scale(tmp_path: Path) -> Non
 
 def test_raw_and_normalised_scores_are_never_mixed(tmp_path: Path) -> None:
     for tasks in (("asterix", "mini"), ("asterix", "walk"), ("mini", "other")):
-        summary = summary_of(tmp_path / tasks[1], tasks=tasks)
+        summary = summary_of(tmp_path / tasks[1], tasks=tasks, seeds=FIVE)
         assert "share no scale" in summary.notes[0]
         assert {own.arm for own in summary.aggregates} == {"fire", "full_reset"}
         for own in summary.aggregates:
@@ -334,9 +340,10 @@ def test_a_run_whose_last_score_is_null_has_none(tmp_path: Path) -> None:
 
 def test_one_seed_has_numbers_without_intervals(tmp_path: Path) -> None:
     found = row(summary_of(tmp_path, seeds=(1,)), "fire")
-    for estimate in (found.final, found.auc, found.improvement, found.difference, found.drop):
+    for estimate in (found.final, found.auc, found.difference, found.drop):
         assert math.isfinite(estimate.value)
         assert math.isnan(estimate.low) and math.isnan(estimate.high)
+    assert math.isnan(found.improvement.value)
 
 
 def test_one_evaluation_is_final_score_and_area(tmp_path: Path) -> None:

@@ -108,20 +108,22 @@ def verdict_text(tmp_path: Path, scores: dict[str, float], seeds: int = 6, **cha
 
 def test_words_name_what_is_better_worse_and_unclear(tmp_path: Path):
     words = verdict_text(tmp_path, {"high": 9.0, "low": -9.0, "same": 0.0})
-    assert "Better than none: high (p < 0.001)." in words
-    assert "Worse than none: low (p < 0.001)." in words
+    sure = r"\(p < 0.001, Holm, 6 seeds, 2 of 3 arms differ\)"
+    assert re.search(rf"high is better than none by 9\.\d+ \[8.*?, 9.*?\] {sure}", words)
+    assert re.search(r"low is worse than none by \d\.\d+ \[\d.*?\] \(p < 0.001\)", words)
     assert "No clear difference from none: same. This does not show that they are equal." in words
 
 
 def test_words_of_losses_are_turned_round(tmp_path: Path):
     words = verdict_text(tmp_path, {"high": 9.0, "low": -9.0}, key="eval/loss")
-    assert "Worse than none: high" in words
-    assert "Better than none: low" in words
+    assert "high is worse than none by" in words
+    assert "low is better than none by" in words
+    assert "by -" not in words and "[-" not in words  # the words have the sign
 
 
 def test_few_seeds_and_no_baseline_are_said(tmp_path: Path):
     words = verdict_text(tmp_path / "a", {"high": 9.0}, seeds=4)
-    assert words.startswith("Too few seeds to judge high: the arm and none each need 5")
+    assert words == "Too few seeds to judge against none: high (4; at least 5)."
     assert "no baseline" in verdict_text(tmp_path / "b", {"high": 9.0}, baseline=None)
 
 
@@ -138,7 +140,7 @@ def by_task(tmp_path: Path, scores: dict[str, float], **changes: Any) -> list[st
 
 def test_a_mean_over_tasks_that_one_task_decides_is_called_mixed(tmp_path: Path):
     (words,) = by_task(tmp_path, {"asterix": -99.0, "breakout": 900.0})
-    assert words.startswith("Mean over these 2 tasks: Mixed against none: fire (p < 0.001).")
+    assert words.startswith("Mean over these 2 tasks: fire is mixed against none: its mean differs")
 
 
 def test_seeds_that_differ_alike_are_not_tested(tmp_path: Path):
@@ -153,24 +155,24 @@ def test_seeds_that_differ_alike_are_not_tested(tmp_path: Path):
 def test_a_task_without_the_baseline_is_named(tmp_path: Path):
     absent = {("pong", "none", seed): "failed" for seed in range(5)}
     words = by_task(tmp_path, {"asterix": 9.0, "pong": 9.0}, statuses=absent)
-    assert words[0].startswith("asterix: Better than none: fire (p < 0.001).")
+    assert words[0].startswith("asterix: fire is better than none by 9.0")
     assert words[1] == "pong: Nothing is compared, as no run of the baseline none has a score."
 
 
 def test_an_arm_that_is_not_on_all_tasks_is_compared_on_its_own(tmp_path: Path):
     absent = {("pong", "fire", seed): "failed" for seed in range(5)}
     words = by_task(tmp_path, {"asterix": 9.0, "pong": 9.0}, statuses=absent)
-    assert words[0].startswith("asterix: Better than none: fire (p < 0.001).")
+    assert words[0].startswith("asterix: fire is better than none by 9.0")
 
 
 def test_an_arm_that_lost_seeds_says_how_many_are_left(tmp_path: Path):
     failed = {("asterix", "high", seed): "failed" for seed in range(5)}
     words = verdict_text(tmp_path, {"high": 9.0}, seeds=10, statuses=failed)
-    assert "high (p < 0.001, 5 runs with a score, where others have 10)" in words
+    assert "(p < 0.001, 5 runs with a score, where others have 10, Holm" in words
 
 
 def test_tasks_without_a_common_scale_have_a_sentence_each(tmp_path: Path):
     words = verdict_text(tmp_path, {"high": 9.0}, tasks=("asterix", "mini"))
-    assert "asterix: Better than none: high" in words
-    assert "mini: Better than none: high" in words
+    assert "asterix: high is better than none" in words
+    assert "mini: high is better than none" in words
     assert "all tasks" not in words
