@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
-from rlplast.cli.tables import duration, size
+from rlplast.cli.tables import size
 from rlplast.core.clock import Time
+from rlplast.core.duration import duration
 from rlplast.run.config_file import read_config
 from rlplast.run.length import env_steps_at, updates_at
 from rlplast.run.rates import _of_others, timed_here
