@@ -12,7 +12,7 @@ DEMO ?= study/demo
 DEMO_OUT := runs/demo
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-device lint format types bench docs reference clean
+.PHONY: help demo test test-slow test-device lint format types bench wheel docs reference clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,6 +44,9 @@ types: $(VENV)/.installed-dev ## pyright
 
 bench: $(VENV)/.installed-bench ## speed measurements
 	$(BIN)/python -m benchmarks
+
+wheel: $(VENV)/.installed-dev ## a wheel and an sdist, into dist/
+	$(BIN)/python -m hatchling build
 
 docs: $(VENV)/.installed-docs ## the documentation site, into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
