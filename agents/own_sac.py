@@ -52,6 +52,13 @@ def _making(
     return make, check_outputs(key, first, inputs)
 
 
+def _head(width: int, outputs: int) -> nn.Linear:
+    """Return a layer that is known as a head, also where the user's trunk cannot be traced."""
+    layer = nn.Linear(width, outputs)
+    layer.is_head = True  # type: ignore[assignment]
+    return layer
+
+
 class OwnActor(nn.Module):
     """A user's trunk with two linear heads; see `rlplast.agents.sac_networks.Actor`.
 
@@ -80,7 +87,7 @@ class OwnActor(nn.Module):
         super().__init__()
         make, width = _making(name, 0, obs_shape, action_dim, seed)
         self.net = make(seed)
-        self.mean, self.log_std = (nn.Linear(width, action_dim) for _ in range(2))
+        self.mean, self.log_std = (_head(width, action_dim) for _ in range(2))
         self.log_std_range = log_std, log_std_min, log_std_max
         self.init_block = own_initializer(lambda seed: nn.ModuleDict({"net": make(seed)}))
 
@@ -110,7 +117,7 @@ class OwnCritic(nn.Module):
         super().__init__()
         make, width = _making(name, 1, obs_shape, action_dim, seed)
         self.nets = nn.ModuleList(make(derive_seed(seed, i)) for i in range(members))
-        self.heads = nn.ModuleList(nn.Linear(width, 1) for _ in range(members))
+        self.heads = nn.ModuleList(_head(width, 1) for _ in range(members))
         self.init_block = own_initializer(
             lambda seed: nn.ModuleDict(
                 {"nets": nn.ModuleList(make(derive_seed(seed, i)) for i in range(members))}

@@ -62,6 +62,7 @@ TINY: dict[str, dict[str, Any]] = {  # of a pretended device
     "gpt/fire_a42_phase1": {"model.layers": 2, "model.width": 48, "model.context": 8},
 }
 QUIET = {
+    "log": {"every": "5%"},
     "evaluate": {"every": None},
     "metrics": {"every": None},
     "checkpoint": {"every": "10%"},
@@ -116,7 +117,7 @@ def trainer_keys(name: str, accelerate: str, pretend: bool) -> dict[str, Any]:
     data: Any = {"corpora": {"wikitext": "embedded/stdlib"}}
     if name.startswith("supervised"):  # ten batches
         data = {"data": {"name": "random", "examples": 2560, "like": LIKE[name]}}
-    return keys | TRAINERS[name] | (TINY[name] if pretend else {}) | data
+    return keys | TRAINERS[name] | data | (TINY[name] if pretend else {})
 
 
 def trainer_of(name: str, precision: str, accelerate: str, pretend: bool) -> Any:
@@ -152,6 +153,7 @@ def rate(run: Callable[[int], object], count: int) -> float:
 def profiled(run: Callable[[int], object], count: int) -> dict[str, float]:
     """Return launches of kernels and graphs, and milliseconds of kernels, by torch's profiler."""
     import torch
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
@@ -159,9 +161,10 @@ def profiled(run: Callable[[int], object], count: int) -> dict[str, float]:
     torch.cuda.synchronize()
     names = ("cudaLaunchKernel", "cudaGraphLaunch", "cuLaunchKernel", "cudaLaunchKernelExC")
     rows = seen.key_averages()
+    kernels = [row for row in rows if row.device_type == DeviceType.CUDA]  # not their operators
     return {
         "launches": sum(row.count for row in rows if row.key in names) / count,
-        "GPU ms": sum(row.self_device_time_total for row in rows) / count / 1000,
+        "GPU ms": sum(row.self_device_time_total for row in kernels) / count / 1000,
     }
 
 
@@ -282,7 +285,7 @@ class Notes:
     def __call__(self, what: str, *key: str, value: Any) -> None:
         """Note one value."""
         self.found.setdefault(what, {})[", ".join(key)] = value
-        shown = value if isinstance(value, str) else f"{value:,.0f}"
+        shown = value if isinstance(value, str) else f"{value:,.{0 if value > 99 else 2}f}"
         print(what, *key, shown, sep=" | ", flush=True)
         self.path.write_text(json.dumps(self.found, indent=1))
 

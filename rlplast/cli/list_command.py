@@ -179,6 +179,8 @@ def run(args: argparse.Namespace) -> int:
         say(family if own else f"{family}: none")
         if own:
             shown(own)
+    if args.family == "methods":
+        say("Which one? docs/how-to/choose-a-method.md says what to begin with, and why.")
     return 0
 
 

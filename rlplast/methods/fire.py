@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlplast.core.device import refuse_capture
 from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
-from rlplast.core.fast.linear import faster_one_by_one, product
+from rlplast.core.fast.symmetric import HALVED, symmetric_product
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, method
 from rlplast.core.method.once import plain
@@ -21,12 +21,13 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.packing import UNKNOWN
-from rlplast.metrics.weights import dfi_scaled, fire_scale, matrix_slices
+from rlplast.metrics.weights import dfi_scaled, fire_scale, gram_gap, matrix_slices
 
 __all__ = ["Fire", "fire", "orthogonalise"]
 
 _Matrix = list[Block]  # one matrix: one Block, or the heads of a query, key or value
-GRAM_ASPECT = 2  # from this ratio of the sides on, work on the small Gram matrix
+GRAM_ASPECT = 2  # from this ratio of the sides on, the small Gram matrix may take the work
+EIGEN_COST = 20  # columns in which the eigenvalues of a Gram matrix cost as much as one iteration
 
 
 def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic") -> Tensor:
@@ -34,12 +35,12 @@ def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic
 
     From X0 = W/‖W‖ each singular value σ goes to 1.5σ − 0.5σ³ (``cubic``, Algorithm 1) or
     2σ − 1.5σ³ + 0.5σ⁵ (``quintic``, Appendix A.2) per iteration; ``exact`` sets all to 1.
-    Wide matrices are handled as their transpose. With an aspect ratio of at least 2 the
-    same polynomial is applied to the eigenvalues of the small Gram matrix, which costs two
-    products with W whatever the number of iterations. Work is in float64, but for the last
-    `_float32_steps` of lower-precision weights on a CPU. Up to 20 iterations X is then within
-    1e-5 of float64 in spectral norm, measured 4e-6; in longer runs rounding grows in the null
-    directions of low-rank matrices, in float64 too.
+    Wide matrices are handled as their transpose. Of far from square matrices the same polynomial
+    is applied to the eigenvalues of the small Gram matrix, which costs two products with W
+    whatever the number of iterations. Lower-precision weights on a CPU are iterated in float32 in
+    short runs, and at the end of long ones; all else is in float64. Up to 20 iterations X is then
+    within 1e-5 of float64 in spectral norm, measured 5e-6; in longer runs rounding grows in the
+    null directions of low-rank matrices, in float64 too.
 
     Args:
         slices: finite, non-zero matrices, shape (batch, d_out, d_in) or (d_out, d_in).
@@ -49,32 +50,52 @@ def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic
     Returns:
         A new tensor of the same shape in at least float32.
     """
+    return _orthogonalised(slices, iterations, polynomial)[0]
+
+
+def _orthogonalised(slices: Tensor, iterations: int, polynomial: str) -> tuple[Tensor, Tensor]:
+    """Return the matrices of `orthogonalise`, and the Gram matrices WᵀW or WWᵀ it began with."""
     with torch.autocast("cpu", enabled=False):
-        if slices.ndim == 3 and faster_one_by_one(slices):
-            return torch.stack([_orthogonalised(one, iterations, polynomial) for one in slices])
-        return _orthogonalised(slices, iterations, polynomial)
+        if slices.ndim == 2 or min(slices.shape[-2:]) < HALVED:
+            return _of_one_size(slices, iterations, polynomial)
+        found = [_of_one_size(one, iterations, polynomial) for one in slices]  # bits of each alone
+        x, grams = zip(*found, strict=True)
+        return torch.stack(x), torch.stack(grams)
 
 
-def _orthogonalised(slices: Tensor, iterations: int, polynomial: str) -> Tensor:
-    wide = slices.shape[-2] < slices.shape[-1]
+def _of_one_size(slices: Tensor, iterations: int, polynomial: str) -> tuple[Tensor, Tensor]:
+    rows, columns = max(slices.shape[-2:]), min(slices.shape[-2:])
+    steps = _float32_steps(iterations, polynomial) if slices.is_cpu else 0
+    tall = rows >= GRAM_ASPECT * columns and iterations * rows >= EIGEN_COST * columns
+    exact = slices.dtype == torch.float64 or steps < iterations or polynomial == "exact" or tall
     # A power of two changes no digit and keeps squares of extreme weights in range.
-    largest = slices.abs().amax((-2, -1), keepdim=True).double()
-    x = slices.double() * torch.exp2(-largest.log2().floor())
+    exponent = _largest(slices).double().log2().floor()
+    if exact:
+        x = slices.double() * torch.exp2(-exponent)
+    else:
+        x = slices.float() * torch.exp2(-exponent.clamp(-126, 126)).float()
+    wide = slices.shape[-2] < slices.shape[-1]
     x = x.mT if wide else x
+    gram = symmetric_product(x.mT, x)
+    norm = gram.diagonal(dim1=-2, dim2=-1).double().sum(-1)[..., None, None].sqrt().to(x.dtype)
+    before = gram * torch.exp2(2 * exponent).to(gram.dtype)
     if polynomial == "exact":
         u, _, vh = torch.linalg.svd(x, full_matrices=False)
         x = u @ vh
+    elif tall:
+        x = _on_gram_side(x, gram, norm, iterations, polynomial)
     else:
-        single = slices.is_cpu and slices.dtype != torch.float64
-        steps = _float32_steps(iterations, polynomial) if single else 0
-        if steps < iterations and x.shape[-2] >= GRAM_ASPECT * x.shape[-1]:
-            x = _on_gram_side(x, iterations, polynomial)
-        else:
-            x = x / torch.linalg.matrix_norm(x, keepdim=True)
-            for i in range(iterations):
-                x = _step(x.float() if i == iterations - steps else x, polynomial)
+        x, gram = x / norm, gram / norm.square()
+        for i in range(iterations):
+            if i == iterations - steps and slices.dtype != torch.float64:
+                x, gram = x.float(), gram.float()
+            x = _step(x, gram if i == 0 else symmetric_product(x.mT, x), polynomial)
     x = x if slices.dtype == torch.float64 else x.float()
-    return x.mT if wide else x
+    return x.mT if wide else x, before
+
+
+def _largest(slices: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(slices, torch.inf, (-2, -1), keepdim=True)
 
 
 def _float32_steps(iterations: int, polynomial: str) -> int:
@@ -84,22 +105,22 @@ def _float32_steps(iterations: int, polynomial: str) -> int:
     iteration. It is in proportion to ‖X‖, which is 1 at first: in a short run it stays small for
     longer than where X has converged.
     """
-    most = 4 if polynomial == "quintic" else 9 if iterations <= 10 else 7
-    return min(iterations, most)
+    short, late = (5, 4) if polynomial == "quintic" else (10, 7)
+    return min(iterations, short if iterations <= short else late)
 
 
-def _step(x: Tensor, polynomial: str) -> Tensor:
-    gram = product(x.mT, x)
+def _step(x: Tensor, gram: Tensor, polynomial: str) -> Tensor:
     if polynomial == "cubic":
-        return product(x, gram).lerp_(x, 1.5)  # 1.5x − 0.5x·gram
-    inner = product(gram, gram).mul_(0.5).sub_(gram, alpha=1.5)
-    return product(x, inner).add_(x, alpha=2.0)
+        return (x @ gram).lerp_(x, 1.5)  # 1.5x − 0.5x·gram
+    inner = symmetric_product(gram, gram).mul_(0.5).sub_(gram, alpha=1.5)
+    return (x @ inner).add_(x, alpha=2.0)
 
 
-def _on_gram_side(x: Tensor, iterations: int, polynomial: str) -> Tensor:
+def _on_gram_side(
+    x: Tensor, gram: Tensor, norm: Tensor, iterations: int, polynomial: str
+) -> Tensor:
     """Return X·P with P the product of all steps, a function of the Gram matrix alone."""
-    gram = x.mT @ x
-    norm = gram.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True).sqrt()  # ‖X‖: X stays unscaled
+    norm = norm.squeeze(-1)  # X stays unscaled
     eigenvalues, vectors = torch.linalg.eigh(gram)
     # σ² of X/‖X‖; rounding makes null directions slightly negative.
     squared = eigenvalues.clamp(min=0) / norm.square()
@@ -179,10 +200,11 @@ class Fire(Method):
         for batch in batches.values():
             stacked = torch.cat([slices for _, slices in batch])
             _refuse_bad(context, batch, stacked)
-            projected = orthogonalise(stacked, self.iterations, self.polynomial)
+            projected, grams = _orthogonalised(stacked, self.iterations, self.polynomial)
             sizes = [slices.shape[0] for _, slices in batch]
-            for (matrix, _), part in zip(batch, projected.split(sizes), strict=True):
-                edits += _edits_of(matrix, part)
+            parts = projected.split(sizes), grams.split(sizes)
+            for (matrix, _), part, gram in zip(batch, *parts, strict=True):
+                edits += _edits_of(matrix, part, gram)
         return edits
 
     def _edits(self, block: Block) -> bool:
@@ -205,20 +227,21 @@ def _whole(matrix: _Matrix) -> Tensor:
     return matrix[0].view if len(matrix) == 1 else torch.cat([b.view for b in matrix])
 
 
-def _edits_of(matrix: _Matrix, part: Tensor) -> list[Edit]:
+def _edits_of(matrix: _Matrix, part: Tensor, gram: Tensor) -> list[Edit]:
     groups, shape = _groups(matrix[0]), _whole(matrix).shape
-    value = _weight(part, shape, groups) * fire_scale(shape, groups)
+    scale = fire_scale(shape, groups)
+    value, before = _weight(part, shape, groups) * scale, gram_gap(gram, scale)
     if len(matrix) == 1:
-        return [Assign(matrix[0], value, dfi=lambda w: dfi_scaled(w, groups))]
+        return [Assign(matrix[0], value, dfi=lambda w: dfi_scaled(w, groups), dfi_before=before)]
     first, *others = zip(matrix, value.split([len(b.view) for b in matrix]), strict=True)
     # One distance for all heads, of what is in the weights when it is asked for.
-    edit = Assign(*first, dfi=lambda w: dfi_scaled(_whole(matrix), groups))
+    edit = Assign(*first, dfi=lambda w: dfi_scaled(_whole(matrix), groups), dfi_before=before)
     return [edit, *(Assign(block, rows) for block, rows in others)]
 
 
 def _refuse_bad(context: Context, batch: list[tuple[_Matrix, Tensor]], stacked: Tensor) -> None:
     refuse_capture("fire reads norms on the host")
-    largest = stacked.abs().amax((-2, -1))  # not a number if any entry is none
+    largest = _largest(stacked)[..., 0, 0]  # not a number if any entry is none
     good = ((largest > 0) & largest.isfinite()).cpu()
     if good.all():
         return

@@ -18,9 +18,11 @@ from rlplast.core.method.scope import QUERY_KEY
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
-from rlplast.core.network.order import heads
+from rlplast.core.network.order import last_layers
 
 __all__ = ["HeadReset", "head_reset"]
+
+_OUTPUTS = "the network's outputs"  # no module's path: a path has no spaces
 
 
 @method("head_reset", source="Nikishin et al. 2022; SWR D.2")
@@ -29,7 +31,8 @@ class HeadReset(Method):
     """Give the head initial weights again: the linear layers after convs, or an MLP's last layer.
 
     Weights and biases of the chosen linear layers are edited, nothing else; of a stacked
-    ensemble the layers of every member; a tied head is refused. Layers count in
+    ensemble the layers of every member; a tied head is refused. The last layers are those
+    that give the network's outputs: flagged, declared or traced; the others count in
     registration order. The optimizer's state is zeroed and followers become copies unless
     the hook says otherwise.
 
@@ -91,14 +94,14 @@ def head_blocks(
         NothingToEdit: if there is none.
     """
     place = {path: i for i, (path, _) in enumerate(network.module.named_modules())}
-    side_by_side = heads(network)
+    last = last_layers(network)
     by_member: dict[int | None, dict[str, list[Block]]] = {}
     for block in blocks:
         tied = block.role == "embedding" and bool(block.aliases)
         if block.kind == "linear" or tied:  # a head tied to an embedding is where the head is
             path = block.aliases[0].rpartition(".")[0] if tied else block.path
-            # Heads that read the same input are one layer of several outputs.
-            path = side_by_side[-1] if path in side_by_side else path
+            # Layers that give the outputs side by side are one layer, after all others.
+            path = _OUTPUTS if path in last else path
             by_member.setdefault(block.spec.member, {}).setdefault(path, []).append(block)
     chosen: list[Block] = []
     for linears in by_member.values():
@@ -110,7 +113,9 @@ def head_blocks(
                 f"{method}.layers = {count}: {network.name} has {len(linears)} linear layers"
             )
         chosen += [
-            b for path in sorted(linears, key=place.__getitem__)[-count:] for b in linears[path]
+            block
+            for path in sorted(linears, key=lambda path: place.get(path, len(place)))[-count:]
+            for block in linears[path]
         ]
     if not chosen:
         raise NothingToEdit(f"{method} finds no linear layer in network {network.name!r}")

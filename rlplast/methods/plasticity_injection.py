@@ -20,7 +20,7 @@ from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
-from rlplast.core.network.order import heads
+from rlplast.core.network.order import last_layers
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.network.units import Step, UnitGroup
 from rlplast.methods.head_reset import head_blocks
@@ -158,7 +158,7 @@ class PlasticityInjection(Method):
                 raise ConfigError(
                     f"plasticity_injection: {path} is a {kind.__name__}: allowed are {allowed}"
                 )
-        side_by_side = [path for path in paths if path in heads(network)]
+        side_by_side = [path for path in paths if path in last_layers(network)]
         chains = [[path] for path in side_by_side] if len(side_by_side) > 1 else [paths]
         if len(paths) > len(side_by_side) > 1:
             raise ConfigError(

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from rlplast.core.errors import BadWeights, ConfigError
-from rlplast.core.fast.linear import faster_one_by_one, product
+from rlplast.core.fast.symmetric import HALVED, symmetric_product
 from rlplast.core.registry import register
 from rlplast.metrics.ranks import at_least_float32, spectral_summary
 
@@ -120,13 +120,28 @@ def _difference(weight: Tensor, reference: Tensor) -> Tensor:
     return at_least_float32(weight) - at_least_float32(reference)
 
 
-def _isometry_gap(matrices: Tensor) -> Tensor:
-    """Sum over slices ``[slices, n, m]`` of the smaller Gram's squared distance to I."""
+def _isometry_gap(matrices: Tensor, scale: float = 1.0) -> Tensor:
+    """Sum over slices ``[slices, n, m]``, divided by `scale`, of the smaller Gram's gap."""
     wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
-    identity = torch.eye(wide.shape[1], dtype=wide.dtype, device=wide.device)
-    if torch.is_grad_enabled() or not faster_one_by_one(wide):
-        return _squared_norm(wide @ wide.mT - identity)
-    return torch.stack([_squared_norm(product(one, one.mT) - identity) for one in wide]).sum()
+    if wide.shape[1] < HALVED:
+        return gram_gap(wide @ wide.mT, scale)
+    slices = (one.contiguous() for one in wide)  # one at a time, which stays in the cache
+    return torch.stack([gram_gap(symmetric_product(one, one.mT), scale) for one in slices]).sum()
+
+
+def gram_gap(gram: Tensor, scale: float) -> Tensor:
+    """Return the squared distance to I of XXᵀ, summed, where X = W / `scale`.
+
+    Args:
+        gram: W Wᵀ of each slice, shape (..., n, n).
+        scale: above 0.
+
+    Returns:
+        0-d float64 tensor in ``[0, inf)``.
+    """
+    gap = gram / scale**2
+    gap.diagonal(dim1=-2, dim2=-1).sub_(1)
+    return _squared_norm(gap)
 
 
 @register("metrics", "weight_norm", source="root of summed squares")
@@ -246,7 +261,7 @@ def dfi_scaled(weight: Tensor, groups: int = 1) -> Tensor:
         0.0
     """
     slices = matrix_slices(at_least_float32(weight), groups)
-    return _isometry_gap(slices / fire_scale(weight.shape, groups))
+    return _isometry_gap(slices, fire_scale(weight.shape, groups))
 
 
 @torch.no_grad()

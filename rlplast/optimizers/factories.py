@@ -139,8 +139,9 @@ def muon(
     """Muon on the matrices of hidden linear layers, AdamW on the rest, with one learning rate.
 
     The rest are biases, norms, embeddings, kernels of convolutions, weights of stacked critics, and
-    the layers whose outputs are the network's: those that ``forward_order()`` ends in, or a trace
-    finds, else the linear layer registered last. Muon's moves are scaled to the size of AdamW's.
+    the layers whose outputs are the network's: those with ``is_head``, else those that
+    ``forward_order()`` ends in, or a trace finds, else the linear layer registered last. Muon's
+    moves are scaled to the size of AdamW's.
     """
     hidden = _hidden_matrices(module)
     matrices = split(groups, lambda p: p in hidden)

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
+from rlplast.core.method.penalties import Penalties
+from rlplast.core.network.network import Network
 from tests.adapters.hosts import (
     QUIET_LIGHTNING,
     UPDATES,
@@ -83,6 +85,36 @@ def test_parameter_outside_the_optimizer_is_refused(host: str, tmp_path: Path):
     optimizer = torch.optim.Adam(net[0].parameters())
     with pytest.raises(ConfigError, match=r"model\.net\.3\.weight is trainable and in no"):
         Fit(host, tmp_path, net, callback, optimizer=optimizer).train()
+
+
+def test_hook_with_a_term_of_the_loss_is_refused(host: str, tmp_path: Path):
+    callback = hook_callback(host, [{"method": "persistent", "at": "50%"}], networks=NET)
+    with pytest.raises(ConfigError, match=r"hooks\[0\] \(persistent\) adds a term to the loss"):
+        Fit(host, tmp_path, small(), callback).train()
+
+
+def test_penalty_in_the_users_own_loss_holds_the_weights(host: str, tmp_path: Path):
+    def moved(coef: float) -> float:
+        net = small(0.0)
+        fit = Fit(host, tmp_path / str(coef), net, hook_callback(host, [], networks=NET))
+        network = Network("model", net)
+        row = {"method": "l2_init", "params": {"coef": coef}}
+        penalties = Penalties([row], {"model": network})
+        name = "forward" if host == "hf" else "training_step"
+        plain = getattr(fit.module, name)
+
+        def forward(x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+            found = plain(x, labels)
+            return found | {"loss": found["loss"] + penalties.of("model")}
+
+        def training_step(batch: Any) -> Tensor:
+            return plain(batch) + penalties.of("model")
+
+        setattr(fit.module, name, forward if host == "hf" else training_step)
+        fit.train()
+        return max((b.view - network.initial[b.name]).abs().max().item() for b in network.blocks)
+
+    assert moved(1e4) < 0.5 * moved(0.0)
 
 
 @pytest.mark.parametrize("killed", [slow(9), slow(15), 17])

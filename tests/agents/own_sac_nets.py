@@ -162,3 +162,19 @@ def of_numpy(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn
     with torch.no_grad():
         actor[0].weight.mul_(scale)
     return actor, critic
+
+
+class DependsOnData(nn.Module):
+    """It cannot be traced."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(size, 16)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        x = torch.cat(inputs, 1)
+        return self.layer(x if x.sum() > 0 else -x).relu()
+
+
+def depends_on_data(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+    return DependsOnData(obs_shape[0]), DependsOnData(obs_shape[0] + action_dim)

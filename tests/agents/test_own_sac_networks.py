@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import rlplast
 from rlplast.core.errors import ConfigError
 from rlplast.run import api
 from rlplast.run.build import build
@@ -147,3 +148,19 @@ def test_layers_of_our_networks_are_refused() -> None:
     keys["agent"] |= {"hidden": [3]}
     with pytest.raises(ConfigError, match=r"agent.hidden = \[3\]: .* this one is 'tests.agents"):
         read_config(keys)
+
+
+@pytest.mark.parametrize("net", ["mlp", "depends_on_data"])
+def test_a_reset_of_heads_reaches_all_of_them(net: str) -> None:
+    agent, _ = build(read_config(config(net)))
+    edited = {}
+    for name in ("actor", "critic"):
+        network = agent.networks[name]
+        before = {block.name: block.view.clone() for block in network.blocks}
+        rlplast.head_reset(network)
+        edited[name] = {b.name for b in network.blocks if not torch.equal(b.view, before[b.name])}
+    heads = {"actor": ("mean", "log_std"), "critic": ("heads.0", "heads.1")}
+    assert edited == {
+        name: {f"{layer}.{role}" for layer in layers for role in ("weight", "bias")}
+        for name, layers in heads.items()
+    }

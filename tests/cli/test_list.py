@@ -126,6 +126,12 @@ def test_list_of_all_families_counts_environments():
     assert "dmc/cheetah-run" in command("list", "envs").out
 
 
+def test_methods_end_with_the_page_that_says_which():
+    last = command("list", "methods").out.splitlines()[-1]
+    (page,) = [word for word in last.split() if word.endswith(".md")]
+    assert (ROOT / page).read_text().startswith("# How to choose a method")
+
+
 @pytest.mark.parametrize("words", [[], ["envs"], ["layers"]])
 def test_tables_in_a_pipe_stay_readable(words: list[str]):
     lines = command("list", *words).out.splitlines()

@@ -119,3 +119,23 @@ class VisionTransformer(nn.Module):
         self.k_proj = nn.Linear(width, width)
         self.v_proj = nn.Linear(width, width)
         self.mlp = nn.Linear(width, width)
+
+
+class Dueling(nn.Module):
+    """Two layers give the outputs, and are registered before the one below them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value, self.advantage = nn.Linear(8, 1), nn.Linear(8, 3)
+        self.body = nn.Linear(5, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.body(x).relu()
+        return self.value(hidden) + self.advantage(hidden)
+
+
+class Untraceable(Dueling):
+    """It decides by what it reads."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if x.sum() > 0 else -x)

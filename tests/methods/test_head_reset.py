@@ -11,8 +11,9 @@ from torch import nn
 import rlplast
 from rlplast.agents.sac_networks import Actor, TrunkSpec
 from rlplast.core.errors import ConfigError
+from rlplast.core.network.blocks import BlockSpec
 from rlplast.core.network.stacked import StackedLinear
-from tests.methods.nets import ConvNet, Mlp, changed, randomise, snapshot
+from tests.methods.nets import ConvNet, Dueling, Mlp, Untraceable, changed, randomise, snapshot
 
 ROLES = ("weight", "bias")
 
@@ -46,6 +47,45 @@ def test_head_is_the_last_layer_of_an_mlp_and_every_linear_of_a_conv_net(
     assert receipt.entries_touched == sum(before[name].numel() for name in edited)
     returned = set(before) - changed(start, model)
     assert edited <= returned if init == "stored" else not edited & returned
+
+
+OUTPUTS = {f"{layer}.{role}" for layer in ("value", "advantage") for role in ROLES}
+
+
+def flagged() -> nn.Module:
+    model = Untraceable()
+    model.value.is_head = model.advantage.is_head = True  # type: ignore[assignment]
+    return model
+
+
+class DeclaredHead(nn.Linear):
+    def block_specs(self) -> list[BlockSpec]:
+        return [BlockSpec(role, role, "linear", fan_in=8, head=True) for role in ROLES]
+
+
+def declared() -> nn.Module:
+    model = Untraceable()
+    model.value, model.advantage = DeclaredHead(8, 1), DeclaredHead(8, 3)
+    return model
+
+
+@pytest.mark.parametrize("make", [Dueling, flagged, declared])
+def test_head_is_what_gives_the_outputs_wherever_it_is_registered(
+    make: Callable[[], nn.Module],
+) -> None:
+    model = make()
+    before = snapshot(model)
+    rlplast.head_reset(model)
+    assert changed(before, model) == OUTPUTS
+    rlplast.head_reset(model, layers=2)  # the outputs count as one layer, the last
+    assert changed(before, model) == set(before)
+
+
+def test_head_of_what_is_neither_flagged_nor_known_is_the_layer_registered_last() -> None:
+    model = Untraceable()
+    before = snapshot(model)
+    rlplast.head_reset(model)
+    assert changed(before, model) == {"body.weight", "body.bias"}
 
 
 def test_fresh_weights_follow_the_layers_law_and_differ_between_seeds() -> None:

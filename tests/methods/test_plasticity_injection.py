@@ -17,7 +17,7 @@ from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.rng import preserve_global_rng
 from rlplast.methods.plasticity_injection import Injected
-from tests.methods.nets import snapshot
+from tests.methods.nets import Dueling, snapshot
 from tests.methods.unit_nets import NETS, Moments, moments_of, normal
 from tests.models import OPTIMIZERS, assert_same
 from tests.naive import plasticity_injection as naive
@@ -56,6 +56,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], list[tuple[int, ...]], dict, lis
     "actor": (
         lambda: Actor(5, 2, TrunkSpec("simba", 4, 1)), [(5,)], {}, [["mean"], ["log_std"]],
     ),
+    "dueling": (Dueling, [(5,)], {}, [["value"], ["advantage"]]),
     "critics": (
         lambda: Critic(5, 2, TrunkSpec("mlp", 6, 2)), [(5,), (2,)], {"layers": 2},
         [["fc2", "head"]],

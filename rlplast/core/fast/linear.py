@@ -10,7 +10,6 @@ MKL has 91 GFLOP/s and oneDNN 80, on one core of an AMD EPYC (Zen 3).
 - `Linear`: `torch.nn.Linear` that computes with `affine`.
 - `use_fast_linear`: makes a model's linear layers compute with it.
 - `uses_onednn`: whether oneDNN computes it.
-- `product`, `faster_one_by_one`: the same for A·B without gradients.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +22,6 @@ from torch import Tensor, nn
 __all__ = [
     "Linear",
     "affine",
-    "faster_one_by_one",
-    "product",
     "stacked_affine",
     "use_fast_linear",
     "uses_onednn",
@@ -33,9 +30,7 @@ __all__ = [
 # Multiply-adds from which oneDNN pays for its calls: forward and backward, a layer costs 60 µs more
 # of Python in eager code, and 25 in compiled code. 32 × 256 × 256 are 1 << 21.
 LEAST_EAGER, LEAST_COMPILED = 1 << 23, 1 << 22
-LEAST_PRODUCT = 1 << 21  # the same for `product`, which costs 5 µs: 128 × 128 × 128
 NARROW = 16  # inputs up to which `_narrow` pays, in compiled code
-SUMMED = 256  # terms of one sum: oneDNN adds 1000 equal ones with an error of 8e-6, MKL of 1e-6
 _ONEDNN: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _WIDE = torch.backends.cpu.get_cpu_capability() != "AVX2"  # whether oneDNN is the faster one
 
@@ -207,35 +202,6 @@ def stacked_affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             return torch.bmm(weight, x.mT).mT
         return torch.baddbmm(bias.unsqueeze(2), weight, x.mT).mT
     return _StackedAffine.apply(x, weight, bias)
-
-
-def faster_one_by_one(matrices: Tensor) -> bool:
-    """Say whether `product` of these matrices, (..., n, m), with theirs is faster one by one."""
-    n, m = matrices.shape[-2:]
-    fits = matrices.is_cpu and n * m * min(n, m) >= LEAST_PRODUCT
-    return fits and _ONEDNN is not None and _WIDE
-
-
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """Return A·B of matrices or stacks of them, in a tensor of its own.
-
-    oneDNN computes it for large float32 matrices on a CPU, unless gradients are asked for.
-    """
-    single = a.ndim == 2 and a.dtype == torch.float32
-    differentiated = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
-    if (
-        not single
-        or differentiated
-        or not faster_one_by_one(a)
-        or a.shape[0] * b.numel() < LEAST_PRODUCT
-    ):
-        return a @ b
-    # Contiguous, as oneDNN takes minutes for other layouts.
-    pieces = zip(a.split(SUMMED, 1), b.contiguous().split(SUMMED), strict=True)
-    first, *others = (_product(left, right.mT, None) for left, right in pieces)
-    for other in others:
-        first += other
-    return first
 
 
 def _is_narrow(x: Tensor, weight: Tensor) -> bool:

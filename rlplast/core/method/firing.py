@@ -187,7 +187,10 @@ def _write(p: Planned, optimizer: str, followers: str) -> list[list[Tensor]]:
     blocks = {id(block): block for block in p.edited()}
     before = {key: b.view.clone() for key, b in blocks.items()}
     entries = [mask.sum() for mask in masks(p.edits)]
-    dfi_before = _dfi(p.edits)
+    distances = [(e, e.dfi) for e in p.edits if isinstance(e, Assign) and e.dfi is not None]
+    dfi_before = [
+        dfi(tensor_of(e)) if e.dfi_before is None else e.dfi_before for e, dfi in distances
+    ]
     norm_before = [_squares(b.view) for b in p.network.trainable()]
     write(p.edits)
     _zero_moments(p, optimizer)
@@ -206,7 +209,7 @@ def _write(p: Planned, optimizer: str, followers: str) -> list[list[Tensor]]:
         list(differences.values()),
         [differences[key] for key, b in blocks.items() if b.trainable],
         dfi_before,
-        _dfi(p.edits),
+        [dfi(tensor_of(e)) for e, dfi in distances],
         norm_before,
         [_squares(b.view) for b in p.network.trainable()],
         counts,
@@ -217,7 +220,3 @@ def _share(moved: float, whole: float) -> float:
     if not moved:
         return 0.0
     return moved / whole if whole else math.inf
-
-
-def _dfi(edits: Sequence[Edit]) -> list[Tensor]:
-    return [e.dfi(tensor_of(e)) for e in edits if isinstance(e, Assign) and e.dfi is not None]

@@ -35,6 +35,7 @@ class Assign:
         mask: boolean tensor of the value's shape; None for all entries.
         dfi: distance from orthogonality of one weight; set by methods that orthogonalise,
             so that receipts report what they reached.
+        dfi_before: the same of the weight as it stands, 0-d, where planning computed it anyway.
         rows: which indices of `dim`, each once, are written: a few rows of a large tensor cost
             only themselves; int64, shape (rows,).
         dim: the dimension of `rows`: 0 for rows, 1 for columns.
@@ -44,6 +45,7 @@ class Assign:
     value: Tensor
     mask: Tensor | None = None
     dfi: Callable[[Tensor], Tensor] | None = None
+    dfi_before: Tensor | None = None
     rows: Tensor | None = None
     dim: int = 0
 

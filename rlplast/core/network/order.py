@@ -64,7 +64,10 @@ def heads(network: Network) -> tuple[str, ...]:
 
 
 def last_layers(network: Network) -> frozenset[str]:
-    """Return the layers whose outputs are the network's, where it is declared or can be traced."""
+    """Return the layers whose outputs are the network's: those flagged, else declared or traced."""
+    flagged = frozenset(block.path for block in network.blocks if block.spec.head)
+    if flagged:
+        return flagged
     last = heads(network) or (_declared(network) or ())[-1:]
     return frozenset(map(str, last)) | network.units().heads
 

@@ -8,7 +8,7 @@ from torch.func import functional_call, grad, vmap
 
 from rlplast.core import registry
 from rlplast.core.fast import linear as module
-from rlplast.core.fast.linear import Linear, affine, product, use_fast_linear, uses_onednn
+from rlplast.core.fast.linear import Linear, affine, use_fast_linear, uses_onednn
 from rlplast.core.network.stacked import StackedLinear
 from tests.agents.toy_env import dqn
 
@@ -47,9 +47,8 @@ def test_large_float32_products_are_onednns_and_small_ones_mkls() -> None:
 def test_all_products_are_mkls_on_cpus_without_avx_512(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WIDE", False)
     x, weight, bias = tensors(*LARGE)
-    assert not uses_onednn(LARGE[0], weight) and not module.faster_one_by_one(weight)
+    assert not uses_onednn(LARGE[0], weight)
     assert torch.equal(affine(x, weight, bias), F.linear(x, weight, bias))
-    assert torch.equal(product(x.detach(), weight.detach().mT), x @ weight.mT)
 
 
 @pytest.mark.parametrize("sizes", [LARGE, SMALL])
@@ -186,14 +185,3 @@ def test_methods_find_torchs_own_layers_in_an_agent_whose_layers_are_then_quicke
     agent = dqn(layers=[{"method": "layer_norm"}])
     assert nn.Linear in seen and Linear not in seen
     assert {type(net.head) for net in (agent.online, agent.target)} == {Linear}
-
-
-@pytest.mark.parametrize("shape", [(300, 260, 140), (20, 30, 40)])
-def test_a_product_of_matrices_of_any_layout(shape: tuple[int, int, int]) -> None:
-    n, k, m = shape
-    for a in (torch.randn(n, k), torch.randn(k, n).mT, torch.randn(n, 2 * k)[:, ::2]):
-        for b in (torch.randn(k, m), torch.randn(m, k).mT, torch.randn(k, 2 * m)[:, ::2]):
-            expected = a.double() @ b.double()
-            torch.testing.assert_close(product(a, b).double(), expected, rtol=0, atol=2e-4)
-            stacked = product(torch.stack([a, -a]), torch.stack([b, b]))
-            torch.testing.assert_close(stacked[1].double(), -expected, rtol=0, atol=2e-4)

@@ -1,3 +1,4 @@
+import copy
 from typing import Any
 
 import pytest
@@ -6,7 +7,7 @@ from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
-from rlplast.core.network.order import forward_order, heads
+from rlplast.core.network.order import forward_order, heads, last_layers, matrices
 from tests.models import Residual, build
 
 
@@ -121,3 +122,14 @@ def test_heads_side_by_side_end_a_declared_order() -> None:
         order_of(Residual(), ["inp", ("norm", "fc"), "head"])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="declared order names no module 'hed'"):
         order_of(Residual(), ["inp", ("fc", "hed")])  # type: ignore[list-item]
+
+
+def test_a_flag_says_which_layers_give_the_outputs_whatever_else_is_known() -> None:
+    module = Residual()
+    assert last_layers(Network("q", module)) == {"head"}
+    module.fc.is_head = True
+    network = Network("q", module, followers={"target": copy.deepcopy(module)})
+    assert last_layers(network) == last_layers(network.followers["target"]) == {"fc"}
+    assert last_layers(Network("q", module, order=["inp", "norm", "head"])) == {"fc"}
+    kept = {b.name for b in matrices(network, network.blocks, heads=False)}
+    assert kept == {"inp.weight", "head.weight"}
