@@ -211,7 +211,8 @@ def _ruling(
     ]
     tested = len(differing) + len(found.get("unclear", ()))
     shared = f"Holm, {_counted(most, 'run' if rows[0].task == ALL_TASKS else 'seed')}"
-    shared += f", {len(differing)} of {_counted(tested, 'arm')} differ"
+    verb = "differs" if tested == 1 else "differ"
+    shared += f", {len(differing)} of {_counted(tested, 'arm')} {verb}"
     claims = []
     for row in differing:
         own = verdict(row, sense)
