@@ -8,11 +8,10 @@
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlplast.core.duration import duration
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.report import (
     closeups,
@@ -23,27 +22,21 @@ from rlplast.report import (
     sequence_parts,
     vega,
 )
+from rlplast.report.card import card, left_words
 from rlplast.report.ends import ends
-from rlplast.report.gather import SMOKE, Gathered, gather
-from rlplast.report.numbers import count, estimate, judged, number, short
+from rlplast.report.gather import Gathered, gather
+from rlplast.report.numbers import count, estimate, judged, number
 from rlplast.report.page import Card, Line, Pair, Part, Row, Section, Table, Text, page
 from rlplast.report.records import without_empty_columns
 from rlplast.report.stretches import has_iterations
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text, summarise
-from rlplast.report.trust import Kind, coverage_words, p_words, rulings
-from rlplast.report.view import Report, Rows, better, interval_words, ranked
+from rlplast.report.trust import p_words
+from rlplast.report.view import Report, Rows, interval_words, ranked
 from rlplast.run.info import versions
 from rlplast.training.best import higher_is_better
 from rlplast.training.files import whole
 
 __all__ = ["Written", "report", "sections", "write_report", "write_waiting"]
-
-NAMED = 8  # arms, tasks or seeds that the card names
-CLAIMED, LINES = 4, 8  # lines of the card, of arms that differ on a task, and of all
-HOLM = (
-    "p is corrected by Holm's method for the number of arms: of studies in which no arm differs, "
-    "at most about 5% call one better or worse. Intervals are not corrected."
-)
 
 Columns = dict[str, Callable[[SummaryRow], str]]  # head → what a row has in the column
 
@@ -127,10 +120,10 @@ def write_waiting(gathered: Gathered, out: Path) -> None:
     """Write a page of runs of which none is done: what is left, and curves so far."""
     report = Report(gathered, summarise(gathered))
     cells = (("Which cells are missing, and why", gathered.missing),)
-    left = (("Left", _left(report)),) if gathered.left else ()
-    card = Card((Line("No run is done yet."),), left, folded=cells)
+    left = (("Left", left_words(report)),) if gathered.left else ()
+    waiting = Card((Line("No run is done yet."),), left, folded=cells)
     contents = [
-        Section("summary", "Summary", (card,)),
+        Section("summary", "Summary", (waiting,)),
         Section("curves", "Learning curves", tuple(_pairs(report)), open=True),
     ]
     text = page(gathered.name, report.arms, contents)
@@ -158,7 +151,7 @@ def _encoded(text: str) -> bytes:
 def sections(report: Report) -> tuple[Section, ...]:
     """Return a report's sections; those with nothing to say have no parts."""
     return (
-        Section("summary", "Summary", (_card(report),)),
+        Section("summary", "Summary", (card(report),)),
         Section("curves", "Scores and learning curves", tuple(_pairs(report)), open=True),
         Section("numbers", "Numbers", tuple(_results(report)), open=True),
         Section("published", "Published curves", tuple(published.parts(report)), open=True),
@@ -176,136 +169,12 @@ def sections(report: Report) -> tuple[Section, ...]:
     )
 
 
-def _card(report: Report) -> Card:
-    """Return what a reader is to know first: who is better by how much, how sure, at what cost."""
-    lines, others = _lines(report)
-    missing = report.gathered.missing
-    notes = list(dict.fromkeys((*report.gathered.notes, *report.summary.notes)))
-    folded = {
-        "Other arms": others,
-        "How sure?": list(_sure(report)),
-        "Which cells are missing, and why": list(missing),
-        "Notes": [note for note in notes if note != SMOKE],
-    }
-    bad = [SMOKE] if SMOKE in notes else []
-    failed = sum(": failed" in words for words in missing)
-    if failed:
-        verb = "is" if len(missing) == 1 else "are"
-        cells = f"{_counted(len(missing), 'cell')} {verb} in no number below"
-        bad.append(f"{cells}; {failed} of them failed.")
-    return Card(
-        tuple(lines),
-        tuple(_facts(report)),
-        tuple(bad),
-        tuple((title, tuple(words)) for title, words in folded.items() if words),
-    )
-
-
-def _lines(report: Report) -> tuple[list[Line], list[str]]:
-    """Return what is said of arms: the lines of the card, and paragraphs that it folds."""
-    index = {look.name: look.index for look in report.arms}
-    found = rulings(report.summary)
-    lines, folded = [], []
-    for ruling in found:
-        of = f"{ruling.about}: " if ruling.about else ""
-        claims = [
-            Line(
-                claim.words,
-                claim.certainty,
-                index.get(str(claim.arm)),
-                "" if number else ruling.about,
-            )
-            for number, claim in enumerate(ruling.claims)
-        ]
-        lines += claims[:CLAIMED]
-        folded += [f"{of}{own.words} ({own.certainty})." for own in claims[CLAIMED:]]
-        if claims and (len(found) > 1 or len(ruling.rest) > 2):
-            folded += [of + words for words in ruling.rest]
-        else:
-            about = "" if claims else ruling.about
-            lines += [Line(words, about=about) for words in ruling.rest]
-    late = [f"{own.about} {own.words} ({own.certainty}).".lstrip() for own in lines[LINES:]]
-    folded = [words.replace(" ().", "") for words in late] + folded
-    return lines[:LINES] or list(_ends(report)), folded
-
-
-def _ends(report: Report) -> Iterator[Line]:
-    """Yield how the only arm ends."""
-    several = len(report.tasks) > 1
-    for row in report.summary.rows[:LINES]:
-        words = f"{row.arm} ends at {estimate(row.final)}"
-        sure = f"{row.score}, {_counted(row.seeds, 'seed')}"
-        yield Line(words, sure, 0, row.task if several else "")
-
-
-def _sure(report: Report) -> Iterator[str]:
-    """Yield how far numbers may be trusted."""
-    rows, pooled = report.summary.rows, report.summary.aggregates
-    if any(row.p_holm is not None for row in (*rows, *pooled)):
-        yield HOLM
-    counts = [row.final.count for row in rows if judged(row.final)]
-    if counts:
-        yield coverage_words(min(counts), _kinds([*rows, *pooled]))
-
-
-def _facts(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield what was compared, by which score, and what it cost."""
-    gathered, summary = report.gathered, report.summary
-    seeds = sorted({run.seed for run in gathered.runs})
-    for title, names in (("Arms", gathered.arms), ("Tasks", gathered.tasks), ("Seeds", seeds)):
-        yield title, _listed(names)
-    keys = dict.fromkeys(map(report.score, report.tasks))
-    yield "Score", ", ".join(map(better, keys))
-    done, missing = len(gathered.runs), len(gathered.missing)
-    runs = f"{done} {'run is' if done == 1 else 'runs are'} done"
-    yield "Runs", runs + (f", {missing} {'is' if missing == 1 else 'are'} not" if missing else "")
-    if gathered.left:
-        yield "Left", _left(report)
-    seconds, updates = summary.cost
-    yield (
-        "Cost",
-        f"{duration(seconds)} of wall time, {short(updates)} updates, in all cells",
-    )
-
-
-def _left(report: Report) -> str:
-    """Return in words what is left to run, and about how long it takes."""
-    left = report.gathered.left
-    running = sum(started for started, _ in left)
-    words = f"{running} running, {len(left) - running} to start"
-    took = [run.own_seconds for run in report.summary.runs]
-    if not took or not running:
-        return words
-    seconds = sum(share for _, share in left) * sum(took) / len(took) / running
-    return f"{words}; about {duration(seconds)} with {_counted(running, 'run')} at once"
-
-
-def _kinds(rows: Sequence[SummaryRow]) -> list[Kind]:
-    """Return of what there are intervals."""
-    compared = [row.improvement for row in rows if row.improvement is not None]
-    found: dict[Kind, bool] = {
-        "final score": True,
-        "difference": any(own.low == own.low for own in compared),
-        "improvement": any(own.low == own.low for own in compared),
-        "all tasks": any(row.task == ALL_TASKS and row.p_value is not None for row in rows),
-    }
-    return [kind for kind, there in found.items() if there]
-
-
-def _listed(names: Sequence[object]) -> str:
-    """Return how many there are, and which if they are few."""
-    few = len(names) <= NAMED
-    return f"{len(names)}: {', '.join(map(str, names))}" if few else str(len(names))
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
 def _pairs(report: Report) -> Iterator[Pair]:
     """Yield the charts of final scores and of curves, of all tasks and of each."""
-    several = len(report.groups) > 1
+    several = len(report.tasks) > 1
     for task in _pooled_first(report):
+        if task == ALL_TASKS and len(report.arms) == 1:
+            continue
         beside = pictures.chances(report) if task == ALL_TASKS else pictures.curves(report, task)
         charts = [pictures.ranking(report, task), beside]
         found = tuple(chart for chart in charts if chart is not None)

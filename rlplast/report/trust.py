@@ -138,7 +138,7 @@ _CLAIMS: Mapping[Verdict, str] = {
 _REST: Mapping[Verdict, str] = {
     "unclear": "No clear difference from {}: {}. This does not show that they are equal.",
     "untested": "Not tested against {}: {}. There is no spread between seeds.",
-    "too few seeds": "Too few seeds to judge against {}: {} ({}; at least {}).",
+    "too few seeds": "Too few seeds to judge against {}: {} ({}).",
 }
 NAMED = 12  # arms that a sentence names
 
@@ -200,41 +200,49 @@ def _ruling(
     sense: int,
 ) -> Ruling:
     counts = {row.arm: row.seeds for row in everyone}
-    most = max(counts.values())
+    most, theirs = max(counts.values()), counts[baseline]
     found: dict[Verdict, list[SummaryRow]] = {}
     for row in rows:
         found.setdefault(verdict(row, sense), []).append(row)
-    differing = [
-        row
-        for own in _CLAIMS
-        for row in sorted(found.get(own, []), key=lambda row: -sense * _gain(row))
-    ]
-    tested = len(differing) + len(found.get("unclear", ()))
-    shared = f"Holm, {_counted(most, 'run' if rows[0].task == ALL_TASKS else 'seed')}"
-    shared += f", {len(differing)} of {_counted(tested, 'arm')} differ"
-    claims = []
-    for row in differing:
-        own = verdict(row, sense)
-        words = _CLAIMS[own].format(row.arm, baseline, _gain_words(row, own))
-        sure = _certainty(row, most) + ("" if claims else f", {shared}")
-        claims.append(Claim(row.arm, words, sure))
-    if "unclear" in found and not claims:
-        least = min(row.p_holm for row in found["unclear"] if row.p_holm is not None)
-        sure = f"smallest {_p(least)}, {shared}"
-        claims.append(Claim(None, f"No arm clearly differs from {baseline}", sure))
+    seeds = sorted({min(row.seeds, theirs) for row in found.get("too few seeds", ())})
+    few = f"{' to '.join(map(str, seeds[:: max(1, len(seeds) - 1)]))}; at least {FEWEST}"
+    if found.keys() == {"too few seeds"}:
+        claim = Claim(None, f"Too few seeds to judge against {baseline}", few)
+        return Ruling(about, (claim,), ())
     rest = []
     for own, words in _REST.items():
         others = found.get(own, ())
         names = [row.arm + ("" if own == "too few seeds" else _lost(row, most)) for row in others]
         if names:
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            few = sorted({min(row.seeds, counts[baseline]) for row in others})
-            range_ = " to ".join(map(str, few[:: max(1, len(few) - 1)]))
-            rest.append(words.format(baseline, ", ".join(names[:NAMED]) + more, range_, FEWEST))
-    if counts[baseline] < most and found.keys() - {"too few seeds"}:
-        left = _counted(counts[baseline], "run")
+            rest.append(words.format(baseline, ", ".join(names[:NAMED]) + more, few))
+    if theirs < most:
+        left = _counted(theirs, "run")
         rest.append(f"{baseline} has {left} with a score, where others have {most}.")
-    return Ruling(about, tuple(claims), tuple(rest))
+    return Ruling(about, _claims(found, baseline, sense, most), tuple(rest))
+
+
+def _claims(
+    found: Mapping[Verdict, Sequence[SummaryRow]], baseline: str, sense: int, most: int
+) -> tuple[Claim, ...]:
+    """Return what is said of the arms that differ, or that none does; the first says all it can."""
+    kinds: tuple[Verdict, ...] = ("better", "worse", "mixed")
+    count, unclear = sum(len(found.get(own, ())) for own in kinds), found.get("unclear", ())
+    tested = count + len(unclear)
+    pooled = any(row.task == ALL_TASKS for own in found.values() for row in own)
+    verb = "differs" if tested == 1 else "differ"
+    shared = f", Holm, {_counted(most, 'run' if pooled else 'seed')}"
+    shared += f", {count} of {_counted(tested, 'arm')} {verb}"
+    claims = []
+    for own in kinds:
+        for row in sorted(found.get(own, ()), key=lambda row: -sense * _gain(row)):
+            words = _CLAIMS[own].format(row.arm, baseline, _gain_words(row, own))
+            claims.append(Claim(row.arm, words, _certainty(row, most) + ("" if claims else shared)))
+    if unclear and not claims:
+        least = min(row.p_holm for row in unclear if row.p_holm is not None)
+        words = f"No arm clearly differs from {baseline}"
+        claims.append(Claim(None, words, f"smallest {_p(least)}{shared}"))
+    return tuple(claims)
 
 
 def _gain(row: SummaryRow) -> float:

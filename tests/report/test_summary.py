@@ -235,6 +235,8 @@ def test_time_is_counted_with_and_without_the_prefix(plain: Summary) -> None:
     found = row(plain, "fire")
     assert (found.seconds, found.own_seconds, found.updates) == (60, 30, 3000)
     assert plain.prefix_seconds == {"asterix": 3 * 30}
+    # 9 runs and 3 prefixes of 30 s and 1500 updates each, as arms leave at half
+    assert plain.cost == (12 * 30, 12 * 1500)
 
 
 def test_a_prefix_of_a_prefix_counts_its_own_part(tmp_path: Path) -> None:

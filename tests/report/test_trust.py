@@ -123,8 +123,15 @@ def test_words_of_losses_are_turned_round(tmp_path: Path):
 
 def test_few_seeds_and_no_baseline_are_said(tmp_path: Path):
     words = verdict_text(tmp_path / "a", {"high": 9.0}, seeds=4)
-    assert words == "Too few seeds to judge against none: high (4; at least 5)."
+    assert words == "Too few seeds to judge against none (4; at least 5)."
     assert "no baseline" in verdict_text(tmp_path / "b", {"high": 9.0}, baseline=None)
+
+
+def test_arms_with_too_few_seeds_are_named_where_others_have_enough(tmp_path: Path):
+    failed = {("asterix", "low", seed): "failed" for seed in range(4)}
+    words = verdict_text(tmp_path, {"high": 9.0, "low": -9.0}, statuses=failed)
+    assert "high is better than none" in words
+    assert "Too few seeds to judge against none: low (2; at least 5)." in words
 
 
 def by_task(tmp_path: Path, scores: dict[str, float], **changes: Any) -> list[str]:
