@@ -420,9 +420,8 @@ def test_runs_that_go_on_have_curves_and_a_share_that_is_left(tmp_path: Path) ->
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     cut = [line for line in lines if json.loads(line)["env_steps"] <= 4500]
     (folder / "metrics.jsonl").write_text("\n".join(cut) + '\n{"updates": 23')  # half a line
-    (folder / "config.yaml").write_text(
-        "{kind: dqn, env: {id: atari/Asterix}, agent: {initial_steps: 9}, total: 6000 env_steps}"
-    )
+    info = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(info | {"length": {"total": "6000 env_steps"}}))
     found = gather([study])
     assert [(run.arm, run.seed) for run in found.running] == [("fire", 1)]
     assert found.running[0].metrics[-1]["env_steps"] == 4500
