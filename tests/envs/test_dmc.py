@@ -24,6 +24,7 @@ from tests.envs.checks import (
 )
 from tests.marks import slow, slow_but
 
+pytest.importorskip("dm_control")  # not there on Python 3.13
 suite: Any = dmc._import_suite()
 ALL = [f"dmc/{domain}-{task}" for domain, task in suite.ALL_TASKS]
 

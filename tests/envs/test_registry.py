@@ -93,6 +93,8 @@ def test_rows_are_complete_and_their_defaults_are_accepted() -> None:
     "env_id", ["atari/Breakout", "minatar/asterix", "gym/Hopper-v5", "dmc/point_mass-hard"]
 )
 def test_different_streams_play_differently_and_equal_ones_alike(env_id: str) -> None:
+    if env_id.startswith("dmc"):
+        pytest.importorskip("dm_control")  # not there on Python 3.13
     actions = random_actions(env_id, 60, seed=0)
     runs = []
     for seed in (0, 0, 1):
