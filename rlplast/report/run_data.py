@@ -222,14 +222,22 @@ def hook_time(run: RunData) -> float | None:
 def first_after(run: RunData, clock: Mapping[str, int] | None = None) -> int:
     """Return the index in the score's `curve` of the first point after the run's intervention.
 
-    Hooks fire before what is measured at the same clock, so a point of the intervention's own
-    clock is after it. The last point of a phase has that clock's updates and epochs but not its
+    Hooks fire before an evaluation at the same clock, so such a point of the intervention's own
+    clock is after it. Other scores (train/return) are of what lies behind a point: it is before.
+    The last point of a phase has that clock's updates and epochs but not its
     phase: it is before. The number of points if the intervention was the last. With a `clock` it is
     of the firing at that.
     """
     clock = clock or _hook_clock(run) or {}
-    rows = measured(run, run.score)
-    return sum(any(row.get(u, n) < n for u, n in clock.items() if u in UNITS) for row in rows)
+    counts = {unit: count for unit, count in clock.items() if unit in UNITS}
+    behind = not run.score.startswith("eval/")
+
+    def before(row: Mapping[str, Any]) -> bool:
+        if any(row.get(unit, count) < count for unit, count in counts.items()):
+            return True
+        return behind and all(row.get(unit, count) == count for unit, count in counts.items())
+
+    return sum(map(before, measured(run, run.score)))
 
 
 def between_tasks(run: RunData, after: int) -> bool:

@@ -78,8 +78,9 @@ def _check_time(minutes: Any, warning: int) -> None:
     """Check that a job may work for a while before it is asked to save."""
     if type(minutes) is not int or minutes < 1:
         raise ConfigError(
-            f"executor slurm: slurm.time is {minutes!r}: give the jobs' time limit in whole "
-            "minutes, such as 240; a job that needs longer is queued again and resumes"
+            f"executor slurm: slurm.time is {minutes!r}: write the whole minutes of a job "
+            "into the study's file, executor: {kind: slurm, slurm: {time: 240}}; a job that needs "
+            "longer is queued again and resumes"
         )
     least = -(-(_LEAST + _EARLY + warning) // 60)
     if minutes < least:

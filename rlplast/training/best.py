@@ -105,8 +105,8 @@ def read_best(root: Path) -> Best:
         return dataclasses.replace(best, checkpoint=Path(best.checkpoint).name)
     except FileNotFoundError as error:
         raise ConfigError(
-            f"{root} has no best checkpoint: a run keeps one if its config says `checkpoint: "
-            "{best: loss}`, from its first evaluation on"
+            f"{root} has no best checkpoint: a run keeps one from its first evaluation on if its "
+            "config has checkpoint.best: a value of its evaluations, such as return_mean or loss"
         ) from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedFile(f"{path} cannot be read: {error}") from error

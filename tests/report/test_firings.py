@@ -48,3 +48,11 @@ def test_a_firing_without_a_score_on_either_side_is_left_out(tmp_path: Path) -> 
     receipts = [receipt_row("fire", x) for x in (100, 6100)]
     assert firings(found(tmp_path / "run", receipts)) == []
     assert firings(found(tmp_path / "none", [])) == []
+
+
+def test_a_return_of_training_at_the_firing_is_of_what_lay_before(tmp_path: Path) -> None:
+    returns = {500: 10, 1000: 10, 1500: 4, 2000: 10, 2500: 10}
+    rows = [{"updates": x // 2, "env_steps": x, "train/return": y} for x, y in returns.items()]
+    run = read_run(write_run(tmp_path / "run", rows, [receipt_row("fire", 1000)], {}), "", "", 1)
+    assert run.score == "train/return"
+    assert firings(run) == [Firing(("fire",), 1000, Drop(6, 1000, 6 * 500 + 6 * 500 / 2))]
