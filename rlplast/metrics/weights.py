@@ -108,7 +108,8 @@ def fire_scale(weight_shape: Sequence[int], groups: int = 1) -> float:
 
 
 def _squared_norm(tensor: Tensor) -> Tensor:
-    return tensor.double().square().sum()
+    exact = tensor.double().reshape(-1)
+    return exact.dot(exact)
 
 
 def _difference(weight: Tensor, reference: Tensor) -> Tensor:
