@@ -26,7 +26,7 @@ __all__ = ["Rows", "counted_shown", "step_shown"]
 FIRST, EVERY = 4.0, 30.0  # seconds until the first plain line, and from one to the next
 _BEAT = 0.5  # seconds between two looks at whether one is due
 _WINDOW = 30.0  # seconds that a rate is measured over, at least
-_ALIKE = 1.3  # two times left that are told as one, the longer one
+_ALIKE = 1.3  # two times left that are shown as one, the longer one
 _NAMED = 9  # tasks in a plain line
 
 
@@ -207,15 +207,15 @@ class Rows(Progress):
                 with suppress(OSError):
                     self.stop()
             return
-        spoken, ended = False, threading.Event()
+        printed, ended = False, threading.Event()
 
         def speak() -> None:
-            nonlocal spoken
+            nonlocal printed
             due, before = self.get_time() + FIRST, ""
             while not ended.wait(_BEAT):
                 line, now, urgent = self.plain(), self.get_time(), self.urgent
                 if now >= due or urgent not in ("", before):
-                    due, spoken = now + EVERY, True
+                    due, printed = now + EVERY, True
                     self.say(line)
                 before = urgent
 
@@ -226,7 +226,7 @@ class Rows(Progress):
         finally:
             ended.set()
             thread.join()
-        if spoken and self._stays:
+        if printed and self._stays:
             self.say(self.plain())
 
 

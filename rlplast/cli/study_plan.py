@@ -100,7 +100,7 @@ def _estimate_text(found: Mapping[str, float]) -> str:
 
 
 def seed_lines(study: StudyConfig) -> Iterator[str]:
-    """Yield a line if a study has too few seeds for intervals; it is said before any is trained."""
+    """Yield a line if a study has too few seeds for intervals, before any is trained."""
     seeds = len(study.seed_list())
     if seeds < FEWEST:
         yield (

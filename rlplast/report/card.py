@@ -50,7 +50,7 @@ def card(report: Report) -> Card:
 
 
 def _lines(report: Report) -> tuple[list[Line], list[str]]:
-    """Return what is said of arms: the lines of the card, and paragraphs that it folds."""
+    """Return the rulings on arms: the lines of the card, and paragraphs that it folds."""
     index = {look.name: look.index for look in report.arms}
     found = rulings(report.summary)
     lines: list[Line] = []

@@ -219,8 +219,8 @@ def _aggregates(
     if len(set(labels.values())) > 1 or RAW.label in labels.values():
         words = ", ".join(f"{name}: {label}" for name, label in labels.items())
         notes.append(
-            f"scores are not averaged over tasks, since these share no scale ({words}); what is "
-            "said of all tasks is only how likely an arm beats the baseline on them"
+            f"scores are not averaged over tasks, since these share no scale ({words}); all "
+            "tasks together only show how likely an arm beats the baseline on them"
         )
         scales = []
     whole = [arm for arm in arms if all(arm in task.arms for task in tasks)]

@@ -117,7 +117,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Ruling:
-    """What is said of the arms on one task, or on the mean over all.
+    """The verdict on the arms on one task, or on the mean over all.
 
     Attributes:
         about: the task, or the mean; "" for the only task.
@@ -181,7 +181,7 @@ def rulings(summary: Summary) -> list[Ruling]:
 
 
 def _of_task(about: str, rows: Sequence[SummaryRow], over_all: Set[str], baseline: str) -> Ruling:
-    """Return what is said of a task's arms, but for those that all tasks together test."""
+    """Return the verdict on a task's arms, but for those that all tasks together test."""
     own = [row for row in rows if row.arm not in {*over_all, baseline}]
     if any(row.improvement is not None for row in own):
         sense = 1 if higher_is_better(rows[0].score) else -1
@@ -225,7 +225,7 @@ def _ruling(
 def _claims(
     found: Mapping[Verdict, Sequence[SummaryRow]], baseline: str, sense: int, most: int
 ) -> tuple[Claim, ...]:
-    """Return what is said of the arms that differ, or that none does; the first says all it can."""
+    """Return a claim on each arm that differs, or one that none does; the first is complete."""
     kinds: tuple[Verdict, ...] = ("better", "worse", "mixed")
     count, unclear = sum(len(found.get(own, ())) for own in kinds), found.get("unclear", ())
     tested = count + len(unclear)

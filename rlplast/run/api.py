@@ -401,7 +401,7 @@ def branch(
 @contextmanager
 def _naming_version(info: Mapping[str, Any]) -> Iterator[None]:
     """Let an error say which version began a run, if it is another one."""
-    now = versions().get("rlplast", "that is not installed")
+    now = versions().get("rlplast", "a checkout that is not installed")
     found = info.get("versions")
     began = found.get("rlplast", now) if isinstance(found, dict) else now
     try:

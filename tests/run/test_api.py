@@ -94,6 +94,13 @@ def test_a_run_whose_config_another_version_wrote_is_refused_and_that_version_na
         api.resume(run)
 
 
+def test_a_run_goes_on_in_a_checkout_that_is_not_installed(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "versions", dict)
+    assert api.resume(run).info["status"] == "done"
+
+
 @pytest.mark.parametrize("name", [".lock", "metrics.jsonl"])
 def test_a_pipe_that_a_run_would_write_to_is_refused(name: str, run: Path) -> None:
     (run / name).unlink()
