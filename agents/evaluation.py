@@ -9,6 +9,7 @@ import numpy as np
 from rlplast import envs
 from rlplast.agents.overestimation import ValueErrors, Values
 from rlplast.core.errors import RlplastError
+from rlplast.training.signals import stop_if_asked
 
 __all__ = ["Evaluation", "environment_errors", "evaluate_policy"]
 
@@ -83,6 +84,7 @@ def evaluate_policy(
 
     Raises:
         RlplastError: as `environment_errors` says.
+        EvaluationStopped: once a signal asked the run to stop.
     """
     n = max(1, num_envs) if steps is not None else min(episodes, max(1, num_envs))
     env = make([rng(i) for i in range(n)])
@@ -106,6 +108,7 @@ def evaluate_policy(
         with environment_errors("in an evaluation"):
             stack.push(env.reset(), True)
         while not is_over():
+            stop_if_asked()
             actions = act(stack.obs())
             with environment_errors("in an evaluation"):
                 step = env.step(actions)

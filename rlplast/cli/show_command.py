@@ -82,6 +82,7 @@ def _run_text(console: Console, found: Mapping[str, Any]) -> None:
         ("progress", _progress(found)),
         ("training", _measured(found["train"], "train/")),
         ("evaluation", _measured(found["eval"], "eval/")),
+        *([("metrics", _measured(found["metrics"], "metric/"))] if found["metrics"] else []),
         ("next firing", f"{following['method']} at {following['at']}" if following else nothing),
         ("receipts", ", ".join(f"{n:,} of {m}" for m, n in receipts["of"].items()) or "none"),
     ]

@@ -5,6 +5,7 @@
 """
 
 import os
+import re
 import socket
 import time
 from collections import Counter
@@ -42,9 +43,9 @@ def show_run(folder: Path) -> dict[str, Any]:
         ``host``; ``resume``, how it goes on after an interruption; ``progress`` (``done`` of
         ``total`` in ``unit``, ``share``, ``rate`` per second, ``seconds`` so far, ``seconds_left``
         while it runs; None where run.json does not say how long the run is); ``clock``;
-        ``train`` and ``eval``, the newest lines of either; ``receipts``: their ``count``, how many
-        ``of`` each method, and the ``newest`` ones of each; ``next`` firing; ``checkpoints``;
-        ``bytes`` on disk; ``files``.
+        ``train``, ``eval`` and ``metrics`` (of whole networks), the newest lines of each;
+        ``receipts``: their ``count``, how many ``of`` each method, and the ``newest`` ones of each;
+        ``next`` firing; ``checkpoints``; ``bytes`` on disk; ``files``.
 
     Raises:
         ConfigError: if it is no run's folder.
@@ -65,8 +66,9 @@ def show_run(folder: Path) -> dict[str, Any]:
             "device": ", then ".join(map(device_words, info.get("devices", []))),
             "resume": resume_words(info),
             "clock": clock,
-            "train": _newest(metrics, "train/"),
-            "eval": _newest(metrics, "eval/"),
+            "train": _newest(metrics, r"train/"),
+            "eval": _newest(metrics, r"eval/"),
+            "metrics": _newest(metrics, r"metric/(?!units_reset/)[^/]+(/[^/]+)?$"),
             "receipts": {
                 "count": len(receipts),
                 "of": dict(Counter(str(row["method"]) for row in receipts)),
@@ -198,10 +200,10 @@ def _since(folder: Path) -> str | None:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(moment))
 
 
-def _newest(rows: Sequence[dict[str, Any]], start: str) -> dict[str, Any] | None:
-    """Return the newest line that has keys with this start: those, and its clock."""
+def _newest(rows: Sequence[dict[str, Any]], pattern: str) -> dict[str, Any] | None:
+    """Return the newest line that has keys with this beginning: those, and its clock."""
     for row in reversed(rows):
-        values = {key: value for key, value in row.items() if key.startswith(start)}
+        values = {key: value for key, value in row.items() if re.match(pattern, key)}
         if values:
             return {unit: row[unit] for unit in UNITS if unit in row} | values
     return None

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
 
@@ -35,7 +35,7 @@ from rlplast.training.background import Background
 from rlplast.training.best import Best, improved, write_best
 from rlplast.training.intervals import Intervals, is_due
 from rlplast.training.run_folder import RunFolder, clock_fields, near
-from rlplast.training.signals import noted_signals
+from rlplast.training.signals import EvaluationStopped, noted_signals
 from rlplast.training.trainable import Trainable, attach, go_to
 
 __all__ = ["Intervals", "Loop"]
@@ -75,12 +75,13 @@ class Loop:
     started: bool = False
     doing: str = "training"
     _logged: Clock | None = None
-    _saved: tuple[Clock, Path] | None = None  # the newest checkpoint, of which clock
+    _saved: tuple[Clock | None, Path] | None = None  # the newest checkpoint, of which clock
     _taken: checkpoint.Snapshot | None = None  # the newest snapshot
     _background: Background = field(default_factory=Background)  # writes it
     _best: Best | None = None
     _fired_until: Clock | None = None  # up to where hooks fired, if the run was at its end
     _pending: Clock | None = None  # the clock before a step after which nothing was done yet
+    _stopped: bool = False  # or everything but the evaluation, which a signal stopped
     _unread: dict[str, float] = field(default_factory=dict)  # measured, not yet shown to hooks
     _seconds: float = 0.0
     _since: float = 0.0
@@ -90,7 +91,8 @@ class Loop:
 
         Raises:
             Interrupted: after SIGINT, SIGTERM or SIGHUP, once a checkpoint is saved; after a second
-                one at once.
+                one at once. An evaluation of an agent ends where it is, and is done again after
+                the resume.
             RlplastError: if the loss is no longer finite, or a checkpoint could not be written;
                 the last checkpoint is kept.
         """
@@ -118,25 +120,37 @@ class Loop:
                     self._settle()
                     return
                 previous, self._pending = self._pending, None
-                self._after_step(previous, trainable.clock)
+                try:
+                    self._after_step(previous, trainable.clock)
+                except EvaluationStopped:
+                    self._pending, self._stopped = previous, True
                 self.observer(self)
                 self._background.check()
                 # All ranks stop at one step.
                 received = distributed.highest(max(signals, default=0))
                 if received and not self.done():
-                    self._checkpoint()
-                    self._settle()
-                    name = signal.Signals(received).name
-                    resumes = f"`rlplast resume {near(self.folder.path)}`"
-                    raise Interrupted(f"stopped by {name}; checkpoint saved: {resumes}")
+                    self._interrupt(received)
             best = False
             if self._logged != trainable.clock:  # not if resumed from the very end
                 clock, every = trainable.clock, self.intervals
-                best = self._measure(clock, every.metrics is not None, every.evaluate is not None)
+                try:
+                    best = self._measure(
+                        clock, every.metrics is not None, every.evaluate is not None
+                    )
+                except EvaluationStopped:
+                    self._stopped = True
+                    self._interrupt(max(signals))
                 self._log(clock)
             self._unread = {}  # nothing fires at the end
             self._checkpoint(best)
             self._settle()
+
+    def _interrupt(self, received: int) -> NoReturn:
+        self._checkpoint()
+        self._settle()
+        name = signal.Signals(received).name
+        resumes = f"`rlplast resume {near(self.folder.path)}`"
+        raise Interrupted(f"stopped by {name}; checkpoint saved: {resumes}")
 
     @property
     def saving(self) -> bool:
@@ -150,7 +164,8 @@ class Loop:
 
     def _after_step(self, previous: Clock, clock: Clock) -> None:
         every = self.intervals
-        self._fire(previous, clock)
+        if not self._stopped:
+            self._fire(previous, clock)
         if clock[self.total.unit] >= self.total.value:
             return  # run() looks at the end, once no update is owed any more
         schedules = (every.metrics, every.evaluate, every.log, every.checkpoint, every.keep_every)
@@ -193,6 +208,8 @@ class Loop:
         Returns:
             Whether this is the best evaluation so far.
         """
+        metrics = metrics and not self._stopped
+        self._stopped = False
         if metrics and distributed.rank() == 0:
             with preserve_global_rng(), self._does("measuring"):
                 self._write(clock, self.measure(self.trainable, _number(clock)))
@@ -257,7 +274,8 @@ class Loop:
         self._background.wait()
         clock, root, taken = self.trainable.clock, self.folder.checkpoints, None
         if self._saved is None or self._saved[0] != clock:
-            settled = int(self._pending is None)  # of one clock, before and after what is due
+            # Of one clock, before and after what is due.
+            settled = int(self._pending is None or self._stopped)
             position = (
                 clock[self.total.unit],
                 clock.updates,
@@ -331,6 +349,7 @@ class Loop:
             "checksums": self.folder.checksums(),
             "logged": dataclasses.asdict(self._logged) if self._logged else None,
             "pending": dataclasses.asdict(self._pending) if self._pending else None,
+            "stopped": self._stopped,
             "best": dataclasses.asdict(self._best) if self._best else None,
             "unread": {k: v for k, v in self._unread.items() if k in self.hooks.reads()},
             "aliases": [checkpoint.aliases(n) for n in trainable.networks.values()],
@@ -392,7 +411,9 @@ class Loop:
             write_best(self.folder.checkpoints, self._best)
         distributed.barrier()  # nobody deletes what another one still reads
         self._pending = Clock.saved(state["pending"]) if state.get("pending") else None
-        self._saved = self._pending or self.trainable.clock, path
+        self._stopped = bool(state.get("stopped"))
+        at_the_end = self._stopped and self._pending is None  # it is saved again once evaluated
+        self._saved = None if at_the_end else self._pending or self.trainable.clock, path
         self._unread = dict(state.get("unread", {}))
         self._seconds = float(state["time/seconds"])
         self._logged = Clock.saved(state["logged"]) if state["logged"] else None

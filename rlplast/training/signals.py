@@ -2,16 +2,34 @@
 
 - `noted_signals`: a block in which they are noted instead of acted on.
 - `heard`: those that a process is meant to listen to.
+- `stop_if_asked`: ends an evaluation once one is noted.
 """
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from rlplast.core.errors import Interrupted
 
-__all__ = ["heard", "noted_signals"]
+__all__ = ["EvaluationStopped", "heard", "noted_signals", "stop_if_asked"]
+
+_noted: list[list[int]] = []  # by each block that is open
+
+
+class EvaluationStopped(Exception):
+    """An evaluation ended early because a signal asked the run to stop."""
+
+
+def stop_if_asked() -> None:
+    """End an evaluation in the main thread if a signal was noted.
+
+    Raises:
+        EvaluationStopped: then.
+    """
+    if any(_noted) and threading.current_thread() is threading.main_thread():
+        raise EvaluationStopped
 
 
 def heard() -> list[signal.Signals]:
@@ -53,6 +71,7 @@ def noted_signals() -> Iterator[list[int]]:
             signal.signal(own, note)
     except ValueError:  # not the main thread
         before = {}
+    _noted.append(received)
     try:
         yield received
     except KeyboardInterrupt as error:
@@ -63,5 +82,6 @@ def noted_signals() -> Iterator[list[int]]:
             f"ended at once by another {name}: `rlplast resume` goes on from the newest checkpoint"
         ) from error
     finally:
+        _noted[:] = [other for other in _noted if other is not received]
         for own, handler in before.items():
             signal.signal(own, handler)

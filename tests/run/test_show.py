@@ -33,6 +33,15 @@ def edit(run: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def test_metrics_are_the_newest_of_whole_networks(tmp_path: Path) -> None:
+    api.train(TINY, tmp_path / "run")
+    found = show_run(tmp_path / "run")["metrics"]
+    newest = [row for row in lines(tmp_path / "run", "metrics") if "metric/srank/q" in row][-1]
+    names = {"metric/srank/q", "metric/weight_norm/q"}
+    assert {key for key in found if key.startswith("metric/")} == names
+    assert found.items() <= newest.items() and "env_steps" in found
+
+
 def test_a_finished_run_is_at_its_end(run: Path):
     found = show_run(run)
     assert json.loads(json.dumps(found, allow_nan=False)) == found

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import safetensors.torch
@@ -13,9 +14,11 @@ import safetensors.torch
 from rlplast.core.errors import DamagedFile, Interrupted, RlplastError
 from rlplast.training import checkpoint
 from rlplast.training.run_folder import RunFolder
+from rlplast.training.signals import stop_if_asked
 from tests.core.toy import (
     HOOKS,
     STEPS,
+    Toy,
     interrupted_and_resumed,
     killed,
     killed_and_resumed,
@@ -57,6 +60,30 @@ def test_run_interrupted_at_every_single_step_equals(
     tmp_path: Path, through: dict[str, Any]
 ) -> None:
     interrupted_and_resumed(lambda: loop(tmp_path), STEPS - 1)
+    assert final(tmp_path) == through
+
+
+@pytest.mark.parametrize("evaluation", [1, 2, 3])
+def test_signal_in_an_evaluation_ends_it_and_resume_does_it_again(
+    evaluation: int, tmp_path: Path, through: dict[str, Any]
+) -> None:
+    def play(trainable: Any, number: int, episodes: int) -> dict[str, float]:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            stop()
+        stop_if_asked()
+        return evaluate(trainable, number, episodes)
+
+    left, evaluate = evaluation, Toy.evaluate
+    made = loop(tmp_path)
+    with (
+        mock.patch.object(Toy, "evaluate", play),
+        pytest.raises(Interrupted, match="stopped by SIGTERM; checkpoint saved"),
+    ):
+        run(made)
+    assert left == 0
+    run(loop(tmp_path))
     assert final(tmp_path) == through
 
 
